@@ -1,0 +1,89 @@
+"""The protocol without I/O: wire objects, their cryptography, the tree and its proofs, and the rules of admission.
+
+Functions live in the modules listed here (`msg.sign`, `ciphertext.seal`, `proof.verify_in_receipt`); the objects they
+take and give can be had from the package itself.
+"""
+
+from veen.core import (
+    admission,
+    attachments,
+    captoken,
+    cbor,
+    checkpoint,
+    ciphertext,
+    envelopes,
+    hashing,
+    identity,
+    jsonform,
+    limits,
+    mmr,
+    msg,
+    naming,
+    proof,
+    rate,
+    receipt,
+    signing,
+)
+from veen.core.captoken import Allow, CapToken, Rate
+from veen.core.checkpoint import Checkpoint
+from veen.core.ciphertext import Opened, Place, Sealer
+from veen.core.dh import DhKey
+from veen.core.errors import Fault, Malformed, Refused, Unavailable, Unverified, VeenError
+from veen.core.identity import HubIdentity, HubKey, IdentitySignature
+from veen.core.mmr import Mmr
+from veen.core.msg import Msg
+from veen.core.payload import PayloadHdr
+from veen.core.profile import Profile
+from veen.core.proof import MmrProof, Step
+from veen.core.rate import Bucket
+from veen.core.receipt import Receipt
+from veen.core.registry import Limits
+from veen.core.signing import SigningKey
+
+__all__ = [
+    "Allow",
+    "Bucket",
+    "CapToken",
+    "Checkpoint",
+    "DhKey",
+    "Fault",
+    "HubIdentity",
+    "HubKey",
+    "IdentitySignature",
+    "Limits",
+    "Malformed",
+    "Mmr",
+    "MmrProof",
+    "Msg",
+    "Opened",
+    "PayloadHdr",
+    "Place",
+    "Profile",
+    "Rate",
+    "Receipt",
+    "Refused",
+    "Sealer",
+    "SigningKey",
+    "Step",
+    "Unavailable",
+    "Unverified",
+    "VeenError",
+    "admission",
+    "attachments",
+    "captoken",
+    "cbor",
+    "checkpoint",
+    "ciphertext",
+    "envelopes",
+    "hashing",
+    "identity",
+    "jsonform",
+    "limits",
+    "mmr",
+    "msg",
+    "naming",
+    "proof",
+    "rate",
+    "receipt",
+    "signing",
+]

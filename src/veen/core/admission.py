@@ -1,0 +1,104 @@
+"""The admission table of spec §8.2 as data, and the HTTP status of every code.
+
+The order of the rows is the order of the checks: the first that fails is the answer, on every hub. Code that
+refuses takes its code, stage and detail_enum from here; `docs/errors.md` is written from here.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from veen.core.errors import Fault, Malformed, Refused
+
+
+class Stage(StrEnum):
+    """The steps of the pipeline, in order. Spec §8.1."""
+
+    PREFILTER = "prefilter"
+    STRUCTURAL = "structural"
+    AUTH = "auth"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way for a message to be refused."""
+
+    stage: Stage
+    failure: str
+    code: str
+    detail_enum: str
+    advice: str
+
+    def refused(self, message: str, *, retry_after: int | None = None, **detail: int | str) -> Refused:
+        """The error to raise for this row."""
+        return Refused(
+            self.code,
+            message,
+            stage=self.stage,
+            detail_enum=self.detail_enum,
+            detail=detail,
+            retry_after=retry_after,
+        )
+
+
+_PRE, _STR, _AUT, _COM = Stage.PREFILTER, Stage.STRUCTURAL, Stage.AUTH, Stage.COMMIT
+
+ADMISSION: tuple[Row, ...] = (
+    Row(_PRE, "size caps exceeded", "E.SIZE", "SIZE_PREFILTER", "send less in one message, or use attachments"),
+    Row(_PRE, "stateless policy reject", "E.AUTH", "PREFILTER_REJECT", "solve the hub's challenge and send it along"),
+    Row(_STR, "not deterministic CBOR, or unknown fields", "E.FORMAT", "CBOR_INVALID", "encode it as the table says"),
+    Row(_STR, "a field has the wrong size", "E.SIZE", "FIELD_SIZE", "check the field the message names"),
+    Row(_STR, "version not supported", "E.FORMAT", "VERSION", "use a client that speaks this hub's version"),
+    Row(_STR, "profile not supported", "E.FORMAT", "PROFILE", "take profile_id from the hub's status"),
+    Row(_STR, "ct_hash is not the ciphertext's hash", "E.FORMAT", "CT_HASH", "the message was altered: seal it again"),
+    Row(_STR, "att_root does not match", "E.FORMAT", "ATT_ROOT", "supply the attachments the message commits to"),
+    Row(_AUT, "the message's signature fails", "E.SIG", "SIG_INVALID", "sign with the key that is client_id"),
+    Row(_AUT, "capability missing or unknown", "E.CAP", "CAP_MISSING", "authorize a capability, then name it"),
+    Row(_AUT, "capability's signature chain fails", "E.CAP", "CAP_INVALID", "ask the issuer for a valid capability"),
+    Row(_AUT, "auth_ref does not cover this message", "E.AUTH", "AUTH_REF", "use a capability for this key and stream"),
+    Row(_AUT, "capability expired", "E.TIME", "CAP_TTL", "ask the issuer for a new capability"),
+    Row(_AUT, "rate limit exceeded", "E.RATE", "CAP_RATE", "wait as long as retry_after says"),
+    Row(_COM, "prev_ack is ahead of the log or went back", "E.SEQ", "PREV_ACK", "resync, then send again"),
+    Row(_COM, "already accepted", "E.SEQ", "DUPLICATE", "fetch the receipt at the stream_seq in the detail"),
+    Row(_COM, "client_seq is not the next", "E.SEQ", "CLIENT_SEQ", "resync client_seq from the log"),
+    Row(_COM, "label's epoch is outside the window", "E.TIME", "EPOCH", "take epoch and hub_ts from the hub's status"),
+)
+
+BY_DETAIL: dict[str, Row] = {row.detail_enum: row for row in ADMISSION}
+
+# What a malformed message falls under.
+BY_FAULT: dict[Fault, Row] = {
+    Fault.CBOR: BY_DETAIL["CBOR_INVALID"],
+    Fault.SIZE: BY_DETAIL["FIELD_SIZE"],
+    Fault.VERSION: BY_DETAIL["VERSION"],
+}
+
+ADMISSION_STATUS: dict[str, int] = {
+    "E.FORMAT": 400,
+    "E.TIME": 400,
+    "E.AUTH": 403,
+    "E.CAP": 403,
+    "E.SIG": 409,
+    "E.SEQ": 409,
+    "E.SIZE": 413,
+    "E.RATE": 429,
+}
+
+# Spec §10.6: what the endpoints themselves may answer.
+API_STATUS: dict[str, int] = {
+    "E.BAD_REQUEST": 400,
+    "E.VERSION": 400,
+    "E.UNAUTHORIZED": 401,
+    "E.FORBIDDEN": 403,
+    "E.NOT_FOUND": 404,
+    "E.CONFLICT": 409,
+    "E.LIMIT": 413,
+    "E.UNAVAILABLE": 503,
+}
+
+STATUS: dict[str, int] = ADMISSION_STATUS | API_STATUS
+
+
+def refused_structure(error: Malformed) -> Refused:
+    """A malformed message as the admission refusal it is."""
+    return BY_FAULT[error.fault].refused(error.reason)

@@ -1,0 +1,125 @@
+"""cap_token: an issuer's signed leave for one key to write to some streams. Spec §6."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar
+
+from veen.core import signing
+from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
+from veen.core.errors import Refused
+from veen.core.hashing import ht
+from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
+from veen.core.registry import Limits
+from veen.core.signing import SIGNATURE_BYTES, SigningKey
+
+_FIRST_PREVIOUS = bytes(SIGNATURE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate(Wire):
+    """How many messages a second, and how many at once."""
+
+    per_sec: int
+    burst: int
+
+    LAYOUT: ClassVar = Map("rate", {1: Uint("per_sec"), 2: Uint("burst")})
+
+
+@dataclass(frozen=True, slots=True)
+class Allow(Wire):
+    """What a token grants: streams, for how many seconds from its first use, how fast."""
+
+    stream_ids: tuple[bytes, ...]
+    ttl: int
+    rate: Rate | None = None
+
+    LAYOUT: ClassVar = Map(
+        "allow",
+        {
+            1: ListOf("stream_ids", Bstr("stream_id"), most=MAX_CAP_STREAMS, least=1),
+            2: Uint("ttl"),
+            3: Nested("rate", Rate, optional=True),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        ascending = all(a < b for a, b in pairwise(self.stream_ids))
+        return None if ascending else "stream_ids are not in ascending order, each once"
+
+
+@dataclass(frozen=True, slots=True)
+class CapToken(Wire):
+    """A capability. Whoever holds `subject_pk` may use it; the issuer may sign it again, up to eight times in all."""
+
+    issuer_pk: bytes
+    subject_pk: bytes
+    allow: Allow
+    sig_chain: tuple[bytes, ...]
+
+    LAYOUT: ClassVar = Map(
+        "cap_token",
+        {
+            1: Version(),
+            2: Bstr("issuer_pk"),
+            3: Bstr("subject_pk"),
+            4: Nested("allow", Allow),
+            5: ListOf("sig_chain", Bstr("link", SIGNATURE_BYTES), most=MAX_CAP_CHAIN, least=1),
+        },
+    )
+
+    def auth_ref(self) -> bytes:
+        """The name by which messages refer to this token."""
+        return ht("veen/cap", self.encode())
+
+    def verify(self) -> None:
+        """Raise unless every link is the issuer's signature over the grant and the link before it."""
+        previous = _FIRST_PREVIOUS
+        for number, link in enumerate(self.sig_chain, 1):
+            signing.verify(self.issuer_pk, self._link_digest(previous), link, f"cap_token link {number}")
+            previous = link
+
+    def check_limits(self, limits: Limits) -> None:
+        """Raise where the token asks for more than this hub ever gives."""
+        rate = self.allow.rate
+        if rate and (rate.per_sec > limits.max_cap_rate_per_sec or rate.burst > limits.max_cap_rate_burst):
+            most = f"{limits.max_cap_rate_per_sec}/s, burst {limits.max_cap_rate_burst}"
+            reason = f"its rate of {rate.per_sec}/s, burst {rate.burst} is above this hub's {most}"
+            raise Refused("E.CAP", reason, stage="auth", detail_enum="CAP_INVALID")
+
+    def expires_at(self, issued_at: int) -> int:
+        """The last second in which it admits."""
+        return issued_at + self.allow.ttl
+
+    def expired(self, issued_at: int, hub_ts: int) -> bool:
+        return hub_ts > self.expires_at(issued_at)
+
+    def _link_digest(self, previous: bytes) -> bytes:
+        # Keys 1 to 4 as a map of four: the encoding without its last entry.
+        grant = _UNSIGNED.write([self.issuer_pk, self.subject_pk, self.allow])
+        return ht("veen/cap-link", grant + previous)
+
+
+_UNSIGNED = Map("cap_token without sig_chain", dict(zip(range(1, 5), CapToken.LAYOUT.kinds, strict=False)))
+
+
+def mint(
+    issuer: SigningKey, subject_pk: bytes, streams: Iterable[bytes], ttl: int, rate: Rate | None = None
+) -> CapToken:
+    """A token with one link. The same inputs give the same bytes."""
+    allow = Allow(tuple(sorted(set(streams))), ttl, rate)
+    return _link(CapToken(issuer.public_key, subject_pk, allow, ()), issuer)
+
+
+def resign(token: CapToken, issuer: SigningKey) -> CapToken:
+    """The token with one more link by the same issuer: a new `auth_ref` for the same grant."""
+    if issuer.public_key != token.issuer_pk:
+        raise ValueError("only the issuer's own key adds a link")
+    return _link(token, issuer)
+
+
+def _link(token: CapToken, issuer: SigningKey) -> CapToken:
+    previous = token.sig_chain[-1] if token.sig_chain else _FIRST_PREVIOUS
+    linked = replace(token, sig_chain=(*token.sig_chain, issuer.sign(token._link_digest(previous))))
+    linked.encode()  # refuses here, not at the hub, what no hub would take
+    return linked

@@ -1,0 +1,105 @@
+"""Deterministic CBOR, the lowest layer: heads and scalars. Spec §3.1, RFC 8949 §3.
+
+Every reader takes `(data, pos)` and gives `(value, next_pos)`. Nothing is allocated before its length is known
+to be there, and a head that could be shorter is refused.
+"""
+
+from veen.core.errors import Malformed
+
+UINT, NINT, BSTR, TEXT, ARRAY, MAP, TAG, SIMPLE = range(8)
+MAJOR_NAMES = (
+    "an unsigned integer",
+    "a negative integer",
+    "a byte string",
+    "a text string",
+    "an array",
+    "a map",
+    "a tag",
+    "a simple value or float",
+)
+FALSE, TRUE, NULL = 0xF4, 0xF5, 0xF6
+NULL_BYTE = b"\xf6"
+
+# The least argument that needs a head of 1, 2, 4 and 8 further bytes.
+_LEAST = (24, 1 << 8, 1 << 16, 1 << 32)
+
+
+def write_head(major: int, argument: int) -> bytes:
+    """The one shortest head for an argument of at most 64 bits."""
+    initial = major << 5
+    if argument < 24:
+        return bytes((initial | argument,))
+    for info, width in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if argument < 1 << 8 * width:
+            return bytes((initial | info,)) + argument.to_bytes(width, "big")
+    raise ValueError(f"{argument} needs more than 64 bits")
+
+
+def write_bstr(value: bytes) -> bytes:
+    return write_head(BSTR, len(value)) + value
+
+
+def write_text(value: str) -> bytes:
+    data = value.encode()
+    return write_head(TEXT, len(data)) + data
+
+
+def read_head(data: bytes, pos: int) -> tuple[int, int, int]:
+    """`(major, argument, next_pos)`; refuses truncated, reserved, indefinite and overlong heads."""
+    if pos >= len(data):
+        raise Malformed("cbor", f"ends at byte {pos}, where another item must start")
+    initial = data[pos]
+    major, info = initial >> 5, initial & 0x1F
+    if info < 24:
+        return major, info, pos + 1
+    if info > 27:
+        raise Malformed("cbor", f"a reserved or indefinite length at byte {pos}")
+    end = pos + 1 + (1 << info - 24)
+    if end > len(data):
+        raise Malformed("cbor", f"ends within the head at byte {pos}")
+    argument = int.from_bytes(data[pos + 1 : end], "big")
+    if argument < _LEAST[info - 24]:
+        raise Malformed("cbor", f"the head at byte {pos} is longer than it need be")
+    return major, argument, end
+
+
+def unexpected(name: str, wanted: str, data: bytes, pos: int) -> Malformed:
+    """What to raise where the item at `pos` is of another type."""
+    found = MAJOR_NAMES[data[pos] >> 5] if data[pos] != NULL else "null"
+    return Malformed("cbor", f"{name} at byte {pos} is {found}, not {wanted}")
+
+
+def read_uint(name: str, data: bytes, pos: int) -> tuple[int, int]:
+    major, value, end = read_head(data, pos)
+    if major != UINT:
+        raise unexpected(name, MAJOR_NAMES[UINT], data, pos)
+    return value, end
+
+
+def read_string(name: str, wanted: int, data: bytes, pos: int) -> tuple[bytes, int]:
+    """The content of a byte or text string; the length is checked against what is there before it is copied."""
+    major, length, start = read_head(data, pos)
+    if major != wanted:
+        raise unexpected(name, MAJOR_NAMES[wanted], data, pos)
+    end = start + length
+    if end > len(data):
+        raise Malformed("cbor", f"{name} at byte {pos} claims {length} bytes, {len(data) - start} are left")
+    return data[start:end], end
+
+
+def read_text(name: str, data: bytes, pos: int) -> tuple[str, int]:
+    raw, end = read_string(name, TEXT, data, pos)
+    try:
+        return raw.decode(), end
+    except UnicodeDecodeError:
+        raise Malformed("cbor", f"{name} at byte {pos} is not UTF-8") from None
+
+
+def read_count(name: str, wanted: int, data: bytes, pos: int) -> tuple[int, int]:
+    """The length of an array or map. Each entry takes at least one byte, so a count beyond what is left is a lie."""
+    major, count, start = read_head(data, pos)
+    if major != wanted:
+        raise unexpected(name, MAJOR_NAMES[wanted], data, pos)
+    if count > len(data) - start:
+        raise Malformed("cbor", f"{name} at byte {pos} claims {count} entries, {len(data) - start} bytes are left")
+    return count, start

@@ -1,0 +1,90 @@
+"""CHECKPOINT: the hub's signed word on a whole log prefix, which witnesses may co-sign. Spec §4.4."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from veen.core import naming, signing
+from veen.core.cbor import Array, Bstr, ListOf, Uint, Version, Wire
+from veen.core.errors import Unverified
+from veen.core.hashing import ht
+from veen.core.limits import MAX_WITNESS_SIGS
+from veen.core.signing import SIGNATURE_BYTES, SigningKey
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(Wire):
+    """The root of `label_curr` at `upto_seq`; where the labels differ, the stream moved on from `label_prev`."""
+
+    label_prev: bytes
+    label_curr: bytes
+    upto_seq: int
+    mmr_root: bytes
+    epoch: int
+    hub_sig: bytes
+    witness_sigs: tuple[bytes, ...] | None = None
+
+    LAYOUT: ClassVar = Array(
+        "checkpoint",
+        Version(),
+        Bstr("label_prev"),
+        Bstr("label_curr"),
+        Uint("upto_seq"),
+        Bstr("mmr_root"),
+        Uint("epoch"),
+        Bstr("hub_sig", SIGNATURE_BYTES),
+        ListOf("witness_sigs", Bstr("witness_sig", SIGNATURE_BYTES), most=MAX_WITNESS_SIGS, least=1, optional=True),
+    )
+
+    def flaw(self) -> str | None:
+        return None if self.upto_seq else "upto_seq is 0: a checkpoint covers at least one message"
+
+    def signing_digest(self) -> bytes:
+        """The first six fields as an array of six. Hub and witnesses sign the same digest."""
+        signed = [self.label_prev, self.label_curr, self.upto_seq, self.mmr_root, self.epoch]
+        body = self.LAYOUT.write([*signed, _NO_SIG, None])
+        return ht("veen/sig", b"\x86" + body[1:-_SIG_TAIL])
+
+    def verify_signature(self, hub_pk: bytes) -> None:
+        signing.verify(hub_pk, self.signing_digest(), self.hub_sig, "checkpoint")
+
+    def witnessed(self, *keys: SigningKey) -> "Checkpoint":
+        """The same checkpoint with these witnesses' signatures added."""
+        digest = self.signing_digest()
+        return replace(self, witness_sigs=(self.witness_sigs or ()) + tuple(key.sign(digest) for key in keys))
+
+    def verify_witnesses(self, witness_pks: tuple[bytes, ...], least: int) -> None:
+        """Raise unless at least `least` different known witnesses signed."""
+        digest = self.signing_digest()
+        sigs = self.witness_sigs or ()
+        signed = {pk for pk in witness_pks if any(signing.is_valid(pk, digest, sig) for sig in sigs)}
+        if len(signed) < least:
+            raise Unverified("checkpoint", f"{len(signed)} of the known witnesses signed, {least} are needed")
+
+    def check_labels(self, routing_key: bytes, stream_id: bytes) -> None:
+        """Raise unless the labels are this stream's: of the epoch, and of the one before it on a rotation. §4.4.1."""
+        if naming.label(routing_key, stream_id, self.epoch) != self.label_curr:
+            raise Unverified("checkpoint", "label_curr is not the stream's label in that epoch")
+        if self.label_prev == self.label_curr:
+            return
+        if self.epoch == 0 or naming.label(routing_key, stream_id, self.epoch - 1) != self.label_prev:
+            raise Unverified("checkpoint", "label_prev is not the stream's label in the epoch before")
+
+    def check_follows(self, previous: "Checkpoint") -> None:
+        """Raise where it goes back behind, or contradicts, a checkpoint already accepted for the same label."""
+        if previous.label_curr != self.label_curr:
+            return
+        if self.upto_seq < previous.upto_seq:
+            raise Unverified("checkpoint", f"upto_seq {self.upto_seq} is behind the accepted {previous.upto_seq}")
+        if self.upto_seq == previous.upto_seq and self.mmr_root != previous.mmr_root:
+            raise Unverified("checkpoint", f"another root than the one accepted at upto_seq {self.upto_seq}")
+
+
+_NO_SIG = bytes(SIGNATURE_BYTES)
+_SIG_TAIL = 2 + SIGNATURE_BYTES
+
+
+def sign(
+    key: SigningKey, *, label_prev: bytes, label_curr: bytes, upto_seq: int, mmr_root: bytes, epoch: int
+) -> Checkpoint:
+    unsigned = Checkpoint(label_prev, label_curr, upto_seq, mmr_root, epoch, _NO_SIG)
+    return replace(unsigned, hub_sig=key.sign(unsigned.signing_digest()))

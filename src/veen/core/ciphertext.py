@@ -1,0 +1,122 @@
+"""Sealing a payload for a stream's reader, and opening it again. Spec §4.2.
+
+    enc (32) || hdr_len (u32be) || body_len (u32be) || hpke_ct_hdr || aead_ct_body || zeros up to pad_block
+
+The header is sealed by HPKE, the body by an AEAD whose key the same HPKE context exports. Both are bound to the
+message's place through `aad`.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from veen.core import aead, hpke
+from veen.core.dh import DhKey
+from veen.core.errors import Fault, Malformed
+from veen.core.hashing import h, tag_prefix, trunc24, u32be, u64be
+from veen.core.hpke import ENC_BYTES, Context
+from veen.core.naming import ZERO_HASH
+from veen.core.payload import PayloadHdr
+from veen.core.registry import Limits
+
+_LENGTHS_END = ENC_BYTES + 8
+_AAD = tag_prefix("veen/aad")
+_NONCE = tag_prefix("veen/nonce")
+_BODY_KEY = b"veen/body-k"
+_U64_TWICE = struct.Struct(">QQ").pack
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The fields of a MSG that its ciphertext is bound to: moved elsewhere, it no longer opens."""
+
+    profile_id: bytes
+    label: bytes
+    client_id: bytes
+    client_seq: int
+    prev_ack: int
+    auth_ref: bytes | None = None
+
+    def aad(self) -> bytes:
+        numbers = _U64_TWICE(self.client_seq, self.prev_ack)
+        return h(_AAD + self.profile_id + self.label + self.client_id + numbers + (self.auth_ref or ZERO_HASH))
+
+    def nonce(self) -> bytes:
+        """Unique for a client as long as it never repeats a (prev_ack, client_seq) pair."""
+        return trunc24(h(_NONCE + self.label + u64be(self.prev_ack) + self.client_id + u64be(self.client_seq)))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A payload that authenticated: what it says, and the context its attachments' keys come from."""
+
+    header: PayloadHdr
+    body: bytes
+    context: Context
+    enc: bytes
+
+
+class Sealer:
+    """One message being sealed: its context exists before its header, so that attachments can be sealed first."""
+
+    __slots__ = ("_place", "context", "enc")
+
+    def __init__(self, reader_pk: bytes, place: Place, ephemeral: DhKey | None = None) -> None:
+        """`ephemeral` is for test vectors: two messages sealed with the same one can be read by each other's reader."""
+        self.enc, self.context = hpke.setup_sender(reader_pk, ephemeral=ephemeral)
+        self._place = place
+
+    def seal(self, header: PayloadHdr, body: bytes, pad_block: int) -> bytes:
+        """The ciphertext. Once: a second call would seal under the same body key and nonce."""
+        place = self._place
+        del self._place
+        aad = place.aad()
+        sealed_hdr = self.context.seal(aad, header.encode())
+        body_key = self.context.export(_BODY_KEY, aead.KEY_BYTES)
+        sealed_body = aead.xchacha_seal(body_key, place.nonce(), aad, body)
+        ciphertext = self.enc + u32be(len(sealed_hdr)) + u32be(len(sealed_body)) + sealed_hdr + sealed_body
+        padding = -len(ciphertext) % pad_block if pad_block else 0
+        return ciphertext + bytes(padding)
+
+
+def seal(reader_pk: bytes, place: Place, header: PayloadHdr, body: bytes, pad_block: int) -> bytes:
+    """A ciphertext without attachments, for the holder of `reader_pk`."""
+    return Sealer(reader_pk, place).seal(header, body, pad_block)
+
+
+def check_sizes(ciphertext: bytes, limits: Limits) -> tuple[int, int]:
+    """`(hdr_len, body_len)`, if they are within the limits and within the ciphertext.
+
+    All that can be checked without a key: hubs do it at admission, readers before they decrypt. Spec §14.2.
+    """
+    if len(ciphertext) < _LENGTHS_END:
+        raise _wrong_size(f"{len(ciphertext)} bytes, too short for its lengths")
+    hdr_len = int.from_bytes(ciphertext[ENC_BYTES : ENC_BYTES + 4], "big")
+    body_len = int.from_bytes(ciphertext[ENC_BYTES + 4 : _LENGTHS_END], "big")
+    if hdr_len > limits.max_hdr_bytes:
+        raise _wrong_size(f"hdr_len {hdr_len} is above {limits.max_hdr_bytes}")
+    if body_len > limits.max_body_bytes:
+        raise _wrong_size(f"body_len {body_len} is above {limits.max_body_bytes}")
+    if _LENGTHS_END + hdr_len + body_len > len(ciphertext):
+        raise _wrong_size(f"{len(ciphertext)} bytes, shorter than the parts it claims")
+    return hdr_len, body_len
+
+
+def open_sealed(key: DhKey, place: Place, ciphertext: bytes, limits: Limits) -> Opened:
+    """The payload, or `Malformed` or `Unverified`: nothing is returned that did not authenticate."""
+    hdr_len, body_len = check_sizes(ciphertext, limits)
+    body_start = _LENGTHS_END + hdr_len
+    end = body_start + body_len
+    if any(ciphertext[end:]):
+        raise Malformed("ciphertext", "its padding is not all zeros")
+    enc = ciphertext[:ENC_BYTES]
+    context = hpke.setup_receiver(enc, key)
+    aad = place.aad()
+    header = PayloadHdr.decode(context.open(aad, ciphertext[_LENGTHS_END:body_start]))
+    header.check_cap_ref(place.auth_ref)
+    body_key = context.export(_BODY_KEY, aead.KEY_BYTES)
+    body = aead.xchacha_open(body_key, place.nonce(), aad, ciphertext[body_start:end])
+    return Opened(header, body, context, enc)
+
+
+def _wrong_size(reason: str) -> Malformed:
+    return Malformed("ciphertext", reason, Fault.SIZE)

@@ -1,0 +1,35 @@
+"""H, Ht and the fixed-width integers every other definition is built from. Spec §3.3."""
+
+from hashlib import sha256
+
+HASH_BYTES = 32
+U32_MAX = (1 << 32) - 1
+U64_MAX = (1 << 64) - 1
+
+
+def h(data: bytes) -> bytes:
+    """SHA-256."""
+    return sha256(data).digest()
+
+
+def tag_prefix(tag: str) -> bytes:
+    """What `ht` hashes before its data: for loops that hash under one tag."""
+    return tag.encode() + b"\x00"
+
+
+def ht(tag: str, data: bytes) -> bytes:
+    """SHA-256 under a domain tag: the same data under two tags never meets."""
+    return sha256(tag.encode() + b"\x00" + data).digest()
+
+
+def u64be(n: int) -> bytes:
+    return n.to_bytes(8, "big")
+
+
+def u32be(n: int) -> bytes:
+    return n.to_bytes(4, "big")
+
+
+def trunc24(data: bytes) -> bytes:
+    """The first 24 bytes: an XChaCha20 nonce."""
+    return data[:24]

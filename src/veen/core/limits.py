@@ -1,0 +1,40 @@
+"""Every fixed bound in one place. Spec §14; what a hub may set lower is in `registry`."""
+
+WIRE_VERSION = 1
+SERVER_VERSION = "0.0.1"
+
+# Spec §14. A deployment may lower what the registry below names; the rest is fixed.
+MAX_MSG_BYTES = 1_048_576
+MAX_HDR_BYTES = 16_384
+MAX_BODY_BYTES = 1_048_320
+MAX_PROOF_PATH = 64
+MAX_CAP_CHAIN = 8
+MAX_ATTACHMENTS = 1_024
+
+# The spec names these and leaves the number to us, or leaves an array open that a reader must bound.
+MAX_ATTACHMENT_BYTES = 1 << 30
+MAX_CHUNK_BYTES = 1 << 30
+MAX_CHECKPOINT_INTERVAL = 1 << 20
+MAX_CAP_RATE = 1_000_000
+MAX_EPOCH_SKEW_SEC = 86_400
+MAX_PEAKS = 64  # one per set bit of a 64-bit size
+MAX_WITNESS_SIGS = 64
+MAX_CAP_STREAMS = 1_024
+MAX_HUB_KEYS = 1_024
+MAX_PAD_BLOCK = 65_536
+MAX_PAGE_ITEMS = 1_000
+MAX_PAGE_BYTES = 16 * MAX_MSG_BYTES
+LEAST_MSG_BYTES = 512
+
+# What a hub takes unless it is told otherwise.
+DEFAULT_ATTACHMENT_BYTES = 64 * MAX_MSG_BYTES
+DEFAULT_CHUNK_BYTES = 64 * MAX_MSG_BYTES
+DEFAULT_CHECKPOINT_INTERVAL = 65_536
+DEFAULT_CAP_RATE = 100_000
+DEFAULT_EPOCH_SKEW_SEC = 60
+
+# Text and nesting in envelopes and open values.
+MAX_TEXT_BYTES = 1_024
+MAX_DETAIL_BYTES = 4_096
+MAX_VALUE_DEPTH = 16
+MAX_JSON_BYTES = 64 * MAX_MSG_BYTES

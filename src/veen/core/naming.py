@@ -1,0 +1,47 @@
+"""How things get their 32-byte names. Spec §2."""
+
+import re
+
+from veen.core.hashing import HASH_BYTES, h, ht, u64be
+
+_HEX_ID = re.compile(r"[0-9a-f]{64}")
+
+
+def stream_id(name: str) -> bytes:
+    """A stream's id is the hash of its name; 64 lowercase hex digits are the id itself."""
+    return bytes.fromhex(name) if _HEX_ID.fullmatch(name) else h(name.encode())
+
+
+def schema_id(name: str) -> bytes:
+    return h(name.encode())
+
+
+def hub_id(first_hub_pk: bytes) -> bytes:
+    """Fixed by the hub's first key: later keys are added, the hub stays the same."""
+    return ht("veen/hub-id", first_hub_pk)
+
+
+def key_id(hub_pk: bytes) -> bytes:
+    return ht("veen/hub-key-id", hub_pk)
+
+
+def routing_key(of_hub: bytes) -> bytes:
+    return ht("veen/routing_key", of_hub)
+
+
+def label(routing: bytes, stream: bytes, epoch: int) -> bytes:
+    """Where the hub keeps a stream during one epoch."""
+    return ht("veen/label", routing + stream + u64be(epoch))
+
+
+def control_stream(of_hub: bytes) -> bytes:
+    """The stream on which a hub logs the capabilities it was shown, so that they replay with everything else."""
+    return ht("veen/control", of_hub)
+
+
+def leaf_hash(label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
+    """A message's place-independent name and its leaf in the tree."""
+    return ht("veen/leaf", label + profile_id + ct_hash + client_id + u64be(client_seq))
+
+
+ZERO_HASH = bytes(HASH_BYTES)

@@ -1,0 +1,42 @@
+"""The cryptographic profile: fixed algorithms, two numbers. Spec §3.2."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veen.core.cbor import Constant, Map, Uint, Wire
+from veen.core.hashing import ht
+from veen.core.limits import MAX_PAD_BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Profile(Wire):
+    """What a client and a hub must agree on before a byte is exchanged."""
+
+    epoch_sec: int = 0
+    pad_block: int = 256
+
+    LAYOUT: ClassVar = Map(
+        "profile",
+        {
+            1: Constant("aead", "xchacha20poly1305"),
+            2: Constant("kdf", "hkdf-sha256"),
+            3: Constant("sig", "ed25519"),
+            4: Constant("dh", "x25519"),
+            5: Constant("hpke_suite", "X25519-HKDF-SHA256-CHACHA20POLY1305"),
+            6: Uint("epoch_sec"),
+            7: Uint("pad_block", most=MAX_PAD_BLOCK),
+            8: Constant("mmr_hash", "sha256"),
+        },
+    )
+
+    def profile_id(self) -> bytes:
+        return ht("veen/profile", self.encode())
+
+    def epoch(self, unix_time_sec: int) -> int:
+        return unix_time_sec // self.epoch_sec if self.epoch_sec else 0
+
+    def accepts_epoch(self, epoch: int, hub_ts: int, max_epoch_skew_sec: int) -> bool:
+        """Whether a label of `epoch` is within the window around the hub's own time. Spec §12."""
+        if not self.epoch_sec:
+            return epoch == 0
+        return abs(epoch - self.epoch(hub_ts)) <= max_epoch_skew_sec // self.epoch_sec

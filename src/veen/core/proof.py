@@ -1,0 +1,147 @@
+"""mmr_proof: that a leaf is at one place of a tree, and that a tree only ever grew. Spec §5.2–5.4.
+
+The shape of a proof (how long its path is, which way each step turns, how many other peaks there are) follows
+from the leaf's place and the tree's size, and both come from a signed object, never from the proof: two sizes
+can have the same number of peaks.
+
+One proof serves two claims. The path of leaf m in a tree of n leaves passes every peak the tree had at m leaves,
+so the same map that proves inclusion of the last old leaf also proves that the old tree is a prefix of the new.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import ClassVar
+
+from veen.core import mmr
+from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
+from veen.core.checkpoint import Checkpoint
+from veen.core.errors import Unverified
+from veen.core.limits import MAX_PEAKS, MAX_PROOF_PATH
+from veen.core.mmr import LOG, NodeReader
+from veen.core.receipt import Receipt
+
+LEFT, RIGHT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Wire):
+    """One step up: the running hash was the left (0) or right (1) child, and `sib` is the other."""
+
+    dir: int
+    sib: bytes
+
+    LAYOUT: ClassVar = Map("path step", {1: Uint("dir", most=1), 2: Bstr("sib")})
+
+
+@dataclass(frozen=True, slots=True)
+class MmrProof(Wire):
+    """A leaf, the siblings up to its peak, and the other peaks by increasing height."""
+
+    leaf_hash: bytes
+    path: tuple[Step, ...]
+    peaks_after: tuple[bytes, ...]
+
+    LAYOUT: ClassVar = Map(
+        "mmr_proof",
+        {
+            1: Version(),
+            2: Bstr("leaf_hash"),
+            3: ListOf("path", Nested("path step", Step), most=MAX_PROOF_PATH),
+            4: ListOf("peaks_after", Bstr("peak"), most=MAX_PEAKS - 1),
+        },
+    )
+
+
+def prove(node: NodeReader, stream_seq: int, size: int) -> MmrProof:
+    """The proof that the leaf at `stream_seq` is in the tree of the first `size` leaves."""
+    index = stream_seq - 1
+    height, first, rank = _tree_of(index, size)
+    path = []
+    for level in range(height):
+        local = (index - first) >> level
+        sibling = first + ((local ^ 1) << level)
+        path.append(Step(local & 1, node(mmr.top_position(sibling, level))))
+    peaks = mmr.peaks_at(node, size)
+    del peaks[rank]
+    return MmrProof(node(mmr.leaf_position(index)), tuple(path), tuple(peaks))
+
+
+def verify_in_receipt(proof: MmrProof, receipt: Receipt) -> None:
+    """That the receipt's own leaf is the last of the tree whose root it carries. The receipt's signature is checked."""
+    _verify(proof, receipt.leaf_hash, receipt.stream_seq, receipt.stream_seq, receipt.mmr_root)
+
+
+def verify_in_later_receipt(proof: MmrProof, leaf_hash: bytes, stream_seq: int, receipt: Receipt) -> None:
+    """That the leaf at `stream_seq` is in the tree of a later receipt of the same label."""
+    _verify(proof, leaf_hash, stream_seq, receipt.stream_seq, receipt.mmr_root)
+
+
+def verify_in_checkpoint(proof: MmrProof, leaf_hash: bytes, stream_seq: int, checkpoint: Checkpoint) -> None:
+    """That the leaf at `stream_seq` is in the prefix the checkpoint covers. The checkpoint's signature is checked."""
+    _verify(proof, leaf_hash, stream_seq, checkpoint.upto_seq, checkpoint.mmr_root)
+
+
+def verify_consistency(proof: MmrProof, old: Receipt | Checkpoint, new: Receipt | Checkpoint) -> None:
+    """That the tree `new` speaks of is the tree `old` speaks of with leaves added after it, and none changed."""
+    (old_label, old_size, old_root), (new_label, new_size, new_root) = _head(old), _head(new)
+    if old_label != new_label:
+        raise Unverified("mmr_proof", "the two heads are of different labels")
+    if isinstance(old, Receipt) and proof.leaf_hash != old.leaf_hash:
+        raise Unverified("mmr_proof", "its leaf is not the older receipt's")
+    _verify(proof, proof.leaf_hash, old_size, new_size, new_root)
+    if mmr.root_of(_old_peaks(proof, old_size, new_size)) != old_root:
+        raise Unverified("mmr_proof", "the older root is not a prefix of the newer")
+
+
+def _head(signed: Receipt | Checkpoint) -> tuple[bytes, int, bytes]:
+    if isinstance(signed, Receipt):
+        return signed.label, signed.stream_seq, signed.mmr_root
+    return signed.label_curr, signed.upto_seq, signed.mmr_root
+
+
+def _tree_of(index: int, size: int) -> tuple[int, int, int]:
+    """`(height, first leaf, rank among the peaks)` of the perfect tree that holds the leaf."""
+    if not 0 <= index < size:
+        raise ValueError(f"no leaf {index} among {size}")
+    return next((height, first, rank) for rank, (height, first) in enumerate(mmr.trees(size)) if index >= first)
+
+
+def _verify(proof: MmrProof, leaf_hash: bytes, stream_seq: int, size: int, root: bytes) -> None:
+    if not 1 <= stream_seq <= size:
+        raise Unverified("mmr_proof", f"stream_seq {stream_seq} is not within 1..{size}")
+    index = stream_seq - 1
+    height, _, rank = _tree_of(index, size)
+    if len(proof.path) != height:
+        raise Unverified("mmr_proof", f"a path of {len(proof.path)} steps where the tree's size makes it {height}")
+    others = size.bit_count() - 1
+    if len(proof.peaks_after) != others:
+        raise Unverified("mmr_proof", f"{len(proof.peaks_after)} other peaks where the tree's size makes it {others}")
+    if proof.leaf_hash != leaf_hash:
+        raise Unverified("mmr_proof", "its leaf is another message's")
+    peak = _climb(proof.path, leaf_hash, index)
+    peaks = [*proof.peaks_after[:rank], peak, *proof.peaks_after[rank:]]
+    if len(set(peaks)) != len(peaks):
+        raise Unverified("mmr_proof", "a peak stands twice")
+    if mmr.root_of(peaks) != root:
+        raise Unverified("mmr_proof", "it does not lead to the signed root")
+
+
+def _climb(path: tuple[Step, ...], leaf_hash: bytes, index: int) -> bytes:
+    """The peak above the leaf. A perfect tree starts at a multiple of its size, so the turns are the index's bits."""
+    node_tag = LOG.node
+    node = leaf_hash
+    for step in path:
+        if step.dir != index & 1:
+            raise Unverified("mmr_proof", "a step turns the wrong way for the leaf's place")
+        index >>= 1
+        node = sha256(node_tag + node + step.sib if step.dir == LEFT else node_tag + step.sib + node).digest()
+    return node
+
+
+def _old_peaks(proof: MmrProof, old_size: int, new_size: int) -> list[bytes]:
+    """The peaks of the tree that ended with the proof's leaf, picked from a proof that has been verified."""
+    _, _, rank = _tree_of(old_size - 1, new_size)
+    joined = (old_size & -old_size).bit_length() - 1
+    smallest = _climb(proof.path[:joined], proof.leaf_hash, old_size - 1)
+    passed = [step.sib for step in proof.path[joined:] if step.dir == RIGHT]
+    return [smallest, *passed, *proof.peaks_after[rank:]]

@@ -1,0 +1,55 @@
+"""The limit registry: what a hub is configured with, fixed for its data directory. Spec §14.1."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veen.core import limits
+from veen.core.cbor import Map, Uint, Wire
+from veen.core.errors import Malformed
+
+
+def _within(name: str, most: int, least: int = 0) -> Uint:
+    return Uint(name, least=least, most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(Wire):
+    """What this hub takes. A deployment may lower any of these; none goes above its cap."""
+
+    max_msg_bytes: int = limits.MAX_MSG_BYTES
+    max_hdr_bytes: int = limits.MAX_HDR_BYTES
+    max_body_bytes: int = limits.MAX_BODY_BYTES
+    max_attachments_per_msg: int = limits.MAX_ATTACHMENTS
+    max_attachment_bytes: int = limits.DEFAULT_ATTACHMENT_BYTES
+    max_chunk_bytes: int = limits.DEFAULT_CHUNK_BYTES
+    max_checkpoint_interval: int = limits.DEFAULT_CHECKPOINT_INTERVAL
+    max_cap_rate_per_sec: int = limits.DEFAULT_CAP_RATE
+    max_cap_rate_burst: int = limits.DEFAULT_CAP_RATE
+    max_epoch_skew_sec: int = limits.DEFAULT_EPOCH_SKEW_SEC
+
+    LAYOUT: ClassVar = Map(
+        "limits",
+        {
+            kind.name: kind
+            for kind in (
+                _within("max_msg_bytes", limits.MAX_MSG_BYTES, least=limits.LEAST_MSG_BYTES),
+                _within("max_hdr_bytes", limits.MAX_HDR_BYTES),
+                _within("max_body_bytes", limits.MAX_BODY_BYTES),
+                _within("max_attachments_per_msg", limits.MAX_ATTACHMENTS),
+                _within("max_attachment_bytes", limits.MAX_ATTACHMENT_BYTES),
+                # A chunk must hold at least one entry of any size.
+                _within("max_chunk_bytes", limits.MAX_CHUNK_BYTES, least=2 * limits.MAX_MSG_BYTES),
+                _within("max_checkpoint_interval", limits.MAX_CHECKPOINT_INTERVAL, least=1),
+                _within("max_cap_rate_per_sec", limits.MAX_CAP_RATE),
+                _within("max_cap_rate_burst", limits.MAX_CAP_RATE),
+                _within("max_epoch_skew_sec", limits.MAX_EPOCH_SKEW_SEC),
+            )
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for kind in self.LAYOUT.kinds:
+            try:
+                kind.write(getattr(self, kind.name))
+            except ValueError as error:
+                raise Malformed("limits", str(error)) from None

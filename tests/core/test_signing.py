@@ -1,0 +1,217 @@
+"""Ed25519: which signatures every machine admits, shown on the ones where libraries disagree.
+
+The rule, as the bundled libsodium has it: S < L; A is canonically encoded; neither A nor R has small order; and
+the bytes of R are those of [S]B − [k]A, without the cofactor. Of the encodings with y ≥ p, only those of small
+order can be judged here: of the rest nobody knows the discrete logarithm, so no signature satisfies the equation.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tests.core.ed25519_points import BASE, IDENTITY, TORSION, L, Point, challenge, decode_leniently
+from veen.core import signing
+from veen.core.errors import Malformed, Unverified
+from veen.core.signing import PUBLIC_KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, SigningKey
+
+KEY = SigningKey(bytes(range(SEED_BYTES)))
+MESSAGE = b"a message"
+SIGNATURE = KEY.sign(MESSAGE)
+
+SECRET = 0x5EC2E7 << 200
+NONCE = 0x20CE << 200
+KEY_POINT = SECRET * BASE
+NONCE_POINT = NONCE * BASE
+
+# (multiple of the order-8 point, one of its encodings): eight canonical ones, six others.
+CANONICAL = [(i, TORSION[i].encode()) for i in range(8)]
+NON_CANONICAL = [(i, string) for i in range(8) for string in TORSION[i].non_canonical()]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgery:
+    """A signature whose [8][S]B = [8]R + [8][k]A holds by construction: only the rule decides whether it counts."""
+
+    public_key: bytes
+    message: bytes
+    signature: bytes
+
+    def is_valid(self) -> bool:
+        return signing.is_valid(self.public_key, self.message, self.signature)
+
+    def is_valid_to_openssl(self) -> bool:
+        try:
+            Ed25519PublicKey.from_public_bytes(self.public_key).verify(self.signature, self.message)
+        except InvalidSignature:
+            return False
+        return True
+
+    def sides(self) -> tuple[Point, Point]:
+        """[S]B and R + [k]A, worked out from the bytes."""
+        r_bytes, s = self.signature[:32], int.from_bytes(self.signature[32:], "little")
+        k = challenge(r_bytes, self.public_key, self.message)
+        return s * BASE, decode_leniently(r_bytes) + k * decode_leniently(self.public_key)
+
+
+def forge(public_key: bytes, a: int, i: int, r_bytes: bytes, r: int, j: int, *, cofactorless: bool = True) -> Forgery:
+    """By A = [a]B + [i]T with R = [r]B + [j]T, over a message for which [S]B = R + [k]A holds, or does not."""
+    for number in range(1000):
+        message = number.to_bytes(4, "big")
+        k = challenge(r_bytes, public_key, message)
+        if ((j + k * i) % 8 == 0) == cofactorless:
+            return Forgery(public_key, message, r_bytes + ((r + k * a) % L).to_bytes(32, "little"))
+    raise AssertionError("no message gives such a signature")
+
+
+def small_order_key(i: int, string: bytes) -> Forgery:
+    return forge(string, 0, i, NONCE_POINT.encode(), NONCE, 0)
+
+
+def small_order_nonce(j: int, string: bytes) -> Forgery:
+    # Under a key with a part of order 8, some message cancels every R.
+    return forge((KEY_POINT + TORSION[1]).encode(), SECRET, 1, string, 0, j)
+
+
+def mixed_order(i: int, j: int, *, cofactorless: bool) -> Forgery:
+    public_key, r_bytes = (KEY_POINT + TORSION[i]).encode(), (NONCE_POINT + TORSION[j]).encode()
+    return forge(public_key, SECRET, i, r_bytes, NONCE, j, cofactorless=cofactorless)
+
+
+def cancels(i: int, j: int) -> bool:
+    """Whether some k makes [j]T + [k][i]T the identity."""
+    return any((j + k * i) % 8 == 0 for k in range(8))
+
+
+PAIRS = [(i, j) for i in range(8) for j in range(8)]
+
+
+def test_the_torsion_points_are_eight_with_fourteen_encodings() -> None:
+    assert len(set(TORSION)) == 8
+    assert {8 * point for point in TORSION} == {IDENTITY}
+    assert len({string for _, string in CANONICAL + NON_CANONICAL}) == 14
+
+
+@pytest.mark.parametrize(("i", "string"), CANONICAL + NON_CANONICAL)
+def test_a_key_of_small_order_is_refused_in_every_encoding_though_the_equation_holds(i: int, string: bytes) -> None:
+    forgery = small_order_key(i, string)
+    left, right = forgery.sides()
+    assert left == right
+    assert not forgery.is_valid()
+
+
+@pytest.mark.parametrize(("j", "string"), CANONICAL + NON_CANONICAL)
+def test_an_r_of_small_order_is_refused_in_every_encoding_though_the_equation_holds(j: int, string: bytes) -> None:
+    forgery = small_order_nonce(j, string)
+    left, right = forgery.sides()
+    assert left == right
+    assert not forgery.is_valid()
+
+
+@pytest.mark.parametrize(("i", "j"), [pair for pair in PAIRS if cancels(*pair)])
+def test_a_key_of_mixed_order_is_accepted_where_the_cofactorless_equation_holds(i: int, j: int) -> None:
+    forgery = mixed_order(i, j, cofactorless=True)
+    left, right = forgery.sides()
+    assert left == right
+    assert forgery.is_valid()
+
+
+@pytest.mark.parametrize(("i", "j"), [pair for pair in PAIRS if pair != (0, 0)])
+def test_a_signature_that_holds_only_with_the_cofactor_is_refused(i: int, j: int) -> None:
+    forgery = mixed_order(i, j, cofactorless=False)
+    left, right = forgery.sides()
+    assert left != right
+    assert 8 * left == 8 * right
+    assert not forgery.is_valid()
+
+
+@pytest.mark.parametrize(("i", "string"), CANONICAL + NON_CANONICAL)
+def test_openssl_accepts_a_key_of_small_order_that_we_refuse(i: int, string: bytes) -> None:
+    forgery = small_order_key(i, string)
+    assert forgery.is_valid_to_openssl()
+    assert not forgery.is_valid()
+
+
+@pytest.mark.parametrize(("j", "string"), CANONICAL)
+def test_openssl_accepts_an_r_of_small_order_that_we_refuse(j: int, string: bytes) -> None:
+    forgery = small_order_nonce(j, string)
+    assert forgery.is_valid_to_openssl()
+    assert not forgery.is_valid()
+
+
+@pytest.mark.parametrize("multiple", range(1, 16))
+def test_an_s_of_l_or_more_is_refused_though_the_equation_holds(multiple: int) -> None:
+    s = int.from_bytes(SIGNATURE[32:], "little")
+    forgery = Forgery(KEY.public_key, MESSAGE, SIGNATURE[:32] + (s + multiple * L).to_bytes(32, "little"))
+    left, right = forgery.sides()
+    assert left == right
+    assert not forgery.is_valid()
+
+
+@pytest.mark.parametrize("bit", range(8 * SIGNATURE_BYTES))
+def test_no_bit_of_a_signature_is_free(bit: int) -> None:
+    assert not signing.is_valid(KEY.public_key, MESSAGE, flip(SIGNATURE, bit))
+
+
+@pytest.mark.parametrize("bit", range(8 * PUBLIC_KEY_BYTES))
+def test_no_bit_of_a_key_is_free(bit: int) -> None:
+    assert not signing.is_valid(flip(KEY.public_key, bit), MESSAGE, SIGNATURE)
+
+
+def flip(data: bytes, bit: int) -> bytes:
+    return (int.from_bytes(data, "little") ^ 1 << bit).to_bytes(len(data), "little")
+
+
+@pytest.mark.parametrize("size", [0, SEED_BYTES - 1, SEED_BYTES + 1, 2 * SEED_BYTES])
+def test_a_seed_of_another_size_is_malformed(size: int) -> None:
+    with pytest.raises(Malformed) as caught:
+        SigningKey(bytes(size))
+    assert caught.value.what == "signing key"
+    assert str(size) in caught.value.reason
+
+
+@pytest.mark.parametrize("size", [0, PUBLIC_KEY_BYTES - 1, PUBLIC_KEY_BYTES + 1])
+def test_a_key_of_another_size_verifies_nothing(size: int) -> None:
+    assert not signing.is_valid((KEY.public_key + b"\x00")[:size], MESSAGE, SIGNATURE)
+
+
+@pytest.mark.parametrize("size", [0, SIGNATURE_BYTES - 1, SIGNATURE_BYTES + 1])
+def test_a_signature_of_another_size_is_refused(size: int) -> None:
+    # The message goes straight after the signature in libsodium's input: a moved boundary must not verify.
+    signed = SIGNATURE + MESSAGE
+    assert signing.is_valid(KEY.public_key, signed[SIGNATURE_BYTES:], signed[:SIGNATURE_BYTES])
+    assert not signing.is_valid(KEY.public_key, signed[size:], signed[:size])
+
+
+def test_an_honest_signature_verifies() -> None:
+    signing.verify(KEY.public_key, MESSAGE, SIGNATURE)
+
+
+def test_verify_says_what_did_not_verify() -> None:
+    with pytest.raises(Unverified) as caught:
+        signing.verify(KEY.public_key, b"another message", SIGNATURE, "receipt")
+    assert caught.value.what == "receipt"
+
+
+def test_verify_refuses_the_signature_of_another_key() -> None:
+    other = SigningKey.generate()
+    with pytest.raises(Unverified):
+        signing.verify(other.public_key, MESSAGE, SIGNATURE)
+
+
+def test_a_seed_is_the_whole_key() -> None:
+    key = SigningKey.generate()
+    again = SigningKey(key.seed)
+    assert (again.public_key, again.sign(MESSAGE)) == (key.public_key, key.sign(MESSAGE))
+
+
+def test_generated_keys_differ() -> None:
+    assert SigningKey.generate().seed != SigningKey.generate().seed
+
+
+def test_the_secret_is_absent_from_the_repr_of_a_signing_key() -> None:
+    shown = f"{KEY!r} {KEY}"
+    assert KEY.public_key.hex()[:8] in shown
+    assert KEY.seed.hex()[:8] not in shown
+    assert repr(KEY.seed)[2:10] not in shown

@@ -1,0 +1,82 @@
+"""The documents say what is there: commands, links, the map, the modules and the error codes."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+
+
+def code(page: str) -> Iterator[str]:
+    """The lines of the code blocks of a page, and its code spans."""
+    blocks = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for block in blocks.findall(page):
+        yield from block.splitlines()
+    yield from re.findall(r"`([^`\n]+)`", blocks.sub("", page))
+
+
+def make_targets(page: str) -> set[str]:
+    """What a page tells the reader to `make`; variables, options and comments left out."""
+    commands = [line.partition("#")[0].split() for line in code(page)]
+    words = [word for command in commands if command[:1] == ["make"] for word in command[1:]]
+    return {word for word in words if "=" not in word and not word.startswith("-")}
+
+
+def test_targets_are_found_in_blocks_and_spans_only() -> None:
+    page = "make nothing of this\n`make a b` and `make`\n```sh\nmake c PYTHON=python3.12  # make d\nmake -s e\n```\n"
+    assert make_targets(page) == {"a", "b", "c", "e"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_make_command_of_a_page_exists(page: Path) -> None:
+    assert make_targets(page.read_text("utf-8")) - TARGETS == set()
+
+
+def test_the_readme_gives_the_two_commands_a_newcomer_needs() -> None:
+    assert {"demo", "test"} <= make_targets((ROOT / "README.md").read_text("utf-8"))
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    assert "make test" in (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+
+
+def test_every_make_target_is_listed_by_help() -> None:
+    described = set(re.findall(r"^([a-z-]+):.*## \S", MAKEFILE, re.MULTILINE))
+    phony = set(re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[0].split())
+    assert TARGETS == described == phony
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_architecture_page_shows_the_map_that_is_enforced() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    arrows = settings["tool"]["importlinter"]["contracts"][0]["arrows"]
+    assert [line for line in code(ARCHITECTURE) if line.startswith(("veen", "veil")) and " -> " in line] == arrows
+
+
+def test_the_architecture_page_tells_of_each_module_of_the_core() -> None:
+    entries = [path for path in (ROOT / "src" / "veen" / "core").iterdir() if not path.name.startswith("__")]
+    section = ARCHITECTURE.partition("\n## The core\n")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| `(\S+)` \|", section, re.MULTILINE)
+    assert sorted(told) == sorted(path.stem + ("/" if path.is_dir() else "") for path in entries)
+
+
+def test_every_admission_error_is_documented() -> None:
+    from veen.core.admission import ADMISSION
+
+    rows = (ROOT / "docs" / "errors.md").read_text("utf-8").splitlines()
+    missing = [rule for rule in ADMISSION if not any(rule.code in row and str(rule.detail_enum) in row for row in rows)]
+    assert len(ADMISSION) > 0
+    assert missing == []

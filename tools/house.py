@@ -1,0 +1,193 @@
+"""The house rules as functions: each reads one module and yields the places that break it."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+DURABLE = "veen/storage/durable.py"
+SYNC_CALLS = {"fsync", "fdatasync"}
+MAY_PRINT = re.compile(r"(veen|veil)/cli(/|\.py)")
+CORE = "veen/core/"
+LIMITS = "veen/core/limits.py"
+FIRST_BOUND = 1024
+INTEGER_WIDTHS = {16, 32, 64}
+BARE_SILENCER = re.compile(r"#\s*(noqa(?!:\s*[A-Z])|type:\s*ignore(?!\[))", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A source file and its tree; `path` is relative to the source folder, with forward slashes."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    def at(self, line: int, fault: str) -> str:
+        return f"{self.path}:{line}: {fault}"
+
+
+def parse(path: str, text: str) -> Module:
+    return Module(path, text, ast.parse(text, path))
+
+
+def modules(source: Path) -> list[Module]:
+    """Every module under `source`; none at all is a mistake of the caller."""
+    found = [parse(file.relative_to(source).as_posix(), file.read_text("utf-8")) for file in source.rglob("*.py")]
+    assert found, f"no modules under {source}"
+    return sorted(found, key=lambda module: module.path)
+
+
+def long_module(module: Module) -> Iterator[str]:
+    lines = len(module.text.splitlines())
+    if lines > MAX_MODULE_LINES:
+        yield module.at(lines, f"{lines} lines, {MAX_MODULE_LINES} allowed")
+
+
+def long_function(module: Module) -> Iterator[str]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                yield module.at(node.lineno, f"{node.name} has {lines} lines, {MAX_FUNCTION_LINES} allowed")
+
+
+def vague_name(module: Module) -> Iterator[str]:
+    for part in Path(module.path).with_suffix("").parts:
+        if part in VAGUE_NAMES:
+            yield module.at(1, f"'{part}' says nothing: find the noun")
+
+
+def no_docstring(module: Module) -> Iterator[str]:
+    if not ast.get_docstring(module.tree):
+        yield module.at(1, "no module docstring")
+
+
+def sync_outside_durable(module: Module) -> Iterator[str]:
+    """Writes that must survive a crash have one owner, where their order is written down."""
+    if module.path == DURABLE:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            names = {node.attr}
+        else:
+            continue
+        for name in sorted(names & SYNC_CALLS):
+            yield module.at(node.lineno, f"{name} outside {DURABLE}")
+
+
+def print_outside_cli(module: Module) -> Iterator[str]:
+    if MAY_PRINT.match(module.path):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield module.at(node.lineno, "print outside the command line")
+
+
+def swallowed_exception(module: Module) -> Iterator[str]:
+    """A handler for everything that does nothing hides our own mistakes too."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ExceptHandler) and _catches_all(node.type) and all(map(_is_empty, node.body)):
+            yield module.at(node.lineno, "catches everything and says nothing")
+        elif isinstance(node, ast.Call) and _last_name(node.func) == "suppress" and any(map(_catches_all, node.args)):
+            yield module.at(node.lineno, "suppresses everything")
+
+
+def _catches_all(caught: ast.expr | None) -> bool:
+    if isinstance(caught, ast.Tuple):
+        return any(map(_catches_all, caught.elts))
+    return caught is None or _last_name(caught) in {"Exception", "BaseException"}
+
+
+def _is_empty(statement: ast.stmt) -> bool:
+    is_constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_constant or isinstance(statement, ast.Pass | ast.Continue)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def silencer_without_code(module: Module) -> Iterator[str]:
+    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
+        if token.type == tokenize.COMMENT and BARE_SILENCER.search(token.string):
+            yield module.at(token.start[0], f"'{token.string}' names no rule")
+
+
+def unsorted_all(module: Module) -> Iterator[str]:
+    for node in module.tree.body:
+        target, value = None, None
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign):
+            target, value = node.target, node.value
+        if target is not None and value is not None and _last_name(target) == "__all__":
+            names = list(ast.literal_eval(value))
+            if names != sorted(names):
+                yield module.at(node.lineno, "__all__ is not sorted")
+
+
+def loose_dataclass(module: Module) -> Iterator[str]:
+    """What the core hands out does not change in anyone's hands."""
+    if not module.path.startswith(CORE):
+        return
+    for node in ast.walk(module.tree):
+        for decorator in node.decorator_list if isinstance(node, ast.ClassDef) else []:
+            call = decorator if isinstance(decorator, ast.Call) else None
+            if _last_name(call.func if call else decorator) == "dataclass":
+                set_true = {word.arg for word in call.keywords if _is_true(word.value)} if call else set()
+                if not {"frozen", "slots"} <= set_true:
+                    yield module.at(decorator.lineno, "a dataclass of the core is frozen and has slots")
+
+
+def _is_true(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is True
+
+
+def bound_outside_limits(module: Module) -> Iterator[str]:
+    """Decimal numbers from 1024 on are bounds. Hex is for wire values and masks, 1 << 64 for an integer's width."""
+    if not module.path.startswith(CORE) or module.path == LIMITS:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= FIRST_BOUND:
+            written = ast.get_source_segment(module.text, node) or ""
+            if not written.lower().startswith("0x"):
+                yield module.at(node.lineno, f"{written} belongs in {LIMITS}")
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift | ast.Pow):
+            written = ast.unparse(node)
+            if _is_large_power(node) and _constant(node.right) not in INTEGER_WIDTHS:
+                yield module.at(node.lineno, f"{written} belongs in {LIMITS}")
+
+
+def _is_large_power(node: ast.BinOp) -> bool:
+    left, right = _constant(node.left), _constant(node.right)
+    if left is None or right is None or right < 0:
+        return False
+    return (left << right if isinstance(node.op, ast.LShift) else left**right) >= FIRST_BOUND
+
+
+def _constant(node: ast.expr) -> int | None:
+    return node.value if isinstance(node, ast.Constant) and type(node.value) is int else None
+
+
+def os_beyond_urandom(module: Module) -> Iterator[str]:
+    """The import contract lets the core have `os` for its randomness; this keeps it to that."""
+    if not module.path.startswith(CORE):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            names = {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            names = {node.attr}
+        else:
+            continue
+        for name in sorted(names - {"urandom"}):
+            yield module.at(node.lineno, f"os.{name} in the core")

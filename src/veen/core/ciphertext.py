@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from veen.core import aead, hpke
 from veen.core.dh import DhKey
 from veen.core.errors import Fault, Malformed
-from veen.core.hashing import h, tag_prefix, trunc24, u32be, u64be
+from veen.core.hashing import h, tag_prefix, trunc24, u64be
 from veen.core.hpke import ENC_BYTES, Context
 from veen.core.naming import ZERO_HASH
 from veen.core.payload import PayloadHdr
 from veen.core.registry import Limits
 
-_LENGTHS_END = ENC_BYTES + 8
+_LENGTHS = struct.Struct(">II")
+_LENGTHS_END = ENC_BYTES + _LENGTHS.size
 _AAD = tag_prefix("veen/aad")
 _NONCE = tag_prefix("veen/nonce")
 _BODY_KEY = b"veen/body-k"
@@ -63,17 +64,19 @@ class Sealer:
     def __init__(self, reader_pk: bytes, place: Place, ephemeral: DhKey | None = None) -> None:
         """`ephemeral` is for test vectors: two messages sealed with the same one can be read by each other's reader."""
         self.enc, self.context = hpke.setup_sender(reader_pk, ephemeral=ephemeral)
-        self._place = place
+        self._place: Place | None = place
 
     def seal(self, header: PayloadHdr, body: bytes, pad_block: int) -> bytes:
-        """The ciphertext. Once: a second call would seal under the same body key and nonce."""
-        place = self._place
-        del self._place
+        """The ciphertext. Once: a second would be sealed under the same body key and nonce."""
+        place, self._place = self._place, None
+        if place is None:
+            raise ValueError("this message is already sealed")
         aad = place.aad()
         sealed_hdr = self.context.seal(aad, header.encode())
         body_key = self.context.export(_BODY_KEY, aead.KEY_BYTES)
         sealed_body = aead.xchacha_seal(body_key, place.nonce(), aad, body)
-        ciphertext = self.enc + u32be(len(sealed_hdr)) + u32be(len(sealed_body)) + sealed_hdr + sealed_body
+        lengths = _LENGTHS.pack(len(sealed_hdr), len(sealed_body))
+        ciphertext = self.enc + lengths + sealed_hdr + sealed_body
         padding = -len(ciphertext) % pad_block if pad_block else 0
         return ciphertext + bytes(padding)
 
@@ -90,8 +93,7 @@ def check_sizes(ciphertext: bytes, limits: Limits) -> tuple[int, int]:
     """
     if len(ciphertext) < _LENGTHS_END:
         raise _wrong_size(f"{len(ciphertext)} bytes, too short for its lengths")
-    hdr_len = int.from_bytes(ciphertext[ENC_BYTES : ENC_BYTES + 4], "big")
-    body_len = int.from_bytes(ciphertext[ENC_BYTES + 4 : _LENGTHS_END], "big")
+    hdr_len, body_len = _LENGTHS.unpack_from(ciphertext, ENC_BYTES)
     if hdr_len > limits.max_hdr_bytes:
         raise _wrong_size(f"hdr_len {hdr_len} is above {limits.max_hdr_bytes}")
     if body_len > limits.max_body_bytes:

@@ -8,7 +8,7 @@ from veen.core import aead
 from veen.core.dh import DhKey
 from veen.core.errors import Malformed
 from veen.core.hashing import HASH_BYTES
-from veen.core.hkdf import MAX_OUTPUT_BYTES, Hmac, extract, hmac32
+from veen.core.hkdf import MAX_OUTPUT_BYTES, Hmac, expand, extract, hmac32
 
 ENC_BYTES = 32
 
@@ -64,7 +64,7 @@ class Context:
         secret = Hmac(hmac32(shared_secret, _SECRET))
         self._key = secret.digest(infos.key)
         self._base_nonce = secret.digest(infos.base_nonce)[: aead.CHACHA_NONCE_BYTES]
-        self._exporter = Hmac(secret.digest(infos.exporter))
+        self._exporter = secret.digest(infos.exporter)
         self._seq = 0
 
     def seal(self, aad: bytes, plaintext: bytes) -> bytes:
@@ -79,10 +79,10 @@ class Context:
 
     def export(self, exporter_context: bytes, length: int) -> bytes:
         if length == aead.KEY_BYTES:
-            return self._exporter.digest(_EXPORTED_KEY + exporter_context + b"\x01")
+            return hmac32(self._exporter, _EXPORTED_KEY + exporter_context + b"\x01")
         if not 0 <= length <= MAX_OUTPUT_BYTES:
             raise ValueError(f"an export has at most {MAX_OUTPUT_BYTES} bytes, not {length}")
-        return self._exporter.expand(_labeled_info(_SUITE, b"sec", length) + exporter_context, length)
+        return expand(self._exporter, _labeled_info(_SUITE, b"sec", length) + exporter_context, length)
 
     def _nonce(self) -> bytes:
         if self._seq == 0:

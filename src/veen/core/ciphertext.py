@@ -8,12 +8,14 @@ message's place through `aad`.
 
 import struct
 from dataclasses import dataclass
+from typing import Self
 
 from veen.core import aead, hpke
 from veen.core.dh import DhKey
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import h, tag_prefix, trunc24, u64be
 from veen.core.hpke import ENC_BYTES, Context
+from veen.core.msg import Msg
 from veen.core.naming import ZERO_HASH
 from veen.core.payload import PayloadHdr
 from veen.core.registry import Limits
@@ -36,6 +38,18 @@ class Place:
     client_seq: int
     prev_ack: int
     auth_ref: bytes | None = None
+
+    @classmethod
+    def of(cls, message: Msg) -> Self:
+        """Where a message says it is."""
+        return cls(
+            message.profile_id,
+            message.label,
+            message.client_id,
+            message.client_seq,
+            message.prev_ack,
+            message.auth_ref,
+        )
 
     def aad(self) -> bytes:
         numbers = _U64_TWICE(self.client_seq, self.prev_ack)

@@ -1,0 +1,191 @@
+"""A first proof: a writer, a hub and a reader in one process, and a stranger who believes none of them.
+
+Everything here is what goes over the wire, byte for byte; only the wire is missing.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from veen.core import (
+    Checkpoint,
+    DhKey,
+    Limits,
+    Mmr,
+    MmrProof,
+    Msg,
+    PayloadHdr,
+    Place,
+    Profile,
+    Receipt,
+    SigningKey,
+    Unverified,
+    captoken,
+    checkpoint,
+    ciphertext,
+    identity,
+    msg,
+    naming,
+    proof,
+    receipt,
+)
+
+MESSAGES = 1000
+SHOWN = 137
+NOW = 1_760_000_000
+BODIES = [f"door {number % 7} opened" for number in range(1, MESSAGES + 1)]
+
+_COLOUR = sys.stdout.isatty()
+
+
+def bold(text: str) -> str:
+    return f"\033[1m{text}\033[0m" if _COLOUR else text
+
+
+def short(data: bytes) -> str:
+    return f"{data.hex()[:16]}…"
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    """One step of the story, with how long it took."""
+    print(f"\n{bold(title)}")
+    start = time.perf_counter()
+    yield
+    print(f"  {'':<16}{(time.perf_counter() - start) * 1000:.1f} ms")
+
+
+def show(name: str, value: object) -> None:
+    print(f"  {name:<16}{value}")
+
+
+class Hub:
+    """Orders messages and signs what it decided. It holds no key that opens any of them."""
+
+    def __init__(self) -> None:
+        self.key = SigningKey.generate()
+        self.identity = identity.create(self.key, valid_from=NOW)
+        self.routing_key = naming.routing_key(self.identity.hub_id)
+        self.tree = Mmr()
+        self.nodes: list[bytes] = []
+        self.log: list[Msg] = []
+
+    def submit(self, encoded: bytes) -> Receipt:
+        message = Msg.decode(encoded)
+        message.check_ct_hash()
+        message.verify_signature()
+        self.nodes += self.tree.append(message.leaf_hash())
+        self.log.append(message)
+        return receipt.sign(
+            self.key,
+            label=message.label,
+            stream_seq=self.tree.size,
+            leaf_hash=message.leaf_hash(),
+            mmr_root=self.tree.root(),
+            hub_ts=NOW + self.tree.size,
+        )
+
+    def checkpoint(self, label: bytes) -> Checkpoint:
+        root = self.tree.root()
+        return checkpoint.sign(
+            self.key, label_prev=label, label_curr=label, upto_seq=self.tree.size, mmr_root=root, epoch=0
+        )
+
+    def prove(self, stream_seq: int) -> MmrProof:
+        return proof.prove(self.nodes.__getitem__, stream_seq, self.tree.size)
+
+
+def send_all(hub: Hub, writer: SigningKey, reader_pk: bytes, auth_ref: bytes, profile: Profile) -> list[Receipt]:
+    """Seal, sign, submit, and check every receipt before the next message goes out."""
+    label = naming.label(hub.routing_key, naming.stream_id("doors"), epoch=0)
+    header = PayloadHdr(naming.schema_id("door.event.v1"), cap_ref=auth_ref)
+    mine = Mmr()  # the writer keeps its own tree and compares roots: the hub cannot quietly drop or reorder
+    receipts = []
+    for client_seq, text in enumerate(BODIES, 1):
+        place = Place(profile.profile_id(), label, writer.public_key, client_seq, client_seq - 1, auth_ref)
+        sealed = ciphertext.seal(reader_pk, place, header, text.encode(), profile.pad_block)
+        message = msg.sign(
+            writer,
+            profile_id=place.profile_id,
+            label=label,
+            client_seq=client_seq,
+            prev_ack=place.prev_ack,
+            auth_ref=auth_ref,
+            ciphertext=sealed,
+        )
+        answer = hub.submit(message.encode())
+        hub.identity.verify_receipt(answer)
+        answer.check_binds(message)
+        mine.append(message.leaf_hash())
+        if mine.root() != answer.mmr_root:
+            raise Unverified("receipt", "the hub's tree is not the one we saw grow")
+        receipts.append(answer)
+    return receipts
+
+
+def lies(found: MmrProof, message: Msg) -> Iterator[tuple[str, MmrProof, bytes, int]]:
+    """What a dishonest hub might offer instead."""
+    leaf = message.leaf_hash()
+    yield "another message in its place", found, replace(message, client_seq=SHOWN + 1).leaf_hash(), SHOWN
+    yield "the message at another place", found, leaf, SHOWN + 1
+    yield "a proof with its siblings swapped", replace(found, path=found.path[::-1]), leaf, SHOWN
+    yield "a proof with a peak left out", replace(found, peaks_after=found.peaks_after[1:]), leaf, SHOWN
+
+
+def main() -> None:
+    profile, hub, writer, reader, operator = (
+        Profile(),
+        Hub(),
+        SigningKey.generate(),
+        DhKey.generate(),
+        SigningKey.generate(),
+    )
+
+    with step("The operator lets the writer write to one stream, for an hour"):
+        token = captoken.mint(operator, writer.public_key, [naming.stream_id("doors")], ttl=3600)
+        token.verify()
+        show("hub", short(hub.identity.hub_id))
+        show("capability", short(token.auth_ref()))
+
+    with step(f"The writer seals, signs and sends {MESSAGES} messages, and verifies {MESSAGES} receipts"):
+        receipts = send_all(hub, writer, reader.public_key, token.auth_ref(), profile)
+        show("last root", short(receipts[-1].mmr_root))
+
+    with step(f"The reader opens message {SHOWN}; the hub has only this"):
+        message = hub.log[SHOWN - 1]
+        show("hub sees", short(message.ciphertext))
+        payload = ciphertext.open_sealed(reader, Place.of(message), message.ciphertext, Limits())
+        show("reader sees", payload.body.decode())
+
+    with step("The hub signs a checkpoint, and a witness signs it too"):
+        witness = SigningKey.generate()
+        head = hub.checkpoint(message.label).witnessed(witness)
+        show("checkpoint", f"{len(head.encode())} bytes, up to message {head.upto_seq}")
+
+    with step("A stranger with the hub's public key checks the proof, offline"):
+        encoded = hub.prove(SHOWN).encode()
+        found = MmrProof.decode(encoded)
+        hub.identity.verify_checkpoint(head, profile)
+        head.verify_witnesses((witness.public_key,), least=1)
+        proof.verify_in_checkpoint(found, message.leaf_hash(), SHOWN, head)
+        show("proof", f"{len(encoded)} bytes: {len(found.path)} siblings, {len(found.peaks_after)} other peaks")
+        show("verified", f"message {SHOWN} is in the log of {head.upto_seq}, at that place")
+
+    with step("The log only grew: an early receipt and the checkpoint tell one history"):
+        proof.verify_consistency(hub.prove(SHOWN), receipts[SHOWN - 1], head)
+        show("verified", f"the tree at {SHOWN} is a prefix of the tree at {head.upto_seq}")
+
+    with step("And what does not hold is refused"):
+        for lie, bad, leaf_hash, stream_seq in lies(found, message):
+            try:
+                proof.verify_in_checkpoint(bad, leaf_hash, stream_seq, head)
+            except Unverified as refused:
+                show("refused", f"{lie}: {refused.reason}")
+            else:
+                raise AssertionError(f"believed {lie}")
+
+
+if __name__ == "__main__":
+    main()

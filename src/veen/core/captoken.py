@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import ClassVar
 
 from veen.core import signing
+from veen.core.admission import BY_DETAIL
 from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
-from veen.core.errors import Refused
-from veen.core.hashing import ht
+from veen.core.hashing import U64_MAX, ht
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
 from veen.core.registry import Limits
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
@@ -79,17 +79,20 @@ class CapToken(Wire):
             signing.verify(self.issuer_pk, self._link_digest(previous), link, f"cap_token link {number}")
             previous = link
 
-    def check_limits(self, limits: Limits) -> None:
-        """Raise where the token asks for more than this hub ever gives."""
-        rate = self.allow.rate
-        if rate and (rate.per_sec > limits.max_cap_rate_per_sec or rate.burst > limits.max_cap_rate_burst):
-            most = f"{limits.max_cap_rate_per_sec}/s, burst {limits.max_cap_rate_burst}"
-            reason = f"its rate of {rate.per_sec}/s, burst {rate.burst} is above this hub's {most}"
-            raise Refused("E.CAP", reason, stage="auth", detail_enum="CAP_INVALID")
+    def rate_under(self, limits: Limits) -> Rate:
+        """The rate it admits at: its own, which must not be above the hub's, or the hub's where it names none."""
+        most = Rate(limits.max_cap_rate_per_sec, limits.max_cap_rate_burst)
+        rate = self.allow.rate or most
+        if rate.per_sec > most.per_sec or rate.burst > most.burst:
+            asked = f"{rate.per_sec}/s, burst {rate.burst}"
+            raise BY_DETAIL["CAP_INVALID"].refused(
+                f"its rate of {asked} is above this hub's {most.per_sec}/s, burst {most.burst}"
+            )
+        return rate
 
     def expires_at(self, issued_at: int) -> int:
         """The last second in which it admits."""
-        return issued_at + self.allow.ttl
+        return min(issued_at + self.allow.ttl, U64_MAX)
 
     def expired(self, issued_at: int, hub_ts: int) -> bool:
         return hub_ts > self.expires_at(issued_at)
@@ -115,6 +118,7 @@ def resign(token: CapToken, issuer: SigningKey) -> CapToken:
     """The token with one more link by the same issuer: a new `auth_ref` for the same grant."""
     if issuer.public_key != token.issuer_pk:
         raise ValueError("only the issuer's own key adds a link")
+    token.verify()
     return _link(token, issuer)
 
 

@@ -44,6 +44,8 @@ class HubKey(Wire):
     )
 
     def flaw(self) -> str | None:
+        if self.valid_until is not None and self.valid_until <= self.valid_from:
+            return "valid_until is not after valid_from"
         return None if self.key_id == naming.key_id(self.hub_pk) else "key_id is not that of hub_pk"
 
     def active_between(self, start: int, end: int) -> bool:
@@ -78,6 +80,8 @@ class HubIdentity(Wire):
             return "hub_keys are not in order of valid_from and hub_pk"
         if len({key.hub_pk for key in self.hub_keys}) != len(self.hub_keys):
             return "a key stands twice"
+        if [key.endorsement is None for key in self.hub_keys] != [True] + [False] * (len(self.hub_keys) - 1):
+            return "each key but the first carries an endorsement"
         return None if self.anchoring in ANCHORINGS else f"anchoring is not one of {', '.join(ANCHORINGS)}"
 
     @property
@@ -100,9 +104,18 @@ class HubIdentity(Wire):
             signing.verify(before.hub_pk, digest, key.endorsement or b"", f"hub key {key.key_id.hex()[:16]}")
 
     def check_pinned(self, pin: bytes) -> None:
-        """Raise unless `pin` is this hub's id or the fingerprint `H(hub_pk)` of one of its keys."""
+        """Raise unless `pin` is this hub's id or the fingerprint `H(hub_pk)` of one of its keys.
+
+        Not enough by itself: anyone can write a record that names the pinned key. Use `verify`.
+        """
         if pin != self.hub_id and all(pin != h(key.hub_pk) for key in self.hub_keys):
             raise Unverified("hub identity", "it is not the pinned hub")
+
+    def verify(self, signature: "IdentitySignature", pin: bytes, root_pk: bytes | None = None) -> None:
+        """All that makes this record the pinned hub's: its pin, its chain, and the signature over the whole."""
+        self.check_pinned(pin)
+        self.verify_chain()
+        signature.verify(self, root_pk)
 
     def verify_receipt(self, receipt: Receipt) -> HubKey:
         """The key that signed the receipt, among those active at its `hub_ts`."""
@@ -111,7 +124,7 @@ class HubIdentity(Wire):
 
     def verify_checkpoint(self, checkpoint: Checkpoint, profile: Profile) -> HubKey:
         """The key that signed the checkpoint, among those active during its epoch; without epochs, among all."""
-        start, end = 0, U64_MAX
+        start, end = 0, U64_MAX + 1
         if profile.epoch_sec:
             start, end = checkpoint.epoch * profile.epoch_sec, (checkpoint.epoch + 1) * profile.epoch_sec
         return self._signer(checkpoint.signing_digest(), checkpoint.hub_sig, start, end, "checkpoint")
@@ -146,7 +159,9 @@ class IdentitySignature(Wire):
 
 def create(key: SigningKey, valid_from: int, anchoring: str = ANCHORINGS[0]) -> HubIdentity:
     """A new hub."""
-    return HubIdentity(naming.hub_id(key.public_key), (_key(key.public_key, valid_from),), anchoring)
+    made = HubIdentity(naming.hub_id(key.public_key), (_key(key.public_key, valid_from),), anchoring)
+    made.encode()  # refuses here what no reader would take
+    return made
 
 
 def rotate(
@@ -155,12 +170,14 @@ def rotate(
     """The same hub with one more key; the old key stops signing `overlap_sec` after the new one starts."""
     if old.public_key != identity.newest.hub_pk:
         raise ValueError("only the newest key endorses the next")
-    if valid_from <= identity.newest.valid_from:
+    if not identity.newest.valid_from < valid_from <= U64_MAX:
         raise ValueError("a new key starts after the one before it")
     endorsement = old.sign(_endorsement_digest(identity.hub_id, new.public_key, valid_from))
     closed = replace(identity.newest, valid_until=valid_from + overlap_sec)
     added = _key(new.public_key, valid_from, endorsement)
-    return replace(identity, hub_keys=(*identity.hub_keys[:-1], closed, added))
+    made = replace(identity, hub_keys=(*identity.hub_keys[:-1], closed, added))
+    made.encode()
+    return made
 
 
 def sign(identity: HubIdentity, key: SigningKey) -> IdentitySignature:

@@ -33,17 +33,17 @@ _HEX = re.compile(r"(?:[0-9a-f]{2})*")
 
 def encode(wire: Wire) -> bytes:
     """The object as JSON text."""
+    wire.encode()
     return jsontext.encode(to_json(wire))
 
 
 def decode(cls: type[W], data: bytes) -> W:
     """The object a JSON text stands for, as strictly as its CBOR form. Raises `Malformed` and nothing else."""
     what = cls.LAYOUT.name
-    late: Late = []
+    late = Late()
     try:
         wire = from_json(cls, jsontext.decode(data, what), late)
-        if late:
-            raise min(late, key=lambda error: error.fault)
+        late.judge()
     except Malformed as error:
         raise Malformed(what, error.reason, error.fault) from None
     return wire
@@ -115,7 +115,7 @@ def _value(kind: Kind, found: Any, late: Late) -> Any:
     match kind:
         case Version():
             if _uint(kind, found) != WIRE_VERSION:
-                late.append(Malformed("json", f"version {found}, not {WIRE_VERSION}", Fault.VERSION))
+                late.note(Fault.VERSION, f"version {found}, not {WIRE_VERSION}")
             return found
         case Constant():
             if found != kind.text:
@@ -136,12 +136,12 @@ def _value(kind: Kind, found: Any, late: Late) -> Any:
             return found
         case ListOf() if isinstance(found, list):
             if not kind.least <= len(found) <= kind.most:
-                raise Malformed("json", f"{kind.name} has {len(found)} items", Fault.SIZE)
+                late.note(Fault.SIZE, f"{kind.name} has {len(found)} items, not {kind.least} to {kind.most}")
             return tuple(_value(kind.item, item, late) for item in found)
         case Details():
             named = details(kind.name, found)
             if len(cbor.encode(named)) > MAX_DETAIL_BYTES:
-                late.append(Malformed("json", f"{kind.name} is longer than {MAX_DETAIL_BYTES} bytes", Fault.SIZE))
+                late.note(Fault.SIZE, f"{kind.name} is longer than {MAX_DETAIL_BYTES} bytes")
             return named
         case Nested():
             return from_json(kind.wire, found, late)
@@ -160,7 +160,7 @@ def _bytes(kind: Bstr | Bytes, found: Any, late: Late) -> bytes:
     content = bytes.fromhex(found)
     right = len(content) == kind.size if isinstance(kind, Bstr) else len(content) <= kind.most
     if not right:
-        late.append(Malformed("json", f"{kind.name} has {len(content)} bytes", Fault.SIZE))
+        late.note(Fault.SIZE, f"{kind.name} has {len(content)} bytes")
     return content
 
 
@@ -168,5 +168,5 @@ def _text(kind: Text, found: Any, late: Late) -> str:
     if not isinstance(found, str):
         raise Malformed("json", f"{kind.name} is not text")
     if len(found.encode()) > kind.most:
-        late.append(Malformed("json", f"{kind.name} is longer than {kind.most} bytes", Fault.SIZE))
+        late.note(Fault.SIZE, f"{kind.name} is longer than {kind.most} bytes")
     return found

@@ -13,7 +13,26 @@ from veen.core.errors import Fault, Malformed
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 
-Late = list[Malformed]
+
+class Late:
+    """The faults to judge once the whole object is known to be CBOR: the first of each class, however many come."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self) -> None:
+        self._first: dict[Fault, str] = {}
+
+    def note(self, fault: Fault, reason: str) -> None:
+        self._first.setdefault(fault, reason)
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def judge(self) -> None:
+        """Raise the one that counts, if there is any."""
+        if self._first:
+            fault = min(self._first)
+            raise Malformed("cbor", self._first[fault], fault)
 
 
 class Kind(ABC):
@@ -84,7 +103,7 @@ class Bstr(Kind):
             return None, pos + 1
         content, end = heads.read_string(self.name, heads.BSTR, data, pos)
         if len(content) != self.size:
-            late.append(Malformed("cbor", f"{self.name} has {len(content)} bytes, not {self.size}", Fault.SIZE))
+            late.note(Fault.SIZE, f"{self.name} has {len(content)} bytes, not {self.size}")
         return content, end
 
     def write(self, field: bytes | None) -> bytes:
@@ -107,7 +126,7 @@ class Bytes(Kind):
     def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
         content, end = heads.read_string(self.name, heads.BSTR, data, pos)
         if len(content) > self.most:
-            late.append(Malformed("cbor", f"{self.name} has {len(content)} bytes, above {self.most}", Fault.SIZE))
+            late.note(Fault.SIZE, f"{self.name} has {len(content)} bytes, above {self.most}")
         return content, end
 
     def write(self, field: bytes) -> bytes:
@@ -128,7 +147,7 @@ class Text(Kind):
     def read(self, data: bytes, pos: int, late: Late) -> tuple[str, int]:
         text, end = heads.read_text(self.name, data, pos)
         if len(text.encode()) > self.most:
-            late.append(Malformed("cbor", f"{self.name} is longer than {self.most} bytes", Fault.SIZE))
+            late.note(Fault.SIZE, f"{self.name} is longer than {self.most} bytes")
         return text, end
 
     def write(self, field: str) -> bytes:
@@ -149,7 +168,7 @@ class Version(Kind):
     def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
         version, end = heads.read_uint(self.name, data, pos)
         if version != WIRE_VERSION:
-            late.append(Malformed("cbor", f"version {version}, not {WIRE_VERSION}", Fault.VERSION))
+            late.note(Fault.VERSION, f"version {version}, not {WIRE_VERSION}")
         return version, end
 
     def write(self, field: None = None) -> bytes:
@@ -190,11 +209,12 @@ class ListOf(Kind):
     def read(self, data: bytes, pos: int, late: Late) -> tuple[tuple[Any, ...], int]:
         count, pos = heads.read_count(self.name, heads.ARRAY, data, pos)
         if not self.least <= count <= self.most:
-            raise Malformed("cbor", f"{self.name} has {count} items, not {self.least} to {self.most}", Fault.SIZE)
+            late.note(Fault.SIZE, f"{self.name} has {count} items, not {self.least} to {self.most}")
         items = []
-        for _ in range(count):
+        for number in range(count):
             item, pos = self.item.read(data, pos, late)
-            items.append(item)
+            if number < self.most:
+                items.append(item)
         return tuple(items), pos
 
     def write(self, field: tuple[Any, ...]) -> bytes:
@@ -212,10 +232,14 @@ class Details(Kind):
         heads.read_count(self.name, heads.MAP, data, pos)
         found, end = value.read_value(data, pos, depth=1)
         if end - pos > MAX_DETAIL_BYTES:
-            late.append(Malformed("cbor", f"{self.name} is longer than {MAX_DETAIL_BYTES} bytes", Fault.SIZE))
+            late.note(Fault.SIZE, f"{self.name} is longer than {MAX_DETAIL_BYTES} bytes")
         return details(self.name, found), end
 
     def write(self, field: dict[str, int | str]) -> bytes:
+        try:
+            details(self.name, field)
+        except Malformed as error:
+            raise ValueError(error.reason) from None
         encoded = value.encode(field)
         if len(encoded) > MAX_DETAIL_BYTES:
             raise ValueError(f"{self.name} is longer than {MAX_DETAIL_BYTES} bytes")

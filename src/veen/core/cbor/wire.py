@@ -16,13 +16,12 @@ class Wire:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """The object whose encoding `data` is, all of it. Raises `Malformed` and nothing else."""
-        late: Late = []
+        late = Late()
         try:
             wire, end = cls.read(data, 0, late)
             if end != len(data):
                 raise Malformed("cbor", f"{len(data) - end} bytes after the end")
-            if late:
-                raise min(late, key=lambda error: error.fault)
+            late.judge()
         except Malformed as error:
             raise Malformed(cls.LAYOUT.name, error.reason, error.fault) from None
         return wire

@@ -1,0 +1,1 @@
+"""Known answers for other implementations, and what makes them. Start with README.md."""

@@ -1,0 +1,36 @@
+"""Write every generated vector file: `python -m vectors.generate`. The same code gives the same bytes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from vectors.capabilities import captokens, scenario_d
+from vectors.form import Doc, render
+from vectors.identities import identities
+from vectors.malformed import malformed
+from vectors.scenarios import scenario_a, scenario_b, scenario_c
+from vectors.sealing import ciphertexts
+from vectors.trees import trees
+
+FOLDER = Path(__file__).parent
+
+# `known-answers.json` is not here: its figures are copied by hand, so that nothing of ours can change them.
+GENERATED: dict[str, Callable[[], Doc]] = {
+    "captoken.json": captokens,
+    "ciphertext.json": ciphertexts,
+    "identity.json": identities,
+    "malformed.json": malformed,
+    "mmr.json": trees,
+    "scenario-a.json": scenario_a,
+    "scenario-b.json": scenario_b,
+    "scenario-c.json": scenario_c,
+    "scenario-d.json": scenario_d,
+}
+
+
+def main() -> None:
+    for name, make in GENERATED.items():
+        (FOLDER / name).write_bytes(render(make()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""identity.json: a hub that changed its key twice, and which of its signatures count when."""
+
+from dataclasses import replace
+
+from vectors.form import Doc, profile_doc, signer_doc, signing_key
+from veen.core import HubIdentity, Profile, SigningKey, checkpoint, identity, jsonform, jsontext, naming, receipt
+from veen.core.errors import Unverified
+from veen.core.hashing import h, ht, u64be
+
+FIRST, SECOND, THIRD, STRANGER = (signing_key(name) for name in ("hub", "hub-2", "hub-3", "mallory"))
+BORN, TURN_1, TURN_2, OVERLAP = 1_700_000_000, 1_700_100_000, 1_700_200_000, 600
+PROFILE = Profile(epoch_sec=3600, pad_block=256)
+SIGNERS = {"hub": FIRST, "hub-2": SECOND, "hub-3": THIRD, "mallory": STRANGER}
+MOMENTS = (
+    BORN - 1,
+    BORN,
+    TURN_1 - 1,
+    TURN_1,
+    TURN_1 + 1,
+    TURN_2 - 1,
+    TURN_2,
+    TURN_2 + OVERLAP - 1,
+    TURN_2 + OVERLAP,
+    TURN_2 + 10 * OVERLAP,
+)
+
+
+def identities() -> Doc:
+    created = identity.create(FIRST, BORN)
+    once = identity.rotate(created, FIRST, SECOND, TURN_1)
+    twice = identity.rotate(once, SECOND, THIRD, TURN_2, OVERLAP)
+    stages = [("created", created, FIRST), ("rotated once", once, SECOND), ("rotated twice", twice, THIRD)]
+    return {
+        "about": "A hub's identity record, its two rotations, and which receipts and checkpoints hold under it.",
+        "keys": {name: signer_doc(key) for name, key in SIGNERS.items()},
+        "profile": profile_doc(PROFILE),
+        "hub_id": twice.hub_id,
+        "records": [_record(name, record, key) for name, record, key in stages],
+        "receipts": _receipts(twice),
+        "checkpoints": _checkpoints(twice),
+        "unverified_records": _unverified(twice),
+        "unverified_signatures": _unverified_signatures(once, twice),
+    }
+
+
+def _record(name: str, record: HubIdentity, newest: SigningKey) -> Doc:
+    text = jsonform.encode(record)
+    return {
+        "name": name,
+        "hub_identity_json": text.decode(),
+        "digest": ht("veen/hub-identity", text),
+        "hub_identity_sig": jsonform.encode(identity.sign(record, newest)).decode(),
+        "hub_key_map": record.key_map().decode(),
+        "signing_key_at": [{"hub_ts": at, "key_id": _key_at(record, at)} for at in MOMENTS],
+        "pins": [record.hub_id, *(h(key.hub_pk) for key in record.hub_keys)],
+        "endorsements": [
+            {
+                "hub_pk": key.hub_pk,
+                "valid_from": key.valid_from,
+                "digest": ht("veen/hub-key", record.hub_id + key.hub_pk + u64be(key.valid_from)),
+                "signed_by": before.hub_pk,
+                "endorsement": key.endorsement,
+            }
+            for before, key in zip(record.hub_keys, record.hub_keys[1:], strict=False)
+        ],
+    }
+
+
+def _key_at(record: HubIdentity, hub_ts: int) -> bytes | None:
+    try:
+        return record.signing_key_at(hub_ts).key_id
+    except Unverified:
+        return None
+
+
+def _receipts(record: HubIdentity) -> list[Doc]:
+    """A receipt by every key at every moment, told by the times in the record alone."""
+    active = {key.hub_pk: key for key in record.hub_keys}
+    found = []
+    for hub_ts in MOMENTS:
+        for name, key in SIGNERS.items():
+            made = receipt.sign(
+                key, label=h(b"label"), stream_seq=1, leaf_hash=h(b"leaf"), mmr_root=h(b"leaf"), hub_ts=hub_ts
+            )
+            counts = key.public_key in active and active[key.public_key].active_at(hub_ts)
+            found.append({"signed_by": name, "hub_ts": hub_ts, "verifies": counts, "cbor": made.encode()})
+    return found
+
+
+def _checkpoints(record: HubIdentity) -> list[Doc]:
+    """A checkpoint counts if its key was active at any time of its epoch."""
+    found = []
+    turns = [at // PROFILE.epoch_sec for at in (BORN, TURN_1, TURN_2, TURN_2 + OVERLAP)]
+    for epoch in sorted({turn + step for turn in turns for step in (-1, 0, 1)}):
+        start, end = epoch * PROFILE.epoch_sec, (epoch + 1) * PROFILE.epoch_sec
+        for name, key in SIGNERS.items():
+            made = checkpoint.sign(
+                key,
+                label_prev=h(b"label"),
+                label_curr=h(b"label"),
+                upto_seq=1,
+                mmr_root=h(b"leaf"),
+                epoch=epoch,
+            )
+            counts = any(
+                known.hub_pk == key.public_key and known.active_between(start, end) for known in record.hub_keys
+            )
+            found.append({"signed_by": name, "epoch": epoch, "verifies": counts, "cbor": made.encode()})
+    return found
+
+
+def _unverified(record: HubIdentity) -> list[Doc]:
+    first, second, third = record.hub_keys
+    forged = STRANGER.sign(ht("veen/hub-key", record.hub_id + third.hub_pk + u64be(third.valid_from)))
+    cases = {
+        "an endorsement by a stranger": replace(record, hub_keys=(first, second, replace(third, endorsement=forged))),
+        "an endorsement missing": replace(record, hub_keys=(first, second, replace(third, endorsement=None))),
+        "valid_from moved after the endorsement": replace(
+            record, hub_keys=(first, second, replace(third, valid_from=third.valid_from + 1))
+        ),
+        "the middle key left out": replace(record, hub_keys=(first, third)),
+        "the first key left out": replace(record, hub_keys=(second, third)),
+        "another hub_id": replace(record, hub_id=naming.hub_id(second.hub_pk)),
+    }
+    # Through `to_json`, because the writer refuses some of these.
+    return [
+        {"name": name, "hub_identity_json": jsontext.encode(jsonform.to_json(bad)).decode()}
+        for name, bad in cases.items()
+    ]
+
+
+def _unverified_signatures(once: HubIdentity, twice: HubIdentity) -> list[Doc]:
+    """The signature must be the newest key's, over exactly this record."""
+    by_third = identity.sign(twice, THIRD)
+    cases = {
+        "by the key before": identity.sign(twice, SECOND),
+        "by a stranger": identity.sign(twice, STRANGER),
+        "by a stranger under the newest key's name": replace(by_third, sig=identity.sign(twice, STRANGER).sig),
+        "over the record before the last rotation": identity.sign(once, THIRD),
+    }
+    return [
+        {
+            "name": name,
+            "hub_identity_json": jsonform.encode(twice).decode(),
+            "hub_identity_sig": jsonform.encode(bad).decode(),
+        }
+        for name, bad in cases.items()
+    ]

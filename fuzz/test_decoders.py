@@ -1,0 +1,420 @@
+"""Every decoder against damaged input: it answers or refuses, and never crashes, loops or hoards memory.
+
+    VEEN_FUZZ_SEED=7 VEEN_FUZZ_CASES=1000000 python -m pytest -m slow fuzz -k Receipt
+
+The corpus starts from good input and takes in whatever a decoder accepts, so that later cases are damage on damage.
+"""
+
+import os
+import re
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.core.wire_strategies import ALL_WIRE, TELLING, barest, fullest, mutate, parse
+from veen.core import aead, cbor, ciphertext, hpke, jsonform, jsontext
+from veen.core.cbor import Wire
+from veen.core.ciphertext import Place
+from veen.core.dh import DhKey
+from veen.core.errors import Malformed, Unverified, VeenError
+from veen.core.hashing import U64_MAX, u32be
+from veen.core.identity import HubIdentity, IdentitySignature
+from veen.core.payload import PayloadHdr
+from veen.core.registry import Limits
+
+pytestmark = pytest.mark.slow
+
+SEED = int(os.environ.get("VEEN_FUZZ_SEED") or Random().getrandbits(32))
+CASES = int(os.environ.get("VEEN_FUZZ_CASES") or 100_000)
+SHOWN_EVERY = 10_000
+GROWN = 64  # seeds kept at once, beside those the corpus begins with
+LARGEST_SEED = 2_000
+SAMPLE = 400
+BOMBS = 60
+BOMB_ITEMS = 20_000
+
+# A byte of input can be an empty map, which is an object of eighty bytes.
+MEMORY_FACTOR = 128
+MEMORY_SPARE = 1 << 20
+
+EDGES = [n for power in (0, 8, 16, 32, 63, 64) for n in ((1 << power) - 1, 1 << power) if n <= U64_MAX] + [23, 24, 65]
+WIDTHS = (0, 1, 2, 4, 8)
+SNIPPETS = [
+    *(b"null", b"true", b"false", b"0", b"1", b"2", b"-0", b"-1", b"1.0", b"1e3", b"NaN", b"Infinity", b"01", b'""'),
+    *(b"18446744073709551615", b"18446744073709551616", b"99999999999999999999", b"9" * 5_000, b"{}", b"[]", b"[[]]"),
+    *(
+        b'"\\ud800"',
+        b'"\\u0061"',
+        b'"\xff"',
+        b'"AB"',
+        b'"abc"',
+        b'"ver"',
+        b'{"":0}',
+        b"\xef\xbb\xbf",
+        b" ",
+        b"[" * 3_000,
+    ),
+]
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.\w]+|[^\s]')
+
+Span = tuple[int, int, int]  # where an item starts, where its content does, where it ends
+
+
+@dataclass(frozen=True, slots=True)
+class Sown:
+    """Good input, and the parts of it that can be exchanged."""
+
+    data: bytes
+    spans: list[Span]
+
+
+def cbor_spans(data: bytes) -> list[Span]:
+    return [(item.start, item.body, item.end) for item in parse(data).walk()]
+
+
+def json_spans(data: bytes) -> list[Span]:
+    return [(found.start(), found.start(), found.end()) for found in _TOKEN.finditer(data)]
+
+
+def no_spans(data: bytes) -> list[Span]:
+    return [(0, 0, len(data))]
+
+
+T = TypeVar("T")
+
+
+def pick(rng: Random, choices: Sequence[T]) -> T:
+    return choices[int(rng.random() * len(choices))]
+
+
+def new_head(rng: Random, initial: int) -> bytes:
+    """A head of the same type with an argument from the edges, at any width that can hold it."""
+    argument, width = pick(rng, EDGES), pick(rng, WIDTHS)
+    if width == 0:
+        return bytes((initial & 0xE0 | argument & 31,))
+    info = 23 + width.bit_length()
+    return bytes((initial & 0xE0 | info,)) + (argument & (1 << 8 * width) - 1).to_bytes(width, "big")
+
+
+def exchange_item(rng: Random, sown: Sown, other: Sown) -> bytes:
+    """CBOR with one item given another head, wrapped, doubled, dropped, or replaced by one from elsewhere."""
+    data = sown.data
+    start, body, end = pick(rng, sown.spans)
+    match int(rng.random() * 7):
+        case 0:
+            return data[:start] + new_head(rng, data[start]) + data[body:]
+        case 1:
+            return data[:start] + data[start:end] + data[start:]
+        case 2:
+            return data[:start] + data[end:]
+        case 3:
+            return data[:start] + bytes((pick(rng, b"\xc0\xc2\xd7\x81\xa1"),)) + data[start:]
+        case 4:
+            return data[:start] + bytes((data[start] & 0xE0 | 31,)) + data[start:end] + b"\xff" + data[end:]
+        case 5:
+            return data[:start] + bytes((pick(rng, TELLING),)) + data[end:]
+    other_start, _, other_end = pick(rng, other.spans)
+    return data[:start] + other.data[other_start:other_end] + data[end:]
+
+
+def exchange_token(rng: Random, sown: Sown, other: Sown) -> bytes:
+    """JSON with one token doubled, dropped, or replaced: by one of its own, one from elsewhere, or a telling one."""
+    data = sown.data
+    start, _, end = pick(rng, sown.spans)
+    match int(rng.random() * 5):
+        case 0:
+            return data[:end] + data[start:end] + data[end:]
+        case 1:
+            return data[:start] + data[end:]
+        case 2:
+            return data[:start] + pick(rng, SNIPPETS) + data[end:]
+        case 3:
+            own_start, _, own_end = pick(rng, sown.spans)
+            return data[:start] + data[own_start:own_end] + data[end:]
+    other_start, _, other_end = pick(rng, other.spans)
+    return data[:start] + other.data[other_start:other_end] + data[end:]
+
+
+Decode = Callable[[bytes], Any]
+Check = Callable[[Any, bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """One way into the program: what it reads, what must hold of what it accepts, and how to damage its input."""
+
+    name: str
+    decode: Decode
+    check: Check
+    corpus: list[bytes]
+    bombs: list[bytes]
+    spans: Callable[[bytes], list[Span]]
+    exchange: Callable[[Random, Sown, Sown], bytes]
+    refusals: tuple[type[VeenError], ...] = (Malformed,)
+
+
+def is_the_one_encoding(wire: Wire, data: bytes) -> None:
+    assert wire.encode() == data
+
+
+def is_the_one_value(value: cbor.Value, data: bytes) -> None:
+    assert cbor.encode(value) == data
+
+
+def has_a_wire_form(wire: Wire, _: bytes) -> None:
+    assert type(wire).decode(wire.encode()) == wire
+    assert jsonform.decode(type(wire), jsonform.encode(wire)) == wire
+
+
+def is_the_one_file(wire: Wire, data: bytes) -> None:
+    assert jsonform.encode(wire) == data
+
+
+def comes_back(shown: jsontext.Json, _: bytes) -> None:
+    assert jsontext.decode(jsontext.encode(shown), "text") == shown
+
+
+def samples(cls: type[Wire]) -> list[bytes]:
+    return [fullest(cls).encode(), barest(cls).encode()]
+
+
+def json_samples(cls: type[Wire]) -> list[bytes]:
+    return [jsonform.encode(fullest(cls)), jsonform.encode(barest(cls))]
+
+
+# Items that claim, or are, far more than they look.
+_COUNT = BOMB_ITEMS.to_bytes(4, "big")
+CBOR_BOMBS = [
+    *(bytes((major << 5 | 27,)) + claim for major in (2, 3, 4, 5) for claim in (b"\xff" * 8, b"\x00\x00\x00\x01" * 2)),
+    *(
+        b"\x9a" + _COUNT + item * BOMB_ITEMS
+        for item in (b"\x00", b"\x80", b"\xa0", b"\x40", b"\xa1\x00\x00", b"\x81\x00")
+    ),
+    *(b"\x5a" + _COUNT + bytes(BOMB_ITEMS), b"\x7a" + _COUNT + b"a" * BOMB_ITEMS, b"\x81" * BOMB_ITEMS),
+    b"\xba"
+    + _COUNT
+    + b"".join(b"\x1a" + (number + 65_536).to_bytes(4, "big") + b"\x00" for number in range(BOMB_ITEMS)),
+]
+JSON_BOMBS = [
+    *(b"[" + b",".join([item] * BOMB_ITEMS) + b"]" for item in (b"0", b"[]", b"{}", b'""', b'{"a":0}')),
+    *(b"[" * BOMB_ITEMS, b'{"a":' * BOMB_ITEMS, b"9" * BOMB_ITEMS),
+    *(b'"' + b"ab" * BOMB_ITEMS + b'"', b'"' + b"\\u0061" * BOMB_ITEMS + b'"'),
+    b"{" + b",".join(b'"%d":0' % number for number in range(BOMB_ITEMS)) + b"}",
+]
+RAW_BOMBS = [bytes(BOMB_ITEMS), b"\xff" * BOMB_ITEMS]
+
+
+def cbor_decoder(name: str, decode: Decode, check: Check, corpus: list[bytes]) -> Decoder:
+    return Decoder(name, decode, check, corpus, CBOR_BOMBS, cbor_spans, exchange_item)
+
+
+def json_decoder(name: str, decode: Decode, check: Check, corpus: list[bytes]) -> Decoder:
+    return Decoder(name, decode, check, corpus, JSON_BOMBS, json_spans, exchange_token)
+
+
+def wire_decoders() -> Iterator[Decoder]:
+    for cls in ALL_WIRE:
+        yield cbor_decoder(cls.__name__, cls.decode, is_the_one_encoding, samples(cls))
+        from_json = partial(jsonform.decode, cls)
+        yield json_decoder(f"{cls.__name__} as JSON", from_json, has_a_wire_form, json_samples(cls))
+    for cls in (HubIdentity, IdentitySignature, Limits):
+        from_file = partial(jsonform.decode_canonical, cls)
+        yield json_decoder(f"{cls.__name__} file", from_file, is_the_one_file, json_samples(cls))
+
+
+def open_decoders() -> Iterator[Decoder]:
+    shapes: list[cbor.Value] = [(1, (2, {"a": None, "b": True})), {1: (), "": 0}, 0, -1, b"ab", "ü", (), {}]
+    values = [*map(cbor.encode, shapes), *(sample for cls in ALL_WIRE for sample in samples(cls) if sample[0] < 0xA0)]
+    yield cbor_decoder("value", cbor.decode, is_the_one_value, values)
+    texts = [sample for cls in ALL_WIRE for sample in json_samples(cls)]
+    yield json_decoder("JSON text", partial(jsontext.decode, what="text"), comes_back, texts)
+
+
+# Ciphertexts: what a reader gets from a stranger, and what it gets from a hostile writer who knows its public key.
+
+READER = DhKey(bytes(range(32)))
+PLACE = Place(bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32, 4, 5, bytes([6]) * 32)
+LIMITS = Limits()
+BODIES = [b"", b"a", bytes(300)]
+HEADERS = [PayloadHdr(bytes(32)), PayloadHdr(bytes([9]) * 32, bytes(32), bytes(32), PLACE.auth_ref, U64_MAX)]
+LENGTHS_END = hpke.ENC_BYTES + 8
+# Points whose shared secret is the same for everyone: RFC 7748 §6.1 wants them refused.
+SMALL_ORDER = [
+    bytes(32),
+    (1).to_bytes(32, "little"),
+    ((1 << 255) - 20).to_bytes(32, "little"),
+    ((1 << 255) - 19).to_bytes(32, "little"),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+]
+
+
+def sealed_by_a_stranger() -> list[bytes]:
+    return [
+        ciphertext.seal(READER.public_key, PLACE, hdr, body, pad)
+        for hdr in HEADERS
+        for body in BODIES
+        for pad in (0, 256)
+    ]
+
+
+def seal_raw(rng: Random, header: bytes, body: bytes) -> bytes:
+    """A ciphertext that authenticates, around a header that need not be one."""
+    enc, context = hpke.setup_sender(READER.public_key, ephemeral=DhKey(rng.randbytes(32)))
+    aad = PLACE.aad()
+    sealed_hdr = context.seal(aad, header)
+    sealed_body = aead.xchacha_seal(context.export(b"veen/body-k", aead.KEY_BYTES), PLACE.nonce(), aad, body)
+    return enc + u32be(len(sealed_hdr)) + u32be(len(sealed_body)) + sealed_hdr + sealed_body
+
+
+def exchange_part(rng: Random, sown: Sown, other: Sown) -> bytes:
+    """A ciphertext with another key, other lengths, other padding, or a header that a hostile writer sealed."""
+    data = sown.data
+    match int(rng.random() * 6):
+        case 0:
+            return pick(rng, SMALL_ORDER) + data[hpke.ENC_BYTES :]
+        case 1:
+            at = hpke.ENC_BYTES + 4 * int(rng.random() * 2)
+            return data[:at] + (pick(rng, EDGES) & 0xFFFFFFFF).to_bytes(4, "big") + data[at + 4 :]
+        case 2:
+            return data + bytes(int(rng.random() * 40)) + rng.randbytes(int(rng.random() * 2))
+        case 3:
+            return other.data[: hpke.ENC_BYTES] + data[hpke.ENC_BYTES :]
+        case 4:
+            return data[: int(rng.random() * len(data))]
+    header = mutate(rng, HEADERS[1].encode(), HEADERS[0].encode())
+    return seal_raw(rng, header, rng.randbytes(int(rng.random() * 40)))
+
+
+def is_within_its_limits(lengths: tuple[int, int], data: bytes) -> None:
+    hdr_len, body_len = lengths
+    assert 0 <= hdr_len <= LIMITS.max_hdr_bytes
+    assert 0 <= body_len <= LIMITS.max_body_bytes
+    assert LENGTHS_END + hdr_len + body_len <= len(data)
+
+
+def was_sealed(opened: ciphertext.Opened, data: bytes) -> None:
+    hdr_len, body_len = ciphertext.check_sizes(data, LIMITS)
+    assert not any(data[LENGTHS_END + hdr_len + body_len :])
+    assert PayloadHdr.decode(opened.header.encode()) == opened.header
+    assert len(opened.body) + aead.TAG_BYTES == body_len
+    assert opened.header.cap_ref in (None, PLACE.auth_ref)
+
+
+def ciphertext_decoders() -> Iterator[Decoder]:
+    corpus = sealed_by_a_stranger()
+    check_sizes = partial(ciphertext.check_sizes, limits=LIMITS)
+    yield Decoder("ciphertext sizes", check_sizes, is_within_its_limits, corpus, RAW_BOMBS, no_spans, exchange_part)
+    open_sealed = partial(ciphertext.open_sealed, READER, PLACE, limits=LIMITS)
+    yield Decoder(
+        "ciphertext", open_sealed, was_sealed, corpus, RAW_BOMBS, no_spans, exchange_part, (Malformed, Unverified)
+    )
+
+
+DECODERS = [*wire_decoders(), *open_decoders(), *ciphertext_decoders()]
+each = pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.name)
+
+
+def cases(decoder: Decoder, rng: Random, corpus: list[Sown]) -> Iterator[bytes]:
+    """Endless damage: a few random bytes, the rest good input with accidents, or with its parts exchanged."""
+    while True:
+        sown, other = pick(rng, corpus), pick(rng, corpus)
+        how = rng.random()
+        if how < 0.02:
+            yield rng.randbytes(int(rng.random() ** 3 * 300))
+        elif how < 0.5:
+            yield mutate(rng, sown.data, other.data)
+        elif how < 0.9:
+            yield decoder.exchange(rng, sown, other)
+        else:
+            yield mutate(rng, decoder.exchange(rng, sown, other), other.data)
+
+
+def sow(decoder: Decoder) -> list[Sown]:
+    return [Sown(data, decoder.spans(data)) for data in decoder.corpus]
+
+
+def bombs(decoder: Decoder, rng: Random, sown: Sown) -> Iterator[bytes]:
+    """Good input with a bomb for one of its parts."""
+    for _ in range(BOMBS):
+        start, _, end = pick(rng, sown.spans)
+        yield sown.data[:start] + pick(rng, decoder.bombs) + sown.data[end:]
+
+
+@pytest.fixture
+def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Writes over the last line of a terminal; elsewhere, nothing."""
+
+    def shown(line: str) -> None:
+        with capsys.disabled():
+            if sys.stderr.isatty():
+                print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    return shown
+
+
+def accepts(decoder: Decoder, data: bytes) -> bool:
+    """Whether it decodes; what does must hold."""
+    try:
+        found = decoder.decode(data)
+    except decoder.refusals:
+        return False
+    try:
+        decoder.check(found, data)
+    except VeenError as error:
+        raise AssertionError("accepted, and then refused in another form") from error
+    return True
+
+
+@each
+def test_a_decoder_answers_or_refuses_whatever_it_is_given(decoder: Decoder, show: Callable[[str], None]) -> None:
+    print(f"VEEN_FUZZ_SEED={SEED} VEEN_FUZZ_CASES={CASES}")
+    rng = Random(f"{SEED} {decoder.name}")
+    corpus = sow(decoder)
+    sown, accepted = len(corpus), 0
+    for number, data in zip(range(CASES), cases(decoder, rng, corpus), strict=False):
+        if number % SHOWN_EVERY == 0:
+            show(f"{decoder.name}: {number} of {CASES}, {accepted} accepted")
+        try:
+            good = accepts(decoder, data)
+        except BaseException as error:
+            error.add_note(f"{decoder.name}, case {number}, VEEN_FUZZ_SEED={SEED}: {data.hex()}")
+            raise
+        accepted += good
+        if good and len(data) <= LARGEST_SEED:
+            # What the corpus began with stays, or it would drift to what is easiest to accept.
+            at = len(corpus) if len(corpus) < sown + GROWN else sown + int(rng.random() * GROWN)
+            corpus[at : at + 1] = [Sown(data, decoder.spans(data))]
+    show("")
+    assert accepted > CASES // 1_000
+
+
+@each
+def test_a_decoder_takes_memory_in_proportion_to_its_input(decoder: Decoder) -> None:
+    print(f"VEEN_FUZZ_SEED={SEED}")
+    rng = Random(f"{SEED} {decoder.name} memory")
+    corpus = sow(decoder)
+    sample = [data for _, data in zip(range(SAMPLE), cases(decoder, rng, corpus), strict=False)]
+    tracemalloc.start()
+    try:
+        for data in [*sample, *bombs(decoder, rng, corpus[0])]:
+            held = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            with suppress(*decoder.refusals):
+                decoder.decode(data)
+            taken = tracemalloc.get_traced_memory()[1] - held
+            assert taken <= MEMORY_FACTOR * len(data) + MEMORY_SPARE, data[:200].hex()
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_decoder_has_a_name_of_its_own() -> None:
+    assert len({decoder.name for decoder in DECODERS}) == len(DECODERS)
+    assert len(DECODERS) == 2 * len(ALL_WIRE) + 7

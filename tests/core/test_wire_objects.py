@@ -1,0 +1,597 @@
+"""What holds for every wire object alike: one encoding each, and a reader that takes nothing else. Spec §3.1, §8.2.
+
+All of it is worked out from the field tables, so a new object is covered by being there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from random import Random
+from typing import Any
+
+import cbor2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.wire_strategies import (
+    ALL_WIRE,
+    HEAD_EDGES,
+    TEXT_KEYED,
+    Item,
+    barest,
+    changed,
+    fields_in,
+    fullest,
+    mutate,
+    parse,
+    spelled,
+    wire_objects,
+)
+from veen.core.captoken import Allow, CapToken
+from veen.core.cbor import Bool, Bstr, Bytes, Constant, Details, Kind, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.checkpoint import Checkpoint
+from veen.core.envelopes import ErrorEnvelope
+from veen.core.errors import Fault, Malformed
+from veen.core.hashing import U64_MAX
+from veen.core.identity import HubIdentity, HubKey
+from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
+from veen.core.msg import Msg
+from veen.core.receipt import Receipt
+
+KNOWN = 26  # how many there were when this was last looked at: fewer means that the search is broken
+
+each = pytest.mark.parametrize("cls", ALL_WIRE, ids=lambda cls: cls.__name__)
+few = settings(max_examples=25)
+seeds = st.integers(0, (1 << 64) - 1)
+
+UINT, NINT, BSTR, TEXT, ARRAY, MAP = range(6)
+NULL, UNDEFINED, BREAK = b"\xf6", b"\xf7", b"\xff"
+
+
+def samples(cls: type[Wire]) -> list[bytes]:
+    return [fullest(cls).encode(), barest(cls).encode()]
+
+
+def refusal(cls: type[Wire], data: bytes) -> Malformed | None:
+    try:
+        cls.decode(data)
+    except Malformed as error:
+        return error
+    return None
+
+
+def accepted(cls: type[Wire], damaged: dict[str, bytes]) -> list[str]:
+    """Which of these the class takes, or refuses as anything else than bad CBOR."""
+    assert damaged
+    answers = {what: refusal(cls, data) for what, data in damaged.items()}
+    return [what for what, answer in answers.items() if answer is None or answer.fault is not Fault.CBOR]
+
+
+def head(major: int, argument: int, width: int | None = None) -> bytes:
+    """A head of the given number of further bytes; of the fewest, where none is given."""
+    if width is None:
+        width = next(width for width in (0, 1, 2, 4, 8) if argument < (24 if width == 0 else 1 << 8 * width))
+    info = {0: argument, 1: 24, 2: 25, 4: 26, 8: 27}[width]
+    return bytes((major << 5 | info,)) + (argument.to_bytes(width, "big") if width else b"")
+
+
+def put(data: bytes, item: Item, new: bytes) -> bytes:
+    return data[: item.start] + new + data[item.end :]
+
+
+def test_every_wire_object_is_found() -> None:
+    assert len(ALL_WIRE) >= KNOWN
+    assert {Msg, Receipt, Checkpoint, CapToken, ErrorEnvelope, HubIdentity} < set(ALL_WIRE)
+
+
+@each
+def test_the_samples_show_every_field_and_none(cls: type[Wire]) -> None:
+    full, bare = fullest(cls), barest(cls)
+    names = [kind.name for kind in cls.LAYOUT.kinds if not kind.fixed]
+    assert all(getattr(full, name) is not None for name in names)
+    assert all(getattr(bare, kind.name) is None for kind in cls.LAYOUT.kinds if kind.optional)
+    assert cls.decode(full.encode()) == full
+    assert cls.decode(bare.encode()) == bare
+
+
+@each
+@few
+@given(data=st.data())
+def test_an_object_comes_back_from_its_encoding(cls: type[Wire], data: st.DataObject) -> None:
+    wire = data.draw(wire_objects(cls))
+    assert cls.decode(wire.encode()) == wire
+
+
+@each
+@few
+@given(data=st.data())
+def test_another_cbor_library_reads_the_object_of_the_specification(cls: type[Wire], data: st.DataObject) -> None:
+    wire = data.draw(wire_objects(cls))
+    assert cbor2.loads(wire.encode()) == spelled(wire)
+
+
+@each
+@few
+@given(data=st.data())
+def test_another_cbor_library_writes_the_same_bytes(cls: type[Wire], data: st.DataObject) -> None:
+    wire = data.draw(wire_objects(cls))
+    # The names of a hub's files stand in the order of the table, which is not the order of their bytes.
+    assert cbor2.dumps(spelled(wire), canonical=cls not in TEXT_KEYED) == wire.encode()
+
+
+@each
+@few
+@given(data=st.data(), seed=seeds)
+def test_any_bytes_fail_to_decode_or_encode_back_to_themselves(cls: type[Wire], data: st.DataObject, seed: int) -> None:
+    encoded, other = (data.draw(wire_objects(cls)).encode() for _ in range(2))
+    rng = Random(seed)
+    for _ in range(30):
+        mutated = mutate(rng, encoded, other)
+        if refusal(cls, mutated) is None:
+            assert cls.decode(mutated).encode() == mutated
+
+
+@each
+@few
+@given(data=st.binary(max_size=80))
+def test_random_bytes_fail_to_decode_or_encode_back_to_themselves(cls: type[Wire], data: bytes) -> None:
+    if refusal(cls, data) is None:
+        assert cls.decode(data).encode() == data
+
+
+@each
+def test_an_object_cut_short_is_refused(cls: type[Wire]) -> None:
+    for data in samples(cls):
+        assert accepted(cls, {f"{end} bytes": data[:end] for end in range(len(data))}) == []
+
+
+@each
+def test_bytes_after_an_object_are_refused(cls: type[Wire]) -> None:
+    for data in samples(cls):
+        tails = [b"\x00", NULL, BREAK, b"\x60", b"\x80", data, bytes(64)]
+        assert accepted(cls, {tail.hex(): data + tail for tail in tails}) == []
+
+
+def respelled(data: bytes, item: Item) -> Iterator[tuple[str, bytes]]:
+    """The other ways in which CBOR could have spelled one item, and its nearest neighbours in meaning."""
+    content = data[item.body : item.end]
+    whole = data[item.start : item.end]
+    for width in (1, 2, 4, 8):
+        if width > item.body - item.start - 1:
+            yield f"a head of {width} further bytes", head(item.major, item.argument, width) + content
+    for info in (28, 29, 30):
+        yield f"reserved head {info}", bytes((item.major << 5 | info,)) + content
+    if item.major in (BSTR, TEXT):
+        yield "in chunks of indefinite length", bytes((item.major << 5 | 31,)) + whole + BREAK
+        half = item.argument // 2
+        chunks = head(item.major, half) + content[:half] + head(item.major, item.argument - half) + content[half:]
+        yield "in two chunks", bytes((item.major << 5 | 31,)) + chunks + BREAK
+        yield "as the other kind of string", head(BSTR + TEXT - item.major, item.argument) + content
+    if item.major in (ARRAY, MAP):
+        yield "of indefinite length", bytes((item.major << 5 | 31,)) + content + BREAK
+    if item.major == UINT:
+        yield "as a negative integer", head(NINT, item.argument) + content
+        yield "as a bignum", b"\xc2" + head(BSTR, 8) + item.argument.to_bytes(8, "big")
+        yield "as a float", cbor2.dumps(float(item.argument))
+        yield "as a string", head(BSTR, 1) + bytes((item.argument & 255,))
+    for tag in (0, 24, 55_799):
+        yield f"under tag {tag}", head(6, tag) + whole
+    for simple in (UNDEFINED, b"\xe0", b"\xf8\xff", BREAK, b"\xf9\x3c\x00"):
+        yield f"as simple value or float {simple.hex()}", simple
+
+
+@each
+def test_every_item_has_one_spelling(cls: type[Wire]) -> None:
+    for data in samples(cls):
+        damaged = {
+            f"item at byte {item.start} {how}": put(data, item, new)
+            for item in parse(data).walk()
+            for how, new in respelled(data, item)
+        }
+        assert accepted(cls, damaged) == []
+
+
+def nullable(wire: Wire) -> int:
+    """How many fields in an object may be null and are not."""
+    nested = [getattr(wire, kind.name) for kind in wire.LAYOUT.kinds if isinstance(kind, Nested | ListOf)]
+    flat = [item for field in nested for item in (field if isinstance(field, tuple) else (field,))]
+    inner = sum(nullable(item) for item in flat if isinstance(item, Wire))
+    return inner + (isinstance(wire, Msg) and wire.auth_ref is not None)
+
+
+@each
+def test_null_stands_for_nothing_but_the_auth_ref_of_a_message(cls: type[Wire]) -> None:
+    for wire in (fullest(cls), barest(cls)):
+        data = wire.encode()
+        nulled = [put(data, item, NULL) for item in parse(data).walk() if data[item.start] != NULL[0]]
+        taken = [other for other in nulled if refusal(cls, other) is None]
+        assert len(taken) == nullable(wire)
+        assert all(cls.decode(other).encode() == other for other in taken)
+
+
+WRONG_TYPES = {
+    "an unsigned integer": b"\x01",
+    "a negative integer": b"\x20",
+    "a byte string": head(BSTR, 32) + bytes(32),
+    "a text": b"\x61a",
+    "an array": b"\x81\x01",
+    "a map": b"\xa1\x01\x01",
+    "true": b"\xf5",
+}
+RIGHT_TYPE: dict[type[Kind], str] = {
+    Bool: "true",
+    Bstr: "a byte string",
+    Bytes: "a byte string",
+    Constant: "a text",
+    Details: "a map",
+    ListOf: "an array",
+    Text: "a text",
+    Uint: "an unsigned integer",
+    Version: "an unsigned integer",
+}
+
+
+def right_type(kind: Kind) -> str:
+    if isinstance(kind, Nested):
+        return "a map" if isinstance(kind.wire.LAYOUT, Map) else "an array"
+    return RIGHT_TYPE[type(kind)]
+
+
+@each
+def test_a_field_of_another_type_is_refused(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    damaged = {
+        f"{kind.name} at byte {item.start} is {wrong}": put(data, item, new)
+        for kind, item in fields_in(cls, data)
+        for wrong, new in WRONG_TYPES.items()
+        if wrong != right_type(kind)
+    }
+    damaged |= {f"the object is {wrong}": new for wrong, new in WRONG_TYPES.items()}
+    assert accepted(cls, damaged) == []
+
+
+def rebuilt(data: bytes, item: Item, parts: list[bytes]) -> bytes:
+    """The encoding with the entries of one map, or the items of one array, replaced and counted anew."""
+    return put(data, item, head(item.major, len(parts)) + b"".join(parts))
+
+
+def parts_of(data: bytes, item: Item) -> list[bytes]:
+    """A map's entries, each key with its value, or an array's items."""
+    step = item.major - ARRAY + 1
+    firsts, lasts = item.children[::step], item.children[step - 1 :: step]
+    return [data[first.start : last.end] for first, last in zip(firsts, lasts, strict=True)]
+
+
+@each
+def test_a_map_has_each_known_key_once_and_in_order(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    damaged = {}
+    for item in parse(data).walk():
+        if item.major != MAP:
+            continue
+        parts, at = parts_of(data, item), f"map at byte {item.start}"
+        damaged[f"{at}: unknown key at the start"] = rebuilt(data, item, [b"\x00\x00", *parts])
+        damaged[f"{at}: unknown key at the end"] = rebuilt(data, item, [*parts, b"\x18\x63\x00"])
+        damaged[f"{at}: negative key"] = rebuilt(data, item, [*parts, b"\x20\x00"])
+        damaged[f"{at}: a map for a key"] = rebuilt(data, item, [*parts, b"\xa0\x00"])
+        damaged[f"{at}: key without a value"] = rebuilt(data, item, [*parts, b"\x18\x63"])
+        damaged[f"{at}: reversed"] = rebuilt(data, item, parts[::-1])
+        for i in range(len(parts)):
+            damaged[f"{at}: entry {i} twice"] = rebuilt(data, item, [*parts[:i], parts[i], *parts[i:]])
+            damaged[f"{at}: entry {i} again at the end"] = rebuilt(data, item, [*parts, parts[i]])
+        for i in range(len(parts) - 1):
+            swapped = [*parts[:i], parts[i + 1], parts[i], *parts[i + 2 :]]
+            damaged[f"{at}: entries {i} and {i + 1} swapped"] = rebuilt(data, item, swapped)
+    if any(isinstance(kind.wire.LAYOUT, Map) for kind, _ in fields_in(cls, data) if isinstance(kind, Nested)):
+        assert len(damaged) > 10
+    assert damaged == {} or accepted(cls, damaged) == []
+
+
+@each
+def test_a_count_that_is_off_by_one_is_refused(cls: type[Wire]) -> None:
+    damaged = {}
+    for data in samples(cls):
+        for item in parse(data).walk():
+            for off in (-1, 1) if item.major in (ARRAY, MAP) else ():
+                if item.argument + off >= 0:
+                    miscounted = head(item.major, item.argument + off) + data[item.body : item.end]
+                    damaged[f"count {off:+} at byte {item.start} of {len(data)}"] = put(data, item, miscounted)
+    answers = {what: refusal(cls, data) for what, data in damaged.items()}
+    assert [what for what, answer in answers.items() if answer is None] == []
+
+
+@each
+def test_a_field_can_be_left_out_only_where_the_table_says_so(cls: type[Wire]) -> None:
+    wire = fullest(cls)
+    data, top = wire.encode(), parse(wire.encode())
+    parts = parts_of(data, top)
+    for i, kind in enumerate(cls.LAYOUT.kinds):
+        shorter = rebuilt(data, top, [*parts[:i], *parts[i + 1 :]])
+        if kind.optional:
+            assert cls.decode(shorter) == changed(wire, **{kind.name: None})
+        else:
+            assert accepted(cls, {f"without {kind.name}": shorter}) == []
+
+
+@each
+def test_a_field_too_many_is_refused(cls: type[Wire]) -> None:
+    data, top = fullest(cls).encode(), parse(fullest(cls).encode())
+    more = [b"\x00", NULL, b"\x80", head(BSTR, 32) + bytes(32)]
+    key = b"" if top.major == ARRAY else b"\x18\x63"
+    longer = {new.hex(): rebuilt(data, top, [*parts_of(data, top), key + new]) for new in more}
+    assert accepted(cls, longer) == []
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One damage to an encoding, and the row of spec §8.2 it falls under."""
+
+    start: int
+    end: int
+    new: bytes
+    fault: Fault
+
+
+def edited(data: bytes, *edits: Edit) -> bytes:
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        data = data[: edit.start] + edit.new + data[edit.end :]
+    return data
+
+
+def wrong_versions(cls: type[Wire], data: bytes) -> list[Edit]:
+    numbers = [number for number in HEAD_EDGES if number != WIRE_VERSION] + [WIRE_VERSION + 1]
+    found = [item for kind, item in fields_in(cls, data) if isinstance(kind, Version)]
+    return [Edit(item.start, item.end, head(UINT, n), Fault.VERSION) for item in found for n in numbers]
+
+
+def wrong_sizes(cls: type[Wire], data: bytes) -> list[Edit]:
+    found = [(kind.size, item) for kind, item in fields_in(cls, data) if isinstance(kind, Bstr)]
+    sizes = [(item, size + off) for size, item in found for off in (-1, 1)]
+    return [Edit(item.start, item.end, head(BSTR, size) + bytes(size), Fault.SIZE) for item, size in sizes]
+
+
+def bad_cbor(data: bytes) -> list[Edit]:
+    longer = [(item, head(item.major, item.argument, 8)) for item in parse(data).walk() if item.body - item.start < 9]
+    edits = [Edit(item.start, item.body, new, Fault.CBOR) for item, new in longer if data[item.start] < 0xE0]
+    return [*edits, Edit(len(data), len(data), b"\x00", Fault.CBOR)]
+
+
+@each
+def test_another_version_is_a_fault_of_version(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    for edit in wrong_versions(cls, data):
+        error = refusal(cls, edited(data, edit))
+        assert error is not None
+        assert error.fault is Fault.VERSION
+
+
+@each
+def test_a_byte_string_of_another_size_is_a_fault_of_size(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    for edit in wrong_sizes(cls, data):
+        error = refusal(cls, edited(data, edit))
+        assert error is not None
+        assert error.fault is Fault.SIZE
+
+
+@each
+def test_of_two_faults_the_first_in_the_table_is_named_wherever_they_stand(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    versions, sizes, cbors = wrong_versions(cls, data), wrong_sizes(cls, data), bad_cbor(data)
+    # One number per place is enough here: the two tests before this one have tried them all.
+    versions = list({edit.start: edit for edit in versions}.values())
+    pairs = [*product(cbors, sizes), *product(cbors, versions), *product(sizes, versions)]
+    wrong = []
+    for first, second in pairs:
+        if first.start < second.end and second.start < first.end:
+            continue
+        error = refusal(cls, edited(data, first, second))
+        if error is None or error.fault is not first.fault:
+            wrong.append((first, second))
+    assert wrong == []
+
+
+@each
+def test_all_three_faults_at_once_are_a_fault_of_cbor(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    for edits in zip(wrong_versions(cls, data), wrong_sizes(cls, data), bad_cbor(data)[-1:], strict=False):
+        assert accepted(cls, {"all three": edited(data, *edits)}) == []
+
+
+@each
+def test_a_number_outside_its_bounds_is_refused(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    bounded = [(kind, item) for kind, item in fields_in(cls, data) if isinstance(kind, Uint)]
+    damaged = {
+        f"{kind.name} is {number}": put(data, item, head(UINT, number))
+        for kind, item in bounded
+        for number in (kind.least - 1, kind.most + 1)
+        if 0 <= number <= U64_MAX
+    }
+    assert damaged == {} or accepted(cls, damaged) == []
+
+
+def resized(data: bytes, item: Item, count: int) -> bytes:
+    """A list of another length, filled with copies of its first item."""
+    first = item.children[0]
+    return head(ARRAY, count) + data[first.start : first.end] * count
+
+
+def wrong_counts(cls: type[Wire], data: bytes) -> list[Edit]:
+    lists = [(kind, item) for kind, item in fields_in(cls, data) if isinstance(kind, ListOf)]
+    bounds = [(item, count) for kind, item in lists for count in (kind.least - 1, kind.most + 1) if count >= 0]
+    return [Edit(item.start, item.end, resized(data, item, count), Fault.SIZE) for item, count in bounds]
+
+
+LISTING = [cls for cls in ALL_WIRE if wrong_counts(cls, fullest(cls).encode())]
+each_listing = pytest.mark.parametrize("cls", LISTING, ids=lambda cls: cls.__name__)
+
+
+@each_listing
+def test_a_list_outside_its_bounds_is_a_fault_of_size(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    for edit in wrong_counts(cls, data):
+        error = refusal(cls, edited(data, edit))
+        assert error is not None
+        assert error.fault is Fault.SIZE
+
+
+@each_listing
+def test_a_list_outside_its_bounds_in_bad_cbor_is_a_fault_of_cbor(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    damaged = {}
+    for edit in wrong_counts(cls, data):
+        damaged[f"{edit.start}: bytes after the end"] = edited(data, edit) + b"\x00"
+        first = parse(data).body
+        before = Edit(first, first, b"\xc0", Fault.CBOR)
+        damaged[f"{edit.start}: a tag before it"] = edited(data, edit, before)
+        # Also where the item that is one too many is itself the bad one.
+        worse = replace(edit, new=edit.new[:-1])
+        damaged[f"{edit.start}: cut within the list"] = edited(data, worse)
+    assert accepted(cls, damaged) == []
+
+
+@each_listing
+def test_a_list_outside_its_bounds_is_a_fault_before_another_version(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    for edit, old in product(wrong_counts(cls, data), wrong_versions(cls, data)[:1]):
+        error = refusal(cls, edited(data, edit, old))
+        assert error is not None
+        assert error.fault is Fault.SIZE
+
+
+@each
+def test_a_string_above_its_bound_is_a_fault_of_size_and_at_its_bound_is_not(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    bounded = [(kind, item) for kind, item in fields_in(cls, data) if isinstance(kind, Text | Bytes)]
+    for kind, item in bounded:
+        at, above = (put(data, item, head(item.major, n) + b"a" * n) for n in (kind.most, kind.most + 1))
+        error = refusal(cls, above)
+        assert error is not None
+        assert error.fault is Fault.SIZE
+        # The anchoring of a hub is one of three words, so its bound is never met.
+        assert cls is HubIdentity or refusal(cls, at) is None
+
+
+def test_a_text_is_bounded_by_its_bytes_and_not_by_its_characters() -> None:
+    code = next(kind for kind in ErrorEnvelope.LAYOUT.kinds if kind.name == "code")
+    assert isinstance(code, Text)
+    most = code.most // 2
+    assert ErrorEnvelope.decode(cbor2.dumps({1: 1, 2: "ü" * most, 3: ""})).code == "ü" * most
+    error = refusal(ErrorEnvelope, cbor2.dumps({1: 1, 2: "ü" * (most + 1), 3: ""}))
+    assert error is not None
+    assert error.fault is Fault.SIZE
+
+
+def error_with(detail: Any) -> bytes:
+    return cbor2.dumps({1: 1, 2: "E.SIZE", 3: "too large", 4: detail}, canonical=True)
+
+
+def test_the_details_of_an_error_are_bounded_by_their_bytes() -> None:
+    room = MAX_DETAIL_BYTES - len(cbor2.dumps({"field": "a" * 256})) + 256
+    assert len(cbor2.dumps({"field": "a" * room})) == MAX_DETAIL_BYTES
+    assert ErrorEnvelope.decode(error_with({"field": "a" * room})).detail == {"field": "a" * room}
+    error = refusal(ErrorEnvelope, error_with({"field": "a" * (room + 1)}))
+    assert error is not None
+    assert error.fault is Fault.SIZE
+
+
+NOT_DETAILS: list[Any] = [-1, None, True, b"", [], {}, [1], {"a": 1}]
+
+
+@pytest.mark.parametrize("held", [*NOT_DETAILS, 1.5, 1 << 64], ids=repr)
+def test_the_details_of_an_error_hold_only_numbers_and_text(held: Any) -> None:
+    assert accepted(ErrorEnvelope, {"held": error_with({"field": held})}) == []
+
+
+@pytest.mark.parametrize("key", [1, -1, b"field", None, True, 1.5], ids=repr)
+def test_the_details_of_an_error_are_named_by_text(key: Any) -> None:
+    assert accepted(ErrorEnvelope, {"key": error_with({key: 1})}) == []
+
+
+@pytest.mark.parametrize("held", NOT_DETAILS, ids=repr)
+def test_the_writer_refuses_details_that_the_reader_would_refuse(held: Any) -> None:
+    envelope = ErrorEnvelope("E.SIZE", "too large", {"field": held})
+    with pytest.raises(ValueError):  # noqa: PT011
+        envelope.encode()
+
+
+def unwritable(kind: Kind, held: Any) -> list[Any]:
+    """What the writer must not write into a field of this kind, which now holds `held`."""
+    match kind:
+        case Uint():
+            return [kind.least - 1, kind.most + 1, True, 1 << 64, -1]
+        case Bstr():
+            return [b"", bytes(kind.size - 1), bytes(kind.size + 1)]
+        case Bytes():
+            return [bytes(kind.most + 1)]
+        case Text():
+            return ["a" * (kind.most + 1), "ü" * (kind.most // 2 + 1), "\ud800"]
+        case Details():
+            return [{"a": "a" * MAX_DETAIL_BYTES}]
+        case ListOf():
+            bad_items = [(bad, *held[1:]) for bad in unwritable(kind.item, held[0])]
+            bad_counts = [count for count in (kind.least - 1, kind.most + 1) if count >= 0]
+            return [*bad_items, *(held[:1] * count for count in bad_counts)]
+    return []
+
+
+@each
+def test_the_writer_refuses_what_the_reader_would_refuse(cls: type[Wire]) -> None:
+    wire = fullest(cls)
+    for kind in cls.LAYOUT.kinds:
+        for bad in [] if kind.fixed else unwritable(kind, getattr(wire, kind.name)):
+            # The limits refuse to be made at all.
+            with pytest.raises((ValueError, Malformed)):
+                changed(wire, **{kind.name: bad}).encode()
+
+
+def flawed() -> dict[str, Wire]:
+    allow, key, identity = fullest(Allow), fullest(HubKey), fullest(HubIdentity)
+    one, two = identity.hub_keys
+    again = replace(one, valid_from=two.valid_from + 1, valid_until=None, endorsement=two.endorsement)
+    return {
+        "streams in descending order": replace(allow, stream_ids=allow.stream_ids[::-1]),
+        "a stream twice": replace(allow, stream_ids=allow.stream_ids[:1] * 2),
+        "the id of another key": replace(key, key_id=bytes(32)),
+        "a key that ends as it begins": replace(key, valid_until=key.valid_from),
+        "a key that ends before it begins": replace(key, valid_until=key.valid_from - 1),
+        "keys in descending order": replace(identity, hub_keys=(two, one)),
+        "a key twice in a row": replace(identity, hub_keys=(one, one)),
+        "a first key with an endorsement": replace(identity, hub_keys=(replace(one, endorsement=bytes(64)), two)),
+        "a second key without one": replace(identity, hub_keys=(one, replace(two, endorsement=None))),
+        "a key that comes back": replace(identity, hub_keys=(one, two, again)),
+        "an unknown anchoring": replace(identity, anchoring="hearsay"),
+        "place 0": replace(fullest(Receipt), stream_seq=0),
+        "a prefix of no messages": replace(fullest(Checkpoint), upto_seq=0),
+    }
+
+
+def unchecked(wire: Wire) -> bytes:
+    """The encoding of the fields, each by itself, whatever they are together."""
+    return wire.LAYOUT.write(wire.LAYOUT.fields_of(wire))
+
+
+@pytest.mark.parametrize(("flaw", "wire"), flawed().items(), ids=flawed())
+def test_fields_that_cannot_stand_together_are_neither_read_nor_written(flaw: str, wire: Wire) -> None:
+    assert accepted(type(wire), {flaw: unchecked(wire)}) == []
+    with pytest.raises(ValueError, match=wire.LAYOUT.name):
+        wire.encode()
+
+
+def test_every_object_with_such_a_rule_is_shown_to_break_it() -> None:
+    ruled = {cls for cls in ALL_WIRE if cls.flaw is not Wire.flaw}
+    assert ruled == {type(wire) for wire in flawed().values()}
+
+
+@pytest.mark.xfail(reason="a flaw is passed over once a size before it is wrong, and raised where the size comes after")
+def test_a_flaw_and_a_wrong_size_give_the_same_fault_whichever_stands_first() -> None:
+    token = fullest(CapToken)
+    disorder = replace(token.allow, stream_ids=token.allow.stream_ids[::-1])
+    data = token.encode().replace(token.allow.encode(), unchecked(disorder))
+    answers = {}
+    for edit in wrong_sizes(CapToken, data):
+        error = refusal(CapToken, edited(data, edit))
+        answers[edit.start] = error and error.fault
+    assert len(set(answers.values())) == 1

@@ -1,0 +1,293 @@
+"""Every wire object, made from its field table, and the damage to its bytes that all of their tests share."""
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import shake_128
+from random import Random
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+import veen.core
+from veen.core import naming
+from veen.core.captoken import Allow
+from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, Kind, ListOf, Map, Nested, Text, Uint, Wire
+from veen.core.checkpoint import Checkpoint
+from veen.core.hashing import U64_MAX
+from veen.core.identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature
+from veen.core.receipt import Receipt
+from veen.core.registry import Limits
+from veen.core.signing import SIGNATURE_BYTES
+
+W = TypeVar("W", bound=Wire)
+
+# Files of a hub, named in text where the objects of the wire have numbers.
+TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits})
+
+# Both sides of every place where a head grows.
+HEAD_EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, U64_MAX)
+_LENGTHS = (0, 1, 23, 24, 255, 256, 257)
+_SAMPLE_NUMBER = 70_000  # needs a head of five bytes
+_SAMPLE_BYTES = 300  # a head of three
+
+
+def _all_wire() -> list[type[Wire]]:
+    for module in pkgutil.walk_packages(veen.core.__path__, "veen.core."):
+        importlib.import_module(module.name)
+    found: set[type[Wire]] = set()
+    pending = [Wire]
+    while pending:
+        cls = pending.pop()
+        pending += cls.__subclasses__()
+        # A slotted dataclass leaves behind the class it was made from; the one its module names is the real one.
+        named = getattr(sys.modules[cls.__module__], cls.__name__, None)
+        if cls.__module__.startswith("veen.core.") and named is cls and hasattr(cls, "LAYOUT"):
+            found.add(cls)
+    return sorted(found, key=lambda cls: cls.__name__)
+
+
+ALL_WIRE: list[type[Wire]] = _all_wire()
+
+
+def _dated(key: HubKey) -> HubKey:
+    until = key.valid_until
+    if until is not None and until <= key.valid_from:
+        until = key.valid_from + 1 if key.valid_from < U64_MAX else None
+    return replace(key, key_id=naming.key_id(key.hub_pk), valid_until=until)
+
+
+def _chained(identity: HubIdentity) -> HubIdentity:
+    unique = {key.hub_pk: key for key in identity.hub_keys}
+    first, *later = sorted(unique.values(), key=lambda key: (key.valid_from, key.hub_pk))
+    endorsed = [replace(key, endorsement=key.endorsement or bytes(SIGNATURE_BYTES)) for key in later]
+    anchoring = ANCHORINGS[len(identity.anchoring) % len(ANCHORINGS)]
+    return replace(identity, hub_keys=(replace(first, endorsement=None), *endorsed), anchoring=anchoring)
+
+
+# What `flaw()` asks of fields together, for the objects that would hardly ever meet it by chance.
+_MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
+    Allow: lambda allow: replace(allow, stream_ids=tuple(sorted(set(allow.stream_ids)))),
+    Checkpoint: lambda checkpoint: replace(checkpoint, upto_seq=checkpoint.upto_seq or 1),
+    HubIdentity: _chained,
+    HubKey: _dated,
+    Receipt: lambda receipt: replace(receipt, stream_seq=receipt.stream_seq or 1),
+}
+
+
+def _mend(wire: W) -> W:
+    mend = _MENDED.get(type(wire))
+    mended = mend(wire) if mend else wire
+    assert isinstance(mended, type(wire))
+    return mended
+
+
+@cache
+def uints(least: int = 0, most: int = U64_MAX) -> st.SearchStrategy[int]:
+    """Numbers of every width, the edges more often than chance would have it."""
+    edges = [least, most, *(edge for edge in HEAD_EDGES if least < edge < most)]
+    return st.sampled_from(edges) | st.integers(least, most)
+
+
+def fields(kind: Kind) -> st.SearchStrategy[Any]:
+    """What may stand in a field of this kind."""
+    present = _present(kind)
+    return st.none() | present if kind.optional else present
+
+
+def _present(kind: Kind) -> st.SearchStrategy[Any]:
+    match kind:
+        case Uint():
+            return uints(kind.least, kind.most)
+        case Bool():
+            return st.booleans()
+        case Bstr():
+            content = st.binary(min_size=kind.size, max_size=kind.size)
+            return st.none() | content if kind.nullable else content
+        case Bytes():
+            lengths = [length for length in _LENGTHS if length <= kind.most]
+            return st.builds(
+                lambda length, byte: bytes((byte,)) * length, st.sampled_from(lengths), st.integers(0, 255)
+            )
+        case Text():
+            return st.text(max_size=min(kind.most // 4, 30))
+        case ListOf():
+            return st.lists(fields(kind.item), min_size=kind.least, max_size=min(kind.most, kind.least + 3)).map(tuple)
+        case Nested():
+            return wire_objects(kind.wire)
+        case Details():
+            return st.dictionaries(st.text(max_size=8), uints() | st.text(max_size=8), max_size=4)
+    raise AssertionError(f"no strategy for {type(kind).__name__}: add one")
+
+
+_STRATEGIES: dict[type[Wire], st.SearchStrategy[Any]] = {}
+
+
+def wire_objects(cls: type[W]) -> st.SearchStrategy[W]:
+    """Valid objects of one class."""
+    if cls not in _STRATEGIES:
+        parts = {kind.name: fields(kind) for kind in cls.LAYOUT.kinds if not kind.fixed}
+        _STRATEGIES[cls] = st.builds(cls, **parts).map(_mend).filter(lambda wire: wire.flaw() is None)
+    return _STRATEGIES[cls]
+
+
+def changed(wire: W, **fields: Any) -> W:
+    """`dataclasses.replace` for an object of which only the table is known."""
+    held: Any = wire
+    made: W = replace(held, **fields)
+    return made
+
+
+def fullest(cls: type[W]) -> W:
+    """One object with every optional field present and two items in every list."""
+    return _sample(cls, "", full=True)
+
+
+def barest(cls: type[W]) -> W:
+    """One object with nothing in it that may be left out."""
+    return _sample(cls, "", full=False)
+
+
+def _sample(cls: type[W], path: str, *, full: bool) -> W:
+    kinds = [kind for kind in cls.LAYOUT.kinds if not kind.fixed]
+    return _mend(cls(*(_sample_field(kind, f"{path}.{kind.name}", full=full) for kind in kinds)))
+
+
+def _sample_field(kind: Kind, path: str, *, full: bool) -> Any:
+    if kind.optional and not full:
+        return None
+    match kind:
+        case Uint():
+            return min(max(_SAMPLE_NUMBER, kind.least), kind.most) if full else kind.least
+        case Bool():
+            return full
+        case Bstr():
+            return shake_128(path.encode()).digest(kind.size) if full or not kind.nullable else None
+        case Bytes():
+            return shake_128(path.encode()).digest(min(_SAMPLE_BYTES, kind.most) if full else 0)
+        case Text():
+            return f"{kind.name}: ü水" if full else ""
+        case ListOf():
+            count = max(kind.least, min(2, kind.most)) if full else kind.least
+            return tuple(_sample_field(kind.item, f"{path}.{index}", full=full) for index in range(count))
+        case Nested():
+            return _sample(kind.wire, path, full=full)
+        case Details():
+            return {"field": "ttl", "max_allowed": _SAMPLE_NUMBER}
+    raise AssertionError(f"no sample for {type(kind).__name__}: add one")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of an encoding: its head is `start` to `body`, and all of it `start` to `end`."""
+
+    major: int
+    argument: int
+    start: int
+    body: int
+    end: int
+    children: tuple["Item", ...]  # of a map: key, value, key, value
+
+    def walk(self) -> Iterator["Item"]:
+        """It and everything in it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+def parse(data: bytes, start: int = 0) -> Item:
+    """The item at `start`, of bytes that are known to be good: this reader checks nothing."""
+    major, argument = data[start] >> 5, data[start] & 31
+    body = start + 1
+    if argument >= 24:
+        body += 1 << argument - 24
+        argument = int.from_bytes(data[start + 1 : body], "big")
+    end = body + argument if major in (2, 3) else body
+    children = []
+    for _ in range(argument * {4: 1, 5: 2}.get(major, 0)):
+        children.append(parse(data, end))
+        end = children[-1].end
+    return Item(major, argument, start, body, end, tuple(children))
+
+
+def fields_in(cls: type[Wire], data: bytes, item: Item | None = None) -> Iterator[tuple[Kind, Item]]:
+    """Every field of an encoded object and of the objects in it, with the item that holds it."""
+    item = item or parse(data)
+    if isinstance(cls.LAYOUT, Array):
+        found = list(zip(cls.LAYOUT.kinds, item.children, strict=False))
+    else:
+        by_key: dict[bytes | int, Kind] = {}
+        for number, kind in enumerate(cls.LAYOUT.kinds, 1):
+            by_key |= {kind.name.encode(): kind, number: kind}
+        keys = [data[key.body : key.end] if key.major == 3 else key.argument for key in item.children[::2]]
+        found = [(by_key[key], held) for key, held in zip(keys, item.children[1::2], strict=True)]
+    for kind, held in found:
+        yield from _field_in(kind, data, held)
+
+
+def _field_in(kind: Kind, data: bytes, item: Item) -> Iterator[tuple[Kind, Item]]:
+    yield kind, item
+    if isinstance(kind, Nested):
+        yield from fields_in(kind.wire, data, item)
+    elif isinstance(kind, ListOf):
+        for child in item.children:
+            yield from _field_in(kind.item, data, child)
+
+
+def spelled(wire: Wire) -> Any:
+    """The object as the lists, maps and numbers that the specification says it is; absent fields are left out."""
+    layout = wire.LAYOUT
+    held: dict[int | str, Any] = {}
+    for number, kind in enumerate(layout.kinds, 1):
+        field = getattr(kind, "text", 1) if kind.fixed else getattr(wire, kind.name)
+        if field is not None or not kind.optional:
+            held[kind.name if type(wire) in TEXT_KEYED else number] = _spelled_field(field)
+    return held if isinstance(layout, Map) else list(held.values())
+
+
+def _spelled_field(field: Any) -> Any:
+    if isinstance(field, Wire):
+        return spelled(field)
+    return [_spelled_field(item) for item in field] if isinstance(field, tuple) else field
+
+
+# Bytes on which a reader of CBOR turns: heads on both sides of each width, indefinite lengths, tags, null, break.
+TELLING = bytes.fromhex(
+    "00 01 17 18 19 1a 1b 1c 1f 20 37 40 57 58 59 5a 5b 5f 60 77 78 7b 7f"
+    "80 81 97 98 99 9b 9f a0 a1 b7 b8 bb bf c0 c2 d8 f4 f5 f6 f7 f8 f9 fa fb ff"
+)
+
+
+def mutate(rng: Random, data: bytes, other: bytes) -> bytes:
+    """`data` after one to three small accidents: bits, bytes and runs changed, lost, doubled, moved or brought in."""
+    changed = bytearray(data)
+    random = rng.random
+    for _ in range(1 + int(random() * random() * 4)):
+        size = len(changed)
+        at = int(random() * (size + 1))
+        run = 1 + int(random() * random() * 40)
+        match int(random() * 9):
+            case 0 if at < size:
+                changed[at] ^= 1 << int(random() * 8)
+            case 1 if at < size:
+                changed[at] = int(random() * 256)
+            case 2 if at < size:
+                changed[at] = TELLING[int(random() * len(TELLING))]
+            case 3 if at < size:
+                changed[at] = (changed[at] + (1 if random() < 0.5 else 255)) & 255
+            case 4:
+                changed.insert(at, TELLING[int(random() * len(TELLING))])
+            case 5:
+                del changed[at : at + run]
+            case 6:
+                changed[at:at] = changed[at : at + run]
+            case 7:
+                to = int(random() * (size + 1))
+                changed[at : at + run], changed[to : to + run] = changed[to : to + run], changed[at : at + run]
+            case 8:
+                begin = int(random() * (len(other) + 1))
+                changed[at : at + int(random() * run)] = other[begin : begin + run]
+    return bytes(changed)

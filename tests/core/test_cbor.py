@@ -329,7 +329,6 @@ def test_what_has_no_deterministic_encoding_is_not_written(value: Any) -> None:
             cbor.encode(held)
 
 
-@pytest.mark.xfail(reason="a bytearray is a sequence of numbers, and is written as one")
 @pytest.mark.parametrize("make", [bytearray, memoryview])
 def test_bytes_of_another_type_are_not_written_as_a_list_of_numbers(make: Callable[[bytes], Any]) -> None:
     try:

@@ -68,7 +68,7 @@ def test_a_number_that_json_does_not_have_is_refused(constant: str) -> None:
 @pytest.mark.parametrize("digits", [21, 100, 5_000, 1_000_000])
 def test_an_integer_with_more_digits_than_64_bits_have_is_refused(digits: int) -> None:
     for number in (b"1" * digits, b"-" + b"1" * digits, b"[" + b"9" * digits + b"]"):
-        assert "digits" in refused_text(number).reason
+        assert "64 bits" in refused_text(number).reason
 
 
 def test_the_largest_integer_of_64_bits_is_read() -> None:
@@ -470,12 +470,10 @@ def test_an_integer_of_twenty_digits_above_64_bits_is_refused() -> None:
     assert jsonform.decode(Rate, text({"per_sec": 1, "burst": U64_MAX})).burst == U64_MAX
 
 
-@pytest.mark.xfail(reason="the JSON reader takes minus nothing for nothing")
 def test_minus_zero_is_not_an_unsigned_integer() -> None:
     assert accepted(Rate, {"per_sec": b'{"burst":1,"per_sec":-0}'}) == []
 
 
-@pytest.mark.xfail(reason="the pattern for hex remembers every pair of digits: about seventy bytes for each of them")
 def test_reading_hex_takes_memory_in_proportion_to_it() -> None:
     shown = json.loads(jsonform.encode(fullest(Msg)))
     data = text([*shown[:8], "ab" * (1 << 20), shown[9]])

@@ -28,7 +28,7 @@ from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 
 W = TypeVar("W", bound=Wire)
 
-_HEX = re.compile(r"(?:[0-9a-f]{2})*")
+_HEX = re.compile(r"[0-9a-f]*")
 
 
 def encode(wire: Wire) -> bytes:
@@ -79,9 +79,7 @@ def from_json(cls: type[W], found: Json, late: Late) -> W:
     if named:
         raise Malformed("json", f"{layout.name} has an unknown name: {sorted(named)[0][:40]}")
     wire = cls(*(value for kind, value in zip(layout.kinds, values, strict=True) if not kind.fixed))
-    flaw = None if late else wire.flaw()
-    if flaw:
-        raise Malformed("json", flaw)
+    late.note_flaw(wire)
     return wire
 
 
@@ -155,7 +153,7 @@ def _uint(kind: Kind, found: Any) -> int:
 
 
 def _bytes(kind: Bstr | Bytes, found: Any, late: Late) -> bytes:
-    if not isinstance(found, str) or not _HEX.fullmatch(found):
+    if not isinstance(found, str) or len(found) % 2 or not _HEX.fullmatch(found):
         raise Malformed("json", f"{kind.name} is not lowercase hex")
     content = bytes.fromhex(found)
     right = len(content) == kind.size if isinstance(kind, Bstr) else len(content) <= kind.most

@@ -27,8 +27,8 @@ def decode(data: bytes, what: str) -> Json:
         raise Malformed(what, f"{text[:20]} is not an integer")
 
     def integer(text: str) -> int:
-        if len(text) > len(str(U64_MAX)):
-            raise Malformed(what, f"an integer of {len(text)} digits")
+        if len(text) > len(str(U64_MAX)) or text == "-0":
+            raise Malformed(what, f"{text[:40]} is not an integer of 64 bits")
         return int(text)
 
     def named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ whole object has proved to be deterministic CBOR, because spec §8.2 judges them
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from veen.core.cbor import heads, value
 from veen.core.errors import Fault, Malformed
@@ -14,25 +14,36 @@ from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 
 
+class Flawed(Protocol):
+    """What can say why its fields do not stand together."""
+
+    def flaw(self) -> str | None: ...
+
+
 class Late:
     """The faults to judge once the whole object is known to be CBOR: the first of each class, however many come."""
 
-    __slots__ = ("_first",)
+    __slots__ = ("_first", "_flaw")
 
     def __init__(self) -> None:
         self._first: dict[Fault, str] = {}
+        self._flaw: str | None = None
 
     def note(self, fault: Fault, reason: str) -> None:
         self._first.setdefault(fault, reason)
 
-    def __bool__(self) -> bool:
-        return bool(self._first)
+    def note_flaw(self, wire: Flawed) -> None:
+        """Fields are weighed against each other only where each is right by itself."""
+        if not self._first and self._flaw is None:
+            self._flaw = wire.flaw()
 
     def judge(self) -> None:
         """Raise the one that counts, if there is any."""
         if self._first:
             fault = min(self._first)
             raise Malformed("cbor", self._first[fault], fault)
+        if self._flaw is not None:
+            raise Malformed("cbor", self._flaw)
 
 
 class Kind(ABC):

@@ -99,9 +99,9 @@ def _write(value: Value, depth: int) -> bytes:
             return heads.write_bstr(value)
         case str():
             return heads.write_text(value)
-        case Sequence() | Mapping() if depth == 0:
+        case list() | tuple() | Mapping() if depth == 0:
             raise ValueError(f"nested deeper than {MAX_VALUE_DEPTH}")
-        case Sequence():
+        case list() | tuple():
             return heads.write_head(heads.ARRAY, len(value)) + b"".join(_write(item, depth - 1) for item in value)
         case Mapping():
             return _write_map(value, depth - 1)

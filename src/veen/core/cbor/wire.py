@@ -31,9 +31,7 @@ class Wire:
         """The object that starts at `pos`: for objects within objects and for sequences."""
         values, end = cls.LAYOUT.read(data, pos, late)
         wire = cls(*values)
-        flaw = None if late else wire.flaw()
-        if flaw:
-            raise Malformed("cbor", flaw)
+        late.note_flaw(wire)
         return wire, end
 
     def encode(self) -> bytes:

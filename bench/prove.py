@@ -33,12 +33,14 @@ def measure() -> tuple[dict[str, float], list[Ratio]]:
     times = per_call(
         {
             "one node hash": lambda: sha256(mmr.LOG.node + left + right).digest(),
-            "verify at 2^20": lambda: proof.verify_in_checkpoint(proofs[SIZE], leaf, SEQ, heads[SIZE]),
+            "verify at 2^20": lambda: proof.verify_inclusion(proofs[SIZE], proof.Leaf(label, leaf, SEQ), heads[SIZE]),
             "verify at 2^20, the last leaf": lambda: proof.verify_in_receipt(own, last),
-            "verify at 2^20 - 1 (20 peaks)": lambda: proof.verify_in_checkpoint(
-                proofs[SIZE - 1], leaf, SEQ, heads[SIZE - 1]
+            "verify at 2^20 - 1 (20 peaks)": lambda: proof.verify_inclusion(
+                proofs[SIZE - 1], proof.Leaf(label, leaf, SEQ), heads[SIZE - 1]
             ),
-            "verify at 2^20 + 1": lambda: proof.verify_in_checkpoint(proofs[SIZE + 1], leaf, SEQ, heads[SIZE + 1]),
+            "verify at 2^20 + 1": lambda: proof.verify_inclusion(
+                proofs[SIZE + 1], proof.Leaf(label, leaf, SEQ), heads[SIZE + 1]
+            ),
             "make at 2^20": lambda: proof.prove(nodes.__getitem__, SEQ, SIZE),
             "decode": lambda: MmrProof.decode(encoded),
         }

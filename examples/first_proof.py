@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from veen.core import (
+    CapToken,
     Checkpoint,
     DhKey,
+    Leaf,
     Limits,
     Mmr,
     MmrProof,
@@ -21,7 +23,9 @@ from veen.core import (
     Profile,
     Receipt,
     SigningKey,
+    Step,
     Unverified,
+    admission,
     captoken,
     checkpoint,
     ciphertext,
@@ -64,7 +68,8 @@ def show(name: str, value: object) -> None:
 class Hub:
     """Orders messages and signs what it decided. It holds no key that opens any of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: CapToken) -> None:
+        self.token = token
         self.key = SigningKey.generate()
         self.identity = identity.create(self.key, valid_from=NOW)
         self.routing_key = naming.routing_key(self.identity.hub_id)
@@ -76,6 +81,13 @@ class Hub:
         message = Msg.decode(encoded)
         message.check_ct_hash()
         message.verify_signature()
+        labels = [naming.label(self.routing_key, stream, epoch=0) for stream in self.token.allow.stream_ids]
+        if message.auth_ref != self.token.auth_ref() or message.client_id != self.token.subject_pk:
+            raise admission.BY_DETAIL["CAP_MISSING"].refused("nobody let this key write here")
+        if message.label not in labels:
+            raise admission.BY_DETAIL["AUTH_REF"].refused("the capability is for other streams")
+        if message.client_seq != self.tree.size + 1:
+            raise admission.BY_DETAIL["CLIENT_SEQ"].refused(f"{self.tree.size + 1} is next")
         self.nodes += self.tree.append(message.leaf_hash())
         self.log.append(message)
         return receipt.sign(
@@ -128,6 +140,9 @@ def send_all(hub: Hub, writer: SigningKey, reader_pk: bytes, auth_ref: bytes, pr
 def lies(found: MmrProof, message: Msg) -> Iterator[tuple[str, MmrProof, bytes, int]]:
     """What a dishonest hub might offer instead."""
     leaf = message.leaf_hash()
+    first, *rest = found.path
+    flipped = bytes((first.sib[0] ^ 1,)) + first.sib[1:]
+    yield "a proof with one bit changed", replace(found, path=(Step(first.dir, flipped), *rest)), leaf, SHOWN
     yield "another message in its place", found, replace(message, client_seq=SHOWN + 1).leaf_hash(), SHOWN
     yield "the message at another place", found, leaf, SHOWN + 1
     yield "a proof with its siblings swapped", replace(found, path=found.path[::-1]), leaf, SHOWN
@@ -135,17 +150,13 @@ def lies(found: MmrProof, message: Msg) -> Iterator[tuple[str, MmrProof, bytes, 
 
 
 def main() -> None:
-    profile, hub, writer, reader, operator = (
-        Profile(),
-        Hub(),
-        SigningKey.generate(),
-        DhKey.generate(),
-        SigningKey.generate(),
-    )
+    profile, reader = Profile(), DhKey.generate()
+    operator, writer = SigningKey.generate(), SigningKey.generate()
 
     with step("The operator lets the writer write to one stream, for an hour"):
         token = captoken.mint(operator, writer.public_key, [naming.stream_id("doors")], ttl=3600)
         token.verify()
+        hub = Hub(token)
         show("hub", short(hub.identity.hub_id))
         show("capability", short(token.auth_ref()))
 
@@ -164,12 +175,14 @@ def main() -> None:
         head = hub.checkpoint(message.label).witnessed(witness)
         show("checkpoint", f"{len(head.encode())} bytes, up to message {head.upto_seq}")
 
-    with step("A stranger with the hub's public key checks the proof, offline"):
-        encoded = hub.prove(SHOWN).encode()
+    with step("A stranger who was told the hub's id checks the proof, offline"):
+        pinned, encoded = hub.identity.hub_id, hub.prove(SHOWN).encode()
+        record, signature = hub.identity, identity.sign(hub.identity, hub.key)
+        record.verify(signature, pinned)
+        record.verify_checkpoint(head, profile)
         found = MmrProof.decode(encoded)
-        hub.identity.verify_checkpoint(head, profile)
         head.verify_witnesses((witness.public_key,), least=1)
-        proof.verify_in_checkpoint(found, message.leaf_hash(), SHOWN, head)
+        proof.verify_inclusion(found, Leaf(message.label, message.leaf_hash(), SHOWN), head)
         show("proof", f"{len(encoded)} bytes: {len(found.path)} siblings, {len(found.peaks_after)} other peaks")
         show("verified", f"message {SHOWN} is in the log of {head.upto_seq}, at that place")
 
@@ -180,7 +193,7 @@ def main() -> None:
     with step("And what does not hold is refused"):
         for lie, bad, leaf_hash, stream_seq in lies(found, message):
             try:
-                proof.verify_in_checkpoint(bad, leaf_hash, stream_seq, head)
+                proof.verify_inclusion(bad, Leaf(message.label, leaf_hash, stream_seq), head)
             except Unverified as refused:
                 show("refused", f"{lie}: {refused.reason}")
             else:

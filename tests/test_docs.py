@@ -80,3 +80,10 @@ def test_every_admission_error_is_documented() -> None:
     missing = [rule for rule in ADMISSION if not any(rule.code in row and str(rule.detail_enum) in row for row in rows)]
     assert len(ADMISSION) > 0
     assert missing == []
+
+
+def test_the_python_in_the_readme_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})

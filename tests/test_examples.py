@@ -13,5 +13,5 @@ def test_the_first_proof_verifies_and_refuses() -> None:
     )
     lines = [line.split() for line in run.stdout.splitlines()]
     assert sum(line[:1] == ["verified"] for line in lines) == 2
-    assert sum(line[:1] == ["refused"] for line in lines) == 4
+    assert sum(line[:1] == ["refused"] for line in lines) == 5
     assert run.stderr == ""

@@ -332,7 +332,7 @@ def test_a_sealing_opens(case: dict[str, Any]) -> None:
     coids = []
     for index, part in enumerate(case["attachments"]):
         coids.append(unhex(part["coid"]))
-        plain = attachments.open_sealed(opened, at, index, coids[-1], unhex(part["sealed"]))
+        plain = attachments.open_sealed(opened, index, coids[-1], unhex(part["sealed"]))
         assert plain.hex() == part["plaintext"]
     sizes = [len(unhex(part["plaintext"])) for part in case["attachments"]]
     attachments.check(opened.header, sizes, coids, sizes, Limits())

@@ -213,7 +213,7 @@ def test_each_leaf_is_proved_in_the_last_receipt_and_each_receipt_leads_to_it(na
         mine = [one for one in made if one.label.hex() == log["label"]]
         for one, data in zip(mine, log["proofs"], strict=True):
             found = MmrProof.decode(unhex(data))
-            proof.verify_in_later_receipt(found, one.leaf_hash, one.stream_seq, mine[-1])
+            proof.verify_inclusion(found, proof.Leaf.of(one), mine[-1])
             proof.verify_consistency(found, one, mine[-1])
 
 
@@ -250,10 +250,10 @@ def test_each_checkpoint_verifies_and_follows_the_one_before() -> None:
         made = Checkpoint.decode(unhex(case["cbor"]))
         made.verify_signature(unhex(doc["hub"]["public_key"]))
         made.verify_witnesses(known, len(case["witness_sigs"] or []))
-        made.check_labels(routing, stream)
+        made.check_labels(Profile(epoch_sec=1), routing, stream)
         for seq, data in enumerate(case["proofs"], 1):
             leaf = unhex(logs[case["label_curr"]][seq - 1])
-            proof.verify_in_checkpoint(MmrProof.decode(unhex(data)), leaf, seq, made)
+            proof.verify_inclusion(MmrProof.decode(unhex(data)), proof.Leaf(made.label_curr, leaf, seq), made)
         for before in found:
             made.check_follows(before)
         found.append(made)
@@ -267,7 +267,7 @@ def test_a_signed_checkpoint_with_the_wrong_labels_is_refused(case: Doc) -> None
     doc, made = load("scenario-c.json"), Checkpoint.decode(unhex(case["cbor"]))
     made.verify_signature(unhex(doc["hub"]["public_key"]))
     with pytest.raises(Unverified):
-        made.check_labels(unhex(doc["hub"]["routing_key"]), unhex(doc["stream_id"]))
+        made.check_labels(Profile(epoch_sec=1), unhex(doc["hub"]["routing_key"]), unhex(doc["stream_id"]))
 
 
 @pytest.mark.parametrize("case", entries("scenario-c.json", "contradicting_checkpoints"), ids=lambda case: case["note"])

@@ -38,7 +38,8 @@ def test_every_inclusion_proof_holds() -> None:
         assert case["peaks_after"] == [peak.hex() for peak in expected[4]]
         assert case["mmr_root"] == oracle.root(LEAVES[:size]).hex()
         made = MmrProof.decode(unhex(case["cbor"]))
-        proof.verify_in_later_receipt(made, LEAVES[seq - 1], seq, signed_head(size, case["mmr_root"]))
+        head = signed_head(size, case["mmr_root"])
+        proof.verify_inclusion(made, proof.Leaf(head.label, LEAVES[seq - 1], seq), head)
 
 
 def test_every_consistency_proof_is_the_inclusion_proof_of_the_last_old_leaf() -> None:
@@ -54,8 +55,9 @@ def test_every_consistency_proof_is_the_inclusion_proof_of_the_last_old_leaf() -
 @pytest.mark.parametrize("case", entries("mmr.json", "refused_inclusion"), ids=lambda case: case["name"])
 def test_a_damaged_or_misread_proof_is_refused(case: dict[str, Any]) -> None:
     made, at = MmrProof.decode(unhex(case["cbor"])), signed_head(case["size"], case["mmr_root"])
+    leaf = proof.Leaf(at.label, unhex(case["leaf_hash"]), case["stream_seq"])
     with pytest.raises(Unverified):
-        proof.verify_in_later_receipt(made, unhex(case["leaf_hash"]), case["stream_seq"], at)
+        proof.verify_inclusion(made, leaf, at)
 
 
 @pytest.mark.parametrize("case", entries("mmr.json", "refused_consistency"), ids=lambda case: case["name"])

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from vectors.form import Doc, dh_key, profile_doc, reader_doc, secret, signer_doc, signing_key
 from veen.core import Opened, PayloadHdr, Place, Profile, Sealer, attachments, jsonform, msg, naming
+from veen.core.aead import KEY_BYTES, xchacha_seal
 from veen.core.attachments import EMPTY_ROOT, SealedAttachment
 from veen.core.hashing import U64_MAX, h, ht, trunc24, u32be, u64be
 from veen.core.hpke import setup_receiver
@@ -71,7 +72,7 @@ def _seal(case: Case) -> tuple[bytes, PayloadHdr, tuple[SealedAttachment, ...], 
     """`(ephemeral secret, header, attachments, ciphertext)`."""
     ephemeral, place = dh_key(f"ciphertext/{case.name}"), case.place()
     sealer = Sealer(READER.public_key, place, ephemeral)
-    sealed = tuple(attachments.seal(sealer, place, i, plain) for i, plain in enumerate(case.attachments))
+    sealed = tuple(attachments.seal(sealer, plain) for plain in case.attachments)
     header = case.header
     if sealed:
         header = replace(header, att_root=attachments.root([one.coid for one in sealed]))
@@ -82,7 +83,7 @@ def _sealed(case: Case) -> Doc:
     ephemeral, header, parts, ciphertext = _seal(case)
     place = case.place()
     hdr_len, body_len = (int.from_bytes(ciphertext[at : at + 4], "big") for at in (32, 36))
-    opened = Opened(header, case.body, setup_receiver(ciphertext[:32], READER), ciphertext[:32])
+    opened = Opened(header, case.body, place, setup_receiver(ciphertext[:32], READER), ciphertext[:32])
     made = msg.sign(
         CLIENT,
         profile_id=place.profile_id,
@@ -141,7 +142,6 @@ def _refused() -> list[Doc]:
     good = _seal(case)[3]
     hdr_len, body_len = (int.from_bytes(good[at : at + 4], "big") for at in (32, 36))
     end = 40 + hdr_len + body_len
-    wrong_cap = replace(case, name="refused/cap_ref", header=PayloadHdr(SCHEMA, cap_ref=secret("another")))
     cases = [
         ("shorter than enc and its lengths", "SIZE", good[:39]),
         ("empty", "SIZE", b""),
@@ -156,7 +156,11 @@ def _refused() -> list[Doc]:
         ("the body altered", "UNVERIFIED", good[: end - 1] + bytes((good[end - 1] ^ 1,)) + good[end:]),
         ("one byte moved from body to padding", "UNVERIFIED", good[:36] + u32be(body_len - 1) + _zeroed(good, end - 1)),
         ("a small-order enc", "CBOR", bytes(32) + good[32:]),
-        ("cap_ref is not auth_ref", "UNVERIFIED", _seal(wrong_cap)[3]),
+        (
+            "cap_ref is not auth_ref",
+            "UNVERIFIED",
+            _sealed_by_hand(case.place(), PayloadHdr(SCHEMA, cap_ref=secret("another"))),
+        ),
     ]
     where: Doc = {"profile_id": PADDED.profile_id(), "client_seq": 2, "prev_ack": 1, "auth_ref": AUTH_REF}
     found = [{"name": name, "fault": fault, "ciphertext": data, **where} for name, fault, data in cases]
@@ -167,6 +171,15 @@ def _refused() -> list[Doc]:
         ("under another profile", {"profile_id": BARE.profile_id()}),
     ]
     return found + [{"name": name, "fault": "UNVERIFIED", "ciphertext": good, **where, **to} for name, to in moved]
+
+
+def _sealed_by_hand(place: Place, header: PayloadHdr) -> bytes:
+    """What the sealer refuses to make."""
+    sealer = Sealer(READER.public_key, place, dh_key("ciphertext/refused/cap_ref"))
+    sealed_hdr = sealer.context.seal(place.aad(), header.encode())
+    key = sealer.context.export(b"veen/body-k", KEY_BYTES)
+    sealed_body = xchacha_seal(key, place.nonce(), place.aad(), b"")
+    return sealer.enc + u32be(len(sealed_hdr)) + u32be(len(sealed_body)) + sealed_hdr + sealed_body
 
 
 def _zeroed(good: bytes, end: int) -> bytes:

@@ -31,7 +31,7 @@ PARTS = [b"", b"one", bytes(70_000)]
 def sent(parts: list[bytes], place: Place = PLACE) -> tuple[Opened, list[SealedAttachment]]:
     """A message with attachments as its reader gets it: opened, beside the stored parts."""
     sealer = Sealer(READER.public_key, place)
-    stored = [attachments.seal(sealer, place, index, part) for index, part in enumerate(parts)]
+    stored = [attachments.seal(sealer, part) for part in parts]
     root = attachments.root([part.coid for part in stored]) if stored else None
     data = sealer.seal(PayloadHdr(h(b"schema"), att_root=root), b"", 256)
     return ciphertext.open_sealed(READER, place, data, LIMITS), stored
@@ -50,7 +50,7 @@ def test_attachments_come_back_as_they_were(parts: list[bytes]) -> None:
     message, stored = sent(parts)
     checked(message, parts, stored)
     for index, (part, kept) in enumerate(zip(parts, stored, strict=True)):
-        assert attachments.open_sealed(message, PLACE, index, kept.coid, kept.sealed) == part
+        assert attachments.open_sealed(message, index, kept.coid, kept.sealed) == part
         assert kept.coid == h(kept.sealed)
 
 
@@ -123,22 +123,37 @@ def test_content_that_is_not_its_addresss_is_refused() -> None:
     message, stored = sent(PARTS)
     altered = stored[1].sealed[:-1] + bytes([stored[1].sealed[-1] ^ 1])
     with pytest.raises(Unverified, match="coid"):
-        attachments.open_sealed(message, PLACE, 1, stored[1].coid, altered)
+        attachments.open_sealed(message, 1, stored[1].coid, altered)
 
 
 def test_an_altered_attachment_under_its_own_new_address_does_not_decrypt() -> None:
     message, stored = sent(PARTS)
     altered = stored[1].sealed[:-1] + bytes([stored[1].sealed[-1] ^ 1])
     with pytest.raises(Unverified, match="decrypt"):
-        attachments.open_sealed(message, PLACE, 1, h(altered), altered)
+        attachments.open_sealed(message, 1, h(altered), altered)
 
 
 def test_an_attachment_opens_only_at_its_own_index_and_place() -> None:
     message, stored = sent(PARTS)
     with pytest.raises(Unverified):
-        attachments.open_sealed(message, PLACE, 0, stored[1].coid, stored[1].sealed)
+        attachments.open_sealed(message, 0, stored[1].coid, stored[1].sealed)
+    elsewhere = replace(message, place=replace(PLACE, client_seq=8))
     with pytest.raises(Unverified):
-        attachments.open_sealed(message, replace(PLACE, client_seq=8), 1, stored[1].coid, stored[1].sealed)
+        attachments.open_sealed(elsewhere, 1, stored[1].coid, stored[1].sealed)
+
+
+def test_no_attachment_is_added_to_a_sealed_message() -> None:
+    sealer = Sealer(READER.public_key, PLACE)
+    sealer.seal(PayloadHdr(h(b"schema")), b"", 0)
+    with pytest.raises(ValueError, match="already sealed"):
+        attachments.seal(sealer, b"late")
+
+
+def test_two_attachments_of_a_message_never_share_a_key_and_nonce() -> None:
+    """Sealed under one key and nonce, the two ciphertexts would differ exactly where the plaintexts do."""
+    sealer = Sealer(READER.public_key, PLACE)
+    one, other = attachments.seal(sealer, b"attack at dawn"), attachments.seal(sealer, b"attack at dusk")
+    assert bytes(a ^ b for a, b in zip(one.sealed, other.sealed, strict=True))[:10] != bytes(10)
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -156,5 +171,5 @@ def test_count_and_size_are_held_to_the_limits_before_a_root_is_computed(over: i
 @given(indexes=st.lists(st.integers(0, 1023), unique=True, max_size=40))
 def test_no_two_attachments_of_a_message_share_a_key_or_a_nonce(indexes: list[int]) -> None:
     sealer = Sealer(READER.public_key, PLACE)
-    pairs = [attachments._key_and_nonce(sealer, PLACE, index) for index in indexes]
+    pairs = [attachments._key_and_nonce(sealer, index) for index in indexes]
     assert len({key for key, _ in pairs}) == len({nonce for _, nonce in pairs}) == len(indexes)

@@ -246,8 +246,8 @@ def nested(depth: int, empty: bytes, around: bytes) -> bytes:
 def test_a_value_is_nested_no_deeper_than_the_limit(empty: bytes, around: bytes) -> None:
     data = nested(MAX_VALUE_DEPTH, empty, around)
     assert cbor.encode(cbor.decode(data)) == data
-    assert "deeper" in refused(nested(MAX_VALUE_DEPTH + 1, empty, around)).reason
-    assert "deeper" in refused(nested(100_000, empty, around)).reason
+    assert "too deep" in refused(nested(MAX_VALUE_DEPTH + 1, empty, around)).reason
+    assert "too deep" in refused(nested(100_000, empty, around)).reason
 
 
 @pytest.mark.parametrize("wrap", [lambda value: (value,), lambda value: {1: value}], ids=["array", "map"])
@@ -322,20 +322,27 @@ def test_another_map_key_is_not_written(key: Any) -> None:
         cbor.encode({key: 0})
 
 
-@pytest.mark.parametrize("value", [1.0, 0.5, float("nan"), {1}, frozenset(), object(), 1j, iter(())], ids=repr)
+# A bytearray is a sequence of numbers to Python, and must not become one on the wire.
+STRANGE = [
+    1.0,
+    0.5,
+    float("nan"),
+    {1},
+    frozenset(),
+    object(),
+    1j,
+    iter(()),
+    range(2),
+    bytearray(b"a"),
+    memoryview(b"a"),
+]
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: type(value).__name__)
 def test_what_has_no_deterministic_encoding_is_not_written(value: Any) -> None:
     for held in (value, (value,), {1: value}):
         with pytest.raises(ValueError, match="no deterministic encoding"):
             cbor.encode(held)
-
-
-@pytest.mark.parametrize("make", [bytearray, memoryview])
-def test_bytes_of_another_type_are_not_written_as_a_list_of_numbers(make: Callable[[bytes], Any]) -> None:
-    try:
-        encoded = cbor.encode(make(b"ab"))
-    except ValueError:
-        return
-    assert encoded == cbor.encode(b"ab")
 
 
 def test_a_list_is_written_like_a_tuple_and_read_as_one() -> None:

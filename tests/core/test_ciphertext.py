@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from veen.core import DhKey, Fault, Limits, Malformed, PayloadHdr, Place, Sealer, Unverified, ciphertext
 from veen.core.aead import TAG_BYTES
 from veen.core.hashing import U64_MAX, h, ht, u32be, u64be
+from veen.core.limits import MAX_BODY_BYTES
 
 LIMITS = Limits()
 READER = DhKey(bytes(range(32)))
@@ -160,7 +161,10 @@ def test_a_header_may_name_the_capability_it_was_admitted_under() -> None:
 @pytest.mark.parametrize("auth_ref", [None, h(b"cap")])
 def test_a_header_that_names_another_capability_is_refused(auth_ref: bytes | None) -> None:
     place = replace(PLACE, auth_ref=auth_ref)
-    data = sealed(header=replace(HEADER, cap_ref=h(b"another")), place=place)
+    header = replace(HEADER, cap_ref=h(b"another")).encode()
+    sealer = Sealer(READER.public_key, place)  # by hand: `seal` refuses to
+    sealed_hdr = sealer.context.seal(place.aad(), header)
+    data = sealer.enc + u32be(len(sealed_hdr)) + u32be(TAG_BYTES) + sealed_hdr + bytes(TAG_BYTES)
     with pytest.raises(Unverified, match="cap_ref"):
         opened(data, place)
 
@@ -194,3 +198,47 @@ def test_swapping_the_two_numbers_gives_another_nonce(client_seq: int, prev_ack:
         replace(PLACE, client_seq=prev_ack, prev_ack=client_seq),
     )
     assert (one.nonce() == other.nonce()) == (client_seq == prev_ack)
+
+
+# What is never sealed, because nobody would open it.
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        replace(PLACE, label=b"short"),
+        replace(PLACE, profile_id=bytes(33)),
+        replace(PLACE, client_id=b""),
+        replace(PLACE, auth_ref=bytes(31)),
+        replace(PLACE, client_seq=-1),
+        replace(PLACE, prev_ack=U64_MAX + 1),
+    ],
+)
+def test_nothing_is_sealed_for_a_place_no_message_can_have(place: Place) -> None:
+    with pytest.raises(ValueError, match=r"place|unsigned"):
+        Sealer(READER.public_key, place)
+
+
+def test_nothing_is_sealed_under_another_capability_than_the_messages() -> None:
+    header = replace(HEADER, cap_ref=h(b"another"))
+    with pytest.raises(ValueError, match="cap_ref"):
+        sealed(header=header)
+
+
+def test_the_largest_body_is_sealed_and_one_byte_more_is_not() -> None:
+    most = MAX_BODY_BYTES - TAG_BYTES
+    assert opened(sealed(bytes(most), pad_block=0))[1] == bytes(most)
+    with pytest.raises(ValueError, match="at most"):
+        sealed(bytes(most + 1), pad_block=0)
+
+
+def test_a_ciphertext_above_the_message_limit_is_refused_before_it_is_read() -> None:
+    data = sealed()
+    assert ciphertext.check_sizes(data + bytes(512 - len(data)), Limits(max_msg_bytes=512))
+    with pytest.raises(Malformed, match="above 512"):
+        ciphertext.check_sizes(data + bytes(513 - len(data)), Limits(max_msg_bytes=512))
+
+
+def test_what_was_opened_does_not_show_its_body() -> None:
+    found = ciphertext.open_sealed(READER, PLACE, sealed(b"secret body"), LIMITS)
+    assert b"secret" not in repr(found).encode()

@@ -614,3 +614,39 @@ def test_a_record_that_puts_the_pinned_key_behind_a_strangers_is_refused() -> No
 def test_an_unpinned_record_is_refused_however_sound_it_is() -> None:
     with pytest.raises(Unverified, match="pinned"):
         THREE.verify(identity.sign(THREE, THIRD), bytes(32))
+
+
+# Continuity
+
+
+def test_a_record_continues_the_one_before_it() -> None:
+    TWO.check_follows(ONE)
+    THREE.check_follows(ONE)
+    THREE.check_follows(TWO)
+    THREE.check_follows(THREE)
+
+
+def test_a_retired_key_cannot_start_another_history() -> None:
+    """Whoever holds the first key after its time can endorse a key of his own; who knew better is not fooled."""
+    stolen = identity.rotate(ONE, FIRST, ROOT, SECOND_FROM, OVERLAP)
+    stolen.verify(identity.sign(stolen, ROOT), ONE.hub_id)
+    with pytest.raises(Unverified, match="continue"):
+        stolen.check_follows(TWO)
+
+
+def test_a_record_that_lost_keys_does_not_continue() -> None:
+    with pytest.raises(Unverified, match="continue"):
+        TWO.check_follows(THREE)
+
+
+def test_another_hubs_record_does_not_continue() -> None:
+    with pytest.raises(Unverified, match="continue"):
+        identity.create(SECOND, BORN).check_follows(ONE)
+
+
+def test_a_closed_key_keeps_its_end() -> None:
+    first, second = TWO.hub_keys
+    assert first.valid_until is not None
+    longer = replace(TWO, hub_keys=(replace(first, valid_until=first.valid_until + 1), second))
+    with pytest.raises(Unverified, match="another end"):
+        longer.check_follows(TWO)

@@ -19,7 +19,7 @@ TABLE = {
     "max_body_bytes": (0, 1_048_320, 1_048_320),
     "max_attachments_per_msg": (0, 1_024, 1_024),
     "max_attachment_bytes": (0, 64 * MIB, 1024 * MIB),
-    "max_chunk_bytes": (2 * MIB, 64 * MIB, 1024 * MIB),
+    "max_chunk_bytes": (1536, 64 * MIB, 1024 * MIB),
     "max_checkpoint_interval": (1, 65_536, 1_048_576),
     "max_cap_rate_per_sec": (0, 100_000, 1_000_000),
     "max_cap_rate_burst": (0, 100_000, 1_000_000),
@@ -212,3 +212,13 @@ def test_another_spelling_of_the_same_registry_is_refused(text: bytes) -> None:
 def test_a_limit_that_stands_twice_is_refused() -> None:
     with pytest.raises(Malformed, match="twice"):
         jsonform.decode(Limits, as_json().replace(b"{", b'{"max_msg_bytes":512,'))
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_chunk_must_have_room_for_the_largest_message(short: int) -> None:
+    limits = Limits(max_msg_bytes=4096, max_chunk_bytes=4096 + 1024 - short)
+    if short:
+        with pytest.raises(ValueError, match="no room"):
+            jsonform.encode(limits)
+    else:
+        assert jsonform.decode_canonical(Limits, jsonform.encode(limits)) == limits

@@ -1,5 +1,6 @@
 """MSG: its shortcut reader against its table, what its signature covers, and its name. Spec §4.1, §7."""
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from hashlib import sha256
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.wire_strategies import HEAD_EDGES, fields_in, fullest, mutate, parse, spelled, uints
-from veen.core import msg
+from veen.core import jsonform, msg
+from veen.core.envelopes import SubmitRequest
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_MSG_BYTES
@@ -154,13 +156,50 @@ def test_the_usual_message_takes_the_shortcut(size: int, auth_ref: bytes | None,
     assert taken is None or Msg(*taken) == message
 
 
-def test_a_ciphertext_is_bounded() -> None:
+def test_a_message_is_bounded_as_a_whole() -> None:
     shown = spelled(fullest(Msg))
-    at, above = (cbor2.dumps([*shown[:8], bytes(size), shown[9]]) for size in (MAX_MSG_BYTES, MAX_MSG_BYTES + 1))
-    assert isinstance(assert_same_answer(at), Msg)
-    answer_above = assert_same_answer(above)
-    assert isinstance(answer_above, tuple)
-    assert answer_above[0] is Fault.SIZE
+    overhead = len(cbor2.dumps([*shown[:8], bytes(MAX_MSG_BYTES // 2), shown[9]])) - MAX_MSG_BYTES // 2
+    at, above = (cbor2.dumps([*shown[:8], bytes(MAX_MSG_BYTES - overhead + extra), shown[9]]) for extra in (0, 1))
+    assert len(at) == MAX_MSG_BYTES
+    assert Msg.decode(at).encode() == at
+    with pytest.raises(Malformed) as caught:
+        Msg.decode(above)
+    assert caught.value.fault is Fault.SIZE
+
+
+def test_a_message_above_the_bound_is_not_signed() -> None:
+    message = fullest(Msg)
+    with pytest.raises(ValueError, match="above"):
+        msg.sign(
+            SigningKey.generate(),
+            profile_id=message.profile_id,
+            label=message.label,
+            client_seq=1,
+            prev_ack=0,
+            auth_ref=None,
+            ciphertext=bytes(MAX_MSG_BYTES - 100),
+        )
+
+
+@pytest.mark.xfail(reason="the bound of a whole message is checked by Msg.decode alone")
+@pytest.mark.parametrize("way", ["as a field", "as JSON", "written"])
+def test_a_message_above_the_bound_finds_no_other_way_in_or_out(way: str) -> None:
+    above = replace(signed(), ciphertext=bytes(MAX_MSG_BYTES))
+    shown = json.dumps([held.hex() if isinstance(held, bytes) else held for held in spelled(above)])
+    ways: dict[str, Callable[[], object]] = {
+        "as a field": lambda: SubmitRequest.decode(cbor2.dumps({1: 1, 2: spelled(above)})),
+        "as JSON": lambda: jsonform.decode(Msg, shown.encode()),
+        "written": above.encode,
+    }
+    with pytest.raises((Malformed, ValueError)):
+        ways[way]()
+
+
+@pytest.mark.xfail(reason="the shortcut slices what it is given, where the table copies it to bytes first")
+@pytest.mark.parametrize("make", [bytearray, memoryview])
+def test_a_message_read_from_another_kind_of_buffer_holds_bytes(make: Callable[[bytes], Any]) -> None:
+    received = Msg.decode(make(signed().encode()))
+    assert {type(getattr(received, field.name)) for field in fields(Msg)} == {bytes, int}
 
 
 # The signature

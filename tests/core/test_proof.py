@@ -26,8 +26,8 @@ def flipped(hash_: bytes, bit: int) -> bytes:
 def test_every_leaf_is_proved_in_every_later_tree(size: int) -> None:
     for seq in range(1, size + 1):
         found = TREE.prove(seq, size)
-        proof.verify_in_checkpoint(found, TREE.leaves[seq - 1], seq, TREE.checkpoint(size))
-        proof.verify_in_later_receipt(found, TREE.leaves[seq - 1], seq, TREE.receipt(size))
+        proof.verify_inclusion(found, proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), TREE.checkpoint(size))
+        proof.verify_inclusion(found, proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), TREE.receipt(size))
         assert MmrProof.decode(found.encode()) == found
 
 
@@ -39,7 +39,7 @@ def test_a_receipt_proves_its_own_leaf(seq: int) -> None:
 @given(size=st.integers(1, 700), data=st.data())
 def test_a_random_leaf_is_proved_in_a_random_tree(size: int, data: st.DataObject) -> None:
     seq = data.draw(st.integers(1, size))
-    proof.verify_in_checkpoint(TREE.prove(seq, size), TREE.leaves[seq - 1], seq, TREE.checkpoint(size))
+    proof.verify_inclusion(TREE.prove(seq, size), proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), TREE.checkpoint(size))
 
 
 def test_known_proofs_at_the_leafs_own_size() -> None:
@@ -191,11 +191,11 @@ def test_a_damaged_proof_is_refused(damage: Damage) -> None:
             for bad in damage(TREE.prove(seq, size)):
                 tried += 1
                 with pytest.raises(Unverified):
-                    proof.verify_in_checkpoint(bad, TREE.leaves[seq - 1], seq, head)
+                    proof.verify_inclusion(bad, proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), head)
                 # An attacker may also change the leaf that is claimed.
                 if bad.leaf_hash != TREE.leaves[seq - 1]:
                     with pytest.raises(Unverified):
-                        proof.verify_in_checkpoint(bad, bad.leaf_hash, seq, head)
+                        proof.verify_inclusion(bad, proof.Leaf(LABEL, bad.leaf_hash, seq), head)
     assert tried > 10
 
 
@@ -206,13 +206,13 @@ def test_a_proof_does_not_hold_at_another_place(size: int) -> None:
         found = TREE.prove(seq, size)
         for other in {0, seq - 1, seq + 1, size, size + 1} - {seq}:
             with pytest.raises(Unverified):
-                proof.verify_in_checkpoint(found, TREE.leaves[seq - 1], other, head)
+                proof.verify_inclusion(found, proof.Leaf(LABEL, TREE.leaves[seq - 1], other), head)
 
 
 @pytest.mark.parametrize("size", DAMAGED_SIZES)
 def test_a_proof_does_not_hold_for_another_message(size: int) -> None:
     with pytest.raises(Unverified, match="another message"):
-        proof.verify_in_checkpoint(TREE.prove(size, size), leaf(-1), size, TREE.checkpoint(size))
+        proof.verify_inclusion(TREE.prove(size, size), proof.Leaf(LABEL, leaf(-1), size), TREE.checkpoint(size))
 
 
 @pytest.mark.parametrize("size", [size for size in DAMAGED_SIZES if size > 1])
@@ -221,7 +221,7 @@ def test_a_proof_does_not_hold_at_the_size_before_or_after(size: int) -> None:
         found = TREE.prove(seq, size)
         for other in (size - 1, size + 1):
             with pytest.raises(Unverified):
-                proof.verify_in_checkpoint(found, TREE.leaves[seq - 1], seq, TREE.checkpoint(other))
+                proof.verify_inclusion(found, proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), TREE.checkpoint(other))
 
 
 SAME_PEAK_COUNT = [(3, 5), (5, 6), (6, 9), (7, 11), (12, 20), (33, 34), (42, 56), (2, 4), (8, 16)]
@@ -234,7 +234,7 @@ def test_a_proof_does_not_hold_at_another_size_with_as_many_peaks(size: int, oth
     for seq in range(1, size + 1):
         found = TREE.prove(seq, size)
         with pytest.raises(Unverified):
-            proof.verify_in_checkpoint(found, TREE.leaves[seq - 1], seq, TREE.checkpoint(other))
+            proof.verify_inclusion(found, proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), TREE.checkpoint(other))
 
 
 @pytest.mark.parametrize(("size", "other"), SAME_PEAK_COUNT)
@@ -245,7 +245,7 @@ def test_a_true_root_under_a_false_size_of_as_many_peaks_is_refused(size: int, o
         if proof._tree_of(seq - 1, size)[0] == proof._tree_of(seq - 1, other)[0]:
             continue
         with pytest.raises(Unverified):
-            proof.verify_in_checkpoint(TREE.prove(seq, size), TREE.leaves[seq - 1], seq, lying)
+            proof.verify_inclusion(TREE.prove(seq, size), proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), lying)
 
 
 def test_a_receipt_refuses_a_proof_of_an_earlier_leaf() -> None:
@@ -333,7 +333,7 @@ def test_consistency_at_a_false_size_is_refused(old: int, new: int, claimed: int
 
 
 def test_a_smaller_tree_is_not_consistent_with_a_larger_old_one() -> None:
-    with pytest.raises(Unverified, match="not within"):
+    with pytest.raises(Unverified, match="older tree has 7"):
         proof.verify_consistency(TREE.prove(3, 5), TREE.checkpoint(7), TREE.checkpoint(5))
 
 
@@ -353,3 +353,9 @@ def test_an_old_root_that_never_was_is_refused() -> None:
     invented = Checkpoint(LABEL, LABEL, 3, leaf(-4), 0, NO_SIG)
     with pytest.raises(Unverified, match="prefix"):
         proof.verify_consistency(TREE.prove(3, 5), invented, TREE.checkpoint(5))
+
+
+def test_a_head_of_another_label_is_refused() -> None:
+    foreign = replace(TREE.checkpoint(7), label_curr=leaf(-5))
+    with pytest.raises(Unverified, match="another label"):
+        proof.verify_inclusion(TREE.prove(3, 7), proof.Leaf(LABEL, TREE.leaves[2], 3), foreign)

@@ -17,6 +17,7 @@ PUBLIC = [
     "HubIdentity",
     "HubKey",
     "IdentitySignature",
+    "Leaf",
     "Limits",
     "Malformed",
     "Mmr",
@@ -29,6 +30,7 @@ PUBLIC = [
     "Rate",
     "Receipt",
     "Refused",
+    "SealedAttachment",
     "Sealer",
     "SigningKey",
     "Step",
@@ -41,10 +43,12 @@ PUBLIC = [
     "cbor",
     "checkpoint",
     "ciphertext",
+    "control",
     "envelopes",
     "hashing",
     "identity",
     "jsonform",
+    "jsontext",
     "limits",
     "mmr",
     "msg",
@@ -53,6 +57,7 @@ PUBLIC = [
     "rate",
     "receipt",
     "signing",
+    "tooling",
 ]
 
 

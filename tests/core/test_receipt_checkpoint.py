@@ -14,6 +14,7 @@ from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.limits import MAX_WITNESS_SIGS
 from veen.core.msg import Msg
+from veen.core.profile import Profile
 from veen.core.receipt import Receipt
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
@@ -22,6 +23,7 @@ CLIENT = SigningKey(bytes(range(1, 33)))
 WITNESSES = [SigningKey(bytes([number]) * 32) for number in range(1, 5)]
 STRANGER = SigningKey(bytes([99]) * 32)
 
+EPOCHS = Profile(epoch_sec=60)
 ROUTING_KEY = bytes([7]) * 32
 STREAM = bytes([8]) * 32
 EPOCH = 5
@@ -296,7 +298,7 @@ def label(epoch: int, *, routing_key: bytes = ROUTING_KEY, stream: bytes = STREA
     ids=["no rotation", "rotation", "first epoch", "first rotation", "last epoch"],
 )
 def test_the_labels_of_an_epoch_or_of_the_step_into_it_hold(prev: bytes, curr: bytes, epoch: int) -> None:
-    checkpoint_at(label_prev=prev, label_curr=curr, epoch=epoch).check_labels(ROUTING_KEY, STREAM)
+    checkpoint_at(label_prev=prev, label_curr=curr, epoch=epoch).check_labels(EPOCHS, ROUTING_KEY, STREAM)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +325,7 @@ def test_the_labels_of_an_epoch_or_of_the_step_into_it_hold(prev: bytes, curr: b
 def test_labels_of_any_other_epoch_stream_or_hub_are_refused(prev: bytes, curr: bytes, epoch: int, which: str) -> None:
     signed = checkpoint_at(label_prev=prev, label_curr=curr, epoch=epoch)
     with pytest.raises(Unverified, match=which):
-        signed.check_labels(ROUTING_KEY, STREAM)
+        signed.check_labels(EPOCHS, ROUTING_KEY, STREAM)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,7 @@ def test_labels_of_any_other_epoch_stream_or_hub_are_refused(prev: bytes, curr: 
 def test_the_labels_of_another_stream_or_hub_are_refused(routing_key: bytes, stream: bytes) -> None:
     for signed in (checkpoint_at(), checkpoint_at(label_prev=PREVIOUS)):
         with pytest.raises(Unverified, match="label_curr"):
-            signed.check_labels(routing_key, stream)
+            signed.check_labels(EPOCHS, routing_key, stream)
 
 
 # CHECKPOINT: one after another
@@ -364,3 +366,24 @@ def test_a_checkpoint_of_another_label_is_no_predecessor() -> None:
 def test_the_label_before_does_not_decide_what_follows_what() -> None:
     with pytest.raises(Unverified, match="behind"):
         checkpoint_at(9, label_prev=PREVIOUS).check_follows(checkpoint_at(10))
+
+
+def test_without_epochs_there_is_only_epoch_0() -> None:
+    curr = naming.label(ROUTING_KEY, STREAM, 5)
+    rotated = checkpoint_at(label_prev=naming.label(ROUTING_KEY, STREAM, 4), label_curr=curr, epoch=5)
+    rotated.check_labels(EPOCHS, ROUTING_KEY, STREAM)
+    with pytest.raises(Unverified, match="no epochs"):
+        rotated.check_labels(Profile(), ROUTING_KEY, STREAM)
+
+
+def test_no_witnesses_leave_a_checkpoint_as_it_is() -> None:
+    signed = checkpoint_at()
+    assert signed.witnessed() == signed
+    assert len(signed.witnessed().encode()) == len(signed.encode())
+
+
+def test_the_hubs_shortcut_writes_what_the_table_writes() -> None:
+    for stream_seq in (1, 23, 24, 255, 256, 65_536, 2**32, 2**64 - 1):
+        fields = {"label": LABEL, "stream_seq": stream_seq, "leaf_hash": bytes(32), "mmr_root": b"m" * 32}
+        signed = receipt.sign(HUB, **fields, hub_ts=stream_seq)  # type: ignore[arg-type]
+        assert receipt.sign_encoded(HUB, LABEL, stream_seq, bytes(32), b"m" * 32, stream_seq) == signed.encode()

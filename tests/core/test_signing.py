@@ -5,6 +5,7 @@ the bytes of R are those of [S]B − [k]A, without the cofactor. Of the encoding
 order can be judged here: of the rest nobody knows the discrete logarithm, so no signature satisfies the equation.
 """
 
+import pickle
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +13,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from tests.core.ed25519_points import BASE, IDENTITY, TORSION, L, Point, challenge, decode_leniently
-from veen.core import signing
+from veen.core import DhKey, signing
 from veen.core.errors import Malformed, Unverified
 from veen.core.signing import PUBLIC_KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, SigningKey
 
@@ -215,3 +216,9 @@ def test_the_secret_is_absent_from_the_repr_of_a_signing_key() -> None:
     assert KEY.public_key.hex()[:8] in shown
     assert KEY.seed.hex()[:8] not in shown
     assert repr(KEY.seed)[2:10] not in shown
+
+
+@pytest.mark.parametrize("key", [signing.SigningKey.generate(), DhKey.generate()], ids=["signing", "dh"])
+def test_a_secret_key_is_not_pickled(key: object) -> None:
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(key)

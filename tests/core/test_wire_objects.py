@@ -23,23 +23,42 @@ from tests.core.wire_strategies import (
     changed,
     fields_in,
     fullest,
+    kinds_in,
     mutate,
     parse,
     spelled,
     wire_objects,
 )
-from veen.core.captoken import Allow, CapToken
+from veen.core.captoken import Allow, CapToken, Rate
 from veen.core.cbor import Bool, Bstr, Bytes, Constant, Details, Kind, ListOf, Map, Nested, Text, Uint, Version, Wire
 from veen.core.checkpoint import Checkpoint
-from veen.core.envelopes import ErrorEnvelope
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ErrorEnvelope,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamItem,
+    StreamRequest,
+    StreamResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import U64_MAX
 from veen.core.identity import HubIdentity, HubKey
 from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 from veen.core.msg import Msg
+from veen.core.payload import PayloadHdr
+from veen.core.profile import Profile
+from veen.core.proof import MmrProof, Step
 from veen.core.receipt import Receipt
+from veen.core.registry import Limits
+from veen.core.tooling import Equivocation
 
-KNOWN = 26  # how many there were when this was last looked at: fewer means that the search is broken
+KNOWN = 33  # how many there were when this was last looked at: fewer means that the search is broken
 
 each = pytest.mark.parametrize("cls", ALL_WIRE, ids=lambda cls: cls.__name__)
 few = settings(max_examples=25)
@@ -83,6 +102,69 @@ def put(data: bytes, item: Item, new: bytes) -> bytes:
 def test_every_wire_object_is_found() -> None:
     assert len(ALL_WIRE) >= KNOWN
     assert {Msg, Receipt, Checkpoint, CapToken, ErrorEnvelope, HubIdentity} < set(ALL_WIRE)
+
+
+# Each object as the specification writes it: a list is an array, `1:` a numbered key, `?` marks what may be left out.
+# b32 is a byte string of 32 bytes, b* one of any length, and [b32] a list of them.
+SPECIFIED: dict[type[Wire], str] = {
+    Msg: "ver profile_id=b32 label=b32 client_id=b32 client_seq=uint prev_ack=uint auth_ref=b32/null ct_hash=b32"
+    " ciphertext=b* sig=b64",
+    Receipt: "ver label=b32 stream_seq=uint leaf_hash=b32 mmr_root=b32 hub_ts=uint hub_sig=b64",
+    Checkpoint: "ver label_prev=b32 label_curr=b32 upto_seq=uint mmr_root=b32 epoch=uint hub_sig=b64"
+    " witness_sigs?=[b64]",
+    Profile: "1:aead='xchacha20poly1305' 2:kdf='hkdf-sha256' 3:sig='ed25519' 4:dh='x25519'"
+    " 5:hpke_suite='X25519-HKDF-SHA256-CHACHA20POLY1305' 6:epoch_sec=uint 7:pad_block=uint 8:mmr_hash='sha256'",
+    PayloadHdr: "1:schema=b32 2:parent_id?=b32 3:att_root?=b32 4:cap_ref?=b32 5:expires_at?=uint",
+    MmrProof: "1:ver 2:leaf_hash=b32 3:path=[Step] 4:peaks_after=[b32]",
+    Step: "1:dir=uint 2:sib=b32",
+    CapToken: "1:ver 2:issuer_pk=b32 3:subject_pk=b32 4:allow=Allow 5:sig_chain=[b64]",
+    Allow: "1:stream_ids=[b32] 2:ttl=uint 3:rate?=Rate",
+    Rate: "1:per_sec=uint 2:burst=uint",
+    SubmitRequest: "1:ver 2:msg=Msg",
+    SubmitResponse: "1:ver 2:receipt=Receipt 3:server_version?=text",
+    StreamRequest: "1:ver 2:label=b32 3:from_seq=uint 4:to_seq?=uint 5:max_items?=uint 6:cursor?=uint"
+    " 7:with_receipts?=bool 8:with_mmr_proof?=bool",
+    StreamResponse: "1:ver 2:label=b32 3:from_seq=uint 4:to_seq?=uint 5:items=[StreamItem] 6:next_cursor?=uint"
+    " 7:mmr_proof?=MmrProof 8:server_version?=text",
+    StreamItem: "1:stream_seq=uint 2:msg=Msg 3:receipt?=Receipt",
+    ReceiptRequest: "1:ver 2:label=b32 3:stream_seq=uint",
+    ReceiptResponse: "1:ver 2:receipt=Receipt 3:server_version?=text",
+    ProofRequest: "1:ver 2:label=b32 3:stream_seq=uint",
+    ProofResponse: "1:ver 2:mmr_proof=MmrProof 3:server_version?=text",
+    CheckpointRequest: "1:ver 2:label=b32 3:upto_seq=uint",
+    CheckpointResponse: "1:ver 2:checkpoint=Checkpoint 3:server_version?=text",
+    ErrorEnvelope: "1:ver 2:code=text 3:message=text 4:detail?=map 5:retry_after?=uint 6:request_id?=text",
+}
+
+
+def described(kind: Kind) -> str:
+    """What the specification would call a field of this kind."""
+    match kind:
+        case Bstr():
+            return f"b{kind.size}/null" if kind.nullable else f"b{kind.size}"
+        case Constant():
+            return repr(kind.text)
+        case ListOf():
+            return f"[{described(kind.item)}]"
+        case Nested():
+            return kind.wire.__name__
+    return {Bool: "bool", Bytes: "b*", Details: "map", Text: "text", Uint: "uint"}[type(kind)]
+
+
+@pytest.mark.parametrize("cls", SPECIFIED, ids=lambda cls: cls.__name__)
+def test_an_object_has_the_fields_of_the_specification(cls: type[Wire]) -> None:
+    data = fullest(cls).encode()
+    keys = [f"{key}:" for key in cbor2.loads(data)] if isinstance(cls.LAYOUT, Map) else [""] * len(cls.LAYOUT.kinds)
+    fields = [
+        key + kind.name + ("?" if kind.optional else "") + ("" if isinstance(kind, Version) else f"={described(kind)}")
+        for key, kind in zip(keys, cls.LAYOUT.kinds, strict=True)
+    ]
+    assert " ".join(fields) == SPECIFIED[cls]
+
+
+def test_only_the_files_of_a_hub_and_its_tooling_are_left_to_us() -> None:
+    ours = {cls.__module__ for cls in ALL_WIRE if cls not in SPECIFIED}
+    assert ours == {"veen.core.identity", "veen.core.registry", "veen.core.tooling"}
 
 
 @each
@@ -424,7 +506,7 @@ def wrong_counts(cls: type[Wire], data: bytes) -> list[Edit]:
     return [Edit(item.start, item.end, resized(data, item, count), Fault.SIZE) for item, count in bounds]
 
 
-LISTING = [cls for cls in ALL_WIRE if wrong_counts(cls, fullest(cls).encode())]
+LISTING = [cls for cls in ALL_WIRE if any(isinstance(kind, ListOf) for kind in kinds_in(cls))]
 each_listing = pytest.mark.parametrize("cls", LISTING, ids=lambda cls: cls.__name__)
 
 
@@ -438,18 +520,22 @@ def test_a_list_outside_its_bounds_is_a_fault_of_size(cls: type[Wire]) -> None:
 
 
 @each_listing
-def test_a_list_outside_its_bounds_in_bad_cbor_is_a_fault_of_cbor(cls: type[Wire]) -> None:
+def test_a_list_outside_its_bounds_is_refused_where_it_stands(cls: type[Wire]) -> None:
     data = fullest(cls).encode()
-    damaged = {}
+    start = parse(data).body
+    tag_before = Edit(start, start, b"\xc0", Fault.CBOR)
     for edit in wrong_counts(cls, data):
-        damaged[f"{edit.start}: bytes after the end"] = edited(data, edit) + b"\x00"
-        first = parse(data).body
-        before = Edit(first, first, b"\xc0", Fault.CBOR)
-        damaged[f"{edit.start}: a tag before it"] = edited(data, edit, before)
-        # Also where the item that is one too many is itself the bad one.
-        worse = replace(edit, new=edit.new[:-1])
-        damaged[f"{edit.start}: cut within the list"] = edited(data, worse)
-    assert accepted(cls, damaged) == []
+        # Nobody makes us read what is in it or after it; what comes before it has been judged.
+        bad_after = replace(edit, new=edit.new + b"\xff")
+        cut_after = Edit(edit.end, len(data), b"", Fault.CBOR)
+        for edits, fault in (
+            ([bad_after], Fault.SIZE),
+            ([edit, cut_after], Fault.SIZE),
+            ([edit, tag_before], Fault.CBOR),
+        ):
+            error = refusal(cls, edited(data, *edits))
+            assert error is not None
+            assert error.fault is fault
 
 
 @each_listing
@@ -470,8 +556,8 @@ def test_a_string_above_its_bound_is_a_fault_of_size_and_at_its_bound_is_not(cls
         error = refusal(cls, above)
         assert error is not None
         assert error.fault is Fault.SIZE
-        # The anchoring of a hub is one of three words, so its bound is never met.
-        assert cls is HubIdentity or refusal(cls, at) is None
+        # The anchoring of a hub is one of three words, and a message is bounded as a whole: those bounds are never met.
+        assert cls in (HubIdentity, Msg) or refusal(cls, at) is None
 
 
 def test_a_text_is_bounded_by_its_bytes_and_not_by_its_characters() -> None:
@@ -550,6 +636,7 @@ def test_the_writer_refuses_what_the_reader_would_refuse(cls: type[Wire]) -> Non
 def flawed() -> dict[str, Wire]:
     allow, key, identity = fullest(Allow), fullest(HubKey), fullest(HubIdentity)
     one, two = identity.hub_keys
+    pair, limits = fullest(Equivocation), barest(Limits)
     again = replace(one, valid_from=two.valid_from + 1, valid_until=None, endorsement=two.endorsement)
     return {
         "streams in descending order": replace(allow, stream_ids=allow.stream_ids[::-1]),
@@ -563,6 +650,10 @@ def flawed() -> dict[str, Wire]:
         "a second key without one": replace(identity, hub_keys=(one, replace(two, endorsement=None))),
         "a key that comes back": replace(identity, hub_keys=(one, two, again)),
         "an unknown anchoring": replace(identity, anchoring="hearsay"),
+        "receipts of different labels": replace(pair, second=replace(pair.second, label=bytes(32))),
+        "receipts for different places": replace(pair, second=replace(pair.second, stream_seq=1)),
+        "receipts that agree": replace(pair, second=pair.first),
+        "chunks without room for a message": replace(limits, max_msg_bytes=limits.max_msg_bytes + 1),
         "place 0": replace(fullest(Receipt), stream_seq=0),
         "a prefix of no messages": replace(fullest(Checkpoint), upto_seq=0),
     }

@@ -19,9 +19,11 @@ from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, Kind, ListOf, Map,
 from veen.core.checkpoint import Checkpoint
 from veen.core.hashing import U64_MAX
 from veen.core.identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature
+from veen.core.limits import ENTRY_OVERHEAD_BYTES
 from veen.core.receipt import Receipt
 from veen.core.registry import Limits
 from veen.core.signing import SIGNATURE_BYTES
+from veen.core.tooling import Equivocation
 
 W = TypeVar("W", bound=Wire)
 
@@ -68,21 +70,43 @@ def _chained(identity: HubIdentity) -> HubIdentity:
     return replace(identity, hub_keys=(replace(first, endorsement=None), *endorsed), anchoring=anchoring)
 
 
+def _contradicting(pair: Equivocation) -> Equivocation:
+    first, second = pair.first, pair.second
+    leaf_hash = (
+        second.leaf_hash if second.leaf_hash != first.leaf_hash else bytes(255 - byte for byte in first.leaf_hash)
+    )
+    return replace(pair, second=replace(second, label=first.label, stream_seq=first.stream_seq, leaf_hash=leaf_hash))
+
+
+def _roomy(limits: Limits) -> Limits:
+    least = limits.max_msg_bytes + ENTRY_OVERHEAD_BYTES
+    return replace(limits, max_chunk_bytes=max(limits.max_chunk_bytes, least))
+
+
 # What `flaw()` asks of fields together, for the objects that would hardly ever meet it by chance.
 _MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
     Allow: lambda allow: replace(allow, stream_ids=tuple(sorted(set(allow.stream_ids)))),
     Checkpoint: lambda checkpoint: replace(checkpoint, upto_seq=checkpoint.upto_seq or 1),
+    Equivocation: _contradicting,
     HubIdentity: _chained,
     HubKey: _dated,
+    Limits: _roomy,
     Receipt: lambda receipt: replace(receipt, stream_seq=receipt.stream_seq or 1),
 }
 
 
-def _mend(wire: W) -> W:
-    mend = _MENDED.get(type(wire))
+def _made(cls: type[W], **fields: Any) -> W:
+    """An object of these fields, with as little changed as lets them stand together."""
+    wire = cls(**fields)
+    mend = _MENDED.get(cls)
     mended = mend(wire) if mend else wire
-    assert isinstance(mended, type(wire))
+    assert isinstance(mended, cls)
     return mended
+
+
+def _flawless(wire: W) -> W:
+    assert wire.flaw() is None, f"{wire.flaw()}: a sample of {type(wire).__name__} needs a line in _MENDED"
+    return wire
 
 
 @cache
@@ -130,7 +154,7 @@ def wire_objects(cls: type[W]) -> st.SearchStrategy[W]:
     """Valid objects of one class."""
     if cls not in _STRATEGIES:
         parts = {kind.name: fields(kind) for kind in cls.LAYOUT.kinds if not kind.fixed}
-        _STRATEGIES[cls] = st.builds(cls, **parts).map(_mend).filter(lambda wire: wire.flaw() is None)
+        _STRATEGIES[cls] = st.builds(_made, st.just(cls), **parts).filter(lambda wire: wire.flaw() is None)
     return _STRATEGIES[cls]
 
 
@@ -143,17 +167,17 @@ def changed(wire: W, **fields: Any) -> W:
 
 def fullest(cls: type[W]) -> W:
     """One object with every optional field present and two items in every list."""
-    return _sample(cls, "", full=True)
+    return _flawless(_sample(cls, "", full=True))
 
 
 def barest(cls: type[W]) -> W:
     """One object with nothing in it that may be left out."""
-    return _sample(cls, "", full=False)
+    return _flawless(_sample(cls, "", full=False))
 
 
 def _sample(cls: type[W], path: str, *, full: bool) -> W:
     kinds = [kind for kind in cls.LAYOUT.kinds if not kind.fixed]
-    return _mend(cls(*(_sample_field(kind, f"{path}.{kind.name}", full=full) for kind in kinds)))
+    return _made(cls, **{kind.name: _sample_field(kind, f"{path}.{kind.name}", full=full) for kind in kinds})
 
 
 def _sample_field(kind: Kind, path: str, *, full: bool) -> Any:
@@ -211,6 +235,18 @@ def parse(data: bytes, start: int = 0) -> Item:
         children.append(parse(data, end))
         end = children[-1].end
     return Item(major, argument, start, body, end, tuple(children))
+
+
+def kinds_in(cls: type[Wire]) -> Iterator[Kind]:
+    """Every kind of field in the table of an object and in those of the objects in it."""
+    pending = list(cls.LAYOUT.kinds)
+    while pending:
+        kind = pending.pop()
+        yield kind
+        if isinstance(kind, Nested):
+            pending += kind.wire.LAYOUT.kinds
+        elif isinstance(kind, ListOf):
+            pending.append(kind.item)
 
 
 def fields_in(cls: type[Wire], data: bytes, item: Item | None = None) -> Iterator[tuple[Kind, Item]]:

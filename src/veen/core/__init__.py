@@ -11,10 +11,12 @@ from veen.core import (
     cbor,
     checkpoint,
     ciphertext,
+    control,
     envelopes,
     hashing,
     identity,
     jsonform,
+    jsontext,
     limits,
     mmr,
     msg,
@@ -23,7 +25,9 @@ from veen.core import (
     rate,
     receipt,
     signing,
+    tooling,
 )
+from veen.core.attachments import SealedAttachment
 from veen.core.captoken import Allow, CapToken, Rate
 from veen.core.checkpoint import Checkpoint
 from veen.core.ciphertext import Opened, Place, Sealer
@@ -34,7 +38,7 @@ from veen.core.mmr import Mmr
 from veen.core.msg import Msg
 from veen.core.payload import PayloadHdr
 from veen.core.profile import Profile
-from veen.core.proof import MmrProof, Step
+from veen.core.proof import Leaf, MmrProof, Step
 from veen.core.rate import Bucket
 from veen.core.receipt import Receipt
 from veen.core.registry import Limits
@@ -50,6 +54,7 @@ __all__ = [
     "HubIdentity",
     "HubKey",
     "IdentitySignature",
+    "Leaf",
     "Limits",
     "Malformed",
     "Mmr",
@@ -62,6 +67,7 @@ __all__ = [
     "Rate",
     "Receipt",
     "Refused",
+    "SealedAttachment",
     "Sealer",
     "SigningKey",
     "Step",
@@ -74,10 +80,12 @@ __all__ = [
     "cbor",
     "checkpoint",
     "ciphertext",
+    "control",
     "envelopes",
     "hashing",
     "identity",
     "jsonform",
+    "jsontext",
     "limits",
     "mmr",
     "msg",
@@ -86,4 +94,5 @@ __all__ = [
     "rate",
     "receipt",
     "signing",
+    "tooling",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from veen.core import aead, mmr
-from veen.core.ciphertext import Opened, Place, Sealer
+from veen.core.ciphertext import Opened, Sealer
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import h, ht, trunc24, u64be
 from veen.core.naming import leaf_hash
@@ -27,18 +27,18 @@ class SealedAttachment:
     sealed: bytes
 
 
-def seal(message: Sealer, place: Place, index: int, attachment: bytes) -> SealedAttachment:
-    """Seal attachment `index` (0-based) of a message whose own ciphertext is yet to be sealed."""
-    key, nonce = _key_and_nonce(message, place, index)
+def seal(message: Sealer, attachment: bytes) -> SealedAttachment:
+    """Seal the next attachment of a message whose own ciphertext is yet to be sealed."""
+    key, nonce = _key_and_nonce(message, message.next_attachment())
     sealed = aead.xchacha_seal(key, nonce, b"", attachment)
     return SealedAttachment(h(sealed), sealed)
 
 
-def open_sealed(message: Opened, place: Place, index: int, coid: bytes, sealed: bytes) -> bytes:
+def open_sealed(message: Opened, index: int, coid: bytes, sealed: bytes) -> bytes:
     """The plaintext of attachment `index`, whose address the message committed to."""
     if h(sealed) != coid:
         raise Unverified("attachment", f"attachment {index} is not the one its coid names")
-    key, nonce = _key_and_nonce(message, place, index)
+    key, nonce = _key_and_nonce(message, index)
     return aead.xchacha_open(key, nonce, b"", sealed, "attachment")
 
 
@@ -76,7 +76,8 @@ def check_sizes(sizes: Sequence[int], limits: Limits) -> None:
         raise _too_large(f"one of {max(sizes)} bytes, above {limits.max_attachment_bytes}")
 
 
-def _key_and_nonce(message: Sealer | Opened, place: Place, index: int) -> tuple[bytes, bytes]:
+def _key_and_nonce(message: Sealer | Opened, index: int) -> tuple[bytes, bytes]:
+    place = message.place
     key = message.context.export(b"veen/att-k" + u64be(index), aead.KEY_BYTES)
     message_id = leaf_hash(place.label, place.profile_id, h(message.enc), place.client_id, place.client_seq)
     return key, trunc24(ht("veen/att-nonce", message_id + u64be(index)))

@@ -8,6 +8,7 @@ from veen.core.cbor import Array, Bstr, ListOf, Uint, Version, Wire
 from veen.core.errors import Unverified
 from veen.core.hashing import ht
 from veen.core.limits import MAX_WITNESS_SIGS
+from veen.core.profile import Profile
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 
@@ -49,6 +50,8 @@ class Checkpoint(Wire):
 
     def witnessed(self, *keys: SigningKey) -> "Checkpoint":
         """The same checkpoint with these witnesses' signatures added."""
+        if not keys:
+            return self
         digest = self.signing_digest()
         return replace(self, witness_sigs=(self.witness_sigs or ()) + tuple(key.sign(digest) for key in keys))
 
@@ -60,8 +63,10 @@ class Checkpoint(Wire):
         if len(signed) < least:
             raise Unverified("checkpoint", f"{len(signed)} of the known witnesses signed, {least} are needed")
 
-    def check_labels(self, routing_key: bytes, stream_id: bytes) -> None:
+    def check_labels(self, profile: Profile, routing_key: bytes, stream_id: bytes) -> None:
         """Raise unless the labels are this stream's: of the epoch, and of the one before it on a rotation. §4.4.1."""
+        if not profile.epoch_sec and self.epoch:
+            raise Unverified("checkpoint", f"epoch {self.epoch} where there are no epochs")
         if naming.label(routing_key, stream_id, self.epoch) != self.label_curr:
             raise Unverified("checkpoint", "label_curr is not the stream's label in that epoch")
         if self.label_prev == self.label_curr:

@@ -7,14 +7,15 @@ message's place through `aad`.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from veen.core import aead, hpke
 from veen.core.dh import DhKey
 from veen.core.errors import Fault, Malformed
-from veen.core.hashing import h, tag_prefix, trunc24, u64be
+from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix, trunc24, u64be
 from veen.core.hpke import ENC_BYTES, Context
+from veen.core.limits import MAX_BODY_BYTES
 from veen.core.msg import Msg
 from veen.core.naming import ZERO_HASH
 from veen.core.payload import PayloadHdr
@@ -59,32 +60,54 @@ class Place:
         """Unique for a client as long as it never repeats a (prev_ack, client_seq) pair."""
         return trunc24(h(_NONCE + self.label + u64be(self.prev_ack) + self.client_id + u64be(self.client_seq)))
 
+    def check(self) -> None:
+        """Raise `ValueError` where this is no place a MSG could have."""
+        hashes = (self.profile_id, self.label, self.client_id, self.auth_ref or ZERO_HASH)
+        if any(len(hash_) != HASH_BYTES for hash_ in hashes):
+            raise ValueError(f"a place is made of names of {HASH_BYTES} bytes")
+        if not (0 <= self.client_seq <= U64_MAX and 0 <= self.prev_ack <= U64_MAX):
+            raise ValueError("client_seq and prev_ack are unsigned integers of 64 bits")
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A payload that authenticated: what it says, and the context its attachments' keys come from."""
 
     header: PayloadHdr
-    body: bytes
-    context: Context
+    body: bytes = field(repr=False)
+    place: Place
+    context: Context = field(repr=False)
     enc: bytes
 
 
 class Sealer:
     """One message being sealed: its context exists before its header, so that attachments can be sealed first."""
 
-    __slots__ = ("_place", "context", "enc")
+    __slots__ = ("_attached", "_sealed", "context", "enc", "place")
 
     def __init__(self, reader_pk: bytes, place: Place, ephemeral: DhKey | None = None) -> None:
         """`ephemeral` is for test vectors: two messages sealed with the same one can be read by each other's reader."""
+        place.check()
         self.enc, self.context = hpke.setup_sender(reader_pk, ephemeral=ephemeral)
-        self._place: Place | None = place
+        self.place = place
+        self._attached = 0
+        self._sealed = False
+
+    def next_attachment(self) -> int:
+        """The index of the next attachment: each once, since index and context make its key and nonce."""
+        self._check_unsealed()
+        self._attached += 1
+        return self._attached - 1
 
     def seal(self, header: PayloadHdr, body: bytes, pad_block: int) -> bytes:
         """The ciphertext. Once: a second would be sealed under the same body key and nonce."""
-        place, self._place = self._place, None
-        if place is None:
-            raise ValueError("this message is already sealed")
+        self._check_unsealed()
+        place = self.place
+        if header.cap_ref is not None and header.cap_ref != place.auth_ref:
+            raise ValueError("cap_ref must be the message's auth_ref")
+        if len(body) + aead.TAG_BYTES > MAX_BODY_BYTES:
+            raise ValueError(f"a body has at most {MAX_BODY_BYTES - aead.TAG_BYTES} bytes, not {len(body)}")
+        self._sealed = True
         aad = place.aad()
         sealed_hdr = self.context.seal(aad, header.encode())
         body_key = self.context.export(_BODY_KEY, aead.KEY_BYTES)
@@ -93,6 +116,10 @@ class Sealer:
         ciphertext = self.enc + lengths + sealed_hdr + sealed_body
         padding = -len(ciphertext) % pad_block if pad_block else 0
         return ciphertext + bytes(padding)
+
+    def _check_unsealed(self) -> None:
+        if self._sealed:
+            raise ValueError("this message is already sealed")
 
 
 def seal(reader_pk: bytes, place: Place, header: PayloadHdr, body: bytes, pad_block: int) -> bytes:
@@ -105,6 +132,8 @@ def check_sizes(ciphertext: bytes, limits: Limits) -> tuple[int, int]:
 
     All that can be checked without a key: hubs do it at admission, readers before they decrypt. Spec §14.2.
     """
+    if len(ciphertext) > limits.max_msg_bytes:
+        raise _wrong_size(f"{len(ciphertext)} bytes, above {limits.max_msg_bytes}")
     if len(ciphertext) < _LENGTHS_END:
         raise _wrong_size(f"{len(ciphertext)} bytes, too short for its lengths")
     hdr_len, body_len = _LENGTHS.unpack_from(ciphertext, ENC_BYTES)
@@ -122,7 +151,7 @@ def open_sealed(key: DhKey, place: Place, ciphertext: bytes, limits: Limits) -> 
     hdr_len, body_len = check_sizes(ciphertext, limits)
     body_start = _LENGTHS_END + hdr_len
     end = body_start + body_len
-    if any(ciphertext[end:]):
+    if ciphertext.count(0, end) != len(ciphertext) - end:
         raise Malformed("ciphertext", "its padding is not all zeros")
     enc = ciphertext[:ENC_BYTES]
     context = hpke.setup_receiver(enc, key)
@@ -131,7 +160,7 @@ def open_sealed(key: DhKey, place: Place, ciphertext: bytes, limits: Limits) -> 
     header.check_cap_ref(place.auth_ref)
     body_key = context.export(_BODY_KEY, aead.KEY_BYTES)
     body = aead.xchacha_open(body_key, place.nonce(), aad, ciphertext[body_start:end])
-    return Opened(header, body, context, enc)
+    return Opened(header, body, place, context, enc)
 
 
 def _wrong_size(reason: str) -> Malformed:

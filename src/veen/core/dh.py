@@ -1,7 +1,7 @@
 """X25519 key pairs. Spec §3.2, RFC 7748."""
 
 import os
-from typing import Self
+from typing import NoReturn, Self
 
 from nacl import bindings
 from nacl.exceptions import RuntimeError as SodiumError
@@ -44,3 +44,6 @@ class DhKey:
 
     def __repr__(self) -> str:
         return f"DhKey({self.public_key.hex()[:8]}…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret key is not pickled")

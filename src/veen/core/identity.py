@@ -117,6 +117,21 @@ class HubIdentity(Wire):
         self.verify_chain()
         signature.verify(self, root_pk)
 
+    def check_follows(self, known: "HubIdentity") -> None:
+        """Raise unless this record continues one already trusted: the same keys, at most closed, and new ones after.
+
+        Without it whoever holds a retired key could write another history that starts with the same first key.
+        """
+        same = [replace(key, valid_until=None) for key in known.hub_keys]
+        if (
+            known.hub_id != self.hub_id
+            or [replace(key, valid_until=None) for key in self.hub_keys[: len(same)]] != same
+        ):
+            raise Unverified("hub identity", "it does not continue the record known before")
+        for before, now in zip(known.hub_keys, self.hub_keys, strict=False):
+            if before.valid_until is not None and now.valid_until != before.valid_until:
+                raise Unverified("hub identity", "a key that was closed has another end now")
+
     def verify_receipt(self, receipt: Receipt) -> HubKey:
         """The key that signed the receipt, among those active at its `hub_ts`."""
         digest = receipt.signing_digest()

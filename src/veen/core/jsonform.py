@@ -134,7 +134,7 @@ def _value(kind: Kind, found: Any, late: Late) -> Any:
             return found
         case ListOf() if isinstance(found, list):
             if not kind.least <= len(found) <= kind.most:
-                late.note(Fault.SIZE, f"{kind.name} has {len(found)} items, not {kind.least} to {kind.most}")
+                raise Malformed("json", f"{kind.name} has {len(found)} items", Fault.SIZE)
             return tuple(_value(kind.item, item, late) for item in found)
         case Details():
             named = details(kind.name, found)

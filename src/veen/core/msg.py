@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from veen.core import naming, signing
 from veen.core.cbor import Array, Bstr, Bytes, Uint, Version, Wire, heads
-from veen.core.errors import Unverified
+from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import h, ht
 from veen.core.limits import MAX_MSG_BYTES
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
@@ -50,6 +50,8 @@ class Msg(Wire):
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """As the table says; the usual shape takes a shortcut that a test holds to the table's answer."""
+        if len(data) > MAX_MSG_BYTES:
+            raise Malformed("msg", f"{len(data)} bytes, above {MAX_MSG_BYTES}", Fault.SIZE)
         fields = _shortcut(data)
         # The table's reader is the judge of everything the shortcut does not know, errors included.
         return cls(*fields) if fields else super(Msg, cls).decode(data)
@@ -83,8 +85,10 @@ def sign(
 ) -> Msg:
     """The MSG that carries `ciphertext`, signed by the client's key."""
     parts = (profile_id, label, key.public_key, client_seq, prev_ack, auth_ref, h(ciphertext), ciphertext)
-    unsigned = Msg(*parts, sig=bytes(SIGNATURE_BYTES))
-    return Msg(*parts, sig=key.sign(signing_digest(unsigned.encode())))
+    encoded = Msg(*parts, sig=bytes(SIGNATURE_BYTES)).encode()
+    if len(encoded) > MAX_MSG_BYTES:
+        raise ValueError(f"a message of {len(encoded)} bytes, above {MAX_MSG_BYTES}")
+    return Msg(*parts, sig=key.sign(signing_digest(encoded)))
 
 
 _Fields = tuple[bytes, bytes, bytes, int, int, bytes | None, bytes, bytes, bytes]

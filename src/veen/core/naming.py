@@ -4,11 +4,11 @@ import re
 
 from veen.core.hashing import HASH_BYTES, h, ht, u64be
 
-_HEX_ID = re.compile(r"[0-9a-f]{64}")
+_HEX_ID = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def stream_id(name: str) -> bytes:
-    """A stream's id is the hash of its name; 64 lowercase hex digits are the id itself."""
+    """A stream's id is the hash of its name; 64 hex digits are the id itself."""
     return bytes.fromhex(name) if _HEX_ID.fullmatch(name) else h(name.encode())
 
 

@@ -10,7 +10,7 @@ so the same map that proves inclusion of the last old leaf also proves that the 
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from veen.core import mmr
 from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
@@ -18,9 +18,11 @@ from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Unverified
 from veen.core.limits import MAX_PEAKS, MAX_PROOF_PATH
 from veen.core.mmr import LOG, NodeReader
+from veen.core.msg import Msg
 from veen.core.receipt import Receipt
 
 LEFT, RIGHT = 0, 1
+Head: TypeAlias = Receipt | Checkpoint  # what signs a root together with the size of its tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +68,44 @@ def prove(node: NodeReader, stream_seq: int, size: int) -> MmrProof:
     return MmrProof(node(mmr.leaf_position(index)), tuple(path), tuple(peaks))
 
 
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The claim a proof is for: this message, at this place of this label."""
+
+    label: bytes
+    leaf_hash: bytes
+    stream_seq: int
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> "Leaf":
+        return cls(receipt.label, receipt.leaf_hash, receipt.stream_seq)
+
+    @classmethod
+    def of_msg(cls, message: Msg, stream_seq: int) -> "Leaf":
+        return cls(message.label, message.leaf_hash(), stream_seq)
+
+
+def verify_inclusion(proof: MmrProof, leaf: Leaf, head: Head) -> None:
+    """That the leaf is in the tree `head` speaks of. The caller must have verified the head's signature."""
+    label, size, root = _head(head)
+    if leaf.label != label:
+        raise Unverified("mmr_proof", "the head is of another label than the leaf")
+    _verify(proof, leaf.leaf_hash, leaf.stream_seq, size, root)
+
+
 def verify_in_receipt(proof: MmrProof, receipt: Receipt) -> None:
-    """That the receipt's own leaf is the last of the tree whose root it carries. The receipt's signature is checked."""
-    _verify(proof, receipt.leaf_hash, receipt.stream_seq, receipt.stream_seq, receipt.mmr_root)
+    """That a receipt's leaf is the last of its own tree. The caller must have verified the receipt's signature."""
+    verify_inclusion(proof, Leaf.of(receipt), receipt)
 
 
-def verify_in_later_receipt(proof: MmrProof, leaf_hash: bytes, stream_seq: int, receipt: Receipt) -> None:
-    """That the leaf at `stream_seq` is in the tree of a later receipt of the same label."""
-    _verify(proof, leaf_hash, stream_seq, receipt.stream_seq, receipt.mmr_root)
+def verify_consistency(proof: MmrProof, old: Head, new: Head) -> None:
+    """That the tree of `new` is the tree of `old` with leaves added after it, and none changed.
 
-
-def verify_in_checkpoint(proof: MmrProof, leaf_hash: bytes, stream_seq: int, checkpoint: Checkpoint) -> None:
-    """That the leaf at `stream_seq` is in the prefix the checkpoint covers. The checkpoint's signature is checked."""
-    _verify(proof, leaf_hash, stream_seq, checkpoint.upto_seq, checkpoint.mmr_root)
-
-
-def verify_consistency(proof: MmrProof, old: Receipt | Checkpoint, new: Receipt | Checkpoint) -> None:
-    """That the tree `new` speaks of is the tree `old` speaks of with leaves added after it, and none changed."""
+    The caller must have verified both signatures.
+    """
     (old_label, old_size, old_root), (new_label, new_size, new_root) = _head(old), _head(new)
+    if old_size > new_size:
+        raise Unverified("mmr_proof", f"the older tree has {old_size} leaves, the newer {new_size}")
     if old_label != new_label:
         raise Unverified("mmr_proof", "the two heads are of different labels")
     if isinstance(old, Receipt) and proof.leaf_hash != old.leaf_hash:
@@ -93,7 +115,7 @@ def verify_consistency(proof: MmrProof, old: Receipt | Checkpoint, new: Receipt 
         raise Unverified("mmr_proof", "the older root is not a prefix of the newer")
 
 
-def _head(signed: Receipt | Checkpoint) -> tuple[bytes, int, bytes]:
+def _head(signed: Head) -> tuple[bytes, int, bytes]:
     if isinstance(signed, Receipt):
         return signed.label, signed.stream_seq, signed.mmr_root
     return signed.label_curr, signed.upto_seq, signed.mmr_root

@@ -37,8 +37,7 @@ class Limits(Wire):
                 _within("max_body_bytes", limits.MAX_BODY_BYTES),
                 _within("max_attachments_per_msg", limits.MAX_ATTACHMENTS),
                 _within("max_attachment_bytes", limits.MAX_ATTACHMENT_BYTES),
-                # A chunk must hold at least one entry of any size.
-                _within("max_chunk_bytes", limits.MAX_CHUNK_BYTES, least=2 * limits.MAX_MSG_BYTES),
+                _within("max_chunk_bytes", limits.MAX_CHUNK_BYTES, least=limits.LEAST_CHUNK_BYTES),
                 _within("max_checkpoint_interval", limits.MAX_CHECKPOINT_INTERVAL, least=1),
                 _within("max_cap_rate_per_sec", limits.MAX_CAP_RATE),
                 _within("max_cap_rate_burst", limits.MAX_CAP_RATE),
@@ -53,3 +52,7 @@ class Limits(Wire):
                 kind.write(getattr(self, kind.name))
             except ValueError as error:
                 raise Malformed("limits", str(error)) from None
+
+    def flaw(self) -> str | None:
+        room = self.max_chunk_bytes - limits.ENTRY_OVERHEAD_BYTES
+        return None if room >= self.max_msg_bytes else "max_chunk_bytes has no room for a message of max_msg_bytes"

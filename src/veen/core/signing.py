@@ -6,7 +6,7 @@ would admit other messages than its neighbours, so such a one is refused when th
 """
 
 import os
-from typing import Self
+from typing import NoReturn, Self
 
 from nacl import bindings
 from nacl.exceptions import BadSignatureError
@@ -44,6 +44,9 @@ class SigningKey:
 
     def __repr__(self) -> str:
         return f"SigningKey({self.public_key.hex()[:8]}…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret key is not pickled")
 
 
 def is_valid(public_key: bytes, message: bytes, signature: bytes) -> bool:

@@ -1,7 +1,8 @@
 """The kinds of field a table can name. Spec §3.1.
 
 A wrong *type* is refused where it stands. A wrong *length* or *version* is noted in `late` and refused after the
-whole object has proved to be deterministic CBOR, because spec §8.2 judges them in that order.
+whole object has proved to be deterministic CBOR, because spec §8.2 judges them in that order. A list beyond its bounds
+is refused where it stands, so that nobody can make us read it; no MSG has a list.
 """
 
 from abc import ABC, abstractmethod
@@ -220,12 +221,11 @@ class ListOf(Kind):
     def read(self, data: bytes, pos: int, late: Late) -> tuple[tuple[Any, ...], int]:
         count, pos = heads.read_count(self.name, heads.ARRAY, data, pos)
         if not self.least <= count <= self.most:
-            late.note(Fault.SIZE, f"{self.name} has {count} items, not {self.least} to {self.most}")
+            raise Malformed("cbor", f"{self.name} has {count} items, not {self.least} to {self.most}", Fault.SIZE)
         items = []
-        for number in range(count):
+        for _ in range(count):
             item, pos = self.item.read(data, pos, late)
-            if number < self.most:
-                items.append(item)
+            items.append(item)
         return tuple(items), pos
 
     def write(self, field: tuple[Any, ...]) -> bytes:

@@ -46,7 +46,7 @@ def read_value(data: bytes, pos: int, depth: int = MAX_VALUE_DEPTH) -> tuple[Val
         case heads.TEXT:
             return heads.read_text("string", data, pos)
         case heads.ARRAY | heads.MAP if depth == 0:
-            raise Malformed("cbor", f"nested deeper than {MAX_VALUE_DEPTH} at byte {pos}")
+            raise Malformed("cbor", f"nested too deep at byte {pos}")
         case heads.ARRAY:
             return _read_array(data, pos, depth - 1)
         case heads.MAP:

@@ -19,7 +19,7 @@ from veen.core.envelopes import ErrorEnvelope, SubmitResponse
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_DETAIL_BYTES, MAX_JSON_BYTES
-from veen.core.msg import Msg
+from veen.core.msg import MAX_CIPHERTEXT_BYTES, Msg
 from veen.core.receipt import Receipt
 
 each = pytest.mark.parametrize("cls", ALL_WIRE, ids=lambda cls: cls.__name__)
@@ -476,12 +476,12 @@ def test_minus_zero_is_not_an_unsigned_integer() -> None:
 
 def test_reading_hex_takes_memory_in_proportion_to_it() -> None:
     shown = json.loads(jsonform.encode(fullest(Msg)))
-    data = text([*shown[:8], "ab" * (1 << 20), shown[9]])
+    data = text([*shown[:8], "ab" * MAX_CIPHERTEXT_BYTES, shown[9]])
     tracemalloc.start()
     wire = jsonform.decode(Msg, data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(wire.ciphertext) == 1 << 20
+    assert len(wire.ciphertext) == MAX_CIPHERTEXT_BYTES
     assert peak < 16 * len(data)
 
 

@@ -18,7 +18,7 @@ class Wire:
         """The object whose encoding `data` is, all of it. Raises `Malformed` and nothing else."""
         late = Late()
         try:
-            wire, end = cls.read(bytes(data), 0, late)
+            wire, end = cls.read(bytes(memoryview(data)), 0, late)
             if end != len(data):
                 raise Malformed("cbor", f"{len(data) - end} bytes after the end")
             late.judge()

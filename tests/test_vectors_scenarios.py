@@ -92,7 +92,7 @@ def test_a_replay_by_the_specification_gives_the_same_answers(name: str) -> None
         if expected in STRUCTURE:
             continue
         if "authorize" in step:
-            found = replay.authorize(unhex(doc["tokens"][step["authorize"]]["cbor"]))
+            found = replay.authorize(unhex(doc["tokens"][step["authorize"]]["cbor"]), step["hub_ts"])
         else:
             found = replay.submit(unhex(step["msg"]), step["hub_ts"])
         assert (step["note"], found) == (step["note"], expected)

@@ -28,8 +28,9 @@ class Replay:
     issued_at: dict[bytes, int] = field(default_factory=dict)
     last: dict[tuple[bytes, bytes], tuple[int, int]] = field(default_factory=dict)
     tokens: dict[bytes, dict[int, Any]] = field(default_factory=dict)
+    seen: set[bytes] = field(default_factory=set)
 
-    def authorize(self, data: bytes) -> str | None:
+    def authorize(self, data: bytes, hub_ts: int = 0) -> str | None:
         token = oracle.uncbor(data)
         grant = oracle.cbor({key: token[key] for key in (1, 2, 3, 4)})
         previous = bytes(64)
@@ -41,18 +42,19 @@ class Replay:
         if rate and (rate[1] > limits["max_cap_rate_per_sec"] or rate[2] > limits["max_cap_rate_burst"]):
             return "CAP_INVALID"
         self.tokens[oracle.ht("veen/cap", data)] = token
+        self.issued_at.setdefault(oracle.ht("veen/cap", data), hub_ts)
         return None
 
     def submit(self, data: bytes, hub_ts: int) -> str | None:
         """The detail_enum of the refusal, or None where the message is now in the log."""
         msg = oracle.uncbor(data)
-        refusal = self._content(msg) or self._capability(msg, hub_ts) or self._order(msg, hub_ts)
+        refusal = self._content(msg) or self._capability(msg, hub_ts) or self._order(msg, data, hub_ts)
         if refusal is None:
             _, _, label, client_id, client_seq, prev_ack, auth_ref, *_ = msg
             self.leaves.setdefault(label, []).append(oracle.leaf_hash(msg))
             self.last[label, client_id] = (client_seq, prev_ack)
+            self.seen.add(data)
             if auth_ref is not None:
-                self.issued_at.setdefault(auth_ref, hub_ts)
                 self.accepted.setdefault((auth_ref, label), []).append(hub_ts)
         return refusal
 
@@ -76,7 +78,7 @@ class Replay:
         streams, ttl, rate = token[4][1], token[4][2], token[4].get(3)
         if token[3] != msg[3] or unhex(self._log(label)["stream_id"]) not in streams:
             return "AUTH_REF"
-        if hub_ts > self.issued_at.get(auth_ref, hub_ts) + ttl:
+        if hub_ts > self.issued_at[auth_ref] + ttl:
             return "CAP_TTL"
         if rate and not self._left(self.accepted.get((auth_ref, label), []), rate[1], rate[2], hub_ts):
             return "CAP_RATE"
@@ -90,15 +92,15 @@ class Replay:
             left = min(burst, left + per_sec) - taken.count(second)
         return left
 
-    def _order(self, msg: list[Any], hub_ts: int) -> str | None:
+    def _order(self, msg: list[Any], data: bytes, hub_ts: int) -> str | None:
         label, client_id, client_seq, prev_ack = msg[2:6]
         last_seq, last_ack = self.last.get((label, client_id), (0, 0))
-        if prev_ack > len(self.leaves.get(label, [])):
+        if data in self.seen:
+            return "DUPLICATE"
+        if prev_ack > len(self.leaves.get(label, [])) or prev_ack < last_ack:
             return "PREV_ACK"
         if 1 <= client_seq <= last_seq:
             return "DUPLICATE"
-        if prev_ack < last_ack:
-            return "PREV_ACK"
         if client_seq != last_seq + 1:
             return "CLIENT_SEQ"
         epoch_sec, skew = self.doc["profile"]["epoch_sec"], self.doc["hub"]["limits"]["max_epoch_skew_sec"]

@@ -35,10 +35,10 @@ def scenario_d() -> Doc:
     run = Scenario("d", "A hub that admits by capability only: scope, lifetime and rate, second by second.", hub)
     tokens = _tokens()
     orders, invoices, archive = (hub.open_label(stream) for stream in (ORDERS, INVOICES, ARCHIVE))
-    for name in ("steady", "short", "once", "moment"):
-        run.authorize("a capability the hub takes", name, tokens[name], START - 50)
-    run.authorize("its second link signs the wrong predecessor", "broken", tokens["broken"], START - 50)
-    run.authorize("faster than the hub allows", "too-fast", tokens["too-fast"], START - 50)
+    for name in ("steady", "once"):
+        run.authorize("a capability the hub takes: from here its ttl runs", name, tokens[name], START)
+    run.authorize("its second link signs the wrong predecessor", "broken", tokens["broken"], START)
+    run.authorize("faster than the hub allows", "too-fast", tokens["too-fast"], START)
     _scope(run, orders, archive, tokens)
     _rate(run, orders, invoices, tokens["steady"].auth_ref(), tokens["once"].auth_ref())
     _ttl(run, orders, archive, tokens)
@@ -64,7 +64,7 @@ def _rate(run: Scenario, orders: bytes, invoices: bytes, steady: bytes, once: by
     def send(note: str, label: bytes, client_seq: int, after: int, ref: bytes = steady) -> bytes:
         return run.submit(note, Draft("alice", label, client_seq, 0, b"", ref), START + after).encode()
 
-    send("the first use: from here the ttl runs, and the bucket is full", orders, 1, 0)
+    send("the first use: the bucket is full", orders, 1, 0)
     second = send("the second of a burst of two", orders, 2, 0)
     send("the bucket is empty", orders, 3, 0)
     send("the bucket of another label is full", invoices, 1, 0)
@@ -86,10 +86,13 @@ def _ttl(run: Scenario, orders: bytes, archive: bytes, tokens: dict[str, CapToke
     run.submit("the last second of its ttl", Draft("alice", orders, 8, 0, b"", steady), START + 100)
     run.submit("one second later", Draft("alice", orders, 9, 0, b"", steady), START + 101)
     run.submit("expired, for a stream it never covered", Draft("alice", archive, 1, 0, b"", steady), START + 101)
-    run.submit("unused since it was shown: its ttl starts now", Draft("bob", orders, 1, 0, b"", short), START + 200)
+    run.authorize("a capability shown late: its ttl starts now", "short", tokens["short"], START + 200)
+    run.authorize("shown again: nothing starts anew", "short", tokens["short"], START + 205)
+    run.submit("unused until now", Draft("bob", orders, 1, 0, b"", short), START + 206)
     for seq in range(2, 6):
         run.submit("no rate: as many as one likes", Draft("bob", orders, seq, 0, b"", short), START + 210)
     run.submit("expired", Draft("bob", orders, 6, 0, b"", short), START + 211)
+    run.authorize("a ttl of 0", "moment", tokens["moment"], START + 300)
     run.submit("a ttl of 0 admits within its first second", Draft("alice", archive, 1, 0, b"", moment), START + 300)
     run.submit("still that second", Draft("alice", archive, 2, 0, b"", moment), START + 300)
     run.submit("the next", Draft("alice", archive, 3, 0, b"", moment), START + 301)

@@ -34,6 +34,7 @@ class Log:
     nodes: list[bytes] = field(default_factory=list)
     tree: Mmr = field(default_factory=Mmr)
     last: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # client_id: (client_seq, prev_ack)
+    messages: set[bytes] = field(default_factory=set)
 
     def append(self, leaf: bytes) -> None:
         self.leaves.append(leaf)
@@ -69,28 +70,28 @@ class ModelHub:
         self.logs.setdefault(label, Log(stream_id, epoch))
         return label
 
-    def authorize(self, token: CapToken) -> bytes:
-        """Take note of a capability; its `auth_ref`, or the refusal."""
+    def authorize(self, token: CapToken, hub_ts: int) -> bytes:
+        """Take note of a capability, the first time for good; its `auth_ref`, or the refusal."""
         try:
             token.verify()
         except Unverified as error:
             raise BY_DETAIL["CAP_INVALID"].refused(str(error)) from None
         token.rate_under(self.limits)
         self._tokens[token.auth_ref()] = token
+        self._issued_at.setdefault(token.auth_ref(), hub_ts)
         return token.auth_ref()
 
     def submit(self, data: bytes, hub_ts: int) -> Receipt:
         """Spec §8.1: the first check that fails is the answer."""
         msg = self._structural(data)
         bucket = self._auth(msg, hub_ts)
-        self._order(msg, hub_ts)
+        self._order(msg, data, hub_ts)
         log = self.logs[msg.label]
         log.append(msg.leaf_hash())
         log.last[msg.client_id] = (msg.client_seq, msg.prev_ack)
-        if msg.auth_ref is not None:
-            self._issued_at.setdefault(msg.auth_ref, hub_ts)
-            if bucket is not None:
-                self._buckets[msg.auth_ref, msg.label] = bucket
+        if msg.auth_ref is not None and bucket is not None:
+            self._buckets[msg.auth_ref, msg.label] = bucket
+        log.messages.add(data)
         made = receipt.sign(
             self.key,
             label=msg.label,
@@ -127,7 +128,7 @@ class ModelHub:
             raise _refused("CAP_MISSING")
         if token.subject_pk != msg.client_id or self.logs[msg.label].stream_id not in token.allow.stream_ids:
             raise _refused("AUTH_REF")
-        if token.expired(self._issued_at.get(msg.auth_ref, hub_ts), hub_ts):
+        if token.expired(self._issued_at[msg.auth_ref], hub_ts):
             raise _refused("CAP_TTL")
         rate = token.allow.rate
         if rate is None:
@@ -139,14 +140,13 @@ class ModelHub:
             raise BY_DETAIL["CAP_RATE"].refused("CAP_RATE", retry_after=retry_after)
         return taken
 
-    def _order(self, msg: Msg, hub_ts: int) -> None:
+    def _order(self, msg: Msg, data: bytes, hub_ts: int) -> None:
         log = self.logs[msg.label]
         client_seq, prev_ack = log.last.get(msg.client_id, (0, 0))
-        duplicate = 1 <= msg.client_seq <= client_seq
         # A retry after the client moved on carries an old prev_ack and is a duplicate all the same.
-        if msg.prev_ack > log.tree.size or (msg.prev_ack < prev_ack and not duplicate):
+        if not prev_ack <= msg.prev_ack <= log.tree.size and data not in log.messages:
             raise _refused("PREV_ACK")
-        if duplicate:
+        if 1 <= msg.client_seq <= client_seq:
             raise _refused("DUPLICATE")
         if msg.client_seq != client_seq + 1:
             raise _refused("CLIENT_SEQ")

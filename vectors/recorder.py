@@ -81,7 +81,7 @@ class Scenario:
     def authorize(self, note: str, name: str, token: CapToken, hub_ts: int) -> None:
         step: Doc = {"note": note, "authorize": name, "hub_ts": hub_ts}
         try:
-            step["accepted"] = {"auth_ref": self.hub.authorize(token)}
+            step["accepted"] = {"auth_ref": self.hub.authorize(token, hub_ts)}
         except Refused as error:
             step["refused"] = refused_doc(error)
         self._steps.append(step)

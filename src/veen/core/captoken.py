@@ -28,7 +28,7 @@ class Rate(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Allow(Wire):
-    """What a token grants: streams, for how many seconds from its first use, how fast."""
+    """What a token grants: streams, for how many seconds from when the hub logs it, how fast."""
 
     stream_ids: tuple[bytes, ...]
     ttl: int

@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Callable
 
-from bench import decode, prove, seal
+from bench import decode, growth, hub, prove, seal
 from bench.report import Ratio, microseconds, ratios
 
 MEASUREMENTS: dict[str, Callable[[], tuple[dict[str, float], list[Ratio]]]] = {
     "decode": decode.measure,
     "seal": seal.measure,
     "prove": prove.measure,
+    "hub": hub.measure,
+    "growth": growth.measure,
 }
 
 

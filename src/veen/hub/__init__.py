@@ -1,0 +1,1 @@
+"""The hub: admits, orders, signs and serves."""

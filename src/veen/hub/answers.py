@@ -1,0 +1,85 @@
+"""How the hub answers: one object or one error, in the form the request came in. Spec §10.3, §10.6."""
+
+from typing import TypeVar
+
+from veen.core import Malformed, Receipt, Refused, Unavailable, Unverified, jsonform
+from veen.core.admission import STATUS
+from veen.core.cbor import Wire
+from veen.core.cbor.heads import write_text
+from veen.core.envelopes import ErrorEnvelope, SubmitResponse
+from veen.core.limits import MAX_TEXT_BYTES, SERVER_VERSION
+from veen.hub.http.message import Request, Response
+
+W = TypeVar("W", bound=Wire)
+
+CBOR = b"application/cbor"
+CBOR_SEQ = b"application/cbor-seq"
+JSON = b"application/json"
+
+# {1: 1, 2: receipt, 3: server_version} around a receipt that is encoded already.
+_SUBMITTED_HEAD = b"\xa3\x01\x01\x02"
+_SUBMITTED_TAIL = b"\x03" + write_text(SERVER_VERSION)
+
+
+def wants_json(request: Request) -> bool:
+    """Whether the request's body, and so its answer, is JSON."""
+    return request.headers.get(b"content-type", CBOR).split(b";")[0].strip().lower() == JSON
+
+
+def submitted(receipt: bytes) -> Response:
+    return Response(200, _SUBMITTED_HEAD + receipt + _SUBMITTED_TAIL, CBOR)
+
+
+def submitted_json(receipt: bytes) -> Response:
+    return answer(SubmitResponse(Receipt.decode(receipt), SERVER_VERSION), as_json=True)
+
+
+def answer(wire: Wire, *, as_json: bool, status: int = 200) -> Response:
+    return Response(status, jsonform.encode(wire), JSON) if as_json else Response(status, wire.encode(), CBOR)
+
+
+def refusal(error: Refused, *, as_json: bool = False) -> Response:
+    """The error envelope with its status."""
+    headers = () if error.retry_after is None else ((b"retry-after", str(error.retry_after).encode()),)
+    envelope = envelope_of(error)
+    body = jsonform.encode(envelope) if as_json else envelope.encode()
+    return Response(STATUS[error.code], body, JSON if as_json else CBOR, headers)
+
+
+def envelope_of(error: Refused) -> ErrorEnvelope:
+    return ErrorEnvelope.of(
+        Refused(
+            error.code,
+            error.message.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"),
+            stage=error.stage,
+            detail_enum=error.detail_enum,
+            detail=error.detail,
+            retry_after=error.retry_after,
+        )
+    )
+
+
+def as_refused(error: Malformed | Unverified | Unavailable | Refused) -> Refused:
+    """Any error of ours as the code an endpoint answers with. Totality is a test."""
+    match error:
+        case Refused():
+            return error
+        case Malformed():
+            return Refused("E.BAD_REQUEST", f"{error.what}: {error.reason}")
+        case Unverified():
+            return Refused("E.FORBIDDEN", f"{error.what}: {error.reason}")
+        case Unavailable():
+            return Refused("E.UNAVAILABLE", str(error), retry_after=1)
+
+
+def decoded(cls: type[W], body: bytes, as_json: bool) -> W:
+    """The request in a body. Raises `Malformed`."""
+    return jsonform.decode(cls, body) if as_json else cls.decode(body)
+
+
+def checked(cls: type[W], body: bytes, as_json: bool) -> W:
+    """The request in a body. Raises `Refused`."""
+    try:
+        return decoded(cls, body, as_json)
+    except Malformed as error:
+        raise as_refused(error) from None

@@ -1,0 +1,120 @@
+"""The hub's endpoints behind the HTTP front: the data plane under /v1, and where the rest goes. Spec §10."""
+
+from veen.core import Refused
+from veen.core.admission import BY_DETAIL
+from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
+from veen.hub import answers
+from veen.hub.http.message import Request, Respond, Response, WebSocketHandler
+from veen.hub.later import Later
+from veen.hub.reads import Reads
+from veen.hub.rules import Rules
+from veen.hub.sequencer import Outcome
+from veen.hub.submits import ENVELOPE, Submits, from_json, unwrapped
+from veen.hub.tooling import Tooling
+
+_SMALL_BODY = 4096
+
+
+class HubApp:
+    """What the front calls."""
+
+    def __init__(self, later: Later, rules: Rules, submits: Submits, reads: Reads, tooling: Tooling) -> None:
+        self._later = later
+        self._submits = submits
+        self._reads = reads
+        self._tooling = tooling
+        self._most = rules.limits.max_msg_bytes + len(ENVELOPE)
+        self._data_plane = {
+            "/v1/stream": self._stream,
+            "/v1/receipt": self._receipt,
+            "/v1/proof": self._proof,
+            "/v1/checkpoint": self._checkpoint,
+        }
+
+    def body_limit(self, method: str, path: str) -> int | None:
+        if method == "POST" and path == "/v1/submit":
+            return 2 * self._most + _SMALL_BODY  # as JSON each byte is two digits; CBOR is judged again when it is here
+        if path.startswith("/tooling/"):
+            return self._tooling.body_limit(method, path)
+        return _SMALL_BODY if method == "POST" and path in self._data_plane else None
+
+    def too_large(self, head: Request) -> Response:
+        as_json = answers.wants_json(head)
+        if head.path == "/v1/submit":
+            refused = BY_DETAIL["SIZE_PREFILTER"].refused("the body is too large")
+            self._submits.turned_away(refused)
+            return answers.refusal(refused, as_json=as_json)
+        return answers.refusal(Refused("E.LIMIT", "the body is too large"), as_json=as_json)
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        if request.method == "POST" and request.path == "/v1/submit":
+            self._submit(request, respond)
+        elif request.path.startswith("/tooling/"):
+            self._tooling.handle(request, respond)
+        elif request.path.startswith("/v1/"):
+            self._read(request, respond)
+        elif request.method == "GET" and request.path in ("/healthz", "/readyz", "/metrics"):
+            respond(self._tooling.probe(request.path))
+        else:
+            respond(answers.refusal(_unknown(request), as_json=answers.wants_json(request)))
+
+    def websocket(self, head: Request) -> WebSocketHandler | Response:
+        if head.path == "/tooling/subscribe":
+            return self._tooling.subscribe(head)
+        return answers.refusal(_unknown(head))
+
+    def _submit(self, request: Request, respond: Respond) -> None:
+        as_json = answers.wants_json(request)
+        try:
+            if as_json:
+                encoded = from_json(request.body)
+            elif len(request.body) > self._most:
+                raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._most)
+            else:
+                encoded = unwrapped(request.body)
+        except Refused as refused:
+            self._submits.turned_away(refused)
+            respond(answers.refusal(refused, as_json=as_json))
+            return
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Refused):
+                respond(answers.refusal(outcome, as_json=as_json))
+            elif as_json:
+                respond(answers.submitted_json(outcome))
+            else:
+                respond(answers.submitted(outcome))
+
+        self._submits.submit(encoded, done)
+
+    def _read(self, request: Request, respond: Respond) -> None:
+        as_json = answers.wants_json(request)
+        work = self._data_plane.get(request.path) if request.method == "POST" else None
+        if work is None:
+            respond(answers.refusal(_unknown(request), as_json=as_json))
+        else:
+            self._later(lambda: work(request.body, as_json), respond, as_json=as_json)
+
+    def _stream(self, body: bytes, as_json: bool) -> Response:
+        page = self._reads.page(answers.decoded(StreamRequest, body, as_json))
+        if as_json:
+            return answers.answer(page.response(), as_json=True)
+        return Response(200, page.encode(), answers.CBOR)
+
+    def _receipt(self, body: bytes, as_json: bool) -> Response:
+        return answers.answer(self._reads.receipt(answers.decoded(ReceiptRequest, body, as_json)), as_json=as_json)
+
+    def _proof(self, body: bytes, as_json: bool) -> Response:
+        return answers.answer(self._reads.proof(answers.decoded(ProofRequest, body, as_json)), as_json=as_json)
+
+    def _checkpoint(self, body: bytes, as_json: bool) -> Response:
+        return answers.answer(
+            self._reads.checkpoint(answers.decoded(CheckpointRequest, body, as_json)), as_json=as_json
+        )
+
+
+def _unknown(request: Request) -> Refused:
+    first, *rest = request.path.strip("/").split("/")
+    if rest and first.startswith("v") and first[1:].isdigit() and first != "v1":
+        return Refused("E.VERSION", f"this hub speaks v1, not {first[:20]}")
+    return Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")

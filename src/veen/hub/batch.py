@@ -1,0 +1,61 @@
+"""submit-batch: a CBOR sequence of MSG in, a CBOR sequence of receipts and errors out, in the same order."""
+
+from collections.abc import Callable
+
+from veen.core import Malformed, Msg, Refused
+from veen.core.cbor import Late
+from veen.core.cbor.value import read_value
+from veen.core.limits import MAX_PAGE_ITEMS
+from veen.hub import answers
+from veen.hub.http.message import Response
+from veen.hub.sequencer import Outcome
+from veen.hub.submits import Submits
+
+
+def split(body: bytes) -> list[bytes]:
+    """The encoded items, MSG or not. Behind one that is no CBOR nothing can be found: the rest is the last."""
+    items: list[bytes] = []
+    pos = 0
+    while pos < len(body):
+        if len(items) == MAX_PAGE_ITEMS:
+            raise Refused("E.LIMIT", f"more than {MAX_PAGE_ITEMS} messages", detail={"max_allowed": MAX_PAGE_ITEMS})
+        end = _end_of_item(body, pos)
+        items.append(body[pos:end])
+        pos = end
+    return items
+
+
+def _end_of_item(body: bytes, pos: int) -> int:
+    try:
+        return Msg.read(body, pos, Late())[1]
+    except Malformed:
+        pass
+    try:
+        return read_value(body, pos)[1]
+    except Malformed:
+        return len(body)
+
+
+class Batch:
+    """One request's messages, answered together when the last has its answer."""
+
+    def __init__(self, submits: Submits, respond: Callable[[Response], None]) -> None:
+        self._submits = submits
+        self._respond = respond
+        self._outcomes: list[bytes] = []
+        self._left = 0
+
+    def submit(self, items: list[bytes]) -> None:
+        """Each message is judged by itself, in order."""
+        self._outcomes = [b""] * len(items)
+        self._left = len(items)
+        if not items:
+            self._respond(Response(200, b"", answers.CBOR_SEQ))
+        for number, encoded in enumerate(items):
+            self._submits.submit(encoded, lambda outcome, number=number: self._ended(number, outcome))  # type: ignore[misc]
+
+    def _ended(self, number: int, outcome: Outcome) -> None:
+        self._outcomes[number] = answers.envelope_of(outcome).encode() if isinstance(outcome, Refused) else outcome
+        self._left -= 1
+        if not self._left:
+            self._respond(Response(200, b"".join(self._outcomes), answers.CBOR_SEQ))

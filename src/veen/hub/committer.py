@@ -1,0 +1,200 @@
+"""Group commit: the loop decides and signs, one thread writes and syncs, another lets the log catch up behind.
+
+One group is on its way to the disk at a time. Whatever is admitted meanwhile is the next group, so there is no timer:
+one client waits for one sync, a thousand share it. Deciding stays on the loop because two threads that both compute
+would spend their time handing the interpreter to each other.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Thread
+
+from veen.core import Refused, Unavailable
+from veen.hub.sequencer import Group, Item, Sequencer, refused
+from veen.storage.journal import JournalBroken
+from veen.storage.store import Store, Tail
+
+CATCH_UP_ENTRIES = 4096
+CATCH_UP_BYTES = 1 << 22
+CATCH_UP_IDLE_S = 0.5
+# With many labels each catch-up touches many files, so more entries share it.
+ENTRIES_PER_LABEL = 4
+MAX_PENDING_BYTES = 1 << 26
+RETRY_S = 1.0
+# Answers go out while the rest of a crowd is still being signed.
+MAX_GROUP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """What one group was, for the metrics."""
+
+    entries: int
+    group_seconds: float
+    sync_seconds: float
+
+
+class Committer:
+    """Takes admitted messages, answers when they are durable. All of it on the loop's thread, except the disk."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: Store,
+        sequencer: Sequencer,
+        on_group: Callable[[Group, CommitReport], None],
+        on_broken: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._sequencer = sequencer
+        self._on_group = on_group
+        self._on_broken = on_broken
+        self._waiting: list[Item] = []
+        self._due = False
+        self._in_flight = False
+        self._broken = False
+        self._groups: SimpleQueue[tuple[Group, float] | None] = SimpleQueue()
+        self._tails: SimpleQueue[Tail | None] = SimpleQueue()
+        self._closing = Event()
+        self._drained: asyncio.Future[None] | None = None
+        self.trouble: str | None = None
+        self._idle = loop.call_later(CATCH_UP_IDLE_S, self._tend_idle)
+        self._syncer = Thread(target=self._sync, name="commit", daemon=True)
+        self._catcher = Thread(target=self._catch_up, name="catch-up", daemon=True)
+        self._syncer.start()
+        self._catcher.start()
+
+    def put(self, item: Item) -> None:
+        """Queue for the next group. Nothing is taken any more once the disk cannot be trusted."""
+        if self._broken:
+            item.done(Refused("E.UNAVAILABLE", "the disk failed; this hub is stopping", retry_after=1))
+            return
+        self._waiting.append(item)
+        if not self._due and not self._in_flight:
+            self._due = True
+            self._loop.call_soon(self._turn)
+
+    async def close(self) -> None:
+        """Commit what is queued, let the log catch up, stop."""
+        self._idle.cancel()
+        self._drained = self._loop.create_future()
+        self._maybe_drained()
+        await self._drained
+        self._closing.set()
+        self._groups.put(None)
+        self._tails.put(None)
+        await self._loop.run_in_executor(None, self._syncer.join)
+        await self._loop.run_in_executor(None, self._catcher.join)
+
+    # Committing.
+
+    def _turn(self) -> None:
+        """Make a group of what is there and send it to the disk."""
+        self._due = False
+        if self._in_flight or self._broken or not self._waiting:
+            return
+        start = time.perf_counter()
+        items, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+        if self.trouble is not None and self._store.pending.size_bytes > MAX_PENDING_BYTES:
+            self._answer(refused(items, self.trouble), CommitReport(0, 0.0, 0.0))
+            return
+        group = self._sequencer.prepare(items)
+        if group.batch.records:
+            self._in_flight = True
+            self._groups.put((group, start))
+        else:
+            self._answer(group, CommitReport(0, time.perf_counter() - start, 0.0))
+
+    def _sync(self) -> None:
+        """The commit thread: write and sync, nothing else."""
+        while (given := self._groups.get()) is not None:
+            group, start = given
+            before = time.perf_counter()
+            outcome: int | BaseException
+            try:
+                outcome = self._store.commit(group.batch)
+            except (Unavailable, JournalBroken) as error:
+                outcome = error
+            now = time.perf_counter()
+            report = CommitReport(len(group.batch.records), now - start, now - before)
+            self._loop.call_soon_threadsafe(self._synced, group, outcome, report)
+
+    def _synced(self, group: Group, outcome: int | BaseException, report: CommitReport) -> None:
+        """The group is durable, or was never there."""
+        self._in_flight = False
+        if isinstance(outcome, int):
+            self._store.committed(group.batch, outcome)
+            self._sequencer.keep()
+        elif isinstance(outcome, JournalBroken):
+            # Whether this group is on disk is unknown, so nobody in it is told anything.
+            self._break(outcome)
+            return
+        else:
+            group = self._sequencer.undo(group, str(outcome))
+        self._answer(group, report)
+        self._tend(idle=False)
+
+    def _break(self, error: BaseException) -> None:
+        """Nothing more is taken: the process must end."""
+        self._broken = True
+        self._on_broken(error)
+
+    def _answer(self, group: Group, report: CommitReport) -> None:
+        if self._waiting and not self._due and not self._in_flight:
+            self._due = True
+            self._loop.call_soon(self._turn)
+        self._on_group(group, report)
+        self._maybe_drained()
+
+    # Catching up.
+
+    def _tend(self, *, idle: bool) -> None:
+        """Start a catch-up where there is enough to do and none is under way."""
+        pending = self._store.pending
+        due = max(CATCH_UP_ENTRIES, ENTRIES_PER_LABEL * len(pending.labels))
+        if idle or len(pending.batch.records) >= due or pending.size_bytes >= CATCH_UP_BYTES:
+            tail = self._store.begin_catching_up()
+            if tail:
+                self._tails.put(tail)
+
+    def _tend_idle(self) -> None:
+        """Now and then, so that the log is never far behind a quiet hub."""
+        self._tend(idle=not self._in_flight)
+        self._idle = self._loop.call_later(CATCH_UP_IDLE_S, self._tend_idle)
+
+    def _catch_up(self) -> None:
+        """The catch-up thread."""
+        while (tail := self._tails.get()) is not None:
+            error: Unavailable | None = None
+            while True:
+                try:
+                    self._store.catch_up(tail)
+                    error = None
+                except Unavailable as found:
+                    error = found
+                except Exception as damage:  # noqa: BLE001  the log is not what the index says: nothing more may be added
+                    self._loop.call_soon_threadsafe(self._break, damage)
+                    return
+                self._loop.call_soon_threadsafe(self._caught_up, error)
+                if error is None or self._closing.wait(RETRY_S):
+                    break
+
+    def _caught_up(self, error: Unavailable | None) -> None:
+        self.trouble = str(error) if error else None
+        if error is None:
+            self._store.end_catching_up()
+            self._sequencer.forget()
+        self._maybe_drained()
+
+    def _maybe_drained(self) -> None:
+        """When closing: done once nothing waits and the log has everything, or cannot be written."""
+        if self._drained is None or self._drained.done() or self._waiting or self._in_flight:
+            return
+        if self._store.catching is None:
+            self._tend(idle=True)
+        if self._store.catching is None or self.trouble is not None:
+            self._drained.set_result(None)

@@ -1,0 +1,53 @@
+"""How a hub is run: what the operator chooses each time, as opposed to what is fixed in the data directory."""
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from veen.core import Unavailable
+from veen.hub.http import HttpSettings
+from veen.hub.rules import Admission
+
+DEFAULT_PORT = 37411
+
+
+@dataclass(frozen=True, slots=True)
+class HubConfig:
+    """One start of one hub."""
+
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    admission: Admission = Admission.CAPABILITY
+    issuers: frozenset[bytes] = frozenset()
+    witnesses: frozenset[bytes] = frozenset()
+    operator_token: str | None = None
+    workers: int | None = None
+    max_in_flight: int = 4096
+    open_to_the_network: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    log_submits: bool = False
+    http: HttpSettings = field(default_factory=HttpSettings)
+
+    def check(self) -> None:
+        """Refuse what would let strangers write without anyone having said so."""
+        if self.admission is Admission.OPEN and not self.open_to_the_network and not _is_loopback(self.host):
+            raise Unavailable(
+                f"open admission on {self.host} lets anyone who reaches it write; "
+                "say --open-to-the-network if that is what you want"
+            )
+
+    def worker_count(self) -> int:
+        """One verification process per core beside the first; a thread where there is one core."""
+        if self.workers is not None:
+            return self.workers
+        return max(len(os.sched_getaffinity(0)) - 1, 0)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

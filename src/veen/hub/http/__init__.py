@@ -1,0 +1,20 @@
+"""The HTTP front of the hub: HTTP/1.1, HTTP/2 and WebSocket over TCP or TLS, with every resource bounded.
+
+It knows nothing of logs or receipts. It turns bytes into a `Request`, hands it to an `App`, and writes the `Response`.
+"""
+
+from veen.hub.http.message import App, Request, Respond, Response, WebSocketHandler
+from veen.hub.http.server import HttpServer
+from veen.hub.http.settings import HttpSettings
+from veen.hub.http.tls import tls_context
+
+__all__ = [
+    "App",
+    "HttpServer",
+    "HttpSettings",
+    "Request",
+    "Respond",
+    "Response",
+    "WebSocketHandler",
+    "tls_context",
+]

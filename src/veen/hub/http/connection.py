@@ -1,0 +1,149 @@
+"""What every connection has: a transport, a place on the roster, and an end."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from veen.hub.http.message import App, Report
+from veen.hub.http.settings import HttpSettings
+from veen.hub.http.sweep import Sweep
+
+
+class Roster:
+    """Who is connected, and who is still shaking hands."""
+
+    __slots__ = ("arriving", "connections", "empty")
+
+    def __init__(self) -> None:
+        self.arriving: set[asyncio.Protocol] = set()
+        self.connections: set[Connection] = set()
+        self.empty = asyncio.Event()
+        self.empty.set()
+
+    def __len__(self) -> int:
+        return len(self.arriving) + len(self.connections)
+
+    def add(self, connection: "Connection") -> None:
+        self.connections.add(connection)
+        self.empty.clear()
+
+    def remove(self, connection: "Connection") -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self.empty.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the connections of one server share."""
+
+    app: App
+    settings: HttpSettings
+    report: Report
+    sweep: Sweep
+    roster: Roster = field(default_factory=Roster)
+
+
+class Connection(asyncio.Protocol):
+    """One peer. Subclasses speak a protocol; this class ends it, and gives up on a peer that does not read."""
+
+    __slots__ = (
+        "__weakref__",
+        "_leaving",
+        "_leaving_since",
+        "_paused_since",
+        "_unsent_bytes",
+        "lost",
+        "peer",
+        "service",
+        "transport",
+        "write_paused",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.lost = False
+        self.peer = ""
+        self.write_paused = False
+        self._leaving = False
+        self._leaving_since = 0.0
+        self._paused_since = 0.0
+        self._unsent_bytes = 0
+
+    def take_over(self, transport: asyncio.Transport, predecessor: "Connection | None" = None) -> None:
+        """Speak on `transport` from now on, in the place of `predecessor`."""
+        self.transport = transport
+        name = transport.get_extra_info("peername")
+        self.peer = str(name[0]) if isinstance(name, tuple) and name else ""
+        self.service.roster.add(self)
+        if predecessor is not None:
+            self.write_paused = predecessor.write_paused
+            self._paused_since = predecessor._paused_since
+            self._unsent_bytes = predecessor._unsent_bytes
+            transport.set_protocol(self)
+            predecessor.lost = True
+            self.service.roster.remove(predecessor)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.service.roster.remove(self)
+
+    def eof_received(self) -> bool:
+        """The peer will say no more."""
+        self.leave()
+        return False
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._paused_since = self.service.sweep.now
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+
+    def drain(self) -> None:
+        """Finish what is under way, take on nothing new, then leave."""
+        self.leave()
+
+    def look(self) -> None:
+        """Called at each sweep while the connection is in use."""
+
+    def is_leaving(self) -> bool:
+        return self._leaving
+
+    def leave(self) -> None:
+        """Close once everything written is out."""
+        self._start_leaving()
+        self.transport.close()
+
+    def linger(self) -> None:
+        """Close, but read and discard for a while first.
+
+        A socket closed with input unread is reset, and a reset can overtake the answer that says why.
+        """
+        self._start_leaving()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.transport.resume_reading()
+
+    def visit(self) -> None:
+        """One look of the sweep at this connection."""
+        settings, sweep = self.service.settings, self.service.sweep
+        if self._leaving:
+            unsent = self.transport.get_write_buffer_size()
+            limit_s = settings.write_timeout_s if unsent else settings.linger_s
+            if sweep.overdue(self._leaving_since, limit_s + self._unsent_bytes / settings.min_bytes_per_s):
+                self.transport.abort()
+        elif self.write_paused and sweep.overdue(
+            self._paused_since, settings.write_timeout_s + self._unsent_bytes / settings.min_bytes_per_s
+        ):
+            self.transport.abort()
+        else:
+            self.look()
+
+    def _start_leaving(self) -> None:
+        if not self._leaving:
+            self._leaving = True
+            self._leaving_since = self.service.sweep.now
+            self._unsent_bytes = self.transport.get_write_buffer_size()

@@ -1,0 +1,343 @@
+"""The requests of an HTTP/1.1 connection. RFC 9112.
+
+The hot path is `data_received`, the parser's callbacks, `App.handle`, `Exchange.respond` and one `write`.
+"""
+
+from typing import NoReturn
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from veen.hub.http.connection import Service
+from veen.hub.http.head import BadHead, check_framing, check_size, join_fields, split_target
+from veen.hub.http.message import Request, Response, refusal
+from veen.hub.http.pipeline import Exchange, Pipeline
+from veen.hub.http.websocket import WebSocket, accept_upgrade
+from veen.hub.http.wire import CONTINUE
+
+_IDLE, _HEAD, _BODY = range(3)
+# The parser cannot be stopped amid what it was fed. Fed little at a time, it overshoots `max_pipelined` by little.
+_SLICE_BYTES = 4096
+
+
+class _Ended(Exception):
+    """Thrown through the parser where its input ends for good; the answer is already in the queue."""
+
+
+class Http1(Pipeline):
+    """The reading half, from the first request to the last or to an upgrade."""
+
+    __slots__ = (
+        "_body_bytes",
+        "_draining",
+        "_fields",
+        "_headers",
+        "_held",
+        "_keep_alive",
+        "_limit",
+        "_method",
+        "_parser",
+        "_path",
+        "_pieces",
+        "_query",
+        "_same_bytes",
+        "_same_head",
+        "_since",
+        "_split_target",
+        "_stage",
+        "_stalled_bytes",
+        "_successor",
+        "_target",
+        "_upgrading",
+        "_version",
+    )
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._parser = HttpRequestParser(self)
+        self._held = b""
+        self._draining = False
+        self._upgrading = False
+        self._successor: WebSocket | None = None
+        self._stage = _IDLE
+        self._since = service.sweep.now
+        self._stalled_bytes = 0  # fed since the parser last got anywhere
+        self._method = ""
+        self._target = b""
+        self._split_target = b""
+        self._same_head = b""
+        self._same_bytes = 0
+        self._body_bytes = 0
+        self._keep_alive = False
+        self._headers: dict[bytes, bytes] = {}
+
+    def data_received(self, data: bytes) -> None:
+        if len(data) > _SLICE_BYTES or self.holding:
+            self._held += data
+            if not self.holding and not self.ended:
+                self.take_held()
+        elif not self.ended:
+            if self._same_head and len(data) == self._same_bytes and data.startswith(self._same_head):
+                self._take_same(data)
+            else:
+                self._same_head = b""
+                fresh = self._stage == _IDLE
+                self._take(data)
+                if fresh and not self.ended:
+                    self._remember(data)
+            if len(self.queue) >= self.service.settings.max_pipelined:
+                self.hold()
+
+    def eof_received(self) -> bool:
+        """The peer will say no more. Over plain TCP it can still listen."""
+        if self.is_leaving() or not self.queue or not self.transport.can_write_eof():
+            return super().eof_received()
+        self._end_after_queue()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # The parser holds our methods and we hold the parser.
+        del self._parser
+
+    def take_held(self) -> None:
+        data, self._held = self._held, b""
+        for start in range(0, len(data), _SLICE_BYTES):
+            if self.is_full():
+                self._held = data[start:]
+                self.hold()
+                return
+            self._take(data[start : start + _SLICE_BYTES])
+            if self._successor is not None:
+                self._successor.data_received(data[start + _SLICE_BYTES :])
+            if self.ended:
+                return
+
+    def drain(self) -> None:
+        if self._stage != _IDLE:
+            self._draining = True
+        elif self.queue:
+            self.lingering = True
+            self._end_after_queue()
+        elif not self.ended:
+            self.leave()
+
+    def look(self) -> None:
+        settings, overdue = self.service.settings, self.service.sweep.overdue
+        if self.ended:
+            return
+        if self.holding:
+            # The peer is not to blame for the time in which we do not listen.
+            self._since = self.idle_since = self.service.sweep.now
+        elif self._stage == _IDLE:
+            if not self.queue and overdue(self.idle_since, settings.idle_timeout_s):
+                self.leave()
+        elif self._stage == _HEAD:
+            if overdue(self._since, settings.header_timeout_s):
+                self._refuse(408, "the head took too long")
+        elif overdue(self._since, settings.body_timeout_s + self._body_bytes / settings.min_bytes_per_s):
+            self._refuse(408, "the body took too long")
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of a request that came whole and alone: most clients send the same head again and again.
+
+        It is alone if the data began with it and holds the end of one head only.
+        """
+        length = self._body_bytes if self._stage == _IDLE else 0
+        head = data[: len(data) - length]
+        if length and self._keep_alive and head.startswith(b"POST ") and head.endswith(b"\r\n\r\n"):
+            plain = self._headers.keys().isdisjoint((b"transfer-encoding", b"expect", b"upgrade"))
+            if plain and head.count(b"\r\n\r\n") == 1 and self._headers.get(b"content-length") == b"%d" % length:
+                self._same_head, self._same_bytes = head, len(data)
+
+    def _take_same(self, data: bytes) -> None:
+        """A request with the head of the one before it: it was checked then, and only the body is new."""
+        if self._draining:
+            self._same_head = b""
+            self._take(data)
+            return
+        self.corked = True
+        self._hand_over(data[len(self._same_head) :], last=False)
+        self.corked = False
+        if self.out or self.ended:
+            self.flush()
+
+    def _take(self, data: bytes) -> None:
+        """Parse a slice; what is answered at once goes out in one write."""
+        self.corked = True
+        self._feed(data)
+        self.corked = False
+        if self.out or self.ended:
+            self.flush()
+
+    def _feed(self, data: bytes) -> None:
+        self._stalled_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as pause:
+            self._upgrade(data[pause.args[0] :])
+        except HttpParserCallbackError as error:
+            self._stumble(error.__context__ or error)
+        except HttpParserError:
+            if not self.ended:
+                self._refuse(400, "not an HTTP/1.1 request")
+        else:
+            # A line without an end: no callback has seen it, and it only grows.
+            if self._stalled_bytes > self.service.settings.max_header_bytes and not self.ended:
+                self._refuse(431)
+
+    def _stumble(self, error: BaseException) -> None:
+        if isinstance(error, BadHead):
+            self._refuse(error.status, error.reason)
+        elif not isinstance(error, _Ended):
+            self.service.report("request head", error)
+            self._refuse(500)
+
+    # What the parser calls.
+
+    def on_url(self, url: bytes) -> None:
+        if self._stage == _HEAD:
+            self._target += url
+        else:
+            if self.ended:
+                raise _Ended
+            self._stage = _HEAD
+            self._since = self.service.sweep.now
+            self._target = url
+            self._fields: list[tuple[bytes, bytes]] = []
+            self._pieces: list[bytes] = []
+            self._body_bytes = 0
+        if len(self._target) > self.service.settings.max_header_bytes:
+            raise BadHead(414, "the target is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What comes after the head are trailers: nobody looks at the list again.
+        self._fields.append((name.lower(), value.rstrip()))
+
+    def on_headers_complete(self) -> None:
+        # The head is this long at most: its first slice may have brought the end of the request before, too.
+        head_bytes = self._stalled_bytes + _SLICE_BYTES
+        self._stalled_bytes = 0
+        self._stage = _BODY
+        self._since = self.service.sweep.now
+        settings, parser = self.service.settings, self._parser
+        self._method = method = parser.get_method().decode()
+        if len(self._fields) > settings.max_headers:
+            raise BadHead(431, "too many headers")
+        if head_bytes > settings.max_header_bytes:
+            check_size(self._target, self._fields, settings.max_header_bytes)
+        self._version = version = parser.get_http_version()
+        self._headers = headers = join_fields(self._fields)
+        chunked = check_framing(headers, version)
+        if self._target != self._split_target:
+            # A client asks for the same again and again.
+            self._path, self._query = split_target(self._target)
+            self._split_target = self._target
+        self._keep_alive = version == "1.1" and parser.should_keep_alive()
+        if parser.should_upgrade():
+            self._upgrading = True
+            return
+        length = int(headers.get(b"content-length", b"0"))
+        limit = self.service.app.body_limit(method, self._path)
+        if limit is None:
+            if length or chunked:
+                self._hand_over(b"", last=True)
+                self._end_unread()
+            limit = 0
+        elif length > limit:
+            self._too_large()
+        self._limit = limit
+        if b"expect" in headers and version == "1.1":
+            if headers[b"expect"].lower() != b"100-continue":
+                raise BadHead(417, "only 100-continue can be expected")
+            if length or chunked:
+                self._answer(CONTINUE, last=False)
+
+    def on_body(self, body: bytes) -> None:
+        self._stalled_bytes = 0
+        self._pieces.append(body)
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limit:
+            self._too_large()
+
+    def on_message_complete(self) -> None:
+        self._stage = _IDLE
+        self._stalled_bytes = 0
+        if self._upgrading:
+            return
+        if self._draining:
+            self._keep_alive = False
+            self.lingering = True
+        if not self._keep_alive:
+            self.ended = True
+        pieces = self._pieces
+        self._hand_over(pieces[0] if len(pieces) == 1 else b"".join(pieces), not self._keep_alive)
+
+    # What becomes of a request.
+
+    def _head(self) -> Request:
+        return Request(self._method, self._path, self._query, self._headers, b"", self.peer, self._version)
+
+    def _hand_over(self, body: bytes, last: bool) -> None:
+        exchange = Exchange(self, self._method == "HEAD", last)
+        self.queue.append(exchange)
+        try:
+            self.service.app.handle(
+                Request(self._method, self._path, self._query, self._headers, body, self.peer, self._version),
+                exchange.respond,
+            )
+        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+            self.service.report(f"{self._method} {self._path}", error)
+            if exchange.answer is None:
+                exchange.respond(refusal(500))
+
+    def _answer(self, answer: Response | bytes, last: bool) -> None:
+        """An answer of our own, behind those that are still to come."""
+        exchange = Exchange(self, self._stage != _HEAD and self._method == "HEAD", last)
+        self.queue.append(exchange)
+        exchange.respond(answer)
+
+    def _refuse(self, status: int, reason: str = "") -> None:
+        self.ended = self.lingering = True
+        self._answer(refusal(status, reason), last=True)
+
+    def _too_large(self) -> NoReturn:
+        self._answer(self.service.app.too_large(self._head()), last=True)
+        self._end_unread()
+
+    def _end_unread(self) -> NoReturn:
+        self.ended = self.lingering = True
+        raise _Ended
+
+    def _end_after_queue(self) -> None:
+        self.ended = True
+        self.queue[-1].last = True
+
+    def _upgrade(self, rest: bytes) -> None:
+        self._upgrading = False
+        offer = self._headers.get(b"upgrade", b"").lower()
+        if offer != b"websocket" and self._method != "CONNECT":
+            self._decline_upgrade(rest)
+            return
+        try:
+            if self.queue or self._draining or offer != b"websocket":
+                raise BadHead(400, "not here, not now")
+            head = accept_upgrade(self._method, self._version, self._headers)
+            handler = self.service.app.websocket(self._head())
+        except Exception as error:  # noqa: BLE001  as for any request
+            self._stumble(error)
+            return
+        if isinstance(handler, Response):
+            self.ended = self.lingering = True
+            self._answer(handler, last=True)
+            return
+        self.ended = True
+        self._successor = WebSocket(self.service, handler)
+        self._successor.take_over(self.transport, self)
+        self._successor.open(head, rest)
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Serve the request as if nothing had been offered (RFC 9110 7.8): the parser starts over without the offer."""
+        lines = [b"%b: %b\r\n" % (name, value) for name, value in self._fields if name != b"upgrade"]
+        line = b"%b %b HTTP/%b\r\n" % (self._method.encode(), self._target, self._version.encode())
+        self._parser = HttpRequestParser(self)
+        self._feed(b"%b%b\r\n%b" % (line, b"".join(lines), rest))

@@ -1,0 +1,98 @@
+"""What the front and the app say to each other."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+NO_CONTENT = frozenset({204, 304})  # their answers have neither a body nor a length
+TEXT = b"text/plain; charset=utf-8"
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+# The front frames the message and ends the connection: an app that wrote these could contradict it.
+_OURS = frozenset({b"connection", b"content-length", b"content-type", b"date", b"transfer-encoding", b"upgrade"})
+_FIRST_FINAL, _LAST_FINAL = 200, 599
+
+
+@dataclass(slots=True)  # not frozen: one is made for every message, and freezing triples its cost
+class Request:
+    """A request that is complete, or its head where the body was not read."""
+
+    method: str
+    path: str  # as sent, percent-encoding and all
+    query: str  # what follows the first `?`
+    headers: Mapping[bytes, bytes]  # names in lower case
+    body: bytes
+    peer: str  # the address, without the port
+    http_version: str  # "1.0", "1.1" or "2"
+
+
+@dataclass(slots=True)  # as a request
+class Response:
+    """An answer. What could break its framing raises `ValueError` here, where the mistake was made."""
+
+    status: int
+    body: bytes = b""
+    content_type: bytes = TEXT
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _FIRST_FINAL <= self.status <= _LAST_FINAL:
+            raise ValueError(f"{self.status} is not a final status")
+        if self.content_type not in _checked_types:
+            _check_value(self.content_type)
+            # Content types are few; the set is bounded for an app that makes them up.
+            if len(_checked_types) < _MAX_CHECKED_TYPES:
+                _checked_types.add(self.content_type)
+        for name, value in self.headers:
+            if not _TOKEN.fullmatch(name) or name in _OURS:
+                raise ValueError(f"header name {name!r}")
+            _check_value(value)
+
+
+_MAX_CHECKED_TYPES = 64
+_checked_types: set[bytes] = {TEXT}
+
+Respond = Callable[[Response], None]
+Report = Callable[[str, BaseException], None]
+
+
+class WebSocketHandler(Protocol):
+    """The app's end of one WebSocket. Called on the loop's thread, never after `on_close`."""
+
+    def on_open(self, send: Callable[[bytes], bool], close: Callable[[int], None]) -> None:
+        """Keep `send` and `close`. `send` is False, and sends nothing, where the peer is too slow or gone."""
+
+    def on_message(self, data: bytes) -> None: ...
+
+    def on_drain(self) -> None:
+        """The peer has caught up after `send` was False."""
+
+    def on_close(self) -> None: ...
+
+
+class App(Protocol):
+    """What stands behind the front. All calls are made on the loop's thread and must not block."""
+
+    def body_limit(self, method: str, path: str) -> int | None:
+        """How many bytes of body are read; None reads none and hands `handle` an empty one."""
+
+    def too_large(self, head: Request) -> Response:
+        """The answer (413) to a body over the limit, of which nothing more is read."""
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        """Call `respond` exactly once, now or later, on the loop's thread."""
+
+    def websocket(self, head: Request) -> WebSocketHandler | Response: ...
+
+
+def refusal(status: int, reason: str = "") -> Response:
+    """The front's own answer to what never reaches the app."""
+    return Response(status, f"{reason or HTTPStatus(status).phrase}\n".encode())
+
+
+def _check_value(value: bytes) -> None:
+    if not _VALUE.fullmatch(value):
+        raise ValueError(f"header value {value!r}")

@@ -1,0 +1,173 @@
+"""The listening end: accepts, counts, and stops without dropping an answer."""
+
+import asyncio
+import errno
+import socket
+import ssl
+
+from veen.hub.http.connection import Connection, Service
+from veen.hub.http.door import Door
+from veen.hub.http.message import App, Report, refusal
+from veen.hub.http.settings import HttpSettings
+from veen.hub.http.sweep import Sweep
+from veen.hub.http.wire import encode
+
+_ACCEPTS_PER_TURN = 64
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NO_ROOM_PAUSE_S = 0.5
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class HttpServer:
+    """One or more listening sockets in front of one app. `report` hears of what went wrong inside the app."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._listeners: list[socket.socket] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._tls: ssl.SSLContext | None = None
+        self._service: Service | None = None
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        return tuple(self._listeners)
+
+    @property
+    def port(self) -> int:
+        """The port of the first socket: with port 0, the one the system chose."""
+        return int(self._listeners[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        return len(self._service.roster) if self._service is not None else 0
+
+    async def start(
+        self, app: App, host: str, port: int, *, tls: ssl.SSLContext | None = None, settings: HttpSettings | None = None
+    ) -> None:
+        """Listen on every address of `host`; raises `OSError` where one cannot be had."""
+        assert self._service is None, "a server starts once"
+        settings = settings or HttpSettings()
+        self._tls = tls
+        self._listeners = await _listen(host, port, settings.backlog)
+        self._service = Service(app, settings, self._report, Sweep(settings.sweep_s, self._visit))
+        self._service.sweep.start()
+        for listener in self._listeners:
+            self._open(listener)
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no more, let what is under way finish within `grace_s`, then close what is left."""
+        service = self._service
+        if service is None:
+            return
+        loop = asyncio.get_running_loop()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            loop.remove_reader(listener)
+            listener.close()
+        for task in tuple(self._handshakes):
+            task.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        for connection in tuple(service.roster.connections):
+            if not connection.is_leaving():
+                connection.drain()
+        try:
+            await asyncio.wait_for(service.roster.empty.wait(), grace_s)
+        except TimeoutError:
+            for connection in tuple(service.roster.connections):
+                connection.transport.abort()
+            await service.roster.empty.wait()
+        service.sweep.stop()
+
+    def _visit(self) -> None:
+        service = self._service
+        assert service is not None
+        for connection in tuple(service.roster.connections):
+            self._visit_one(connection)
+
+    def _visit_one(self, connection: Connection) -> None:
+        try:
+            connection.visit()
+        except Exception as error:  # noqa: BLE001  one faulty connection must not end the sweep of the others
+            self._report("sweep", error)
+            connection.transport.abort()
+
+    def _open(self, listener: socket.socket) -> None:
+        if listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        service = self._service
+        assert service is not None
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                peer, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                # Out of descriptors: the listener would stay readable and the loop would spin.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener)
+                loop.call_later(_NO_ROOM_PAUSE_S, self._open, listener)
+                return
+            peer.setblocking(False)
+            if len(service.roster) >= service.settings.max_connections:
+                self._turn_away(peer, service)
+                continue
+            door = Door(service)
+            service.roster.arriving.add(door)
+            task = asyncio.get_running_loop().create_task(self._admit(peer, door, service))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _admit(self, peer: socket.socket, door: Door, service: Service) -> None:
+        """One coroutine for a connection, none for a request."""
+        settings, tls = service.settings, self._tls
+        try:
+            # asyncio would, but only for sockets that were made with the protocol's number.
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: door,
+                peer,
+                ssl=tls,
+                ssl_handshake_timeout=settings.header_timeout_s if tls else None,
+                ssl_shutdown_timeout=settings.linger_s if tls else None,
+            )
+        except OSError:
+            pass  # the peer left, or speaks no TLS that we do: its own affair
+        finally:
+            service.roster.arriving.discard(door)
+
+    def _turn_away(self, peer: socket.socket, service: Service) -> None:
+        """Tell it why, if that costs nothing: a refused caller is given no buffer and no time."""
+        with peer:
+            if self._tls is None:
+                try:
+                    peer.send(encode(refusal(503), service.sweep.date, False, True))
+                except OSError:
+                    return
+
+
+async def _listen(host: str, port: int, backlog: int) -> list[socket.socket]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listeners: list[socket.socket] = []
+    absent: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        # Every address of one host gets the same port, also where the system chooses it.
+        chosen = listeners[0].getsockname()[1] if listeners else address[1]
+        try:
+            listener = socket.create_server((str(address[0]), int(chosen)), family=family, backlog=backlog)
+        except OSError as error:
+            if error.errno in _NO_SUCH_ADDRESS:
+                # `localhost` has an IPv6 address on machines that have no IPv6.
+                absent = error
+                continue
+            for other in listeners:
+                other.close()
+            raise
+        listener.setblocking(False)
+        listeners.append(listener)
+    if not listeners and absent is not None:
+        raise absent
+    return listeners

@@ -1,0 +1,67 @@
+"""What the hub measures, under the names of OBS0.1, for Prometheus."""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from veen.core import Refused
+from veen.hub.committer import CommitReport
+from veen.hub.tally import Tally
+
+_MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)
+_INTERVALS = (1, 16, 256, 4096, 65536, 1048576)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """The counters of one hub."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        r = self.registry
+        self._ok = Counter("veen_submit_ok", "accepted messages", registry=r)
+        self._err = Counter("veen_submit_err", "refused messages", ["code", "detail_enum"], registry=r)
+        self._limited = Counter("veen_rate_limited", "messages refused for their rate", registry=r)
+        self._verify = self._tally("veen_verify_latency_ms", "arrival to verified", _MS)
+        self._commit = self._tally("veen_commit_latency_ms", "one group, ordered, signed, durable", _MS)
+        self._whole = self._tally("veen_end_to_end_latency_ms", "arrival to durable", _MS)
+        self._sync = self._tally("veen_fsync_latency_ms", "one journal write and sync", _MS)
+        self._group = self._tally("veen_group_size", "entries that shared a sync", _SIZES)
+        self._proof = self._tally("veen_proof_latency_ms", "making one proof", _MS)
+        self._interval = self._tally("veen_checkpoint_interval", "entries between checkpoints", _INTERVALS)
+        self.queue_depth = Gauge("veen_queue_depth", "messages between arrival and receipt", registry=r)
+        self.journal_bytes = Gauge("veen_journal_bytes", "bytes the log has yet to catch up with", registry=r)
+        self.connections = Gauge("veen_connections", "open connections", registry=r)
+        self.anchor_failures = Counter("veen_anchor_fail", "anchors that could not be published", registry=r)
+
+    def _tally(self, name: str, text: str, bounds: Sequence[float]) -> Tally:
+        tally = Tally(name, text, bounds)
+        self.registry.register(tally)
+        return tally
+
+    def accepted(self, seconds: float) -> None:
+        self._whole.observe(seconds * 1e3)
+
+    def refused(self, refused: Refused) -> None:
+        self._err.labels(refused.code, refused.detail_enum or "").inc()
+        if refused.code == "E.RATE":
+            self._limited.inc()
+
+    def verified(self, seconds: float) -> None:
+        self._verify.observe(seconds * 1e3)
+
+    def committed(self, report: CommitReport) -> None:
+        self._commit.observe(report.group_seconds * 1e3)
+        if report.entries:
+            self._ok.inc(report.entries)
+            self._group.observe(report.entries)
+            self._sync.observe(report.sync_seconds * 1e3)
+
+    def proved(self, seconds: float) -> None:
+        self._proof.observe(seconds * 1e3)
+
+    def checkpointed(self, entries: int) -> None:
+        self._interval.observe(entries)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,146 @@
+"""The reading endpoints: pages, receipts, proofs, checkpoints. Spec §10.4, §10.5. Safe on any thread."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+from veen.core import Checkpoint, MmrProof, Msg, Receipt, Refused
+from veen.core.cbor.heads import ARRAY, MAP, UINT, write_bstr, write_head, write_text
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamItem,
+    StreamRequest,
+    StreamResponse,
+)
+from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
+from veen.storage.frame import Entry
+from veen.storage.lookup import Lookup
+
+# What signs a checkpoint: (label, upto_seq, mmr_root, hub_ts of the last entry).
+SignCheckpoint = Callable[[bytes, int, bytes, int], Checkpoint]
+
+
+class Reads:
+    """Answers about what is in the log."""
+
+    def __init__(self, lookup: Lookup, sign: SignCheckpoint, proved: Callable[[float], None]) -> None:
+        """`proved` hears how long each proof took."""
+        self._lookup = lookup
+        self._sign = sign
+        self._proved = proved
+
+    def receipt(self, request: ReceiptRequest) -> ReceiptResponse:
+        entry = self._entry(request.label, request.stream_seq)
+        return ReceiptResponse(Receipt.decode(entry.receipt), SERVER_VERSION)
+
+    def proof(self, request: ProofRequest) -> ProofResponse:
+        """The leaf in the tree that ends with it."""
+        self._check(request.label, request.stream_seq)
+        return ProofResponse(self._prove(request.label, request.stream_seq, request.stream_seq), SERVER_VERSION)
+
+    def proof_at(self, label: bytes, stream_seq: int, upto_seq: int) -> ProofResponse:
+        """The leaf in a later tree."""
+        if stream_seq > upto_seq:
+            raise Refused("E.BAD_REQUEST", f"stream_seq {stream_seq} is after upto_seq {upto_seq}")
+        self._check(label, stream_seq)
+        self._check(label, upto_seq)
+        return ProofResponse(self._prove(label, stream_seq, upto_seq), SERVER_VERSION)
+
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResponse:
+        """Made on demand from the tree: the same prefix gives the same checkpoint."""
+        last = Receipt.decode(self._entry(request.label, request.upto_seq).receipt)
+        root = self._lookup.root(request.label, request.upto_seq)
+        return CheckpointResponse(self._sign(request.label, request.upto_seq, root, last.hub_ts), SERVER_VERSION)
+
+    def page(self, request: StreamRequest) -> "Page":
+        """One page of a label. An unknown label is an error; a range beyond its end is an empty page."""
+        size = self._lookup.size(request.label)
+        if not size:
+            raise Refused("E.NOT_FOUND", "nothing is logged under this label", detail={"label": request.label.hex()})
+        first = max(1, request.from_seq if request.cursor is None else request.cursor)
+        last = size if request.to_seq is None else min(request.to_seq, size)
+        most = MAX_PAGE_ITEMS if request.max_items is None else min(request.max_items, MAX_PAGE_ITEMS)
+        entries: list[Entry] = []
+        room = MAX_PAGE_BYTES
+        for entry in self._lookup.entries(request.label, first, min(last, first + most - 1)):
+            room -= entry.size
+            if room < 0 and entries:
+                break
+            entries.append(entry)
+        read = entries[-1].stream_seq if entries else first - 1
+        proof = None
+        if request.with_mmr_proof and entries:
+            proof = self._prove(request.label, read, read).encode()
+        return Page(request, first, entries, read + 1 if read < last else None, proof)
+
+    def _prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
+        start = perf_counter()
+        made = self._lookup.prove(label, stream_seq, size)
+        self._proved(perf_counter() - start)
+        return made
+
+    def _entry(self, label: bytes, stream_seq: int) -> Entry:
+        entry = self._lookup.entry(label, stream_seq)
+        if entry is None:
+            raise _nothing(label, stream_seq)
+        return entry
+
+    def _check(self, label: bytes, stream_seq: int) -> None:
+        if not 1 <= stream_seq <= self._lookup.size(label):
+            raise _nothing(label, stream_seq)
+
+
+class Page:
+    """A page whose entries are encoded already: they go out as they lie on disk."""
+
+    def __init__(
+        self,
+        request: StreamRequest,
+        first: int,
+        entries: list[Entry],
+        next_cursor: int | None,
+        proof: bytes | None,
+    ) -> None:
+        self._request = request
+        self._first = first
+        self._entries = entries
+        self._next = next_cursor
+        self._proof = proof
+
+    def encode(self) -> bytes:
+        """The stream response, by its table's layout (a test holds it to the table)."""
+        receipts = bool(self._request.with_receipts)
+        parts = [b"\x01\x01", b"\x02" + write_bstr(self._request.label), b"\x03" + write_head(UINT, self._first)]
+        if self._request.to_seq is not None:
+            parts.append(b"\x04" + write_head(UINT, self._request.to_seq))
+        items = b"".join(item(entry, with_receipt=receipts) for entry in self._entries)
+        parts.append(b"\x05" + write_head(ARRAY, len(self._entries)) + items)
+        if self._next is not None:
+            parts.append(b"\x06" + write_head(UINT, self._next))
+        if self._proof is not None:
+            parts.append(b"\x07" + self._proof)
+        parts.append(b"\x08" + write_text(SERVER_VERSION))
+        return write_head(MAP, len(parts)) + b"".join(parts)
+
+    def response(self) -> StreamResponse:
+        """The same as an object: for JSON."""
+        return StreamResponse.decode(self.encode())
+
+
+def item(entry: Entry, *, with_receipt: bool) -> bytes:
+    """One stream item around an entry that is encoded already."""
+    head = (b"\xa3" if with_receipt else b"\xa2") + b"\x01" + write_head(UINT, entry.stream_seq)
+    return head + b"\x02" + entry.msg + (b"\x03" + entry.receipt if with_receipt else b"")
+
+
+def stream_item(entry: Entry) -> StreamItem:
+    return StreamItem(entry.stream_seq, Msg.decode(entry.msg), Receipt.decode(entry.receipt))
+
+
+def _nothing(label: bytes, stream_seq: int) -> Refused:
+    detail: dict[str, int | str] = {"label": label.hex(), "stream_seq": stream_seq}
+    return Refused("E.NOT_FOUND", f"there is no entry {stream_seq} under this label", detail=detail)

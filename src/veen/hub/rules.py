@@ -1,0 +1,164 @@
+"""Admission: may this message be the next entry of its label? A pure function, in the order of spec §8.2.
+
+The same checks run when a message arrives and when a log is replayed, and reach the same answer (I13): they look at the
+message, the cursors, the registry and `hub_ts`, and at nothing else.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from veen.core import Bucket, CapToken, Fault, Limits, Malformed, Msg, Profile, Rate, Refused, ciphertext, naming
+from veen.core.admission import BY_DETAIL, refused_structure
+from veen.core.cbor import Late
+from veen.core.hashing import h
+
+
+class Admission(StrEnum):
+    """Who may write."""
+
+    OPEN = "open"
+    CAPABILITY = "capability"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a hub is configured with: fixed while it runs."""
+
+    admission: Admission
+    limits: Limits
+    profile: Profile
+    profile_id: bytes
+    hub_id: bytes
+    routing_key: bytes
+    control_stream: bytes
+    control_pk: bytes
+
+    @classmethod
+    def of(cls, hub_id: bytes, profile: Profile, limits: Limits, admission: Admission, control_pk: bytes) -> "Rules":
+        return cls(
+            admission,
+            limits,
+            profile,
+            profile.profile_id(),
+            hub_id,
+            naming.routing_key(hub_id),
+            naming.control_stream(hub_id),
+            control_pk,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A capability the hub has logged."""
+
+    token: CapToken
+    issued_at: int
+    rate: Rate
+
+
+class View(Protocol):
+    """What admission may look at."""
+
+    def last_seq(self, label: bytes) -> int: ...
+
+    def cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
+        """`(client_seq, prev_ack)` of the client's last accepted message."""
+
+    def cap(self, auth_ref: bytes) -> Cap | None: ...
+
+    def bucket(self, auth_ref: bytes, label: bytes) -> Bucket | None: ...
+
+    def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
+        """The registered stream whose label this is, in an epoch that is valid at `hub_ts`."""
+
+    def accepted_at(self, message: Msg) -> int | None:
+        """The stream_seq at which this very message already is."""
+
+
+def parse(encoded: bytes, rules: Rules) -> Msg:
+    """Prefilter and structure: all that can be said of the bytes alone. Raises `Refused`."""
+    if len(encoded) > rules.limits.max_msg_bytes:
+        raise BY_DETAIL["SIZE_PREFILTER"].refused(
+            f"{len(encoded)} bytes, above {rules.limits.max_msg_bytes}", max_allowed=rules.limits.max_msg_bytes
+        )
+    try:
+        message = Msg.decode(encoded)
+        ciphertext.check_sizes(message.ciphertext, rules.limits)
+    except Malformed as error:
+        raise refused_structure(_judged_first(encoded, error, rules)) from None
+    if message.profile_id != rules.profile_id:
+        raise BY_DETAIL["PROFILE"].refused("this hub has another profile", expected=rules.profile_id.hex())
+    if h(message.ciphertext) != message.ct_hash:
+        raise BY_DETAIL["CT_HASH"].refused("ct_hash is not the hash of the ciphertext")
+    return message
+
+
+def _judged_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
+    """Sizes are judged before the version, those that are written within the ciphertext too."""
+    if found.fault is Fault.VERSION:
+        message, _ = Msg.read(encoded, 0, Late())
+        try:
+            ciphertext.check_sizes(message.ciphertext, rules.limits)
+        except Malformed as size:
+            return size
+    return found
+
+
+def authorize(message: Msg, view: View, rules: Rules, hub_ts: int) -> Bucket | None:
+    """The capability checks, for a message whose signature holds. Returns the rate bucket after it, or refuses."""
+    if message.client_id == rules.control_pk:
+        return None  # the hub needs no leave to log what its operator said
+    if view.stream_of(message.label, hub_ts) == rules.control_stream:
+        raise BY_DETAIL["AUTH_REF"].refused("the control stream is the hub's own")
+    if rules.admission is Admission.OPEN and message.auth_ref is None:
+        return None
+    if message.auth_ref is None:
+        raise BY_DETAIL["CAP_MISSING"].refused("this hub admits by capability, and the message names none")
+    cap = view.cap(message.auth_ref)
+    if cap is None:
+        raise BY_DETAIL["CAP_MISSING"].refused("the capability is not authorised at this hub")
+    if cap.token.subject_pk != message.client_id:
+        raise BY_DETAIL["AUTH_REF"].refused("the capability is for another key")
+    stream = view.stream_of(message.label, hub_ts)
+    # With epochs, a label that nothing explains is a matter of time, which is judged last.
+    if stream not in cap.token.allow.stream_ids and (stream is not None or not rules.profile.epoch_sec):
+        raise BY_DETAIL["AUTH_REF"].refused("the capability is for other streams")
+    if cap.token.expired(cap.issued_at, hub_ts):
+        expired = cap.token.expires_at(cap.issued_at)
+        raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expired}", expires_at=expired)
+    before = view.bucket(message.auth_ref, message.label) or Bucket.full(cap.rate, hub_ts)
+    after = before.take(cap.rate, hub_ts)
+    if after is None:
+        wait = before.refilled(cap.rate, hub_ts).retry_after(cap.rate)
+        raise BY_DETAIL["CAP_RATE"].refused("the capability's rate is used up", retry_after=wait)
+    return after
+
+
+def sequence(message: Msg, view: View, rules: Rules, hub_ts: int) -> None:
+    """The order checks against the cursors. Raises `Refused`."""
+    cursor = view.cursor(message.label, message.client_id)
+    client_seq, prev_ack = cursor or (0, 0)
+    last = view.last_seq(message.label)
+    if message.client_seq != client_seq + 1 or not prev_ack <= message.prev_ack <= last:
+        raise _out_of_order(message, view, client_seq, prev_ack, last)
+    if rules.profile.epoch_sec and view.stream_of(message.label, hub_ts) is None:
+        epoch = rules.profile.epoch(hub_ts)
+        raise BY_DETAIL["EPOCH"].refused("no registered stream has this label around now", epoch=epoch, hub_ts=hub_ts)
+
+
+def _out_of_order(message: Msg, view: View, client_seq: int, prev_ack: int, last: int) -> Refused:
+    """Which of the order checks fails first. What is in the log already, byte for byte, is a duplicate before all."""
+    at = view.accepted_at(message) if message.client_seq <= client_seq else None
+    if at is None and not prev_ack <= message.prev_ack <= last:
+        return BY_DETAIL["PREV_ACK"].refused(
+            f"prev_ack {message.prev_ack} is not within {prev_ack}..{last}", stream_seq=last
+        )
+    if message.client_seq <= client_seq and message.client_seq:
+        detail = {} if at is None else {"stream_seq": at}
+        return BY_DETAIL["DUPLICATE"].refused(
+            f"client_seq {message.client_seq} was accepted", expected=client_seq + 1, **detail
+        )
+    return BY_DETAIL["CLIENT_SEQ"].refused(
+        f"client_seq {message.client_seq}, where {client_seq + 1} is next", expected=client_seq + 1
+    )

@@ -1,0 +1,253 @@
+"""The sequencer: decides the order and signs it. Nobody hears of it before the committer has made it durable."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from veen.core import (
+    Bucket,
+    Malformed,
+    Msg,
+    Place,
+    Refused,
+    SigningKey,
+    Unavailable,
+    Unverified,
+    control,
+    naming,
+)
+from veen.core.receipt import sign_encoded
+from veen.hub.rules import Cap, Rules, authorize, sequence
+from veen.hub.signer import Signer
+from veen.hub.state import State
+from veen.storage import frame
+from veen.storage.frame import Entry
+from veen.storage.lookup import Lookup
+from veen.storage.record import Batch, Record
+from veen.storage.store import Store
+
+Outcome = bytes | Refused  # an encoded receipt, or why not
+Done = Callable[[Outcome], None]
+
+
+@dataclass(slots=True)
+class Submission:
+    """A message whose signature holds, waiting for its place."""
+
+    message: Msg
+    encoded: bytes
+    done: Done
+
+
+@dataclass(slots=True)
+class Wish:
+    """An event of the operator's, to be logged on the control stream."""
+
+    event: control.Event
+    done: Done
+
+
+Item = Submission | Wish
+
+
+@dataclass(slots=True)
+class Group:
+    """What one sync covers."""
+
+    batch: Batch = field(default_factory=Batch)
+    outcomes: list[tuple[Done, Outcome]] = field(default_factory=list)
+
+
+class Sequencer:
+    """The only way into the log. One thread at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        rules: Rules,
+        signer: Signer,
+        control_key: SigningKey,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._state = State(store, rules)
+        self._lookup = Lookup(store)
+        self._rules = rules
+        self._clock = clock
+        self._control = control_key
+        self._signer = signer
+        self._key: SigningKey = control_key  # until a group has its own
+
+    def replay(self) -> int:
+        """Bring the state up to the journal. Returns how many entries that took."""
+        count = 0
+        for group, entries in self._store.replay():
+            batch = Batch()
+            for entry in entries:
+                self._replay_entry(entry, batch)
+            self._store.restore(batch, group)
+            self._state.keep()
+            count += len(entries)
+        return count
+
+    def forget(self) -> None:
+        """Let go of what the log has caught up with, where it is too much to keep."""
+        self._state.forget()
+
+    @property
+    def hub_ts(self) -> int:
+        """The hub's time: it never goes back, whatever the clock does."""
+        return max(int(self._clock()), self._state.hub_ts)
+
+    def prepare(self, items: list[Item]) -> Group:
+        """Order and sign. What is refused changes nothing; the rest waits for `keep` or `undo`."""
+        hub_ts = self.hub_ts
+        try:
+            self._key = self._signer.at(hub_ts)
+        except (Unverified, Unavailable) as error:
+            return refused(items, str(error))
+        group = Group()
+        self._state.begin(hub_ts, group.batch)
+        try:
+            for item in items:
+                group.outcomes.append((item.done, self._decide(item, hub_ts, group.batch)))
+        except BaseException:
+            self._state.undo()
+            raise
+        if not group.batch.records:
+            self._state.keep()
+        return group
+
+    def _decide(self, item: Item, hub_ts: int, batch: Batch) -> Outcome:
+        try:
+            if isinstance(item, Wish):
+                return self._log_event(item, hub_ts, batch)
+            return self._accept(item, hub_ts, batch)
+        except Refused as refused:
+            return refused
+
+    def keep(self) -> None:
+        """The group is durable."""
+        self._state.keep()
+
+    def undo(self, group: Group, reason: str) -> Group:
+        """The disk said no: nobody in the group got a place, and nothing has changed.
+
+        Refusals go too: they may rest on what was undone.
+        """
+        self._state.undo()
+        return Group(outcomes=[(done, _unavailable(reason)) for done, _ in group.outcomes])
+
+    def _accept(self, submission: Submission, hub_ts: int, batch: Batch) -> bytes:
+        message = submission.message
+        bucket = authorize(message, self._state, self._rules, hub_ts)
+        sequence(message, self._state, self._rules, hub_ts)
+        if bucket is not None and message.auth_ref is not None:
+            self._set_bucket(message.auth_ref, message.label, bucket, batch)
+        label, leaf = message.label, message.leaf_hash()
+        tree, made = self._state.append(label, leaf)
+        receipt = sign_encoded(self._key, label, tree.size, leaf, tree.root(), hub_ts)
+        self._note(message, submission.encoded, receipt, tree.size, made, hub_ts, batch)
+        return receipt
+
+    def _log_event(self, wish: Wish, hub_ts: int, batch: Batch) -> bytes:
+        """Log what the operator said; what was said before keeps the receipt it has."""
+        known = self._known(wish.event, batch)
+        if known:
+            return known
+        label = naming.label(self._rules.routing_key, self._rules.control_stream, self._rules.profile.epoch(hub_ts))
+        client_seq, _ = self._state.cursor(label, self._control.public_key) or (0, 0)
+        last = self._state.last_seq(label)
+        place = Place(self._rules.profile_id, label, self._control.public_key, client_seq + 1, last)
+        pad = self._rules.profile.pad_block
+        message = control.message(self._control, self._rules.hub_id, place, wish.event, pad)
+        receipt = self._accept(Submission(message, message.encode(), wish.done), hub_ts, batch)
+        self._apply_event(wish.event, label, last + 1, hub_ts, batch)
+        return receipt
+
+    def _known(self, event: control.Event, batch: Batch) -> bytes | None:
+        """The receipt of an event that was logged before, in this very group or any time."""
+        at = self._place_of(event, batch)
+        if at is None:
+            return None
+        for record in batch.records:
+            if (record.label, record.stream_seq) == at:
+                return frame.read(record.frame)[0].receipt
+        entry = self._lookup.entry(*at)
+        return entry.receipt if entry else None
+
+    def _place_of(self, event: control.Event, batch: Batch) -> tuple[bytes, int] | None:
+        """`(label, stream_seq)` of a logged event."""
+        tails = [batch, *(tail.batch for tail in self._store.tails())]
+        if isinstance(event, bytes):
+            found = [tail.streams[event] for tail in tails if event in tail.streams]
+            with self._store.index.read() as rows:
+                return found[0] if found else rows.stream(event)
+        auth_ref = event.auth_ref()
+        caps = [tail.caps[auth_ref][:2] for tail in tails if auth_ref in tail.caps]
+        with self._store.index.read() as rows:
+            row = rows.cap(auth_ref)
+        return caps[0] if caps else row[:2] if row else None
+
+    def _apply_event(self, event: control.Event, label: bytes, seq: int, hub_ts: int, batch: Batch) -> None:
+        """What a logged event changes, when it is new and when it is replayed."""
+        if isinstance(event, bytes):
+            if self._state.add_stream(event):
+                batch.streams[event] = (label, seq)
+            return
+        auth_ref = event.auth_ref()
+        self._state.add_cap(auth_ref, Cap(event, hub_ts, event.rate_under(self._rules.limits)))
+        batch.caps[auth_ref] = (label, seq, hub_ts, event.encode())
+        for stream in event.allow.stream_ids:
+            if self._state.add_stream(stream):
+                batch.streams[stream] = (label, seq)
+
+    def _replay_entry(self, entry: Entry, batch: Batch) -> None:
+        """An entry that was acknowledged: it is taken as it is, and must fit."""
+        message, receipt = entry.open()
+        tree, made = self._state.append(entry.label, receipt.leaf_hash)
+        if tree.size != receipt.stream_seq or tree.root() != receipt.mmr_root:
+            raise Malformed("journal", f"entry {receipt.stream_seq} of {entry.label.hex()[:16]}… does not fit the log")
+        self._state.advance(max(self._state.hub_ts, receipt.hub_ts))
+        cap = self._state.cap(message.auth_ref) if message.auth_ref else None
+        if cap and message.auth_ref:
+            before = self._state.bucket(message.auth_ref, message.label) or Bucket.full(cap.rate, receipt.hub_ts)
+            after = before.take(cap.rate, receipt.hub_ts) or before
+            self._set_bucket(message.auth_ref, message.label, after, batch)
+        self._note(message, entry.msg, entry.receipt, receipt.stream_seq, made, receipt.hub_ts, batch)
+        if message.client_id == self._rules.control_pk:
+            event = control.event_of(self._rules.hub_id, message, self._rules.limits)
+            self._apply_event(event, entry.label, receipt.stream_seq, receipt.hub_ts, batch)
+
+    def _set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket, batch: Batch) -> None:
+        self._state.set_bucket(auth_ref, label, bucket)
+        batch.buckets[auth_ref, label] = bucket
+
+    def _note(
+        self, message: Msg, encoded: bytes, receipt: bytes, seq: int, made: list[bytes], hub_ts: int, batch: Batch
+    ) -> None:
+        """Record an entry and move its client's cursor."""
+        framed, digest = frame.write(message.label, seq, encoded, receipt)
+        batch.records.append(
+            Record(
+                message.label,
+                seq,
+                framed,
+                digest,
+                made,
+                message.client_id,
+                message.client_seq,
+                message.prev_ack,
+                hub_ts,
+            )
+        )
+        self._state.set_cursor(message.label, message.client_id, (message.client_seq, message.prev_ack))
+
+
+def refused(items: list[Item], reason: str) -> Group:
+    """A group in which nobody gets a place."""
+    return Group(outcomes=[(item.done, _unavailable(reason)) for item in items])
+
+
+def _unavailable(reason: str) -> Refused:
+    return Refused("E.UNAVAILABLE", reason, retry_after=1)

@@ -1,0 +1,170 @@
+"""A running hub: opens a data directory, replays what the log lacks, serves, and stops without losing an answer."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from veen.core import Checkpoint, checkpoint
+from veen.hub import verifier
+from veen.hub.app import HubApp
+from veen.hub.committer import CommitReport, Committer
+from veen.hub.config import HubConfig
+from veen.hub.epochs import LabelBook
+from veen.hub.http import HttpServer, tls_context
+from veen.hub.later import Later
+from veen.hub.log import Log
+from veen.hub.metrics import Metrics
+from veen.hub.papers import PaperDesk
+from veen.hub.reads import Reads
+from veen.hub.rules import Rules
+from veen.hub.sequencer import Group, Sequencer
+from veen.hub.signer import Signer
+from veen.hub.status import Status
+from veen.hub.submitlog import SubmitLog
+from veen.hub.submits import Submits
+from veen.hub.subscriptions import Subscriptions
+from veen.hub.tooling import Tooling
+from veen.storage import directory, rotation
+from veen.storage.durable import Disk
+from veen.storage.folders import Folders
+from veen.storage.lookup import Lookup
+from veen.storage.store import Store, exclusive
+
+_READERS = 4
+_MAX_SUBSCRIBERS = 1024
+GRACE_S = 10.0
+
+
+class HubService:
+    """One hub on one data directory, on the running loop."""
+
+    def __init__(self, config: HubConfig, *, disk: Disk | None = None, clock: Callable[[], float] = time.time) -> None:
+        """Opens and replays; raises where the directory is locked, damaged or not one."""
+        config.check()
+        self._config = config
+        self._disk = disk or Disk()
+        self._clock = clock
+        self.log = Log()
+        self.folders = Folders(config.data_dir)
+        with exclusive(self.folders.lock):
+            rotation.finish(self._disk, self.folders)
+        self.papers = directory.read_papers(self.folders)
+        self.signer = Signer(self.folders, self.papers.identity)
+        control_key = directory.read_control_key(self.folders)
+        self.rules = Rules.of(
+            self.papers.identity.hub_id,
+            self.papers.profile,
+            self.papers.limits,
+            config.admission,
+            control_key.public_key,
+        )
+        self.metrics = Metrics()
+        self.store = Store(self._disk, self.folders, self.papers.limits, self._sign_regular)
+        self._labels = LabelBook(self.rules, self.store)
+        self.sequencer = Sequencer(self.store, self.rules, self.signer, control_key, clock)
+        self.replayed = self.sequencer.replay()
+        self.signer.at(self.sequencer.hub_ts)  # a hub that could not sign does not start
+        self.server = HttpServer(self.log.failed)
+        self.broken: asyncio.Future[BaseException] | None = None
+
+    async def start(self) -> None:
+        """Serve. Returns when the port is open."""
+        config, loop = self._config, asyncio.get_running_loop()
+        self.broken = loop.create_future()
+        self._executor = ThreadPoolExecutor(_READERS, "read")
+        later = Later(loop, self._executor)
+        lookup = Lookup(self.store)
+        self._verifier = verifier.start(loop, config.worker_count())
+        self._committer = Committer(loop, self.store, self.sequencer, self._committed, self._break)
+        self._submits = Submits(
+            self.rules,
+            self._verifier,
+            self._committer,
+            self.metrics,
+            config.max_in_flight,
+            SubmitLog(self.log) if config.log_submits else None,
+        )
+        self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS)
+        desk = PaperDesk(self._disk, self.folders, self.papers.identity, config.witnesses)
+        self.status = Status(
+            self.papers.identity,
+            self.rules,
+            self.store,
+            self._committer,
+            self._submits,
+            desk,
+            self.metrics,
+            self._clock,
+        )
+        reads = Reads(lookup, self.sign_checkpoint, self.metrics.proved)
+        tooling = Tooling(
+            config,
+            self.rules,
+            later,
+            reads,
+            self._submits,
+            self._committer,
+            self._subscriptions,
+            desk,
+            self.status,
+        )
+        app = HubApp(later, self.rules, self._submits, reads, tooling)
+        tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
+        await self.server.start(app, config.host, config.port, tls=tls, settings=config.http)
+        self.log.started(self.papers.identity.hub_id, config.host, self.server.port, self.replayed)
+
+    async def stop(self, grace_s: float = GRACE_S) -> None:
+        """Let what is under way finish, then let the log catch up, then close."""
+        self.status.stopping = True
+        await self.server.stop(grace_s)
+        await self._committer.close()
+        self._verifier.close()
+        self._executor.shutdown()
+        self.store.close()
+        self.log.stopped()
+
+    async def run_until(self, stopped: asyncio.Event) -> None:
+        """Serve until told to stop, or until the disk breaks, which ends the process: nothing more can be promised."""
+        await self.start()
+        assert self.broken is not None
+        self.broken.add_done_callback(lambda _: stopped.set())
+        await stopped.wait()
+        if self.broken.done():
+            raise self.broken.result()
+        await self.stop()
+
+    def sign_checkpoint(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        """The checkpoint of a label's prefix whose last entry is of `hub_ts`."""
+        epoch, previous = self._labels.rotation(label, hub_ts)
+        return checkpoint.sign(
+            self.signer.at(hub_ts),
+            label_prev=previous,
+            label_curr=label,
+            upto_seq=upto_seq,
+            mmr_root=mmr_root,
+            epoch=epoch,
+        )
+
+    def _sign_regular(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        """The checkpoint at a chunk's end: the chunk began where the index still says it does."""
+        with self.store.index.read() as rows:
+            head = rows.head(label)
+        self.metrics.checkpointed(upto_seq - (head.chunk_start if head else 1) + 1)
+        return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
+
+    def _committed(self, group: Group, report: CommitReport) -> None:
+        """On the loop: a group is durable, and everyone in it may know."""
+        self.metrics.committed(report)
+        for done, outcome in group.outcomes:
+            done(outcome)
+        records = group.batch.records
+        if records:
+            self.status.entries += len(records)
+            self.status.labels += sum(record.stream_seq == 1 for record in records)
+            self._subscriptions.committed(records)
+
+    def _break(self, error: BaseException) -> None:
+        self.log.failed("journal", error)
+        if self.broken and not self.broken.done():
+            self.broken.set_result(error)

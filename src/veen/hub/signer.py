@@ -1,0 +1,27 @@
+"""Which of the hub's keys signs: the one that is active at the time that is signed. Spec §8.4."""
+
+from veen.core import HubIdentity, SigningKey
+from veen.storage import directory
+from veen.storage.folders import Folders
+
+
+class Signer:
+    """The hub's secret keys by time. The same time always gives the same key, so signatures are reproducible."""
+
+    def __init__(self, folders: Folders, identity: HubIdentity) -> None:
+        self._folders = folders
+        self._identity = identity
+        self._loaded: dict[bytes, SigningKey] = {}
+        self._last: tuple[int, SigningKey] | None = None
+
+    def at(self, hub_ts: int) -> SigningKey:
+        """Raises `Unverified` where no key is active then, `Unavailable` where its file is not here."""
+        last = self._last
+        if last and last[0] == hub_ts:
+            return last[1]
+        key_id = self._identity.signing_key_at(hub_ts).key_id
+        key = self._loaded.get(key_id)
+        if key is None:
+            key = self._loaded[key_id] = directory.read_signing_key(self._folders, key_id)
+        self._last = (hub_ts, key)
+        return key

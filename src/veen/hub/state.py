@@ -1,0 +1,203 @@
+"""What admission looks at, in memory: cursors, trees, capabilities, buckets. Owned by the loop's thread.
+
+Everything here is also in the journal or the index. What is not here is looked up there; what changed here since the
+log last caught up is never let go. A group that could not be made durable is undone.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from veen.core import Bucket, CapToken, Mmr, Msg, naming
+from veen.hub.rules import Cap, Rules
+from veen.storage import frame
+from veen.storage.lookup import Lookup
+from veen.storage.record import Batch
+from veen.storage.store import Store
+
+MAX_CACHED = 65_536
+
+
+class State:
+    """The view of one hub."""
+
+    def __init__(self, store: Store, rules: Rules) -> None:
+        self._store = store
+        self._rules = rules
+        self._trees: dict[bytes, Mmr] = {}
+        self._cursors: dict[bytes, tuple[int, int]] = {}
+        self._buckets: dict[bytes, Bucket] = {}
+        self._caps: dict[bytes, Cap] = {}
+        self._undo: list[Callable[[], object]] = []
+        self._touched: set[bytes] = set()
+        self._group = Batch()
+        with store.index.read() as rows:
+            self._streams = set(rows.streams()) | {rules.control_stream}
+            self.hub_ts = rows.number("hub_ts")
+        self._explained: dict[bytes, bytes] = {}
+        self._explained_at = -1
+        self._epochs = range(0)
+
+    # Looking up.
+
+    def tree(self, label: bytes) -> Mmr:
+        tree = self._trees.get(label)
+        if tree is None:
+            with self._store.index.read() as rows:
+                head = rows.head(label)
+            tree = self._trees[label] = Mmr(head.size, head.peaks) if head else Mmr()
+        return tree
+
+    def last_seq(self, label: bytes) -> int:
+        return self.tree(label).size
+
+    def cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
+        key = client_id + label
+        found = self._cursors.get(key)
+        if found is None:
+            with self._store.index.read() as rows:
+                found = rows.client_cursor(label, client_id)
+            if found:
+                self._cursors[key] = found
+        return found
+
+    def cap(self, auth_ref: bytes) -> Cap | None:
+        found = self._caps.get(auth_ref)
+        if found is None:
+            with self._store.index.read() as rows:
+                row = rows.cap(auth_ref)
+            if row:
+                token = CapToken.decode(row[3])
+                found = self._caps[auth_ref] = Cap(token, row[2], token.rate_under(self._rules.limits))
+        return found
+
+    def bucket(self, auth_ref: bytes, label: bytes) -> Bucket | None:
+        key = auth_ref + label
+        found = self._buckets.get(key)
+        if found is None:
+            with self._store.index.read() as rows:
+                row = rows.bucket(auth_ref, label)
+            if row:
+                found = self._buckets[key] = Bucket(*row)
+        return found
+
+    def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
+        if hub_ts != self._explained_at:
+            self._explain_all(hub_ts)
+        return self._explained.get(label)
+
+    def _explain_all(self, hub_ts: int) -> None:
+        """Derive the labels of every stream for the epochs around now, unless they are the same as before."""
+        self._explained_at = hub_ts
+        profile = self._rules.profile
+        skew = self._rules.limits.max_epoch_skew_sec // profile.epoch_sec if profile.epoch_sec else 0
+        now = profile.epoch(hub_ts)
+        epochs = range(max(0, now - skew), now + skew + 1)
+        if epochs != self._epochs:
+            self._epochs = epochs
+            self._explained = {}
+            for stream in self._streams:
+                self._explain(stream)
+
+    def accepted_at(self, message: Msg) -> int | None:
+        for record in self._group.records:
+            if (record.client_id, record.label, record.client_seq) == (
+                message.client_id,
+                message.label,
+                message.client_seq,
+            ):
+                same = frame.read(record.frame)[0].msg == message.encode()
+                return record.stream_seq if same else None
+        with self._store.index.read() as rows:
+            found = rows.stream_seq_of(message.label, message.client_id, message.client_seq)
+        for tail in self._store.tails():
+            for record in tail.labels.get(message.label, ()):
+                if (record.client_id, record.client_seq) == (message.client_id, message.client_seq):
+                    found = record.stream_seq
+        if found is None:
+            return None
+        entry = Lookup(self._store).entry(message.label, found)
+        return found if entry is not None and entry.msg == message.encode() else None
+
+    def _explain(self, stream: bytes) -> None:
+        for epoch in self._epochs:
+            self._explained[naming.label(self._rules.routing_key, stream, epoch)] = stream
+
+    # Changing.
+
+    def append(self, label: bytes, leaf_hash: bytes) -> tuple[Mmr, list[bytes]]:
+        tree = self.tree(label)
+        if label not in self._touched:
+            self._touched.add(label)
+            before = tree.copy()
+            self._undo.append(lambda: self._trees.__setitem__(label, before))
+        return tree, tree.append(leaf_hash)
+
+    def set_cursor(self, label: bytes, client_id: bytes, cursor: tuple[int, int]) -> None:
+        self._set(self._cursors, client_id + label, cursor)
+
+    def set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket) -> None:
+        self._set(self._buckets, auth_ref + label, bucket)
+
+    def add_cap(self, auth_ref: bytes, cap: Cap) -> None:
+        self._set(self._caps, auth_ref, cap)
+
+    def add_stream(self, stream: bytes) -> bool:
+        """False where it was registered already."""
+        if stream in self._streams:
+            return False
+        self._streams.add(stream)
+        self._undo.append(lambda: self._drop_stream(stream))
+        self._explain(stream)
+        return True
+
+    def _drop_stream(self, stream: bytes) -> None:
+        self._streams.discard(stream)
+        self._explained_at, self._epochs = -1, range(0)  # so that labels are explained afresh
+
+    def begin(self, hub_ts: int, group: Batch) -> None:
+        """A group starts; what it appends goes to `group`."""
+        self._group = group
+        self.advance(hub_ts)
+
+    def advance(self, hub_ts: int) -> None:
+        before = self.hub_ts
+        self._undo.append(lambda: setattr(self, "hub_ts", before))
+        self.hub_ts = hub_ts
+
+    def _set(self, cache: dict[bytes, Any], key: bytes, value: object) -> None:
+        before = cache.get(key)
+        if before is None:
+            self._undo.append(lambda: cache.pop(key, None))
+        else:
+            self._undo.append(lambda: cache.__setitem__(key, before))
+        cache[key] = value
+
+    # Groups.
+
+    def keep(self) -> None:
+        """The group is durable."""
+        self._group = Batch()
+        self._undo.clear()
+        self._touched.clear()
+
+    def undo(self) -> None:
+        """The group is not durable and never was."""
+        for step in reversed(self._undo):
+            step()
+        self.keep()
+
+    def forget(self) -> None:
+        """Let go of what the index has, where there is too much of it."""
+        tails = self._store.tails()
+        if max(len(self._trees), len(self._cursors), len(self._buckets), len(self._caps)) <= MAX_CACHED:
+            return
+        labels = {label for tail in tails for label in tail.labels}
+        clients = {record.client_id + record.label for tail in tails for record in tail.batch.records}
+        self._trees = _kept(self._trees, labels)
+        self._cursors = _kept(self._cursors, clients)
+        self._buckets = _kept(self._buckets, {a + label for tail in tails for a, label in tail.batch.buckets})
+        self._caps = _kept(self._caps, {auth_ref for tail in tails for auth_ref in tail.batch.caps})
+
+
+def _kept(cache: dict[bytes, Any], keys: Iterable[bytes]) -> dict[bytes, Any]:
+    return {key: cache[key] for key in keys if key in cache}

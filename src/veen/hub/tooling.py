@@ -1,0 +1,226 @@
+"""The tooling endpoints: status, capabilities, later proofs, batches, attachments, evidence. Never needed to verify."""
+
+from collections.abc import Callable
+from hmac import compare_digest
+from urllib.parse import parse_qs
+
+from veen.core import CapToken, Receipt, Refused, Unverified, jsontext
+from veen.core.admission import BY_DETAIL
+from veen.core.aead import TAG_BYTES
+from veen.core.tooling import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, StreamRegistration
+from veen.hub import answers, batch
+from veen.hub.committer import Committer
+from veen.hub.config import HubConfig
+from veen.hub.http.message import Request, Respond, Response, WebSocketHandler
+from veen.hub.later import Later
+from veen.hub.papers import PaperDesk
+from veen.hub.reads import Reads
+from veen.hub.rules import Rules
+from veen.hub.sequencer import Outcome, Wish
+from veen.hub.status import Status
+from veen.hub.submits import Submits
+from veen.hub.subscriptions import Subscriber, Subscriptions
+
+_SMALL_BODY = 1 << 16
+_BATCH_BODY = 1 << 26
+Handler = Callable[[Request, Respond], None]
+
+
+class Tooling:
+    """Everything under /tooling, and the probes."""
+
+    def __init__(
+        self,
+        config: HubConfig,
+        rules: Rules,
+        later: Later,
+        reads: Reads,
+        submits: Submits,
+        committer: Committer,
+        subscriptions: Subscriptions,
+        desk: PaperDesk,
+        status: Status,
+    ) -> None:
+        self._config = config
+        self._rules = rules
+        self._later = later
+        self._reads = reads
+        self._submits = submits
+        self._committer = committer
+        self._subscriptions = subscriptions
+        self._desk = desk
+        self._status = status
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("GET", "status"): self._get_status,
+            ("POST", "authorize"): self._authorize,
+            ("POST", "streams"): self._register,
+            ("POST", "proof"): self._proof,
+            ("POST", "consistency"): self._consistency,
+            ("POST", "submit-batch"): self._batch,
+            ("GET", "checkpoints"): self._checkpoints,
+            ("POST", "equivocation"): self._equivocation,
+            ("POST", "witness"): self._witness,
+        }
+
+    def body_limit(self, method: str, path: str) -> int | None:
+        if path == "/tooling/submit-batch":
+            return _BATCH_BODY
+        if path.startswith("/tooling/attachments/"):
+            return self._rules.limits.max_attachment_bytes + TAG_BYTES
+        return _SMALL_BODY if (method, path.removeprefix("/tooling/")) in self._routes else None
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        name = request.path.removeprefix("/tooling/")
+        handler = self._routes.get((request.method, name))
+        try:
+            if handler:
+                handler(request, respond)
+            elif name.startswith("attachments/") and request.method in ("GET", "PUT"):
+                self._attachment(request, name.removeprefix("attachments/"), respond)
+            else:
+                raise Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
+        except Refused as refused:
+            respond(answers.refusal(refused, as_json=answers.wants_json(request)))
+
+    def probe(self, path: str) -> Response:
+        return self._status.probe(path)
+
+    def subscribe(self, head: Request) -> WebSocketHandler | Response:
+        try:
+            label, start = _place_in(head.query)
+        except Refused as refused:
+            return answers.refusal(refused)
+        return Subscriber(self._subscriptions, label, start)
+
+    def _get_status(self, request: Request, respond: Respond) -> None:
+        respond(Response(200, jsontext.encode(self._status.shown()), answers.JSON))
+
+    def _authorize(self, request: Request, respond: Respond) -> None:
+        """Log a capability of an issuer the operator trusts; a repeat gets the receipt it got before."""
+        as_json = answers.wants_json(request)
+
+        def verified() -> Response:
+            token = answers.decoded(CapToken, request.body, as_json)
+            if token.issuer_pk not in self._config.issuers:
+                raise Refused("E.FORBIDDEN", "the operator does not trust this capability's issuer")
+            try:
+                token.verify()
+            except Unverified as error:
+                raise BY_DETAIL["CAP_INVALID"].refused(str(error)) from None
+            token.rate_under(self._rules.limits)
+            self._later.loop.call_soon_threadsafe(self._log_token, token, respond, as_json)
+            return _NOT_YET
+
+        def respond_unless_later(response: Response) -> None:
+            if response is not _NOT_YET:
+                respond(response)
+
+        self._later(verified, respond_unless_later, as_json=as_json)
+
+    def _log_token(self, token: CapToken, respond: Respond, as_json: bool) -> None:
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Refused):
+                respond(answers.refusal(outcome, as_json=as_json))
+                return
+            receipt = Receipt.decode(outcome)
+            answer = AuthorizeResponse(token.auth_ref(), token.expires_at(receipt.hub_ts), receipt)
+            respond(answers.answer(answer, as_json=as_json))
+
+        self._committer.put(Wish(token, done))
+
+    def _register(self, request: Request, respond: Respond) -> None:
+        self._need_operator(request)
+        as_json = answers.wants_json(request)
+        registration = answers.checked(StreamRegistration, request.body, as_json)
+
+        def done(outcome: Outcome) -> None:
+            respond(
+                answers.refusal(outcome, as_json=as_json)
+                if isinstance(outcome, Refused)
+                else answers.submitted_json(outcome)
+                if as_json
+                else answers.submitted(outcome)
+            )
+
+        self._committer.put(Wish(registration.stream_id, done))
+
+    def _proof(self, request: Request, respond: Respond) -> None:
+        as_json = answers.wants_json(request)
+        asked = answers.checked(ProofAtRequest, request.body, as_json)
+        self._later(
+            lambda: answers.answer(
+                self._reads.proof_at(asked.label, asked.stream_seq, asked.upto_seq), as_json=as_json
+            ),
+            respond,
+            as_json=as_json,
+        )
+
+    def _consistency(self, request: Request, respond: Respond) -> None:
+        """The inclusion of the older tree's last leaf in the newer tree proves both."""
+        as_json = answers.wants_json(request)
+        asked = answers.checked(ConsistencyRequest, request.body, as_json)
+        self._later(
+            lambda: answers.answer(self._reads.proof_at(asked.label, asked.from_seq, asked.to_seq), as_json=as_json),
+            respond,
+            as_json=as_json,
+        )
+
+    def _batch(self, request: Request, respond: Respond) -> None:
+        batch.Batch(self._submits, respond).submit(batch.split(request.body))
+
+    def _checkpoints(self, request: Request, respond: Respond) -> None:
+        label, _ = _place_in(request.query)
+        as_json = b"json" in request.headers.get(b"accept", b"")
+        self._later(lambda: answers.answer(self._desk.checkpoints(label), as_json=as_json), respond, as_json=as_json)
+
+    def _equivocation(self, request: Request, respond: Respond) -> None:
+        as_json = answers.wants_json(request)
+        self._later(lambda: self._desk.keep_equivocation(request.body, as_json), respond, as_json=as_json)
+
+    def _witness(self, request: Request, respond: Respond) -> None:
+        as_json = answers.wants_json(request)
+        self._later(lambda: self._desk.add_witness(request.body, as_json), respond, as_json=as_json)
+
+    def _attachment(self, request: Request, name: str, respond: Respond) -> None:
+        coid = _hash_in(name, "coid")
+        if request.method == "PUT":
+            if self._rules.admission != "open":
+                self._need_operator(request)
+            self._later(lambda: self._desk.put_attachment(coid, request.body), respond, as_json=False)
+        else:
+            self._later(lambda: self._desk.get_attachment(coid), respond, as_json=False)
+
+    def _need_operator(self, request: Request) -> None:
+        """The operator's token, compared in constant time."""
+        expected = self._config.operator_token
+        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not given:
+            raise Refused("E.UNAUTHORIZED", "this needs the operator's token")
+        if expected is None or not compare_digest(given, expected.encode()):
+            raise Refused("E.UNAUTHORIZED", "this is not the operator's token")
+
+
+_NOT_YET = Response(200)
+
+
+def _place_in(query: str) -> tuple[bytes, int]:
+    """`label` and `from` of a query string; `from` is 1 where it is not given."""
+    try:
+        named = parse_qs(query, strict_parsing=True, max_num_fields=4)
+        start = int(named.get("from", ["1"])[0])
+        label = named["label"][0]
+    except (ValueError, KeyError):
+        raise Refused("E.BAD_REQUEST", "the query must be label=HEX, and maybe from=NUMBER") from None
+    if not 1 <= start < 1 << 64:
+        raise Refused("E.BAD_REQUEST", "from is not a stream_seq")
+    return _hash_in(label, "label"), start
+
+
+def _hash_in(text: str, name: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != 32 or text != found.hex():
+        raise Refused("E.BAD_REQUEST", f"{name} is not 64 lowercase hex digits", detail={"field": name})
+    return found

@@ -1,0 +1,108 @@
+"""The recovery artifacts beside the chunks: summaries, peak snapshots, the checkpoint index. Spec §4.8.3."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from veen.core import limits
+from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSummary(Wire):
+    """What a closed chunk holds, without its entries."""
+
+    label: bytes
+    start_seq: int
+    end_seq: int
+    mmr_root_end: bytes
+    entry_count: int
+    total_bytes: int
+    entry_hashes_root: bytes
+
+    LAYOUT: ClassVar = Map(
+        "chunk summary",
+        {
+            1: Version(),
+            2: Bstr("label"),
+            3: Uint("start_seq", least=1),
+            4: Uint("end_seq", least=1),
+            5: Bstr("mmr_root_end"),
+            6: Uint("entry_count", least=1),
+            7: Uint("total_bytes", least=1),
+            8: Bstr("entry_hashes_root"),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        return None if self.end_seq - self.start_seq + 1 == self.entry_count else "its range is not entry_count long"
+
+
+@dataclass(frozen=True, slots=True)
+class PeakSnapshot(Wire):
+    """The peaks of a label's tree at a chunk's end: where verification of the next chunk starts."""
+
+    label: bytes
+    upto_seq: int
+    peaks: tuple[bytes, ...]
+
+    LAYOUT: ClassVar = Map(
+        "peak snapshot",
+        {
+            1: Version(),
+            2: Bstr("label"),
+            3: Uint("upto_seq", least=1),
+            4: ListOf("peaks", Bstr("peak"), least=1, most=limits.MAX_PEAKS),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        return None if len(self.peaks) == self.upto_seq.bit_count() else "its peaks are not those of upto_seq leaves"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCheckpoint(Wire):
+    """One checkpoint and the artifacts from which its root can be recomputed."""
+
+    upto_seq: int
+    mmr_root: bytes
+    chunk_start: int
+    chunk_end: int
+    peaks_ref: int  # the upto_seq of the peak snapshot
+
+    LAYOUT: ClassVar = Map(
+        "indexed checkpoint",
+        {
+            1: Uint("upto_seq", least=1),
+            2: Bstr("mmr_root"),
+            3: Uint("chunk_start", least=1),
+            4: Uint("chunk_end", least=1),
+            5: Uint("peaks_ref", least=1),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointIndex(Wire):
+    """All regular checkpoints of a label, ascending."""
+
+    label: bytes
+    checkpoints: tuple[IndexedCheckpoint, ...]
+
+    LAYOUT: ClassVar = Map(
+        "checkpoint index",
+        {
+            1: Version(),
+            2: Bstr("label"),
+            3: ListOf(
+                "checkpoints",
+                Nested("indexed checkpoint", IndexedCheckpoint),
+                least=1,
+                most=limits.MAX_CHUNKS_PER_LABEL,
+            ),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        seqs = [checkpoint.upto_seq for checkpoint in self.checkpoints]
+        return None if all(a < b for a, b in pairwise(seqs)) else "its checkpoints do not ascend"

@@ -1,0 +1,139 @@
+"""Chunk files: appending to the open one, closing it when it is full. Spec §4.8.2, §4.8.3.
+
+The order of writes when a chunk closes, and what a crash after each leaves:
+
+    1. entries to the open file, synced         nothing new is visible
+    2. summary, peak snapshot, checkpoint       they speak of a chunk that is still named open
+    3. checkpoint index                         the same
+    4. open file renamed, folder synced         the chunk is closed
+    5. index row (the caller's transaction)     the label's head starts a new chunk
+
+Whatever was not reached is done again from the journal with the same bytes, because rolling follows the limits only.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from veen.core import Checkpoint, Limits, Malformed, Mmr, mmr
+from veen.storage.artifacts import CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
+from veen.storage.durable import Disk
+from veen.storage.folders import ChunkName, Folders
+from veen.storage.head import Head
+
+# What signs the checkpoint at a chunk's end: (label, upto_seq, mmr_root, hub_ts of the last entry).
+CheckpointSigner = Callable[[bytes, int, bytes, int], Checkpoint]
+
+
+def must_roll_before(head: Head, frame_bytes: int, limits: Limits) -> bool:
+    """Whether the open chunk has no room for one more entry of that size."""
+    return head.chunk_bytes > 0 and head.chunk_bytes + frame_bytes > limits.max_chunk_bytes
+
+
+def must_roll_after(head: Head, limits: Limits) -> bool:
+    return head.chunk_entries >= limits.max_checkpoint_interval
+
+
+class LogFiles(Protocol):
+    """The files behind an index: those of a hub, or what stands in for them while they are read again."""
+
+    def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
+        """Add entries to an open chunk of which the first `at` bytes count."""
+
+    def close(self, label: bytes, head: Head) -> None:
+        """Close the open chunk, which ends at the head and is synced."""
+
+    def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
+        """Add to the label's tree nodes, of which the first `at` bytes count."""
+
+    def settle(self, *, everything: bool) -> None:
+        """Make the names of new files durable, and where `everything`, what was written without sync."""
+
+
+class ChunkWriter:
+    """The chunk and node files of one data directory. One writer."""
+
+    def __init__(self, disk: Disk, folders: Folders, sign: CheckpointSigner) -> None:
+        self._disk = disk
+        self._folders = folders
+        self._sign = sign
+        self._new_names = False
+
+    def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
+        path = self._folders.open_chunk(label, start_seq)
+        if at and not path.exists():
+            self._reopen(label, start_seq, path)
+        append_at(self._disk, path, at, frames, sync=sync)
+        self._new_names |= not at
+
+    def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
+        append_at(self._disk, self._folders.node_file(label), at, nodes, sync=sync)
+        self._new_names |= not at
+
+    def settle(self, *, everything: bool) -> None:
+        if everything:
+            self._disk.sync_filesystem(self._folders.log)
+        elif self._new_names:
+            self._disk.sync_folder(self._folders.log)
+            self._disk.sync_folder(self._folders.nodes)
+        self._new_names = False
+
+    def close(self, label: bytes, head: Head) -> None:
+        start, end = head.chunk_start, head.size
+        root = mmr.root_of(head.peaks)
+        hashes = Mmr(head.chunk_entries, head.hash_peaks)
+        summary = ChunkSummary(label, start, end, root, head.chunk_entries, head.chunk_bytes, hashes.root())
+        self._disk.write_file(self._folders.summary(label, start, end), summary.encode())
+        self._disk.write_file(self._folders.peaks(label, end), PeakSnapshot(label, end, tuple(head.peaks)).encode())
+        self._write_checkpoint(self._folders.checkpoint(label, end), self._sign(label, end, root, head.hub_ts))
+        self._add_to_index(label, IndexedCheckpoint(end, root, start, end, end))
+        closed = self._folders.log / ChunkName(label, start, end).file_name()
+        opened = self._folders.open_chunk(label, start)
+        if opened.exists() or not closed.exists():  # after a crash it may have its new name already
+            self._disk.replace(opened, closed)
+        self._disk.sync_folder(self._folders.log)
+
+    def _write_checkpoint(self, path: Path, made: Checkpoint) -> None:
+        """Unless it is there: closing a chunk again after a crash must not take its witnesses from it."""
+        if path.exists() and _digest(path) == made.signing_digest():
+            return
+        self._disk.write_file(path, made.encode())
+
+    def _add_to_index(self, label: bytes, added: IndexedCheckpoint) -> None:
+        path = self._folders.checkpoint_index(label)
+        known = CheckpointIndex.decode(path.read_bytes()).checkpoints if path.exists() else ()
+        kept = tuple(row for row in known if row.upto_seq < added.upto_seq)
+        self._disk.write_file(path, CheckpointIndex(label, (*kept, added)).encode())
+
+    def _reopen(self, label: bytes, start_seq: int, path: Path) -> None:
+        """A chunk that was renamed before the index heard of it gets its open name back."""
+        prefix = path.name.removesuffix("open.log")
+        closed = list(self._folders.log.glob(f"{prefix}*.log"))
+        if not closed:
+            raise Malformed("log", f"{path.name} is missing, and the index knows it")
+        self._disk.replace(closed[0], path)
+
+
+def _digest(path: Path) -> bytes | None:
+    """What the checkpoint in the file signs; None where it is not one."""
+    try:
+        return Checkpoint.decode(path.read_bytes()).signing_digest()
+    except Malformed:
+        return None
+
+
+def append_at(disk: Disk, path: Path, at: int, data: bytes, *, sync: bool) -> None:
+    """Add to a file of which the first `at` bytes count. More is what a crash left; less is damage."""
+    fd = disk.open_append(path)
+    try:
+        size = os.fstat(fd).st_size
+        if size < at:
+            raise Malformed("log", f"{path.name} has {size} bytes, and the index knows {at}")
+        if size > at:
+            disk.truncate(fd, at)
+        disk.write(fd, data)
+        if sync:
+            disk.sync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,96 @@
+"""The one place that makes bytes durable. Everything the storage writes goes through a `Disk`.
+
+What a power cut leaves behind, by operation:
+
+    write, truncate   any part of it, or nothing, until the file is synced
+    sync              all writes before it
+    replace           the old file or the new one, never a mixture; which of the two, until the folder is synced
+    unlink            the file or none, until the folder is synced
+
+Tests put a disk here that dies at every call in turn.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+PLAIN_FILE = 0o644
+
+
+class Disk:
+    """The real disk."""
+
+    def open_append(self, path: Path, mode: int = PLAIN_FILE) -> int:
+        """A descriptor whose writes go to the end of the file, made if it is not there."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+
+    def write(self, fd: int, data: bytes) -> None:
+        """All of `data`, or an `OSError` after which the file may hold any part of it."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Everything written to the file so far is on disk when this returns."""
+        os.fdatasync(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Names made, replaced and removed in the folder are on disk when this returns."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_filesystem(self, folder: Path) -> None:
+        """Everything written anywhere on the folder's file system: for many files at once."""
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _SYNCFS(fd) != 0:
+                error = ctypes.get_errno()
+                raise OSError(error, os.strerror(error))
+        finally:
+            os.close(fd)
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path, mode: int = PRIVATE_FOLDER) -> None:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+
+    def write_file(self, path: Path, data: bytes, mode: int = PLAIN_FILE) -> None:
+        """A whole file that is there entirely or not at all. The folder is the caller's to sync."""
+        draft = path.with_name(path.name + ".draft")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            self.write(fd, data)
+            self.sync(fd)
+        finally:
+            os.close(fd)
+        self.replace(draft, path)
+
+
+def _syncfs() -> "ctypes._NamedFuncPointer | _SyncAll":
+    try:
+        return ctypes.CDLL(None, use_errno=True).syncfs
+    except AttributeError:
+        return _SyncAll()
+
+
+class _SyncAll:
+    """Where the C library has no syncfs: everything, everywhere."""
+
+    def __call__(self, fd: int) -> int:
+        os.sync()
+        return 0
+
+
+_SYNCFS = _syncfs()

@@ -1,0 +1,67 @@
+"""What a check of a data directory found, and what it comes to."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+MAX_FINDINGS = 1000
+
+
+class Severity(StrEnum):
+    """What a fault means."""
+
+    DAMAGED = "damaged"  # the log, or what it is verified with: only another copy has the original
+    REPAIRABLE = "repairable"  # index and node files: made again from the log
+    LEFTOVER = "leftover"  # what an interrupted write left; the next start writes over it or never looks
+
+
+class Verdict(StrEnum):
+    """What it comes to."""
+
+    CLEAN = "clean"
+    REPAIRABLE = "repairable"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault and where it is."""
+
+    severity: Severity
+    artifact: str  # path within the data directory
+    what: str
+    label: bytes | None = None
+    stream_seq: int | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.stream_seq is None else f", entry {self.stream_seq}"
+        return f"{self.artifact}{place}: {self.what}"
+
+
+@dataclass(slots=True)
+class Report:
+    """All findings in the order they were made. Beyond a bound they are only counted."""
+
+    findings: list[Finding] = field(default_factory=list)
+    counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
+    entries: int = 0
+    labels: int = 0
+
+    def add(self, finding: Finding) -> None:
+        self.counts[finding.severity] += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(finding)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.counts[Severity.DAMAGED]:
+            return Verdict.DAMAGED
+        return Verdict.REPAIRABLE if self.counts[Severity.REPAIRABLE] else Verdict.CLEAN
+
+    @property
+    def first(self) -> Finding | None:
+        """The first that is more than a leftover."""
+        return next((found for found in self.findings if found.severity is not Severity.LEFTOVER), None)

@@ -1,0 +1,88 @@
+"""Log entries as they are on disk: a MSG and its RECEIPT behind one fixed header. Spec §4.8.1."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from mmap import mmap
+from typing import TypeAlias
+
+from veen.core import Malformed, Msg, Receipt, limits
+
+Data: TypeAlias = bytes | mmap
+
+ENTRY_VERSION = 1
+# entry_ver, flags, label, stream_seq, msg_len, receipt_len, entry_hash
+_HEADER = struct.Struct(">BB32sQII32s")
+HEADER_BYTES = _HEADER.size
+MAX_RECEIPT_BYTES = 192  # the largest a RECEIPT can be: two integers of nine bytes
+MAX_ENTRY_BYTES = HEADER_BYTES + limits.MAX_MSG_BYTES + MAX_RECEIPT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One framed entry: the bytes the hub committed, with where they belong."""
+
+    label: bytes
+    stream_seq: int
+    msg: bytes
+    receipt: bytes
+    entry_hash: bytes
+
+    @property
+    def size(self) -> int:
+        return HEADER_BYTES + len(self.msg) + len(self.receipt)
+
+    def open(self) -> tuple[Msg, Receipt]:
+        """The two objects, which must belong together and to this place."""
+        message, receipt = Msg.decode(self.msg), Receipt.decode(self.receipt)
+        if receipt.label != self.label or receipt.stream_seq != self.stream_seq:
+            raise Malformed("entry", "its receipt is for another place than its header")
+        receipt.check_binds(message)
+        return message, receipt
+
+
+def entry_hash(msg: bytes, receipt: bytes) -> bytes:
+    return sha256(b"veen/entry" + msg + receipt).digest()
+
+
+def write(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> tuple[bytes, bytes]:
+    """The framed entry and its entry_hash."""
+    body = msg + receipt
+    digest = sha256(b"veen/entry" + body).digest()
+    return _HEADER.pack(ENTRY_VERSION, 0, label, stream_seq, len(msg), len(receipt), digest) + body, digest
+
+
+def read(data: Data, pos: int = 0) -> tuple[Entry, int]:
+    """The entry at `pos` and where the next begins. Checks all that needs no key: version, flags, lengths, hash."""
+    if len(data) - pos < HEADER_BYTES:
+        raise Malformed("entry", f"ends within its header at byte {pos}")
+    version, flags, label, stream_seq, msg_len, receipt_len, digest = _HEADER.unpack_from(data, pos)
+    if version != ENTRY_VERSION or flags:
+        raise Malformed("entry", f"version {version}, flags {flags} at byte {pos}")
+    start = pos + HEADER_BYTES
+    end = start + msg_len + receipt_len
+    if msg_len > limits.MAX_MSG_BYTES or receipt_len > MAX_RECEIPT_BYTES or end > len(data):
+        raise Malformed(
+            "entry", f"claims {msg_len} and {receipt_len} bytes at byte {pos}, {len(data) - start} are left"
+        )
+    msg, receipt = data[start : start + msg_len], data[start + msg_len : end]
+    if entry_hash(msg, receipt) != digest:
+        raise Malformed("entry", f"its bytes are not those of its hash, at byte {pos}")
+    return Entry(label, stream_seq, msg, receipt, digest), end
+
+
+def length_at(data: Data, pos: int) -> int:
+    """How long the entry at `pos` is, from its header alone: for finding the next one."""
+    if len(data) - pos < HEADER_BYTES:
+        raise Malformed("entry", f"ends within its header at byte {pos}")
+    _, _, _, _, msg_len, receipt_len, _ = _HEADER.unpack_from(data, pos)
+    return HEADER_BYTES + int(msg_len) + int(receipt_len)
+
+
+def read_all(data: Data) -> Iterator[Entry]:
+    """Every entry of a chunk's bytes."""
+    pos = 0
+    while pos < len(data):
+        entry, pos = read(data, pos)
+        yield entry

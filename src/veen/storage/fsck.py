@@ -1,0 +1,246 @@
+"""Check a data directory, trusting nothing in it; repair what can be made again from the log.
+
+The order: papers, since everything is verified under them; the log from its files alone; the journal, which must go on
+where the log ends; then index and node files against what the log says. An index is made from the log in a scratch
+folder along the way, with the code a hub writes its own with, and the two are compared row by row.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from veen.core import Malformed, Mmr, Unavailable, VeenError
+from veen.storage import indexcheck, journal, logcheck, papercheck, rebuild, walk
+from veen.storage.directory import Papers
+from veen.storage.durable import Disk
+from veen.storage.findings import Finding, Report, Severity, Verdict
+from veen.storage.folders import Folders
+from veen.storage.frame import Entry
+from veen.storage.index import Index
+from veen.storage.indexcheck import Dump, ShadowFiles
+from veen.storage.judge import Judge
+from veen.storage.logwriter import LogWriter
+from veen.storage.reader import read_entries
+from veen.storage.rebuild import Progress, Refill, Registrar
+from veen.storage.record import Cursor
+from veen.storage.store import locked
+
+__all__ = ["Finding", "Report", "Severity", "Verdict", "check", "repair"]
+
+
+def check(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> Report:
+    """Everything that is wrong with a data directory. Raises `Unavailable` where a hub runs on it.
+
+    `progress` is told bytes of the log done and in all. Without `isolated` the index is read in this process, which a
+    damaged one can end.
+    """
+    folders = Folders(root)
+    with _undisturbed(folders.lock):
+        return _check(folders, progress, isolated=isolated)
+
+
+def repair(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> Report:
+    """Make index and node files again where they are wrong, and nothing else. Returns how it stands afterwards.
+
+    Raises `Unavailable` where a hub runs on the directory, `Malformed` where the log itself is damaged.
+    """
+    folders = Folders(root)
+    lock = locked(folders.lock)
+    try:
+        report = _check(folders, None, isolated=isolated)
+        if report.verdict is Verdict.DAMAGED:
+            raise Malformed("data directory", f"{report.first}; only index and node files can be made again")
+        if report.verdict is Verdict.REPAIRABLE:
+            rebuild.rebuild_index(Disk(), folders, progress).close()
+            report = _check(folders, None, isolated=isolated)
+        return report
+    finally:
+        os.close(lock)
+
+
+def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Report:
+    report = Report()
+    papers = papercheck.check_papers(folders, report)
+    papercheck.check_named_by_hash(folders, report)
+    if papers is None:
+        report.add(Finding(Severity.DAMAGED, "log", "it was not checked: the papers it is verified under are damaged"))
+        return report
+    for folder in (folders.log, folders.journal):
+        if not folder.is_dir():
+            report.add(Finding(Severity.DAMAGED, folder.name, "it is missing"))
+            return report
+    with tempfile.TemporaryDirectory(prefix="veen-fsck-") as scratch:
+        truth = Index(Path(scratch) / "index", durable=False)
+        try:
+            _Check(folders, papers, report, truth).run(Path(scratch), progress, isolated=isolated)
+        finally:
+            truth.close()
+    return report
+
+
+@dataclass(slots=True)
+class _Check:
+    """One check of what a directory holds under its papers."""
+
+    folders: Folders
+    papers: Papers
+    report: Report
+    truth: Index
+    sizes: dict[bytes, int] = field(default_factory=dict)
+    broken: set[bytes] = field(default_factory=set)  # labels that could not be read to their end
+    judges: dict[bytes, Judge] = field(default_factory=dict)
+
+    def run(self, scratch: Path, progress: Progress | None, *, isolated: bool) -> None:
+        dump = self._read_index(scratch, isolated=isolated)
+        try:
+            applied, journal_from = rebuild.journal_start(self.folders, dump.applied if dump else None)
+        except Malformed as error:
+            self._damaged("journal", str(error))
+            applied, journal_from = dump.applied if dump else 0, {}
+        self._check_log(applied, journal_from, progress)
+        self._check_journal(dump)
+        indexcheck.check_node_names(self.folders, self.sizes, set(journal_from), self.report)
+        if dump:
+            self._check_heads(dump)
+            if self.report.verdict is not Verdict.DAMAGED:
+                indexcheck.compare_rows(dump, self.truth, self.folders, self.report)
+
+    def _read_index(self, scratch: Path, *, isolated: bool) -> Dump | None:
+        used = any(self.folders.log.iterdir()) or any(self.folders.journal.iterdir())
+        if not used and not (self.folders.index / "data.mdb").exists():
+            return None  # no hub has run here yet
+        return indexcheck.read_index(self.folders, scratch, self.report, isolated=isolated)
+
+    def _check_log(self, applied: int, journal_from: dict[bytes, int], progress: Progress | None) -> None:
+        files = walk.chunk_files(self.folders)
+        names = logcheck.artifacts_by_label(self.folders, self.report)
+        tell = _teller(logcheck.bytes_to_read(files), progress)
+        shadow = ShadowFiles(self.folders, self.report)
+        refill = Refill(LogWriter(shadow, self.truth, self.papers.limits), Registrar(self.papers), applied)
+        ordered = walk.control_first(self.papers, files)
+        for label in [*ordered, *(names.keys() - files.keys())]:
+            upto = journal_from[label] - 1 if label in journal_from else None
+            scratch = (refill, shadow, self.truth)
+            one = logcheck.LabelCheck(self.folders, self.papers, self.report, label, upto, scratch, tell)
+            one.run(files.get(label, []), names[label])
+            self.report.labels += 1
+            self.sizes[label] = one.size
+            if not one.whole:
+                self.broken.add(label)
+
+    def _check_journal(self, dump: Dump | None) -> None:
+        """Every group is sound, is what the log has, and goes on where the log ends."""
+        segments = journal.segments(self.folders.journal)
+        if dump and segments and segments[0][0] > dump.applied + 1:
+            what = f"it knows group {dump.applied}, and the journal begins with {segments[0][0]}"
+            self.report.add(Finding(Severity.REPAIRABLE, "index/data.mdb", what))
+        try:
+            for found in journal.read(self.folders.journal, segments[0][0] - 1 if segments else 0):
+                if isinstance(found, journal.Torn):
+                    self._torn(found)
+                    continue
+                group, entries = found
+                for entry in entries:
+                    self._journal_entry(group, entry, dump)
+        except Malformed as error:
+            if not any(finding.artifact == "journal" for finding in self.report.findings):
+                self._damaged("journal", str(error))
+
+    def _torn(self, torn: journal.Torn) -> None:
+        artifact = str(torn.path.relative_to(self.folders.root))
+        if torn.cut_short:
+            what = f"group {torn.group} was never finished, and never acknowledged"
+            self.report.add(Finding(Severity.LEFTOVER, artifact, what))
+        else:
+            self._damaged(artifact, f"the bytes of group {torn.group}, its last, are not those written")
+
+    def _journal_entry(self, group: int, entry: Entry, dump: Dump | None) -> None:
+        label, seq = entry.label, entry.stream_seq
+        size = self.sizes.get(label, 0)
+        artifact = f"journal, group {group}"
+        if label in self.broken:
+            return
+        if seq > size + 1:
+            self._damaged(artifact, f"it follows entry {size} of its label", label, seq)
+        elif seq == size + 1:
+            if dump and group <= dump.applied:
+                self._damaged(artifact, "the index says the log has it, and the log does not", label, seq)
+            for fault in self._judge_of(label).judge(entry, b"")[1]:
+                self._damaged(artifact, fault, label, seq)
+            self.sizes[label] = seq
+        elif label not in self.judges:
+            logged = self._logged(label, seq)
+            if logged is None or logged.entry_hash != entry.entry_hash:
+                self._damaged(artifact, "the log does not have it there", label, seq)
+        else:
+            self._damaged(artifact, "it stands in the journal twice", label, seq)
+
+    def _logged(self, label: bytes, seq: int) -> Entry | None:
+        """What the log has there; None also where its chunks are not cut as the limits say, which is known by now."""
+        try:
+            return next(read_entries(self.folders, self.truth, label, seq, seq), None)
+        except VeenError:
+            return None
+
+    def _judge_of(self, label: bytes) -> Judge:
+        """The judge of a label's entries that only the journal has."""
+        judge = self.judges.get(label)
+        if judge is None:
+            with self.truth.read() as rows:
+                head = rows.head(label)
+
+            def known(client_id: bytes) -> Cursor | None:
+                with self.truth.read() as rows:
+                    return rows.client_cursor(label, client_id)
+
+            tree, hub_ts = (Mmr(head.size, head.peaks), head.hub_ts) if head else (Mmr(), 0)
+            judge = self.judges[label] = Judge(self.papers, label, tree, hub_ts, known)
+        return judge
+
+    def _check_heads(self, dump: Dump) -> None:
+        """What the index has seen must be somewhere: if not, it is lost, whatever else is sound."""
+        for label, head in dump.heads.items():
+            size = self.sizes.get(label, 0)
+            if head.size > size and label not in self.broken:
+                what = f"the index has seen {head.size} entries, and log and journal end with {size}"
+                self._damaged(f"log/chunk-{label.hex()}-*", what, label, size + 1)
+
+    def _damaged(self, artifact: str, what: str, label: bytes | None = None, seq: int | None = None) -> None:
+        self.report.add(Finding(Severity.DAMAGED, artifact, what, label, seq))
+
+
+def _teller(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Adds up what was read and tells how far that is."""
+    done = 0
+
+    def tell(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress:
+            progress(done, total)
+
+    return tell
+
+
+@contextmanager
+def _undisturbed(lock: Path) -> Iterator[None]:
+    """While no hub runs on the directory. Works where nothing can be written."""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    except OSError as error:
+        raise Unavailable(f"the data directory cannot be read: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            raise Unavailable("a hub is running on this data directory: stop it, or check a copy") from None
+        yield
+    finally:
+        os.close(fd)

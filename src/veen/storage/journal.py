@@ -1,0 +1,262 @@
+"""The write-ahead journal: the one file that is synced before a reply. Spec §3.4.1.
+
+A group is what one sync covers: any number of entries of any labels. A segment is a header, then groups:
+
+    segment   magic (4) | salt (8) | crc32 (u32be)
+    group     magic (4) | group (u64be) | count (u32be) | length (u32be) | crc32 of the entries (u32be)
+              | crc32 of the header, seeded with the salt (u32be) | entries
+
+Groups are numbered without gaps over all segments, and one group at a time is on its way to the disk. So after a
+crash only the very last group can be torn, and it was not acknowledged: it is cut off. A fault before the last group
+is damage, and is never cut off silently. Entries hold bytes that clients chose: the salt, which never leaves the disk,
+keeps them from planting what looks like a group and so making a torn one look like damage.
+
+A segment is named for its first group. Segments are removed when everything in them is in the log and its index.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from veen.core import Malformed, Unavailable
+from veen.storage import frame
+from veen.storage.durable import Disk
+from veen.storage.frame import Entry
+
+_SEGMENT_MAGIC = b"VJS1"
+_SEGMENT = struct.Struct(">4s8sI")
+_SALT_BYTES = 8
+_MAGIC = b"VJG1"
+_HEADER = struct.Struct(">4sQIIII")
+_CRC_BYTES = 4
+SEGMENT_BYTES = 1 << 23
+
+
+class JournalBroken(Exception):
+    """A sync failed, or a write could not be undone: what is on disk is unknown, so this process must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """The end of the last segment from where it makes no sense: a group that a crash interrupted."""
+
+    path: Path
+    group: int
+    at: int
+    cut_short: bool  # the file ends before the group does, as after a crash; otherwise its bytes are wrong
+
+
+class Journal:
+    """The segments of one data directory. One writer."""
+
+    def __init__(self, disk: Disk, folder: Path, next_group: int) -> None:
+        """Continue after the last sound group, which `recover` has found."""
+        self._disk = disk
+        self._folder = folder
+        self._next_group = next_group
+        self._segments = segments(folder)
+        self._bytes = {path: path.stat().st_size for _, path in self._segments}
+        self._fd = -1
+        self._size = 0
+        self._seed = 0
+
+    @property
+    def next_group(self) -> int:
+        return self._next_group
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self._bytes.values())
+
+    def append(self, entries: bytes, count: int) -> int:
+        """Make one group durable and return its number. `Unavailable` where there is no room, with nothing changed."""
+        if self._fd < 0 or self._size >= SEGMENT_BYTES:
+            self._start_segment()
+        group = self._next_group
+        try:
+            self._disk.write(self._fd, _header(group, count, entries, self._seed) + entries)
+        except OSError as error:
+            self._undo(error)
+            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
+        try:
+            self._disk.sync(self._fd)
+        except OSError as error:
+            # The kernel may have dropped the pages it could not write: nothing about this file can be trusted now.
+            raise JournalBroken(f"the journal cannot be synced: {error.strerror}") from error
+        self._size += _HEADER.size + len(entries)
+        self._bytes[self._segments[-1][1]] = self._size
+        self._next_group += 1
+        return group
+
+    def trim(self, applied: int) -> None:
+        """Remove the segments that hold no group after `applied`. A crash in between leaves some, which is harmless."""
+        while len(self._segments) > 1 and self._segments[1][0] <= applied + 1:
+            if not self._remove_first():
+                return
+
+    def clear(self, applied: int) -> None:
+        """Remove every segment, if all they hold is in the log: when a hub ends, its log is all there is."""
+        self.close()
+        while self._segments and self._next_group == applied + 1:
+            if not self._remove_first():
+                return
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _remove_first(self) -> bool:
+        _, path = self._segments[0]
+        try:
+            self._disk.unlink(path)
+        except OSError:
+            return False  # it only takes room; the next time may do better
+        del self._segments[0], self._bytes[path]
+        return True
+
+    def _start_segment(self) -> None:
+        """A new file with its header, synced before any group relies on it."""
+        path = self._folder / f"{self._next_group:020d}.wal"
+        if path.exists() and path.stat().st_size > _SEGMENT.size:
+            raise Malformed("journal", f"{path.name} holds groups that were not read")
+        salt = os.urandom(_SALT_BYTES)
+        fd = -1
+        try:
+            fd = self._disk.open_append(path)
+            self._disk.truncate(fd, 0)  # what an earlier attempt left
+            self._disk.write(fd, _segment_header(salt))
+            self._disk.sync(fd)
+            self._disk.sync_folder(self._folder)
+        except OSError as error:
+            # No group is in it yet, and the next attempt writes all of it anew.
+            if fd >= 0:
+                os.close(fd)
+            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
+        self.close()
+        self._fd, self._size, self._seed = fd, _SEGMENT.size, crc32(salt)
+        if not self._segments or self._segments[-1][1] != path:
+            self._segments.append((self._next_group, path))
+        self._bytes[path] = self._size
+
+    def _undo(self, error: OSError) -> None:
+        """Cut a half-written group off again, so that the next one starts where this one did."""
+        try:
+            self._disk.truncate(self._fd, self._size)
+        except OSError:
+            raise JournalBroken(f"a failed write to the journal cannot be undone: {error.strerror}") from error
+
+
+def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[Entry]]]:
+    """Every sound group after `after`, in order; a torn last group is cut off, other damage is `Malformed`."""
+    for found in read(folder, after):
+        if not isinstance(found, Torn):
+            yield found
+            continue
+        try:
+            _cut(disk, found)
+        except OSError as error:
+            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
+
+
+def read(folder: Path, after: int) -> Iterator[tuple[int, list[Entry]] | Torn]:
+    """Every sound group after `after`, in order, and a torn end if there is one. Raises `Malformed` where it is not
+    sound before its last group."""
+    expected: int | None = None
+    found = segments(folder)
+    for position, (first, path) in enumerate(found):
+        # Segments go oldest first, but a power cut may bring any of them back: only what the log lacks must be whole.
+        if expected is not None and first != expected and not expected < first <= after + 1:
+            raise Malformed("journal", f"{path.name} does not continue the segment before it")
+        data = path.read_bytes()
+        group, pos = first, _SEGMENT.size
+        seed = _seed_of(path, data)
+        while pos < len(data):
+            entries, end = _read_group(data, pos, group, seed)
+            if entries is None:
+                yield _torn(path, data, pos, group, seed, last=position == len(found) - 1)
+                break
+            if group > after:
+                yield group, entries
+            group, pos = group + 1, end
+        expected = group
+
+
+def segments(folder: Path) -> list[tuple[int, Path]]:
+    """Every segment with its first group, in order."""
+    return sorted((int(path.stem), path) for path in folder.glob("*.wal") if path.stem.isdigit())
+
+
+def _cut(disk: Disk, torn: Torn) -> None:
+    fd = disk.open_append(torn.path)
+    try:
+        disk.truncate(fd, torn.at)
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _torn(path: Path, data: bytes, pos: int, group: int, seed: int, *, last: bool) -> Torn:
+    """The torn end of the last segment, unless a group stands behind it."""
+    if not last or any(_numbers_at(data, at, seed, group) for at in _magics(data, pos + 1)):
+        raise Malformed("journal", f"{path.name} is damaged at byte {pos}, before its last group")
+    if len(data) - pos < _HEADER.size:
+        return Torn(path, group, pos, cut_short=True)
+    numbers = _numbers_at(data, pos, seed, group - 1)
+    short = numbers is not None and pos + _HEADER.size + numbers[2] > len(data)
+    return Torn(path, group, pos, cut_short=short)
+
+
+def _read_group(data: bytes, pos: int, group: int, seed: int) -> tuple[list[Entry] | None, int]:
+    """The group at `pos` and where the next begins; None where it is not whole."""
+    numbers = _numbers_at(data, pos, seed, group - 1)
+    if numbers is None or numbers[0] != group:
+        return None, pos
+    _, count, length, check = numbers
+    start = pos + _HEADER.size
+    body = data[start : start + length]
+    if len(body) != length or crc32(body) != check:
+        return None, pos
+    entries = list(frame.read_all(body))
+    if len(entries) != count:
+        raise Malformed("journal", f"group {group} has {len(entries)} entries, not {count}")
+    return entries, start + length
+
+
+def _numbers_at(data: bytes, pos: int, seed: int, after: int) -> tuple[int, int, int, int] | None:
+    """`(group, count, length, crc32)` of the header at `pos`, if there is one of a group above `after`."""
+    if len(data) - pos < _HEADER.size:
+        return None
+    magic, group, count, length, check, header_check = _HEADER.unpack_from(data, pos)
+    if magic != _MAGIC or crc32(data[pos : pos + _HEADER.size - _CRC_BYTES], seed) != header_check or group <= after:
+        return None
+    return group, count, length, check
+
+
+def _magics(data: bytes, pos: int) -> Iterator[int]:
+    while (pos := data.find(_MAGIC, pos)) >= 0:
+        yield pos
+        pos += 1
+
+
+def _header(group: int, count: int, entries: bytes, seed: int) -> bytes:
+    """The crc32s are enough to tell a torn group: each entry carries a hash of its own."""
+    header = _HEADER.pack(_MAGIC, group, count, len(entries), crc32(entries), 0)[:-_CRC_BYTES]
+    return header + crc32(header, seed).to_bytes(_CRC_BYTES, "big")
+
+
+def _segment_header(salt: bytes) -> bytes:
+    return _SEGMENT.pack(_SEGMENT_MAGIC, salt, crc32(salt))
+
+
+def _seed_of(path: Path, data: bytes) -> int:
+    """What the segment's checks start from. It was synced before any group, so behind a torn header there is none."""
+    if len(data) > _SEGMENT.size:
+        magic, salt, check = _SEGMENT.unpack_from(data)
+        if magic != _SEGMENT_MAGIC or check != crc32(salt):
+            raise Malformed("journal", f"{path.name} is damaged in its header")
+        return crc32(salt)
+    return 0

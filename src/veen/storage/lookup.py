@@ -1,0 +1,110 @@
+"""Look-ups over everything a running hub has: the log, and the entries the log has yet to catch up with.
+
+Safe on any thread: the tails are taken first, so whatever is not in them is in the log by then.
+"""
+
+from collections.abc import Iterator
+
+from veen.core import MmrProof, Unavailable, mmr, proof
+from veen.storage import frame
+from veen.storage.frame import Entry
+from veen.storage.nodes import NodeFile
+from veen.storage.reader import read_entries
+from veen.storage.record import Record
+from veen.storage.store import Store, Tail
+
+
+class Lookup:
+    """Reads of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def size(self, label: bytes) -> int:
+        """The last stream_seq of a label; 0 where it has none."""
+        for tail in self._store.tails():
+            records = tail.labels.get(label)
+            if records:
+                return records[-1].stream_seq
+        with self._store.index.read() as rows:
+            head = rows.head(label)
+        return head.size if head else 0
+
+    def entries(self, label: bytes, from_seq: int, to_seq: int) -> Iterator[Entry]:
+        """The entries of a range, in order, as far as there are any."""
+        tails = [tail for tail in reversed(self._store.tails()) if label in tail.labels]
+        first_pending = tails[0].labels[label][0].stream_seq if tails else to_seq + 1
+        if from_seq < first_pending:
+            yield from read_entries(
+                self._store.folders, self._store.index, label, from_seq, min(to_seq, first_pending - 1)
+            )
+        for tail in tails:
+            records = tail.labels[label]
+            start = max(from_seq - records[0].stream_seq, 0)
+            stop = max(to_seq - records[0].stream_seq + 1, 0)
+            for record in records[start:stop]:
+                yield _entry(record)
+
+    def entry(self, label: bytes, stream_seq: int) -> Entry | None:
+        return next(self.entries(label, stream_seq, stream_seq), None)
+
+    def prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
+        """The proof that an entry is in the first `size`."""
+        with _Nodes(self._store, label) as nodes:
+            return proof.prove(nodes.read, stream_seq, size)
+
+    def root(self, label: bytes, size: int) -> bytes:
+        """The root the label's tree had at that size."""
+        with _Nodes(self._store, label) as nodes:
+            return mmr.root_of(mmr.peaks_at(nodes.read, size))
+
+
+class _Nodes:
+    """A label's nodes, wherever they are."""
+
+    def __init__(self, store: Store, label: bytes) -> None:
+        self._tails = [tail for tail in store.tails() if label in tail.labels]
+        self._label = label
+        try:
+            self._file: NodeFile | None = NodeFile(store.folders.node_file(label))
+        except FileNotFoundError:
+            self._file = None
+
+    def __enter__(self) -> "_Nodes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.__exit__()
+
+    def read(self, position: int) -> bytes:
+        for tail in self._tails:
+            found = _node_in(tail, self._label, position)
+            if found:
+                return found
+        if self._file is None:
+            raise Unavailable(f"the tree of {self._label.hex()[:16]}… is not here")
+        return self._file.read(position)
+
+
+def _node_in(tail: Tail, label: bytes, position: int) -> bytes | None:
+    """The node at a position, if one of the tail's entries made it."""
+    records = tail.labels[label]
+    first = records[0].stream_seq - 1
+    if position < mmr.node_count(first):
+        return None
+    low, high = 0, len(records) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if mmr.node_count(first + middle) <= position:
+            low = middle
+        else:
+            high = middle - 1
+    at = position - mmr.node_count(first + low)
+    made = records[low].made
+    return made[at] if at < len(made) else None
+
+
+def _entry(record: Record) -> Entry:
+    entry, _ = frame.read(record.frame)
+    return entry

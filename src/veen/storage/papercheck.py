@@ -1,0 +1,103 @@
+"""The papers of a data directory checked one by one, and what it keeps under the hash of its content."""
+
+import re
+from collections.abc import Callable
+from hashlib import file_digest
+from pathlib import Path
+from typing import TypeVar
+
+from veen.core import HubIdentity, IdentitySignature, Limits, Profile, Unavailable, Unverified, VeenError, jsonform
+from veen.core.cbor import Wire
+from veen.storage import rotation
+from veen.storage.directory import Papers
+from veen.storage.findings import Finding, Report, Severity
+from veen.storage.folders import Folders
+
+W = TypeVar("W", bound=Wire)
+DRAFT_SUFFIX = ".draft"
+_HEX_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+def check_papers(folders: Folders, report: Report) -> Papers | None:
+    """All that can be said of identity, keys, limits and profile; None where the log cannot be judged without them."""
+    identity = _read(folders.identity, HubIdentity, report)
+    signature = _read(folders.identity_sig, IdentitySignature, report)
+    if folders.rotation.exists() and identity is not None:
+        before = identity
+        rotated = _try(report, folders.rotation, lambda: _check_rotation(folders, before))
+        report.add(Finding(Severity.LEFTOVER, folders.rotation.name, "a new key was on its way when the hub ended"))
+        identity, signature = rotated or (identity, signature)
+    elif identity is not None:
+        _check_identity(folders, identity, signature, report)
+    limits = _read(folders.limits, Limits, report)
+    profile = _read(folders.profile, Profile, report)
+    for path in folders.root.glob(f"*{DRAFT_SUFFIX}"):
+        report.add(Finding(Severity.LEFTOVER, path.name, "it was never finished"))
+    if identity is None or signature is None or limits is None or profile is None:
+        return None
+    return Papers(identity, signature, limits, profile)
+
+
+def _check_identity(
+    folders: Folders, identity: HubIdentity, signature: IdentitySignature | None, report: Report
+) -> None:
+    _try(report, folders.identity, identity.verify_chain)
+    if signature is not None:
+        _try(report, folders.identity_sig, lambda: signature.verify(identity))
+    _try(report, folders.key_map, lambda: _check_key_map(folders, identity))
+
+
+def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity, IdentitySignature]:
+    """The identity that an interrupted rotation brings, which the next start puts in place of the one before."""
+    record, signature = rotation.read(folders)
+    if before != record:
+        record.check_follows(before)
+    return record, signature
+
+
+def check_named_by_hash(folders: Folders, report: Report) -> None:
+    """Attachments and evidence: their names say what is in them."""
+    for path in sorted(folders.attachments.glob("*/*")):
+        artifact = str(path.relative_to(folders.root))
+        if path.name.endswith(DRAFT_SUFFIX):
+            report.add(Finding(Severity.LEFTOVER, artifact, "it was never finished"))
+        elif not _HEX_NAME.fullmatch(path.name) or path.parent.name != path.name[:2]:
+            report.add(Finding(Severity.DAMAGED, artifact, "its name is not that of an attachment"))
+        elif _hash_of(path) != path.name:
+            report.add(Finding(Severity.DAMAGED, artifact, "its bytes are not those its name says"))
+    for path in sorted(folders.evidence.glob("equivocation-*.cbor")):
+        if f"equivocation-{_hash_of(path)}.cbor" != path.name:
+            artifact = str(path.relative_to(folders.root))
+            report.add(Finding(Severity.DAMAGED, artifact, "its bytes are not those its name says"))
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _read(path: Path, cls: type[W], report: Report) -> W | None:
+    return _try(report, path, lambda: jsonform.decode_canonical(cls, _bytes(path)))
+
+
+def _check_key_map(folders: Folders, identity: HubIdentity) -> None:
+    if _bytes(folders.key_map) != identity.key_map():
+        raise Unverified("key map", "it is not that of hub-identity.json")
+
+
+R = TypeVar("R")
+
+
+def _try(report: Report, path: Path, check: Callable[[], R]) -> R | None:
+    try:
+        return check()
+    except VeenError as error:
+        report.add(Finding(Severity.DAMAGED, path.name, str(error)))
+        return None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Unavailable(f"it cannot be read: {error.strerror}") from None

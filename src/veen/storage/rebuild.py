@@ -1,0 +1,221 @@
+"""The index and the node files made again from the log. Nothing in the log is touched.
+
+They are made up to where the journal begins; the journal is then replayed as after any crash. That is enough, because
+a group leaves the journal only after log and index have it, and it is simple, because whatever an interrupted write
+left in the log behind that point is written again with the same bytes.
+"""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+
+from veen.core import Bucket, Malformed, Mmr, Msg, Rate, Receipt, Refused, control, naming
+from veen.storage import journal, walk
+from veen.storage.chunks import append_at
+from veen.storage.directory import Papers, read_papers
+from veen.storage.durable import PRIVATE_FOLDER, Disk
+from veen.storage.folders import Folders
+from veen.storage.frame import Entry
+from veen.storage.head import Head
+from veen.storage.index import FORMAT, Index
+from veen.storage.logwriter import LogWriter
+from veen.storage.record import Batch, Record
+from veen.storage.walk import ChunkFile
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+BATCH_ENTRIES = 4096
+BATCH_BYTES = 1 << 24
+DRAFT = "index.draft"
+
+
+def open_index(disk: Disk, folders: Folders) -> Index:
+    """The index of a data directory whose lock is held, made again where there is none that can be used."""
+    return _usable(folders) or rebuild_index(disk, folders)
+
+
+def rebuild_index(disk: Disk, folders: Folders, progress: Progress | None = None) -> Index:
+    """Make index and node files again. Raises where the log is damaged, with the old ones as they were.
+
+    Order: the new ones in a folder of their own, synced; the old ones away; the new ones in their place. Without an
+    index the next start comes back here, so no crash in between matters.
+    """
+    papers = read_papers(folders)
+    draft = Folders(folders.root, DRAFT)
+    if draft.index.exists():
+        shutil.rmtree(draft.index)
+    disk.make_folder(draft.nodes, PRIVATE_FOLDER)
+    with_draft = Index(draft.index, durable=False)
+    try:
+        _fill(disk, draft, with_draft, papers, progress)
+        with_draft.sync()
+    finally:
+        with_draft.close()
+    disk.sync_filesystem(draft.index)
+    if folders.index.exists():
+        shutil.rmtree(folders.index)
+    disk.replace(draft.index, folders.index)
+    disk.sync_folder(folders.root)
+    return Index(folders.index)
+
+
+def journal_start(folders: Folders, after: int | None = None) -> tuple[int, dict[bytes, int]]:
+    """The group before the first that must be replayed, and the first stream_seq of every label from there on.
+
+    Without `after` that is the first group there is.
+    """
+    segments = journal.segments(folders.journal)
+    applied = after if after is not None else (segments[0][0] - 1 if segments else 0)
+    first: dict[bytes, int] = {}
+    for found in journal.read(folders.journal, applied):
+        if not isinstance(found, journal.Torn):
+            for entry in found[1]:
+                first.setdefault(entry.label, entry.stream_seq)
+    return applied, first
+
+
+def taken(entry: Entry, framed: bytes, tree: Mmr) -> tuple[Record, Msg, Receipt]:
+    """An entry of the log as its index takes it, which must be the next of its tree. Signatures are for others."""
+    message, receipt = entry.open()
+    made = tree.append(receipt.leaf_hash)
+    if tree.size != entry.stream_seq or tree.root() != receipt.mmr_root:
+        raise Malformed("log", f"entry {entry.stream_seq} of {entry.label.hex()[:16]}… does not fit its tree")
+    record = Record(
+        entry.label,
+        entry.stream_seq,
+        framed,
+        entry.entry_hash,
+        made,
+        message.client_id,
+        message.client_seq,
+        message.prev_ack,
+        receipt.hub_ts,
+    )
+    return record, message, receipt
+
+
+class Registrar:
+    """What entries of the log change beside it: capabilities, streams and rate buckets, as the sequencer has them."""
+
+    def __init__(self, papers: Papers) -> None:
+        self._hub_id = papers.identity.hub_id
+        self._routing = naming.routing_key(self._hub_id)
+        self._control_stream = naming.control_stream(self._hub_id)
+        self._profile = papers.profile
+        self._limits = papers.limits
+        self._streams: set[bytes] = {self._control_stream}
+        self._rates: dict[bytes, Rate] = {}
+        self._label = b""
+        self._buckets: dict[bytes, Bucket] = {}  # of the label that is being read
+
+    def note(self, message: Msg, receipt: Receipt, batch: Batch) -> None:
+        """Labels come one after the other, those of the control stream first."""
+        if message.label != self._label:
+            self._label = message.label
+            self._buckets.clear()
+        rate = self._rates.get(message.auth_ref) if message.auth_ref else None
+        if rate and message.auth_ref:
+            before = self._buckets.get(message.auth_ref) or Bucket.full(rate, receipt.hub_ts)
+            after = before.take(rate, receipt.hub_ts) or before
+            self._buckets[message.auth_ref] = batch.buckets[message.auth_ref, message.label] = after
+        epoch = self._profile.epoch(receipt.hub_ts)
+        if naming.label(self._routing, self._control_stream, epoch) == message.label:
+            self._note_event(control.event_of(self._hub_id, message, self._limits), receipt, batch)
+
+    def _note_event(self, event: control.Event, receipt: Receipt, batch: Batch) -> None:
+        streams: tuple[bytes, ...]
+        if isinstance(event, bytes):
+            streams = (event,)
+        else:
+            streams, auth_ref = event.allow.stream_ids, event.auth_ref()
+            batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, event.encode())
+            with suppress(Refused):  # what is above the limits admits nothing
+                self._rates[auth_ref] = event.rate_under(self._limits)
+        for stream in streams:
+            if stream not in self._streams:
+                self._streams.add(stream)
+                batch.streams[stream] = (receipt.label, receipt.stream_seq)
+
+
+class Refill:
+    """Puts entries that are in the log already into an index, some at a time."""
+
+    def __init__(self, writer: LogWriter, registrar: Registrar, applied: int) -> None:
+        self._writer = writer
+        self._registrar = registrar
+        self._applied = applied
+        self._batch = Batch()
+        self._bytes = 0
+
+    def add(self, record: Record, message: Msg, receipt: Receipt) -> None:
+        self._batch.records.append(record)
+        self._bytes += len(record.frame)
+        self._registrar.note(message, receipt, self._batch)
+        if len(self._batch.records) >= BATCH_ENTRIES or self._bytes >= BATCH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        self._writer.apply(self._batch, self._applied)
+        self._batch = Batch()
+        self._bytes = 0
+
+
+class _ReadAgain:
+    """The files behind a new index: chunks that are there already, and node files to write."""
+
+    def __init__(self, disk: Disk, folders: Folders, files: dict[bytes, list[ChunkFile]]) -> None:
+        self._disk = disk
+        self._folders = folders
+        self._files = files
+
+    def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
+        """They are there."""
+
+    def close(self, label: bytes, head: Head) -> None:
+        if not any((c.start_seq, c.end_seq) == (head.chunk_start, head.size) for c in self._files[label]):
+            raise Malformed("log", f"no chunk of {label.hex()[:16]}… goes from {head.chunk_start} to {head.size}")
+
+    def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
+        append_at(self._disk, self._folders.node_file(label), at, nodes, sync=False)
+
+    def settle(self, *, everything: bool) -> None:
+        """All of it is synced at the end."""
+
+
+def _usable(folders: Folders) -> Index | None:
+    """The index, unless it is missing, cannot be read, is of another format or knows less than the journal left."""
+    if not (folders.index / "data.mdb").exists() or not folders.nodes.is_dir():
+        return None
+    try:
+        index = Index(folders.index)
+    except Malformed:
+        return None
+    with index.read() as rows:
+        usable, applied = rows.number("format") == FORMAT, rows.number("applied")
+    segments = journal.segments(folders.journal)
+    if usable and (not segments or segments[0][0] <= applied + 1):
+        return index
+    index.close()
+    return None
+
+
+def _fill(disk: Disk, folders: Folders, index: Index, papers: Papers, progress: Progress | None) -> None:
+    applied, journal_from = journal_start(folders)
+    files = walk.chunk_files(folders)
+    total = sum(chunk.path.stat().st_size for chunks in files.values() for chunk in chunks)
+    done = 0
+    refill = Refill(LogWriter(_ReadAgain(disk, folders, files), index, papers.limits), Registrar(papers), applied)
+    for label in walk.control_first(papers, files):
+        tree = Mmr()
+        upto = journal_from[label] - 1 if label in journal_from else None
+        for entry, framed in walk.read_log(files[label], upto):
+            if entry.label != label:
+                raise Malformed("log", f"an entry of another label stands in that of {label.hex()[:16]}…")
+            refill.add(*taken(entry, framed, tree))
+            done += len(framed)
+        if progress:
+            progress(done, total)
+    refill.flush()
+    with index.write() as rows:
+        rows.put_number("format", FORMAT)
+        rows.commit()

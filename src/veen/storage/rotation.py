@@ -1,0 +1,60 @@
+"""A new key for a hub. Spec §8.4.
+
+The identity is three files that must agree, and a crash can come between any two of them. So the new identity is first
+written as a whole, in one file; once that is durable the rotation has happened, and the three files follow from it,
+again if need be.
+
+    1. the new key, synced                    no record names it yet
+    2. hub-identity.next, synced              the rotation has happened
+    3. key map, signature, record, synced     what anyone reads
+    4. hub-identity.next removed              nothing is left to do
+"""
+
+from veen.core import HubIdentity, IdentitySignature, Malformed, SigningKey, Unavailable, jsonform
+from veen.core import identity as identities
+from veen.storage import directory
+from veen.storage.durable import Disk
+from veen.storage.folders import Folders
+
+
+def rotate(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
+    """Add a key that signs from `valid_from` on. The caller holds the directory's lock."""
+    finish(disk, folders)
+    record = directory.read_papers(folders).identity
+    old = directory.read_signing_key(folders, record.newest.key_id)
+    new = SigningKey.generate()
+    try:
+        rotated = identities.rotate(record, old, new, valid_from, overlap_sec)
+    except ValueError as error:
+        raise Unavailable(f"the key cannot be rotated: {error}") from None
+    directory.add_signing_key(disk, folders, new)
+    signature = identities.sign(rotated, new)
+    disk.write_file(folders.rotation, jsonform.encode(rotated) + b"\n" + jsonform.encode(signature))
+    disk.sync_folder(folders.root)
+    finish(disk, folders)
+    return rotated
+
+
+def finish(disk: Disk, folders: Folders) -> bool:
+    """Complete a rotation that a crash cut short. False where there was none."""
+    if not folders.rotation.exists():
+        return False
+    rotated, signed = read(folders)
+    before = jsonform.decode_canonical(HubIdentity, folders.identity.read_bytes())
+    if before != rotated:
+        rotated.check_follows(before)
+    if len(rotated.hub_keys) < len(before.hub_keys):
+        raise Malformed("hub-identity.next", "it has fewer keys than the identity it would replace")
+    directory.write_identity(disk, folders, rotated, signed)
+    disk.unlink(folders.rotation)
+    disk.sync_folder(folders.root)
+    return True
+
+
+def read(folders: Folders) -> tuple[HubIdentity, IdentitySignature]:
+    """The identity that is on its way, checked."""
+    record, _, signature = folders.rotation.read_bytes().partition(b"\n")
+    rotated = jsonform.decode_canonical(HubIdentity, record)
+    signed = jsonform.decode_canonical(IdentitySignature, signature)
+    rotated.verify(signed, rotated.hub_id)
+    return rotated, signed

@@ -1,0 +1,331 @@
+"""A real hub on 127.0.0.1 in a thread of the test, and a plain client that builds, seals and signs for it."""
+
+import asyncio
+import http.client
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Thread
+from typing import Any, TypeVar
+
+from veen.core import (
+    CapToken,
+    DhKey,
+    Limits,
+    Msg,
+    PayloadHdr,
+    Place,
+    Profile,
+    Rate,
+    Receipt,
+    SigningKey,
+    captoken,
+    cbor,
+    ciphertext,
+    jsonform,
+    jsontext,
+    msg,
+    naming,
+)
+from veen.core.cbor import Wire
+from veen.core.cbor.value import read_value
+from veen.core.envelopes import ErrorEnvelope, SubmitRequest, SubmitResponse
+from veen.core.tooling import AuthorizeResponse, StreamRegistration
+from veen.hub.config import HubConfig
+from veen.hub.rules import Admission
+from veen.hub.service import HubService
+from veen.storage import directory
+from veen.storage.durable import Disk
+
+PATIENCE_S = 20.0
+START = 1_750_000_000
+TOKEN = "operator-of-the-test"
+ISSUER = SigningKey(b"\x01" * 32)
+WITNESS = SigningKey(b"\x02" * 32)
+SCHEMA = naming.schema_id("test.v1")
+CBOR, JSON = "application/cbor", "application/json"
+
+W = TypeVar("W", bound=Wire)
+T = TypeVar("T")
+
+
+def until(look: Callable[[], bool]) -> None:
+    """Look until it is so. Each look asks the hub, which is all the waiting there is; one that never is so fails."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not look():
+        assert time.monotonic() < deadline, "it did not come to pass"
+
+
+class Clock:
+    """The time, in the test's hands."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer as it came."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def is_json(self) -> bool:
+        return self.headers.get("content-type") == JSON
+
+    def read(self, cls: type[W], status: int = 200) -> W:
+        """The object in the body, in whichever form it came."""
+        assert self.status == status, f"{self.status}: {self.body!r}"
+        return jsonform.decode(cls, self.body) if self.is_json else cls.decode(self.body)
+
+    def json(self, status: int = 200) -> dict[str, Any]:
+        assert self.status == status, f"{self.status}: {self.body!r}"
+        found = jsontext.decode(self.body, "answer")
+        assert isinstance(found, dict)
+        return found
+
+    def receipt(self) -> Receipt:
+        return self.read(SubmitResponse).receipt
+
+    def error(self) -> ErrorEnvelope:
+        assert self.status >= 400, f"{self.status}: not an error"
+        return self.read(ErrorEnvelope, self.status)
+
+    def refusal(self) -> tuple[int, str, str | None, str | None]:
+        """`(status, code, stage, detail_enum)`."""
+        error = self.error().refused()
+        return self.status, error.code, error.stage, error.detail_enum
+
+
+def make_dir(root: Path, profile: Profile | None = None, limits: Limits | None = None, now: int = START) -> Path:
+    """A new data directory under `root`."""
+    path = root / "hub"
+    directory.create(Disk(), path, profile or Profile(), limits or Limits(), now)
+    return path
+
+
+@dataclass
+class Hub:
+    """One run of a hub on a data directory."""
+
+    data_dir: Path
+    clock: Callable[[], float] = field(default_factory=Clock)
+    disk: Disk | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def start(self) -> "Hub":
+        given = {
+            "port": 0,
+            "workers": 0,
+            "issuers": frozenset({ISSUER.public_key}),
+            "witnesses": frozenset({WITNESS.public_key}),
+            "operator_token": TOKEN,
+            **self.settings,
+        }
+        self.service = HubService(HubConfig(self.data_dir, **given), disk=self.disk, clock=self.clock)
+        self.loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self.loop.run_forever, name="hub")
+        self._thread.start()
+        try:
+            self.do(self.service.start())
+        except BaseException:
+            self._end_loop()
+            raise
+        self.port = self.service.server.port
+        return self
+
+    def do(self, work: Awaitable[T]) -> T:
+        """The outcome of a coroutine on the hub's loop."""
+
+        async def wrapped() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(wrapped(), self.loop).result(PATIENCE_S)
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        self.do(self.service.stop(grace_s))
+        self._end_loop()
+
+    def abandon(self) -> None:
+        """End a hub whose disk is broken: it gives no more promises, so nothing is drained."""
+        self.do(self.service.server.stop(0.0))
+        self.service.store.close()
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PATIENCE_S)
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def again(self, **changes: Any) -> "Hub":
+        """The next run on the same directory."""
+        return replace(self, **changes).start()
+
+    # Asking.
+
+    def ask(self, method: str, path: str, body: bytes = b"", /, **headers: str) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        try:
+            sent = {name.replace("_", "-"): text for name, text in headers.items()}
+            connection.request(method, path, body, sent)
+            answer = connection.getresponse()
+            found = {name.lower(): text for name, text in answer.getheaders()}
+            return Reply(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.ask("GET", path, b"", **headers)
+
+    def post(self, path: str, body: bytes | Wire, **headers: str) -> Reply:
+        data = body.encode() if isinstance(body, Wire) else body
+        return self.ask("POST", path, data, **{"content_type": CBOR, **headers})
+
+    def post_json(self, path: str, body: bytes | Wire, **headers: str) -> Reply:
+        data = jsonform.encode(body) if isinstance(body, Wire) else body
+        return self.ask("POST", path, data, **{"content_type": JSON, **headers})
+
+    def submit(self, message: Msg) -> Reply:
+        return self.post("/v1/submit", SubmitRequest(message))
+
+    def batch(self, *items: bytes) -> list[Receipt | ErrorEnvelope]:
+        """The answers to a batch, in order."""
+        reply = self.post("/tooling/submit-batch", b"".join(items))
+        assert reply.status == 200, reply.body
+        assert reply.headers["content-type"] == "application/cbor-seq"
+        found: list[Receipt | ErrorEnvelope] = []
+        pos = 0
+        while pos < len(reply.body):
+            value, end = read_value(reply.body, pos)
+            item = reply.body[pos:end]
+            found.append(ErrorEnvelope.decode(item) if isinstance(value, dict) else Receipt.decode(item))
+            pos = end
+        return found
+
+    def authorize(self, token: CapToken) -> Reply:
+        return self.post("/tooling/authorize", token)
+
+    def register(self, stream: bytes) -> Receipt:
+        reply = self.post("/tooling/streams", StreamRegistration(stream), authorization=f"Bearer {TOKEN}")
+        return reply.receipt()
+
+    def status(self) -> dict[str, Any]:
+        return self.get("/tooling/status").json()
+
+    # Names.
+
+    @property
+    def hub_pk(self) -> bytes:
+        return self.service.papers.identity.newest.hub_pk
+
+    def label(self, stream: str | bytes, epoch: int | None = None) -> bytes:
+        rules = self.service.rules
+        name = naming.stream_id(stream) if isinstance(stream, str) else stream
+        now = rules.profile.epoch(int(self.clock())) if epoch is None else epoch
+        return naming.label(rules.routing_key, name, now)
+
+    def writer(self, stream: str = "s", key: SigningKey | None = None, token: CapToken | None = None) -> "Writer":
+        return Writer(self, self.label(stream), key or SigningKey.generate(), token.auth_ref() if token else None)
+
+    def granted(self, stream: str = "s", ttl: int = 1000, rate: Rate | None = None) -> "Writer":
+        """A writer with a capability that is authorised."""
+        key = SigningKey.generate()
+        token = captoken.mint(ISSUER, key.public_key, [naming.stream_id(stream)], ttl, rate)
+        self.authorize(token).read(AuthorizeResponse)
+        return self.writer(stream, key, token)
+
+
+@contextmanager
+def running(
+    data_dir: Path, clock: Callable[[], float] | None = None, disk: Disk | None = None, **settings: Any
+) -> Iterator[Hub]:
+    """A hub that admits anyone, unless told otherwise."""
+    hub = Hub(data_dir, clock or Clock(), disk, {"admission": Admission.OPEN, **settings}).start()
+    try:
+        yield hub
+    finally:
+        hub.stop()
+
+
+READER = DhKey(b"\x07" * 32)
+
+
+@dataclass
+class Writer:
+    """A client of one label that counts as it should; any field can be given wrong."""
+
+    hub: Hub
+    label: bytes
+    key: SigningKey
+    auth_ref: bytes | None = None
+    client_seq: int = 0
+    prev_ack: int = 0
+
+    def message(self, body: bytes = b"hello", **given: Any) -> Msg:
+        """The next message, or one with some fields otherwise; signed as it is."""
+        rules = self.hub.service.rules
+        place = Place(
+            rules.profile_id, self.label, self.key.public_key, self.client_seq + 1, self.prev_ack, self.auth_ref
+        )
+        wanted = {name: given.pop(name) for name in tuple(given) if name in Place.__slots__}
+        place = replace(place, **wanted)
+        sealed = given.pop("ciphertext", None)
+        if sealed is None:
+            sealed = ciphertext.seal(READER.public_key, place, PayloadHdr(SCHEMA), body, rules.profile.pad_block)
+        signed = msg.sign(
+            self.key,
+            profile_id=place.profile_id,
+            label=place.label,
+            client_seq=place.client_seq,
+            prev_ack=place.prev_ack,
+            auth_ref=place.auth_ref,
+            ciphertext=sealed,
+        )
+        return self.signed(replace(signed, **given)) if given and "sig" not in given else replace(signed, **given)
+
+    def signed(self, message: Msg) -> Msg:
+        """The message with a signature that holds, whatever it says."""
+        return replace(message, sig=self.key.sign(msg.signing_digest(message.encode())))
+
+    def send(self, body: bytes = b"hello", **given: Any) -> Receipt:
+        """Submit the next message, which must be accepted."""
+        message = self.message(body, **given)
+        receipt = self.hub.submit(message).receipt()
+        self.accepted(message)
+        return receipt
+
+    def accepted(self, message: Msg) -> None:
+        self.client_seq, self.prev_ack = message.client_seq, message.prev_ack
+
+    def next_messages(self, count: int) -> list[bytes]:
+        """Encoded messages that follow each other, for a batch; they are taken to be accepted."""
+        found = []
+        for _ in range(count):
+            message = self.message()
+            self.accepted(message)
+            found.append(message.encode())
+        return found
+
+    def send_many(self, count: int) -> list[Receipt]:
+        return [self.send(b"%d" % number) for number in range(count)]
+
+
+def encoded_with(message: Msg, **fields: bytes) -> bytes:
+    """The MSG with some fields replaced by these encoded items: for what no honest encoder writes."""
+    layout = Msg.LAYOUT.kinds
+    values = [1, *(getattr(message, kind.name) for kind in layout if not kind.fixed)]
+    items = [fields.get(kind.name, cbor.encode(value)) for kind, value in zip(layout, values, strict=True)]
+    return b"\x8a" + b"".join(items)
+
+
+def envelope(encoded: bytes) -> bytes:
+    """A submit request around these bytes."""
+    return b"\xa2\x01\x01\x02" + encoded

@@ -1,0 +1,98 @@
+"""Disks that do one thing wrong, on command. Everything else is the real disk."""
+
+import errno
+import os
+from pathlib import Path
+from threading import Event
+
+from veen.storage.durable import Disk
+
+
+class QuickDisk(Disk):
+    """Syncs nothing: for tests that are not about what survives a power cut."""
+
+    def sync(self, fd: int) -> None:
+        pass
+
+    def sync_folder(self, folder: Path) -> None:
+        pass
+
+    def sync_filesystem(self, folder: Path) -> None:
+        pass
+
+
+class JournalDisk(Disk):
+    """Knows which descriptors are the journal's."""
+
+    def __init__(self) -> None:
+        self._journal: set[int] = set()
+
+    def open_append(self, path: Path, mode: int = 0o644) -> int:
+        fd = super().open_append(path, mode)
+        (self._journal.add if path.suffix == ".wal" else self._journal.discard)(fd)
+        return fd
+
+    def is_journal(self, fd: int) -> bool:
+        return fd in self._journal
+
+
+class GatedDisk(JournalDisk):
+    """Holds every journal sync while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Event()
+        self.gate.set()
+        self.waiting = Event()
+
+    def sync(self, fd: int) -> None:
+        if self.is_journal(fd):
+            if not self.gate.is_set():
+                self.waiting.set()
+            self.gate.wait(20)
+        super().sync(fd)
+
+
+class FullDisk(JournalDisk):
+    """Has no room for the journal while `full`; half of what is written still arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+
+    def write(self, fd: int, data: bytes) -> None:
+        if self.full and self.is_journal(fd):
+            os.write(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(fd, data)
+
+
+class FailingDisk(JournalDisk):
+    """Fails to sync the journal once, when told to; like Linux, it forgets the failure afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fail_next = False
+
+    def sync(self, fd: int) -> None:
+        if self.fail_next and self.is_journal(fd):
+            self.fail_next = False
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+class NoLogDisk(Disk):
+    """Takes the journal and nothing else while `full`: the log cannot catch up."""
+
+    def __init__(self) -> None:
+        self.full = True
+
+    def open_append(self, path: Path, mode: int = 0o644) -> int:
+        if self.full and path.suffix != ".wal":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().open_append(path, mode)
+
+    def write_file(self, path: Path, data: bytes, mode: int = 0o644) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write_file(path, data, mode)

@@ -1,0 +1,186 @@
+"""A real server on 127.0.0.1 with an app whose answers the test holds in its hand, and raw clients to try it with."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from veen.hub.http import HttpServer, HttpSettings, Request, Respond, Response, WebSocketHandler
+
+PATIENCE_S = 10.0
+BODY_LIMIT = 1000
+
+
+class Recorder:
+    """A WebSocket handler that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self.opened = asyncio.Event()
+        self.drained = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.closings = 0
+        self.send: Callable[[bytes], bool]
+        self.close: Callable[[int], None]
+
+    def on_open(self, send: Callable[[bytes], bool], close: Callable[[int], None]) -> None:
+        self.send, self.close = send, close
+        self.opened.set()
+
+    def on_message(self, data: bytes) -> None:
+        if data == b"raise":
+            raise LookupError("the handler failed")
+        self.messages.put_nowait(data)
+
+    def on_drain(self) -> None:
+        self.drained.set()
+
+    def on_close(self) -> None:
+        self.closings += 1
+        self.closed.set()
+
+
+@dataclass
+class Echo:
+    """Answers at once with method, path, query and body; under /later it waits for the test, /big sends much."""
+
+    limit: int = BODY_LIMIT
+    big: bytes = b""
+    handled: list[Request] = field(default_factory=list)
+    later: list[tuple[Request, Respond]] = field(default_factory=list)
+    arrivals: asyncio.Queue[Request] = field(default_factory=asyncio.Queue)
+    sockets: asyncio.Queue[Recorder] = field(default_factory=asyncio.Queue)
+
+    def body_limit(self, method: str, path: str) -> int | None:
+        if path == "/limit-raises":
+            raise LookupError("no limit")
+        return None if path.startswith("/unknown") else self.limit
+
+    def too_large(self, head: Request) -> Response:
+        return Response(413, b"too large: " + head.path.encode())
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        self.handled.append(request)
+        self.arrivals.put_nowait(request)
+        if request.path == "/raise":
+            raise LookupError("the app failed")
+        if request.path == "/bad-header":
+            respond(Response(200, headers=((b"x", b"a\r\nset-cookie: b"),)))
+        elif request.path.startswith("/later"):
+            self.later.append((request, respond))
+        elif request.path == "/big":
+            respond(Response(200, self.big))
+        elif request.path == "/empty":
+            respond(Response(204))
+        elif request.path.startswith("/unknown"):
+            respond(Response(404, b"unknown"))
+        else:
+            respond(Response(200, f"{request.method} {request.path} {request.query} ".encode() + request.body))
+
+    def websocket(self, head: Request) -> WebSocketHandler | Response:
+        if head.path != "/ws":
+            return Response(403, b"no")
+        recorder = Recorder()
+        self.sockets.put_nowait(recorder)
+        return recorder
+
+    async def waits(self, count: int) -> None:
+        """Until so many answers are held back."""
+        while len(self.later) < count:
+            await self.arrivals.get()
+
+
+@dataclass
+class House:
+    """A running server, its app, and the faults it reported."""
+
+    server: HttpServer
+    app: Echo
+    faults: list[tuple[str, BaseException]]
+    clients: "list[Client]" = field(default_factory=list)
+
+    async def connect(self, tls: ssl.SSLContext | None = None) -> "Client":
+        name = "localhost" if tls else None
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port, ssl=tls, server_hostname=name)
+        return self.know(Client(reader, writer))
+
+    def know(self, client: "Client") -> "Client":
+        """Hang up for it when the test is over, however it ends."""
+        self.clients.append(client)
+        return client
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Client:
+    """Sends what it is told to, byte for byte."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def answer(self, bodiless: bool = False) -> Answer:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        line, *fields = head.removesuffix("\r\n\r\n").split("\r\n")
+        headers = dict(one.split(": ", 1) for one in fields)
+        size = 0 if bodiless else int(headers.get("content-length", "0"))
+        return Answer(int(line.split(" ")[1]), headers, await self.reader.readexactly(size))
+
+    async def ask(self, data: bytes) -> Answer:
+        self.send(data)
+        return await self.answer()
+
+    async def ended(self) -> bytes:
+        """What comes until the server closes; a reset counts as the end."""
+        try:
+            return await self.reader.read()
+        except ConnectionError:
+            return b""
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except (ConnectionError, ssl.SSLError):
+            return
+
+
+@asynccontextmanager
+async def house(
+    settings: HttpSettings | None = None, tls: ssl.SSLContext | None = None, app: Echo | None = None
+) -> AsyncIterator[House]:
+    faults: list[tuple[str, BaseException]] = []
+    server = HttpServer(lambda place, error: faults.append((place, error)))
+    app = app or Echo()
+    await server.start(app, "127.0.0.1", 0, tls=tls, settings=settings)
+    home = House(server, app, faults)
+    try:
+        yield home
+    finally:
+        for client in home.clients:
+            client.writer.transport.abort()
+        await server.stop(0)
+    assert server.connections == 0
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Run it to its end; what hangs fails."""
+    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
+
+
+def get(path: str, *fields: str) -> bytes:
+    return "\r\n".join([f"GET {path} HTTP/1.1", "host: hub", *fields, "", ""]).encode()
+
+
+def post(path: str, body: bytes, *fields: str) -> bytes:
+    length = f"content-length: {len(body)}"
+    return "\r\n".join([f"POST {path} HTTP/1.1", "host: hub", length, *fields, "", ""]).encode() + body

@@ -1,0 +1,322 @@
+"""What a peer can cost: time, connections, memory. And how a server ends."""
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from tests.hub.http.loopback import Client, Echo, House, get, house, post, run
+from veen.hub.http import HttpServer, HttpSettings, Response
+
+HASTY = HttpSettings(
+    header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05, write_timeout_s=0.05, linger_s=0.05
+)
+MIB = 1 << 20
+
+
+async def gone(home: House) -> None:
+    """Until the server has no connection left."""
+    while home.server.connections:
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (get("/")[:5], b"the head took too long\n"),
+        (get("/")[:-2], b"the head took too long\n"),
+        (post("/", b"body")[:-1], b"the body took too long\n"),
+    ],
+)
+def test_a_request_that_does_not_come_to_its_end_is_given_up(part: bytes, reason: bytes) -> None:
+    async def test() -> None:
+        async with house(HASTY) as home:
+            client = await home.connect()
+            answer = await client.ask(part)
+            assert (answer.status, answer.body) == (408, reason)
+            assert answer.headers["connection"] == "close"
+            assert await client.ended() == b""
+
+    run(test)
+
+
+@pytest.mark.parametrize("step", [b"x", b"y" * 5000])
+def test_dribbling_does_not_extend_the_time_for_a_body(step: bytes) -> None:
+    async def test() -> None:
+        async with house(HASTY, app=Echo(limit=MIB)) as home:
+            client = await home.connect()
+            client.send(post("/", b"x" * MIB)[:100])
+
+            async def dribble() -> None:
+                while True:
+                    client.send(step)
+                    await asyncio.sleep(0.01 if len(step) == 1 else 1.0)
+
+            task = asyncio.create_task(dribble())
+            assert (await client.answer()).status == 408
+            task.cancel()
+
+    run(test)
+
+
+def test_a_timeout_waits_its_turn_behind_the_answers_before_it() -> None:
+    async def test() -> None:
+        async with house(HASTY) as home:
+            client = await home.connect()
+            client.send(get("/later") + get("/never")[:-2])
+            await home.app.waits(1)
+            other = await home.connect()
+            assert (await other.ask(get("/")[:-2])).status == 408
+            home.app.later[0][1](Response(200, b"late"))
+            assert (await client.answer()).body == b"late"
+            assert (await client.answer()).status == 408
+
+    run(test)
+
+
+def test_a_head_is_not_late_while_we_do_not_listen() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_pipelined=1, header_timeout_s=0.4)) as home:
+            held, other = await home.connect(), await home.connect()
+            held.send(get("/later") + get("/next")[:-2])
+            await home.app.waits(1)
+            assert (await other.ask(get("/")[:-2])).status == 408
+            home.app.later[0][1](Response(200, b"late"))
+            assert (await held.answer()).body == b"late"
+            await asyncio.sleep(0.15)  # for the sweep to look at it, well within its time
+            assert (await held.ask(b"\r\n")).body == b"GET /next  "
+
+    run(test)
+
+
+def test_an_idle_connection_is_closed_without_a_word() -> None:
+    async def test() -> None:
+        async with house(HASTY) as home:
+            silent, used = await home.connect(), await home.connect()
+            assert (await used.ask(get("/"))).status == 200
+            assert await silent.ended() == b""
+            assert await used.ended() == b""
+
+    run(test)
+
+
+def test_a_connection_that_waits_for_the_app_is_not_idle() -> None:
+    async def test() -> None:
+        async with house(HASTY) as home:
+            waiting, idle = await home.connect(), await home.connect()
+            waiting.send(get("/later"))
+            await home.app.waits(1)
+            assert (await idle.ask(get("/"))).status == 200
+            assert await idle.ended() == b""
+            home.app.later[0][1](Response(200, b"at last"))
+            assert (await waiting.answer()).body == b"at last"
+
+    run(test)
+
+
+def test_one_timer_serves_all_connections() -> None:
+    async def test() -> None:
+        async with house() as home:
+            loop = asyncio.get_running_loop()
+            clients = [await home.connect() for _ in range(20)]
+            for client in clients:
+                client.send(post("/", b"body")[:-1])
+            assert (await clients[0].ask(b"y")).status == 200
+            timers: list[object] = loop._scheduled  # type: ignore[attr-defined]
+            # One of the server, one of this test's own patience.
+            assert len(timers) == 2
+
+    run(test)
+
+
+def test_a_caller_beyond_the_cap_is_told_so_and_another_takes_a_free_place() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_connections=2)) as home:
+            first, second = await home.connect(), await home.connect()
+            assert (await first.ask(get("/"))).status == 200
+            assert (await second.ask(get("/"))).status == 200
+            third = await home.connect()
+            answer = await third.answer()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert await third.ended() == b""
+            await first.close()
+            while home.server.connections == 2:
+                await asyncio.sleep(0.001)
+            fourth = await home.connect()
+            assert (await fourth.ask(get("/"))).status == 200
+
+    run(test)
+
+
+@pytest.mark.parametrize("rudely", [False, True])
+def test_a_client_that_leaves_before_its_answer_disturbs_nobody(rudely: bool) -> None:
+    async def test() -> None:
+        async with house() as home:
+            leaver, stayer = await home.connect(), await home.connect()
+            leaver.send(get("/later/leaver") + get("/later/leaver-too"))
+            stayer.send(get("/later/stayer"))
+            await home.app.waits(3)
+            if rudely:
+                raw: socket.socket = leaver.writer.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            leaver.writer.transport.abort()
+            while rudely and home.server.connections == 2:
+                await asyncio.sleep(0.001)
+            for request, respond in home.app.later:
+                respond(Response(200, request.path.encode()))
+            assert (await stayer.answer()).body == b"/later/stayer"
+            while home.server.connections == 2:
+                await asyncio.sleep(0.001)
+            assert home.faults == []
+
+    run(test)
+
+
+def test_no_more_requests_are_taken_than_may_wait() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_pipelined=4)) as home:
+            client = await home.connect()
+            request = get("/later", f"x: {'x' * 4000}")
+            client.send(request * 50)
+            await home.app.waits(4)
+            other = await home.connect()
+            await other.ask(get("/the-rest-has-been-read"))
+            # A slice of input holds at most one of these, so at most one more has slipped in.
+            assert 4 <= len(home.app.later) <= 5
+            answered = 0
+            while answered < 50:
+                await home.app.waits(answered + 1)
+                home.app.later[answered][1](Response(200, b"%d" % answered))
+                assert (await client.answer()).body == b"%d" % answered
+                answered += 1
+                assert len(home.app.later) - answered <= 5
+
+    run(test)
+
+
+def test_many_tiny_pipelined_requests_are_all_answered_in_order() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_pipelined=4)) as home:
+            client = await home.connect()
+            client.send(b"".join(get(f"/{number}") for number in range(3000)))
+            for number in range(3000):
+                assert (await client.answer()).body == b"GET /%d  " % number
+
+    run(test)
+
+
+async def reluctant(home: House) -> Client:
+    """A client with the smallest buffers, so that it is soon full."""
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", home.server.port))
+    reader, writer = await asyncio.open_connection(sock=raw, limit=4096)
+    return home.know(Client(reader, writer))
+
+
+def test_a_peer_that_does_not_read_is_not_read_from() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(write_high_bytes=10_000), app=Echo(big=b"x" * 4 * MIB)) as home:
+            client, other = await reluctant(home), await home.connect()
+            # Larger than a slice of input, so that they cannot be taken at once.
+            client.send(get("/big", f"x: {'x' * 5000}") * 4)
+            await home.app.arrivals.get()
+            for _ in range(20):
+                await other.ask(get("/time-passes"))
+            assert sum(request.path == "/big" for request in home.app.handled) <= 2
+            for _ in range(4):
+                assert b"content-length: %d" % (4 * MIB) in await client.reader.readuntil(b"\r\n\r\n")
+                assert await client.reader.readexactly(4 * MIB) == b"x" * 4 * MIB
+
+    run(test)
+
+
+def test_a_peer_that_never_reads_is_cut_off() -> None:
+    async def test() -> None:
+        settings = HttpSettings(
+            write_high_bytes=10_000, write_timeout_s=0.05, min_bytes_per_s=1 << 30, linger_s=0.05, idle_timeout_s=9.0
+        )
+        async with house(settings, app=Echo(big=b"x" * 16 * MIB)) as home:
+            client = await reluctant(home)
+            client.send(get("/big"))
+            await home.app.arrivals.get()
+            await gone(home)
+
+    run(test)
+
+
+def test_an_early_refusal_reaches_a_peer_that_is_still_sending() -> None:
+    async def test() -> None:
+        async with house() as home:
+            client = await home.connect()
+            client.send(post("/large", b"x" * 4 * MIB))
+            answer = await client.answer()
+            assert (answer.status, answer.body) == (413, b"too large: /large")
+
+    run(test)
+
+
+def test_stop_lets_what_is_under_way_finish() -> None:
+    async def test() -> None:
+        async with house() as home:
+            idle, waiting, sending = [await home.connect() for _ in range(3)]
+            assert (await idle.ask(get("/"))).status == 200
+            waiting.send(get("/later/1") + get("/later/2"))
+            sending.send(post("/sent", b"body")[:-1])
+            await home.app.waits(2)
+            assert (await idle.ask(get("/"))).status == 200
+            port = home.server.port
+            stopping = asyncio.create_task(home.server.stop(5))
+            assert await idle.ended() == b""
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+            for request, respond in home.app.later:
+                respond(Response(200, request.path.encode()))
+            first, second = await waiting.answer(), await waiting.answer()
+            assert (first.body, first.headers.get("connection")) == (b"/later/1", None)
+            assert (second.body, second.headers.get("connection")) == (b"/later/2", "close")
+            last = await sending.ask(b"y" + get("/too-late"))
+            assert (last.body, last.headers["connection"]) == (b"POST /sent  body"[:-1] + b"y", "close")
+            for client in (idle, waiting, sending):
+                assert await client.ended() == b""
+                await client.close()
+            await stopping
+            assert [request.path for request in home.app.handled if request.path == "/too-late"] == []
+
+    run(test)
+
+
+def test_stop_does_not_wait_longer_than_its_grace() -> None:
+    async def test() -> None:
+        async with house() as home:
+            client = await home.connect()
+            client.send(get("/later"))
+            await home.app.waits(1)
+            await home.server.stop(0.01)
+            assert await client.ended() == b""
+            home.app.later[0][1](Response(200, b"too late"))
+
+    run(test)
+
+
+def test_a_port_in_use_is_an_error_and_stop_before_start_is_not() -> None:
+    async def test() -> None:
+        async with house() as home:
+            second = HttpServer(lambda place, error: None)
+            with pytest.raises(OSError, match="in use"):
+                await second.start(Echo(), "127.0.0.1", home.server.port)
+            await second.stop(0)
+
+    run(test)
+
+
+def test_a_name_with_several_addresses_has_one_port() -> None:
+    async def test() -> None:
+        server = HttpServer(lambda place, error: None)
+        await server.start(Echo(), "localhost", 0)
+        assert {listener.getsockname()[1] for listener in server.sockets} == {server.port}
+        await server.stop(0)
+
+    run(test)

@@ -1,0 +1,187 @@
+"""What shares a sync also shares its fate: several messages and events in one group, durable or undone together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make_dir, running
+from tests.hub.disks import FailingDisk, FullDisk
+from veen.core import Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse
+from veen.hub.config import HubConfig
+from veen.hub.rules import Admission
+from veen.hub.sequencer import Group, Item, Outcome, Submission, Wish
+from veen.hub.service import HubService
+
+OPEN = {"admission": Admission.OPEN}
+
+
+def nobody(outcome: Outcome) -> None:
+    """Who does not wait for an answer."""
+
+
+def submission(writer: Writer, **given: Any) -> Submission:
+    message = writer.message(**given)
+    return Submission(message, message.encode(), nobody)
+
+
+def prepared(hub: Hub, *items: Item) -> Group:
+    """One group, decided and signed on the hub's own thread, and kept."""
+
+    async def prepare() -> Group:
+        sequencer, store = hub.service.sequencer, hub.service.store
+        group = sequencer.prepare(list(items))
+        if group.batch.records:
+            store.committed(group.batch, store.commit(group.batch))
+            sequencer.keep()
+        return group
+
+    return hub.do(prepare())
+
+
+def shown(group: Group) -> list[int | str | None]:
+    return [
+        outcome.detail_enum or outcome.code if isinstance(outcome, Refused) else Receipt.decode(outcome).stream_seq
+        for _, outcome in group.outcomes
+    ]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with running(make_dir(tmp_path)) as found:
+        yield found
+
+
+def test_messages_of_one_group_follow_each_other(hub: Hub) -> None:
+    writer = hub.writer()
+    items = [submission(writer, client_seq=number) for number in (1, 2, 4, 3, 2)]
+    assert shown(prepared(hub, *items)) == [1, 2, "CLIENT_SEQ", 3, "DUPLICATE"]
+
+
+def test_prev_ack_may_name_an_entry_of_the_same_group(hub: Hub) -> None:
+    writer = hub.writer()
+    items = [submission(writer, client_seq=1), submission(writer, client_seq=2, prev_ack=1)]
+    assert shown(prepared(hub, *items)) == [1, 2]
+
+
+def test_a_message_twice_in_one_group_is_told_its_place(hub: Hub) -> None:
+    item = submission(hub.writer())
+    group = prepared(hub, item, item)
+    assert shown(group) == [1, "DUPLICATE"]
+    refused = group.outcomes[1][1]
+    assert isinstance(refused, Refused)
+    assert refused.detail.get("stream_seq") == 1
+
+
+def test_a_capability_twice_in_one_group_is_logged_once(hub: Hub) -> None:
+    token = captoken.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 10)
+    group = prepared(hub, Wish(token, nobody), Wish(token, nobody))
+    assert group.outcomes[0][1] == group.outcomes[1][1]
+    assert len(group.batch.records) == 1
+
+
+def test_a_stream_twice_in_one_group_is_logged_once(hub: Hub) -> None:
+    group = prepared(hub, Wish(bytes(32), nobody), Wish(bytes(32), nobody))
+    assert group.outcomes[0][1] == group.outcomes[1][1]
+    assert len(group.batch.records) == 1
+
+
+def test_a_capability_serves_the_messages_behind_it_in_its_group(tmp_path: Path) -> None:
+    with running(make_dir(tmp_path), admission=Admission.CAPABILITY) as hub:
+        key = SigningKey.generate()
+        token = captoken.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
+        early, late = hub.writer("s", key, token), hub.writer("s", key, token)
+        group = prepared(hub, submission(early), Wish(token, nobody), submission(late))
+        assert shown(group) == ["CAP_MISSING", 1, 1]
+
+
+def test_nothing_said_about_an_undone_group_rests_on_it(tmp_path: Path) -> None:
+    """A duplicate of a message that was never kept is no duplicate."""
+    disk = FullDisk()
+    with running(make_dir(tmp_path), disk=disk) as hub:
+        first = hub.writer()
+        first.send()
+        writer = hub.writer()
+        items = writer.next_messages(2)
+        disk.full = True
+        answers = hub.batch(items[0], items[0], items[1])
+        assert [answer.code for answer in answers if not isinstance(answer, Receipt)] == ["E.UNAVAILABLE"] * 3
+        disk.full = False
+        kept = hub.batch(*items)
+        assert [answer.stream_seq for answer in kept if isinstance(answer, Receipt)] == [2, 3]
+
+
+def test_after_a_failed_sync_nothing_more_is_acknowledged(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    hub = Hub(make_dir(tmp_path), disk=disk, settings=OPEN).start()
+    try:
+        hub.writer().send()
+        disk.fail_next = True
+        heard: list[Outcome] = []
+
+        async def put(writer: Writer) -> None:
+            message = writer.message()
+            hub.service._committer.put(Submission(message, message.encode(), heard.append))
+
+        hub.do(put(hub.writer()))
+        broken = hub.service.broken
+        assert broken is not None
+        hub.do(broken)
+        hub.do(put(hub.writer()))
+        committer = hub.service._committer
+        committer._groups.put(None)
+        committer._syncer.join(PATIENCE_S)
+        hub.do(nothing())
+        hub.do(nothing())
+        assert not [outcome for outcome in heard if isinstance(outcome, bytes)]
+    finally:
+        hub.abandon()
+
+
+async def nothing() -> None:
+    """One turn of the loop."""
+
+
+def test_a_clock_before_the_hubs_own_beginning_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(Unverified) as caught:
+        HubService(HubConfig(make_dir(tmp_path), port=0), clock=Clock(START - 1000))
+    assert "no key is active" in str(caught.value)
+
+
+def test_a_clock_that_goes_back_before_the_hubs_beginning_leaves_nobody_waiting(tmp_path: Path) -> None:
+    clock = Clock(START)
+    with running(make_dir(tmp_path), clock) as hub:
+        clock.now = START - 1000
+        answered = prepared(hub, submission(hub.writer()))
+        assert shown(answered) == ["E.UNAVAILABLE"]
+        clock.now = START
+        assert shown(prepared(hub, submission(hub.writer()))) == [1]
+
+
+def test_a_hub_starts_with_a_clock_that_went_back(tmp_path: Path) -> None:
+    data_dir, clock = make_dir(tmp_path), Clock(START + 10)
+    with running(data_dir, clock) as hub:
+        hub.writer().send()
+    clock.now = START - 1000
+    with running(data_dir, clock) as hub:
+        assert hub.writer().send().hub_ts == START + 10
+
+
+def test_a_rotations_checkpoint_is_the_same_before_and_after_the_log_caught_up(tmp_path: Path) -> None:
+    profile, clock = Profile(epoch_sec=60), Clock()
+    data_dir = make_dir(tmp_path, profile)
+    with running(data_dir, clock) as hub:
+        hub.register(naming.stream_id("s"))
+        hub.writer().send()
+        clock.now += 60
+        later = hub.writer()
+        later.send()
+        request = CheckpointRequest(later.label, 1)
+        first = hub.post("/v1/checkpoint", request)
+    with running(data_dir, clock) as hub:
+        again = hub.post("/v1/checkpoint", request)
+        assert again.body == first.body
+        found = again.read(CheckpointResponse).checkpoint
+        assert found.label_prev == hub.label("s", profile.epoch(START))

@@ -1,0 +1,28 @@
+"""Where the storage tests keep their directories: in memory where the machine has such a place."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage.hubs import SCRATCH, History, small_history
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that is quick to write to."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH if SCRATCH.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """Forty messages on three streams, and the hub they are for."""
+    return small_history(tmp_path_factory.mktemp("history") / "hub")
+
+
+@pytest.fixture(scope="session")
+def short_history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """As `history`, and shorter, for what is done again for every call to the disk."""
+    return small_history(tmp_path_factory.mktemp("short") / "hub", messages=24)

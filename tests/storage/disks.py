@@ -1,0 +1,197 @@
+"""Disks that fail: dying at a given call, forgetting what was not synced, full, or broken when synced."""
+
+import errno
+import os
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+from tests.storage.hubs import QuickDisk
+
+LMDB_FILES = ("data.mdb", "lock.mdb", "lock")
+
+
+class Died(BaseException):
+    """The process ended here. Nothing of ours catches it."""
+
+
+class Last(Enum):
+    """What became of the call in which the process died."""
+
+    LOST = "lost"
+    HALF = "half"
+    DONE = "done"
+
+
+class DyingDisk(QuickDisk):
+    """Dies at call number `n`; every later call dies as well, as there is no process to make it."""
+
+    def __init__(self, n: int | None = None, last: Last = Last.LOST) -> None:
+        self._n = n
+        self._last = last
+        self.calls = 0
+
+    def open_append(self, path: Path, mode: int = 0o644) -> int:
+        fd = -1
+
+        def act() -> None:
+            nonlocal fd
+            fd = super(DyingDisk, self).open_append(path, mode)
+
+        try:
+            self._call(act)
+        except Died:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return fd
+
+    def write(self, fd: int, data: bytes) -> None:
+        half = data[: len(data) // 2]
+        self._call(lambda: super(DyingDisk, self).write(fd, data), lambda: super(DyingDisk, self).write(fd, half))
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._call(lambda: super(DyingDisk, self).truncate(fd, size))
+
+    def sync(self, fd: int) -> None:
+        self._call(lambda: super(DyingDisk, self).sync(fd))
+
+    def sync_folder(self, folder: Path) -> None:
+        self._call(lambda: super(DyingDisk, self).sync_folder(folder))
+
+    def sync_filesystem(self, folder: Path) -> None:
+        self._call(lambda: super(DyingDisk, self).sync_filesystem(folder))
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._call(lambda: super(DyingDisk, self).replace(source, target))
+
+    def unlink(self, path: Path) -> None:
+        self._call(lambda: super(DyingDisk, self).unlink(path))
+
+    def _call(self, act: Callable[[], None], half: Callable[[], None] | None = None) -> None:
+        if self._last is Last.HALF and half is None and self.calls < (self._n or 0):
+            act()  # only a write can be half done: the others do not count
+            return
+        self.calls += 1
+        if self._n is None or self.calls < self._n:
+            act()
+            return
+        if self.calls == self._n and self._last is Last.DONE:
+            act()
+        elif self.calls == self._n and self._last is Last.HALF and half:
+            half()
+        raise Died
+
+
+class ForgetfulDisk(DyingDisk):
+    """Also knows what a power cut would leave: contents as of their last sync, names as of their folder's."""
+
+    def __init__(self, root: Path, n: int | None = None) -> None:
+        super().__init__(n)
+        self._root = root
+        self._contents: dict[int, bytes] = {}  # by inode
+        self._names: dict[Path, int] = {}
+        self._keep: list[int] = []  # descriptors, so that no inode number is used twice
+        self._settle_all()
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        self._settle(Path(f"/proc/self/fd/{fd}"))
+
+    def sync_folder(self, folder: Path) -> None:
+        super().sync_folder(folder)
+        self._settle_names(folder)
+
+    def sync_filesystem(self, folder: Path) -> None:
+        super().sync_filesystem(folder)
+        self._settle_all()
+
+    def cut_power(self) -> None:
+        """Leave on disk what was synced, and nothing else."""
+        for path in self._files(self._root):
+            if path not in self._names:
+                path.unlink()
+        for path, inode in self._names.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._contents.get(inode, b""))
+        for fd in self._keep:
+            os.close(fd)
+
+    def _settle(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY)
+        inode = os.fstat(fd).st_ino
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            content = file.read()
+        if inode in self._contents:
+            os.close(fd)
+        else:
+            self._keep.append(fd)
+        self._contents[inode] = content
+
+    def _settle_names(self, folder: Path) -> None:
+        for path in [path for path in self._names if path.parent == folder and not path.exists()]:
+            del self._names[path]
+        for path in self._files(folder):
+            if path.parent == folder:
+                self._names[path] = path.stat().st_ino
+
+    def _settle_all(self) -> None:
+        for path in self._files(self._root):
+            self._settle(path)
+        for folder in {path.parent for path in [*self._names, *self._files(self._root)]}:
+            self._settle_names(folder)
+
+    def _files(self, folder: Path) -> list[Path]:
+        """All but those of the index, which keeps its own promises."""
+        return [path for path in folder.rglob("*") if path.is_file() and path.name not in LMDB_FILES]
+
+
+class RefusingDisk(QuickDisk):
+    """Refuses the next calls of one kind, as a full or broken disk does; a refused write leaves half behind."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, int] = {}  # kind of call -> errno
+
+    def write(self, fd: int, data: bytes) -> None:
+        if "write" in self.refused:
+            super().write(fd, data[: len(data) // 2])
+        self._check("write")
+        super().write(fd, data)
+
+    def open_append(self, path: Path, mode: int = 0o644) -> int:
+        self._check("open_append")
+        return super().open_append(path, mode)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._check("truncate")
+        super().truncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        self._check("sync")
+        super().sync(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._check("sync_folder")
+        super().sync_folder(folder)
+
+    def sync_filesystem(self, folder: Path) -> None:
+        self._check("sync_filesystem")
+        super().sync_filesystem(folder)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._check("replace")
+        super().replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._check("unlink")
+        super().unlink(path)
+
+    def fail(self, kind: str, number: int = errno.ENOSPC) -> None:
+        self.refused[kind] = number
+
+    def heal(self) -> None:
+        self.refused.clear()
+
+    def _check(self, kind: str) -> None:
+        if kind in self.refused:
+            raise OSError(self.refused[kind], os.strerror(self.refused[kind]))

@@ -1,0 +1,262 @@
+"""A hub without its server, and clients with messages ready to send: what the storage is driven with."""
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+
+from veen.core import (
+    CapToken,
+    Checkpoint,
+    Limits,
+    Msg,
+    Profile,
+    Rate,
+    Receipt,
+    Refused,
+    SigningKey,
+    Unavailable,
+    captoken,
+    checkpoint,
+    control,
+    msg,
+    naming,
+)
+from veen.hub.rules import Admission, Rules, parse
+from veen.hub.sequencer import Group, Outcome, Sequencer, Submission, Wish
+from veen.hub.signer import Signer
+from veen.storage import directory
+from veen.storage.durable import Disk
+from veen.storage.folders import Folders
+from veen.storage.index import TABLES
+from veen.storage.lookup import Lookup
+from veen.storage.store import Store
+
+NOW = 1_700_000_000
+SMALL = Limits(max_msg_bytes=4096, max_chunk_bytes=5120, max_checkpoint_interval=7)
+SCRATCH = Path("/dev/shm")
+
+
+class QuickDisk(Disk):
+    """The real disk, without waiting for it: these tests end processes, not machines."""
+
+    def sync(self, fd: int) -> None:
+        os.fstat(fd)
+
+    def sync_folder(self, folder: Path) -> None:
+        folder.stat()
+
+    def sync_filesystem(self, folder: Path) -> None:
+        folder.stat()
+
+
+def key(name: str) -> SigningKey:
+    return SigningKey(sha256(name.encode()).digest())
+
+
+class Clock:
+    """Time that moves when it is told to."""
+
+    def __init__(self, now: int = NOW) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return float(self.now)
+
+
+def create(root: Path, limits: Limits = SMALL, profile: Profile | None = None) -> Path:
+    directory.create(QuickDisk(), root, profile or Profile(), limits, NOW)
+    return root
+
+
+class Hub:
+    """One run of a hub on a data directory."""
+
+    def __init__(self, root: Path, disk: Disk | None = None, clock: Clock | None = None) -> None:
+        self.folders = Folders(root)
+        self.papers = directory.read_papers(self.folders)
+        self.clock = clock or Clock()
+        self._signer = Signer(self.folders, self.papers.identity)
+        control_key = directory.read_control_key(self.folders)
+        self.rules = Rules.of(
+            self.papers.identity.hub_id,
+            self.papers.profile,
+            self.papers.limits,
+            Admission.OPEN,
+            control_key.public_key,
+        )
+        self.store = Store(disk or QuickDisk(), self.folders, self.papers.limits, self.sign)
+        try:
+            self.sequencer = Sequencer(self.store, self.rules, self._signer, control_key, self.clock)
+            self.replayed = self.sequencer.replay()
+        except BaseException:
+            self.abandon()
+            raise
+        self.lookup = Lookup(self.store)
+
+    def sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        epoch = self.papers.profile.epoch(hub_ts)
+        return checkpoint.sign(
+            self._signer.at(hub_ts),
+            label_prev=label,
+            label_curr=label,
+            upto_seq=upto_seq,
+            mmr_root=mmr_root,
+            epoch=epoch,
+        )
+
+    def submit(self, items: Iterable[bytes | control.Event]) -> list[Outcome]:
+        """One group; the answers only once it is durable."""
+        given = [
+            Submission(parse(item, self.rules), item, _nobody)
+            if isinstance(item, bytes) and len(item) != 32
+            else Wish(item, _nobody)
+            for item in items
+        ]
+        group = self.sequencer.prepare(given)
+        if group.batch.records:
+            group = self._commit(group)
+        return [outcome for _, outcome in group.outcomes]
+
+    def _commit(self, group: Group) -> Group:
+        try:
+            number = self.store.commit(group.batch)
+        except Unavailable as error:
+            return self.sequencer.undo(group, str(error))
+        self.store.committed(group.batch, number)
+        self.sequencer.keep()
+        return group
+
+    def catch_up(self) -> None:
+        tail = self.store.begin_catching_up()
+        if tail:
+            self.store.catch_up(tail)
+            self.store.end_catching_up()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def abandon(self) -> None:
+        """What the end of a process does: every descriptor goes, and nothing else happens."""
+        if self.store._journal:
+            self.store._journal.close()
+        self.store.index.close()
+        os.close(self.store._lock)
+
+    def entries(self, label: bytes) -> list[tuple[bytes, bytes]]:
+        return [(entry.msg, entry.receipt) for entry in self.lookup.entries(label, 1, self.lookup.size(label))]
+
+
+def _nobody(outcome: Outcome) -> None:
+    """Answers are read from the group."""
+
+
+@dataclass
+class Client:
+    """A client that signs messages for the labels of one hub."""
+
+    name: str
+    rules: Rules
+    key: SigningKey = field(init=False)
+    _seqs: dict[bytes, "count[int]"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.key = key(self.name)
+
+    def message(self, label: bytes, body: int = 40, auth_ref: bytes | None = None, prev_ack: int = 0) -> bytes:
+        seq = next(self._seqs.setdefault(label, count(1)))
+        filler = sha256(f"{self.name} {seq}".encode() + label).digest() * (body // 32 + 1)
+        ciphertext = filler[:32] + (16).to_bytes(4, "big") + body.to_bytes(4, "big") + filler[:16] + filler[:body]
+        pad = self.rules.profile.pad_block
+        return msg.sign(
+            self.key,
+            profile_id=self.rules.profile_id,
+            label=label,
+            client_seq=seq,
+            prev_ack=prev_ack,
+            auth_ref=auth_ref,
+            ciphertext=ciphertext + bytes(-len(ciphertext) % pad if pad else 0),
+        ).encode()
+
+    def cap(self, streams: Iterable[bytes], rate: Rate | None = None) -> CapToken:
+        return captoken.mint(key("issuer"), self.key.public_key, streams, 1_000_000, rate)
+
+
+def label_of(rules: Rules, stream: str, epoch: int = 0) -> bytes:
+    return naming.label(rules.routing_key, naming.stream_id(stream), epoch)
+
+
+@dataclass(frozen=True)
+class History:
+    """Groups of messages for a data directory, and the directory they are for."""
+
+    template: Path
+    groups: tuple[tuple[bytes | control.Event, ...], ...]
+
+    def fresh(self, root: Path) -> Path:
+        """A copy of the directory in which nothing has happened yet."""
+        if root.exists():
+            shutil.rmtree(root)
+        shutil.copytree(self.template, root)
+        return root
+
+
+def small_history(template: Path, messages: int = 40, streams: int = 3) -> History:
+    """A few clients on a few streams in groups of several sizes, with a capability and a registered stream."""
+    create(template)
+    hub = Hub(template)
+    rules = hub.rules
+    hub.close()
+    shutil.rmtree(template / "index")
+    (template / "index" / "nodes").mkdir(parents=True)
+    clients = [Client(name, rules) for name in ("ann", "ben", "cyd")]
+    labels = [label_of(rules, f"stream {number}") for number in range(streams)]
+    token = clients[0].cap([naming.stream_id("stream 0")], Rate(5, 50))
+    groups: list[tuple[bytes | control.Event, ...]] = [(token, naming.stream_id("stream 1"))]
+    made: list[bytes | control.Event] = []
+    for number in range(messages):
+        label = labels[number * 5 // 3 % streams]
+        client = clients[number % 3]
+        capped = client is clients[0] and label == labels[0]
+        body = 700 if number % 11 == 5 else 40
+        made.append(client.message(label, body, auth_ref=token.auth_ref() if capped else None))
+        if number % 5 in (1, 4) or number == messages - 1:
+            groups.append(tuple(made))
+            made = []
+    return History(template, tuple(groups))
+
+
+def receipts(outcomes: Sequence[Outcome]) -> list[bytes]:
+    """The receipts, where all were accepted."""
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+    assert not refused, refused[0]
+    return [outcome for outcome in outcomes if isinstance(outcome, bytes)]
+
+
+def place_of(receipt: bytes) -> tuple[bytes, int]:
+    opened = Receipt.decode(receipt)
+    return opened.label, opened.stream_seq
+
+
+def leaf_of(encoded: bytes) -> bytes:
+    return Msg.decode(encoded).leaf_hash()
+
+
+def log_files(root: Path) -> dict[str, bytes]:
+    """Every file of the log, by name."""
+    return {path.name: path.read_bytes() for path in sorted((root / "log").iterdir())}
+
+
+def index_rows(hub: Hub) -> dict[str, list[tuple[bytes, bytes]]]:
+    """Everything the index says, but for how far the journal is in it."""
+    with hub.store.index.read() as rows:
+        found = {table: list(rows.all_rows(table)) for table in TABLES}
+    found["meta"] = [row for row in found["meta"] if row[0] != b"applied"]
+    return found
+
+
+def node_files(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((root / "index" / "nodes").iterdir())}

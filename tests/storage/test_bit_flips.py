@@ -1,0 +1,161 @@
+"""Bit flips: one wrong bit in any artifact is found, and healed where the log has the truth."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.storage.hubs import History, Hub, QuickDisk, index_rows, log_files, node_files, receipts
+from veen.core.hashing import h
+from veen.storage import fsck, indexcheck
+from veen.storage.attachments import AttachmentStore
+from veen.storage.findings import Report
+from veen.storage.folders import Folders
+from veen.storage.fsck import Verdict
+
+# What flips are tried in, and how many.
+ARTIFACTS = {
+    "chunk": ("log/chunk-*-0*[0-9].log", 60),
+    "open chunk": ("log/chunk-*-open.log", 40),
+    "summary": ("log/*.summary", 40),
+    "peaks": ("log/peaks-*", 40),
+    "checkpoint": ("log/checkpoint-[0-9a-f]*-*", 40),
+    "checkpoint index": ("log/checkpoint-index-*", 40),
+    "journal": ("journal/*.wal", 60),
+    "identity": ("hub-identity.json", 40),
+    "signature": ("hub-identity.sig", 40),
+    "key map": ("hub-key-map.json", 20),
+    "profile": ("profile.json", 40),
+    "attachment": ("attachments/*/*", 10),
+}
+
+
+@pytest.fixture(scope="module")
+def original(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with something in every artifact."""
+    root = history.fresh(tmp_path_factory.mktemp("original") / "hub")
+    hub = Hub(root)
+    for number, group in enumerate(history.groups):
+        receipts(hub.submit(group))
+        if number % 4 == 3:
+            hub.catch_up()
+    assert hub.store.pending.batch.records
+    hub.abandon()
+    AttachmentStore(QuickDisk(), Folders(root)).put(h(b"sealed"), b"sealed")
+    return root
+
+
+def look(root: Path) -> Report:
+    return fsck.check(root, isolated=False)
+
+
+def state(root: Path) -> tuple[object, ...]:
+    hub = Hub(root)
+    hub.catch_up()
+    found = index_rows(hub), node_files(root), log_files(root)
+    hub.close()
+    return found
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def places(size: int, count: int, seed: str) -> list[tuple[int, int]]:
+    """First and last byte, and some between."""
+    rng = random.Random(seed)
+    return [(0, 0), (size - 1, 7)] + [(rng.randrange(size), rng.randrange(8)) for _ in range(count - 2)]
+
+
+@pytest.mark.parametrize("artifact", ARTIFACTS)
+def test_a_flipped_bit_is_found(original: Path, place: Path, artifact: str) -> None:
+    pattern, count = ARTIFACTS[artifact]
+    root = shutil.copytree(original, place / "hub")
+    paths = sorted(root.glob(pattern))
+    assert paths
+    path = paths[0]
+    sound = path.read_bytes()
+    for at, bit in places(len(sound), count, artifact):
+        flip(path, at, bit)
+        report = look(root)
+        assert report.verdict is Verdict.DAMAGED, (artifact, at, bit)
+        path.write_bytes(sound)
+    assert look(root).verdict is Verdict.CLEAN
+
+
+def test_a_flipped_bit_of_the_limits_is_found_where_it_changes_the_log(original: Path, place: Path) -> None:
+    """Nothing signs the limits: a digit that stays a digit shows only where chunks would have been cut elsewhere."""
+    root = shutil.copytree(original, place / "hub")
+    path = root / "limits.json"
+    sound = path.read_bytes()
+    at_digit = [at for at, byte in enumerate(sound) if chr(byte).isdigit()]
+    for at in range(0, len(sound), 5):
+        for bit in (1, 6):
+            flip(path, at, bit)
+            if at not in at_digit or not chr(path.read_bytes()[at]).isdigit():
+                assert look(root).verdict is Verdict.DAMAGED, (at, bit)
+            path.write_bytes(sound)
+    for name in (b'"max_checkpoint_interval":', b'"max_chunk_bytes":'):
+        at = sound.index(name) + len(name)
+        flip(path, at, 1)
+        assert look(root).verdict is Verdict.DAMAGED, name
+        path.write_bytes(sound)
+
+
+def test_a_flipped_bit_of_a_node_file_is_found_and_healed(original: Path, place: Path) -> None:
+    expected = state(shutil.copytree(original, place / "expected"))
+    for number, path in enumerate(sorted((original / "index" / "nodes").iterdir())):
+        root = shutil.copytree(original, place / str(number))
+        for at, bit in places(path.stat().st_size, 12, path.name):
+            flip(root / "index" / "nodes" / path.name, at, bit)
+            report = look(root)
+            assert report.verdict is Verdict.REPAIRABLE
+            assert report.first is not None
+            assert report.first.artifact == f"index/nodes/{path.name}"
+            flip(root / "index" / "nodes" / path.name, at, bit)
+        flip(root / "index" / "nodes" / path.name, 5, 5)
+        assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
+        assert state(root) == expected
+
+
+def rows_of(root: Path, place: Path) -> bytes:
+    indexcheck.write_rows(root / "index", place / "rows")
+    return (place / "rows").read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_damaged_index_is_found_and_healed(original: Path, place: Path, seed: int) -> None:
+    """Whatever the damage does to whoever reads the index: also where it ends the process."""
+    expected = state(shutil.copytree(original, place / "expected"))
+    root = shutil.copytree(original, place / "hub")
+    sound = rows_of(original, place)
+    path = root / "index" / "data.mdb"
+    rng = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    if seed == 0:  # the meta pages: not an index any more
+        data[0:64], data[4096:4160] = rng.randbytes(64), rng.randbytes(64)
+    elif seed == 1:  # every page but those
+        for page in range(2, len(data) // 4096):
+            data[page * 4096 + 8 : page * 4096 + 16] = rng.randbytes(8)
+    else:  # every row of one label, or single bits anywhere
+        label = next((original / "index" / "nodes").iterdir()).stem
+        needle = bytes.fromhex(label)
+        if seed == 2:
+            data = data.replace(needle, needle[:-1] + bytes([needle[-1] ^ 1]))
+        else:
+            for _ in range(40):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+    report = fsck.check(root)
+    if report.verdict is Verdict.CLEAN:  # the bits fell where no row is
+        assert seed > 2
+        assert rows_of(root, place) == sound
+        return
+    assert report.verdict is Verdict.REPAIRABLE or seed > 1, report.findings
+    if report.verdict is Verdict.DAMAGED:  # the index told of entries that never were
+        shutil.rmtree(root / "index")
+    assert fsck.repair(root).verdict is Verdict.CLEAN
+    assert state(root) == expected

@@ -1,0 +1,249 @@
+"""The journal: what was acknowledged comes back, what was not may go, and damage is never mistaken for the latter."""
+
+import errno
+import random
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.storage.disks import RefusingDisk
+from tests.storage.hubs import QuickDisk
+from veen.core import Malformed, Unavailable
+from veen.storage import frame, journal
+from veen.storage.journal import Journal, JournalBroken, Torn
+
+LABEL = bytes(32)
+
+
+def entry(number: int, size: int = 20) -> bytes:
+    return frame.write(LABEL, number, number.to_bytes(4, "big") * (size // 4), b"receipt")[0]
+
+
+def fill(folder: Path, groups: int, first: int = 1) -> Journal:
+    written = Journal(QuickDisk(), folder, first)
+    for number in range(first, first + groups):
+        assert written.append(entry(number) + entry(number + 1000), 2) == number
+    return written
+
+
+def groups(folder: Path, after: int = 0) -> list[int]:
+    found = []
+    for group, entries in journal.recover(QuickDisk(), folder, after):
+        assert [e.stream_seq for e in entries] == [group, group + 1000]
+        found.append(group)
+    return found
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = folder.glob("*.wal")
+    return path
+
+
+@given(st.lists(st.lists(st.integers(1, 9999), max_size=5), max_size=8), st.integers(0, 9))
+@settings(max_examples=40)
+def test_groups_come_back_in_order(
+    tmp_path_factory: pytest.TempPathFactory, given: list[list[int]], after: int
+) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    written = Journal(QuickDisk(), folder, 1)
+    for numbers in given:
+        written.append(b"".join(map(entry, numbers)), len(numbers))
+    written.close()
+    found = list(journal.recover(QuickDisk(), folder, after))
+    assert [(g, [e.stream_seq for e in entries]) for g, entries in found] == list(enumerate(given, 1))[after:]
+
+
+def test_a_tail_torn_at_any_byte_costs_only_the_last_group(tmp_path: Path) -> None:
+    fill(tmp_path, 3).close()
+    path = the_file(tmp_path)
+    whole = path.read_bytes()
+    start = len(whole) - (len(whole) - 16) // 3
+    for cut in range(start, len(whole)):
+        path.write_bytes(whole[:cut])
+        torn = [found for found in journal.read(tmp_path, 0) if isinstance(found, Torn)]
+        assert all(found.cut_short for found in torn)
+        assert groups(tmp_path) == [1, 2]
+        assert path.read_bytes() == whole[:start]
+        again = fill(tmp_path, 1, first=3)
+        again.close()
+        assert groups(tmp_path) == [1, 2, 3]
+        (tmp_path / f"{3:020d}.wal").unlink()
+
+
+def test_a_first_group_torn_at_any_byte_leaves_an_empty_journal(tmp_path: Path) -> None:
+    fill(tmp_path, 1).close()
+    path = the_file(tmp_path)
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        assert groups(tmp_path) == []
+        fill(tmp_path, 1).close()
+        assert groups(tmp_path) == [1]
+
+
+def test_a_wrong_last_group_is_cut_off_and_told_from_a_short_one(tmp_path: Path) -> None:
+    fill(tmp_path, 3).close()
+    path = the_file(tmp_path)
+    whole = bytearray(path.read_bytes())
+    whole[-3] ^= 1
+    path.write_bytes(whole)
+    *_, torn = journal.read(tmp_path, 0)
+    assert isinstance(torn, Torn)
+    assert not torn.cut_short
+    assert groups(tmp_path) == [1, 2]
+
+
+def test_damage_before_the_last_group_is_malformed_and_left_alone(tmp_path: Path) -> None:
+    fill(tmp_path, 3).close()
+    path = the_file(tmp_path)
+    whole = path.read_bytes()
+    last = len(whole) - (len(whole) - 16) // 3
+    for at in range(last):
+        for bit in (0, 7):
+            broken = bytearray(whole)
+            broken[at] ^= 1 << bit
+            path.write_bytes(broken)
+            with pytest.raises(Malformed):
+                groups(tmp_path)
+            assert path.read_bytes() == broken
+
+
+def test_damage_at_the_end_of_a_segment_that_is_not_the_last_is_malformed(tmp_path: Path) -> None:
+    fill(tmp_path, 2).close()
+    first = the_file(tmp_path)
+    fill(tmp_path, 2, first=3).close()
+    first.write_bytes(first.read_bytes()[:-1])
+    with pytest.raises(Malformed, match="before its last group"):
+        groups(tmp_path)
+
+
+def test_a_missing_segment_is_malformed_unless_the_log_has_it(tmp_path: Path) -> None:
+    for first in (1, 3, 5):
+        fill(tmp_path, 2, first).close()
+    (tmp_path / f"{3:020d}.wal").unlink()
+    with pytest.raises(Malformed, match="does not continue"):
+        groups(tmp_path)
+    with pytest.raises(Malformed, match="does not continue"):
+        groups(tmp_path, after=3)
+    assert groups(tmp_path, after=4) == [5, 6]
+
+
+def test_a_client_cannot_plant_a_group(tmp_path: Path) -> None:
+    """A message may hold what looks like a later group; behind a torn group it must not pass for one."""
+    head = journal._HEADER.pack(b"VJG1", 99, 0, 0, 0, 0)[:-4]
+    planted = (head + crc32(head).to_bytes(4, "big")) * 3
+    written = Journal(QuickDisk(), tmp_path, 1)
+    written.append(frame.write(LABEL, 1, planted, b"receipt")[0], 1)
+    written.close()
+    path = the_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert list(journal.recover(QuickDisk(), tmp_path, 0)) == []
+
+
+def test_segments_roll_by_size_and_go_when_the_log_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 500)
+    written = fill(tmp_path, 20)
+    firsts = [first for first, _ in journal.segments(tmp_path)]
+    assert len(firsts) > 3
+    assert groups(tmp_path) == list(range(1, 21))
+    assert written.total_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    written.trim(firsts[2] - 2)
+    assert [first for first, _ in journal.segments(tmp_path)] == firsts[1:]
+    written.trim(firsts[2] - 1)
+    assert [first for first, _ in journal.segments(tmp_path)] == firsts[2:]
+    written.trim(20)
+    assert [first for first, _ in journal.segments(tmp_path)] == firsts[-1:]
+    assert written.total_bytes == the_file(tmp_path).stat().st_size
+    assert groups(tmp_path, after=20) == []
+    written.clear(19)
+    assert list(tmp_path.iterdir())
+    written.clear(20)
+    assert not list(tmp_path.iterdir())
+    assert written.total_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["open_append", "write", "sync", "sync_folder", "truncate"])
+def test_no_room_for_a_new_segment_changes_nothing(tmp_path: Path, kind: str) -> None:
+    disk = RefusingDisk()
+    written = Journal(disk, tmp_path, 1)
+    disk.fail(kind)
+    with pytest.raises(Unavailable, match="No space left"):
+        written.append(entry(1), 1)
+    disk.heal()
+    assert written.append(entry(1) + entry(1001), 2) == 1
+    written.close()
+    assert groups(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_write_without_room_is_undone_and_the_next_one_works(tmp_path: Path, number: int) -> None:
+    disk = RefusingDisk()
+    written = Journal(disk, tmp_path, 1)
+    written.append(entry(1) + entry(1001), 2)
+    size = the_file(tmp_path).stat().st_size
+    disk.fail("write", number)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="the journal cannot be written"):
+            written.append(entry(2), 1)
+        assert the_file(tmp_path).stat().st_size == size
+    disk.heal()
+    assert written.append(entry(2) + entry(1002), 2) == 2
+    written.close()
+    assert groups(tmp_path) == [1, 2]
+
+
+def test_a_write_that_cannot_be_undone_breaks_the_journal(tmp_path: Path) -> None:
+    disk = RefusingDisk()
+    written = Journal(disk, tmp_path, 1)
+    written.append(entry(1), 1)
+    disk.fail("write")
+    disk.fail("truncate", errno.EIO)
+    with pytest.raises(JournalBroken, match="cannot be undone"):
+        written.append(entry(2), 1)
+
+
+def test_a_failing_sync_breaks_the_journal(tmp_path: Path) -> None:
+    disk = RefusingDisk()
+    written = Journal(disk, tmp_path, 1)
+    written.append(entry(1), 1)
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(JournalBroken, match="cannot be synced"):
+        written.append(entry(2), 1)
+
+
+def test_segments_that_cannot_be_removed_stay_and_nobody_minds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
+    disk = RefusingDisk()
+    written = Journal(disk, tmp_path, 1)
+    for number in range(1, 5):
+        written.append(entry(number), 1)
+    before = journal.segments(tmp_path)
+    disk.fail("unlink", errno.EROFS)
+    written.trim(4)
+    assert journal.segments(tmp_path) == before
+    disk.heal()
+    written.trim(4)
+    assert len(journal.segments(tmp_path)) == 1
+
+
+def test_a_torn_tail_on_a_disk_that_takes_no_writes_is_unavailable(tmp_path: Path) -> None:
+    fill(tmp_path, 2).close()
+    path = the_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    disk = RefusingDisk()
+    disk.fail("open_append", errno.EROFS)
+    with pytest.raises(Unavailable, match="Read-only"):
+        list(journal.recover(disk, tmp_path, 0))
+
+
+def test_any_noise_is_torn_or_malformed_and_never_a_group(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    for size in (0, 1, 15, 16, 17, 43, 44, 300):
+        (tmp_path / f"{1:020d}.wal").write_bytes(rng.randbytes(size))
+        try:
+            assert groups(tmp_path) == []
+        except Malformed:
+            assert size > 16

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import uvloop
+
 from veen.core import Limits, Profile, VeenError
 from veen.hub.config import DEFAULT_PORT, HubConfig
 from veen.hub.rules import Admission
@@ -29,7 +31,7 @@ def main(arguments: list[str]) -> int:
             )
             sys.stdout.write(f"{papers.identity.hub_id.hex()}\n")
         else:
-            asyncio.run(_serve(_config(options)))
+            uvloop.run(_serve(_config(options)))
     except JournalBroken as error:
         return _failed(error, "the disk cannot be trusted any more; check it, then start again", _BROKEN)
     except VeenError as error:

@@ -22,7 +22,8 @@ CATCH_UP_BYTES = 1 << 22
 CATCH_UP_IDLE_S = 0.5
 # With many labels each catch-up touches many files, so more entries share it.
 ENTRIES_PER_LABEL = 4
-MAX_PENDING_BYTES = 1 << 26
+BYTES_PER_LABEL = 1 << 12
+MAX_PENDING_BYTES = 1 << 27
 RETRY_S = 1.0
 # Answers go out while the rest of a crowd is still being signed.
 MAX_GROUP = 256
@@ -156,7 +157,8 @@ class Committer:
         """Start a catch-up where there is enough to do and none is under way."""
         pending = self._store.pending
         due = max(CATCH_UP_ENTRIES, ENTRIES_PER_LABEL * len(pending.labels))
-        if idle or len(pending.batch.records) >= due or pending.size_bytes >= CATCH_UP_BYTES:
+        due_bytes = max(CATCH_UP_BYTES, BYTES_PER_LABEL * len(pending.labels))
+        if idle or len(pending.batch.records) >= due or pending.size_bytes >= due_bytes:
             tail = self._store.begin_catching_up()
             if tail:
                 self._tails.put(tail)

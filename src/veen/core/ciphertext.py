@@ -27,6 +27,7 @@ _AAD = tag_prefix("veen/aad")
 _NONCE = tag_prefix("veen/nonce")
 _BODY_KEY = b"veen/body-k"
 _U64_TWICE = struct.Struct(">QQ").pack
+_SIZES = (HASH_BYTES,) * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Place:
 
     def check(self) -> None:
         """Raise `ValueError` where this is no place a MSG could have."""
-        hashes = (self.profile_id, self.label, self.client_id, self.auth_ref or ZERO_HASH)
-        if any(len(hash_) != HASH_BYTES for hash_ in hashes):
+        sizes = len(self.profile_id), len(self.label), len(self.client_id), len(self.auth_ref or ZERO_HASH)
+        if sizes != _SIZES:
             raise ValueError(f"a place is made of names of {HASH_BYTES} bytes")
         if not (0 <= self.client_seq <= U64_MAX and 0 <= self.prev_ack <= U64_MAX):
             raise ValueError("client_seq and prev_ack are unsigned integers of 64 bits")

@@ -126,7 +126,7 @@ def test_a_second_hub_on_the_same_directory_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_data_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as caught:
         HubService(HubConfig(tmp_path, port=0))
-    assert "cannot be read" in str(caught.value)
+    assert "is not a hub's data directory" in str(caught.value)
 
 
 # Load.

@@ -11,6 +11,7 @@ from pathlib import Path
 import uvloop
 
 from veen.core import Limits, Profile, VeenError
+from veen.core.signing import PUBLIC_KEY_BYTES
 from veen.hub.config import DEFAULT_PORT, HubConfig
 from veen.hub.rules import Admission
 from veen.hub.service import HubService
@@ -51,12 +52,20 @@ def _parser() -> argparse.ArgumentParser:
     init.add_argument("--epoch-sec", type=int, default=Profile().epoch_sec)
     init.add_argument("--pad-block", type=int, default=Profile().pad_block)
     start = commands.add_parser("start", help="serve until SIGTERM or SIGINT")
-    start.add_argument("--listen", default=f"127.0.0.1:{DEFAULT_PORT}", help="HOST:PORT; port 0 lets the system choose")
+    start.add_argument(
+        "--listen",
+        type=_address,
+        default=("127.0.0.1", DEFAULT_PORT),
+        metavar="HOST:PORT",
+        help="port 0 lets the system choose",
+    )
     start.add_argument("--admission", choices=[str(mode) for mode in Admission], default=str(Admission.CAPABILITY))
     start.add_argument("--open-to-the-network", action="store_true", help="mean it when --admission open is not local")
-    start.add_argument("--issuer", action="append", default=[], metavar="HEX", help="whose capabilities count")
     start.add_argument(
-        "--witness", action="append", default=[], metavar="HEX", help="whose checkpoint signatures count"
+        "--issuer", type=_key, action="append", default=[], metavar="HEX", help="whose capabilities count"
+    )
+    start.add_argument(
+        "--witness", type=_key, action="append", default=[], metavar="HEX", help="whose checkpoint signatures count"
     )
     start.add_argument("--workers", type=int, default=None, help="verification processes; 0 is a thread")
     start.add_argument("--log-submits", action="store_true", help="one JSON line per submit on standard error")
@@ -67,15 +76,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 0xFFFF:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != PUBLIC_KEY_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a public key of {2 * PUBLIC_KEY_BYTES} hex digits")
+    return key
+
+
 def _config(options: argparse.Namespace) -> HubConfig:
-    host, _, port = options.listen.rpartition(":")
+    host, port = options.listen
     return HubConfig(
         options.data_dir,
-        host=host.strip("[]"),
-        port=int(port),
+        host=host,
+        port=port,
         admission=Admission(options.admission),
-        issuers=frozenset(map(bytes.fromhex, options.issuer)),
-        witnesses=frozenset(map(bytes.fromhex, options.witness)),
+        issuers=frozenset(options.issuer),
+        witnesses=frozenset(options.witness),
         # Not an option: what is on a command line, everyone on the machine can read.
         operator_token=os.environ.get("VEEN_OPERATOR_TOKEN"),
         workers=options.workers,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from veen.core import Checkpoint, checkpoint
+from veen.core import Checkpoint, Unavailable, checkpoint
 from veen.hub import verifier
 from veen.hub.app import HubApp
 from veen.hub.committer import CommitReport, Committer
@@ -47,6 +47,8 @@ class HubService:
         self._clock = clock
         self.log = Log()
         self.folders = Folders(config.data_dir)
+        if not self.folders.identity.exists():
+            raise Unavailable(f"{config.data_dir} is not a hub's data directory; init makes one")
         with exclusive(self.folders.lock):
             rotation.finish(self._disk, self.folders)
         self.papers = directory.read_papers(self.folders)
@@ -111,7 +113,11 @@ class HubService:
         )
         app = HubApp(later, self.rules, self._submits, reads, tooling)
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
-        await self.server.start(app, config.host, config.port, tls=tls, settings=config.http)
+        try:
+            await self.server.start(app, config.host, config.port, tls=tls, settings=config.http)
+        except OSError as error:
+            await self.stop(0)
+            raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
         self.log.started(self.papers.identity.hub_id, config.host, self.server.port, self.replayed)
 
     async def stop(self, grace_s: float = GRACE_S) -> None:

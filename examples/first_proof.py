@@ -182,7 +182,7 @@ def main() -> None:
         record.verify_checkpoint(head, profile)
         found = MmrProof.decode(encoded)
         head.verify_witnesses((witness.public_key,), least=1)
-        proof.verify_inclusion(found, Leaf(message.label, message.leaf_hash(), SHOWN), head)
+        proof.verify_inclusion(found, Leaf.of_msg(message, SHOWN), head)
         show("proof", f"{len(encoded)} bytes: {len(found.path)} siblings, {len(found.peaks_after)} other peaks")
         show("verified", f"message {SHOWN} is in the log of {head.upto_seq}, at that place")
 

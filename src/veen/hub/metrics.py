@@ -31,7 +31,6 @@ class Metrics:
         self._interval = self._tally("veen_checkpoint_interval", "entries between checkpoints", _INTERVALS)
         self.queue_depth = Gauge("veen_queue_depth", "messages between arrival and receipt", registry=r)
         self.journal_bytes = Gauge("veen_journal_bytes", "bytes the log has yet to catch up with", registry=r)
-        self.connections = Gauge("veen_connections", "open connections", registry=r)
         self.anchor_failures = Counter("veen_anchor_fail", "anchors that could not be published", registry=r)
 
     def _tally(self, name: str, text: str, bounds: Sequence[float]) -> Tally:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from time import perf_counter
 
-from veen.core import Checkpoint, MmrProof, Msg, Receipt, Refused
+from veen.core import Checkpoint, MmrProof, Receipt, Refused
 from veen.core.cbor.heads import ARRAY, MAP, UINT, write_bstr, write_head, write_text
 from veen.core.envelopes import (
     CheckpointRequest,
@@ -12,7 +12,6 @@ from veen.core.envelopes import (
     ProofResponse,
     ReceiptRequest,
     ReceiptResponse,
-    StreamItem,
     StreamRequest,
     StreamResponse,
 )
@@ -135,10 +134,6 @@ def item(entry: Entry, *, with_receipt: bool) -> bytes:
     """One stream item around an entry that is encoded already."""
     head = (b"\xa3" if with_receipt else b"\xa2") + b"\x01" + write_head(UINT, entry.stream_seq)
     return head + b"\x02" + entry.msg + (b"\x03" + entry.receipt if with_receipt else b"")
-
-
-def stream_item(entry: Entry) -> StreamItem:
-    return StreamItem(entry.stream_seq, Msg.decode(entry.msg), Receipt.decode(entry.receipt))
 
 
 def _nothing(label: bytes, stream_seq: int) -> Refused:

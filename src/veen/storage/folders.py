@@ -66,10 +66,6 @@ class Folders:
         return self.root / "hub-key-map.json"
 
     @property
-    def binding(self) -> Path:
-        return self.root / "checkpoint-binding.cbor"
-
-    @property
     def limits(self) -> Path:
         return self.root / "limits.json"
 

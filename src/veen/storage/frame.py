@@ -16,7 +16,6 @@ ENTRY_VERSION = 1
 _HEADER = struct.Struct(">BB32sQII32s")
 HEADER_BYTES = _HEADER.size
 MAX_RECEIPT_BYTES = 192  # the largest a RECEIPT can be: two integers of nine bytes
-MAX_ENTRY_BYTES = HEADER_BYTES + limits.MAX_MSG_BYTES + MAX_RECEIPT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

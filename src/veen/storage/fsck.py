@@ -27,7 +27,7 @@ from veen.storage.logwriter import LogWriter
 from veen.storage.reader import read_entries
 from veen.storage.rebuild import Progress, Refill, Registrar
 from veen.storage.record import Cursor
-from veen.storage.store import locked
+from veen.storage.store import exclusive
 
 __all__ = ["Finding", "Report", "Severity", "Verdict", "check", "repair"]
 
@@ -49,8 +49,7 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
     Raises `Unavailable` where a hub runs on the directory, `Malformed` where the log itself is damaged.
     """
     folders = Folders(root)
-    lock = locked(folders.lock)
-    try:
+    with exclusive(folders.lock):
         report = _check(folders, None, isolated=isolated)
         if report.verdict is Verdict.DAMAGED:
             raise Malformed("data directory", f"{report.first}; only index and node files can be made again")
@@ -58,8 +57,6 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
             rebuild.rebuild_index(Disk(), folders, progress).close()
             report = _check(folders, None, isolated=isolated)
         return report
-    finally:
-        os.close(lock)
 
 
 def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Report:

@@ -1,6 +1,7 @@
 """The answers of an HTTP/1.1 connection: in the order of the requests, whichever comes first."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 
 from veen.hub.http.connection import Connection, Service
@@ -29,7 +30,7 @@ class Exchange:
             pipeline.release()
 
 
-class Pipeline(Connection):
+class Pipeline(Connection, ABC):
     """The writing half. It holds the reading half back while too much is on its way out."""
 
     __slots__ = ("_flush_due", "corked", "ended", "holding", "idle_since", "lingering", "out", "queue")
@@ -104,9 +105,9 @@ class Pipeline(Connection):
         super().resume_writing()
         self._go_on()
 
+    @abstractmethod
     def take_held(self) -> None:
         """Parse what was read before the pause."""
-        raise NotImplementedError
 
     def _go_on(self) -> None:
         if self.lost or self.is_leaving() or not self.holding or self.is_full():

@@ -69,7 +69,8 @@ class Filler:
         sequencer = Sequencer(store, rules, signer, control_key)
         sequencer.replay()
         while self._written < upto:
-            group = sequencer.prepare([self._submission(rules.profile_id) for _ in range(GROUP)])
+            sequencer.decide([self._submission(rules.profile_id) for _ in range(GROUP)])
+            group = sequencer.take()
             store.committed(group.batch, store.commit(group.batch))
             sequencer.keep()
             if len(store.pending.batch.records) >= 16 * GROUP or self._written >= upto:

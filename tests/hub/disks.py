@@ -67,6 +67,21 @@ class FullDisk(JournalDisk):
         super().write(fd, data)
 
 
+class GatedFullDisk(FullDisk):
+    """Finds out that it is full only when the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Event()
+        self.waiting = Event()
+
+    def write(self, fd: int, data: bytes) -> None:
+        if self.full and self.is_journal(fd):
+            self.waiting.set()
+            self.gate.wait(20)
+        super().write(fd, data)
+
+
 class FailingDisk(JournalDisk):
     """Fails to sync the journal once, when told to; like Linux, it forgets the failure afterwards."""
 

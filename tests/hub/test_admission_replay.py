@@ -184,10 +184,11 @@ class Author:
 
     def _run(self, item: Submission | Wish, encoded: bytes | None) -> Outcome:
         sequencer, store = self.service.sequencer, self.service.store
-        group = sequencer.prepare([item])
+        sequencer.decide([item])
+        group = sequencer.take()
         if group.batch.records:
             store.committed(group.batch, store.commit(group.batch))
-            sequencer.keep()
+        sequencer.keep()
         _, outcome = group.outcomes[0]
         known = isinstance(item, Wish) and not group.batch.records
         if not known:

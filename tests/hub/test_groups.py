@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make_dir, running
-from tests.hub.disks import FailingDisk, FullDisk
-from veen.core import Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
+from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make_dir, running, until
+from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk
+from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission
@@ -32,10 +32,11 @@ def prepared(hub: Hub, *items: Item) -> Group:
 
     async def prepare() -> Group:
         sequencer, store = hub.service.sequencer, hub.service.store
-        group = sequencer.prepare(list(items))
+        sequencer.decide(list(items))
+        group = sequencer.take()
         if group.batch.records:
             store.committed(group.batch, store.commit(group.batch))
-            sequencer.keep()
+        sequencer.keep()
         return group
 
     return hub.do(prepare())
@@ -111,6 +112,54 @@ def test_nothing_said_about_an_undone_group_rests_on_it(tmp_path: Path) -> None:
         disk.full = False
         kept = hub.batch(*items)
         assert [answer.stream_seq for answer in kept if isinstance(answer, Receipt)] == [2, 3]
+
+
+def test_what_was_decided_behind_a_group_that_failed_is_undone_with_it(tmp_path: Path) -> None:
+    """While a group is on its way to the disk the next is decided on top of it: a place, and a duplicate."""
+    disk = GatedFullDisk()
+    with running(make_dir(tmp_path), disk=disk) as hub:
+        hub.writer().send()
+        writer = hub.writer()
+        first, second = writer.next_messages(2)
+        heard: list[Outcome] = []
+
+        async def put(*encoded: bytes) -> None:
+            for one in encoded:
+                hub.service._committer.put(Submission(Msg.decode(one), one, heard.append))
+
+        disk.full = True
+        hub.do(put(first))
+        assert disk.waiting.wait(PATIENCE_S)
+        hub.do(put(second, first))
+        until(lambda: hub.do(decided(hub)) == 2)
+        assert heard == []
+        disk.gate.set()
+        until(lambda: len(heard) == 3)
+        assert [outcome.code for outcome in heard if isinstance(outcome, Refused)] == ["E.UNAVAILABLE"] * 3
+        disk.full = False
+        kept = hub.batch(first, second)
+        assert [answer.stream_seq for answer in kept if isinstance(answer, Receipt)] == [2, 3]
+
+
+async def decided(hub: Hub) -> int:
+    return hub.service.sequencer.decided
+
+
+def test_a_small_group_waits_for_those_that_are_being_verified(tmp_path: Path) -> None:
+    with running(make_dir(tmp_path)) as hub:
+        heard: list[Outcome] = []
+        committer = hub.service._committer
+
+        async def put(coming: int) -> None:
+            committer.coming = coming
+            message = hub.writer().message()
+            committer.put(Submission(message, message.encode(), heard.append))
+
+        hub.do(put(coming=2))
+        until(lambda: hub.do(decided(hub)) == 1)
+        hub.do(put(coming=1))
+        until(lambda: len(heard) == 2)
+        assert all(isinstance(outcome, bytes) for outcome in heard)
 
 
 def test_after_a_failed_sync_nothing_more_is_acknowledged(tmp_path: Path) -> None:

@@ -116,9 +116,12 @@ class Hub:
             else Wish(item, _nobody)
             for item in items
         ]
-        group = self.sequencer.prepare(given)
+        self.sequencer.decide(given)
+        group = self.sequencer.take()
         if group.batch.records:
             group = self._commit(group)
+        else:
+            self.sequencer.keep()
         return [outcome for _, outcome in group.outcomes]
 
     def _commit(self, group: Group) -> Group:

@@ -1,5 +1,7 @@
 """The hub's endpoints behind the HTTP front: the data plane under /v1, and where the rest goes. Spec §10."""
 
+from collections.abc import Callable
+
 from veen.core import Refused
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
@@ -58,34 +60,38 @@ class HubApp:
         else:
             respond(answers.refusal(_unknown(request), as_json=answers.wants_json(request)))
 
+    def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
+        submits = head.method == "POST" and head.path == "/v1/submit" and not answers.wants_json(head)
+        return self._submit_cbor if submits else None
+
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         if head.path == "/tooling/subscribe":
             return self._tooling.subscribe(head)
         return answers.refusal(_unknown(head))
 
     def _submit(self, request: Request, respond: Respond) -> None:
-        as_json = answers.wants_json(request)
+        if not answers.wants_json(request):
+            self._submit_cbor(request.body, respond)
+            return
         try:
-            if as_json:
-                encoded = from_json(request.body)
-            elif len(request.body) > self._most:
-                raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._most)
-            else:
-                encoded = unwrapped(request.body)
+            encoded = from_json(request.body)
         except Refused as refused:
             self._submits.turned_away(refused)
-            respond(answers.refusal(refused, as_json=as_json))
+            respond(answers.refusal(refused, as_json=True))
             return
+        self._submits.submit(encoded, lambda outcome: respond(_submitted_json(outcome)))
 
-        def done(outcome: Outcome) -> None:
-            if isinstance(outcome, Refused):
-                respond(answers.refusal(outcome, as_json=as_json))
-            elif as_json:
-                respond(answers.submitted_json(outcome))
-            else:
-                respond(answers.submitted(outcome))
-
-        self._submits.submit(encoded, done)
+    def _submit_cbor(self, body: bytes, respond: Respond) -> None:
+        """The hot path: most of what a hub is asked."""
+        try:
+            if len(body) > self._most:
+                raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._most)
+            encoded = unwrapped(body)
+        except Refused as refused:
+            self._submits.turned_away(refused)
+            respond(answers.refusal(refused))
+            return
+        self._submits.submit(encoded, lambda outcome: respond(_submitted(outcome)))
 
     def _read(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
@@ -118,3 +124,13 @@ def _unknown(request: Request) -> Refused:
     if rest and first.startswith("v") and first[1:].isdigit() and first != "v1":
         return Refused("E.VERSION", f"this hub speaks v1, not {first[:20]}")
     return Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
+
+
+def _submitted(outcome: Outcome) -> Response:
+    return answers.refusal(outcome) if isinstance(outcome, Refused) else answers.submitted(outcome)
+
+
+def _submitted_json(outcome: Outcome) -> Response:
+    if isinstance(outcome, Refused):
+        return answers.refusal(outcome, as_json=True)
+    return answers.submitted_json(outcome)

@@ -1,8 +1,10 @@
 """Group commit: the loop decides and signs, one thread writes and syncs, another lets the log catch up behind.
 
-One group is on its way to the disk at a time. Whatever is admitted meanwhile is the next group, so there is no timer:
-one client waits for one sync, a thousand share it. Deciding stays on the loop because two threads that both compute
-would spend their time handing the interpreter to each other.
+One group is on its way to the disk at a time. Whatever is decided meanwhile is the next group, so there is no timer:
+one client waits for one sync, a thousand share it. While most of a crowd is still being verified a small group waits
+for some more of it: each of them comes without being waited for, and a sync costs as much for one as for many.
+Deciding stays on the loop because two threads that both compute would spend their time handing the interpreter to
+each other.
 """
 
 import asyncio
@@ -25,8 +27,10 @@ ENTRIES_PER_LABEL = 4
 BYTES_PER_LABEL = 1 << 12
 MAX_PENDING_BYTES = 1 << 27
 RETRY_S = 1.0
+# A group of this many goes to the disk whoever else is coming.
+ENOUGH = 16
 # Answers go out while the rest of a crowd is still being signed.
-MAX_GROUP = 256
+MAX_DECIDED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Committer:
         self._on_group = on_group
         self._on_broken = on_broken
         self._waiting: list[Item] = []
+        self.coming = 0  # messages whose signatures are being checked
+        self._opened = 0.0
         self._due = False
         self._in_flight = False
         self._broken = False
@@ -75,7 +81,11 @@ class Committer:
             item.done(Refused("E.UNAVAILABLE", "the disk failed; this hub is stopping", retry_after=1))
             return
         self._waiting.append(item)
-        if not self._due and not self._in_flight:
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Look again in the next turn of the loop."""
+        if not self._due:
             self._due = True
             self._loop.call_soon(self._turn)
 
@@ -94,20 +104,35 @@ class Committer:
     # Committing.
 
     def _turn(self) -> None:
-        """Make a group of what is there and send it to the disk."""
+        """Decide what is there, and send it to the disk if that is free."""
         self._due = False
-        if self._in_flight or self._broken or not self._waiting:
+        if self._broken:
             return
-        start = time.perf_counter()
-        items, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+        items, self._waiting = self._waiting[:MAX_DECIDED], self._waiting[MAX_DECIDED:]
+        if self._waiting:
+            self.nudge()
         if self.trouble is not None and self._store.pending.size_bytes > MAX_PENDING_BYTES:
             self._answer(refused(items, self.trouble), CommitReport(0, 0.0, 0.0))
+        elif items:
+            self._opened = self._opened or time.perf_counter()
+            try:
+                self._sequencer.decide(items)
+            except Exception as mistake:  # noqa: BLE001  what was half decided must never reach the disk
+                self._break(mistake)
+                return
+        self._send()
+
+    def _send(self) -> None:
+        """Give the disk the open group, unless it is busy or the group is small and many are coming."""
+        decided = self._sequencer.decided
+        if self._in_flight or not decided or decided < min(ENOUGH, self.coming):
             return
-        group = self._sequencer.prepare(items)
+        group, start, self._opened = self._sequencer.take(), self._opened, 0.0
         if group.batch.records:
             self._in_flight = True
             self._groups.put((group, start))
         else:
+            self._sequencer.keep()
             self._answer(group, CommitReport(0, time.perf_counter() - start, 0.0))
 
     def _sync(self) -> None:
@@ -130,6 +155,7 @@ class Committer:
         if isinstance(outcome, int):
             self._store.committed(group.batch, outcome)
             self._sequencer.keep()
+            self._send()
         elif isinstance(outcome, JournalBroken):
             # Whether this group is on disk is unknown, so nobody in it is told anything.
             self._break(outcome)
@@ -145,9 +171,6 @@ class Committer:
         self._on_broken(error)
 
     def _answer(self, group: Group, report: CommitReport) -> None:
-        if self._waiting and not self._due and not self._in_flight:
-            self._due = True
-            self._loop.call_soon(self._turn)
         self._on_group(group, report)
         self._maybe_drained()
 
@@ -195,6 +218,9 @@ class Committer:
     def _maybe_drained(self) -> None:
         """When closing: done once nothing waits and the log has everything, or cannot be written."""
         if self._drained is None or self._drained.done() or self._waiting or self._in_flight:
+            return
+        if self._sequencer.decided:
+            self._send()
             return
         if self._store.catching is None:
             self._tend(idle=True)

@@ -22,9 +22,9 @@ class Metrics:
         self._ok = Counter("veen_submit_ok", "accepted messages", registry=r)
         self._err = Counter("veen_submit_err", "refused messages", ["code", "detail_enum"], registry=r)
         self._limited = Counter("veen_rate_limited", "messages refused for their rate", registry=r)
-        self._verify = self._tally("veen_verify_latency_ms", "arrival to verified", _MS)
+        self.verify_ms = self._tally("veen_verify_latency_ms", "arrival to verified", _MS)
         self._commit = self._tally("veen_commit_latency_ms", "one group, ordered, signed, durable", _MS)
-        self._whole = self._tally("veen_end_to_end_latency_ms", "arrival to durable", _MS)
+        self.whole_ms = self._tally("veen_end_to_end_latency_ms", "arrival to durable", _MS)
         self._sync = self._tally("veen_fsync_latency_ms", "one journal write and sync", _MS)
         self._group = self._tally("veen_group_size", "entries that shared a sync", _SIZES)
         self._proof = self._tally("veen_proof_latency_ms", "making one proof", _MS)
@@ -38,16 +38,10 @@ class Metrics:
         self.registry.register(tally)
         return tally
 
-    def accepted(self, seconds: float) -> None:
-        self._whole.observe(seconds * 1e3)
-
     def refused(self, refused: Refused) -> None:
         self._err.labels(refused.code, refused.detail_enum or "").inc()
         if refused.code == "E.RATE":
             self._limited.inc()
-
-    def verified(self, seconds: float) -> None:
-        self._verify.observe(seconds * 1e3)
 
     def committed(self, report: CommitReport) -> None:
         self._commit.observe(report.group_seconds * 1e3)

@@ -30,13 +30,19 @@ Outcome = bytes | Refused  # an encoded receipt, or why not
 Done = Callable[[Outcome], None]
 
 
-@dataclass(slots=True)
 class Submission:
     """A message whose signature holds, waiting for its place."""
 
-    message: Msg
-    encoded: bytes
-    done: Done
+    __slots__ = ("_done", "encoded", "message")
+
+    def __init__(self, message: Msg, encoded: bytes, done: Done) -> None:
+        self.message = message
+        self.encoded = encoded
+        self._done = done
+
+    def done(self, outcome: Outcome) -> None:
+        """Called once, when it is decided."""
+        self._done(outcome)
 
 
 @dataclass(slots=True)
@@ -55,7 +61,7 @@ class Group:
     """What one sync covers."""
 
     batch: Batch = field(default_factory=Batch)
-    outcomes: list[tuple[Done, Outcome]] = field(default_factory=list)
+    outcomes: list[tuple[Item, Outcome]] = field(default_factory=list)
 
 
 class Sequencer:
@@ -77,15 +83,15 @@ class Sequencer:
         self._control = control_key
         self._signer = signer
         self._key: SigningKey = control_key  # until a group has its own
+        self._outcomes: list[tuple[Item, Outcome]] = []
 
     def replay(self) -> int:
         """Bring the state up to the journal. Returns how many entries that took."""
         count = 0
         for group, entries in self._store.replay():
-            batch = Batch()
             for entry in entries:
-                self._replay_entry(entry, batch)
-            self._store.restore(batch, group)
+                self._replay_entry(entry, self._state.batch)
+            self._store.restore(self._state.take(), group)
             self._state.keep()
             count += len(entries)
         return count
@@ -99,24 +105,18 @@ class Sequencer:
         """The hub's time: it never goes back, whatever the clock does."""
         return max(int(self._clock()), self._state.hub_ts)
 
-    def prepare(self, items: list[Item]) -> Group:
-        """Order and sign. What is refused changes nothing; the rest waits for `keep` or `undo`."""
+    def decide(self, items: list[Item]) -> None:
+        """Order and sign into the open group. What is refused changes nothing; the rest waits for the disk."""
         hub_ts = self.hub_ts
         try:
             self._key = self._signer.at(hub_ts)
         except (Unverified, Unavailable) as error:
-            return refused(items, str(error))
-        group = Group()
-        self._state.begin(hub_ts, group.batch)
-        try:
-            for item in items:
-                group.outcomes.append((item.done, self._decide(item, hub_ts, group.batch)))
-        except BaseException:
-            self._state.undo()
-            raise
-        if not group.batch.records:
-            self._state.keep()
-        return group
+            self._outcomes += [(item, _unavailable(str(error))) for item in items]
+            return
+        self._state.advance(hub_ts)
+        batch = self._state.batch
+        for item in items:
+            self._outcomes.append((item, self._decide(item, hub_ts, batch)))
 
     def _decide(self, item: Item, hub_ts: int, batch: Batch) -> Outcome:
         try:
@@ -126,17 +126,30 @@ class Sequencer:
         except Refused as refused:
             return refused
 
+    @property
+    def decided(self) -> int:
+        """How many are in the open group, refused or not."""
+        return len(self._outcomes)
+
+    def take(self) -> Group:
+        """The open group, on its way to the disk: `keep` or `undo` must follow."""
+        group = Group(self._state.take(), self._outcomes)
+        self._outcomes = []
+        return group
+
     def keep(self) -> None:
-        """The group is durable."""
+        """The group that was taken is durable."""
         self._state.keep()
 
     def undo(self, group: Group, reason: str) -> Group:
-        """The disk said no: nobody in the group got a place, and nothing has changed.
+        """The disk said no to a group: nobody in it, nor in the open one, got a place, and nothing has changed.
 
         Refusals go too: they may rest on what was undone.
         """
         self._state.undo()
-        return Group(outcomes=[(done, _unavailable(reason)) for done, _ in group.outcomes])
+        undone = refused([item for item, _ in group.outcomes + self._outcomes], reason)
+        self._outcomes = []
+        return undone
 
     def _accept(self, submission: Submission, hub_ts: int, batch: Batch) -> bytes:
         message = submission.message
@@ -152,7 +165,7 @@ class Sequencer:
 
     def _log_event(self, wish: Wish, hub_ts: int, batch: Batch) -> bytes:
         """Log what the operator said; what was said before keeps the receipt it has."""
-        known = self._known(wish.event, batch)
+        known = self._known(wish.event)
         if known:
             return known
         label = naming.label(self._rules.routing_key, self._rules.control_stream, self._rules.profile.epoch(hub_ts))
@@ -165,20 +178,21 @@ class Sequencer:
         self._apply_event(wish.event, label, last + 1, hub_ts, batch)
         return receipt
 
-    def _known(self, event: control.Event, batch: Batch) -> bytes | None:
+    def _known(self, event: control.Event) -> bytes | None:
         """The receipt of an event that was logged before, in this very group or any time."""
-        at = self._place_of(event, batch)
+        at = self._place_of(event)
         if at is None:
             return None
-        for record in batch.records:
-            if (record.label, record.stream_seq) == at:
-                return frame.read(record.frame)[0].receipt
+        for batch in self._state.undurable():
+            for record in batch.records:
+                if (record.label, record.stream_seq) == at:
+                    return frame.read(record.frame)[0].receipt
         entry = self._lookup.entry(*at)
         return entry.receipt if entry else None
 
-    def _place_of(self, event: control.Event, batch: Batch) -> tuple[bytes, int] | None:
+    def _place_of(self, event: control.Event) -> tuple[bytes, int] | None:
         """`(label, stream_seq)` of a logged event."""
-        tails = [batch, *(tail.batch for tail in self._store.tails())]
+        tails = [*self._state.undurable(), *(tail.batch for tail in self._store.tails())]
         if isinstance(event, bytes):
             found = [tail.streams[event] for tail in tails if event in tail.streams]
             with self._store.index.read() as rows:
@@ -246,7 +260,7 @@ class Sequencer:
 
 def refused(items: list[Item], reason: str) -> Group:
     """A group in which nobody gets a place."""
-    return Group(outcomes=[(item.done, _unavailable(reason)) for item in items])
+    return Group(outcomes=[(item, _unavailable(reason)) for item in items])
 
 
 def _unavailable(reason: str) -> Refused:

@@ -162,8 +162,8 @@ class HubService:
     def _committed(self, group: Group, report: CommitReport) -> None:
         """On the loop: a group is durable, and everyone in it may know."""
         self.metrics.committed(report)
-        for done, outcome in group.outcomes:
-            done(outcome)
+        for item, outcome in group.outcomes:
+            item.done(outcome)
         records = group.batch.records
         if records:
             self.status.entries += len(records)

@@ -1,10 +1,11 @@
 """What admission looks at, in memory: cursors, trees, capabilities, buckets. Owned by the loop's thread.
 
 Everything here is also in the journal or the index. What is not here is looked up there; what changed here since the
-log last caught up is never let go. A group that could not be made durable is undone.
+log last caught up is never let go. Decisions run ahead of the disk: what has not become durable can be undone.
 """
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from veen.core import Bucket, CapToken, Mmr, Msg, naming
@@ -17,6 +18,19 @@ from veen.storage.store import Store
 MAX_CACHED = 65_536
 
 
+class _Changes:
+    """What one group changed, so that it can be taken back."""
+
+    __slots__ = ("batch", "before", "hub_ts", "streams", "trees")
+
+    def __init__(self, hub_ts: int) -> None:
+        self.batch = Batch()
+        self.before: list[tuple[dict[bytes, Any], bytes, object]] = []
+        self.trees: dict[bytes, Mmr] = {}
+        self.streams: list[bytes] = []
+        self.hub_ts = hub_ts
+
+
 class State:
     """The view of one hub."""
 
@@ -27,12 +41,11 @@ class State:
         self._cursors: dict[bytes, tuple[int, int]] = {}
         self._buckets: dict[bytes, Bucket] = {}
         self._caps: dict[bytes, Cap] = {}
-        self._undo: list[Callable[[], object]] = []
-        self._touched: set[bytes] = set()
-        self._group = Batch()
         with store.index.read() as rows:
             self._streams = set(rows.streams()) | {rules.control_stream}
             self.hub_ts = rows.number("hub_ts")
+        self._open = _Changes(self.hub_ts)
+        self._taken: deque[_Changes] = deque()
         self._explained: dict[bytes, bytes] = {}
         self._explained_at = -1
         self._epochs = range(0)
@@ -99,14 +112,12 @@ class State:
                 self._explain(stream)
 
     def accepted_at(self, message: Msg) -> int | None:
-        for record in self._group.records:
-            if (record.client_id, record.label, record.client_seq) == (
-                message.client_id,
-                message.label,
-                message.client_seq,
-            ):
-                same = frame.read(record.frame)[0].msg == message.encode()
-                return record.stream_seq if same else None
+        wanted = (message.client_id, message.label, message.client_seq)
+        for batch in self.undurable():
+            for record in batch.records:
+                if (record.client_id, record.label, record.client_seq) == wanted:
+                    same = frame.read(record.frame)[0].msg == message.encode()
+                    return record.stream_seq if same else None
         with self._store.index.read() as rows:
             found = rows.stream_seq_of(message.label, message.client_id, message.client_seq)
         for tail in self._store.tails():
@@ -126,10 +137,8 @@ class State:
 
     def append(self, label: bytes, leaf_hash: bytes) -> tuple[Mmr, list[bytes]]:
         tree = self.tree(label)
-        if label not in self._touched:
-            self._touched.add(label)
-            before = tree.copy()
-            self._undo.append(lambda: self._trees.__setitem__(label, before))
+        if label not in self._open.trees:
+            self._open.trees[label] = tree.copy()
         return tree, tree.append(leaf_hash)
 
     def set_cursor(self, label: bytes, client_id: bytes, cursor: tuple[int, int]) -> None:
@@ -146,7 +155,7 @@ class State:
         if stream in self._streams:
             return False
         self._streams.add(stream)
-        self._undo.append(lambda: self._drop_stream(stream))
+        self._open.streams.append(stream)
         self._explain(stream)
         return True
 
@@ -154,49 +163,65 @@ class State:
         self._streams.discard(stream)
         self._explained_at, self._epochs = -1, range(0)  # so that labels are explained afresh
 
-    def begin(self, hub_ts: int, group: Batch) -> None:
-        """A group starts; what it appends goes to `group`."""
-        self._group = group
-        self.advance(hub_ts)
-
     def advance(self, hub_ts: int) -> None:
-        before = self.hub_ts
-        self._undo.append(lambda: setattr(self, "hub_ts", before))
         self.hub_ts = hub_ts
 
     def _set(self, cache: dict[bytes, Any], key: bytes, value: object) -> None:
-        before = cache.get(key)
-        if before is None:
-            self._undo.append(lambda: cache.pop(key, None))
-        else:
-            self._undo.append(lambda: cache.__setitem__(key, before))
+        self._open.before.append((cache, key, cache.get(key)))
         cache[key] = value
 
     # Groups.
 
+    @property
+    def batch(self) -> Batch:
+        """What the group that is being made adds."""
+        return self._open.batch
+
+    def undurable(self) -> list[Batch]:
+        """What is decided and not on disk, newest first."""
+        return [self._open.batch, *(changes.batch for changes in reversed(self._taken))]
+
+    def take(self) -> Batch:
+        """The group that is being made goes to the disk, and the next begins."""
+        taken = self._open
+        self._taken.append(taken)
+        self._open = _Changes(self.hub_ts)
+        return taken.batch
+
     def keep(self) -> None:
-        """The group is durable."""
-        self._group = Batch()
-        self._undo.clear()
-        self._touched.clear()
+        """The group that was taken first is durable."""
+        self._taken.popleft()
 
     def undo(self) -> None:
-        """The group is not durable and never was."""
-        for step in reversed(self._undo):
-            step()
-        self.keep()
+        """Nothing that was taken is durable, nor can be what was decided since."""
+        self._revert(self._open)
+        while self._taken:
+            self._revert(self._taken.pop())
+        self._open = _Changes(self.hub_ts)
+
+    def _revert(self, changes: _Changes) -> None:
+        for cache, key, value in reversed(changes.before):
+            if value is None:
+                cache.pop(key, None)
+            else:
+                cache[key] = value
+        self._trees |= changes.trees
+        for stream in changes.streams:
+            self._drop_stream(stream)
+        self.hub_ts = changes.hub_ts
 
     def forget(self) -> None:
         """Let go of what the index has, where there is too much of it."""
         tails = self._store.tails()
         if max(len(self._trees), len(self._cursors), len(self._buckets), len(self._caps)) <= MAX_CACHED:
             return
-        labels = {label for tail in tails for label in tail.labels}
-        clients = {record.client_id + record.label for tail in tails for record in tail.batch.records}
+        batches = [*self.undurable(), *(tail.batch for tail in tails)]
+        labels = {record.label for batch in batches for record in batch.records}
+        clients = {record.client_id + record.label for batch in batches for record in batch.records}
         self._trees = _kept(self._trees, labels)
         self._cursors = _kept(self._cursors, clients)
-        self._buckets = _kept(self._buckets, {a + label for tail in tails for a, label in tail.batch.buckets})
-        self._caps = _kept(self._caps, {auth_ref for tail in tails for auth_ref in tail.batch.caps})
+        self._buckets = _kept(self._buckets, {a + label for batch in batches for a, label in batch.buckets})
+        self._caps = _kept(self._caps, {auth_ref for batch in batches for auth_ref in batch.caps})
 
 
 def _kept(cache: dict[bytes, Any], keys: Iterable[bytes]) -> dict[bytes, Any]:

@@ -35,8 +35,8 @@ class Submits:
     ) -> None:
         self._rules = rules
         self._verifier = verifier
-        self._committer = committer
-        self._metrics = metrics
+        self.committer = committer
+        self.metrics = metrics
         self._most = max_in_flight
         self.log = log
         self.in_flight = 0
@@ -54,55 +54,52 @@ class Submits:
             self.turned_away(error)
             done(error)
             return
-        _OnItsWay(self, message, encoded, done)
+        self.in_flight += 1
+        self.committer.coming += 1
+        item = _OnItsWay(self, message, encoded, done)
+        self._verifier.check(message.client_id + msg.signing_digest(encoded) + message.sig, item.verified)
 
     def turned_away(self, refused: Refused) -> None:
         """Count what was refused before it was a message."""
-        self._metrics.refused(refused)
-
-    def begin(self, message: Msg, encoded: bytes, answer: Callable[[bool], None]) -> None:
-        self.in_flight += 1
-        self._verifier.check(message.client_id + msg.signing_digest(encoded) + message.sig, answer)
-
-    def verified(self, submission: Submission, seconds: float) -> None:
-        self._metrics.verified(seconds)
-        self._committer.put(submission)
-
-    def ended(self, outcome: Outcome, seconds: float) -> None:
-        self.in_flight -= 1
-        if isinstance(outcome, Refused):
-            self._metrics.refused(outcome)
-        else:
-            self._metrics.accepted(seconds)
+        self.metrics.refused(refused)
 
 
-class _OnItsWay:
+class _OnItsWay(Submission):
     """One message between the door and its receipt."""
 
-    __slots__ = ("_arrived", "_done", "_encoded", "_message", "_submits", "_verify_s")
+    __slots__ = ("_arrived", "_submits", "_verify_s")
 
     def __init__(self, submits: Submits, message: Msg, encoded: bytes, done: Callable[[Outcome], None]) -> None:
-        self._submits = submits
-        self._message = message
-        self._encoded = encoded
+        self.message = message
+        self.encoded = encoded
         self._done = done
+        self._submits = submits
         self._arrived = perf_counter()
         self._verify_s = 0.0
-        submits.begin(message, encoded, self._verified)
 
-    def _verified(self, held: bool) -> None:
-        self._verify_s = perf_counter() - self._arrived
+    def verified(self, held: bool) -> None:
+        """The verifier's answer."""
+        submits = self._submits
+        submits.committer.coming -= 1
+        self._verify_s = seconds = perf_counter() - self._arrived
         if held:
-            self._submits.verified(Submission(self._message, self._encoded, self._ended), self._verify_s)
+            submits.metrics.verify_ms.observe(seconds * 1e3)
+            submits.committer.put(self)
         else:
-            self._ended(_SIG_INVALID)
+            submits.committer.nudge()  # a group may have waited for this one
+            self.done(_SIG_INVALID)
 
-    def _ended(self, outcome: Outcome) -> None:
+    def done(self, outcome: Outcome) -> None:
+        submits = self._submits
         seconds = perf_counter() - self._arrived
-        self._submits.ended(outcome, seconds)
+        submits.in_flight -= 1
+        if isinstance(outcome, Refused):
+            submits.metrics.refused(outcome)
+        else:
+            submits.metrics.whole_ms.observe(seconds * 1e3)
         self._done(outcome)
-        if self._submits.log:
-            self._submits.log.ended(self._message, self._encoded, outcome, self._verify_s, seconds)
+        if submits.log:
+            submits.log.ended(self.message, self.encoded, outcome, self._verify_s, seconds)
 
 
 def unwrapped(body: bytes) -> bytes:

@@ -75,12 +75,8 @@ class ProcessVerifier:
         self._start()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def depth(self) -> int:
-        return len(self._waiting)
+    def pids(self) -> list[int]:
+        return [self._process.pid]
 
     def check(self, item: bytes, answer: Answer) -> None:
         if not self._gathered:
@@ -155,16 +151,22 @@ class VerifierPool:
     """Several workers. A client's messages all go to the same one, so that they keep their order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, workers: int) -> None:
-        self.workers = [ProcessVerifier(loop) for _ in range(workers)]
+        self._workers = [ProcessVerifier(loop) for _ in range(workers)]
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for worker in self._workers for pid in worker.pids]
 
     def check(self, item: bytes, answer: Answer) -> None:
-        self.workers[item[0] % len(self.workers)].check(item, answer)
+        self._workers[item[0] % len(self._workers)].check(item, answer)
 
     def close(self) -> None:
-        for worker in self.workers:
+        for worker in self._workers:
             worker.close()
 
 
 def start(loop: asyncio.AbstractEventLoop, workers: int) -> Verifier:
     """The verifier for that many worker processes; 0 is a thread."""
+    if workers == 1:
+        return ProcessVerifier(loop)
     return VerifierPool(loop, workers) if workers else ThreadVerifier(loop)

@@ -4,7 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from veen.hub.http import HttpServer, HttpSettings, Request, Respond, Response, WebSocketHandler
 
@@ -77,6 +77,9 @@ class Echo:
             respond(Response(404, b"unknown"))
         else:
             respond(Response(200, f"{request.method} {request.path} {request.query} ".encode() + request.body))
+
+    def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
+        return lambda body, respond: self.handle(replace(head, body=body), respond)
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         if head.path != "/ws":

@@ -1,7 +1,8 @@
 """A repeated head is not parsed again, and nothing can be told from it."""
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -25,6 +26,9 @@ class Echo:
     def handle(self, request: Request, respond: Respond) -> None:
         self.seen.append((request.method, request.path, request.body))
         respond(Response(200, request.body))
+
+    def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
+        return lambda body, respond: self.handle(replace(head, body=body), respond)
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         return Response(404)

@@ -3,13 +3,14 @@
 The hot path is `data_received`, the parser's callbacks, `App.handle`, `Exchange.respond` and one `write`.
 """
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from veen.hub.http.connection import Service
 from veen.hub.http.head import BadHead, check_framing, check_size, join_fields, split_target
-from veen.hub.http.message import Request, Response, refusal
+from veen.hub.http.message import Request, Respond, Response, refusal
 from veen.hub.http.pipeline import Exchange, Pipeline
 from veen.hub.http.websocket import WebSocket, accept_upgrade
 from veen.hub.http.wire import CONTINUE
@@ -41,6 +42,7 @@ class Http1(Pipeline):
         "_query",
         "_same_bytes",
         "_same_head",
+        "_shortcut",
         "_since",
         "_split_target",
         "_stage",
@@ -69,6 +71,7 @@ class Http1(Pipeline):
         self._body_bytes = 0
         self._keep_alive = False
         self._headers: dict[bytes, bytes] = {}
+        self._shortcut: Callable[[bytes, Respond], None] | None = None
 
     def data_received(self, data: bytes) -> None:
         if len(data) > _SLICE_BYTES or self.holding:
@@ -147,16 +150,23 @@ class Http1(Pipeline):
         if length and self._keep_alive and head.startswith(b"POST ") and head.endswith(b"\r\n\r\n"):
             plain = self._headers.keys().isdisjoint((b"transfer-encoding", b"expect", b"upgrade"))
             if plain and head.count(b"\r\n\r\n") == 1 and self._headers.get(b"content-length") == b"%d" % length:
-                self._same_head, self._same_bytes = head, len(data)
+                self._shortcut = self.service.app.shortcut(self._head())
+                if self._shortcut is not None:
+                    self._same_head, self._same_bytes = head, len(data)
 
     def _take_same(self, data: bytes) -> None:
         """A request with the head of the one before it: it was checked then, and only the body is new."""
-        if self._draining:
+        if self._draining or self._shortcut is None:
             self._same_head = b""
             self._take(data)
             return
         self.corked = True
-        self._hand_over(data[len(self._same_head) :], last=False)
+        exchange = Exchange(self, False, False)
+        self.queue.append(exchange)
+        try:
+            self._shortcut(data[len(self._same_head) :], exchange.respond)
+        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+            self._failed(exchange, error)
         self.corked = False
         if self.out or self.ended:
             self.flush()
@@ -286,9 +296,12 @@ class Http1(Pipeline):
                 exchange.respond,
             )
         except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
-            self.service.report(f"{self._method} {self._path}", error)
-            if exchange.answer is None:
-                exchange.respond(refusal(500))
+            self._failed(exchange, error)
+
+    def _failed(self, exchange: Exchange, error: Exception) -> None:
+        self.service.report(f"{self._method} {self._path}", error)
+        if exchange.answer is None:
+            exchange.respond(refusal(500))
 
     def _answer(self, answer: Response | bytes, last: bool) -> None:
         """An answer of our own, behind those that are still to come."""

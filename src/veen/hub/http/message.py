@@ -85,6 +85,9 @@ class App(Protocol):
     def handle(self, request: Request, respond: Respond) -> None:
         """Call `respond` exactly once, now or later, on the loop's thread."""
 
+    def shortcut(self, head: Request) -> "Callable[[bytes, Respond], None] | None":
+        """What `handle` would do with the body of any request that has this head, where the head alone decides it."""
+
     def websocket(self, head: Request) -> WebSocketHandler | Response: ...
 
 

@@ -29,6 +29,11 @@ class JournalDisk(Disk):
 
     def open_append(self, path: Path, mode: int = 0o644) -> int:
         fd = super().open_append(path, mode)
+        self._journal.discard(fd)
+        return fd
+
+    def open_update(self, path: Path, mode: int = 0o644) -> int:
+        fd = super().open_update(path, mode)
         (self._journal.add if path.suffix == ".wal" else self._journal.discard)(fd)
         return fd
 
@@ -60,11 +65,11 @@ class FullDisk(JournalDisk):
         super().__init__()
         self.full = False
 
-    def write(self, fd: int, data: bytes) -> None:
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
         if self.full and self.is_journal(fd):
-            os.write(fd, data[: len(data) // 2])
+            os.pwrite(fd, data[: len(data) // 2], at)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        super().write(fd, data)
+        super().write_at(fd, data, at)
 
 
 class GatedFullDisk(FullDisk):
@@ -75,11 +80,11 @@ class GatedFullDisk(FullDisk):
         self.gate = Event()
         self.waiting = Event()
 
-    def write(self, fd: int, data: bytes) -> None:
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
         if self.full and self.is_journal(fd):
             self.waiting.set()
             self.gate.wait(20)
-        super().write(fd, data)
+        super().write_at(fd, data, at)
 
 
 class FailingDisk(JournalDisk):

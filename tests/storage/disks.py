@@ -50,6 +50,27 @@ class DyingDisk(QuickDisk):
         half = data[: len(data) // 2]
         self._call(lambda: super(DyingDisk, self).write(fd, data), lambda: super(DyingDisk, self).write(fd, half))
 
+    def open_update(self, path: Path, mode: int = 0o644) -> int:
+        fd = -1
+
+        def act() -> None:
+            nonlocal fd
+            fd = super(DyingDisk, self).open_update(path, mode)
+
+        try:
+            self._call(act)
+        except Died:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return fd
+
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
+        half = data[: len(data) // 2]
+        self._call(
+            lambda: super(DyingDisk, self).write_at(fd, data, at), lambda: super(DyingDisk, self).write_at(fd, half, at)
+        )
+
     def truncate(self, fd: int, size: int) -> None:
         self._call(lambda: super(DyingDisk, self).truncate(fd, size))
 
@@ -158,9 +179,19 @@ class RefusingDisk(QuickDisk):
         self._check("write")
         super().write(fd, data)
 
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
+        if "write_at" in self.refused:
+            super().write_at(fd, data[: len(data) // 2], at)
+        self._check("write_at")
+        super().write_at(fd, data, at)
+
     def open_append(self, path: Path, mode: int = 0o644) -> int:
         self._check("open_append")
         return super().open_append(path, mode)
+
+    def open_update(self, path: Path, mode: int = 0o644) -> int:
+        self._check("open_update")
+        return super().open_update(path, mode)
 
     def truncate(self, fd: int, size: int) -> None:
         self._check("truncate")

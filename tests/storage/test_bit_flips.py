@@ -78,7 +78,9 @@ def test_a_flipped_bit_is_found(original: Path, place: Path, artifact: str) -> N
     assert paths
     path = paths[0]
     sound = path.read_bytes()
-    for at, bit in places(len(sound), count, artifact):
+    # Behind the last group of a journal there is only filling, of which nothing is read.
+    size = sound.rindex(b"VJG1") + 40 if artifact == "journal" else len(sound)
+    for at, bit in places(size, count, artifact):
         flip(path, at, bit)
         report = look(root)
         assert report.verdict is Verdict.DAMAGED, (artifact, at, bit)

@@ -42,6 +42,15 @@ def the_file(folder: Path) -> Path:
     return path
 
 
+def without_filling(folder: Path) -> bytes:
+    """The header and the groups of the only segment."""
+    data = the_file(folder).read_bytes()
+    pos = 16
+    while data[pos : pos + 4] == b"VJG1":
+        pos += 28 + int.from_bytes(data[pos + 16 : pos + 20], "big")
+    return data[:pos]
+
+
 @given(st.lists(st.lists(st.integers(1, 9999), max_size=5), max_size=8), st.integers(0, 9))
 @settings(max_examples=40)
 def test_groups_come_back_in_order(
@@ -59,7 +68,7 @@ def test_groups_come_back_in_order(
 def test_a_tail_torn_at_any_byte_costs_only_the_last_group(tmp_path: Path) -> None:
     fill(tmp_path, 3).close()
     path = the_file(tmp_path)
-    whole = path.read_bytes()
+    whole = without_filling(tmp_path)
     start = len(whole) - (len(whole) - 16) // 3
     for cut in range(start, len(whole)):
         path.write_bytes(whole[:cut])
@@ -76,7 +85,7 @@ def test_a_tail_torn_at_any_byte_costs_only_the_last_group(tmp_path: Path) -> No
 def test_a_first_group_torn_at_any_byte_leaves_an_empty_journal(tmp_path: Path) -> None:
     fill(tmp_path, 1).close()
     path = the_file(tmp_path)
-    whole = path.read_bytes()
+    whole = without_filling(tmp_path)
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
         assert groups(tmp_path) == []
@@ -87,7 +96,7 @@ def test_a_first_group_torn_at_any_byte_leaves_an_empty_journal(tmp_path: Path) 
 def test_a_wrong_last_group_is_cut_off_and_told_from_a_short_one(tmp_path: Path) -> None:
     fill(tmp_path, 3).close()
     path = the_file(tmp_path)
-    whole = bytearray(path.read_bytes())
+    whole = bytearray(without_filling(tmp_path))
     whole[-3] ^= 1
     path.write_bytes(whole)
     *_, torn = journal.read(tmp_path, 0)
@@ -99,7 +108,7 @@ def test_a_wrong_last_group_is_cut_off_and_told_from_a_short_one(tmp_path: Path)
 def test_damage_before_the_last_group_is_malformed_and_left_alone(tmp_path: Path) -> None:
     fill(tmp_path, 3).close()
     path = the_file(tmp_path)
-    whole = path.read_bytes()
+    whole = without_filling(tmp_path)
     last = len(whole) - (len(whole) - 16) // 3
     for at in range(last):
         for bit in (0, 7):
@@ -113,9 +122,9 @@ def test_damage_before_the_last_group_is_malformed_and_left_alone(tmp_path: Path
 
 def test_damage_at_the_end_of_a_segment_that_is_not_the_last_is_malformed(tmp_path: Path) -> None:
     fill(tmp_path, 2).close()
-    first = the_file(tmp_path)
+    first, whole = the_file(tmp_path), without_filling(tmp_path)
     fill(tmp_path, 2, first=3).close()
-    first.write_bytes(first.read_bytes()[:-1])
+    first.write_bytes(whole[:-1])
     with pytest.raises(Malformed, match="before its last group"):
         groups(tmp_path)
 
@@ -138,8 +147,7 @@ def test_a_client_cannot_plant_a_group(tmp_path: Path) -> None:
     written = Journal(QuickDisk(), tmp_path, 1)
     written.append(frame.write(LABEL, 1, planted, b"receipt")[0], 1)
     written.close()
-    path = the_file(tmp_path)
-    path.write_bytes(path.read_bytes()[:-1])
+    the_file(tmp_path).write_bytes(without_filling(tmp_path)[:-1])
     assert list(journal.recover(QuickDisk(), tmp_path, 0)) == []
 
 
@@ -149,14 +157,14 @@ def test_segments_roll_by_size_and_go_when_the_log_has_them(tmp_path: Path, monk
     firsts = [first for first, _ in journal.segments(tmp_path)]
     assert len(firsts) > 3
     assert groups(tmp_path) == list(range(1, 21))
-    assert written.total_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert 0 < written.total_bytes <= sum(path.stat().st_size for path in tmp_path.iterdir())
     written.trim(firsts[2] - 2)
     assert [first for first, _ in journal.segments(tmp_path)] == firsts[1:]
     written.trim(firsts[2] - 1)
     assert [first for first, _ in journal.segments(tmp_path)] == firsts[2:]
     written.trim(20)
     assert [first for first, _ in journal.segments(tmp_path)] == firsts[-1:]
-    assert written.total_bytes == the_file(tmp_path).stat().st_size
+    assert written.total_bytes == len(without_filling(tmp_path))
     assert groups(tmp_path, after=20) == []
     written.clear(19)
     assert list(tmp_path.iterdir())
@@ -165,7 +173,7 @@ def test_segments_roll_by_size_and_go_when_the_log_has_them(tmp_path: Path, monk
     assert written.total_bytes == 0
 
 
-@pytest.mark.parametrize("kind", ["open_append", "write", "sync", "sync_folder", "truncate"])
+@pytest.mark.parametrize("kind", ["open_update", "write_at", "sync", "sync_folder", "truncate"])
 def test_no_room_for_a_new_segment_changes_nothing(tmp_path: Path, kind: str) -> None:
     disk = RefusingDisk()
     written = Journal(disk, tmp_path, 1)
@@ -179,30 +187,87 @@ def test_no_room_for_a_new_segment_changes_nothing(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_write_without_room_is_undone_and_the_next_one_works(tmp_path: Path, number: int) -> None:
+def test_a_write_without_room_changes_nothing_and_the_next_one_works(tmp_path: Path, number: int) -> None:
     disk = RefusingDisk()
     written = Journal(disk, tmp_path, 1)
     written.append(entry(1) + entry(1001), 2)
-    size = the_file(tmp_path).stat().st_size
-    disk.fail("write", number)
     for _ in range(3):
+        disk.fail("write_at", number)
         with pytest.raises(Unavailable, match="the journal cannot be written"):
-            written.append(entry(2), 1)
-        assert the_file(tmp_path).stat().st_size == size
-    disk.heal()
+            written.append(entry(2, 4000), 1)
+        disk.heal()
     assert written.append(entry(2) + entry(1002), 2) == 2
     written.close()
+    # What the larger group left behind is filling again.
+    assert not any(isinstance(found, Torn) for found in journal.read(tmp_path, 0))
     assert groups(tmp_path) == [1, 2]
 
 
-def test_a_write_that_cannot_be_undone_breaks_the_journal(tmp_path: Path) -> None:
+def test_a_segment_that_ends_with_a_failed_write_is_cleaned_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 200)
     disk = RefusingDisk()
     written = Journal(disk, tmp_path, 1)
-    written.append(entry(1), 1)
-    disk.fail("write")
-    disk.fail("truncate", errno.EIO)
-    with pytest.raises(JournalBroken, match="cannot be undone"):
-        written.append(entry(2), 1)
+    disk.fail("write_at")
+    with pytest.raises(Unavailable):
+        written.append(entry(1, 4000), 1)
+    disk.heal()
+    for number in (1, 2, 3):
+        written.append(entry(number) + entry(number + 1000), 2)
+        disk.fail("write_at")
+        with pytest.raises(Unavailable):
+            written.append(entry(9, 4000), 1)
+        disk.heal()
+    written.append(entry(4) + entry(1004), 2)
+    written.close()
+    assert len(journal.segments(tmp_path)) > 1
+    assert groups(tmp_path) == [1, 2, 3, 4]
+
+
+def test_groups_overwrite_the_filling_and_the_file_grows_now_and_then(tmp_path: Path) -> None:
+    written = fill(tmp_path, 1)
+    sizes = []
+    for number in range(2, 1500):
+        written.append(entry(number, 400) + entry(number + 1000), 2)
+        sizes.append(the_file(tmp_path).stat().st_size)
+    written.close()
+    assert len(set(sizes)) < 10
+    assert groups(tmp_path) == list(range(1, 1500))
+
+
+@pytest.mark.parametrize("sectors", [[0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]])
+def test_a_group_of_which_some_sectors_were_not_written_is_cut_short(tmp_path: Path, sectors: list[int]) -> None:
+    written = fill(tmp_path, 3)
+    start = written.total_bytes
+    before = the_file(tmp_path).read_bytes()
+    written.append(entry(4, 1200) + entry(1004), 2)
+    end = written.total_bytes
+    written.close()
+    torn = bytearray(the_file(tmp_path).read_bytes())
+    for sector in sectors:
+        first = (start // 512 + sector) * 512
+        torn[max(first, start) : first + 512] = before[max(first, start) : first + 512]
+    assert start // 512 + 2 <= end // 512, "the group is to reach into a third sector"
+    the_file(tmp_path).write_bytes(torn)
+    found = [found for found in journal.read(tmp_path, 0) if isinstance(found, Torn)]
+    assert all(one.cut_short for one in found)
+    assert len(found) == (len(sectors) < 3 or end // 512 > start // 512 + 2)
+    assert groups(tmp_path) == [1, 2, 3]
+
+
+def test_a_flipped_bit_in_the_filling_costs_nothing(tmp_path: Path) -> None:
+    written = fill(tmp_path, 3)
+    sound = the_file(tmp_path).read_bytes()
+    end = written.total_bytes
+    written.close()
+    # Right behind the last group it could as well be a group whose bytes are wrong.
+    for at, cut_short in ((end, False), (end + 1, False), (end + 513, True), (len(sound) - 1, True)):
+        broken = bytearray(sound)
+        broken[at] ^= 1
+        the_file(tmp_path).write_bytes(broken)
+        assert [found.cut_short for found in journal.read(tmp_path, 0) if isinstance(found, Torn)] == [cut_short]
+        assert groups(tmp_path) == [1, 2, 3]
 
 
 def test_a_failing_sync_breaks_the_journal(tmp_path: Path) -> None:
@@ -231,8 +296,7 @@ def test_segments_that_cannot_be_removed_stay_and_nobody_minds(tmp_path: Path, m
 
 def test_a_torn_tail_on_a_disk_that_takes_no_writes_is_unavailable(tmp_path: Path) -> None:
     fill(tmp_path, 2).close()
-    path = the_file(tmp_path)
-    path.write_bytes(path.read_bytes()[:-1])
+    the_file(tmp_path).write_bytes(without_filling(tmp_path)[:-1])
     disk = RefusingDisk()
     disk.fail("open_append", errno.EROFS)
     with pytest.raises(Unavailable, match="Read-only"):

@@ -174,7 +174,7 @@ def test_a_full_disk_refuses_and_loses_nothing(place: Path, history: History) ->
     given: dict[tuple[bytes, int], bytes] = {}
     for number, group in enumerate(history.groups):
         if number % 3 == 1:
-            disk.fail("write")
+            disk.fail("write_at")
             for outcome in hub.submit(group):
                 assert isinstance(outcome, Refused)
                 assert outcome.code == "E.UNAVAILABLE"

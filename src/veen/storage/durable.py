@@ -2,7 +2,8 @@
 
 What a power cut leaves behind, by operation:
 
-    write, truncate   any part of it, or nothing, until the file is synced
+    write, write_at   any part of it, or nothing, until the file is synced
+    truncate          done or not, until the file is synced
     sync              all writes before it
     replace           the old file or the new one, never a mixture; which of the two, until the folder is synced
     unlink            the file or none, until the folder is synced
@@ -25,6 +26,18 @@ class Disk:
     def open_append(self, path: Path, mode: int = PLAIN_FILE) -> int:
         """A descriptor whose writes go to the end of the file, made if it is not there."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+
+    def open_update(self, path: Path, mode: int = PLAIN_FILE) -> int:
+        """A descriptor for `write_at`, of a file that is made if it is not there."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
+        """All of `data` at a place of the file, or an `OSError` after which any part of it may be there."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(fd, view, at)
+            view = view[written:]
+            at += written
 
     def write(self, fd: int, data: bytes) -> None:
         """All of `data`, or an `OSError` after which the file may hold any part of it."""

@@ -1,15 +1,19 @@
 """The write-ahead journal: the one file that is synced before a reply. Spec §3.4.1.
 
-A group is what one sync covers: any number of entries of any labels. A segment is a header, then groups:
+A group is what one sync covers: any number of entries of any labels. A segment is a header, then groups, then filling:
 
     segment   magic (4) | salt (8) | crc32 (u32be)
     group     magic (4) | group (u64be) | count (u32be) | length (u32be) | crc32 of the entries (u32be)
               | crc32 of the header, seeded with the salt (u32be) | entries
+    filling   H(salt)[:16], over and over, in step with the file
+
+A segment is filled ahead of its groups, which then overwrite the filling: a sync that need not record that the file
+has grown takes half the time. What of a group is still filling was never written.
 
 Groups are numbered without gaps over all segments, and one group at a time is on its way to the disk. So after a
 crash only the very last group can be torn, and it was not acknowledged: it is cut off. A fault before the last group
 is damage, and is never cut off silently. Entries hold bytes that clients chose: the salt, which never leaves the disk,
-keeps them from planting what looks like a group and so making a torn one look like damage.
+keeps them from planting what looks like a group, or like filling, and so making damage and a torn group look alike.
 
 A segment is named for its first group. Segments are removed when everything in them is in the log and its index.
 """
@@ -22,6 +26,7 @@ from pathlib import Path
 from zlib import crc32
 
 from veen.core import Malformed, Unavailable
+from veen.core.hashing import h
 from veen.storage import frame
 from veen.storage.durable import Disk
 from veen.storage.frame import Entry
@@ -29,14 +34,18 @@ from veen.storage.frame import Entry
 _SEGMENT_MAGIC = b"VJS1"
 _SEGMENT = struct.Struct(">4s8sI")
 _SALT_BYTES = 8
+_PATTERN_BYTES = 16
 _MAGIC = b"VJG1"
 _HEADER = struct.Struct(">4sQIIII")
 _CRC_BYTES = 4
 SEGMENT_BYTES = 1 << 23
+# How much is filled at a time: as much as the segment holds, within these bounds.
+LEAST_FILLING, MOST_FILLING = 1 << 16, 1 << 20
+_SECTOR_BYTES = 512
 
 
 class JournalBroken(Exception):
-    """A sync failed, or a write could not be undone: what is on disk is unknown, so this process must end."""
+    """A sync failed: what is on disk is unknown, so this process must end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Torn:
     path: Path
     group: int
     at: int
-    cut_short: bool  # the file ends before the group does, as after a crash; otherwise its bytes are wrong
+    cut_short: bool  # not all of it was written, as after a crash; otherwise its bytes are wrong
 
 
 class Journal:
@@ -61,6 +70,9 @@ class Journal:
         self._bytes = {path: path.stat().st_size for _, path in self._segments}
         self._fd = -1
         self._size = 0
+        self._filled = 0  # up to here there is filling behind the last group
+        self._soiled = 0  # up to here a write that failed may have left something
+        self._salt = b""
         self._seed = 0
 
     @property
@@ -69,6 +81,7 @@ class Journal:
 
     @property
     def total_bytes(self) -> int:
+        """What the groups take, without the filling."""
         return sum(self._bytes.values())
 
     def append(self, entries: bytes, count: int) -> int:
@@ -76,18 +89,27 @@ class Journal:
         if self._fd < 0 or self._size >= SEGMENT_BYTES:
             self._start_segment()
         group = self._next_group
+        data = _header(group, count, entries, self._seed) + entries
+        end = self._size + len(data)
+        if end > self._filled:
+            room = min(max(end, LEAST_FILLING), MOST_FILLING, max(SEGMENT_BYTES - end, 0))
+            filled = max(end + room, self._soiled)
+            data += _filling(self._salt, end, filled)
+        else:
+            filled = self._filled
         try:
-            self._disk.write(self._fd, _header(group, count, entries, self._seed) + entries)
+            self._disk.write_at(self._fd, data, self._size)
         except OSError as error:
-            self._undo(error)
+            # Whatever is there now stands behind the last group, and the next one writes over all of it.
+            self._soiled, self._filled = max(self._soiled, self._size + len(data)), self._size
             raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
         try:
             self._disk.sync(self._fd)
         except OSError as error:
             # The kernel may have dropped the pages it could not write: nothing about this file can be trusted now.
             raise JournalBroken(f"the journal cannot be synced: {error.strerror}") from error
-        self._size += _HEADER.size + len(entries)
-        self._bytes[self._segments[-1][1]] = self._size
+        self._size, self._filled, self._soiled = end, filled, 0
+        self._bytes[self._segments[-1][1]] = end
         self._next_group += 1
         return group
 
@@ -121,14 +143,19 @@ class Journal:
     def _start_segment(self) -> None:
         """A new file with its header, synced before any group relies on it."""
         path = self._folder / f"{self._next_group:020d}.wal"
-        if path.exists() and path.stat().st_size > _SEGMENT.size:
+        if path.exists() and _holds_groups(path):
             raise Malformed("journal", f"{path.name} holds groups that were not read")
         salt = os.urandom(_SALT_BYTES)
+        head = _segment_header(salt)
         fd = -1
         try:
-            fd = self._disk.open_append(path)
+            if self._soiled > self._size:
+                self._disk.truncate(self._fd, self._size)
+                self._disk.sync(self._fd)
+                self._soiled = 0
+            fd = self._disk.open_update(path)
             self._disk.truncate(fd, 0)  # what an earlier attempt left
-            self._disk.write(fd, _segment_header(salt))
+            self._disk.write_at(fd, head, 0)
             self._disk.sync(fd)
             self._disk.sync_folder(self._folder)
         except OSError as error:
@@ -137,17 +164,10 @@ class Journal:
                 os.close(fd)
             raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
         self.close()
-        self._fd, self._size, self._seed = fd, _SEGMENT.size, crc32(salt)
+        self._fd, self._size, self._filled, self._salt, self._seed = fd, len(head), len(head), salt, crc32(salt)
         if not self._segments or self._segments[-1][1] != path:
             self._segments.append((self._next_group, path))
         self._bytes[path] = self._size
-
-    def _undo(self, error: OSError) -> None:
-        """Cut a half-written group off again, so that the next one starts where this one did."""
-        try:
-            self._disk.truncate(self._fd, self._size)
-        except OSError:
-            raise JournalBroken(f"a failed write to the journal cannot be undone: {error.strerror}") from error
 
 
 def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[Entry]]]:
@@ -173,11 +193,13 @@ def read(folder: Path, after: int) -> Iterator[tuple[int, list[Entry]] | Torn]:
             raise Malformed("journal", f"{path.name} does not continue the segment before it")
         data = path.read_bytes()
         group, pos = first, _SEGMENT.size
-        seed = _seed_of(path, data)
+        salt = _salt_of(path, data)
+        seed = crc32(salt)
         while pos < len(data):
             entries, end = _read_group(data, pos, group, seed)
             if entries is None:
-                yield _torn(path, data, pos, group, seed, last=position == len(found) - 1)
+                if data[pos:] != _filling(salt, pos, len(data)):
+                    yield _torn(path, data, pos, group, salt, last=position == len(found) - 1)
                 break
             if group > after:
                 yield group, entries
@@ -199,15 +221,33 @@ def _cut(disk: Disk, torn: Torn) -> None:
         os.close(fd)
 
 
-def _torn(path: Path, data: bytes, pos: int, group: int, seed: int, *, last: bool) -> Torn:
+def _torn(path: Path, data: bytes, pos: int, group: int, salt: bytes, *, last: bool) -> Torn:
     """The torn end of the last segment, unless a group stands behind it."""
+    seed = crc32(salt)
     if not last or any(_numbers_at(data, at, seed, group) for at in _magics(data, pos + 1)):
         raise Malformed("journal", f"{path.name} is damaged at byte {pos}, before its last group")
-    if len(data) - pos < _HEADER.size:
-        return Torn(path, group, pos, cut_short=True)
     numbers = _numbers_at(data, pos, seed, group - 1)
-    short = numbers is not None and pos + _HEADER.size + numbers[2] > len(data)
+    end = pos + _HEADER.size + numbers[2] if numbers else _written_end(data, pos, salt)
+    short = len(data) < max(end, pos + _HEADER.size) or _unwritten(data, pos, end, salt)
     return Torn(path, group, pos, cut_short=short)
+
+
+def _unwritten(data: bytes, pos: int, end: int, salt: bytes) -> bool:
+    """Whether any sector between is still filling."""
+    starts = [pos, *range(pos - pos % _SECTOR_BYTES + _SECTOR_BYTES, end, _SECTOR_BYTES)]
+    ends = [*starts[1:], min(starts[-1] - starts[-1] % _SECTOR_BYTES + _SECTOR_BYTES, len(data))]
+    return any(data[a:b] == _filling(salt, a, b) for a, b in zip(starts, ends, strict=True))
+
+
+def _written_end(data: bytes, pos: int, salt: bytes) -> int:
+    """Where the filling at the end of the file begins, to the sector."""
+    end = len(data)
+    while end > pos:
+        start = max(pos, (end - 1) // _SECTOR_BYTES * _SECTOR_BYTES)
+        if data[start:end] != _filling(salt, start, end):
+            return end
+        end = start
+    return end
 
 
 def _read_group(data: bytes, pos: int, group: int, seed: int) -> tuple[list[Entry] | None, int]:
@@ -252,11 +292,23 @@ def _segment_header(salt: bytes) -> bytes:
     return _SEGMENT.pack(_SEGMENT_MAGIC, salt, crc32(salt))
 
 
-def _seed_of(path: Path, data: bytes) -> int:
-    """What the segment's checks start from. It was synced before any group, so behind a torn header there is none."""
+def _filling(salt: bytes, start: int, end: int) -> bytes:
+    """What stands from `start` to `end` where no group does."""
+    pattern = h(salt)[:_PATTERN_BYTES]
+    first = start % _PATTERN_BYTES
+    return (pattern * ((end - start) // _PATTERN_BYTES + 2))[first : first + end - start]
+
+
+def _holds_groups(path: Path) -> bool:
+    data = path.read_bytes()
+    return data[_SEGMENT.size :] != _filling(_salt_of(path, data), _SEGMENT.size, max(len(data), _SEGMENT.size))
+
+
+def _salt_of(path: Path, data: bytes) -> bytes:
+    """The segment's salt. It was synced before any group, so behind a torn header there is none."""
     if len(data) > _SEGMENT.size:
         magic, salt, check = _SEGMENT.unpack_from(data)
         if magic != _SEGMENT_MAGIC or check != crc32(salt):
             raise Malformed("journal", f"{path.name} is damaged in its header")
-        return crc32(salt)
-    return 0
+        return bytes(salt)
+    return b""

@@ -10,6 +10,7 @@ from vectors.malformed import malformed
 from vectors.scenarios import scenario_a, scenario_b, scenario_c
 from vectors.sealing import ciphertexts
 from vectors.trees import trees
+from vectors.uploads import uploads
 
 FOLDER = Path(__file__).parent
 
@@ -24,6 +25,7 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "scenario-b.json": scenario_b,
     "scenario-c.json": scenario_c,
     "scenario-d.json": scenario_d,
+    "upload.json": uploads,
 }
 
 

@@ -26,7 +26,7 @@ TABLE = {
     "max_epoch_skew_sec": (0, 60, 86_400),
 }
 
-KINDS = [kind for kind in Limits.LAYOUT.kinds if isinstance(kind, Uint)]
+KINDS = [kind for kind in Limits.LAYOUT.kinds if isinstance(kind, Uint) and not kind.optional]
 NAMES = [kind.name for kind in KINDS]
 WITH_LEAST = [kind for kind in KINDS if kind.least]
 
@@ -85,8 +85,9 @@ def test_the_bounds_that_other_hubs_rely_on_do_not_move(bound: int, value: int) 
 # The registry
 
 
-def test_the_registry_has_the_ten_limits_of_the_specification_and_no_others() -> None:
-    assert NAMES == [kind.name for kind in Limits.LAYOUT.kinds] == list(TABLE)
+def test_the_registry_has_the_ten_limits_of_the_specification_and_how_chunks_are_kept() -> None:
+    assert list(TABLE) == NAMES
+    assert [kind.name for kind in Limits.LAYOUT.kinds] == [*TABLE, "chunk_zstd_level"]
 
 
 @each_limit
@@ -136,6 +137,29 @@ def test_a_limit_cannot_be_changed_once_it_is_set() -> None:
     fixed = Limits()
     with pytest.raises(AttributeError):
         fixed.max_msg_bytes = 512  # type: ignore[misc]
+
+
+def test_chunks_are_kept_as_they_are_unless_a_level_is_set() -> None:
+    assert Limits().chunk_zstd_level is None
+    assert b"zstd" not in jsonform.encode(Limits())
+
+
+@pytest.mark.parametrize("level", [1, 3, 19])
+def test_a_level_of_compression_is_kept(level: int) -> None:
+    registry = Limits(chunk_zstd_level=level)
+    assert jsonform.decode_canonical(Limits, jsonform.encode(registry)) == registry
+
+
+@pytest.mark.parametrize("level", [0, 20, -1, 1 << 64, True, "3", 3.0, b"3"])
+def test_a_level_that_there_is_not_is_refused(level: Any) -> None:
+    with pytest.raises(Malformed, match="chunk_zstd_level"):
+        Limits(chunk_zstd_level=level)
+
+
+@pytest.mark.parametrize("level", [0, 20, -1, True, "3", 3.0, None])
+def test_a_file_with_a_level_that_there_is_not_is_refused(level: Any) -> None:
+    with pytest.raises(Malformed, match=r"chunk_zstd_level|integer"):
+        jsonform.decode_canonical(Limits, as_json(chunk_zstd_level=level))
 
 
 # The registry as a file

@@ -58,6 +58,7 @@ PUBLIC = [
     "receipt",
     "signing",
     "tooling",
+    "upload",
 ]
 
 

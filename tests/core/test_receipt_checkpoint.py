@@ -8,8 +8,9 @@ import cbor2
 import pytest
 from hypothesis import given
 
-from tests.core.wire_strategies import fullest, spelled, wire_objects
+from tests.core.wire_strategies import fullest, parse, spelled, wire_objects
 from veen.core import checkpoint, msg, naming, receipt
+from veen.core.cbor import Late
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.limits import MAX_WITNESS_SIGS
@@ -387,3 +388,86 @@ def test_the_hubs_shortcut_writes_what_the_table_writes() -> None:
         fields = {"label": LABEL, "stream_seq": stream_seq, "leaf_hash": bytes(32), "mmr_root": b"m" * 32}
         signed = receipt.sign(HUB, **fields, hub_ts=stream_seq)  # type: ignore[arg-type]
         assert receipt.sign_encoded(HUB, LABEL, stream_seq, bytes(32), b"m" * 32, stream_seq) == signed.encode()
+
+
+# The shortcuts of RECEIPT
+
+
+def by_table(data: bytes) -> Receipt | tuple[Fault, str]:
+    """What the field table makes of it, without any shortcut."""
+    late = Late()
+    try:
+        values, end = Receipt.LAYOUT.read(data, 0, late)
+        if end != len(data):
+            raise Malformed("cbor", f"{len(data) - end} bytes after the end")
+        found = Receipt(*values)
+        late.note_flaw(found)
+        late.judge()
+    except Malformed as error:
+        return error.fault, f"receipt: {error.reason}"
+    return found
+
+
+def by_decode(data: bytes) -> Receipt | tuple[Fault, str]:
+    try:
+        return Receipt.decode(data)
+    except Malformed as error:
+        return error.fault, str(error)
+
+
+EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**64 - 1)
+
+
+def written(stream_seq: int = 70_000, hub_ts: int = 1_750_000_000) -> bytes:
+    """By the table, so that what no receipt may say can be written too."""
+    return Receipt.LAYOUT.write([LABEL, stream_seq, b"l" * 32, b"m" * 32, hub_ts, b"s" * 64])
+
+
+@pytest.mark.parametrize("stream_seq", EDGES)
+@pytest.mark.parametrize("hub_ts", EDGES)
+def test_a_receipt_is_read_and_written_as_the_table_says(stream_seq: int, hub_ts: int) -> None:
+    data = written(stream_seq, hub_ts)
+    assert by_decode(data) == by_table(data)
+    assert isinstance(by_decode(data), Receipt) is (stream_seq > 0)
+    if stream_seq:
+        assert Receipt.decode(data).encode() == data
+
+
+def test_the_shortcut_answers_like_the_table_at_every_cut_and_for_every_byte_of_a_head() -> None:
+    data = written()
+    for end in range(len(data)):
+        assert by_decode(data[:end]) == by_table(data[:end])
+        assert by_decode(data[:end] + data[end + 1 :]) == by_table(data[:end] + data[end + 1 :])
+    for item in parse(data).walk():
+        for at in range(item.start, item.body):
+            for byte in range(256):
+                changed = data[:at] + bytes((byte,)) + data[at + 1 :]
+                assert by_decode(changed) == by_table(changed)
+
+
+def test_a_receipt_within_other_bytes_is_read_where_it_is() -> None:
+    data = written()
+    found, end = Receipt.read(b"before" + data + b"after", 6, Late())
+    assert (found.encode(), end) == (data, 6 + len(data))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"label": bytes(31)},
+        {"leaf_hash": bytes(33)},
+        {"mmr_root": b""},
+        {"hub_sig": bytes(63)},
+        {"stream_seq": 0},
+        {"stream_seq": -1},
+        {"stream_seq": 2**64},
+        {"stream_seq": True},
+        {"hub_ts": -1},
+        {"hub_ts": 2**64},
+        {"hub_ts": 1.0},
+    ],
+)
+def test_what_breaks_the_table_is_not_written(changes: dict[str, object]) -> None:
+    broken = replace(Receipt.decode(written()), **changes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"receipt|must have|not within"):
+        broken.encode()

@@ -18,8 +18,9 @@ from veen.core.captoken import Allow
 from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, Kind, ListOf, Map, Nested, Text, Uint, Wire
 from veen.core.checkpoint import Checkpoint
 from veen.core.hashing import U64_MAX
-from veen.core.identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature
+from veen.core.identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature, OriginRef
 from veen.core.limits import ENTRY_OVERHEAD_BYTES
+from veen.core.origin import Origin, OriginHub
 from veen.core.receipt import Receipt
 from veen.core.registry import Limits
 from veen.core.signing import SIGNATURE_BYTES
@@ -28,7 +29,9 @@ from veen.core.tooling import Equivocation
 W = TypeVar("W", bound=Wire)
 
 # Files of a hub, named in text where the objects of the wire have numbers.
-TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits})
+TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits, OriginRef})
+# Those, and what holds them.
+IN_TABLE_ORDER = TEXT_KEYED | {Origin, OriginHub}
 
 # Both sides of every place where a head grows.
 HEAD_EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, U64_MAX)
@@ -78,6 +81,11 @@ def _contradicting(pair: Equivocation) -> Equivocation:
     return replace(pair, second=replace(second, label=first.label, stream_seq=first.stream_seq, leaf_hash=leaf_hash))
 
 
+def _by_label(hub: OriginHub) -> OriginHub:
+    unique = {checkpoint.label_curr: checkpoint for checkpoint in hub.checkpoints}
+    return replace(hub, checkpoints=tuple(unique[label] for label in sorted(unique)))
+
+
 def _roomy(limits: Limits) -> Limits:
     least = limits.max_msg_bytes + ENTRY_OVERHEAD_BYTES
     return replace(limits, max_chunk_bytes=max(limits.max_chunk_bytes, least))
@@ -91,6 +99,7 @@ _MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
     HubIdentity: _chained,
     HubKey: _dated,
     Limits: _roomy,
+    OriginHub: _by_label,
     Receipt: lambda receipt: replace(receipt, stream_seq=receipt.stream_seq or 1),
 }
 

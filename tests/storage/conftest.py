@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.hubs import SCRATCH, History, small_history
+from tests.storage.hubs import PACKED, SCRATCH, History, small_history
 
 
 @pytest.fixture
@@ -26,3 +26,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 def short_history(tmp_path_factory: pytest.TempPathFactory) -> History:
     """As `history`, and shorter, for what is done again for every call to the disk."""
     return small_history(tmp_path_factory.mktemp("short") / "hub", messages=24)
+
+
+@pytest.fixture(scope="session")
+def packed_history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """As `history`, for a hub that compresses its closed chunks."""
+    return small_history(tmp_path_factory.mktemp("packed") / "hub", limits=PACKED)

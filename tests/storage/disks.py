@@ -167,6 +167,14 @@ class ForgetfulDisk(DyingDisk):
         return [path for path in folder.rglob("*") if path.is_file() and path.name not in LMDB_FILES]
 
 
+class HastyDisk(ForgetfulDisk):
+    """A power cut here keeps the removals that no sync has covered, and loses the new names: the worst order."""
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self._names.pop(path, None)
+
+
 class RefusingDisk(QuickDisk):
     """Refuses the next calls of one kind, as a full or broken disk does; a refused write leaves half behind."""
 
@@ -226,3 +234,62 @@ class RefusingDisk(QuickDisk):
     def _check(self, kind: str) -> None:
         if kind in self.refused:
             raise OSError(self.refused[kind], os.strerror(self.refused[kind]))
+
+
+class FailingFrom(QuickDisk):
+    """From call number `n` on refuses whatever takes room, until it is healed; a write may leave half behind."""
+
+    def __init__(self, n: int | None, number: int = errno.ENOSPC) -> None:
+        self.n = n
+        self.number = number
+        self.calls = 0
+
+    def _check(self) -> None:
+        self.calls += 1
+        if self.n is not None and self.calls >= self.n:
+            raise OSError(self.number, os.strerror(self.number))
+
+    def open_append(self, path: Path, mode: int = 0o644) -> int:
+        self._check()
+        return super().open_append(path, mode)
+
+    def write(self, fd: int, data: bytes) -> None:
+        if self.n is not None and self.calls + 1 >= self.n and self.number == errno.ENOSPC:
+            super().write(fd, data[: len(data) // 2])
+        self._check()
+        super().write(fd, data)
+
+    def open_update(self, path: Path, mode: int = 0o644) -> int:
+        self._check()
+        return super().open_update(path, mode)
+
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
+        if self.n is not None and self.calls + 1 >= self.n and self.number == errno.ENOSPC:
+            super().write_at(fd, data[: len(data) // 2], at)
+        self._check()
+        super().write_at(fd, data, at)
+
+    def truncate(self, fd: int, size: int) -> None:
+        if self.number == errno.EROFS:  # what makes room works on a full disk
+            self._check()
+        super().truncate(fd, size)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._check()
+        super().sync_folder(folder)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._check()
+        super().replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        if self.number == errno.EROFS:
+            self._check()
+        super().unlink(path)
+
+    def make_folder(self, path: Path, mode: int = 0o700) -> None:
+        self._check()
+        super().make_folder(path, mode)
+
+    def heal(self) -> None:
+        self.n = None

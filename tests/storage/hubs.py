@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -37,6 +37,7 @@ from veen.storage.store import Store
 
 NOW = 1_700_000_000
 SMALL = Limits(max_msg_bytes=4096, max_chunk_bytes=5120, max_checkpoint_interval=7)
+PACKED = replace(SMALL, chunk_zstd_level=3)
 SCRATCH = Path("/dev/shm")
 
 
@@ -87,6 +88,7 @@ class Hub:
             self.papers.limits,
             Admission.OPEN,
             control_key.public_key,
+            self.papers.identity.routing_key,
         )
         self.store = Store(disk or QuickDisk(), self.folders, self.papers.limits, self.sign)
         try:
@@ -98,6 +100,9 @@ class Hub:
         self.lookup = Lookup(self.store)
 
     def sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        kept = self.papers.lineage.checkpoint(label)
+        if kept and kept.upto_seq == upto_seq:
+            return kept
         epoch = self.papers.profile.epoch(hub_ts)
         return checkpoint.sign(
             self._signer.at(hub_ts),
@@ -207,9 +212,9 @@ class History:
         return root
 
 
-def small_history(template: Path, messages: int = 40, streams: int = 3) -> History:
+def small_history(template: Path, messages: int = 40, streams: int = 3, limits: Limits = SMALL) -> History:
     """A few clients on a few streams in groups of several sizes, with a capability and a registered stream."""
-    create(template)
+    create(template, limits)
     hub = Hub(template)
     rules = hub.rules
     hub.close()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.hubs import History, Hub, QuickDisk, index_rows, log_files, node_files, receipts
+from tests.storage.hubs import NOW, History, Hub, QuickDisk, index_rows, log_files, node_files, receipts
 from veen.core.hashing import h
-from veen.storage import fsck, indexcheck
+from veen.storage import fork, fsck, indexcheck
 from veen.storage.attachments import AttachmentStore
 from veen.storage.findings import Report
 from veen.storage.folders import Folders
@@ -70,10 +70,61 @@ def places(size: int, count: int, seed: str) -> list[tuple[int, int]]:
     return [(0, 0), (size - 1, 7)] + [(rng.randrange(size), rng.randrange(8)) for _ in range(count - 2)]
 
 
+@pytest.fixture(scope="module")
+def packed_original(packed_history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory whose closed chunks are compressed."""
+    root = packed_history.fresh(tmp_path_factory.mktemp("packed original") / "hub")
+    hub = Hub(root)
+    for group in packed_history.groups:
+        receipts(hub.submit(group))
+    hub.catch_up()
+    hub.close()
+    return root
+
+
+@pytest.fixture(scope="module")
+def fork_original(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fork."""
+    folder = tmp_path_factory.mktemp("fork original")
+    hub = Hub(shutil.copytree(original, folder / "source"))
+    hub.catch_up()
+    hub.close()
+    fork.fork(QuickDisk(), folder / "source", folder / "hub", None, NOW + 10)
+    return folder / "hub"
+
+
 @pytest.mark.parametrize("artifact", ARTIFACTS)
 def test_a_flipped_bit_is_found(original: Path, place: Path, artifact: str) -> None:
     pattern, count = ARTIFACTS[artifact]
+    check_flips(shutil.copytree(original, place / "hub"), pattern, count, artifact)
+
+
+def test_a_flipped_bit_of_a_compressed_chunk_is_found(packed_original: Path, place: Path) -> None:
+    check_flips(shutil.copytree(packed_original, place / "hub"), "log/*.zst", 120, "compressed chunk")
+
+
+@pytest.mark.parametrize("artifact", ["origin.cbor", "log/checkpoint-[0-9a-f]*-*", "log/chunk-*-0*[0-9].log"])
+def test_a_flipped_bit_of_a_fork_is_found(fork_original: Path, place: Path, artifact: str) -> None:
+    check_flips(shutil.copytree(fork_original, place / "hub"), artifact, 40, artifact)
+
+
+def test_a_flipped_bit_of_the_checkpoint_binding_is_found_and_healed(original: Path, place: Path) -> None:
     root = shutil.copytree(original, place / "hub")
+    path = root / "checkpoint-binding.cbor"
+    sound = path.read_bytes()
+    for number, (at, bit) in enumerate(places(len(sound), 60, "binding")):
+        flip(path, at, bit)
+        report = look(root)
+        assert report.verdict is Verdict.REPAIRABLE, (at, bit)
+        assert [finding.artifact for finding in report.findings] == ["checkpoint-binding.cbor"]
+        if number % 10 == 0:
+            assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
+            assert path.read_bytes() == sound
+        path.write_bytes(sound)
+
+
+def check_flips(root: Path, pattern: str, count: int, artifact: str) -> None:
+    """Each is found, one at a time, and without it the directory is sound."""
     paths = sorted(root.glob(pattern))
     assert paths
     path = paths[0]

@@ -224,7 +224,7 @@ def test_each_damage_is_named(stopped: Path, place: Path, name: str) -> None:
     report = look(root)
     assert report.verdict is Verdict.DAMAGED
     assert any(word in str(finding) for finding in report.findings), report.findings
-    with pytest.raises(Malformed, match="only index and node files"):
+    with pytest.raises(Malformed, match="only what follows from the log"):
         fsck.repair(root, isolated=False)
 
 

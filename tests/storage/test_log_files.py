@@ -10,10 +10,13 @@ import pytest
 from tests.core.trees import slow_peaks, slow_root
 from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import SMALL, History, Hub, QuickDisk, index_rows, key, leaf_of, log_files, node_files
-from veen.core import Checkpoint, Limits, Unavailable, checkpoint
+from veen.core import Checkpoint, Limits, Profile, Unavailable, checkpoint, identity
+from veen.core.origin import Lineage
 from veen.storage import frame
 from veen.storage.artifacts import CheckpointIndex, ChunkSummary, PeakSnapshot
+from veen.storage.binding import Binding
 from veen.storage.chunks import ChunkWriter
+from veen.storage.directory import Papers
 from veen.storage.folders import ChunkName, Folders
 from veen.storage.frame import Entry
 from veen.storage.index import TABLES, Index
@@ -47,12 +50,20 @@ def sign(label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoin
     )
 
 
+def papers() -> Papers:
+    """Of the hub whose key signs here."""
+    record = identity.create(key("hub"), 0)
+    return Papers(record, identity.sign(record, key("hub")), SMALL, Profile(), Lineage((record,)))
+
+
 def write(root: Path, batches: list[list[Record]], limits: Limits = SMALL) -> Written:
     folders = Folders(root)
     folders.log.mkdir(parents=True)
     folders.nodes.mkdir(parents=True)
     index = Index(folders.index, durable=False)
-    writer = LogWriter(ChunkWriter(QuickDisk(), folders, sign), index, limits)
+    binding = Binding(QuickDisk(), folders, papers())
+    files = ChunkWriter(QuickDisk(), folders, sign, binding, limits.chunk_zstd_level)
+    writer = LogWriter(files, index, limits)
     for group, batch in enumerate(batches, 1):
         writer.apply(Batch(list(batch)), group)
     with index.read() as rows:

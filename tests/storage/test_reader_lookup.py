@@ -13,7 +13,7 @@ import pytest
 from tests.core.trees import Tree
 from tests.storage.hubs import Client, History, Hub, label_of, leaf_of, receipts
 from veen.core import Unavailable
-from veen.storage.reader import LogReader
+from veen.storage.reader import LogReader, chunk_entries
 from veen.storage.record import Batch, Record
 from veen.storage.store import Store, Tail
 
@@ -138,7 +138,7 @@ READER = """
 import sys
 from hashlib import sha256
 from pathlib import Path
-from veen.storage.reader import LogReader
+from veen.storage.reader import LogReader, chunk_entries
 label = bytes.fromhex(sys.argv[2])
 with LogReader(Path(sys.argv[1])) as reader:
     for line in sys.stdin:
@@ -195,3 +195,30 @@ def test_a_reader_plans_chunks_with_what_verifies_each(place: Path, history: His
 def test_a_reader_says_that_no_hub_has_run_yet(place: Path, history: History) -> None:
     with LogReader(history.fresh(place / "hub")) as reader, pytest.raises(Unavailable):
         list(reader.labels())
+
+
+@pytest.mark.parametrize("kept", ["history", "packed_history"])
+def test_a_planned_chunk_is_read_by_itself_also_after_it_was_closed(
+    place: Path, request: pytest.FixtureRequest, kept: str
+) -> None:
+    full = Full(place / "hub", request.getfixturevalue(kept), (18, 0, 15))
+    with LogReader(place / "hub") as reader:
+        chunks = reader.chunks(full.label)
+    assert chunks[-1].end_seq is None
+    before = [entry.msg for ref in chunks for entry in chunk_entries(ref)]
+    full.hub.catch_up()  # the open chunk is closed, and others follow it
+    full.hub.close()
+    assert not chunks[-1].path.exists()
+    assert [entry.msg for ref in chunks for entry in chunk_entries(ref)] == before == full.messages[:18]
+    with LogReader(place / "hub") as reader:
+        assert [entry.msg for ref in reader.chunks(full.label) for entry in chunk_entries(ref)] == full.messages
+
+
+def test_a_chunk_that_is_gone_is_unavailable(place: Path, history: History) -> None:
+    full = Full(place / "hub", history, (9, 0, 0))
+    full.hub.close()
+    with LogReader(place / "hub") as reader:
+        ref = reader.chunks(full.label)[0]
+    ref.path.unlink()
+    with pytest.raises(Unavailable, match="cannot be read"):
+        list(chunk_entries(ref))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, Last
+from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, HastyDisk, Last
 from tests.storage.hubs import History, Hub, place_of, receipts, small_history
 from veen.core import Refused
 from veen.storage import fsck, journal
@@ -68,13 +68,20 @@ def check_after(root: Path, history: History, given: Given, where: str) -> None:
     assert report.verdict is fsck.Verdict.CLEAN, (where, report.findings)
 
 
-def sweep(root: Path, history: History, last: Last | None, step: int, catch_up_after: int = 4) -> Iterator[int]:
-    """Every `step`th call in turn, until a run survives. `last` None is a power cut."""
+def sweep(
+    root: Path,
+    history: History,
+    last: Last | None,
+    step: int,
+    catch_up_after: int = 4,
+    forgetful: type[ForgetfulDisk] = ForgetfulDisk,
+) -> Iterator[int]:
+    """Every `step`th call in turn, until a run survives. `last` None is a power cut, of a disk that is `forgetful`."""
     n = 1
     while True:
         history.fresh(root)
         given: Given = {}
-        disk = ForgetfulDisk(root, n) if last is None else DyingDisk(n, last)
+        disk = forgetful(root, n) if last is None else DyingDisk(n, last)
         try:
             run(root, disk, history, given, range(len(history.groups)), catch_up_after)
         except Died:
@@ -100,6 +107,12 @@ def test_a_receipt_once_returned_survives_a_crash_at_any_call(
     place: Path, short_history: History, last: Last | None, step: int
 ) -> None:
     assert len(list(sweep(place / "hub", short_history, last, step))) > 40
+
+
+def test_a_power_cut_that_keeps_what_was_removed_and_loses_what_was_named_loses_no_receipt(
+    place: Path, short_history: History
+) -> None:
+    assert len(list(sweep(place / "hub", short_history, None, 3, forgetful=HastyDisk))) > 20
 
 
 @pytest.mark.parametrize("last", [Last.DONE, None])

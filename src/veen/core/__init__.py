@@ -26,6 +26,7 @@ from veen.core import (
     receipt,
     signing,
     tooling,
+    upload,
 )
 from veen.core.attachments import SealedAttachment
 from veen.core.captoken import Allow, CapToken, Rate
@@ -95,4 +96,5 @@ __all__ = [
     "receipt",
     "signing",
     "tooling",
+    "upload",
 ]

@@ -102,6 +102,18 @@ API_STATUS: dict[str, int] = {
     "E.UNAVAILABLE": 503,
 }
 
+# What each of those means, and what to do.
+API_MEANING: dict[str, tuple[str, str]] = {
+    "E.BAD_REQUEST": ("not the request it claims to be: malformed, unknown fields, wrong types", "mend the request"),
+    "E.VERSION": ("the path names another major version than `/v1`", "use a client that speaks this hub's version"),
+    "E.UNAUTHORIZED": ("the call needs the operator's token or a capability", "send one along"),
+    "E.FORBIDDEN": ("the capability does not reach that far", "ask its issuer for one that does"),
+    "E.NOT_FOUND": ("the label, or that place in it, is unknown", "check label and stream_seq; it may come later"),
+    "E.CONFLICT": ("it contradicts what is already there", "fetch what is there before sending again"),
+    "E.LIMIT": ("it is above one of this hub's limits", "ask for less; the hub's status lists its limits"),
+    "E.UNAVAILABLE": ("busy, starting or stopping: nothing was decided", "try again, after retry_after if it is there"),
+}
+
 STATUS: dict[str, int] = ADMISSION_STATUS | API_STATUS
 
 

@@ -57,12 +57,26 @@ class HubKey(Wire):
 
 
 @dataclass(frozen=True, slots=True)
+class OriginRef(Wire):
+    """Where a forked hub comes from: the hub, the routing key it goes on with, and the digest of `origin.cbor`."""
+
+    hub_id: bytes
+    routing_key: bytes
+    digest: bytes
+
+    LAYOUT: ClassVar = Map(
+        "origin", {"hub_id": Bstr("hub_id"), "routing_key": Bstr("routing_key"), "digest": Bstr("digest")}
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class HubIdentity(Wire):
     """The identity record, `hub-identity.json`: every key the hub ever had, by `valid_from` and then by key."""
 
     hub_id: bytes
     hub_keys: tuple[HubKey, ...]
     anchoring: str = ANCHORINGS[0]
+    origin: OriginRef | None = None  # of a fork
 
     LAYOUT: ClassVar = Map(
         "hub identity",
@@ -70,6 +84,7 @@ class HubIdentity(Wire):
             "hub_id": Bstr("hub_id"),
             "hub_keys": ListOf("hub_keys", Nested("hub key", HubKey), most=MAX_HUB_KEYS, least=1),
             "anchoring": Text("anchoring", MAX_TEXT_BYTES),
+            "origin": Nested("origin", OriginRef, optional=True),
         },
     )
 
@@ -87,6 +102,11 @@ class HubIdentity(Wire):
     @property
     def newest(self) -> HubKey:
         return self.hub_keys[-1]
+
+    @property
+    def routing_key(self) -> bytes:
+        """What its labels are derived with. A fork keeps that of its origin, so that it can go on with its labels."""
+        return self.origin.routing_key if self.origin else naming.routing_key(self.hub_id)
 
     def signing_key_at(self, hub_ts: int) -> HubKey:
         """The key to sign with: of those active, the last in order."""
@@ -123,10 +143,8 @@ class HubIdentity(Wire):
         Without it whoever holds a retired key could write another history that starts with the same first key.
         """
         same = [replace(key, valid_until=None) for key in known.hub_keys]
-        if (
-            known.hub_id != self.hub_id
-            or [replace(key, valid_until=None) for key in self.hub_keys[: len(same)]] != same
-        ):
+        mine = [replace(key, valid_until=None) for key in self.hub_keys[: len(same)]]
+        if (self.hub_id, self.origin, mine) != (known.hub_id, known.origin, same):
             raise Unverified("hub identity", "it does not continue the record known before")
         for before, now in zip(known.hub_keys, self.hub_keys, strict=False):
             if before.valid_until is not None and now.valid_until != before.valid_until:
@@ -172,9 +190,11 @@ class IdentitySignature(Wire):
         signing.verify(signer, _identity_digest(identity), self.sig, "hub identity")
 
 
-def create(key: SigningKey, valid_from: int, anchoring: str = ANCHORINGS[0]) -> HubIdentity:
-    """A new hub."""
-    made = HubIdentity(naming.hub_id(key.public_key), (_key(key.public_key, valid_from),), anchoring)
+def create(
+    key: SigningKey, valid_from: int, anchoring: str = ANCHORINGS[0], origin: OriginRef | None = None
+) -> HubIdentity:
+    """A new hub; with `origin`, one that goes on from where another was."""
+    made = HubIdentity(naming.hub_id(key.public_key), (_key(key.public_key, valid_from),), anchoring, origin)
     made.encode()  # refuses here what no reader would take
     return made
 

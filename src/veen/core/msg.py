@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from veen.core import naming, signing
-from veen.core.cbor import Array, Bstr, Bytes, Uint, Version, Wire, heads
+from veen.core.cbor import Array, Bstr, Bytes, Late, Uint, Version, Wire, heads
 from veen.core.errors import Fault, Malformed, Unverified
-from veen.core.hashing import h, ht
+from veen.core.hashing import HASH_BYTES, U64_MAX, h, ht
 from veen.core.limits import MAX_MSG_BYTES
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
@@ -19,6 +19,7 @@ _PREFIX = struct.Struct(">4s32s2s32s2s32s")
 _SIG_TAIL = len(_BSTR64) + SIGNATURE_BYTES
 # What is left of the largest message when every other field is as large as it can be.
 _OTHER_FIELDS_BYTES = len(_OPENING) + 5 * 34 - 2 + 2 * 9 + 5 + _SIG_TAIL
+_NO_SIG = bytes(SIGNATURE_BYTES)
 MAX_CIPHERTEXT_BYTES = MAX_MSG_BYTES - _OTHER_FIELDS_BYTES
 
 
@@ -55,9 +56,34 @@ class Msg(Wire):
         """As the table says; the usual shape takes a shortcut that a test holds to the table's answer."""
         if len(data) > MAX_MSG_BYTES:
             raise Malformed("msg", f"{len(data)} bytes, above {MAX_MSG_BYTES}", Fault.SIZE)
-        fields = _shortcut(data) if type(data) is bytes else None
+        found = _shortcut(data, 0) if type(data) is bytes else None
         # The table's reader is the judge of everything the shortcut does not know, errors included.
-        return cls(*fields) if fields else super(Msg, cls).decode(data)
+        return cls(*found[0]) if found and found[1] == len(data) else super(Msg, cls).decode(data)
+
+    @classmethod
+    def read(cls, data: bytes, pos: int, late: Late) -> tuple[Self, int]:
+        """The same within other objects and in sequences."""
+        found = _shortcut(data, pos)
+        return (cls(*found[0]), found[1]) if found else super(Msg, cls).read(data, pos, late)
+
+    def encode(self) -> bytes:
+        """As the table says, written out where each field has its size; what breaks the table is left to the table."""
+        names = len(self.profile_id) == len(self.label) == len(self.client_id) == len(self.ct_hash) == HASH_BYTES
+        numbers = type(self.client_seq) is type(self.prev_ack) is int and self.client_seq >= 0 and self.prev_ack >= 0
+        auth = self.auth_ref is None or len(self.auth_ref) == HASH_BYTES
+        sizes = len(self.ciphertext) <= MAX_CIPHERTEXT_BYTES and len(self.sig) == SIGNATURE_BYTES
+        if not (names and numbers and auth and sizes and self.client_seq | self.prev_ack <= U64_MAX):
+            return super(Msg, self).encode()
+        return b"".join(
+            (
+                _OPENING + self.profile_id + _BSTR32 + self.label + _BSTR32 + self.client_id,
+                heads.write_head(heads.UINT, self.client_seq) + heads.write_head(heads.UINT, self.prev_ack),
+                heads.NULL_BYTE if self.auth_ref is None else _BSTR32 + self.auth_ref,
+                _BSTR32 + self.ct_hash + heads.write_head(heads.BSTR, len(self.ciphertext)),
+                self.ciphertext,
+                _BSTR64 + self.sig,
+            )
+        )
 
     def leaf_hash(self) -> bytes:
         return naming.leaf_hash(self.label, self.profile_id, self.ct_hash, self.client_id, self.client_seq)
@@ -87,25 +113,32 @@ def sign(
     ciphertext: bytes,
 ) -> Msg:
     """The MSG that carries `ciphertext`, signed by the client's key."""
-    parts = (profile_id, label, key.public_key, client_seq, prev_ack, auth_ref, h(ciphertext), ciphertext)
-    encoded = Msg(*parts, sig=bytes(SIGNATURE_BYTES)).encode()
+    place = Msg(profile_id, label, key.public_key, client_seq, prev_ack, auth_ref, h(ciphertext), ciphertext, _NO_SIG)
+    return sign_encoded(key, place)[0]
+
+
+def sign_encoded(key: SigningKey, unsigned: Msg) -> tuple[Msg, bytes]:
+    """The MSG with its signature, and its encoding, which signing takes anyway: for those who send many."""
+    encoded = unsigned.encode()
     if len(encoded) > MAX_MSG_BYTES:
         raise ValueError(f"a message of {len(encoded)} bytes, above {MAX_MSG_BYTES}")
-    return Msg(*parts, sig=key.sign(signing_digest(encoded)))
+    sig = key.sign(signing_digest(encoded))
+    signed: Msg = Msg(*(*Msg.LAYOUT.fields_of(unsigned)[:-1], sig))
+    return signed, encoded[:-SIGNATURE_BYTES] + sig
 
 
 _Fields = tuple[bytes, bytes, bytes, int, int, bytes | None, bytes, bytes, bytes]
 
 
-def _shortcut(data: bytes) -> _Fields | None:
-    """The nine values of a MSG whose heads are the usual ones; None where only the table can tell."""
-    if len(data) < _PREFIX.size + 2:
+def _shortcut(data: bytes, pos: int) -> tuple[_Fields, int] | None:
+    """The nine values of a MSG whose heads are the usual ones, and its end; None where only the table can tell."""
+    if len(data) < pos + _PREFIX.size + 2:
         return None
-    opening, profile_id, head1, label, head2, client_id = _PREFIX.unpack_from(data)
+    opening, profile_id, head1, label, head2, client_id = _PREFIX.unpack_from(data, pos)
     if opening != _OPENING or head1 != _BSTR32 or head2 != _BSTR32:
         return None
-    client_seq, pos = _small_uint(data, _PREFIX.size)
-    prev_ack, pos = _small_uint(data, pos)
+    client_seq, pos = heads.small_uint(data, pos + _PREFIX.size)
+    prev_ack, pos = heads.small_uint(data, pos)
     auth_ref = None
     if data[pos : pos + 1] == heads.NULL_BYTE:
         pos += 1
@@ -120,20 +153,9 @@ def _shortcut(data: bytes) -> _Fields | None:
         return None
     start = ct_head + 3
     length = int.from_bytes(data[ct_head + 1 : start], "big")
-    end = start + length
-    if length < 256 or len(data) != end + _SIG_TAIL or data[end : end + 2] != _BSTR64:
+    end, last = start + length, start + length + _SIG_TAIL
+    if length < 256 or len(data) < last or data[end : end + 2] != _BSTR64:
         return None
     ct_hash, ciphertext = data[pos + 2 : ct_head], data[start:end]
-    return profile_id, label, client_id, client_seq, prev_ack, auth_ref, ct_hash, ciphertext, data[end + 2 :]
-
-
-def _small_uint(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned integer below 2^32 with its minimal head; -1 where it is anything else or not there."""
-    initial = data[pos] if pos < len(data) else 0xFF
-    if initial < 24:
-        return initial, pos + 1
-    if initial > 26:
-        return -1, pos + 1
-    end = pos + 1 + (1 << initial - 24)
-    number = int.from_bytes(data[pos + 1 : end], "big")
-    return (number if number >= (24, 1 << 8, 1 << 16)[initial - 24] and end <= len(data) else -1), end
+    sig = data[end + 2 : last]
+    return (profile_id, label, client_id, client_seq, prev_ack, auth_ref, ct_hash, ciphertext, sig), last

@@ -8,13 +8,13 @@ from veen.core.cbor import Map, Uint, Wire
 from veen.core.errors import Malformed
 
 
-def _within(name: str, most: int, least: int = 0) -> Uint:
-    return Uint(name, least=least, most=most)
+def _within(name: str, most: int, least: int = 0, *, optional: bool = False) -> Uint:
+    return Uint(name, least=least, most=most, optional=optional)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits(Wire):
-    """What this hub takes. A deployment may lower any of these; none goes above its cap."""
+    """What this hub takes, and how it keeps it. A deployment may lower any limit; none goes above its cap."""
 
     max_msg_bytes: int = limits.MAX_MSG_BYTES
     max_hdr_bytes: int = limits.MAX_HDR_BYTES
@@ -26,6 +26,7 @@ class Limits(Wire):
     max_cap_rate_per_sec: int = limits.DEFAULT_CAP_RATE
     max_cap_rate_burst: int = limits.DEFAULT_CAP_RATE
     max_epoch_skew_sec: int = limits.DEFAULT_EPOCH_SKEW_SEC
+    chunk_zstd_level: int | None = None  # closed chunks are kept as they are, or compressed with zstd at this level
 
     LAYOUT: ClassVar = Map(
         "limits",
@@ -42,14 +43,18 @@ class Limits(Wire):
                 _within("max_cap_rate_per_sec", limits.MAX_CAP_RATE),
                 _within("max_cap_rate_burst", limits.MAX_CAP_RATE),
                 _within("max_epoch_skew_sec", limits.MAX_EPOCH_SKEW_SEC),
+                _within("chunk_zstd_level", limits.MAX_ZSTD_LEVEL, least=1, optional=True),
             )
         },
     )
 
     def __post_init__(self) -> None:
         for kind in self.LAYOUT.kinds:
+            given = getattr(self, kind.name)
+            if given is None and kind.optional:
+                continue
             try:
-                kind.write(getattr(self, kind.name))
+                kind.write(given)
             except ValueError as error:
                 raise Malformed("limits", str(error)) from None
 

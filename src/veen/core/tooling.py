@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
 from veen.core.checkpoint import Checkpoint
-from veen.core.limits import MAX_PAGE_ITEMS
+from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS
 from veen.core.receipt import Receipt
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -85,6 +85,18 @@ class Equivocation(Wire):
         if (one.leaf_hash, one.mmr_root) == (other.leaf_hash, other.mmr_root):
             return "the receipts agree"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class EquivocationList(Wire):
+    """What a hub was proved to have said twice, in no order."""
+
+    equivocations: tuple[Equivocation, ...]
+
+    LAYOUT: ClassVar = Map(
+        "equivocation list",
+        {1: Version(), 2: ListOf("equivocations", Nested("equivocation", Equivocation), most=MAX_EVIDENCE)},
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The recovery artifacts beside the chunks: summaries, peak snapshots, the checkpoint index. Spec §4.8.3."""
+"""The recovery artifacts beside the chunks: summaries, peak snapshots, checkpoint indexes. Spec §4.8.3, §8.4."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -106,3 +106,50 @@ class CheckpointIndex(Wire):
     def flaw(self) -> str | None:
         seqs = [checkpoint.upto_seq for checkpoint in self.checkpoints]
         return None if all(a < b for a, b in pairwise(seqs)) else "its checkpoints do not ascend"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCheckpoint(Wire):
+    """One regular checkpoint, and the key that signed it."""
+
+    label: bytes
+    upto_seq: int
+    epoch: int
+    mmr_root: bytes
+    key_id: bytes
+
+    LAYOUT: ClassVar = Map(
+        "bound checkpoint",
+        {
+            1: Bstr("label"),
+            2: Uint("upto_seq", least=1),
+            3: Uint("epoch"),
+            4: Bstr("mmr_root"),
+            5: Bstr("key_id"),
+        },
+    )
+
+    @property
+    def place(self) -> tuple[bytes, int]:
+        return self.label, self.upto_seq
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBinding(Wire):
+    """`checkpoint-binding.cbor`: every regular checkpoint of a hub, by label and then ascending."""
+
+    hub_id: bytes
+    checkpoints: tuple[BoundCheckpoint, ...]
+
+    LAYOUT: ClassVar = Map(
+        "checkpoint binding",
+        {
+            1: Version(),
+            2: Bstr("hub_id"),
+            3: ListOf("checkpoints", Nested("bound checkpoint", BoundCheckpoint), most=limits.MAX_BOUND_CHECKPOINTS),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        places = [checkpoint.place for checkpoint in self.checkpoints]
+        return None if all(a < b for a, b in pairwise(places)) else "its checkpoints do not ascend"

@@ -6,18 +6,28 @@ The order of writes when a chunk closes, and what a crash after each leaves:
     2. summary, peak snapshot, checkpoint       they speak of a chunk that is still named open
     3. checkpoint index                         the same
     4. open file renamed, folder synced         the chunk is closed
-    5. index row (the caller's transaction)     the label's head starts a new chunk
+    5. checkpoint binding (`settle`)            it ties the checkpoint to the hub and its key
+    6. index row (the caller's transaction)     the label's head starts a new chunk
+
+Where the registry says that chunks are compressed, step 4 is three:
+
+    4a. compressed file, synced, folder synced  the chunk is there twice, and both are whole
+    4b. open file removed                       the chunk is closed
+    4c. folder synced                           and stays so
 
 Whatever was not reached is done again from the journal with the same bytes, because rolling follows the limits only.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 from veen.core import Checkpoint, Limits, Malformed, Mmr, mmr
+from veen.storage import packed
 from veen.storage.artifacts import CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
+from veen.storage.binding import Binding
+from veen.storage.blocks import is_packed, mapped, read_blocks
 from veen.storage.durable import Disk
 from veen.storage.folders import ChunkName, Folders
 from veen.storage.head import Head
@@ -54,10 +64,14 @@ class LogFiles(Protocol):
 class ChunkWriter:
     """The chunk and node files of one data directory. One writer."""
 
-    def __init__(self, disk: Disk, folders: Folders, sign: CheckpointSigner) -> None:
+    def __init__(
+        self, disk: Disk, folders: Folders, sign: CheckpointSigner, binding: Binding, zstd_level: int | None
+    ) -> None:
         self._disk = disk
         self._folders = folders
         self._sign = sign
+        self._binding = binding
+        self._zstd_level = zstd_level
         self._new_names = False
 
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
@@ -78,6 +92,7 @@ class ChunkWriter:
             self._disk.sync_folder(self._folders.log)
             self._disk.sync_folder(self._folders.nodes)
         self._new_names = False
+        self._binding.save()
 
     def close(self, label: bytes, head: Head) -> None:
         start, end = head.chunk_start, head.size
@@ -86,12 +101,22 @@ class ChunkWriter:
         summary = ChunkSummary(label, start, end, root, head.chunk_entries, head.chunk_bytes, hashes.root())
         self._disk.write_file(self._folders.summary(label, start, end), summary.encode())
         self._disk.write_file(self._folders.peaks(label, end), PeakSnapshot(label, end, tuple(head.peaks)).encode())
-        self._write_checkpoint(self._folders.checkpoint(label, end), self._sign(label, end, root, head.hub_ts))
+        signed = self._sign(label, end, root, head.hub_ts)
+        self._write_checkpoint(self._folders.checkpoint(label, end), signed)
         self._add_to_index(label, IndexedCheckpoint(end, root, start, end, end))
-        closed = self._folders.log / ChunkName(label, start, end).file_name()
-        opened = self._folders.open_chunk(label, start)
-        if opened.exists() or not closed.exists():  # after a crash it may have its new name already
-            self._disk.replace(opened, closed)
+        self._binding.add(signed)
+        closed = ChunkName(label, start, end, packed=self._zstd_level is not None)
+        self._settle_chunk(self._folders.open_chunk(label, start), self._folders.log / closed.file_name())
+
+    def _settle_chunk(self, opened: Path, closed: Path) -> None:
+        """Give a chunk the form and the name it keeps. After a crash it may have them already."""
+        if opened.exists() or not closed.exists():
+            if self._zstd_level is None:
+                self._disk.replace(opened, closed)
+            else:
+                self._disk.write_parts(closed, packed.pack(mapped(opened), self._zstd_level))
+                self._disk.sync_folder(self._folders.log)
+                self._disk.unlink(opened)
         self._disk.sync_folder(self._folders.log)
 
     def _write_checkpoint(self, path: Path, made: Checkpoint) -> None:
@@ -107,12 +132,14 @@ class ChunkWriter:
         self._disk.write_file(path, CheckpointIndex(label, (*kept, added)).encode())
 
     def _reopen(self, label: bytes, start_seq: int, path: Path) -> None:
-        """A chunk that was renamed before the index heard of it gets its open name back."""
-        prefix = path.name.removesuffix("open.log")
-        closed = list(self._folders.log.glob(f"{prefix}*.log"))
-        if not closed:
+        """A chunk that was closed before the index heard of it is opened again."""
+        closed = self._folders.closed_chunk_from(label, start_seq)
+        if closed is None:
             raise Malformed("log", f"{path.name} is missing, and the index knows it")
-        self._disk.replace(closed[0], path)
+        if is_packed(closed):
+            self._disk.write_parts(path, (bytes(data) for data, _ in read_blocks(closed)))
+        else:
+            self._disk.replace(closed, path)
 
 
 def _digest(path: Path) -> bytes | None:
@@ -121,6 +148,17 @@ def _digest(path: Path) -> bytes | None:
         return Checkpoint.decode(path.read_bytes()).signing_digest()
     except Malformed:
         return None
+
+
+def check_open_chunks(folders: Folders, heads: Iterable[tuple[bytes, Head]]) -> None:
+    """Raise `Malformed` where the index knows of entries in an open chunk that is not there, or is too short."""
+    for label, head in heads:
+        if head.chunk_bytes and folders.open_chunk_size(label, head.chunk_start) < head.chunk_bytes:
+            if folders.closed_chunk_from(label, head.chunk_start):
+                continue  # closed before the index heard of it
+            name = folders.open_chunk(label, head.chunk_start).name
+            what = f"{name} does not hold the {head.chunk_entries} entries the index knows of"
+            raise Malformed("log", f"{what}; fsck says what is left, and only another copy has the rest")
 
 
 def append_at(disk: Disk, path: Path, at: int, data: bytes, *, sync: bool) -> None:

@@ -19,7 +19,9 @@ from veen.core import (
 )
 from veen.core import identity as identities
 from veen.core.cbor import Wire
+from veen.core.origin import Lineage, Origin, lineage
 from veen.core.signing import SEED_BYTES
+from veen.storage.artifacts import CheckpointBinding
 from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.storage.folders import Folders
 
@@ -35,27 +37,48 @@ class Papers:
     signature: IdentitySignature
     limits: Limits
     profile: Profile
+    lineage: Lineage
+
+    def identity_at(self, label: bytes, stream_seq: int) -> HubIdentity:
+        """The hub whose word that entry is: in a fork, perhaps the one it comes from."""
+        return self.lineage.identity_at(label, stream_seq)
 
 
 def create(disk: Disk, root: Path, profile: Profile, limits: Limits, now: int) -> Papers:
     """A new data directory. Refuses a folder that has anything in it, so that nothing is ever written over."""
+    key = SigningKey.generate()
+    try:
+        folders = lay_out(disk, root)
+        record = identities.create(key, valid_from=now)
+        disk.write_file(folders.binding, CheckpointBinding(record.hub_id, ()).encode())
+        write_papers(disk, folders, record, key, profile, limits)
+    except OSError as error:
+        raise Unavailable(f"{root} cannot be made a data directory: {error.strerror}") from error
+    return read_papers(folders)
+
+
+def lay_out(disk: Disk, root: Path) -> Folders:
+    """The folders of a data directory, in a folder that is empty or not there."""
     folders = Folders(root)
     if root.exists() and any(root.iterdir()):
         raise Unavailable(f"{root} is not empty")
     disk.make_folder(root, PRIVATE_FOLDER)
     for folder in (folders.keys, folders.journal, folders.log, folders.nodes, folders.attachments, folders.evidence):
         disk.make_folder(folder, PRIVATE_FOLDER)
-    key = SigningKey.generate()
-    record = identities.create(key, valid_from=now)
+    return folders
+
+
+def write_papers(
+    disk: Disk, folders: Folders, record: HubIdentity, key: SigningKey, profile: Profile, limits: Limits
+) -> None:
+    """Make a hub of a directory. The identity comes last: a directory without it was never a hub."""
     _write_seed(disk, folders.keys / CONTROL_KEY, SigningKey.generate())
     _write_seed(disk, _key_file(folders, record.newest.key_id), key)
     disk.write_file(folders.limits, jsonform.encode(limits))
     disk.write_file(folders.profile, jsonform.encode(profile))
     disk.sync_folder(folders.keys)
-    # The identity comes last: a directory without it was never a hub.
     write_identity(disk, folders, record, identities.sign(record, key))
-    disk.sync_folder(root.absolute().parent)
-    return read_papers(folders)
+    disk.sync_folder(folders.root.absolute().parent)
 
 
 def write_identity(disk: Disk, folders: Folders, record: HubIdentity, signature: IdentitySignature) -> None:
@@ -73,7 +96,13 @@ def read_papers(folders: Folders) -> Papers:
     record.verify(signature, record.hub_id)
     if _bytes(folders.key_map) != record.key_map():
         raise Unverified("hub-key-map.json", "it is not that of hub-identity.json")
-    return Papers(record, signature, _read(folders.limits, Limits), _read(folders.profile, Profile))
+    limits, profile = _read(folders.limits, Limits), _read(folders.profile, Profile)
+    return Papers(record, signature, limits, profile, read_lineage(folders, record))
+
+
+def read_lineage(folders: Folders, identity: HubIdentity) -> Lineage:
+    """The hubs whose log this is. Raises where the origin is not the one the identity names."""
+    return lineage(identity, Origin.decode(_bytes(folders.origin)) if folders.origin.exists() else None)
 
 
 def read_signing_key(folders: Folders, key_id: bytes) -> SigningKey:

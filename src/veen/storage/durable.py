@@ -13,6 +13,7 @@ Tests put a disk here that dies at every call in turn.
 
 import ctypes
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
@@ -81,10 +82,15 @@ class Disk:
 
     def write_file(self, path: Path, data: bytes, mode: int = PLAIN_FILE) -> None:
         """A whole file that is there entirely or not at all. The folder is the caller's to sync."""
+        self.write_parts(path, (data,), mode)
+
+    def write_parts(self, path: Path, parts: Iterable[bytes], mode: int = PLAIN_FILE) -> None:
+        """As `write_file`, for what is too large to hold at once."""
         draft = path.with_name(path.name + ".draft")
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
-            self.write(fd, data)
+            for part in parts:
+                self.write(fd, part)
             self.sync(fd)
         finally:
             os.close(fd)

@@ -10,7 +10,7 @@ class Severity(StrEnum):
     """What a fault means."""
 
     DAMAGED = "damaged"  # the log, or what it is verified with: only another copy has the original
-    REPAIRABLE = "repairable"  # index and node files: made again from the log
+    REPAIRABLE = "repairable"  # it follows from the log, and can be made again
     LEFTOVER = "leftover"  # what an interrupted write left; the next start writes over it or never looks
 
 
@@ -43,11 +43,14 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
+    repairable: set[str] = field(default_factory=set)  # files and folders of the data directory
     entries: int = 0
     labels: int = 0
 
     def add(self, finding: Finding) -> None:
         self.counts[finding.severity] += 1
+        if finding.severity is Severity.REPAIRABLE:
+            self.repairable.add(finding.artifact.partition("/")[0])
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
 

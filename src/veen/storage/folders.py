@@ -1,12 +1,13 @@
 """Where things are in a data directory, and what they are called. Spec §4.8.3, §8.4."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 _WIDTH = 20
-_CHUNK = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(\d{20}|open)\.log(\.zst)?")
+_CHUNK = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(?:(\d{20})\.log(\.zst)?|open\.log)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class Folders:
     @property
     def attachments(self) -> Path:
         return self.root / "attachments"
+
+    @property
+    def attachment_drafts(self) -> Path:
+        """What is still being uploaded."""
+        return self.attachments / "drafts"
 
     @property
     def keys(self) -> Path:
@@ -66,6 +72,20 @@ class Folders:
         return self.root / "hub-key-map.json"
 
     @property
+    def binding(self) -> Path:
+        return self.root / "checkpoint-binding.cbor"
+
+    @property
+    def origin(self) -> Path:
+        """What a fork keeps of the hub it came from."""
+        return self.root / "origin.cbor"
+
+    @property
+    def fault(self) -> Path:
+        """What a hub that was ended by a fault of its own left."""
+        return self.root / "fault.txt"
+
+    @property
     def limits(self) -> Path:
         return self.root / "limits.json"
 
@@ -75,6 +95,27 @@ class Folders:
 
     def open_chunk(self, label: bytes, start_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log"
+
+    def open_chunk_size(self, label: bytes, start_seq: int) -> int:
+        """0 where there is none. A start asks for every label, and a `Path` costs more than the question."""
+        try:
+            return os.stat(f"{self.root}/log/chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log").st_size
+        except FileNotFoundError:
+            return 0
+
+    def closed_chunk(self, label: bytes, start_seq: int, end_seq: int) -> Path:
+        """The chunk as it is kept; where there is none, its plain name."""
+        plain = self.log / ChunkName(label, start_seq, end_seq).file_name()
+        packed = self.log / ChunkName(label, start_seq, end_seq, packed=True).file_name()
+        return packed if packed.exists() and not plain.exists() else plain
+
+    def closed_chunk_from(self, label: bytes, start_seq: int) -> Path | None:
+        """The closed chunk that starts there, where its end is not known."""
+        for path in self.log.glob(f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-*"):
+            name = ChunkName.parse(path.name)
+            if name and name.end_seq is not None:
+                return path
+        return None
 
     def summary(self, label: bytes, start_seq: int, end_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-{end_seq:0{_WIDTH}d}.summary"
@@ -102,6 +143,7 @@ class ChunkName:
     label: bytes
     start_seq: int
     end_seq: int | None  # None while it is open
+    packed: bool = False
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
@@ -109,9 +151,9 @@ class ChunkName:
         found = _CHUNK.fullmatch(name)
         if not found:
             return None
-        label, start, end, _ = found.groups()
-        return cls(bytes.fromhex(label), int(start), None if end == "open" else int(end))
+        label, start, end, packed = found.groups()
+        return cls(bytes.fromhex(label), int(start), None if end is None else int(end), packed is not None)
 
     def file_name(self) -> str:
         end = "open" if self.end_seq is None else f"{self.end_seq:0{_WIDTH}d}"
-        return f"chunk-{self.label.hex()}-{self.start_seq:0{_WIDTH}d}-{end}.log"
+        return f"chunk-{self.label.hex()}-{self.start_seq:0{_WIDTH}d}-{end}.log{'.zst' if self.packed else ''}"

@@ -1,21 +1,19 @@
 """Check a data directory, trusting nothing in it; repair what can be made again from the log.
 
 The order: papers, since everything is verified under them; the log from its files alone; the journal, which must go on
-where the log ends; then index and node files against what the log says. An index is made from the log in a scratch
-folder along the way, with the code a hub writes its own with, and the two are compared row by row.
+where the log ends; then the checkpoint binding, index and node files against what the log says. An index is made from
+the log in a scratch folder along the way, with the code a hub writes its own with, and the two are compared row by row.
 """
 
-import fcntl
-import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from veen.core import Malformed, Mmr, Unavailable, VeenError
-from veen.storage import indexcheck, journal, logcheck, papercheck, rebuild, walk
-from veen.storage.directory import Papers
+from veen.core import Malformed, Mmr, VeenError
+from veen.storage import binding, indexcheck, journal, logcheck, papercheck, rebuild, repacking, walk
+from veen.storage.artifacts import BoundCheckpoint
+from veen.storage.directory import Papers, read_papers
 from veen.storage.durable import Disk
 from veen.storage.findings import Finding, Report, Severity, Verdict
 from veen.storage.folders import Folders
@@ -27,7 +25,7 @@ from veen.storage.logwriter import LogWriter
 from veen.storage.reader import read_entries
 from veen.storage.rebuild import Progress, Refill, Registrar
 from veen.storage.record import Cursor
-from veen.storage.store import exclusive
+from veen.storage.store import exclusive, undisturbed
 
 __all__ = ["Finding", "Report", "Severity", "Verdict", "check", "repair"]
 
@@ -39,12 +37,13 @@ def check(root: Path, progress: Progress | None = None, *, isolated: bool = True
     damaged one can end.
     """
     folders = Folders(root)
-    with _undisturbed(folders.lock):
+    with undisturbed(folders.lock):
         return _check(folders, progress, isolated=isolated)
 
 
 def repair(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> Report:
-    """Make index and node files again where they are wrong, and nothing else. Returns how it stands afterwards.
+    """Make again what is wrong and follows from the log: index and node files, the checkpoint binding, and the form in
+    which chunks are kept. Nothing else is touched. Returns how it stands afterwards.
 
     Raises `Unavailable` where a hub runs on the directory, `Malformed` where the log itself is damaged.
     """
@@ -52,11 +51,21 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
     with exclusive(folders.lock):
         report = _check(folders, None, isolated=isolated)
         if report.verdict is Verdict.DAMAGED:
-            raise Malformed("data directory", f"{report.first}; only index and node files can be made again")
+            raise Malformed("data directory", f"{report.first}; only what follows from the log can be made again")
         if report.verdict is Verdict.REPAIRABLE:
-            rebuild.rebuild_index(Disk(), folders, progress).close()
+            _repair(Disk(), folders, report.repairable, progress)
             report = _check(folders, None, isolated=isolated)
         return report
+
+
+def _repair(disk: Disk, folders: Folders, what: set[str], progress: Progress | None) -> None:
+    """In this order: an index is made from chunks in whatever form, so a crash in between leaves less to repair."""
+    if folders.log.name in what:
+        repacking.repack(disk, folders)
+    if folders.binding.name in what:
+        binding.write(disk, folders, binding.derived(folders, read_papers(folders)))
+    if folders.index.name in what:
+        rebuild.rebuild_index(disk, folders, progress).close()
 
 
 def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Report:
@@ -89,6 +98,7 @@ class _Check:
     truth: Index
     sizes: dict[bytes, int] = field(default_factory=dict)
     broken: set[bytes] = field(default_factory=set)  # labels that could not be read to their end
+    bound: dict[tuple[bytes, int], BoundCheckpoint] = field(default_factory=dict)
     judges: dict[bytes, Judge] = field(default_factory=dict)
 
     def run(self, scratch: Path, progress: Progress | None, *, isolated: bool) -> None:
@@ -99,6 +109,7 @@ class _Check:
             self._damaged("journal", str(error))
             applied, journal_from = dump.applied if dump else 0, {}
         self._check_log(applied, journal_from, progress)
+        self._check_binding(journal_from)
         self._check_journal(dump)
         indexcheck.check_node_names(self.folders, self.sizes, set(journal_from), self.report)
         if dump:
@@ -119,15 +130,35 @@ class _Check:
         shadow = ShadowFiles(self.folders, self.report)
         refill = Refill(LogWriter(shadow, self.truth, self.papers.limits), Registrar(self.papers), applied)
         ordered = walk.control_first(self.papers, files)
-        for label in [*ordered, *(names.keys() - files.keys())]:
+        others = (names.keys() | self.papers.lineage.labels()) - files.keys()
+        for label in [*ordered, *others]:
             upto = journal_from[label] - 1 if label in journal_from else None
             scratch = (refill, shadow, self.truth)
             one = logcheck.LabelCheck(self.folders, self.papers, self.report, label, upto, scratch, tell)
-            one.run(files.get(label, []), names[label])
+            one.run(files.get(label, []), names.get(label, set()))
             self.report.labels += 1
             self.sizes[label] = one.size
+            self.bound |= {row.place: row for row in one.bound}
             if not one.whole:
                 self.broken.add(label)
+
+    def _check_binding(self, journal_from: dict[bytes, int]) -> None:
+        """It has every checkpoint of the log, and others only where the journal will bring them."""
+        if self.report.verdict is Verdict.DAMAGED:
+            return  # what it should say is not known
+        found = binding.read(self.folders)
+        rows = {row.place: row for row in found.checkpoints} if found else {}
+        wrong = [place for place, row in self.bound.items() if rows.get(place) != row]
+        for label, upto_seq in rows.keys() - self.bound.keys():
+            if label not in journal_from or upto_seq < journal_from[label] - 1:
+                wrong.append((label, upto_seq))
+        if found is None or found.hub_id != self.papers.identity.hub_id:
+            what = "it is missing, or cannot be read, or is another hub's"
+            self.report.add(Finding(Severity.REPAIRABLE, self.folders.binding.name, what))
+        elif wrong:
+            label, upto_seq = min(wrong)
+            what = "it does not say what the log's checkpoints say"
+            self.report.add(Finding(Severity.REPAIRABLE, self.folders.binding.name, what, label, upto_seq))
 
     def _check_journal(self, dump: Dump | None) -> None:
         """Every group is sound, is what the log has, and goes on where the log ends."""
@@ -221,23 +252,3 @@ def _teller(total: int, progress: Progress | None) -> Callable[[int], None]:
             progress(done, total)
 
     return tell
-
-
-@contextmanager
-def _undisturbed(lock: Path) -> Iterator[None]:
-    """While no hub runs on the directory. Works where nothing can be written."""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    except OSError as error:
-        raise Unavailable(f"the data directory cannot be read: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            raise Unavailable("a hub is running on this data directory: stop it, or check a copy") from None
-        yield
-    finally:
-        os.close(fd)

@@ -1,6 +1,6 @@
 """The index: an LMDB environment of rows that say where things are. All of it can be made again from the log.
 
-    meta        name                     number: format, applied (journal group), hub_ts (of the last entry)
+    meta        name                     number: format, applied (journal group), hub_ts (of the last entry), heads_sum
     heads       label                    Head
     chunks      label                    start_seq, end_seq                  closed ones
     places      label                    stream_seq, chunk_start, offset     one row per block of entries, not per entry
@@ -12,10 +12,16 @@
     streams     stream_id                label, stream_seq of the control entry
 
 Rows with several values per key keep them sorted and packed, so a look-up is O(log n) and a row costs its own bytes.
+
+A hub that believed a wrong head would give a place to two messages. So the sum of all heads is kept beside them, and is
+checked before anything is added.
 """
 
+import os
 import struct
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +31,7 @@ import lmdb
 from veen.core import Malformed, Unavailable
 from veen.storage.head import Head
 
-FORMAT = 1
+FORMAT = 2
 MAP_BYTES = 1 << 40  # address space, not disk
 _MAX_DBS = 16
 _NUMBER = struct.Struct(">Q")
@@ -37,6 +43,7 @@ STREAM = struct.Struct(">32sQ")
 _PLAIN = ("meta", "heads", "cursors", "caps", "buckets", "streams")
 _PACKED = ("chunks", "places", "by_client", "days")
 TABLES = _PLAIN + _PACKED
+_LOOKS, _LOOK_EVERY_S = 20, 0.005
 
 
 class Index:
@@ -60,6 +67,7 @@ class Index:
                 lock=lock,
             )
             _check_length(self._env, folder)
+            self._file = folder / "data.mdb"
             self._env.reader_check()  # readers that were killed keep their seats until someone looks
             self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in _PLAIN}
             for name in _PACKED:
@@ -80,11 +88,21 @@ class Index:
 
     def write(self) -> "WriteRows":
         """A transaction: all of it is there after `commit`, and synced; none of it otherwise."""
-        return WriteRows(self._env.begin(write=True), self._dbs)
+        return WriteRows(self._env.begin(write=True), self._dbs, self._lengthen)
 
     def sync(self) -> None:
         """Everything committed so far is on disk when this returns."""
         self._env.sync(True)
+
+    def _lengthen(self) -> None:
+        """Let the file reach to its last page again: LMDB never writes one that it took and gave back in one go.
+
+        So a file that is too short was cut, unless a crash came right here: either way the index is made again.
+        """
+        needed = _needed_bytes(self._env)
+        with self._file.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size < needed:
+                os.posix_fallocate(file.fileno(), 0, needed)
 
 
 class Rows:
@@ -120,6 +138,13 @@ class Rows:
             return
         for label, row in cursor:
             yield bytes(label), Head.decode(bytes(row))
+
+    def heads_hold(self) -> bool:
+        """Whether the heads are, all of them, those that were written."""
+        total = 0
+        for label, row in self._txn.cursor(self._dbs["heads"]):
+            total ^= _share(bytes(label), bytes(row))
+        return total == self.number("heads_sum")
 
     def label_count(self) -> int:
         return int(self._txn.stat(self._dbs["heads"])["entries"])
@@ -195,11 +220,18 @@ class Rows:
 class WriteRows(Rows):
     """What can be written. The caller commits."""
 
+    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database], committed: Callable[[], None]) -> None:
+        super().__init__(txn, dbs)
+        self._committed = committed
+
     def put_number(self, name: str, number: int) -> None:
         self._txn.put(name.encode(), _NUMBER.pack(number), db=self._dbs["meta"])
 
     def put_head(self, label: bytes, head: Head) -> None:
-        self._txn.put(label, head.encode(), db=self._dbs["heads"])
+        before, row = self._txn.get(label, db=self._dbs["heads"]), head.encode()
+        change = _share(label, row) ^ (_share(label, bytes(before)) if before is not None else 0)
+        self._txn.put(label, row, db=self._dbs["heads"])
+        self.put_number("heads_sum", self.number("heads_sum") ^ change)
 
     def put_chunk(self, label: bytes, start_seq: int, end_seq: int) -> None:
         self._txn.put(label, PAIR.pack(start_seq, end_seq), db=self._dbs["chunks"])
@@ -227,15 +259,27 @@ class WriteRows(Rows):
 
     def commit(self) -> None:
         self._txn.commit()
+        self._committed()
+
+
+def _share(label: bytes, row: bytes) -> int:
+    """What a head adds to the sum of all heads, and takes from it again."""
+    return int.from_bytes(blake2b(label + row, digest_size=_NUMBER.size).digest(), "big")
+
+
+def _needed_bytes(env: lmdb.Environment) -> int:
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
 def _check_length(env: lmdb.Environment, folder: Path) -> None:
     """A file that ends before its last page would take the process down when that page is touched."""
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    size = (folder / "data.mdb").stat().st_size
-    if size < needed:
-        env.close()
-        raise Malformed("index", f"data.mdb has {size} bytes of {needed}")
+    for _ in range(_LOOKS):
+        needed, size = _needed_bytes(env), (folder / "data.mdb").stat().st_size
+        if size >= needed:
+            return
+        time.sleep(_LOOK_EVERY_S)  # its writer may be about to lengthen it
+    env.close()
+    raise Malformed("index", f"data.mdb has {size} bytes of {needed}")
 
 
 def _last_at_or_before(cursor: lmdb.Cursor, key: bytes, value: bytes) -> bool:

@@ -74,7 +74,7 @@ class Judge:
         return [
             *_fault(lambda: receipt.check_binds(message)),
             *_fault(message.verify_signature),
-            *_fault(lambda: self._papers.identity.verify_receipt(receipt)),
+            *_fault(lambda: self._papers.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)),
         ]
 
     def _faults_of_size(self, entry: Entry, message: Msg) -> list[str]:

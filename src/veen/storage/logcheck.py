@@ -5,23 +5,23 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from veen.core import Checkpoint, HubIdentity, Malformed, Mmr, Profile, Unverified, VeenError, mmr
+from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.storage import frame
-from veen.storage.artifacts import CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
+from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
+from veen.storage.blocks import check_packing, is_packed, read_blocks
 from veen.storage.directory import Papers
 from veen.storage.findings import Finding, Report, Severity
 from veen.storage.folders import ChunkName, Folders
 from veen.storage.index import Index
 from veen.storage.indexcheck import ShadowFiles
 from veen.storage.judge import Judge
-from veen.storage.reader import mapped
 from veen.storage.rebuild import Refill
 from veen.storage.record import Cursor
 from veen.storage.walk import ChunkFile
 
 _ARTIFACT = re.compile(
-    r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})(?:-(\d{20}))?(?:-(\d{20}|open))?\.(?:log|summary|cbor)"
+    r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})(?:-(\d{20}))?(?:-(\d{20}|open))?\.(?:log(?:\.zst)?|summary|cbor)"
 )
 MAX_CURSORS = 65_536
 
@@ -76,6 +76,7 @@ class LabelCheck:
         self._expected: set[str] = set()
         self._rows: list[IndexedCheckpoint] = []
         self._closed: list[tuple[int, int]] = []
+        self.bound: list[BoundCheckpoint] = []
         self.size = 0
         self.whole = True  # everything up to `size` was read
         self._anchored = True  # the tree is known
@@ -92,6 +93,9 @@ class LabelCheck:
         if self._upto is not None and self.size < self._upto and self.whole:
             self._damaged("", f"it ends with entry {self.size}, and the journal goes on after {self._upto}")
             self.whole = False
+        kept = self._papers.lineage.upto(self._label)
+        if self.size < kept and self.whole:
+            self._damaged("", f"it ends with entry {self.size}, and the origin's part of it with {kept}")
         self._refill.flush()
         if self.whole:
             self._check_rolling()
@@ -102,9 +106,8 @@ class LabelCheck:
         """Every entry of a chunk, then the artifacts that speak of it."""
         chunk = _Chunk(file)
         try:
-            data, pos = mapped(file.path), 0
-            while pos < len(data) and (self._upto is None or self.size < self._upto):
-                pos = self._entry(chunk, data, pos)
+            check_packing(file.path)
+            at_end = self._entries(chunk)
         except VeenError as error:
             self._damaged(file.path.name, str(error), self.size + 1)
             self._progress(file.path.stat().st_size)
@@ -114,13 +117,22 @@ class LabelCheck:
                 self._expected |= self._names_of(file)
                 self._restart(file.end_seq + 1)
             return
-        self._progress(len(data))
+        self._progress(file.path.stat().st_size)
         self._expected.add(file.path.name)
-        if file.end_seq is not None and pos == len(data):
+        if file.end_seq is not None and at_end:
             if file.end_seq == self._upto and not self._is_due(file):
                 self._leftover(file.path.name)
             else:
                 self._close(chunk, file.end_seq)
+
+    def _entries(self, chunk: _Chunk) -> bool:
+        """Read a chunk as far as it counts. Whether that was to its end."""
+        for data, pos in read_blocks(chunk.file.path):
+            while pos < len(data):
+                if self._upto is not None and self.size >= self._upto:
+                    return False
+                pos = self._entry(chunk, data, pos)
+        return True
 
     def _entry(self, chunk: _Chunk, data: frame.Data, pos: int) -> int:
         """One entry, and where the next begins. Raises where it cannot be read, so that nothing after it can."""
@@ -131,7 +143,7 @@ class LabelCheck:
         taken, faults = self._judge.judge(entry, data[pos:end])
         if taken is None:
             raise Malformed("entry", faults[0])
-        for fault in faults:
+        for fault in [*faults, *self._faults_of_origin(seq)]:
             self._damaged(chunk.file.path.name, fault, seq)
         chunk.hashes.append(entry.entry_hash)
         chunk.size_bytes += end - pos
@@ -147,6 +159,13 @@ class LabelCheck:
                 self._refill.flush()
                 self._judge.cursors.clear()
         return end
+
+    def _faults_of_origin(self, seq: int) -> list[str]:
+        """What a fork kept ends with the root its origin signed."""
+        kept = self._papers.lineage.checkpoint(self._label)
+        if kept is None or kept.upto_seq != seq or not self._anchored or self._judge.tree.root() == kept.mmr_root:
+            return []
+        return ["the log up to here is not what the origin's checkpoint says"]
 
     def _close(self, chunk: _Chunk, end: int) -> None:
         """A closed chunk: what its name, its summary, its snapshot and its checkpoint say."""
@@ -166,12 +185,15 @@ class LabelCheck:
         self._compare(folders.peaks(label, end), PeakSnapshot(label, end, peaks).encode(), "the tree")
         path = folders.checkpoint(label, end)
         try:
-            check_checkpoint(_read(path), self._papers.identity, self._papers.profile, label, end, root)
+            self.bound.append(check_checkpoint(_read(path), self._papers, label, end, root))
         except VeenError as error:
             self._damaged(path.name, str(error), end)
         self._rows.append(IndexedCheckpoint(end, root, start, end, end))
         if chunk.size_bytes > self._papers.limits.max_chunk_bytes:
             self._damaged(file.path.name, f"{chunk.size_bytes} bytes, above max_chunk_bytes")
+        if is_packed(file.path) != (self._papers.limits.chunk_zstd_level is not None):
+            kept_as = "as it is" if is_packed(file.path) else "compressed"
+            self._repairable(file.path.name, f"the registry says that a chunk is kept {kept_as}")
 
     def _check_rolling(self) -> None:
         """The chunks that are closed are those the limits close."""
@@ -207,13 +229,19 @@ class LabelCheck:
         for name in sorted(self._expected - names):
             self._damaged(name, "it is missing")
         for name in sorted(names - self._expected):
-            if self._upto is not None and self._behind(name):
+            chunk = ChunkName.parse(name)
+            if chunk and (chunk.start_seq, chunk.end_seq) in self._closed:
+                self._repairable(name, "the chunk is there twice, compressed and as it is")
+            elif self._upto is not None and self._behind(name):
                 self._leftover(name)
             else:
                 self._damaged(name, "nothing in the log explains it")
 
     def _behind(self, name: str) -> bool:
         """Whether it speaks of what the journal will write again."""
+        chunk = ChunkName.parse(name)
+        if chunk and chunk.end_seq is None:
+            return True  # an open chunk beside the compressed one it became, or behind what counts
         match = _ARTIFACT.fullmatch(name)
         assert match
         numbers = [int(number) for number in match.groups()[1:] if number and number != "open"]
@@ -227,7 +255,7 @@ class LabelCheck:
             snapshot = PeakSnapshot.decode(_read(self._folders.peaks(self._label, self.size)))
             root = mmr.root_of(snapshot.peaks)
             signed = _read(self._folders.checkpoint(self._label, self.size))
-            check_checkpoint(signed, self._papers.identity, self._papers.profile, self._label, self.size, root)
+            check_checkpoint(signed, self._papers, self._label, self.size, root)
             peaks, self._anchored = list(snapshot.peaks), True
         except VeenError:
             # Roots mean nothing from here on, until a snapshot can be trusted again.
@@ -254,23 +282,25 @@ class LabelCheck:
     def _damaged(self, name: str, what: str, seq: int | None = None) -> None:
         self._report.add(Finding(Severity.DAMAGED, f"log/{name}", what, self._label, seq))
 
+    def _repairable(self, name: str, what: str) -> None:
+        self._report.add(Finding(Severity.REPAIRABLE, f"log/{name}", what, self._label))
+
     def _leftover(self, name: str) -> None:
         what = "an interrupted write left it, and the journal has what it is of"
         self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", what, self._label))
 
 
-def check_checkpoint(
-    data: bytes, identity: HubIdentity, profile: Profile, label: bytes, upto_seq: int, root: bytes
-) -> None:
-    """Raise unless these bytes are the hub's word on that root."""
+def check_checkpoint(data: bytes, papers: Papers, label: bytes, upto_seq: int, root: bytes) -> BoundCheckpoint:
+    """Raise unless these bytes are the hub's word on that root. Returns what binds it to the hub."""
     found = Checkpoint.decode(data)
     if (found.label_curr, found.upto_seq) != (label, upto_seq):
         raise Unverified("checkpoint", "it is for another place than its name")
     if found.mmr_root != root:
         raise Unverified("checkpoint", "its mmr_root is not that of the log")
-    if not profile.epoch_sec and (found.epoch or found.label_prev != label):
+    if not papers.profile.epoch_sec and (found.epoch or found.label_prev != label):
         raise Unverified("checkpoint", "it speaks of an epoch where there are none")
-    identity.verify_checkpoint(found, profile)
+    key = papers.identity_at(label, upto_seq).verify_checkpoint(found, papers.profile)
+    return BoundCheckpoint(label, upto_seq, found.epoch, root, key.key_id)
 
 
 def bytes_to_read(files: dict[bytes, list[ChunkFile]]) -> int:

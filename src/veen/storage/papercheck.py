@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from veen.core import HubIdentity, IdentitySignature, Limits, Profile, Unavailable, Unverified, VeenError, jsonform
 from veen.core.cbor import Wire
+from veen.core.origin import Lineage
 from veen.storage import rotation
-from veen.storage.directory import Papers
+from veen.storage.directory import Papers, read_lineage
 from veen.storage.findings import Finding, Report, Severity
 from veen.storage.folders import Folders
 
@@ -35,7 +36,16 @@ def check_papers(folders: Folders, report: Report) -> Papers | None:
         report.add(Finding(Severity.LEFTOVER, path.name, "it was never finished"))
     if identity is None or signature is None or limits is None or profile is None:
         return None
-    return Papers(identity, signature, limits, profile)
+    lineage = _check_lineage(folders, identity, profile, report)
+    return Papers(identity, signature, limits, profile, lineage) if lineage else None
+
+
+def _check_lineage(folders: Folders, identity: HubIdentity, profile: Profile, report: Report) -> Lineage | None:
+    """The hubs before this one, where it is a fork, and their word on what was kept of them."""
+    lineage = _try(report, folders.origin, lambda: read_lineage(folders, identity))
+    if lineage is not None:
+        _try(report, folders.origin, lambda: lineage.verify(profile))
+    return lineage
 
 
 def _check_identity(

@@ -4,7 +4,6 @@ It shows what the log has caught up with. Entries are read through the index whe
 chunk files themselves say where things are.
 """
 
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from veen.core import Checkpoint, Malformed, MmrProof, Unavailable, proof
 from veen.core import mmr as trees
 from veen.storage import frame
 from veen.storage.artifacts import ChunkSummary, PeakSnapshot
+from veen.storage.blocks import mapped, read_blocks
 from veen.storage.directory import Papers, read_papers
 from veen.storage.folders import ChunkName, Folders
 from veen.storage.frame import Entry
@@ -23,7 +23,7 @@ from veen.storage.nodes import NodeFile
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkRef:
-    """A chunk to read, and how much of it counts: enough for another process to do the work."""
+    """A chunk to read, and how large its file is: enough for another process to do the work."""
 
     label: bytes
     start_seq: int
@@ -116,55 +116,59 @@ class LogReader:
         return PeakSnapshot.decode(path.read_bytes())
 
 
+def chunk_entries(ref: ChunkRef) -> Iterator[Entry]:
+    """Every entry of a chunk, compressed or not. Of an open one those that were there when it was planned, also where
+    it was closed since. What is being written while it is read may end with an entry that is not whole: `Malformed`."""
+    path, left = ref.path, None if ref.end_seq is not None else ref.size
+    if not path.exists():
+        path = Folders(path.parents[1]).closed_chunk_from(ref.label, ref.start_seq) or path
+    for data, pos in read_blocks(path):
+        while pos < len(data) and left != 0:
+            entry, pos = frame.read(data, pos)
+            left = None if left is None else max(0, left - entry.size)
+            yield entry
+
+
 def read_entries(folders: Folders, index: Index, label: bytes, from_seq: int, to_seq: int) -> Iterator[Entry]:
     """The entries of a range, from the indexed place before it on, through as many chunks as it takes."""
     with index.read() as rows:
         head = rows.head(label)
-        place = rows.place(label, from_seq) if head and 1 <= from_seq <= head.size else None
-        if head is None or place is None:
+        if head is None or not 1 <= from_seq <= head.size:
             return
+        place = rows.place(label, from_seq)
+        if place is None:
+            raise Malformed("index", f"it knows no place for entry {from_seq} of {label.hex()[:16]}…")
         seq, start, offset = place
         last = min(to_seq, head.size)
         while seq <= last:
-            data = _chunk_data(folders, rows, label, start, head)
-            while offset < len(data) and seq <= last:
-                if seq < from_seq:
-                    offset += frame.length_at(data, offset)
-                else:
-                    entry, offset = frame.read(data, offset)
-                    if entry.label != label or entry.stream_seq != seq:
-                        raise Malformed("log", f"entry {entry.stream_seq} stands where {seq} belongs")
-                    yield entry
-                seq += 1
+            for data, pos in _blocks(folders, rows, label, start, offset, head):
+                while pos < len(data) and seq <= last:
+                    if seq < from_seq:
+                        pos += frame.length_at(data, pos)
+                    else:
+                        entry, pos = frame.read(data, pos)
+                        if entry.label != label or entry.stream_seq != seq:
+                            raise Malformed("log", f"entry {entry.stream_seq} stands where {seq} belongs")
+                        yield entry
+                    seq += 1
+                if seq > last:
+                    return
             start, offset = seq, 0
 
 
-def _chunk_data(folders: Folders, rows: Rows, label: bytes, start: int, head: Head) -> frame.Data:
-    """The bytes of a chunk that count."""
-    if start == head.chunk_start:
-        try:
-            return mapped(folders.open_chunk(label, start), head.chunk_bytes)
-        except Unavailable:  # closed since, and the index row is on its way
-            return mapped(_closed(folders, label, start), head.chunk_bytes)
-    end = rows.chunk_end(label, start)
-    if end is None:
-        raise Malformed("index", f"no chunk starts at {start}")
-    return mapped(folders.log / ChunkName(label, start, end).file_name())
-
-
-def _closed(folders: Folders, label: bytes, start: int) -> Path:
-    prefix = ChunkName(label, start, None).file_name().removesuffix("open.log")
-    for path in folders.log.glob(f"{prefix}*.log"):
-        return path
-    raise Unavailable(f"the chunk of {label.hex()[:16]}… that starts at {start} is not here")
-
-
-def mapped(path: Path, size: int = 0) -> frame.Data:
-    """A chunk's bytes, or its first `size`, without reading them all."""
+def _blocks(
+    folders: Folders, rows: Rows, label: bytes, start: int, offset: int, head: Head
+) -> Iterator[tuple[frame.Data, int]]:
+    """The entries of the chunk that starts there, as far as they count."""
+    if start != head.chunk_start:
+        end = rows.chunk_end(label, start)
+        if end is None:
+            raise Malformed("index", f"no chunk starts at {start}")
+        return read_blocks(folders.closed_chunk(label, start, end), offset)
     try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    except ValueError as error:
-        raise Malformed("log", f"{path.name} is shorter than it must be: {error}") from None
-    except OSError as error:
-        raise Unavailable(f"{path.name} cannot be read: {error.strerror}") from None
+        return iter([(mapped(folders.open_chunk(label, start), head.chunk_bytes), offset)])
+    except Unavailable:  # closed since, and the index row is on its way
+        closed = folders.closed_chunk_from(label, start)
+        if closed is None:
+            raise
+        return read_blocks(closed, offset, head.chunk_bytes)

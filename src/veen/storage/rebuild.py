@@ -9,8 +9,22 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 
-from veen.core import Bucket, Malformed, Mmr, Msg, Rate, Receipt, Refused, control, naming
-from veen.storage import journal, walk
+import lmdb
+
+from veen.core import (
+    Bucket,
+    Limits,
+    Malformed,
+    Mmr,
+    Msg,
+    Rate,
+    Receipt,
+    Refused,
+    Unavailable,
+    control,
+    naming,
+)
+from veen.storage import faults, journal, walk
 from veen.storage.chunks import append_at
 from veen.storage.directory import Papers, read_papers
 from veen.storage.durable import PRIVATE_FOLDER, Disk
@@ -40,6 +54,14 @@ def rebuild_index(disk: Disk, folders: Folders, progress: Progress | None = None
     Order: the new ones in a folder of their own, synced; the old ones away; the new ones in their place. Without an
     index the next start comes back here, so no crash in between matters.
     """
+    try:
+        return _rebuilt(disk, folders, progress)
+    except (OSError, lmdb.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Unavailable(f"the index cannot be made again: {why}") from error
+
+
+def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
     papers = read_papers(folders)
     draft = Folders(folders.root, DRAFT)
     if draft.index.exists():
@@ -56,6 +78,7 @@ def rebuild_index(disk: Disk, folders: Folders, progress: Progress | None = None
         shutil.rmtree(folders.index)
     disk.replace(draft.index, folders.index)
     disk.sync_folder(folders.root)
+    faults.clear(disk, folders)
     return Index(folders.index)
 
 
@@ -99,7 +122,7 @@ class Registrar:
 
     def __init__(self, papers: Papers) -> None:
         self._hub_id = papers.identity.hub_id
-        self._routing = naming.routing_key(self._hub_id)
+        self._routing = papers.identity.routing_key
         self._control_stream = naming.control_stream(self._hub_id)
         self._profile = papers.profile
         self._limits = papers.limits
@@ -120,7 +143,8 @@ class Registrar:
             self._buckets[message.auth_ref] = batch.buckets[message.auth_ref, message.label] = after
         epoch = self._profile.epoch(receipt.hub_ts)
         if naming.label(self._routing, self._control_stream, epoch) == message.label:
-            self._note_event(control.event_of(self._hub_id, message, self._limits), receipt, batch)
+            # It was logged, so it holds, whatever the limits are by now.
+            self._note_event(control.event_of(self._hub_id, message, Limits()), receipt, batch)
 
     def _note_event(self, event: control.Event, receipt: Receipt, batch: Batch) -> None:
         streams: tuple[bytes, ...]
@@ -183,15 +207,20 @@ class _ReadAgain:
 
 
 def _usable(folders: Folders) -> Index | None:
-    """The index, unless it is missing, cannot be read, is of another format or knows less than the journal left."""
+    """The index, unless it is missing, ended a process, is not sound or knows less than the journal left."""
+    if faults.is_noted(folders):
+        return None
     if not (folders.index / "data.mdb").exists() or not folders.nodes.is_dir():
         return None
     try:
         index = Index(folders.index)
     except Malformed:
         return None
-    with index.read() as rows:
-        usable, applied = rows.number("format") == FORMAT, rows.number("applied")
+    try:
+        with index.read() as rows:
+            usable, applied = rows.number("format") == FORMAT and rows.heads_hold(), rows.number("applied")
+    except lmdb.Error:
+        usable, applied = False, 0
     segments = journal.segments(folders.journal)
     if usable and (not segments or segments[0][0] <= applied + 1):
         return index

@@ -19,6 +19,13 @@ from veen.storage.folders import Folders
 
 def rotate(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
     """Add a key that signs from `valid_from` on. The caller holds the directory's lock."""
+    try:
+        return _rotate(disk, folders, valid_from, overlap_sec)
+    except OSError as error:
+        raise Unavailable(f"the key cannot be rotated: {error.strerror}") from error
+
+
+def _rotate(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
     finish(disk, folders)
     record = directory.read_papers(folders).identity
     old = directory.read_signing_key(folders, record.newest.key_id)
@@ -39,6 +46,14 @@ def finish(disk: Disk, folders: Folders) -> bool:
     """Complete a rotation that a crash cut short. False where there was none."""
     if not folders.rotation.exists():
         return False
+    try:
+        _finish(disk, folders)
+    except OSError as error:
+        raise Unavailable(f"the new key cannot be put in its place: {error.strerror}") from error
+    return True
+
+
+def _finish(disk: Disk, folders: Folders) -> None:
     rotated, signed = read(folders)
     before = jsonform.decode_canonical(HubIdentity, folders.identity.read_bytes())
     if before != rotated:
@@ -48,7 +63,6 @@ def finish(disk: Disk, folders: Folders) -> bool:
     directory.write_identity(disk, folders, rotated, signed)
     disk.unlink(folders.rotation)
     disk.sync_folder(folders.root)
-    return True
 
 
 def read(folders: Folders) -> tuple[HubIdentity, IdentitySignature]:

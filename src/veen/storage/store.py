@@ -14,8 +14,10 @@ from pathlib import Path
 import lmdb
 
 from veen.core import Limits, Malformed, Unavailable
-from veen.storage import journal, rebuild
-from veen.storage.chunks import CheckpointSigner, ChunkWriter
+from veen.storage import faults, journal, rebuild
+from veen.storage.binding import Binding
+from veen.storage.chunks import CheckpointSigner, ChunkWriter, check_open_chunks
+from veen.storage.directory import read_papers
 from veen.storage.durable import PRIVATE_FILE, Disk
 from veen.storage.folders import Folders
 from veen.storage.frame import Entry
@@ -57,22 +59,36 @@ class Tail:
 class Store:
     """One data directory, locked for this process. `commit` and `catch_up` may each run on a thread of their own."""
 
-    def __init__(self, disk: Disk, folders: Folders, limits: Limits, sign: CheckpointSigner) -> None:
+    def __init__(
+        self, disk: Disk, folders: Folders, limits: Limits, sign: CheckpointSigner, *, probe: bool = False
+    ) -> None:
         """Takes the lock, and makes the index again where there is none that can be used.
 
-        Raises `Unavailable` where another process holds the lock.
+        With `probe` another process looks at the index first, so that a damaged one cannot end this one at once.
+        Raises `Unavailable` where another process holds the lock, `Malformed` where entries are missing.
         """
         self.folders = folders
         self._disk = disk
         self._lock = locked(folders.lock)
+        self._watch = faults.Watch(folders)
         try:
+            if probe:
+                faults.probe(disk, folders)
             self.index = rebuild.open_index(disk, folders)
         except BaseException:
-            os.close(self._lock)
+            self._release()
             raise
-        self._writer = LogWriter(ChunkWriter(disk, folders, sign), self.index, limits)
-        with self.index.read() as rows:
-            self.applied = rows.number("applied")
+        try:
+            binding = Binding(disk, folders, read_papers(folders))
+            with self.index.read() as rows:
+                self.applied = rows.number("applied")
+                check_open_chunks(folders, rows.labels())
+        except BaseException:
+            self.index.close()
+            self._release()
+            raise
+        files = ChunkWriter(disk, folders, sign, binding, limits.chunk_zstd_level)
+        self._writer = LogWriter(files, self.index, limits)
         self._journal: Journal | None = None
         self.pending = Tail()
         self.catching: Tail | None = None
@@ -140,6 +156,10 @@ class Store:
         if self._journal:
             self._journal.clear(self.applied)
         self.index.close()
+        self._release()
+
+    def _release(self) -> None:
+        self._watch.close()
         os.close(self._lock)
 
 
@@ -155,6 +175,26 @@ def locked(path: Path) -> int:
         os.close(fd)
         raise Unavailable("another hub is running on this data directory") from None
     return fd
+
+
+@contextmanager
+def undisturbed(path: Path) -> Iterator[None]:
+    """While no hub runs on the directory. Works where nothing can be written."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    except OSError as error:
+        raise Unavailable(f"the data directory cannot be read: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            raise Unavailable("a hub is running on this data directory: stop it, or use a snapshot of it") from None
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextmanager

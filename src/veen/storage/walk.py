@@ -6,10 +6,10 @@ from pathlib import Path
 
 from veen.core import Malformed, Unavailable, naming
 from veen.storage import frame
+from veen.storage.blocks import read_blocks
 from veen.storage.directory import Papers
 from veen.storage.folders import ChunkName, Folders
 from veen.storage.frame import Entry
-from veen.storage.reader import mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class ChunkFile:
 
 
 def chunk_files(folders: Folders) -> dict[bytes, list[ChunkFile]]:
-    """Every label's chunks by start; where a crash left two of one start, the closed one, which is whole."""
+    """Every label's chunks by start. Where two have one start, the closed one is whole; a compressed one is, too."""
     if not folders.log.is_dir():
         raise Unavailable("the data directory has no log folder")
     found: dict[bytes, dict[int, ChunkFile]] = {}
@@ -32,7 +32,7 @@ def chunk_files(folders: Folders) -> dict[bytes, list[ChunkFile]]:
             continue
         chunks = found.setdefault(name.label, {})
         known = chunks.get(name.start_seq)
-        if known is None or known.end_seq is None:
+        if known is None or known.end_seq is None or (name.packed and name.end_seq == known.end_seq):
             chunks[name.start_seq] = ChunkFile(name.start_seq, name.end_seq, path)
     return {label: [chunks[start] for start in sorted(chunks)] for label, chunks in sorted(found.items())}
 
@@ -45,38 +45,59 @@ def read_log(chunks: Iterable[ChunkFile], upto: int | None) -> Iterator[tuple[En
             break
         if chunk.start_seq != seq:
             raise Malformed("log", f"{chunk.path.name} stands where a chunk from {seq} belongs")
-        data, pos = mapped(chunk.path), 0
-        while pos < len(data) and (upto is None or seq <= upto):
-            entry, end = frame.read(data, pos)
-            if entry.stream_seq != seq:
-                raise Malformed("log", f"entry {entry.stream_seq} stands where {seq} belongs, in {chunk.path.name}")
-            yield entry, data[pos:end]
-            seq, pos = seq + 1, end
-        if chunk.end_seq is not None and pos == len(data) and seq != chunk.end_seq + 1:
+        for data, pos in read_blocks(chunk.path):
+            while pos < len(data):
+                if upto is not None and seq > upto:
+                    return
+                entry, end = frame.read(data, pos)
+                if entry.stream_seq != seq:
+                    raise Malformed("log", f"entry {entry.stream_seq} stands where {seq} belongs, in {chunk.path.name}")
+                yield entry, data[pos:end]
+                seq, pos = seq + 1, end
+        if chunk.end_seq is not None and seq != chunk.end_seq + 1:
             raise Malformed("log", f"{chunk.path.name} ends with entry {seq - 1}")
     if upto is not None and seq <= upto:
-        raise Malformed("log", f"it ends with entry {seq - 1}, and the journal goes on after {upto}")
+        raise Malformed("log", f"it ends with entry {seq - 1}, and must go on to {upto}")
+
+
+def size_of(chunks: list[ChunkFile]) -> int:
+    """How many entries a label's chunks hold, by the lengths in their headers."""
+    last = chunks[-1]
+    if last.end_seq is not None:
+        return last.end_seq
+    size = last.start_seq - 1
+    for data, pos in read_blocks(last.path):
+        while pos < len(data):
+            pos += frame.length_at(data, pos)
+            size += 1
+    return size
 
 
 def control_first(papers: Papers, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
     """The labels of the control stream by age, then the others: what the hub was told explains what it took."""
-    routing, stream = naming.routing_key(papers.identity.hub_id), naming.control_stream(papers.identity.hub_id)
+    control = control_labels(papers, files)
+    known = set(control)
+    return control + [label for label in files if label not in known]
+
+
+def control_labels(papers: Papers, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
+    """The labels of the control stream, by age."""
+    routing, stream = papers.identity.routing_key, naming.control_stream(papers.identity.hub_id)
     if not papers.profile.epoch_sec:
-        label = naming.label(routing, stream, 0)
-        return [*({label} & files.keys()), *(other for other in files if other != label)]
+        return [*({naming.label(routing, stream, 0)} & files.keys())]
     control = []
     for label, chunks in files.items():
         hub_ts = _first_hub_ts(chunks)
         if hub_ts is not None and naming.label(routing, stream, papers.profile.epoch(hub_ts)) == label:
             control.append((hub_ts, label))
-    known = {label for _, label in control}
-    return [label for _, label in sorted(control)] + [label for label in files if label not in known]
+    return [label for _, label in sorted(control)]
 
 
 def _first_hub_ts(chunks: list[ChunkFile]) -> int | None:
     """When a label began; None where its first entry cannot be read, which others will notice."""
     try:
-        entry, _ = frame.read(mapped(chunks[0].path))
+        data, _ = next(read_blocks(chunks[0].path))
+        entry, _ = frame.read(data)
         return entry.open()[1].hub_ts
     except Malformed:
         return None

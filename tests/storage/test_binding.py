@@ -1,0 +1,203 @@
+"""The checkpoint binding: it names every regular checkpoint and its key, and is made again wherever it does not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.storage.disks import Died, DyingDisk, Last, RefusingDisk
+from tests.storage.hubs import NOW, Client, Clock, History, Hub, QuickDisk, key, label_of, receipts
+from veen.core import Checkpoint, Unavailable, checkpoint
+from veen.storage import binding, directory, fsck, rotation
+from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
+from veen.storage.folders import Folders
+from veen.storage.fsck import Verdict
+
+
+def filled(root: Path, history: History) -> Path:
+    hub = Hub(history.fresh(root))
+    for group in history.groups:
+        receipts(hub.submit(group))
+        hub.catch_up()
+    hub.close()
+    return root
+
+
+def checkpoints(root: Path) -> list[Checkpoint]:
+    return [Checkpoint.decode(path.read_bytes()) for path in (root / "log").glob("checkpoint-[0-9a-f]*-*.cbor")]
+
+
+def found(root: Path) -> CheckpointBinding:
+    return CheckpointBinding.decode((root / "checkpoint-binding.cbor").read_bytes())
+
+
+def test_a_new_hub_has_a_binding_of_no_checkpoints(history: History) -> None:
+    papers = directory.read_papers(Folders(history.template))
+    assert found(history.template) == CheckpointBinding(papers.identity.hub_id, ())
+
+
+def test_it_names_every_regular_checkpoint_with_the_key_that_signed_it(place: Path, history: History) -> None:
+    root = filled(place / "hub", history)
+    identity = directory.read_papers(Folders(root)).identity
+    rows = [
+        BoundCheckpoint(one.label_curr, one.upto_seq, one.epoch, one.mmr_root, identity.newest.key_id)
+        for one in sorted(checkpoints(root), key=lambda one: (one.label_curr, one.upto_seq))
+    ]
+    assert len(rows) > 3
+    assert found(root) == CheckpointBinding(identity.hub_id, tuple(rows))
+
+
+def test_after_a_rotation_each_checkpoint_keeps_its_key(place: Path, history: History) -> None:
+    root = filled(place / "hub", history)
+    before = found(root)
+    rotation.rotate(QuickDisk(), Folders(root), NOW + 100, 0)
+    hub = Hub(root, clock=Clock(NOW + 200))
+    label = label_of(hub.rules, "stream 0")
+    client = Client("dot", hub.rules)
+    receipts(hub.submit([client.message(label) for _ in range(20)]))
+    hub.catch_up()
+    hub.close()
+    rows = {row.place: row for row in found(root).checkpoints}
+    assert all(rows.pop(row.place) == row for row in before.checkpoints)
+    keys = directory.read_papers(Folders(root)).identity.hub_keys
+    assert {row.key_id for row in rows.values()} == {keys[1].key_id}
+    assert {row.key_id for row in before.checkpoints} == {keys[0].key_id}
+    assert fsck.check(root, isolated=False).findings == []
+
+
+def test_a_witness_does_not_change_it(place: Path, history: History) -> None:
+    root = filled(place / "hub", history)
+    path = next((root / "log").glob("checkpoint-[0-9a-f]*-*.cbor"))
+    path.write_bytes(Checkpoint.decode(path.read_bytes()).witnessed(key("witness")).encode())
+    assert fsck.check(root, isolated=False).findings == []
+    papers = directory.read_papers(Folders(root))
+    assert binding.derived(Folders(root), papers) == found(root)
+
+
+def _row(change: Callable[[BoundCheckpoint], BoundCheckpoint]) -> Callable[[CheckpointBinding], bytes]:
+    return lambda one: replace(one, checkpoints=(change(one.checkpoints[0]), *one.checkpoints[1:])).encode()
+
+
+FAULTS: dict[str, Callable[[CheckpointBinding], bytes]] = {
+    "empty": lambda one: b"",
+    "cut short": lambda one: one.encode()[:-1],
+    "bytes after it": lambda one: one.encode() + b"\0",
+    "another hub's": lambda one: replace(one, hub_id=bytes(32)).encode(),
+    "no rows": lambda one: replace(one, checkpoints=()).encode(),
+    "the first missing": lambda one: replace(one, checkpoints=one.checkpoints[1:]).encode(),
+    "the last missing": lambda one: replace(one, checkpoints=one.checkpoints[:-1]).encode(),
+    "another key": _row(lambda row: replace(row, key_id=bytes(32))),
+    "another root": _row(lambda row: replace(row, mmr_root=bytes(32))),
+    "another epoch": _row(lambda row: replace(row, epoch=1)),
+    "another place": _row(lambda row: replace(row, upto_seq=row.upto_seq - 1)),
+    "a checkpoint that is not there": lambda one: replace(
+        one, checkpoints=(*one.checkpoints, replace(one.checkpoints[-1], label=b"\xff" * 32))
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_one_is_named_and_healed(place: Path, history: History, fault: str) -> None:
+    root = filled(place / "hub", history)
+    sound = (root / "checkpoint-binding.cbor").read_bytes()
+    index = (root / "index" / "data.mdb").stat().st_ino
+    wrong = FAULTS[fault](found(root))
+    assert wrong != sound
+    (root / "checkpoint-binding.cbor").write_bytes(wrong)
+    report = fsck.check(root, isolated=False)
+    assert report.verdict is Verdict.REPAIRABLE
+    assert [finding.artifact for finding in report.findings] == ["checkpoint-binding.cbor"]
+    assert fsck.repair(root, isolated=False).findings == []
+    assert (root / "checkpoint-binding.cbor").read_bytes() == sound
+    assert (root / "index" / "data.mdb").stat().st_ino == index  # nothing else was touched
+
+
+def test_a_missing_one_is_named_and_healed(place: Path, history: History) -> None:
+    root = filled(place / "hub", history)
+    sound = (root / "checkpoint-binding.cbor").read_bytes()
+    (root / "checkpoint-binding.cbor").unlink()
+    assert fsck.check(root, isolated=False).verdict is Verdict.REPAIRABLE
+    assert fsck.repair(root, isolated=False).findings == []
+    assert (root / "checkpoint-binding.cbor").read_bytes() == sound
+
+
+@pytest.mark.parametrize("fault", ["empty", "another hub's"])
+def test_a_hub_goes_on_with_one_it_made_itself(place: Path, history: History, fault: str) -> None:
+    root = filled(place / "hub", history)
+    before = found(root).checkpoints
+    (root / "checkpoint-binding.cbor").write_bytes(FAULTS[fault](found(root)))
+    hub = Hub(root)
+    label = label_of(hub.rules, "stream 0")
+    client = Client("dot", hub.rules)
+    receipts(hub.submit([client.message(label) for _ in range(9)]))
+    hub.catch_up()
+    hub.close()
+    assert set(before) < set(found(root).checkpoints)
+    assert fsck.check(root, isolated=False).findings == []
+
+
+def test_a_checkpoint_that_no_key_of_the_hub_signed_has_no_row(place: Path, history: History) -> None:
+    root = filled(place / "hub", history)
+    path = next((root / "log").glob("checkpoint-[0-9a-f]*-*.cbor"))
+    one = Checkpoint.decode(path.read_bytes())
+    forged = checkpoint.sign(
+        key("stranger"),
+        label_prev=one.label_prev,
+        label_curr=one.label_curr,
+        upto_seq=one.upto_seq,
+        mmr_root=one.mmr_root,
+        epoch=one.epoch,
+    )
+    path.write_bytes(forged.encode())
+    rows = binding.derived(Folders(root), directory.read_papers(Folders(root))).checkpoints
+    assert len(rows) == len(found(root).checkpoints) - 1
+    assert fsck.check(root, isolated=False).verdict is Verdict.DAMAGED
+
+
+def test_it_is_there_before_the_index_says_that_the_chunk_is_closed(place: Path, history: History) -> None:
+    """A crash at any call: whatever chunk the index knows to be closed, its checkpoint is bound."""
+    root, seen = place / "hub", set()
+    for n in range(5, 400, 2):  # the first calls make the index
+        history.fresh(root)
+        hub = Hub(root, DyingDisk(n, Last.DONE))
+        try:
+            for group in history.groups:
+                hub.submit(group)
+                hub.catch_up()
+        except Died:
+            with hub.store.index.read() as rows:
+                closed = {(label, head.chunk_start - 1) for label, head in rows.labels() if head.chunk_start > 1}
+            hub.abandon()
+            assert closed <= {row.place for row in found(root).checkpoints}, n
+            seen.add(len(closed))
+            continue
+        hub.abandon()
+        break
+    assert len(seen) > 2
+
+
+def test_no_room_for_it_is_unavailable_and_the_next_attempt_writes_it(place: Path, history: History) -> None:
+    class NoRoom(RefusingDisk):
+        """Has no room for the binding."""
+
+        def replace(self, source: Path, target: Path) -> None:
+            if target.name == "checkpoint-binding.cbor":
+                self._check("binding")
+            super().replace(source, target)
+
+    disk, root = NoRoom(), history.fresh(place / "hub")
+    hub = Hub(root, disk)
+    for group in history.groups:
+        hub.submit(group)
+    tail = hub.store.begin_catching_up()
+    assert tail
+    disk.fail("binding")
+    with pytest.raises(Unavailable, match="No space left"):
+        hub.store.catch_up(tail)
+    disk.heal()
+    hub.store.catch_up(tail)
+    hub.store.end_catching_up()
+    hub.close()
+    assert found(root).checkpoints
+    assert fsck.check(root, isolated=False).findings == []

@@ -1,0 +1,62 @@
+"""upload.json: leave to bring an attachment, and proofs that give none."""
+
+from dataclasses import replace
+
+from vectors.capabilities import ISSUER, ORDERS, START
+from vectors.form import Doc, secret, signer_doc, signing_key
+from veen.core import captoken, naming, upload
+from veen.core.hashing import U64_MAX, h
+from veen.core.limits import MAX_UPLOAD_SKEW_SEC
+from veen.core.upload import UploadProof
+
+SEALED = b"a sealed attachment"
+
+
+def uploads() -> Doc:
+    hub_id, alice = naming.hub_id(signing_key("hub").public_key), signing_key("alice")
+    auth_ref = captoken.mint(ISSUER, alice.public_key, [ORDERS], 3600).auth_ref()
+
+    def made(sealed: bytes = SEALED, size: int | None = None, made_at: int = START) -> UploadProof:
+        said = len(sealed) if size is None else size
+        return upload.sign(alice, hub_id=hub_id, coid=h(sealed), auth_ref=auth_ref, size=said, made_at=made_at)
+
+    good = made()
+    proofs = {
+        "an attachment": (SEALED, good),
+        "an empty one": (b"", made(b"")),
+        "the largest numbers": (SEALED, made(SEALED, U64_MAX, U64_MAX)),
+    }
+    refused = {
+        "for another attachment": made(b"another"),
+        "a size that was not signed": replace(good, size=good.size + 1),
+        "a time that was not signed": replace(good, made_at=START + 1),
+        "a capability that was not signed": replace(good, auth_ref=secret("no such token")),
+        "a signature altered": replace(good, sig=bytes((good.sig[0] ^ 1,)) + good.sig[1:]),
+        "for another hub": upload.sign(
+            alice, hub_id=secret("another hub"), coid=h(SEALED), auth_ref=auth_ref, size=good.size, made_at=START
+        ),
+        "by another key": upload.sign(
+            signing_key("mallory"), hub_id=hub_id, coid=h(SEALED), auth_ref=auth_ref, size=good.size, made_at=START
+        ),
+    }
+    return {
+        "about": "Upload proofs: a capability shown for an attachment, which is no message.",
+        "hub_id": hub_id,
+        "subject": signer_doc(alice),
+        "max_skew_sec": MAX_UPLOAD_SKEW_SEC,
+        "proofs": [_doc(name, sealed, proof) for name, (sealed, proof) in proofs.items()],
+        "refused": [{"name": name, "coid": h(SEALED), "cbor": proof.encode()} for name, proof in refused.items()],
+    }
+
+
+def _doc(name: str, sealed: bytes, proof: UploadProof) -> Doc:
+    return {
+        "name": name,
+        "coid": h(sealed),
+        "auth_ref": proof.auth_ref,
+        "size": proof.size,
+        "made_at": proof.made_at,
+        "sig": proof.sig,
+        "cbor": proof.encode(),
+        "authorization": proof.header(),
+    }

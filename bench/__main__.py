@@ -3,30 +3,51 @@
 import sys
 from collections.abc import Callable
 
-from bench import decode, growth, hub, prove, seal
-from bench.report import Ratio, microseconds, ratios
+from bench import client, decode, overlays, prove, seal
+from veen.bench import growth, hub, labels
+from veen.bench.report import Report
+from veen.bench.rounds import Tell, silent
+from veen.core import VeenError
 
-MEASUREMENTS: dict[str, Callable[[], tuple[dict[str, float], list[Ratio]]]] = {
+
+def say(words: str) -> None:
+    """Progress, on a line that the next one replaces."""
+    print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+
+
+tell: Tell = say if sys.stderr.isatty() else silent
+
+MEASUREMENTS: dict[str, Callable[[], Report]] = {
     "decode": decode.measure,
     "seal": seal.measure,
     "prove": prove.measure,
-    "hub": hub.measure,
-    "growth": growth.measure,
+    "client": client.measure,
+    "hub": lambda: hub.run(tell=tell),
+    "labels": lambda: labels.run(tell=tell),
+    "growth": lambda: growth.run(tell=tell),
+    "overlays": lambda: overlays.measure(tell),
 }
 
 
 def main(names: list[str]) -> int:
     unknown = [name for name in names if name not in MEASUREMENTS]
     if unknown:
-        print(f"veen: error: no measurement is called {unknown[0]}", file=sys.stderr)
-        print(f"veen: hint: there are {', '.join(MEASUREMENTS)}", file=sys.stderr)
-        return 2
-    missed = 0
+        return failed(f"no measurement is called {unknown[0]}", f"there are {', '.join(MEASUREMENTS)}", 2)
+    kept = True
     for name in names or MEASUREMENTS:
-        times, rows = MEASUREMENTS[name]()
-        print(f"{name}\n{microseconds(times)}\n\n{ratios(rows)}\n")
-        missed += sum(not row.kept for row in rows)
-    return 1 if missed else 0
+        try:
+            report = MEASUREMENTS[name]()
+        except VeenError as error:
+            return failed(f"{name}: {error}", "nothing is left behind; run it again", 1)
+        tell("")
+        print(f"{report.text()}\n", flush=True)
+        kept = kept and report.kept
+    return 0 if kept else 1
+
+
+def failed(error: str, hint: str, status: int) -> int:
+    print(f"veen: error: {error}\nveen: hint: {hint}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ import os
 
 import cbor2
 
-from bench.clock import per_call
-from bench.report import Ratio
+from veen.bench.clock import per_call
+from veen.bench.report import Report, Row, microseconds
 from veen.core import Msg, Profile, SigningKey, msg, signing
 from veen.core.cbor import Wire
 
@@ -30,7 +30,7 @@ def example(key: SigningKey, profile_id: bytes) -> bytes:
     return with_ciphertext(MSG_BYTES - overhead)
 
 
-def measure() -> tuple[dict[str, float], list[Ratio]]:
+def measure() -> Report:
     key = SigningKey.generate()
     supported = Profile().profile_id()
     encoded = example(key, supported)
@@ -53,4 +53,5 @@ def measure() -> tuple[dict[str, float], list[Ratio]]:
         }
     )
     share = times["decode and validate"] / times["Ed25519 verify"]
-    return times, [Ratio("decode and validate a 600-byte MSG", share, "of one Ed25519 verify", 0.15)]
+    row = Row.of("decode and validate a 600-byte MSG", [share], "of one Ed25519 verify", most=0.15)
+    return Report("decode", (*microseconds(times), row))

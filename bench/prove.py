@@ -3,8 +3,8 @@
 import os
 from hashlib import sha256
 
-from bench.clock import per_call
-from bench.report import Ratio
+from veen.bench.clock import per_call
+from veen.bench.report import Report, Row, microseconds
 from veen.core import Checkpoint, Mmr, MmrProof, Receipt, mmr, proof
 
 SIZE = 1 << 20
@@ -21,7 +21,7 @@ def grown_tree() -> tuple[list[bytes], dict[int, bytes]]:
     return nodes, roots
 
 
-def measure() -> tuple[dict[str, float], list[Ratio]]:
+def measure() -> Report:
     nodes, roots = grown_tree()
     left, right, label = os.urandom(32), os.urandom(32), bytes(32)
     leaf = nodes[mmr.leaf_position(SEQ - 1)]
@@ -47,4 +47,5 @@ def measure() -> tuple[dict[str, float], list[Ratio]]:
     )
     hash_ = times["one node hash"]
     shown = [name for name in times if name.startswith("verify")]
-    return times, [Ratio(name, times[name] / hash_, "node hashes", 40) for name in shown]
+    rows = [Row.of(name, [times[name] / hash_], "node hashes", most=40) for name in shown]
+    return Report("prove", (*microseconds(times), *rows))

@@ -6,8 +6,8 @@ import os
 from nacl import bindings
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
-from bench.clock import per_call
-from bench.report import Ratio
+from veen.bench.clock import per_call
+from veen.bench.report import Report, Row, microseconds
 from veen.core import DhKey, Limits, PayloadHdr, Place, ciphertext
 from veen.core.hkdf import hmac32
 from veen.core.hpke import setup_sender
@@ -15,7 +15,7 @@ from veen.core.hpke import setup_sender
 BODY = os.urandom(256)
 
 
-def measure() -> tuple[dict[str, float], list[Ratio]]:
+def measure() -> Report:
     reader, secret, nonce = DhKey.generate(), os.urandom(32), os.urandom(24)
     place = Place(os.urandom(32), os.urandom(32), os.urandom(32), 70_000, 69_999)
     header, limits = PayloadHdr(os.urandom(32)), Limits()
@@ -51,8 +51,9 @@ def measure() -> tuple[dict[str, float], list[Ratio]]:
     )
     needed = sum(list(times.values())[:3])
     library = times["HPKE seal and export, pyhpke"] / times["HPKE seal and export, ours"]
-    return times, [
-        Ratio("seal a 256-byte body", times["seal"] / needed, "of 2 X25519 and 1 AEAD", 1.35),
-        Ratio("the HPKE library, to be preferred at 1.5 or less", library, "of our thin context"),
-        Ratio("hmac.digest", times["HMAC, hmac.digest"] / times["HMAC, ours"], "of our HMAC"),
-    ]
+    rows = (
+        Row.of("seal a 256-byte body", [times["seal"] / needed], "of 2 X25519 and 1 AEAD", most=1.35),
+        Row.of("the HPKE library, to be preferred at 1.5 or less", [library], "of our thin context"),
+        Row.of("hmac.digest", [times["HMAC, hmac.digest"] / times["HMAC, ours"]], "of our HMAC"),
+    )
+    return Report("seal", (*microseconds(times), *rows))

@@ -1,0 +1,125 @@
+"""Folding with a warm cache: what a thousand times the events cost a reader."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from veen.bench.clock import Action, per_call
+from veen.bench.report import Report, Row, microseconds
+from veen.bench.rounds import Tell, silent
+from veen.core import Mmr
+from veen.overlays import AnyOverlay, At, Entry, Event
+from veen.overlays.cache import Cache
+from veen.overlays.kv import KV, Write
+from veen.overlays.timeline import Timeline
+from veen.overlays.wallet import WALLETS, Deposit, Limit, Open, Withdraw, wallet_id
+
+FEW, MANY = 1_000, 1_000_000
+KEYS = 1_000
+BUSY = b"busy"
+MOST_TIMES = 20
+_BATCH = 20_000
+_DAY = 86_400
+_LABEL = bytes(32)
+_OWNER = b"\x01" * 32
+WALLET = wallet_id(_LABEL, _OWNER, "JPY")
+
+
+def writes(count: int) -> Iterator[Event]:
+    """Every other write to one key, the rest to all others in no order."""
+    for number in range(count):
+        yield Write(BUSY if number % 2 else key(number // 2 * 7919 % KEYS), 0, b"value %d" % number)
+
+
+def key(number: int) -> bytes:
+    return b"key %d" % number
+
+
+def payments(count: int) -> Iterator[Event]:
+    """A wallet with a daily limit, paid into and out of, a hundred times a day."""
+    yield Open(WALLET, _LABEL, _OWNER, "JPY", 1)
+    yield Limit(WALLET, 10_000, 1)
+    for number in range(count - 2):
+        ts = number * _DAY // 100
+        yield Withdraw(WALLET, 60, ts) if number % 2 else Deposit(WALLET, 70, ts)
+
+
+def entries(events: Iterator[Event]) -> Iterator[Entry]:
+    for stream_seq, event in enumerate(events, 1):
+        header, body = event.payload()
+        msg_id = sha256(b"%d" % stream_seq).digest()
+        yield Entry(_LABEL, 0, stream_seq, stream_seq, _OWNER, None, msg_id, header, body)
+
+
+def fill(cache: Cache[Any, Any], events: Iterator[Event], tell: Callable[[int], None]) -> None:
+    """Take a log in, batch by batch, as a reader does."""
+    tree, log = Mmr(), entries(events)
+    while batch := list(islice(log, _BATCH)):
+        for entry in batch:
+            tree.append(entry.msg_id)
+        cache.extend(batch, tree.root())
+        tell(tree.size)
+
+
+def kv_reads(timeline: Timeline[Any, Any], count: int) -> dict[str, Action]:
+    middle, last = At(0, count // 2 + 1), At(0, count)
+    return {
+        "kv, one key": partial(timeline.state, key(0)),
+        "kv, one key half way back": partial(timeline.state, key(0), middle),
+        "kv, the later half of a busy key summed up": partial(timeline.fold, BUSY, middle, last),
+    }
+
+
+def kv_folds(timeline: Timeline[Any, Any], count: int) -> dict[str, Action]:
+    return {
+        "kv, all keys": lambda: dict(timeline.states()),
+        "kv, all keys half way back": lambda: dict(timeline.states(At(0, count // 2 + 1))),
+    }
+
+
+def wallet_reads(timeline: Timeline[Any, Any], count: int) -> dict[str, Action]:
+    middle, last = At(0, count // 2 + 1), At(0, count)
+    return {
+        "wallet, its state": partial(timeline.state, WALLET),
+        "wallet, its state half way back": partial(timeline.state, WALLET, middle),
+        "wallet, the later half summed up": partial(timeline.fold, WALLET, middle, last),
+    }
+
+
+Reads = Callable[[Timeline[Any, Any], int], dict[str, Action]]
+
+
+def compared(
+    folder: Path, overlay: AnyOverlay, log: Callable[[int], Iterator[Event]], reads: dict[Reads, int], tell: Tell
+) -> Iterator[tuple[str, float, float]]:
+    """`(what, seconds with few events, seconds with many)`, taken in turn; `reads` says how often in a round."""
+    with ExitStack() as stack:
+        timelines = {}
+        for count in (FEW, MANY):
+            cache = stack.enter_context(Cache(folder / f"{overlay.CLASS}-{count}", overlay))
+            fill(cache, log(count), lambda done: tell(f"overlays: {overlay.CLASS}, {done:,} entries taken in"))
+            timelines[count] = stack.enter_context(cache.reading())
+        for make, calls in reads.items():
+            actions = {
+                f"{what}, {count:,}": run for count in timelines for what, run in make(timelines[count], count).items()
+            }
+            tell(f"overlays: {overlay.CLASS}, reading")
+            times = per_call(actions, rounds=15, calls=calls)
+            for what in make(timelines[FEW], FEW):
+                yield what, times[f"{what}, {FEW:,}"], times[f"{what}, {MANY:,}"]
+
+
+def measure(tell: Tell = silent) -> Report:
+    rows: list[Row] = []
+    with TemporaryDirectory(prefix="veen-bench-") as made:
+        kv = compared(Path(made), KV, writes, {kv_reads: 50, kv_folds: 1}, tell)
+        wallets = compared(Path(made), WALLETS, payments, {wallet_reads: 10}, tell)
+        for what, few, many in (*kv, *wallets):
+            rows += microseconds({f"{what}, {FEW:,} events": few, f"{what}, {MANY:,} events": many})
+            rows.append(Row.of(f"{what}: a thousand times the events", [many / few], "times", most=MOST_TIMES))
+    return Report("overlays", tuple(rows))

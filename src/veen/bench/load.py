@@ -1,0 +1,146 @@
+"""A closed loop over many connections, as lean as Python allows: it shares the cores with what it measures."""
+
+import gc
+import select
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, process_time
+
+from veen.bench.framing import Framing
+from veen.core import Malformed, Unavailable
+
+# Below what the allocator would take from the system each time; longer answers come in several pieces.
+_READ_BYTES = 1 << 15
+_PATIENCE_S = 60.0
+
+Plan = Sequence[Sequence[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came of it: every answer was the one hoped for, or there would be no such object."""
+
+    seconds: float
+    requests: int
+    generator_s: float  # CPU of this process, which is the generator's
+    latencies: tuple[float, ...]  # ascending
+
+    def percentile(self, share: float) -> float:
+        return self.latencies[min(int(len(self.latencies) * share), len(self.latencies) - 1)]
+
+
+class _Connection:
+    __slots__ = ("following", "got", "number", "recv", "send", "sent_at", "socket", "unsent")
+
+    def __init__(self, connected: socket.socket, requests: Sequence[bytes]) -> None:
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = connected
+        self.number = connected.fileno()
+        self.recv = connected.recv
+        self.send = connected.send
+        self.following: Iterator[bytes] = iter(requests)
+        self.sent_at = 0.0
+        self.got = b""  # of an answer that is not all there
+        self.unsent = b""  # of a request that the system did not take in one piece
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port))
+
+
+def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket]) -> Load:
+    """Send each connection's requests, one at a time, the next when the answer to the last is all there."""
+    sockets: list[socket.socket] = []
+    try:
+        connections = []
+        for number, requests in enumerate(plan):
+            if requests:
+                sockets.append(connected(number))
+                connections.append(_Connection(sockets[-1], requests))
+        with select.epoll() as poll, _no_collector():
+            return _run(poll, {connection.number: connection for connection in connections}, framing)
+    except OSError as error:
+        raise Unavailable(f"a connection failed: {error.strerror}") from error
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Framing) -> Load:
+    whole = framing.whole
+    latencies: list[float] = []
+    cpu, start = process_time(), perf_counter()
+    for connection in connections.values():
+        poll.register(connection.number, select.EPOLLIN)
+        _send_first(poll, connection)
+    running = len(connections)
+    while running:
+        events = poll.poll(_PATIENCE_S, running)
+        if not events:
+            raise Unavailable(f"no answer came in {_PATIENCE_S:g} seconds")
+        for number, event in events:
+            connection = connections[number]
+            if event & select.EPOLLOUT:
+                _send_rest(poll, connection)
+                continue
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                raise Unavailable("the server closed a connection")
+            if connection.got:
+                data = connection.got + data
+            length = whole(data)
+            if length != len(data):
+                if length and length < len(data):
+                    raise Malformed("answer", f"{len(data)} bytes where {length} were announced")
+                connection.got = data
+                continue
+            connection.got = b""
+            now = perf_counter()
+            latencies.append(now - connection.sent_at)
+            request = next(connection.following, None)
+            if request is None:
+                poll.unregister(number)
+                running -= 1
+                continue
+            connection.sent_at = now
+            sent = connection.send(request)
+            if sent != len(request):
+                _keep_rest(poll, connection, request[sent:])
+    seconds = perf_counter() - start
+    return Load(seconds, len(latencies), process_time() - cpu, tuple(sorted(latencies)))
+
+
+def _send_first(poll: select.epoll, connection: _Connection) -> None:
+    request = next(connection.following)
+    connection.sent_at = perf_counter()
+    sent = connection.send(request)
+    if sent != len(request):
+        _keep_rest(poll, connection, request[sent:])
+
+
+def _keep_rest(poll: select.epoll, connection: _Connection, rest: bytes) -> None:
+    """The rest of a request goes out when there is room. No answer is due before, so nothing is read meanwhile."""
+    connection.unsent = rest
+    poll.modify(connection.number, select.EPOLLOUT)
+
+
+def _send_rest(poll: select.epoll, connection: _Connection) -> None:
+    connection.unsent = connection.unsent[connection.send(connection.unsent) :]
+    if not connection.unsent:
+        poll.modify(connection.number, select.EPOLLIN)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """No pauses of our own while the clock runs."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

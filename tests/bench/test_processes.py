@@ -1,0 +1,57 @@
+"""What the system says of processes is read as it is meant."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from veen.bench import processes
+from veen.core import Unavailable
+
+WAITS = "import sys; sys.stdin.read()"
+
+
+def test_cpu_time_is_that_of_the_process_asked_about() -> None:
+    before = time.process_time()
+    asked = processes.cpu_seconds(os.getpid())
+    assert before <= asked <= time.process_time()
+
+
+def test_cpu_time_of_a_process_that_is_gone_is_unavailable() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with pytest.raises(Unavailable):
+        processes.cpu_seconds(ended.pid)
+
+
+def test_children_and_their_children_are_found_and_nobody_else() -> None:
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITS!r}])"
+    command = [sys.executable, "-c", f"print(flush=True); {program}"]
+    assert processes.children(os.getpid()) == []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        while len(found := processes.children(os.getpid())) < 2:
+            assert child.poll() is None
+        assert found[0] == child.pid
+        assert found[1:] == processes.children(child.pid)
+        child.communicate()
+    assert processes.children(os.getpid()) == []
+
+
+def test_resident_memory_is_anonymous_and_files() -> None:
+    before = processes.memory(os.getpid())
+    held = b"x" * (1 << 25)
+    after = processes.memory(os.getpid())
+    assert after.anonymous - before.anonymous > len(held) // 2
+    assert after.resident >= after.anonymous + after.files
+    assert (before + after).resident == before.resident + after.resident
+
+
+def test_a_busy_machine_is_noticed() -> None:
+    before, start = processes.busy_seconds(), time.process_time()
+    while time.process_time() - start < 0.1:
+        pass
+    assert processes.busy_seconds() - before >= 0.05

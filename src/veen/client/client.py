@@ -1,0 +1,248 @@
+"""A client of one hub: sends, reads, and believes nothing that is not proved.
+
+async with Client("https://hub.example", folder, pin=Pin.parse(text)) as client:
+    sent = await client.send("news", b"hello")
+    async for entry in client.read("news"):
+        ...
+"""
+
+import ssl
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from veen.client import attach, resync, sealing, tls
+from veen.client.clientdir import ClientDir
+from veen.client.contact import Contact
+from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
+from veen.client.entry import Entry
+from veen.client.evidence import Evidence
+from veen.client.follower import Follower, Followers
+from veen.client.lane import Settled
+from veen.client.proofs import Proved, exhibit, prove
+from veen.client.reader import Range
+from veen.client.reading import StreamReader
+from veen.client.recovery import Recovery
+from veen.client.resync import Resynced
+from veen.client.sealing import Sealing
+from veen.client.sender import Sender
+from veen.client.status import HubStatus
+from veen.client.transport import HubLink, Patience
+from veen.client.trust import Pin
+from veen.core import CapToken, Checkpoint, Receipt, Unavailable, naming
+from veen.core.tooling import AuthorizeResponse
+
+
+class Client:
+    """An async context manager. The client directory stays its owner's to close."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: ClientDir,
+        *,
+        pin: Pin | None = None,
+        caps: Iterable[CapToken] = (),
+        patience: Patience | None = None,
+        http2: bool = False,
+    ) -> None:
+        """`pin` may be left out once this directory knows the hub at that address."""
+        self.url = url.rstrip("/")
+        self.dir = folder
+        self._pin = pin
+        self._caps = tuple(caps)
+        self._patience = patience or Patience()
+        self._http2 = http2
+        self._stack = AsyncExitStack()
+        self._senders: dict[bytes, Sender] = {}
+        self._recovery: Recovery | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def _open(self) -> None:
+        for token in self._caps:
+            self.dir.caps.add(token)
+        fingerprint = self._pin.certificate if self._pin else None
+        certified: Callable[[], ssl.SSLContext] = ssl.create_default_context
+        if fingerprint:
+            certified = await tls.pinned(self.url, fingerprint, self._patience.connect_s)
+        link = HubLink(self.url, tls=certified, patience=self._patience, http2=self._http2)
+        self._stack.push_async_callback(link.close)
+        self.contact = await Contact.make(link, self.dir, self._pin)
+        self._followers = Followers(self.contact)
+
+    # What the hub is.
+
+    async def status(self) -> HubStatus:
+        """What the hub says of itself now; its keys are followed."""
+        return await self.contact.refresh()
+
+    @property
+    def hub_id(self) -> bytes:
+        return self.contact.hub_id
+
+    def epoch(self) -> int:
+        """The hub's present epoch; 0 where it has none."""
+        return self.contact.labels.epoch(self.contact.clock.now())
+
+    def label(self, stream: str | bytes, epoch: int | None = None) -> bytes:
+        """Where the hub keeps a stream, now or in another epoch."""
+        return self.contact.labels.label(_stream_id(stream), self.epoch() if epoch is None else epoch)
+
+    def follower(self, stream: str | bytes, epoch: int | None = None) -> Follower:
+        """How far a stream's log has been verified."""
+        return self._followers.of(self.label(stream, epoch))
+
+    # Sending.
+
+    async def authorize(self, token: CapToken) -> AuthorizeResponse:
+        """Show the hub a capability and keep it. Sending does this by itself where it must."""
+        self.dir.caps.add(token)
+        return await sealing.authorize(self.contact, token)
+
+    def sender(self, stream: str | bytes) -> Sender:
+        """The sender of a stream. The first takes the client directory's right to send until the client closes."""
+        stream_id = _stream_id(stream)
+        if stream_id not in self._senders:
+            reader_pk = self.dir.stream_keys.public(stream_id)
+            if reader_pk is None:
+                raise Unavailable(f"the key of stream {_shown(stream)} is not known here: nobody could read it")
+            recovery = self._sending()
+            sender = Sender(self.contact, self._followers, Sealing(self.contact, stream_id, reader_pk), recovery)
+            self._stack.push_async_callback(sender.close)
+            self._senders[stream_id] = sender
+        return self._senders[stream_id]
+
+    def _sending(self) -> Recovery:
+        if self._recovery is None:
+            self._stack.enter_context(self.dir.sending())
+            self._recovery = Recovery(self.contact, self._followers)
+        return self._recovery
+
+    async def recover(self) -> Sequence[Settled]:
+        """Send what earlier runs left in the outbox, and say what became of it. Sending does this by itself."""
+        return await self._sending().run()
+
+    async def send(
+        self,
+        stream: str | bytes,
+        body: bytes,
+        *,
+        schema: str | bytes = DEFAULT_SCHEMA,
+        parent_id: bytes | None = None,
+        attachments: Sequence[Path] = (),
+        expires_at: int | None = None,
+    ) -> Sent:
+        """One message, and its verified place. For many, `sender(stream).put` does not wait for each."""
+        draft = Draft(body, _schema_id(schema), parent_id, expires_at, tuple(attachments))
+        return await self.sender(stream).put(draft)
+
+    # Reading.
+
+    async def read(
+        self,
+        stream: str | bytes,
+        from_seq: int = 1,
+        to_seq: int | None = None,
+        *,
+        follow: bool = False,
+        with_proof: bool = False,
+        epoch: int | None = None,
+    ) -> AsyncGenerator[Entry, None]:
+        """The entries of a stream in an epoch, now or for ever, each verified before it is opened.
+
+        With `follow` it goes on into the epochs after it, and ends only where its consumer does.
+        """
+        if follow and to_seq is not None:
+            raise ValueError("to follow a stream is to read it without an end")
+        stream_id = _stream_id(stream)
+        wanted = Range(from_seq, to_seq, with_proof)
+        reader = StreamReader(self.contact, self._followers, stream_id, self.dir.stream_keys.secret(stream_id), wanted)
+        start = self.epoch() if epoch is None else epoch
+        async with aclosing(reader.follow(start) if follow else reader.read(start)) as entries:
+            async for entry in entries:
+                yield entry
+
+    async def attachment(self, entry: Entry, index: int) -> bytes:
+        """An attachment of an entry, which is what its writer sealed or nothing."""
+        if entry.opened is None or not 0 <= index < len(entry.attachments):
+            raise ValueError(f"entry {entry.stream_seq} has no attachment {index} that could be opened")
+        return await attach.download(self.contact.link, entry.opened, index, entry.attachments[index])
+
+    # Proving.
+
+    async def receipt(self, stream: str | bytes, stream_seq: int, *, epoch: int | None = None) -> Receipt:
+        """The hub's word on one place, tied to the history we know."""
+        follower = self.follower(stream, epoch)
+        receipt = await follower.receipt(stream_seq)
+        await follower.check(receipt)
+        return receipt
+
+    async def proof(
+        self, stream: str | bytes, stream_seq: int, upto_seq: int | None = None, *, epoch: int | None = None
+    ) -> Proved:
+        """That an entry is in the log: at its own size, or in the log of `upto_seq` entries."""
+        return await prove(self.follower(stream, epoch), stream_seq, upto_seq)
+
+    async def checkpoint(
+        self, stream: str | bytes, upto_seq: int | None = None, *, epoch: int | None = None
+    ) -> Checkpoint:
+        """The hub's word on a whole prefix; on all there is, where none is named."""
+        follower = self.follower(stream, epoch)
+        upto = await follower.end() if upto_seq is None else upto_seq
+        if upto == 0:
+            raise Unavailable(f"stream {_shown(stream)} is empty: there is nothing to sign")
+        return await resync.checkpoint(self.contact, follower, _stream_id(stream), upto)
+
+    async def evidence(
+        self,
+        stream: str | bytes,
+        seqs: Sequence[int],
+        *,
+        claim: str = "",
+        disclose: bool = False,
+        epoch: int | None = None,
+    ) -> Evidence:
+        """One file that shows these entries to anyone; with `disclose`, also what they say."""
+        key = self.dir.stream_keys.secret(_stream_id(stream)) if disclose else None
+        if disclose and key is None:
+            raise Unavailable(f"there is no reader key of stream {_shown(stream)} here: nothing can be disclosed")
+        upto = await self.checkpoint(stream, epoch=epoch)
+        return await exhibit(self.contact, self.follower(stream, epoch), upto, seqs, claim, key)
+
+    # After trouble.
+
+    async def resync(
+        self, stream: str | bytes, *, replay_from: int | None = None, epoch: int | None = None
+    ) -> Resynced:
+        """Bring a stream's tree to the hub's present end, verified against all that is known."""
+        return await resync.resync(self.contact, self.follower(stream, epoch), _stream_id(stream), replay_from)
+
+    async def forget(self, stream: str | bytes, *, epoch: int | None = None) -> None:
+        """Start a stream over after the hub was caught: the user's decision, never the client's."""
+        await resync.forget(self.contact, self.follower(stream, epoch))
+
+
+def _stream_id(stream: str | bytes) -> bytes:
+    return naming.stream_id(stream) if isinstance(stream, str) else stream
+
+
+def _schema_id(schema: str | bytes) -> bytes:
+    return naming.schema_id(schema) if isinstance(schema, str) else schema
+
+
+def _shown(stream: str | bytes) -> str:
+    return repr(stream) if isinstance(stream, str) else f"{stream.hex()[:16]}…"

@@ -1,0 +1,229 @@
+"""Evidence: one file that shows what a hub said, to someone who never met the hub.
+
+It holds the hub's identity record, what the hub signed, and whatever ties that together: proofs, the peaks a tree had,
+messages and, where a reader chose to disclose them, what they say. `verdict.verify` judges it; nothing is believed for
+being in it.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from veen.client.contradiction import Contradiction
+from veen.client.durable import Disk
+from veen.client.tree import label_of, size_of
+from veen.client.trust import HubRecord
+from veen.core import (
+    Checkpoint,
+    DhKey,
+    HubIdentity,
+    IdentitySignature,
+    Limits,
+    MmrProof,
+    Msg,
+    Opened,
+    Place,
+    Profile,
+    Receipt,
+    ciphertext,
+)
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.hashing import h
+from veen.core.hpke import ENC_BYTES
+from veen.core.limits import MAX_PAGE_ITEMS, MAX_PEAKS, MAX_TEXT_BYTES
+from veen.core.origin import Origin
+from veen.core.proof import Head
+
+KIND = "veen.evidence.v1"
+MAX_EVIDENCE_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Opening(Wire):
+    """What opens one message and no other: the secret its sender and the stream's reader share for it."""
+
+    reader_pk: bytes
+    shared: bytes
+
+    LAYOUT: ClassVar = Map("opening", {1: Bstr("reader_pk"), 2: Bstr("shared")})
+
+    @classmethod
+    def of(cls, key: DhKey, message: Msg) -> "Opening":
+        """Disclose one message."""
+        return cls(key.public_key, key.exchange(message.ciphertext[:ENC_BYTES]))
+
+    def open(self, message: Msg) -> Opened:
+        """The payload. Raises `Malformed` or `Unverified` where this does not open the message."""
+        return ciphertext.open_sealed(_OneSecret(self), Place.of(message), message.ciphertext, Limits())
+
+
+class _OneSecret(DhKey):
+    """A key of which one exchange is known and nothing else."""
+
+    __slots__ = ("_shared",)
+
+    def __init__(self, opening: Opening) -> None:
+        self.public_key = opening.reader_pk
+        self._shared = opening.shared
+
+    def exchange(self, peer: bytes) -> bytes:
+        return self._shared
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit(Wire):
+    """A message at its place; with its opening, anyone can read it."""
+
+    stream_seq: int
+    msg: Msg
+    opening: Opening | None = None
+
+    LAYOUT: ClassVar = Map(
+        "exhibit",
+        {1: Uint("stream_seq", least=1), 2: Nested("msg", Msg), 3: Nested("opening", Opening, optional=True)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tie(Wire):
+    """The proof that the entry at `stream_seq` is in the log of `upto_seq` entries."""
+
+    label: bytes
+    stream_seq: int
+    upto_seq: int
+    mmr_proof: MmrProof
+
+    LAYOUT: ClassVar = Map(
+        "tie",
+        {
+            1: Bstr("label"),
+            2: Uint("stream_seq", least=1),
+            3: Uint("upto_seq", least=1),
+            4: Nested("mmr_proof", MmrProof),
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks(Wire):
+    """The peaks of a tree whose root is signed: with them, what the next root must be can be worked out."""
+
+    label: bytes
+    size: int
+    peaks: tuple[bytes, ...]
+
+    LAYOUT: ClassVar = Map(
+        "peaks", {1: Bstr("label"), 2: Uint("size", least=1), 3: ListOf("peaks", Bstr("peak"), most=MAX_PEAKS)}
+    )
+
+
+def _many(name: str, wire: type[Wire]) -> ListOf:
+    return ListOf(name, Nested(wire.LAYOUT.name, wire), most=MAX_PAGE_ITEMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence(Wire):
+    """The file. `claim` is its maker's own words, which prove nothing."""
+
+    claim: str
+    made_at: int
+    identity: HubIdentity
+    signature: IdentitySignature
+    profile: Profile
+    receipts: tuple[Receipt, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    ties: tuple[Tie, ...] = ()
+    peaks: tuple[Peaks, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
+    origin: Origin | None = None  # where the hub is a fork
+
+    LAYOUT: ClassVar = Map(
+        "evidence",
+        {
+            1: Constant("kind", KIND),
+            2: Version(),
+            3: Text("claim", MAX_TEXT_BYTES),
+            4: Uint("made_at"),
+            5: Nested("identity", HubIdentity),
+            6: Nested("signature", IdentitySignature),
+            7: Nested("profile", Profile),
+            8: _many("receipts", Receipt),
+            9: _many("checkpoints", Checkpoint),
+            10: _many("ties", Tie),
+            11: _many("peaks", Peaks),
+            12: _many("exhibits", Exhibit),
+            13: Nested("origin", Origin, optional=True),
+        },
+    )
+
+
+def make(
+    known: HubRecord,
+    claim: str,
+    statements: Iterable[Head],
+    *,
+    ties: Iterable[Tie] = (),
+    peaks: Iterable[Peaks] = (),
+    exhibits: Iterable[Exhibit] = (),
+    now: int | None = None,
+) -> Evidence:
+    """Put together what is to be shown."""
+    said = tuple(dict.fromkeys(statements))
+    return Evidence(
+        claim.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"),
+        int(time.time()) if now is None else now,
+        known.identity,
+        known.signature,
+        known.profile,
+        tuple(head for head in said if isinstance(head, Receipt)),
+        tuple(head for head in said if isinstance(head, Checkpoint)),
+        tuple(ties),
+        tuple(peaks),
+        tuple(exhibits),
+        known.origin,
+    )
+
+
+def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = None) -> Evidence | None:
+    """What shows a contradiction to others; None where the hub signed nothing that does."""
+    statements = found.statements
+    # One signed statement contradicts itself only where it is a first entry whose root is not its leaf.
+    alone = len(statements) == 1 and isinstance(statements[0], Receipt) and statements[0].stream_seq == 1
+    if len(statements) < 2 and not (alone and statements[0].mmr_root != getattr(statements[0], "leaf_hash", None)):
+        return None
+    first = statements[0]
+    shown = [Peaks(label_of(first), size_of(first), found.peaks)] if found.peaks and len(statements) > 1 else []
+    receipts = {head.leaf_hash: head for head in statements if isinstance(head, Receipt)}
+    exhibits = [
+        Exhibit(receipts[message.leaf_hash()].stream_seq, message)
+        for message in found.messages
+        if message.leaf_hash() in receipts
+    ]
+    return make(known, f"{found.lie}: {found.reason}", statements, peaks=shown, exhibits=exhibits, now=now)
+
+
+class EvidenceBox:
+    """The folder in which a client keeps what hubs were caught at."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self.folder = folder
+        self._disk = disk
+
+    def keep(self, known: HubRecord, found: Contradiction) -> None:
+        """Save what shows it, if anything does, and note in the error where."""
+        made = of_contradiction(known, found)
+        if made is not None and found.evidence is None:
+            found.evidence = self.save(made)
+
+    def save(self, evidence: Evidence) -> Path:
+        """Named for what it says, not for when it was made: the same contradiction is kept once."""
+        data = evidence.encode()
+        name = h(replace(evidence, made_at=0).encode()).hex()[:32]
+        path = self.folder / f"{name}.evidence"
+        if not path.exists():
+            self._disk.make_folder(self.folder)
+            self._disk.write_file(path, data)
+            self._disk.sync_folder(self.folder)
+        return path

@@ -1,0 +1,244 @@
+"""The keystore: a client's secrets in one file, under a passphrase.
+
+    keystore.enc   Argon2id over the passphrase, XChaCha20-Poly1305 over the secrets
+    keystore.key   the same secrets without a passphrase: whoever reads the file has them
+
+The cost of guessing is written in the file, and bounded when it is read, so that a file from elsewhere can neither eat
+all memory nor pass for a cheap one of ours. Everything before the ciphertext is authenticated with it.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Self
+
+from nacl import bindings
+from nacl.exceptions import RuntimeError as SodiumError
+
+from veen.client import durable
+from veen.client.durable import Disk
+from veen.client.identity import SEED_BYTES, Identity
+from veen.core import DhKey, SigningKey, Unavailable, Unverified, aead
+from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.limits import MAX_TEXT_BYTES
+
+ENCRYPTED = "keystore.enc"
+PLAIN = "keystore.key"
+LOCK = "keystore.lock"
+MAX_STREAMS = 4_096
+MAX_KEYSTORE_BYTES = 1 << 23
+_SALT_BYTES = 16
+_KIB = 1_024
+
+
+class WrongPassphrase(Unverified):
+    """The passphrase is not the keystore's, or the keystore was altered: the two cannot be told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSecret(Wire):
+    """The reader key of one stream."""
+
+    stream_id: bytes
+    name: str
+    secret: bytes = field(repr=False)
+
+    LAYOUT: ClassVar = Map(
+        "stream secret",
+        {1: Bstr("stream_id"), 2: Text("name", MAX_TEXT_BYTES), 3: Bstr("secret")},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets(Wire):
+    """What a keystore guards."""
+
+    id_sign: bytes = field(repr=False)
+    id_dh: bytes = field(repr=False)
+    client_seed: bytes = field(repr=False)
+    created_at: int
+    streams: tuple[StreamSecret, ...] = ()
+
+    LAYOUT: ClassVar = Map(
+        "secrets",
+        {
+            1: Version(),
+            2: Constant("kind", "veen/secrets"),
+            3: Bstr("id_sign", SEED_BYTES),
+            4: Bstr("id_dh", SEED_BYTES),
+            5: Bstr("client_seed", SEED_BYTES),
+            6: Uint("created_at"),
+            7: ListOf("streams", Nested("stream", StreamSecret), most=MAX_STREAMS),
+        },
+    )
+
+    @classmethod
+    def of(cls, identity: Identity) -> Self:
+        return cls(identity.id_sign.seed, identity.id_dh.secret, identity.client_seed, identity.created_at)
+
+    def identity(self) -> Identity:
+        return Identity(SigningKey(self.id_sign), DhKey(self.id_dh), self.client_seed, self.created_at)
+
+    def flaw(self) -> str | None:
+        ids = [stream.stream_id for stream in self.streams]
+        return None if ids == sorted(set(ids)) else "streams are not in ascending order of stream_id, each once"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost(Wire):
+    """What one guess at the passphrase costs. The default is the second choice of RFC 9106 §4, in one lane."""
+
+    passes: int = 3
+    memory_kib: int = 65_536
+
+    LAYOUT: ClassVar = Map(
+        "cost",
+        {1: Uint("passes", least=1, most=16), 2: Uint("memory_kib", least=8_192, most=262_144)},
+    )
+
+    def key(self, passphrase: bytes, salt: bytes) -> bytes:
+        try:
+            return bindings.crypto_pwhash_alg(
+                aead.KEY_BYTES,
+                passphrase,
+                salt,
+                self.passes,
+                self.memory_kib * _KIB,
+                bindings.crypto_pwhash_ALG_ARGON2ID13,
+            )
+        except SodiumError:
+            raise Unavailable(f"the keystore's passphrase takes {self.memory_kib} KiB of memory to check") from None
+
+
+DEFAULT_COST = Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed(Wire):
+    """keystore.enc."""
+
+    cost: Cost
+    salt: bytes
+    nonce: bytes
+    sealed: bytes
+
+    LAYOUT: ClassVar = Map(
+        "keystore",
+        {
+            1: Version(),
+            2: Constant("kind", "veen/keystore"),
+            3: Constant("kdf", "argon2id"),
+            4: Nested("cost", Cost),
+            5: Bstr("salt", _SALT_BYTES),
+            6: Bstr("nonce", aead.XCHACHA_NONCE_BYTES),
+            7: Bytes("sealed", MAX_KEYSTORE_BYTES),
+        },
+    )
+
+
+# What is authenticated with the ciphertext: all that comes before it.
+_HEADER = Map("keystore header", dict(zip(range(1, 7), _Sealed.LAYOUT.kinds, strict=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lock:
+    """What the passphrase was turned into, so that it need not be kept."""
+
+    cost: Cost
+    salt: bytes
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls, passphrase: bytes, cost: Cost) -> Self:
+        if not passphrase:
+            raise Unavailable("an empty passphrase guards nothing: give one, or say that there is none")
+        salt = os.urandom(_SALT_BYTES)
+        return cls(cost, salt, cost.key(passphrase, salt))
+
+    def seal(self, secrets: Secrets) -> bytes:
+        nonce = os.urandom(aead.XCHACHA_NONCE_BYTES)
+        header = _HEADER.write([self.cost, self.salt, nonce])
+        sealed = aead.xchacha_seal(self.key, nonce, header, secrets.encode())
+        return _Sealed(self.cost, self.salt, nonce, sealed).encode()
+
+    def unseal(self, file: _Sealed, path: Path) -> Secrets:
+        header = _HEADER.write([file.cost, file.salt, file.nonce])
+        try:
+            return Secrets.decode(aead.xchacha_open(self.key, file.nonce, header, file.sealed))
+        except Unverified:
+            raise WrongPassphrase(str(path), "the passphrase is wrong, or the file was altered") from None
+
+
+class Keystore:
+    """The opened keystore of one folder."""
+
+    def __init__(self, folder: Path, disk: Disk, secrets: Secrets, lock: _Lock | None) -> None:
+        self.secrets = secrets
+        self._folder = folder
+        self._disk = disk
+        self._lock = lock
+
+    @classmethod
+    def create(cls, folder: Path, secrets: Secrets, passphrase: bytes | None, cost: Cost, disk: Disk) -> Self:
+        """Write a keystore into a folder that has none. The folder is the caller's to sync."""
+        lock = None if passphrase is None else _Lock.new(passphrase, cost)
+        keystore = cls(folder, disk, secrets, lock)
+        keystore._write(secrets)
+        return keystore
+
+    @classmethod
+    def open(cls, folder: Path, passphrase: bytes | None, disk: Disk) -> Self:
+        """Raises `WrongPassphrase` where it does not open, `Unavailable` where it cannot be read."""
+        path = keystore_file(folder)
+        data = durable.read_file(path, MAX_KEYSTORE_BYTES)
+        if path.name == PLAIN:
+            return cls(folder, disk, Secrets.decode(data), None)
+        if passphrase is None:
+            raise Unavailable(f"{path} is encrypted, and no passphrase was given")
+        file = _Sealed.decode(data)
+        lock = _Lock(file.cost, file.salt, file.cost.key(passphrase, file.salt))
+        return cls(folder, disk, lock.unseal(file, path), lock)
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self._lock is not None
+
+    @property
+    def cost(self) -> Cost:
+        """What a guess at its passphrase costs; the default where it has none."""
+        return self._lock.cost if self._lock else DEFAULT_COST
+
+    def reload(self) -> Secrets:
+        """What the file holds by now: another process may have added to it."""
+        path = self._folder / (PLAIN if self._lock is None else ENCRYPTED)
+        data = durable.read_file(path, MAX_KEYSTORE_BYTES)
+        if self._lock is None:
+            self.secrets = Secrets.decode(data)
+        else:
+            self.secrets = self._lock.unseal(_Sealed.decode(data), path)
+        return self.secrets
+
+    def update(self, change: Callable[[Secrets], Secrets]) -> None:
+        """Change what the file holds, whoever else may want to at the same time; all of it or nothing."""
+        with durable.locked(self._folder / LOCK, str(self._folder), wait=True):
+            changed = change(self.reload())
+            self._write(changed)
+            self._disk.sync_folder(self._folder)
+        self.secrets = changed
+
+    def _write(self, secrets: Secrets) -> None:
+        if self._lock is None:
+            self._disk.write_file(self._folder / PLAIN, secrets.encode())
+        else:
+            self._disk.write_file(self._folder / ENCRYPTED, self._lock.seal(secrets))
+
+
+def keystore_file(folder: Path) -> Path:
+    """The one keystore of a folder."""
+    found = [folder / name for name in (ENCRYPTED, PLAIN) if (folder / name).exists()]
+    if not found:
+        raise Unavailable(f"{folder} has neither {ENCRYPTED} nor {PLAIN}")
+    if len(found) == 2:
+        raise Unavailable(f"{folder} has both {ENCRYPTED} and {PLAIN}: move away the one that is not meant")
+    return found[0]

@@ -1,0 +1,76 @@
+"""Making a portable set."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from veen.client import durable
+from veen.client.clientdir import CARD, ClientDir
+from veen.client.keystore import DEFAULT_COST, MAX_KEYSTORE_BYTES, Cost, Keystore, keystore_file
+from veen.client.portable import manifest as manifests
+from veen.client.portable.manifest import MANIFEST, Manifest
+from veen.client.portable.rows import CARRIED, Routing, StateRow, SyncState
+from veen.client.scaffold import scaffold
+from veen.client.state import LabelState
+from veen.client.tables import Rows
+from veen.core import naming
+from veen.core.hashing import HASH_BYTES
+
+_PLACE = 2 * HASH_BYTES
+
+
+def export_identity(
+    client: ClientDir,
+    out: Path,
+    now: int,
+    *,
+    passphrase: bytes | None = None,
+    cost: Cost = DEFAULT_COST,
+) -> Manifest:
+    """Write the portable set of a client into a new folder, all of it or nothing.
+
+    The keystore goes along as it is; with `passphrase`, encrypted under that one.
+    """
+    disk = client.disk
+    with scaffold(out, disk) as folder:
+        _copy_keystore(client, folder, passphrase, cost)
+        disk.write_file(folder / CARD, client.card.encode())
+        disk.write_file(folder / "cap_tokens.cborseq", (token.encode() for token in client.caps))
+        with client.state.tables.read() as rows:  # one view, so that the parts fit together
+            for name, parts in _sequences(rows):
+                disk.write_file(folder / name, parts)
+        manifest = manifests.make(client.identity, folder, now)
+        disk.write_file(folder / MANIFEST, manifest.encode())
+    return manifest
+
+
+def _sequences(rows: Rows) -> Iterator[tuple[str, Iterator[bytes]]]:
+    yield "routing_secret.cborseq", _routing(rows)
+    yield "receipts.cborseq", (row for _, row in rows.scan("receipts"))
+    yield "checkpoints.cborseq", (row for _, row in rows.scan("checkpoints"))
+    yield "payloads.cborseq", (row for _, row in rows.scan("outbox"))
+    yield "sync_state.cborseq", _sync_states(rows)
+    yield "state.cborseq", (StateRow(table, key, row).encode() for table in CARRIED for key, row in rows.scan(table))
+
+
+def _routing(rows: Rows) -> Iterator[bytes]:
+    for hub_id, _ in rows.scan("hubs"):
+        yield Routing(hub_id, naming.routing_key(hub_id)).encode()
+
+
+def _sync_states(rows: Rows) -> Iterator[bytes]:
+    """Every label that anything in the set belongs to."""
+    places: set[bytes] = set()
+    for table in ("labels", "receipts", "checkpoints", "outbox"):
+        places.update(key[:_PLACE] for key, _ in rows.scan(table))
+    for place in sorted(places):
+        row = rows.get("labels", place)
+        state = None if row is None else LabelState.decode(row)
+        yield SyncState(place[:HASH_BYTES], place[HASH_BYTES:], state).encode()
+
+
+def _copy_keystore(client: ClientDir, folder: Path, passphrase: bytes | None, cost: Cost) -> None:
+    if passphrase is not None:
+        Keystore.create(folder, client.keystore.reload(), passphrase, cost, client.disk)
+        return
+    path = keystore_file(client.path)
+    client.disk.write_file(folder / path.name, durable.read_file(path, MAX_KEYSTORE_BYTES))

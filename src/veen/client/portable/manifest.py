@@ -1,0 +1,116 @@
+"""The list of a portable set's files, signed by the identity: nothing is missing, added or changed."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+from veen.client import durable
+from veen.client.identity import Identity
+from veen.core import Malformed, Unverified, signing
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.hashing import ht
+from veen.core.limits import MAX_TEXT_BYTES
+from veen.core.signing import SIGNATURE_BYTES
+
+MANIFEST = "manifest.cbor"
+MAX_FILES = 64
+MAX_MANIFEST_BYTES = 65_536
+# Plain names: nothing that could lead out of the set.
+_NAME = re.compile(r"[a-z_]+\.(cbor|cborseq|enc|key)")
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry(Wire):
+    """One file."""
+
+    name: str
+    size: int
+    hash: bytes
+
+    LAYOUT: ClassVar = Map("file", {1: Text("name", MAX_TEXT_BYTES), 2: Uint("size"), 3: Bstr("hash")})
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> Self:
+        digest, size = hashlib.sha256(), 0
+        for block in _blocks(folder / name):
+            digest.update(block)
+            size += len(block)
+        return cls(name, size, digest.digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(Wire):
+    """All of them."""
+
+    id_sign: bytes
+    exported_at: int
+    files: tuple[FileEntry, ...]
+    sig: bytes
+
+    LAYOUT: ClassVar = Map(
+        "manifest",
+        {
+            1: Version(),
+            2: Constant("kind", "veen/portable"),
+            3: Bstr("id_sign"),
+            4: Uint("exported_at"),
+            5: ListOf("files", Nested("file", FileEntry), most=MAX_FILES),
+            6: Bstr("sig", SIGNATURE_BYTES),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        names = [file.name for file in self.files]
+        if names != sorted(set(names)):
+            return "its files are not in ascending order, each once"
+        strange = next((name for name in names if not _NAME.fullmatch(name)), None)
+        return None if strange is None else f"{strange!r} is no name of a portable set"
+
+    def check_files(self, folder: Path) -> None:
+        """Raise unless the files are exactly these, and the identity signed the list."""
+        signing.verify(self.id_sign, self._digest(), self.sig, MANIFEST)
+        there, listed = set(names_in(folder)), {file.name for file in self.files}
+        for name in sorted(there ^ listed):
+            raise Unverified("portable set", f"{name} is missing" if name in listed else f"{name} was added to it")
+        for file in self.files:
+            if FileEntry.of(folder, file.name) != file:
+                raise Unverified("portable set", f"{file.name} is not the file that was exported")
+
+    def _digest(self) -> bytes:
+        return ht("veen/portable", _UNSIGNED.write([self.id_sign, self.exported_at, self.files]))
+
+
+_UNSIGNED = Map("manifest without sig", dict(zip(range(1, 6), Manifest.LAYOUT.kinds, strict=False)))
+
+
+def make(identity: Identity, folder: Path, now: int) -> Manifest:
+    """The manifest of all that is in the folder."""
+    files = tuple(FileEntry.of(folder, name) for name in names_in(folder))
+    manifest = Manifest(identity.id_sign.public_key, now, files, bytes(SIGNATURE_BYTES))
+    return replace(manifest, sig=identity.id_sign.sign(manifest._digest()))
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a set, which holds for the files as they are."""
+    try:
+        manifest = Manifest.decode(durable.read_file(folder / MANIFEST, MAX_MANIFEST_BYTES))
+    except Malformed as error:
+        raise Malformed(str(folder / MANIFEST), error.reason) from None
+    manifest.check_files(folder)
+    return manifest
+
+
+def names_in(folder: Path) -> list[str]:
+    """Every file below the folder but the manifest, sorted."""
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return sorted(name for name in found if name != MANIFEST)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with durable.named(path), path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block

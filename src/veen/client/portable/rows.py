@@ -1,0 +1,79 @@
+"""What a portable set holds beside wire objects that have a name of their own."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veen.client.state import LabelState
+from veen.client.streamkeys import StreamKey
+from veen.client.trust import HubRecord
+from veen.client.writers import ClientKeyUse, WriterState
+from veen.core import Malformed, naming
+from veen.core.cbor import Bstr, Bytes, Map, Nested, Text, Version, Wire
+from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Routing(Wire):
+    """A hub's routing_key: with it and a stream_id come the stream's labels."""
+
+    hub_id: bytes
+    routing_key: bytes
+
+    LAYOUT: ClassVar = Map("routing secret", {1: Version(), 2: Bstr("hub_id"), 3: Bstr("routing_key")})
+
+    def flaw(self) -> str | None:
+        return None if naming.routing_key(self.hub_id) == self.routing_key else "routing_key is not the hub's"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncState(Wire):
+    """Whose label it is, and how far it was verified; no state where it only has messages on their way."""
+
+    hub_id: bytes
+    label: bytes
+    state: LabelState | None = None
+
+    LAYOUT: ClassVar = Map(
+        "sync state",
+        {1: Version(), 2: Bstr("hub_id"), 3: Bstr("label"), 4: Nested("state", LabelState, optional=True)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow(Wire):
+    """One row of one table, as it is."""
+
+    table: str
+    key: bytes
+    row: bytes
+
+    LAYOUT: ClassVar = Map(
+        "state row",
+        {1: Version(), 2: Text("table", MAX_TEXT_BYTES), 3: Bytes("key", 511), 4: Bytes("row", MAX_MSG_BYTES)},
+    )
+
+    def flaw(self) -> str | None:
+        if self.table not in CARRIED:
+            return f"rows of {self.table!r} are not carried"
+        size, wire = CARRIED[self.table]
+        if size is not None and len(self.key) != size:
+            return f"a key of {self.table} has {size} bytes, not {len(self.key)}"
+        if isinstance(wire, int):
+            return None if len(self.row) == wire else f"a row of {self.table} has {wire} bytes, not {len(self.row)}"
+        try:
+            wire.decode(self.row)
+        except Malformed as error:
+            return str(error)
+        return None
+
+
+# What goes along row by row: the length of a table's keys, and of its rows or what those are.
+CARRIED: dict[str, tuple[int | None, int | type[Wire]]] = {
+    "generations": (8, ClientKeyUse),
+    "eras": (8 + 32, 8),
+    "writers": (3 * 32, WriterState),
+    "hubs": (32, HubRecord),
+    "urls": (None, 32),
+    "streams": (32, StreamKey),
+    "grants": (2 * 32, 8),
+}

@@ -1,0 +1,223 @@
+"""Reading a stream: every entry is verified before it is opened, and tied to all that was verified before. Spec §9."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from veen.client import tree as trees
+from veen.client.contact import Contact
+from veen.client.contradiction import Contradiction, Lie
+from veen.client.entry import Entry, Opener
+from veen.client.follower import Follower
+from veen.client.order import ClientOrder
+from veen.client.tree import LabelTree
+from veen.core import Malformed, MmrProof, Receipt, Refused, Unverified
+from veen.core.envelopes import StreamItem, StreamResponse
+
+_SLICE = 64  # entries between two looks at the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What to read of a label: up to `to_seq`, or as far as it goes."""
+
+    from_seq: int = 1
+    to_seq: int | None = None
+    with_proof: bool = False
+
+    def __post_init__(self) -> None:
+        if self.from_seq < 1 or (self.to_seq is not None and self.to_seq < self.from_seq):
+            raise ValueError(f"{self.from_seq} to {self.to_seq} is not a range of a stream")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    page: StreamResponse | None  # None where the hub knows nothing of the label
+    known: int  # how far the log was verified when the hub was asked
+
+
+class LabelReader:
+    """A reader's way through one label."""
+
+    def __init__(self, contact: Contact, follower: Follower, epoch: int, opener: Opener, wanted: Range) -> None:
+        self._contact = contact
+        self._follower = follower
+        self._epoch = epoch
+        self._opener = opener
+        self._wanted = wanted
+        self._order = ClientOrder()
+        self._tree = LabelTree(follower.label)  # where this reader is, which may be behind the follower
+        self._begun = wanted.from_seq == 1
+
+    @property
+    def label(self) -> bytes:
+        return self._follower.label
+
+    @property
+    def next_seq(self) -> int:
+        return max(self._tree.size + 1, self._wanted.from_seq)
+
+    async def begin(self) -> None:
+        """Go to the place before the first entry."""
+        if self._begun:
+            return
+        try:
+            self._tree = await self._follower.tree_at(self._wanted.from_seq - 1)
+        except Refused as refused:
+            if refused.code != "E.NOT_FOUND":
+                raise
+            if self._follower.tree.size >= self._wanted.from_seq - 1:
+                raise await self._contact.caught(self._follower.truncated(refused.message)) from None
+            raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq - 1} yet") from None
+        self._begun = True
+
+    async def pages(self) -> AsyncGenerator[list[Entry], None]:
+        """Entries in order, a page at a time, to the end of the range or of the log. The next page comes meanwhile."""
+        await self.begin()
+        ahead: asyncio.Task[_Answer] | None = None
+        try:
+            while not self._is_done():
+                answer = await (ahead or self._ask(self.next_seq))
+                ahead, page = None, answer.page
+                if page is None or not page.items:
+                    await self._ended(answer)
+                    return
+                if page.next_cursor is not None:
+                    ahead = asyncio.create_task(self._ask(page.next_cursor))
+                yield await self.take(page.items, page)
+                if page.next_cursor is None:
+                    await self._check_whole(answer.known, f"the log ends at entry {self.next_seq - 1}")
+                    return
+        finally:
+            if ahead:
+                ahead.cancel()
+
+    def _is_done(self) -> bool:
+        return self._wanted.to_seq is not None and self.next_seq > self._wanted.to_seq
+
+    async def _ask(self, first: int) -> _Answer:
+        # What we know when we ask: an entry that is verified while the answer is on its way need not be in it.
+        known = self._follower.tree.size
+        try:
+            return _Answer(await self._follower.page(first, self._wanted.to_seq), known)
+        except Refused as refused:
+            if refused.code == "E.NOT_FOUND":
+                return _Answer(None, known)
+            raise
+
+    async def _ended(self, answer: _Answer) -> None:
+        """The hub has nothing to show from here on. It must not have lost what it signed for."""
+        if answer.page is None:
+            if answer.known:
+                said = "nothing is logged under this label"
+                raise await self._contact.caught(self._follower.truncated(said))
+            return
+        if answer.page.next_cursor is not None:
+            raise Malformed("stream response", "no entries, and yet more to come")
+        await self._check_whole(answer.known, f"the log ends at entry {self.next_seq - 1}")
+        await self._follower.check_end()
+
+    async def _check_whole(self, known: int, said: str) -> None:
+        """The hub says that there is no more. It must not have signed for more."""
+        expected = known if self._wanted.to_seq is None else min(known, self._wanted.to_seq)
+        if self.next_seq <= expected:
+            raise await self._contact.caught(self._follower.truncated(said))
+
+    async def take(self, items: Sequence[StreamItem], page: StreamResponse | None = None) -> list[Entry]:
+        """Verify the next entries, tie them to the history we know, then open them."""
+        tree = self._tree.copy()
+        try:
+            if page is not None:
+                self._check_page(page)
+            receipts, proofs = await self._verified(tree, items)
+            if page is not None and page.mmr_proof is not None:
+                _check_last(page.mmr_proof, receipts[-1])
+        except Contradiction as error:
+            raise await self._blamed(error) from None
+        await self._tie(tree, receipts)
+        self._tree = tree
+        entries = []
+        for number, (item, receipt, proof) in enumerate(zip(items, receipts, proofs, strict=True)):
+            entries.append(self._opener.entry(self._epoch, item.msg, receipt, proof))
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        return entries
+
+    async def _verified(
+        self, tree: LabelTree, items: Sequence[StreamItem]
+    ) -> tuple[list[Receipt], list[MmrProof | None]]:
+        receipts: list[Receipt] = []
+        proofs: list[MmrProof | None] = []
+        for number, item in enumerate(items):
+            receipt = await self._verified_item(tree, item, receipts[-1] if receipts else None)
+            proofs.append(trees.next_proof(tree, receipt.leaf_hash) if self._wanted.with_proof else None)
+            tree.append(receipt)
+            self._order.check(item.msg, receipt)
+            receipts.append(receipt)
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        return receipts, proofs
+
+    async def _verified_item(self, tree: LabelTree, item: StreamItem, before: Receipt | None) -> Receipt:
+        """One entry by itself: its numbers, the hub's signature, the message it is for, the client's signature."""
+        receipt, expected = item.receipt, tree.size + 1
+        if receipt is None:
+            raise Malformed("stream response", "an entry has no receipt, though receipts were asked for")
+        await self._contact.verify((receipt,))
+        if item.stream_seq != expected:
+            raise self._misnumbered(item.stream_seq, expected, receipt, before)
+        if receipt.label != self._follower.label or receipt.stream_seq != expected:
+            raise _replayed(receipt, expected, self._follower.label)
+        try:
+            receipt.check_binds(item.msg)
+        except Unverified as error:
+            reason = f"entry {expected} is shown with another message than it was signed for: {error.reason}"
+            raise Contradiction(Lie.SWAPPED_MESSAGE, reason, (receipt,), messages=(item.msg,)) from None
+        try:
+            item.msg.verify_signature()
+        except Unverified:
+            reason = f"the message of entry {expected} is not signed by its client"
+            raise Contradiction(Lie.SIGNATURE, reason, (receipt,), messages=(item.msg,)) from None
+        return receipt
+
+    def _misnumbered(self, found: int, expected: int, receipt: Receipt, before: Receipt | None) -> Contradiction:
+        if found > expected:
+            return Contradiction(Lie.SEQ_GAP, f"entry {found} follows entry {expected - 1}", (receipt,))
+        known = before if before and before.stream_seq == receipt.stream_seq else None
+        known = known or self._follower.known(receipt.stream_seq)
+        if known and (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
+            return trees.same_place(known, receipt)
+        return Contradiction(Lie.DUPLICATE_SEQ, f"entry {found} is shown after entry {expected - 1}", (receipt,))
+
+    def _check_page(self, page: StreamResponse) -> None:
+        if page.label != self._follower.label:
+            raise Contradiction(Lie.SWAPPED_MESSAGE, "the page is of another label than the one asked for")
+        if page.next_cursor is not None and page.next_cursor != page.items[-1].stream_seq + 1:
+            last = page.items[-1].stream_seq
+            raise Contradiction(Lie.SEQ_GAP, f"entry {last} is said to be followed by entry {page.next_cursor}")
+
+    async def _tie(self, tree: LabelTree, receipts: Sequence[Receipt]) -> None:
+        """The entries are of the history we know: they continue it, or lead up to it."""
+        known = self._follower.tree.size
+        if tree.size <= known:
+            await self._follower.check(receipts[-1])
+            self._follower.remember(receipts)
+        elif not await self._follower.adopt(self._tree, tree, receipts):
+            # From where it is known on; the entry it is known up to is compared as well, if it is among these.
+            await self._follower.follow([one for one in receipts if one.stream_seq >= known])
+
+    async def _blamed(self, error: Contradiction) -> Contradiction:
+        """A root that does not fit may be the symptom of another history."""
+        return await self._follower.sharpened(error, self._tree.head)
+
+
+def _replayed(receipt: Receipt, expected: int, label: bytes) -> Contradiction:
+    what = f"entry {receipt.stream_seq}" if receipt.label == label else "another label"
+    return Contradiction(Lie.REPLAYED_RECEIPT, f"entry {expected} is shown with the receipt of {what}", (receipt,))
+
+
+def _check_last(shown: MmrProof, receipt: Receipt) -> None:
+    try:
+        trees.peaks_from(shown, receipt)
+    except Unverified as error:
+        raise Contradiction(Lie.ROOT, f"the proof of entry {receipt.stream_seq}: {error.reason}", (receipt,)) from None

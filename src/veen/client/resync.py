@@ -1,0 +1,124 @@
+"""After a divergence, or a doubt: what the hub says now, against everything it said before. RESYNC0.2.
+
+Nothing here ever takes up another history. Where the hub's word now contradicts its word before, both are saved and the
+caller is told; going on from there is the user's decision, made by `forget`.
+"""
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+from veen.client import evidence
+from veen.client.contact import Contact
+from veen.client.contradiction import Contradiction, Lie
+from veen.client.entry import Opener
+from veen.client.follower import Follower
+from veen.client.reader import LabelReader, Range
+from veen.client.tree import decode_head
+from veen.core import Checkpoint, Refused
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse
+from veen.core.limits import MAX_PAGE_ITEMS
+from veen.core.proof import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Resynced:
+    """Where a label stood, where it stands, and how much of it was gone through again."""
+
+    label: bytes
+    before: int
+    size: int
+    checkpoint: Checkpoint | None  # None where the label is empty
+    replayed: int
+
+
+async def checkpoint(contact: Contact, follower: Follower, stream_id: bytes | None, upto_seq: int) -> Checkpoint:
+    """The hub's checkpoint of a prefix: signed, of this stream, no older than asked for, and of the history we know."""
+    request = CheckpointRequest(follower.label, upto_seq)
+    try:
+        shown = (await contact.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
+    except Refused as refused:
+        if refused.code == "E.NOT_FOUND" and upto_seq <= follower.tree.size:
+            await follower.check_has(upto_seq)  # having no checkpoint there is no lie; having no entry is
+        raise
+    try:
+        await contact.verify([shown])
+        _check_asked(shown, follower.label, upto_seq)
+        kept = contact.dir.state.checkpoint(contact.hub_id, follower.label)
+        if kept is not None:
+            _check_kept(Checkpoint.decode(kept), shown)
+    except Contradiction as error:
+        raise await contact.caught(error) from None
+    if stream_id is not None:
+        shown.check_labels(contact.trust.profile, contact.labels.routing_key, stream_id)
+    await follower.check(shown)
+    await contact.on_disk(lambda: contact.dir.state.put_checkpoint(contact.hub_id, shown))
+    return shown
+
+
+def _check_asked(shown: Checkpoint, label: bytes, upto_seq: int) -> None:
+    if shown.label_curr != label:
+        raise Contradiction(Lie.STALE_CHECKPOINT, "the checkpoint is of another label than the one asked for", (shown,))
+    if shown.upto_seq != upto_seq:
+        reason = f"the checkpoint is of {shown.upto_seq} entries, and {upto_seq} were asked for"
+        raise Contradiction(Lie.STALE_CHECKPOINT, reason, (shown,))
+
+
+def _check_kept(kept: Checkpoint, shown: Checkpoint) -> None:
+    if kept.upto_seq == shown.upto_seq and kept.mmr_root != shown.mmr_root:
+        reason = f"two roots are signed for the log of {shown.upto_seq} entries"
+        raise Contradiction(Lie.FORKED_HISTORY, reason, (kept, shown))
+
+
+async def resync(
+    contact: Contact, follower: Follower, stream_id: bytes | None = None, replay_from: int | None = None
+) -> Resynced:
+    """Bring a label to the hub's present end, verified from what is known; with `replay_from`, entry by entry again.
+
+    Raises `Contradiction` where the hub has forked, lost entries it signed for, or cannot prove what it shows.
+    """
+    await contact.refresh()
+    before = follower.tree.size
+    await follower.check_end()
+    size = await follower.end()
+    if size == 0:
+        return Resynced(follower.label, before, 0, None, 0)
+    shown = await checkpoint(contact, follower, stream_id, size)
+    receipt = await follower.receipt(size)
+    if receipt.mmr_root != shown.mmr_root:
+        reason = f"checkpoint and receipt sign two roots for the log of {size} entries"
+        raise await contact.caught(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
+    await follower.follow([receipt])
+    replayed = 0 if replay_from is None else await _replay(contact, follower, Range(replay_from, size))
+    return Resynced(follower.label, before, follower.tree.size, shown, replayed)
+
+
+async def _replay(contact: Contact, follower: Follower, wanted: Range) -> int:
+    """Verify entries once more, one by one; what they say is nobody's business here."""
+    reader = LabelReader(contact, follower, 0, Opener(None), wanted)
+    count = 0
+    async with aclosing(reader.pages()) as pages:
+        async for page in pages:
+            count += len(page)
+    return count
+
+
+async def forget(contact: Contact, follower: Follower) -> None:
+    """Start a label over, because its owner decided so. What the hub signed before stays, as does all evidence."""
+    claim = f"what the hub had signed of label {follower.label.hex()} when it was started over"
+    said = await contact.on_disk(partial(_signed, contact, follower))
+    # Saved before it is dropped, so that a crash between the two loses nothing.
+    for start in range(0, len(said), MAX_PAGE_ITEMS):
+        some = evidence.make(contact.trust.known, claim, said[start : start + MAX_PAGE_ITEMS])
+        await contact.on_disk(partial(contact.box.save, some))
+    await contact.on_disk(lambda: contact.dir.state.forget(contact.hub_id, follower.label))
+    follower.start_over()
+
+
+def _signed(contact: Contact, follower: Follower) -> list[Head]:
+    """Everything that is kept of a label and signed."""
+    found = [follower.tree.head] if follower.tree.head else []
+    with contact.dir.state.tables.read() as rows:
+        for table in ("receipts", "checkpoints"):
+            found += [decode_head(row) for _, row in rows.scan(table, contact.hub_id + follower.label)]
+    return found

@@ -1,0 +1,55 @@
+"""CBOR sequences of wire objects: one after the other, nothing between them. RFC 8742."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from veen.client.durable import named
+from veen.core import Malformed
+from veen.core.cbor import Late, Wire
+from veen.core.limits import MAX_MSG_BYTES
+
+# No object of ours is longer, so this many bytes hold a whole one or the end of the file.
+_MOST_BYTES = 2 * MAX_MSG_BYTES
+
+W = TypeVar("W", bound=Wire)
+
+
+def encode(objects: Iterable[Wire]) -> bytes:
+    return b"".join(wire.encode() for wire in objects)
+
+
+def decode(cls: type[W], data: bytes) -> tuple[W, ...]:
+    """Every object of the sequence. Raises `Malformed` and names the one that is not."""
+    found: list[W] = []
+    pos = 0
+    while pos < len(data):
+        wire, pos = _read(cls, data, pos, len(found))
+        found.append(wire)
+    return tuple(found)
+
+
+def read_file(cls: type[W], path: Path, most_bytes: int = _MOST_BYTES) -> Iterator[W]:
+    """Every object of a file that may be larger than memory, where none has more than `most_bytes`."""
+    count = 0
+    with named(path), path.open("rb") as file:
+        rest, more = b"", True
+        while more or rest:
+            block = file.read(most_bytes) if more else b""
+            more = bool(block)
+            data, pos = rest + block, 0
+            while pos < len(data) and (not more or len(data) - pos >= most_bytes):
+                wire, pos = _read(cls, data, pos, count)
+                count += 1
+                yield wire
+            rest = data[pos:]
+
+
+def _read(cls: type[W], data: bytes, pos: int, before: int) -> tuple[W, int]:
+    late = Late()
+    try:
+        wire, pos = cls.read(data, pos, late)
+        late.judge()
+    except Malformed as error:
+        raise Malformed(f"{cls.LAYOUT.name} {before + 1}", error.reason, error.fault) from None
+    return wire, pos

@@ -1,0 +1,208 @@
+"""Whom to believe: a hub's keys, from one thing the user was told of it. Spec §8.4.
+
+A pin is where trust begins: the hub's id, the fingerprint of one of its keys, a copy of its identity record, or its
+TLS certificate. From there on, keys are learned only by following the chain in which each endorses the next.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from veen.client.contradiction import Contradiction, Lie
+from veen.client.status import HubStatus
+from veen.client.tls import fingerprint_of
+from veen.core import (
+    Checkpoint,
+    HubIdentity,
+    IdentitySignature,
+    Limits,
+    Malformed,
+    Profile,
+    Receipt,
+    Unavailable,
+    Unverified,
+    jsonform,
+    signing,
+)
+from veen.core.cbor import Map, Nested, Version, Wire
+from veen.core.hashing import HASH_BYTES
+from veen.core.origin import Origin, lineage
+
+IDENTITY_FILE = "hub-identity.json"
+SIGNATURE_FILE = "hub-identity.sig"
+CERTIFICATE_PREFIX = "cert:"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What the user was told of a hub. One of these is set; `on_first_use` trusts whoever answers first, once."""
+
+    key: bytes | None = None  # hub_id, or H(hub_pk) of any of its keys
+    record: HubIdentity | None = None
+    certificate: bytes | None = None  # SHA-256 of the TLS certificate
+    on_first_use: bool = False
+
+    def __post_init__(self) -> None:
+        given = (self.key is not None, self.record is not None, self.certificate is not None, self.on_first_use)
+        if sum(given) != 1:
+            raise ValueError("a pin is one of key, record, certificate and on_first_use")
+
+    @classmethod
+    def parse(cls, text: str) -> "Pin":
+        """64 hex digits, `cert:` and 64 hex digits, or a path: of a data directory, an identity file or a PEM file."""
+        prefix, found = text.startswith(CERTIFICATE_PREFIX), text.removeprefix(CERTIFICATE_PREFIX)
+        try:
+            digest = bytes.fromhex(found)
+        except ValueError:
+            digest = b""
+        if len(digest) == HASH_BYTES:
+            return cls(certificate=digest) if prefix else cls(key=digest)
+        path = Path(text)
+        if prefix or not path.exists():
+            raise Malformed("pin", f"{text!r} is neither 64 hex digits nor a file or directory that is there")
+        return cls.of_file(path)
+
+    @classmethod
+    def of_file(cls, path: Path) -> "Pin":
+        """A data directory, its identity record (with the signature beside it), or a certificate in PEM form."""
+        path = path / IDENTITY_FILE if path.is_dir() else path
+        try:
+            content = path.read_bytes()
+            if content.startswith(b"-----BEGIN"):
+                return cls(certificate=fingerprint_of(content))
+            signature = path.with_name(SIGNATURE_FILE).read_bytes()
+        except OSError as error:
+            raise Unavailable(f"{error.filename or path} cannot be read: {error.strerror}") from None
+        record = jsonform.decode_canonical(HubIdentity, content)
+        record.verify(jsonform.decode_canonical(IdentitySignature, signature), record.hub_id)
+        return cls(record=record)
+
+
+FIRST_USE = Pin(on_first_use=True)
+
+
+@dataclass(frozen=True, slots=True)
+class HubRecord(Wire):
+    """What is known of a hub, as it is kept."""
+
+    identity: HubIdentity
+    signature: IdentitySignature
+    profile: Profile
+    limits: Limits
+    origin: Origin | None = None  # where the hub is a fork
+
+    LAYOUT: ClassVar = Map(
+        "hub record",
+        {
+            1: Version(),
+            2: Nested("identity", HubIdentity),
+            3: Nested("signature", IdentitySignature),
+            4: Nested("profile", Profile),
+            5: Nested("limits", Limits),
+            6: Nested("origin", Origin, optional=True),
+        },
+    )
+
+
+class HubTrust:
+    """The keys of one hub that count, and every check that needs them."""
+
+    def __init__(self, known: HubRecord) -> None:
+        self._set(known)
+
+    def _set(self, known: HubRecord) -> None:
+        self.known = known
+        # Of a fork, what it kept is its origin's word. Its own signature fixes which part that is.
+        self._lineage = lineage(known.identity, known.origin)
+
+    @classmethod
+    def begin(
+        cls, status: HubStatus, pin: Pin | None, kept: HubRecord | None, origin: Origin | None = None
+    ) -> "HubTrust":
+        """Trust in the hub that said `status`, from what is kept of it or else from the pin.
+
+        A certificate was compared when the connection was made, so it vouches for whatever came over it.
+        """
+        if pin is None and kept is None:
+            raise Unverified("hub", "nothing is known of it: pin its id, a key's fingerprint, or its certificate")
+        record = HubRecord(status.identity, status.signature, status.profile, status.limits, origin)
+        anchors = [pin.key] if pin and pin.key else []
+        try:
+            for anchor in anchors or [status.identity.hub_id]:
+                record.identity.verify(record.signature, anchor)
+            if pin and pin.record:
+                record.identity.check_follows(pin.record)
+        except Unverified as error:
+            raise Contradiction(Lie.WRONG_KEY, f"the hub is not the one that is pinned: {error.reason}") from None
+        trust = cls(kept or record)
+        trust.learn(status)
+        return trust
+
+    @property
+    def hub_id(self) -> bytes:
+        return self.known.identity.hub_id
+
+    @property
+    def profile(self) -> Profile:
+        return self.known.profile
+
+    @property
+    def limits(self) -> Limits:
+        return self.known.limits
+
+    def learn(self, status: HubStatus) -> bool:
+        """Take what a status says of the hub's keys and limits, if it continues what is known. True where it is new."""
+        shown, known = status.identity, self.known.identity
+        try:
+            shown.check_pinned(known.hub_id)
+            if len(shown.hub_keys) >= len(known.hub_keys):
+                shown.check_follows(known)
+                shown.verify(status.signature, known.hub_id)
+            else:
+                known.check_follows(shown)  # an older record is no lie, and teaches nothing
+        except Unverified as error:
+            raise Contradiction(
+                Lie.WRONG_KEY, f"its identity record does not continue the one known: {error.reason}"
+            ) from None
+        if status.profile != self.known.profile:
+            raise Unverified("hub", "its profile is not the one it had: a hub has one for ever")
+        if len(shown.hub_keys) < len(known.hub_keys):
+            return False
+        before = self.known
+        self._set(HubRecord(shown, status.signature, status.profile, status.limits, before.origin))
+        return self.known != before
+
+    def verify_receipt(self, receipt: Receipt) -> None:
+        """Raise unless a key of the hub that was active at its `hub_ts` signed it."""
+        try:
+            self._lineage.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
+        except Unverified:
+            digest = receipt.signing_digest()
+            raise self._unsigned("the receipt", receipt, digest, receipt.hub_sig) from None
+
+    def verify_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Raise unless a key of the hub that was active in its epoch signed it."""
+        try:
+            signer = self._lineage.identity_at(checkpoint.label_curr, checkpoint.upto_seq)
+            signer.verify_checkpoint(checkpoint, self.profile)
+        except Unverified:
+            digest = checkpoint.signing_digest()
+            raise self._unsigned("the checkpoint", checkpoint, digest, checkpoint.hub_sig) from None
+
+    def blame_key(self, error: Contradiction, status: HubStatus) -> Contradiction:
+        """The same failed signature, named for the key that made it where the hub now says which it uses."""
+        head = error.statements[0]
+        known = {key.hub_pk for key in self.known.identity.hub_keys}
+        claimed = [key.hub_pk for key in status.identity.hub_keys] + [status.hub_pk]
+        for hub_pk in claimed:
+            if hub_pk not in known and signing.is_valid(hub_pk, head.signing_digest(), head.hub_sig):
+                reason = f"it is signed by {hub_pk.hex()[:16]}…, which was never a key of this hub"
+                return Contradiction(Lie.WRONG_KEY, reason, (head,))
+        return error
+
+    def _unsigned(self, what: str, head: Receipt | Checkpoint, digest: bytes, sig: bytes) -> Contradiction:
+        for key in self.known.identity.hub_keys:
+            if signing.is_valid(key.hub_pk, digest, sig):
+                reason = f"{what} is signed by {key.hub_pk.hex()[:16]}…, which was not active then"
+                return Contradiction(Lie.WRONG_KEY, reason, (head,))
+        return Contradiction(Lie.SIGNATURE, f"no key of the hub signed {what}", (head,))

@@ -1,0 +1,225 @@
+"""Attachments from disk to disk: sealed with their message, verified when they come back."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
+from tests.client.test_sending import at_a_hub, meet, token
+from tests.hub.client import Hub, make_dir, running
+from veen.client.attach import ATTACHED_SCHEMA, AttachedBody, Attachment
+from veen.client.draft import DEFAULT_SCHEMA, Draft
+from veen.core import Limits, Malformed, Refused, Unavailable, Unverified, naming
+from veen.hub.rules import Admission
+
+
+def files(place: Path, *sizes: int) -> list[Path]:
+    made = []
+    for number, size in enumerate(sizes):
+        path = place / f"file {number}.bin"
+        path.write_bytes(os.urandom(size))
+        made.append(path)
+    return made
+
+
+@pytest.mark.parametrize("sizes", [(0,), (1,), (1 << 20,), (5, 0, 700_000), tuple(range(20))])
+def test_what_is_attached_comes_back(place: Path, sizes: tuple[int, ...]) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        attached = files(place, *sizes)
+        async with people.writer() as writer, people.reader() as reader:
+            await writer.send(STREAM, b"see these", schema="letter.v1", attachments=attached)
+            (entry,) = await read_all(reader)
+            assert (entry.body, entry.schema) == (b"see these", naming.schema_id("letter.v1"))
+            assert [part.name for part in entry.attachments] == [path.name for path in attached]
+            assert [part.size for part in entry.attachments] == list(sizes)
+            for index, path in enumerate(attached):
+                assert await reader.attachment(entry, index) == path.read_bytes()
+
+    at_a_hub(place, work)
+
+
+def test_messages_around_one_with_attachments_keep_their_order(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        (file,) = files(place, 1000)
+        async with people.writer() as writer, people.reader() as reader:
+            sender = writer.sender(STREAM)
+            drafts = [Draft(b"%d" % number, files=(file,) if number in (3, 4) else ()) for number in range(8)]
+            sent = await asyncio.gather(*(sender.put(draft) for draft in drafts))
+            assert [one.stream_seq for one in sent] == list(range(1, 9))
+            entries = await read_all(reader)
+            assert bodies(entries) == [b"%d" % number for number in range(8)]
+            assert [len(entry.attachments) for entry in entries] == [0, 0, 0, 1, 1, 0, 0, 0]
+            assert {entry.schema for entry in entries} == {DEFAULT_SCHEMA}
+
+    at_a_hub(place, work)
+
+
+def test_a_capability_is_leave_to_attach(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        (file,) = files(place, 5000)
+        async with people.writer(caps=[token(people)]) as writer, people.reader() as reader:
+            await writer.send(STREAM, b"1", attachments=[file])
+            (entry,) = await read_all(reader)
+            assert await reader.attachment(entry, 0) == file.read_bytes()
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY)
+
+
+def test_a_file_may_have_any_name(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        odd = Path(os.fsdecode(bytes(place) + b"/\xff\xfe \xe2\x82\xac"))
+        odd.write_bytes(b"1")
+        async with people.writer() as writer, people.reader() as reader:
+            await writer.send(STREAM, b"1", attachments=[odd])
+            (entry,) = await read_all(reader)
+            assert entry.attachments[0].name == "\ufffd\ufffd €"
+
+    at_a_hub(place, work)
+
+
+def test_the_same_file_twice_is_sealed_twice(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        (file,) = files(place, 100)
+        async with people.writer() as writer, people.reader() as reader:
+            await writer.send(STREAM, b"1", attachments=[file, file])
+            await writer.send(STREAM, b"2", attachments=[file])
+            entries = await read_all(reader)
+            coids = [part.coid for entry in entries for part in entry.attachments]
+            assert len(set(coids)) == 3
+
+    at_a_hub(place, work)
+
+
+# What the hub may do to them.
+
+
+def _stored(hub: Hub) -> list[Path]:
+    return [path for path in hub.service.folders.attachments.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("damage", ["bit", "shorter", "longer", "another"])
+def test_an_attachment_that_was_changed_is_refused(place: Path, damage: str) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.reader() as reader:
+            await writer.send(STREAM, b"1", attachments=files(place, 500))
+            (entry,) = await read_all(reader)
+            # What the message commits to, as a hub that keeps something else would have it.
+            part = entry.attachments[0]
+            assert entry.opened
+            other = await _sealed_at(reader, part, damage)
+            changed = replace(entry, attachments=(replace(part, coid=other),))
+            with pytest.raises(Unverified, match="attachment"):
+                await reader.attachment(changed, 0)
+
+    async def _sealed_at(reader: object, part: Attachment, damage: str) -> bytes:
+        """Put something else at the hub, under its own name."""
+        from veen.client.attach import upload
+        from veen.client.client import Client
+        from veen.core.attachments import SealedAttachment
+        from veen.core.hashing import h
+
+        assert isinstance(reader, Client)
+        sealed = await reader.contact.link.get(f"/tooling/attachments/{part.coid.hex()}", 1 << 20)
+        made = {
+            "bit": bytes((sealed[0] ^ 1,)) + sealed[1:],
+            "shorter": sealed[:-1],
+            "longer": sealed + b"\0",
+            "another": os.urandom(len(sealed)),
+        }[damage]
+        await upload(reader.contact.link, SealedAttachment(h(made), made), {})
+        return h(made)
+
+    at_a_hub(place, work)
+
+
+def test_an_attachment_the_hub_does_not_have_is_unavailable(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.reader() as reader:
+            await writer.send(STREAM, b"1", attachments=files(place, 500))
+            (entry,) = await read_all(reader)
+            for path in _stored(hub):
+                path.unlink()
+            with pytest.raises(Unavailable, match="does not have attachment 0"):
+                await reader.attachment(entry, 0)
+
+    at_a_hub(place, work)
+
+
+@pytest.mark.parametrize("index", [-1, 1])
+def test_an_attachment_that_is_none_is_a_mistake(place: Path, index: int) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.reader() as reader:
+            await writer.send(STREAM, b"1", attachments=files(place, 5))
+            (entry,) = await read_all(reader)
+            with pytest.raises(ValueError, match="attachment"):
+                await reader.attachment(entry, index)
+
+    at_a_hub(place, work)
+
+
+# What a writer may do wrong.
+
+
+def test_a_file_that_is_not_there_takes_no_place(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer:
+            with pytest.raises(Unavailable, match="cannot be attached"):
+                await writer.send(STREAM, b"1", attachments=[place / "nothing"])
+            assert (await writer.send(STREAM, b"2")).receipt.stream_seq == 1
+
+    at_a_hub(place, work)
+
+
+def test_a_file_that_grew_takes_no_place(place: Path) -> None:
+    limits = Limits(max_attachment_bytes=1000)
+
+    async def work() -> None:
+        async with people.writer() as writer:
+            sender = writer.sender(STREAM)
+            (file,) = files(place, 1000)
+            future = sender.put(Draft(b"1", files=(file,)))
+            file.write_bytes(bytes(1001))
+            with pytest.raises(Refused, match="grew"):
+                await future
+            assert (await send_all(writer, b"2"))[0].stream_seq == 1
+
+    with pair(place) as people, running(make_dir(place, limits=limits)) as hub:
+        meet(people, hub)
+        asyncio.run(work())
+
+
+# The body that names them.
+
+
+def test_any_attached_body_decodes_to_itself_or_not_at_all() -> None:
+    made = AttachedBody((Attachment(bytes(32), 5, "a"),), DEFAULT_SCHEMA, b"body")
+    encoded = made.encode()
+    assert AttachedBody.decode(encoded) == made
+    for at in range(len(encoded)):
+        for flip in (1, 0x80):
+            altered = encoded[:at] + bytes((encoded[at] ^ flip,)) + encoded[at + 1 :]
+            try:
+                assert AttachedBody.decode(altered).encode() == altered
+            except Malformed:
+                continue
+    with pytest.raises(ValueError, match="attachments"):
+        AttachedBody((), DEFAULT_SCHEMA, b"").encode()
+
+
+def test_a_body_that_names_other_attachments_than_its_header_does_not_open(place: Path) -> None:
+    """A writer that lies about its attachments is found out before any is fetched."""
+
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.reader() as reader:
+            lie = AttachedBody((Attachment(bytes(32), 5, "a"),), DEFAULT_SCHEMA, b"body").encode()
+            await writer.send(STREAM, lie, schema=ATTACHED_SCHEMA)
+            await writer.send(STREAM, b"not one at all", schema=ATTACHED_SCHEMA)
+            entries = await read_all(reader)
+            assert bodies(entries) == [None, None]
+            assert "commits to none" in str(entries[0].fault)
+            assert "attached body" in str(entries[1].fault)
+
+    at_a_hub(place, work)

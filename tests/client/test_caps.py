@@ -1,0 +1,158 @@
+"""The capabilities a client holds: verified when they come in, and the right one when it writes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.client.ledger import NOW
+from veen.client import CapBox, ClientDir
+from veen.client.caps import MAX_FILE_BYTES, issue, read_tokens
+from veen.core import CapToken, Malformed, Rate, SigningKey, Unavailable, Unverified, captoken, naming
+
+ISSUER = SigningKey.generate()
+ME, OTHER = SigningKey.generate().public_key, SigningKey.generate().public_key
+HUB, HUB2 = b"\1" * 32, b"\2" * 32
+NEWS, LOGS = naming.stream_id("news"), naming.stream_id("logs")
+
+
+def token(subject: bytes = ME, streams: tuple[bytes, ...] = (NEWS,), ttl: int = 600) -> CapToken:
+    return captoken.mint(ISSUER, subject, streams, ttl)
+
+
+def forged() -> CapToken:
+    return replace(token(), subject_pk=OTHER)
+
+
+def test_a_box_without_tokens_has_none_for_anyone(client: ClientDir) -> None:
+    assert list(client.caps) == []
+    assert client.caps.for_writer(ME, NEWS, NOW, HUB) is None
+
+
+def test_a_token_is_there_again_after_reopening(client: ClientDir) -> None:
+    client.caps.add(token())
+    client.close()
+    with ClientDir.open(client.path) as again:
+        assert list(again.caps) == [token()]
+        assert again.caps.for_writer(ME, NEWS, NOW, HUB) == token()
+
+
+def test_a_token_is_for_its_key_and_its_streams_only(client: ClientDir) -> None:
+    client.caps.add(token())
+    assert client.caps.for_writer(ME, LOGS, NOW, HUB) is None
+    assert client.caps.for_writer(OTHER, NEWS, NOW, HUB) is None
+
+
+def test_a_file_of_many_tokens_is_kept_whole(client: ClientDir) -> None:
+    tokens = [token(bytes((n,)) * 32) for n in range(8)]
+    assert client.caps.add_all(b"".join(each.encode() for each in tokens)) == tuple(tokens)
+    assert len(list((client.path / "caps").iterdir())) == 1
+    client.close()
+    with ClientDir.open(client.path) as again:
+        assert sorted(map(CapToken.encode, again.caps)) == sorted(each.encode() for each in tokens)
+
+
+def test_adding_a_token_again_changes_nothing(client: ClientDir) -> None:
+    client.caps.add(token())
+    client.caps.add(token())
+    assert len(list(client.caps)) == 1
+    assert len(list((client.path / "caps").iterdir())) == 1
+
+
+def test_of_a_file_with_one_bad_token_none_is_taken(client: ClientDir) -> None:
+    with pytest.raises(Unverified, match="capabilities"):
+        client.caps.add_all(token().encode() + forged().encode())
+    assert list(client.caps) == []
+    assert list((client.path / "caps").iterdir()) == []
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", token().encode()[:-1], token().encode() + b"\xa5", b"not cbor at all"])
+def test_what_is_no_sequence_of_tokens_is_refused(client: ClientDir, data: bytes) -> None:
+    with pytest.raises(Malformed):
+        client.caps.add_all(data)
+    assert list(client.caps) == []
+
+
+def test_a_bad_file_in_the_folder_is_named_when_the_client_is_opened(client: ClientDir) -> None:
+    client.close()
+    for data, kind in ((b"rubbish", Malformed), (forged().encode(), Unverified), (b"", Malformed)):
+        (client.path / "caps" / "bad.cbor").write_bytes(data)
+        with pytest.raises(kind, match=r"bad\.cbor"):
+            ClientDir.open(client.path)
+    (client.path / "caps" / "bad.cbor").unlink()
+    ClientDir.open(client.path).close()
+
+
+def test_a_file_that_someone_put_there_counts(client: ClientDir) -> None:
+    client.close()
+    (client.path / "caps" / "given.cbor").write_bytes(token().encode())
+    (client.path / "caps" / "notes.txt").write_text("not a token")
+    with ClientDir.open(client.path) as again:
+        assert list(again.caps) == [token()]
+
+
+def test_an_issuer_gives_one_token_for_each_key_on_a_card(client: ClientDir) -> None:
+    tokens = issue(ISSUER, client.card, iter([NEWS, LOGS]), 600, Rate(5, 10))
+    assert [each.subject_pk for each in tokens] == list(client.card.client_ids)
+    assert {(each.allow.ttl, each.allow.rate, each.allow.stream_ids) for each in tokens} == {
+        (600, Rate(5, 10), tuple(sorted((NEWS, LOGS))))
+    }
+    client.caps.add_all(b"".join(each.encode() for each in tokens))
+    for client_id in client.card.client_ids:
+        assert client.caps.for_writer(client_id, NEWS, NOW, HUB) is not None
+
+
+def test_an_issuer_gives_nothing_for_a_card_that_does_not_hold(client: ClientDir) -> None:
+    with pytest.raises(Unverified):
+        issue(ISSUER, replace(client.card, client_ids=(ME,)), [NEWS], 600)
+
+
+def test_a_file_too_long_for_tokens_is_not_read(place: Path) -> None:
+    path = place / "long.cbor"
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(Unavailable, match="is longer than"):
+        read_tokens(path)
+
+
+def chosen(caps: CapBox, now: int = NOW, hub: bytes = HUB) -> int | None:
+    """The ttl of the token that is chosen, to tell them apart."""
+    found = caps.for_writer(ME, NEWS, now, hub)
+    return found.allow.ttl if found else None
+
+
+def test_of_tokens_a_hub_was_not_shown_the_longest_is_chosen(client: ClientDir) -> None:
+    for ttl in (600, 900, 300):
+        client.caps.add(token(ttl=ttl))
+    assert chosen(client.caps) == 900
+
+
+def test_a_token_the_hub_knows_is_chosen_before_one_it_does_not(client: ClientDir) -> None:
+    for ttl in (600, 900):
+        client.caps.add(token(ttl=ttl))
+    short = token(ttl=600)
+    assert client.caps.granted(HUB, short.auth_ref()) is None
+    client.caps.put_granted(HUB, short.auth_ref(), NOW + 600)
+    assert client.caps.granted(HUB, short.auth_ref()) == NOW + 600
+    assert chosen(client.caps) == 600
+    assert chosen(client.caps, hub=HUB2) == 900
+
+
+def test_an_expired_token_gives_way_to_one_whose_time_has_not_begun(client: ClientDir) -> None:
+    for ttl in (600, 500):
+        client.caps.add(token(ttl=ttl))
+    client.caps.put_granted(HUB, token(ttl=600).auth_ref(), NOW + 600)
+    assert chosen(client.caps, NOW + 600) == 600
+    assert chosen(client.caps, NOW + 601) == 500
+    client.caps.put_granted(HUB, token(ttl=500).auth_ref(), NOW + 700)
+    assert chosen(client.caps, NOW + 700) == 500
+    assert chosen(client.caps, NOW + 701) is None
+
+
+def test_what_a_hub_granted_survives_reopening(client: ClientDir) -> None:
+    client.caps.add(token())
+    client.caps.put_granted(HUB, token().auth_ref(), NOW + 5)
+    client.close()
+    with ClientDir.open(client.path) as again:
+        assert again.caps.granted(HUB, token().auth_ref()) == NOW + 5
+        assert chosen(again.caps, NOW + 6) is None

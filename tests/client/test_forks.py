@@ -1,0 +1,93 @@
+"""A hub that is a fork of another: its log is verified with the keys of both, each for its part."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
+from tests.hub.client import START, Clock, Hub, make_dir, running
+from veen.client import ClientDir, verdict
+from veen.client.client import Client
+from veen.client.contradiction import Contradiction, Lie
+from veen.client.trust import Pin
+from veen.core import DhKey, Refused, Unverified
+from veen.storage import fork
+from veen.storage.durable import Disk
+
+KEPT = 4
+
+
+async def _send(people: Pair, *sent: bytes) -> None:
+    async with people.writer() as writer:
+        await send_all(writer, *sent)
+
+
+def forked(place: Path, people: Pair) -> Path:
+    """A fork of a hub with six entries, which keeps the first four."""
+    data_dir = make_dir(place)
+    with running(data_dir) as hub:
+        people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.papers.identity.hub_id)
+        label = hub.label(STREAM)
+        asyncio.run(_send(people, *(b"%d" % number for number in range(1, 7))))
+    fork.fork(Disk(), data_dir, place / "fork", {label: KEPT}, START + 100)
+    return place / "fork"
+
+
+def meet(people: Pair, hub: Hub) -> None:
+    people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.papers.identity.hub_id)
+
+
+def test_what_a_fork_kept_and_what_it_added_both_hold(place: Path) -> None:
+    async def work(hub: Hub) -> None:
+        async with people.reader() as reader:
+            assert bodies(await read_all(reader)) == [b"1", b"2", b"3", b"4", b"a", b"b"]
+            assert (await reader.proof(STREAM, 2, 6)).receipt.stream_seq == 2
+            assert (await reader.checkpoint(STREAM, KEPT)).upto_seq == KEPT
+            with pytest.raises(Refused):  # its origin left none there, which is no lie
+                await reader.checkpoint(STREAM, 3)
+            assert (await reader.resync(STREAM, replay_from=1)).replayed == 6
+            shown = await reader.evidence(STREAM, [2, 6], disclose=True)
+            report = verdict.verify(shown.encode(), reader.hub_id)
+            assert [entry.opened.body for entry in report.entries if entry.opened] == [b"2", b"b"]
+        async with people.reader(pin=None) as again:  # known by now, origin and all
+            assert len(await read_all(again)) == 6
+
+    with pair(place) as people, running(forked(place, people), clock=Clock(START + 200)) as hub:
+        meet(people, hub)
+        with ClientDir.create(place / "other", None, START) as other:
+            key = people.reader_dir.stream_keys.export(STREAM)
+            other.stream_keys.import_secret(STREAM, DhKey(key.secret))
+            asyncio.run(_send_from(other, people, b"a", b"b"))
+        asyncio.run(work(hub))
+
+
+async def _send_from(folder: ClientDir, people: Pair, *sent: bytes) -> None:
+    async with Client(people.url, folder, pin=people.pin) as client:
+        await send_all(client, *sent)
+
+
+def test_a_fork_is_another_hub(place: Path) -> None:
+    """Whoever pinned the first does not take the second for it."""
+    with pair(place) as people:
+        data_dir = forked(place, people)
+        pinned = people.pin
+        with running(data_dir, clock=Clock(START + 200)) as hub:
+            meet(people, hub)
+            people.pin = pinned
+            with pytest.raises(Contradiction) as caught:
+                asyncio.run(_send(people, b"x"))
+            assert caught.value.lie is Lie.WRONG_KEY
+
+
+def test_a_fork_whose_origin_is_not_the_one_it_names_is_refused(place: Path) -> None:
+    with pair(place) as people:
+        data_dir = forked(place, people)
+        with running(data_dir, clock=Clock(START + 200)) as hub:
+            meet(people, hub)
+            origin = data_dir / "origin.cbor"
+            changed = bytearray(origin.read_bytes())
+            changed[-1] ^= 1
+            origin.write_bytes(bytes(changed))
+            with pytest.raises(Unverified, match="origin"):
+                asyncio.run(_send(people, b"x"))

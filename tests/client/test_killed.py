@@ -1,0 +1,93 @@
+"""A client that is killed at any moment: no place is used for two messages, and what it was told succeeded is there."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.client.pair import STREAM, Pair, pair, read_all
+from tests.client.recorder import Recorder
+from tests.hub.client import Hub, make_dir, running
+from veen.client.client import Client
+from veen.client.trust import Pin
+from veen.core import Msg, Place
+
+
+def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
+    moments = random.Random(seed)
+    succeeded: list[bytes] = []
+    with pair(place) as people, running(make_dir(place)) as hub:
+        with Recorder(hub.port) as recorder:
+            for number in range(kills):
+                # At first by the clock, so that it may die before anything succeeded; then amid success.
+                after = 0 if number % 3 == 0 else moments.randrange(1, 60)
+                succeeded += _one_life(people, hub, recorder, number, after, moments.uniform(0.0, 0.05))
+        entries = asyncio.run(_afterwards(people, hub))
+    assert len(succeeded) > kills
+    assert len(entries) == len(set(entries)), "a message is in the log twice"
+    assert not set(succeeded) - set(entries), "a message whose sender was told of success is not there"
+    _check_places(recorder.messages)
+
+
+def _one_life(people: Pair, hub: Hub, recorder: Recorder, number: int, after: int, seconds: float) -> list[bytes]:
+    """What one process was told had succeeded; it is killed so many successes and so much time after it began."""
+    hub_id = hub.service.papers.identity.hub_id.hex()
+    url = f"http://127.0.0.1:{recorder.port}"
+    command = [sys.executable, "-m", "tests.client.sending_process", url, str(people.writer_dir.path), hub_id]
+    process = subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == "ready\n"
+        said = "".join(process.stdout.readline() for _ in range(after))
+        timer = threading.Timer(seconds, process.send_signal, [signal.SIGKILL])
+        timer.start()
+        said += process.stdout.read()
+        timer.join()
+    assert process.returncode == -signal.SIGKILL
+    # A last line without its end was cut short: nobody was told.
+    return [line.encode() for line in said.split("\n")[:-1]]
+
+
+async def _afterwards(people: Pair, hub: Hub) -> list[bytes]:
+    """The log, once the last life's outbox has been emptied."""
+    people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.papers.identity.hub_id)
+    async with people.writer() as writer, people.reader() as reader:
+        await writer.recover()
+        assert people.writer_dir.outbox.places() == ()
+        assert (await writer.resync(STREAM)).size == await _size(reader)
+        return [entry.body or b"" for entry in await read_all(reader)]
+
+
+async def _size(client: Client) -> int:
+    return await client.follower(STREAM).end()
+
+
+def _check_places(sent: list[bytes]) -> None:
+    """No pair of client_seq and nonce, by any key, was ever used for two messages."""
+    places: dict[tuple[bytes, int, bytes], set[bytes]] = {}
+    seqs: dict[tuple[bytes, bytes, int], set[bytes]] = {}
+    for encoded in set(sent):
+        message = Msg.decode(encoded)
+        nonce = Place.of(message).nonce()
+        places.setdefault((message.client_id, message.client_seq, nonce), set()).add(encoded)
+        seqs.setdefault((message.label, message.client_id, message.client_seq), set()).add(encoded)
+    assert places
+    assert {len(found) for found in places.values()} == {1}
+    assert {len(found) for found in seqs.values()} == {1}
+
+
+def test_a_killed_client_never_uses_a_place_twice(place: Path) -> None:
+    kill_again_and_again(place, kills=3, seed=1)
+
+
+@pytest.mark.slow
+def test_a_client_that_is_killed_a_hundred_times_never_uses_a_place_twice(place: Path) -> None:
+    seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")  # pytest shows it where the test fails
+    kill_again_and_again(place, kills=100, seed=seed)

@@ -1,0 +1,440 @@
+"""Sending to a real hub: order, batches, several writers, limits, capabilities, keys that rotate, epochs that end."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.pair import NOW, QUICK, STREAM, Pair, bodies, pair, read_all, send_all
+from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, running
+from veen.client import Busy, ClientDir, KeyBounds
+from veen.client.client import Client
+from veen.client.draft import Draft
+from veen.client.lane import Undecided
+from veen.client.transport import Patience
+from veen.client.trust import Pin
+from veen.core import Limits, Profile, Rate, Refused, Unavailable, captoken, naming
+from veen.hub.rules import Admission
+from veen.storage import rotation
+from veen.storage.durable import Disk
+from veen.storage.folders import Folders
+
+PATIENT = Patience(attempts=12, first_wait_s=0.01, longest_wait_s=0.2)
+
+
+def meet(people: Pair, hub: Hub) -> Pair:
+    """Tell both of the hub."""
+    people.url = f"http://127.0.0.1:{hub.port}"
+    people.pin = Pin(key=hub.service.papers.identity.hub_id)
+    return people
+
+
+def at_a_hub(place: Path, work: Callable[[Hub, Pair], Coroutine[Any, Any, None]], **settings: Any) -> None:
+    """Do something with a hub that admits anyone, unless told otherwise."""
+    now = int(settings["clock"]()) if "clock" in settings else NOW
+    with pair(place, now=now) as people, running(make_dir(place, now=now), **settings) as hub:
+        asyncio.run(work(hub, meet(people, hub)))
+
+
+# Order.
+
+
+def test_what_one_sends_the_other_reads(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.reader() as reader:
+            first = await writer.send(STREAM, b"hello", schema="greeting.v1")
+            second = await writer.send(STREAM, b"again", parent_id=first.msg_id, expires_at=77)
+            entries = await read_all(reader)
+        assert bodies(entries) == [b"hello", b"again"]
+        assert [entry.msg_id for entry in entries] == [first.msg_id, second.msg_id]
+        assert entries[0].schema == naming.schema_id("greeting.v1")
+        header = entries[1].header
+        assert header
+        assert (header.parent_id, header.expires_at, header.cap_ref) == (first.msg_id, 77, None)
+        assert entries[1].hub_ts == START
+
+    at_a_hub(place, work)
+
+
+def test_messages_are_in_the_order_in_which_they_were_put(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        sent = [b"%d" % number for number in range(700)]
+        async with people.writer() as writer, people.reader() as reader:
+            receipts = await send_all(writer, *sent)
+            assert [one.stream_seq for one in receipts] == list(range(1, 701))
+            entries = await read_all(reader)
+        assert bodies(entries) == sent
+        assert [entry.msg.client_seq for entry in entries] == list(range(1, 701))
+        assert all(entry.msg.prev_ack < entry.stream_seq for entry in entries)
+        assert entries[-1].msg.prev_ack > 0
+
+    at_a_hub(place, work)
+
+
+def test_success_means_that_receipt_and_tree_are_on_disk(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer:
+            sent = await writer.send(STREAM, b"1")
+            state = people.writer_dir.state
+            assert state.receipt(writer.hub_id, sent.label, 1) == sent.receipt.encode()
+            kept = state.label(writer.hub_id, sent.label)
+            assert kept
+            assert (kept.size, kept.root, kept.head) == (1, sent.receipt.mmr_root, sent.receipt.encode())
+            assert people.writer_dir.outbox.places() == ()
+
+    at_a_hub(place, work)
+
+
+@pytest.mark.parametrize("count", [40])
+def test_several_writers_share_a_label(place: Path, count: int) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        people.reader_dir.stream_keys.public(naming.stream_id(STREAM))
+
+        async def write(client: Client, name: bytes) -> None:
+            for number in range(count):
+                await client.send(STREAM, b"%s %d" % (name, number))
+                if number % 10 == 9:
+                    await send_all(client, *(b"%s batch %d %d" % (name, number, part) for part in range(5)))
+
+        async with people.writer() as one, people.reader() as other:
+            await asyncio.gather(write(one, b"a"), write(other, b"b"))
+            total = 2 * (count + count // 10 * 5)
+            assert (await one.resync(STREAM)).size == total
+            assert (await other.resync(STREAM)).size == total
+            assert one.follower(STREAM).tree.root() == other.follower(STREAM).tree.root()
+            entries = await read_all(other)
+        found = bodies(entries)
+        assert len(found) == len(set(found)) == total
+        for name in (b"a", b"b"):
+            mine = [body for body in found if body and body.startswith(name + b" ") and b"batch" not in body]
+            assert mine == [b"%s %d" % (name, number) for number in range(count)]
+
+    at_a_hub(place, work)
+
+
+def test_one_directory_sends_from_one_place_at_a_time(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.writer() as second:
+            await writer.send(STREAM, b"1")
+            with pytest.raises(Busy):
+                await second.send(STREAM, b"2")
+        async with people.writer() as third:
+            assert (await third.send(STREAM, b"3")).stream_seq == 2
+
+    at_a_hub(place, work)
+
+
+def test_a_stream_without_a_reader_key_is_not_written(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer:
+            with pytest.raises(Unavailable, match="nobody could read it"):
+                await writer.send("unknown", b"1")
+            assert (await writer.status()).entries == 0
+
+    at_a_hub(place, work)
+
+
+def test_client_ids_rotate_by_count_in_the_middle_of_a_batch(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.reader() as reader:
+            with ClientDir.create(
+                place / "rotating", None, NOW, bounds=KeyBounds(max_msgs_per_client_id_per_label=10)
+            ) as folder:
+                key = people.writer_dir.stream_keys.public(naming.stream_id(STREAM))
+                assert key
+                folder.stream_keys.add_public(STREAM, key)
+                async with Client(people.url, folder, pin=people.pin, patience=QUICK) as writer:
+                    await send_all(writer, *(b"%d" % number for number in range(25)))
+            entries = await read_all(reader)
+        assert bodies(entries) == [b"%d" % number for number in range(25)]
+        assert [len({entry.client_id for entry in entries[at : at + 10]}) for at in (0, 10, 20)] == [1, 1, 1]
+        assert len({entry.client_id for entry in entries}) == 3
+        assert [entry.msg.client_seq for entry in entries] == [*range(1, 11), *range(1, 11), *range(1, 6)]
+
+    at_a_hub(place, work)
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("what", ["body", "message", "attachment", "attachments"])
+def test_what_the_hub_would_refuse_for_its_size_is_refused_here(place: Path, what: str) -> None:
+    limits = Limits(
+        max_msg_bytes=4096,
+        max_body_bytes=2048,
+        max_attachment_bytes=100,
+        max_attachments_per_msg=2,
+        max_chunk_bytes=8192,
+    )
+    file = place / "file"
+    file.write_bytes(bytes(101 if what == "attachment" else 10))
+    files = {"attachment": [file], "attachments": [file] * 3}.get(what, [])
+    # With room for the body, the message around it is what is too long.
+    limit = 4096 if what == "message" else limits.max_body_bytes
+    limits = Limits(**{**_fields(limits), "max_body_bytes": limit})
+    body = {"body": bytes(2048 - 15), "message": bytes(4096 - 400)}.get(what, b"")
+
+    async def work() -> None:
+        async with people.writer() as writer:
+            with pytest.raises(Refused) as caught:
+                await writer.send(STREAM, body, attachments=files)
+            assert (caught.value.code, caught.value.detail_enum) == ("E.SIZE", "SIZE_PREFILTER")
+            assert (await writer.send(STREAM, b"small")).stream_seq == 1
+
+    with pair(place) as people, running(make_dir(place, limits=limits)) as hub:
+        meet(people, hub)
+        asyncio.run(work())
+        assert hub.status()["entries"] == 1
+
+
+def _fields(limits: Limits) -> dict[str, Any]:
+    return {kind.name: getattr(limits, kind.name) for kind in Limits.LAYOUT.kinds}
+
+
+def test_the_largest_body_that_fits_is_taken(place: Path) -> None:
+    """What is refused here is refused for a reason: the one just below the limit goes through."""
+
+    async def work() -> None:
+        async with people.writer() as writer:
+            assert (await writer.send(STREAM, bytes(2048 - 16))).stream_seq == 1
+            with pytest.raises(Refused):
+                await writer.send(STREAM, bytes(2048 - 15))
+
+    limits = Limits(max_msg_bytes=4096, max_body_bytes=2048, max_chunk_bytes=8192)
+    with pair(place) as people, running(make_dir(place, limits=limits)) as hub:
+        meet(people, hub)
+        asyncio.run(work())
+
+
+# Capabilities.
+
+
+def token(people: Pair, ttl: int = 1000, rate: Rate | None = None, generation: int = 0) -> captoken.CapToken:
+    subject = people.writer_dir.identity.client_key(generation).public_key
+    return captoken.mint(ISSUER, subject, [naming.stream_id(STREAM)], ttl, rate)
+
+
+def test_a_capability_is_shown_and_named_by_itself(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        cap = token(people)
+        async with people.writer(caps=[cap]) as writer, people.reader() as reader:
+            sent = await writer.send(STREAM, b"1")
+            (entry,) = await read_all(reader)
+            assert (sent.stream_seq, entry.msg.auth_ref) == (1, cap.auth_ref())
+            assert entry.header
+            assert entry.header.cap_ref == cap.auth_ref()
+        assert people.writer_dir.caps.granted(writer.hub_id, cap.auth_ref()) == START + 1000
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY)
+
+
+def test_without_a_capability_nothing_is_sent(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer:
+            with pytest.raises(Refused) as caught:
+                await writer.send(STREAM, b"1")
+            assert caught.value.detail_enum == "CAP_MISSING"
+            assert people.writer_dir.outbox.places() == ()
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY)
+
+
+def test_an_expired_capability_is_not_tried(place: Path) -> None:
+    clock = Clock()
+
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer(caps=[token(people, ttl=10)]) as writer:
+            await writer.send(STREAM, b"1")
+            clock.now = START + 11
+            await writer.status()
+            with pytest.raises(Refused) as caught:
+                await writer.send(STREAM, b"2")
+            assert caught.value.detail_enum == "CAP_MISSING"
+            assert people.writer_dir.outbox.places() == ()
+            await writer.authorize(token(people, ttl=10_000))
+            assert (await writer.send(STREAM, b"3")).stream_seq == 2
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY, clock=clock)
+
+
+def test_a_capability_that_expires_on_the_way_is_refused_and_its_place_is_never_used_again(place: Path) -> None:
+    clock = Clock()
+
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer(caps=[token(people, ttl=10)]) as writer:
+            await writer.send(STREAM, b"1")
+            clock.now = START + 11  # and nobody told the client
+            with pytest.raises(Refused) as caught:
+                await writer.send(STREAM, b"2")
+            assert (caught.value.code, caught.value.detail_enum) == ("E.TIME", "CAP_TTL")
+            assert people.writer_dir.outbox.places() == ()
+            # The key is closed here: what comes next has another, which needs a token of its own.
+            await writer.authorize(token(people, ttl=10_000, generation=1))
+            sent = await writer.send(STREAM, b"3")
+        async with people.reader() as reader:
+            entries = await read_all(reader)
+        assert bodies(entries) == [b"1", b"3"]
+        assert sent.stream_seq == 2
+        assert len({entry.client_id for entry in entries}) == 2
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY, clock=clock)
+
+
+def test_a_rate_limit_is_waited_for(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        cap = token(people, rate=Rate(2, 2))
+        began = time.monotonic()
+        async with people.writer(caps=[cap]) as writer, people.reader() as reader:
+            sent = await send_all(writer, *(b"%d" % number for number in range(5)))
+            assert [one.stream_seq for one in sent] == [1, 2, 3, 4, 5]
+            assert bodies(await read_all(reader)) == [b"%d" % number for number in range(5)]
+        assert time.monotonic() - began > 1
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY, clock=time.time)
+
+
+def test_a_hub_that_asks_for_too_much_patience_is_not_waited_for(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        cap = token(people, rate=Rate(1, 1))
+        impatient = Patience(attempts=3, first_wait_s=0.001, longest_retry_after_s=0.5)
+        async with people.writer(caps=[cap], patience=impatient) as writer:
+            await writer.send(STREAM, b"1")
+            with pytest.raises(Undecided) as caught:
+                await writer.send(STREAM, b"2")
+            assert isinstance(caught.value.reason, Refused)
+            assert (caught.value.reason.code, caught.value.reason.retry_after) == ("E.RATE", 1)
+            assert people.writer_dir.outbox.places()
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY)
+
+
+# Keys and epochs.
+
+
+def test_a_hub_key_that_is_rotated_amid_sending_is_followed(place: Path) -> None:
+    clock = Clock()
+    data_dir = make_dir(place)
+    with pair(place) as people:
+        with running(data_dir, clock=clock) as hub:
+            meet(people, hub)
+            port, first = hub.port, hub.hub_pk
+            people.pin = Pin.of_file(data_dir)
+            asyncio.run(_send_some(people, b"1", b"2"))
+        rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
+        clock.now = START + 10
+        with running(data_dir, clock=clock, port=port) as hub:
+            assert hub.hub_pk != first
+            asyncio.run(_send_some(people, b"3", b"4"))
+
+            async def read() -> None:
+                async with people.reader() as reader:
+                    entries = await read_all(reader)
+                    assert bodies(entries) == [b"1", b"2", b"3", b"4"]
+                    assert len(reader.contact.trust.known.identity.hub_keys) == 2
+                async with people.reader(pin=None) as reader:
+                    assert bodies(await read_all(reader, from_seq=3)) == [b"3", b"4"]
+
+            asyncio.run(read())
+
+
+async def _send_some(people: Pair, *sent: bytes) -> None:
+    async with people.writer() as writer:
+        await send_all(writer, *sent)
+
+
+def test_a_key_that_a_hub_adds_while_the_client_is_connected_is_learned(place: Path) -> None:
+    """The hub restarts with a new key under a client that stays."""
+    clock = Clock()
+    data_dir = make_dir(place)
+
+    async def work() -> None:
+        hub = await asyncio.to_thread(_start, data_dir, clock, 0)
+        meet(people, hub)
+        async with people.writer(patience=PATIENT) as writer:
+            await writer.send(STREAM, b"1")
+            await asyncio.to_thread(hub.stop)
+            rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
+            clock.now = START + 10
+            again = await asyncio.to_thread(_start, data_dir, clock, hub.port)
+            try:
+                assert (await writer.send(STREAM, b"2")).stream_seq == 2
+                assert len(writer.contact.trust.known.identity.hub_keys) == 2
+            finally:
+                await asyncio.to_thread(again.stop)
+
+    with pair(place) as people:
+        asyncio.run(work())
+
+
+def _start(data_dir: Path, clock: Clock, port: int) -> Hub:
+    return Hub(data_dir, clock, None, {"admission": Admission.OPEN, "port": port}).start()
+
+
+def test_a_hub_that_restarts_amid_sending_is_waited_for(place: Path) -> None:
+    clock, data_dir = Clock(), make_dir(place)
+
+    async def work() -> None:
+        hub = await asyncio.to_thread(_start, data_dir, clock, 0)
+        meet(people, hub)
+        async with people.writer(patience=PATIENT) as writer:
+            sender = writer.sender(STREAM)
+            futures = [sender.put(Draft(b"%d" % number)) for number in range(1500)]
+            await futures[100]
+            await asyncio.to_thread(hub.stop)
+            again = await asyncio.to_thread(_start, data_dir, clock, hub.port)
+            try:
+                sent = await asyncio.gather(*futures)
+                assert [one.stream_seq for one in sent] == list(range(1, 1501))
+                async with people.reader() as reader:
+                    assert bodies(await read_all(reader)) == [b"%d" % number for number in range(1500)]
+            finally:
+                await asyncio.to_thread(again.stop)
+
+    with pair(place) as people:
+        asyncio.run(work())
+
+
+def test_a_message_that_meets_the_end_of_its_epoch_is_placed_in_the_next(place: Path) -> None:
+    clock = Clock()
+    profile = Profile(epoch_sec=60)
+    epoch = profile.epoch(START)
+
+    async def work() -> None:
+        async with people.writer() as writer, people.reader() as reader:
+            first = await writer.send(STREAM, b"1")
+            clock.now = START + 300  # several epochs on, and nobody told the client
+            sent = await send_all(writer, b"2", b"3")
+            later = profile.epoch(START + 300)
+            assert (first.epoch, [one.epoch for one in sent]) == (epoch, [later, later])
+            assert [one.stream_seq for one in sent] == [1, 2]
+            await reader.status()
+            assert bodies(await read_all(reader, epoch=epoch)) == [b"1"]
+            entries = await read_all(reader)
+            assert bodies(entries) == [b"2", b"3"]
+            assert {entry.epoch for entry in entries} == {later}
+            checkpoint = await reader.checkpoint(STREAM)
+            assert checkpoint.label_prev == reader.label(STREAM, later - 1)
+        # KEX0.2: a client_id is not used in two epochs.
+        assert len(people.writer_dir.writers.history()) >= 2
+
+    with pair(place) as people, running(make_dir(place, profile), clock=clock) as hub:
+        meet(people, hub)
+        hub.register(naming.stream_id(STREAM))
+        asyncio.run(work())
+
+
+def test_a_stream_the_hub_does_not_know_is_refused_once_and_for_all(place: Path) -> None:
+    """With epochs, no place is right for it: it must not go round for ever."""
+
+    async def work() -> None:
+        async with people.writer() as writer:
+            with pytest.raises(Refused) as caught:
+                await writer.send(STREAM, b"1")
+            assert caught.value.detail_enum == "EPOCH"
+
+    with pair(place) as people, running(make_dir(place, Profile(epoch_sec=60))) as hub:
+        meet(people, hub)
+        asyncio.run(work())

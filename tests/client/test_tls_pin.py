@@ -1,0 +1,135 @@
+"""TLS to a hub by its certificate: exactly the pinned one, compared before anything is said."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from ssl import PEM_cert_to_DER_cert
+
+import pytest
+
+from tests.client.pair import STREAM, Pair, bodies, pair, read_all
+from tests.hub.client import Hub, make_dir, running
+from tests.hub.http.certificates import write_certificate
+from veen.client.tls import fingerprint_of
+from veen.client.trust import Pin
+from veen.core import Malformed, Unavailable, Unverified
+
+
+@contextmanager
+def over_tls(place: Path) -> Iterator[tuple[Hub, Pair, Path]]:
+    folder = place / "tls"
+    folder.mkdir()
+    cert, key = write_certificate(folder)
+    with pair(place) as people, running(make_dir(place), tls_cert=cert, tls_key=key) as hub:
+        people.url = f"https://127.0.0.1:{hub.port}"
+        yield hub, people, cert
+
+
+@pytest.mark.parametrize("http2", [False, True])
+def test_a_hub_is_met_by_its_certificate(place: Path, http2: bool) -> None:
+    async def work() -> None:
+        async with people.writer(http2=http2) as writer, people.reader(http2=http2) as reader:
+            await writer.send(STREAM, b"1")
+            assert bodies(await read_all(reader)) == [b"1"]
+            follow = reader.read(STREAM, follow=True)
+            assert (await anext(follow)).body == b"1"
+            await writer.send(STREAM, b"2")
+            assert (await anext(follow)).body == b"2"
+            await follow.aclose()
+
+    with over_tls(place) as (_, people, cert):
+        people.pin = Pin.parse(str(cert))
+        asyncio.run(work())
+        people.pin = Pin.parse(f"cert:{fingerprint_of(cert.read_bytes()).hex()}")
+        asyncio.run(_look(people))
+
+
+async def _look(people: Pair) -> None:
+    async with people.reader() as reader:
+        await reader.status()
+
+
+def test_another_certificate_is_refused_before_anything_is_said(place: Path) -> None:
+    with over_tls(place) as (_, people, _):
+        people.pin = Pin(certificate=bytes(32))
+        with pytest.raises(Unverified, match="not the pinned"):
+            asyncio.run(_look(people))
+        assert people.reader_dir.state.hub_of(people.url) is None
+
+
+def test_a_certificate_nobody_vouches_for_is_refused_without_a_pin_on_it(place: Path) -> None:
+    with over_tls(place) as (hub, people, _):
+        people.pin = Pin(key=hub.service.papers.identity.hub_id)
+        with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            asyncio.run(_look(people))
+
+
+def test_a_certificate_pin_needs_https(place: Path) -> None:
+    with pair(place) as people, running(make_dir(place)) as hub:
+        people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(certificate=bytes(32))
+        with pytest.raises(Unverified, match="not https"):
+            asyncio.run(_look(people))
+
+
+def test_no_tls_at_the_other_end_is_unavailable(place: Path) -> None:
+    with pair(place) as people, running(make_dir(place)) as hub:
+        people.url, people.pin = f"https://127.0.0.1:{hub.port}", Pin(certificate=bytes(32))
+        with pytest.raises(Unavailable):
+            asyncio.run(_look(people))
+
+
+def test_the_fingerprint_is_that_of_the_first_certificate(place: Path) -> None:
+    cert, key = write_certificate(place)
+    pem = cert.read_bytes()
+    assert fingerprint_of(pem + pem) == sha256(PEM_cert_to_DER_cert(pem.decode())).digest()
+    with pytest.raises(Malformed):
+        fingerprint_of(key.read_bytes())
+    with pytest.raises(Malformed):
+        fingerprint_of(b"\xff")
+
+
+# Other pins.
+
+
+@pytest.mark.parametrize("text", ["", "00", "zz" * 32, "cert:00", "cert:", "nothing-there", "00" * 31, "00" * 33])
+def test_a_pin_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Malformed):
+        Pin.parse(text or "\0")
+
+
+def test_a_pin_is_one_thing() -> None:
+    with pytest.raises(ValueError, match="one of"):
+        Pin()
+    with pytest.raises(ValueError, match="one of"):
+        Pin(key=bytes(32), certificate=bytes(32))
+
+
+@pytest.mark.parametrize("how", ["hub_id", "fingerprint", "directory", "file"])
+def test_a_hub_is_met_by_any_pin_it_answers_to(place: Path, how: str) -> None:
+    with pair(place) as people, running(make_dir(place)) as hub:
+        record = hub.service.papers.identity
+        people.url = f"http://127.0.0.1:{hub.port}"
+        people.pin = {
+            "hub_id": lambda: Pin.parse(record.hub_id.hex()),
+            "fingerprint": lambda: Pin.parse(sha256(record.newest.hub_pk).hexdigest()),
+            "directory": lambda: Pin.parse(str(hub.data_dir)),
+            "file": lambda: Pin.parse(str(hub.data_dir / "hub-identity.json")),
+        }[how]()
+        asyncio.run(_look(people))
+
+
+def test_an_identity_file_that_was_altered_is_no_pin(place: Path) -> None:
+    data_dir = make_dir(place)
+    path = data_dir / "hub-identity.json"
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b'"valid_from":175', b'"valid_from":176'))
+    with pytest.raises(Unverified):
+        Pin.parse(str(data_dir))
+    path.write_bytes(text + b" ")
+    with pytest.raises(Malformed):
+        Pin.parse(str(data_dir))
+    path.unlink()
+    with pytest.raises(Unavailable):
+        Pin.parse(str(data_dir))

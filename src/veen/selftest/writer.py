@@ -1,0 +1,77 @@
+"""A client of one label that counts as it should, so that a check can let it count wrong."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from veen.core import DhKey, Msg, PayloadHdr, Place, Receipt, SigningKey, ciphertext, msg, naming
+from veen.core.envelopes import SubmitResponse
+from veen.selftest.hubfacts import HubFacts
+from veen.selftest.probe import Probe
+
+SCHEMA = naming.schema_id("veen.selftest.v1")
+
+
+class Accepted(NamedTuple):
+    """A message, and the hub's word on it."""
+
+    msg: Msg
+    receipt: Receipt
+
+
+def _someone() -> bytes:
+    """A reader nobody is: what a hub does must not depend on what it carries."""
+    return DhKey.generate().public_key
+
+
+@dataclass(slots=True)
+class Writer:
+    """One key under one label."""
+
+    probe: Probe
+    facts: HubFacts
+    stream_id: bytes
+    label: bytes
+    key: SigningKey
+    auth_ref: bytes | None = None
+    client_seq: int = 0
+    prev_ack: int = 0
+    reader_pk: bytes = field(default_factory=_someone)
+
+    def message(
+        self,
+        body: bytes = b"selftest",
+        *,
+        client_seq: int | None = None,
+        prev_ack: int | None = None,
+        sealed: bytes | None = None,
+    ) -> Msg:
+        """The next message, or one that counts otherwise, or one that carries these sealed bytes."""
+        place = Place(
+            self.facts.profile.profile_id(),
+            self.label,
+            self.key.public_key,
+            self.client_seq + 1 if client_seq is None else client_seq,
+            self.prev_ack if prev_ack is None else prev_ack,
+            self.auth_ref,
+        )
+        if sealed is None:
+            sealed = ciphertext.seal(self.reader_pk, place, PayloadHdr(SCHEMA), body, self.facts.profile.pad_block)
+        return msg.sign(
+            self.key,
+            profile_id=place.profile_id,
+            label=place.label,
+            client_seq=place.client_seq,
+            prev_ack=place.prev_ack,
+            auth_ref=place.auth_ref,
+            ciphertext=sealed,
+        )
+
+    def send(self, body: bytes = b"selftest") -> Accepted:
+        """Submit the next message, which must be accepted."""
+        return self.accept(self.message(body))
+
+    def accept(self, message: Msg) -> Accepted:
+        """Submit this message, which must be accepted."""
+        receipt = self.probe.submit(message).read(SubmitResponse).receipt
+        self.client_seq, self.prev_ack = message.client_seq, receipt.stream_seq
+        return Accepted(message, receipt)

@@ -1,0 +1,460 @@
+"""One thing wrong at a time: for every check at least one way to break a hub that it must notice."""
+
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.selftest.brokenhub import Answer, Breakage, Call, Handle, Liar, asked, on, refusals
+from tests.selftest.judge import Judge
+from veen.core import CapToken, MmrProof, Msg, Receipt, SigningKey, identity, jsonform, naming
+from veen.core import receipt as receipts
+from veen.core.admission import BY_DETAIL, STATUS, Stage
+from veen.core.cbor import Late
+from veen.core.envelopes import (
+    CheckpointResponse,
+    ErrorEnvelope,
+    ProofResponse,
+    ReceiptResponse,
+    StreamRequest,
+    StreamResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
+from veen.core.tooling import AuthorizeResponse
+
+SUBMIT, STREAM, AUTHORIZE = "/v1/submit", "/v1/stream", "/tooling/authorize"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A breakage, and the check that must fail for it."""
+
+    check: str
+    name: str
+    breakage: Breakage
+    strict: bool = False  # behind which of the two hubs
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.name}"
+
+
+# Refusals that are none, or others.
+
+
+def accepts(row: str, path: str | None = None, *, only_json: bool = False) -> Breakage:
+    """What that row refuses is accepted, with a receipt the hub's own key signs."""
+
+    def make(liar: Liar) -> Handle:
+        place = Counter[str]()
+
+        def accepted(answer: Answer) -> Answer:
+            place["next"] += 1
+            made = receipts.sign(
+                liar.key,
+                label=secrets.token_bytes(32),
+                stream_seq=1000 + place["next"],
+                leaf_hash=secrets.token_bytes(32),
+                mmr_root=secrets.token_bytes(32),
+                hub_ts=int(liar.hub.clock()),
+            )
+            told = AuthorizeResponse(secrets.token_bytes(32), made.hub_ts, made) if path == AUTHORIZE else None
+            return replace(answer.write(told or SubmitResponse(made), 200), headers=without_retry(answer))
+
+        return refusals(row, accepted, path, only_json=only_json)(liar)
+
+    return make
+
+
+def without_retry(answer: Answer) -> dict[str, str]:
+    return {name: text for name, text in answer.headers.items() if name != "retry-after"}
+
+
+def as_row(answer: Answer, row: str) -> Answer:
+    """The refusal that another row would be."""
+    due = BY_DETAIL[row]
+    return answer.error(due.code, stage=str(due.stage), detail_enum=row)
+
+
+def detail(answer: Answer, **changed: str | None) -> Answer:
+    envelope = answer.read(ErrorEnvelope)
+    detail = {name: text for name, text in {**(envelope.detail or {}), **changed}.items() if text is not None}
+    return answer.write(replace(envelope, detail=detail or None))
+
+
+def other_code(answer: Answer) -> Answer:
+    envelope = answer.read(ErrorEnvelope)
+    code = "E.SEQ" if envelope.code != "E.SEQ" else "E.FORMAT"
+    return answer.write(replace(envelope, code=code), STATUS[code])
+
+
+def crash(answer: Answer) -> Answer:
+    return Answer(500, b"oops", {"content-type": "text/plain"})
+
+
+def row_cases(row: str) -> list[Case]:
+    """Every part of a refusal can be wrong by itself."""
+    check, path = f"refuse.{row}", AUTHORIZE if row == "CAP_INVALID" else SUBMIT
+    strict = row == "EPOCH"
+    cases = [
+        Case(check, "accepted", accepts(row, path), strict),
+        Case(check, "another detail_enum", refusals(row, lambda a: detail(a, detail_enum="OTHER"), path), strict),
+    ]
+    if row != "CAP_TTL":  # each run of which waits for a capability to expire
+        cases += [
+            Case(check, "another code", refusals(row, other_code, path), strict),
+            Case(check, "another stage", refusals(row, lambda a: detail(a, stage="nowhere"), path), strict),
+            Case(check, "no stage", refusals(row, lambda a: detail(a, stage=None), path), strict),
+            Case(check, "another status", refusals(row, lambda a: replace(a, status=418), path), strict),
+            Case(check, "no envelope", refusals(row, lambda a: replace(a, body=b"no"), path), strict),
+        ]
+    return cases
+
+
+def latest(first: Stage | None = None, second: Stage | None = None) -> Breakage:
+    """Of two faults at these stages, or of all, the last in the table is the answer."""
+
+    def make(liar: Liar) -> Handle:
+        judge = Judge(liar.hub)
+
+        def handle(call: Call) -> Answer:
+            answer = call.ask()
+            judge.watch(call, answer)
+            if call.path != SUBMIT or answer.status == 200:
+                return answer
+            found = answer.row() or ""
+            others = [row for row in judge.rows(call.body) if row != found]
+            if first is not None:
+                others = [row for row in others if (BY_DETAIL[found].stage, BY_DETAIL[row].stage) == (first, second)]
+            return as_row(answer, others[-1]) if others else answer
+
+        return handle
+
+    return make
+
+
+# Receipts, proofs, checkpoints, pages that are others.
+
+
+def flip(data: bytes) -> bytes:
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
+def receipts_say(change: Callable[[Liar, Receipt], Receipt]) -> Breakage:
+    return on(SUBMIT, SubmitResponse, lambda liar, told: replace(told, receipt=change(liar, told.receipt)))
+
+
+def fetched_receipts_say(**changed: Callable[[Receipt], Any]) -> Breakage:
+    def change(liar: Liar, told: ReceiptResponse) -> ReceiptResponse:
+        wanted = {name: make(told.receipt) for name, make in changed.items()}
+        return replace(told, receipt=liar.receipt(told.receipt, **wanted))
+
+    return on("/v1/receipt", ReceiptResponse, change)
+
+
+def counted(key: Callable[[Msg], bytes]) -> Breakage:
+    """stream_seq counts something else than the entries of a label."""
+
+    def make(liar: Liar) -> Handle:
+        count = Counter[bytes]()
+
+        def handle(call: Call) -> Answer:
+            answer = call.ask()
+            if call.path != SUBMIT or answer.status != 200:
+                return answer
+            name = key(call.read(SubmitRequest).msg)
+            count[name] += 1
+            told = answer.read(SubmitResponse)
+            return answer.write(replace(told, receipt=liar.receipt(told.receipt, stream_seq=count[name])))
+
+        return handle
+
+    return make
+
+
+def proofs_say(path: str, change: Callable[[MmrProof], MmrProof]) -> Breakage:
+    return on(path, ProofResponse, lambda _, told: replace(told, mmr_proof=change(told.mmr_proof)))
+
+
+def other_sibling(proof: MmrProof) -> MmrProof:
+    if not proof.path:
+        return proof
+    return replace(proof, path=(replace(proof.path[0], sib=flip(proof.path[0].sib)), *proof.path[1:]))
+
+
+def peaks_reversed(proof: MmrProof) -> MmrProof:
+    return replace(proof, peaks_after=proof.peaks_after[::-1])
+
+
+def leaf_flipped(proof: MmrProof) -> MmrProof:
+    return replace(proof, leaf_hash=flip(proof.leaf_hash))
+
+
+def checkpoints_say(**changed: Callable[[Any], Any]) -> Breakage:
+    def change(liar: Liar, told: CheckpointResponse) -> CheckpointResponse:
+        wanted = {name: make(told.checkpoint) for name, make in changed.items()}
+        return replace(told, checkpoint=liar.checkpoint(told.checkpoint, **wanted))
+
+    return on("/v1/checkpoint", CheckpointResponse, change)
+
+
+def random_witness(_: Liar, told: CheckpointResponse) -> CheckpointResponse:
+    return replace(told, checkpoint=replace(told.checkpoint, witness_sigs=(secrets.token_bytes(64),)))
+
+
+def bad_checkpoint_sig(_: Liar, told: CheckpointResponse) -> CheckpointResponse:
+    return replace(told, checkpoint=replace(told.checkpoint, hub_sig=flip(told.checkpoint.hub_sig)))
+
+
+def pages_say(change: Callable[[StreamResponse], StreamResponse]) -> Breakage:
+    return on(STREAM, StreamResponse, lambda _, page: change(page))
+
+
+def pages_for(change: Callable[[StreamRequest], StreamRequest]) -> Breakage:
+    return asked(STREAM, StreamRequest, change)
+
+
+def last_two_swapped(page: StreamResponse) -> StreamResponse:
+    if len(page.items) < 2:
+        return page
+    *before, one, other = page.items
+    return replace(page, items=(*before, replace(one, msg=other.msg), replace(other, msg=one.msg)))
+
+
+def always_more(page: StreamResponse) -> StreamResponse:
+    last = page.items[-1].stream_seq if page.items else page.from_seq
+    return replace(page, next_cursor=last + 1)
+
+
+def endless(page: StreamResponse) -> StreamResponse:
+    return replace(page, items=(), next_cursor=page.from_seq + 1)
+
+
+def skips_one(page: StreamResponse) -> StreamResponse:
+    return replace(page, next_cursor=page.next_cursor + 1 if page.next_cursor else None)
+
+
+def without_receipts(page: StreamResponse) -> StreamResponse:
+    return replace(page, items=tuple(replace(item, receipt=None) for item in page.items))
+
+
+def exclusive(request: StreamRequest) -> StreamRequest:
+    return replace(request, to_seq=None if request.to_seq is None else max(request.to_seq, 1) - 1)
+
+
+def no_empty_pages(liar: Liar) -> Handle:
+    """A range beyond the end is an error."""
+
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        if call.path == STREAM and answer.status == 200 and not answer.read(StreamResponse).items:
+            return answer.error("E.NOT_FOUND")
+        return answer
+
+    return handle
+
+
+# What needs a word of its own.
+
+
+def stranger(shown: dict[str, Any]) -> None:
+    """All of it true, of another hub."""
+    key = SigningKey.generate()
+    record = identity.create(key, valid_from=0)
+    shown["identity"] = jsonform.to_json(record)
+    shown["identity_sig"] = jsonform.to_json(identity.sign(record, key))
+    shown["hub_id"], shown["hub_pk"] = record.hub_id.hex(), key.public_key.hex()
+    shown["key_id"] = record.newest.key_id.hex()
+
+
+def backwards() -> Callable[[dict[str, Any]], object]:
+    """Each look at the clock is earlier than the one before."""
+    count = Counter[str]()
+
+    def change(shown: dict[str, Any]) -> None:
+        count["looks"] += 1
+        shown["hub_ts"] -= count["looks"]
+
+    return change
+
+
+def answers_status(path: str, status: int) -> Breakage:
+    def make(liar: Liar) -> Handle:
+        return lambda call: replace(call.ask(), status=status) if call.path == path else call.ask()
+
+    return make
+
+
+def refused_count(liar: Liar) -> Handle:
+    """A refusal at commit uses up the number it was for."""
+    burnt: set[bytes] = set()
+
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        if call.path == SUBMIT and not call.is_json:
+            client = call.read(SubmitRequest).msg.client_id
+            if answer.status == 200 and client in burnt:
+                return as_row(answer, "CLIENT_SEQ")
+            if answer.status != 200:
+                burnt.add(client)
+        return answer
+
+    return handle
+
+
+def narrow(liar: Liar) -> Handle:
+    """Only labels of the current epoch are taken."""
+    tokens: dict[bytes, CapToken] = {}
+
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        if call.path == AUTHORIZE and answer.status == 200:
+            token = CapToken.decode(call.body)
+            tokens[token.auth_ref()] = token
+        elif call.path == SUBMIT and answer.status == 200:
+            message, rules = call.read(SubmitRequest).msg, liar.hub.service.rules
+            now = rules.profile.epoch(int(liar.hub.clock()))
+            streams = tokens[message.auth_ref or b""].allow.stream_ids
+            if message.label not in {naming.label(rules.routing_key, stream, now) for stream in streams}:
+                return as_row(answer, "EPOCH")
+        return answer
+
+    return handle
+
+
+def no_capability_admits(liar: Liar) -> Handle:
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        if call.path == SUBMIT and answer.status == 200 and call.read(SubmitRequest).msg.auth_ref:
+            return as_row(answer, "CAP_MISSING")
+        return answer
+
+    return handle
+
+
+def renewed(liar: Liar) -> Handle:
+    """A capability shown again lasts longer."""
+    count = Counter[str]()
+
+    def change(_: Liar, told: AuthorizeResponse) -> AuthorizeResponse:
+        count["shown"] += 1
+        return replace(told, expires_at=told.expires_at + count["shown"])
+
+    return on(AUTHORIZE, AuthorizeResponse, change)(liar)
+
+
+def no_long_chains(liar: Liar) -> Handle:
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        if call.path == AUTHORIZE and answer.status == 200 and len(CapToken.decode(call.body).sig_chain) > 1:
+            return as_row(answer, "CAP_INVALID")
+        return answer
+
+    return handle
+
+
+def refusals_spend(liar: Liar) -> Handle:
+    """What is refused takes a token from the bucket, too."""
+    refused = Counter[bytes | None]()
+
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        if call.path == SUBMIT and not call.is_json:
+            auth_ref = call.read(SubmitRequest).msg.auth_ref
+            refused[auth_ref] += answer.status != 200
+            if answer.status == 200 and refused[auth_ref] > 1:
+                return as_row(answer, "CAP_RATE")
+        return answer
+
+    return handle
+
+
+def too_large_above(size: int) -> Breakage:
+    def make(liar: Liar) -> Handle:
+        def handle(call: Call) -> Answer:
+            answer = call.ask()
+            big = call.path == SUBMIT and len(call.body) > size
+            return as_row(answer, "SIZE_PREFILTER") if big and answer.status == 200 else answer
+
+        return handle
+
+    return make
+
+
+def takes_one_more(liar: Liar) -> Handle:
+    """The size cap is one byte too high."""
+    most = liar.hub.service.rules.limits.max_msg_bytes
+
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        one_more = call.path == SUBMIT and len(call.body) == most + 5
+        return as_row(answer, "FIELD_SIZE") if one_more else answer
+
+    return handle
+
+
+def json_answers(change: Callable[[Answer], Answer]) -> Breakage:
+    """Whatever is asked in JSON."""
+
+    def make(liar: Liar) -> Handle:
+        return lambda call: change(call.ask()) if call.is_json else call.ask()
+
+    return make
+
+
+def capital_digits(answer: Answer) -> Answer:
+    body = re.sub(rb'"[0-9a-f]{64}"', lambda found: found[0].upper(), answer.body)
+    return replace(answer, body=body)
+
+
+def json_receipt_of_another_time(liar: Liar) -> Handle:
+    def change(_: Liar, told: SubmitResponse) -> SubmitResponse:
+        return replace(told, receipt=liar.receipt(told.receipt, hub_ts=told.receipt.hub_ts + 1))
+
+    lying = on(SUBMIT, SubmitResponse, change)(liar)
+    return lambda call: lying(call) if call.is_json else call.ask()
+
+
+def batch_says(change: Callable[[bytes], bytes]) -> Breakage:
+    def make(liar: Liar) -> Handle:
+        def handle(call: Call) -> Answer:
+            answer = call.ask()
+            return replace(answer, body=change(answer.body)) if call.path == "/tooling/submit-batch" else answer
+
+        return handle
+
+    return make
+
+
+def first_outcome_last(body: bytes) -> bytes:
+    _, end = Receipt.read(body, 0, Late())
+    return body[end:] + body[:end]
+
+
+def attachments_say(method: str, change: Callable[[Call, Answer], Answer]) -> Breakage:
+    def make(liar: Liar) -> Handle:
+        def handle(call: Call) -> Answer:
+            answer = call.ask()
+            meant = call.path.startswith("/tooling/attachments/") and call.method == method
+            return change(call, answer) if meant else answer
+
+        return handle
+
+    return make
+
+
+def sulks(liar: Liar) -> Handle:
+    """After a damaged message nothing is accepted any more."""
+    hurt = Counter[str]()
+
+    def handle(call: Call) -> Answer:
+        answer = call.ask()
+        if call.path == SUBMIT:
+            hurt["times"] += answer.status == 400
+            if answer.status == 200 and hurt["times"]:
+                return answer.error("E.CONFLICT")
+        return answer
+
+    return handle

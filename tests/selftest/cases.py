@@ -1,0 +1,266 @@
+"""Which check must notice which breakage."""
+
+from dataclasses import replace
+from itertools import combinations_with_replacement
+
+from tests.selftest import breakages as b
+from tests.selftest.breakages import AUTHORIZE, Case
+from tests.selftest.brokenhub import Answer, on, refusals, status_says
+from veen.core.admission import Stage
+from veen.core.envelopes import CheckpointResponse
+from veen.core.tooling import AuthorizeResponse, CheckpointList
+
+ROWS = (
+    "SIZE_PREFILTER",
+    "CBOR_INVALID",
+    "FIELD_SIZE",
+    "VERSION",
+    "PROFILE",
+    "CT_HASH",
+    "SIG_INVALID",
+    "CAP_MISSING",
+    "CAP_INVALID",
+    "AUTH_REF",
+    "CAP_TTL",
+    "CAP_RATE",
+    "PREV_ACK",
+    "DUPLICATE",
+    "CLIENT_SEQ",
+    "EPOCH",
+)
+
+_bad_sig = b.receipts_say(lambda _, told: replace(told, hub_sig=b.flip(told.hub_sig)))
+_other_leaf = b.receipts_say(lambda liar, told: liar.receipt(told, leaf_hash=b.flip(told.leaf_hash)))
+_other_root = b.receipts_say(lambda liar, told: liar.receipt(told, mmr_root=b.flip(told.mmr_root)))
+_twice = b.receipts_say(lambda liar, told: liar.receipt(told, stream_seq=max(1, told.stream_seq - 1)))
+_gap = b.receipts_say(lambda liar, told: liar.receipt(told, stream_seq=told.stream_seq + (told.stream_seq > 2)))
+_per_client = b.counted(lambda message: message.client_id)
+_over_all = b.counted(lambda message: b"")
+_late_receipt = b.fetched_receipts_say(hub_ts=lambda told: told.hub_ts + 1)
+_other_proof_root = b.checkpoints_say(mmr_root=lambda told: b.flip(told.mmr_root))
+_no_chain = b.checkpoints_say(label_prev=lambda told: told.label_curr)
+
+STANDING = [
+    Case("hub.status", "says nothing of its limits", status_says(lambda shown: shown.pop("limits"))),
+    Case("hub.status", "an admission nobody knows", status_says(lambda shown: shown.update(admission="maybe"))),
+    Case("hub.status", "digits in capitals", status_says(lambda s: s.update(hub_id=s["hub_id"].upper()))),
+    Case("hub.status", "another identity every time", status_says(b.stranger)),
+    Case("hub.profile", "another profile_id", status_says(lambda shown: shown.update(profile_id="00" * 32))),
+    Case("hub.limits", "above the protocol", status_says(lambda s: s["limits"].update(max_msg_bytes=2 << 20))),
+    Case("hub.time", "an epoch of another time", status_says(lambda shown: shown.update(epoch=shown["epoch"] + 1))),
+    Case("hub.time", "time goes back", status_says(b.backwards())),
+    Case("hub.time", "receipts from the past", b.receipts_say(lambda liar, told: liar.receipt(told, hub_ts=1))),
+    Case("hub.identity", "its signature fails", status_says(lambda s: s["identity_sig"].update(sig="00" * 64))),
+    Case("hub.identity", "another key is active", status_says(lambda shown: shown.update(hub_pk="11" * 32))),
+    Case("hub.pin", "another hub", status_says(b.stranger)),
+    Case("hub.health", "not ready", b.answers_status("/readyz", 500)),
+    Case("hub.health", "no metrics", b.answers_status("/metrics", 404)),
+]
+
+APPENDING = [
+    Case("append.receipt", "the signature fails", _bad_sig),
+    Case("append.receipt", "for another message", _other_leaf),
+    Case("append.sequence", "a number left out", _gap),
+    Case("append.sequence", "a number twice", _twice),
+    Case(
+        "append.time", "runs back", b.receipts_say(lambda liar, told: liar.receipt(told, hub_ts=99 - told.stream_seq))
+    ),
+    Case("append.root", "another root", _other_root),
+    Case("append.proof", "another sibling", b.proofs_say("/v1/proof", b.other_sibling)),
+    Case("append.proof", "peaks in another order", b.proofs_say("/v1/proof", b.peaks_reversed)),
+    Case("append.proof-later", "another sibling", b.proofs_say("/tooling/proof", b.other_sibling)),
+    Case("append.replay", "two messages swapped", b.pages_say(b.last_two_swapped)),
+    Case("append.replay", "the last left out", b.pages_say(lambda page: replace(page, items=page.items[:-1]))),
+    Case("append.receipt-again", "of another time", _late_receipt),
+    Case("append.labels", "one count for all", _over_all),
+]
+
+SHARING = [
+    Case("share.turns", "each writer a count of its own", _per_client),
+    Case("share.turns", "another root", _other_root),
+    Case("share.at-once", "each writer a count of its own", _per_client),
+    Case("share.resend", "accepted again", b.accepts("DUPLICATE")),
+    Case("share.resend", "without the place", refusals("DUPLICATE", lambda a: b.as_row(a, "DUPLICATE"))),
+    Case("share.reuse", "accepted", b.accepts("DUPLICATE")),
+    Case("share.gap", "accepted", b.accepts("CLIENT_SEQ")),
+    Case("share.prev-ack", "accepted", b.accepts("PREV_ACK")),
+    Case("share.refused", "refusals use up numbers", b.refused_count),
+    Case("share.refused", "accepted", b.accepts("PREV_ACK")),
+]
+
+CHECKPOINTS = [
+    Case("checkpoint.prefix", "another root", _other_proof_root),
+    Case("checkpoint.prefix", "the signature fails", on("/v1/checkpoint", CheckpointResponse, b.bad_checkpoint_sig)),
+    Case("checkpoint.prefix", "another place", b.checkpoints_say(upto_seq=lambda told: told.upto_seq + 1)),
+    Case("checkpoint.again", "never twice the same", on("/v1/checkpoint", CheckpointResponse, b.random_witness)),
+    Case("checkpoint.labels", "a label from nowhere", b.checkpoints_say(label_prev=lambda told: bytes(32))),
+    Case("checkpoint.labels", "another epoch", b.checkpoints_say(epoch=lambda told: told.epoch + 1), strict=True),
+    Case("checkpoint.grown", "another sibling", b.proofs_say("/tooling/consistency", b.other_sibling)),
+    Case("checkpoint.grown", "another leaf", b.proofs_say("/tooling/consistency", b.leaf_flipped)),
+    Case("epoch.window", "any epoch is taken", b.accepts("EPOCH"), strict=True),
+    Case("epoch.window", "only the current is taken", b.narrow, strict=True),
+    Case("epoch.roll", "no way back to the label before", _no_chain, strict=True),
+]
+
+
+CAPABILITIES = [
+    Case(
+        "cap.authorize",
+        "expires later than it says",
+        on(AUTHORIZE, AuthorizeResponse, lambda _, told: replace(told, expires_at=told.expires_at + 1)),
+    ),
+    Case(
+        "cap.authorize",
+        "another name",
+        on(AUTHORIZE, AuthorizeResponse, lambda _, told: replace(told, auth_ref=b.flip(told.auth_ref))),
+    ),
+    Case(
+        "cap.logged",
+        "a place where nothing is",
+        on(
+            AUTHORIZE,
+            AuthorizeResponse,
+            lambda liar, t: replace(t, receipt=liar.receipt(t.receipt, stream_seq=1 << 40)),
+        ),
+    ),
+    Case("cap.again", "lasts longer each time", b.renewed),
+    Case("cap.admits", "never", b.no_capability_admits),
+    Case("cap.needed", "not so", b.accepts("CAP_MISSING"), strict=True),
+    Case("cap.unknown", "accepted", b.accepts("CAP_MISSING")),
+    Case("cap.subject", "accepted", b.accepts("AUTH_REF")),
+    Case("cap.streams", "accepted", b.accepts("AUTH_REF")),
+    Case("cap.chain", "a bad link is accepted", b.accepts("CAP_INVALID", AUTHORIZE)),
+    Case("cap.chain", "none may be signed again", b.no_long_chains),
+    Case("cap.altered", "accepted", b.accepts("CAP_INVALID", AUTHORIZE)),
+    Case("cap.issuer", "anyone", b.accepts("E.FORBIDDEN", AUTHORIZE)),
+    Case("cap.form", "accepted", b.accepts("E.BAD_REQUEST", AUTHORIZE)),
+    Case("cap.form", "crashes", refusals("E.BAD_REQUEST", b.crash, AUTHORIZE)),
+    Case("cap.ttl", "accepted", b.accepts("CAP_TTL")),
+    Case("cap.burst", "accepted", b.accepts("CAP_RATE")),
+    Case("cap.burst", "refusals are counted", b.refusals_spend),
+    Case("cap.refill", "no header", refusals("CAP_RATE", lambda a: replace(a, headers=b.without_retry(a)))),
+    Case("cap.refill", "no limit", b.accepts("CAP_RATE")),
+]
+
+REFUSALS = [
+    *(case for row in ROWS for case in b.row_cases(row)),
+    Case("refuse.forms", "accepted", b.accepts("CBOR_INVALID")),
+    Case("refuse.forms", "crashes", refusals("CBOR_INVALID", b.crash)),
+    Case("refuse.envelopes", "accepted", b.accepts("CBOR_INVALID")),
+    Case("refuse.envelopes", "as a read request", refusals("CBOR_INVALID", lambda a: a.error("E.BAD_REQUEST"))),
+    Case("refuse.sizes", "accepted", b.accepts("FIELD_SIZE")),
+    Case("refuse.largest", "at half the size", b.too_large_above(1 << 19)),
+    Case("refuse.largest", "one byte more", b.takes_one_more),
+    Case("refuse.altered", "accepted", b.accepts("SIG_INVALID")),
+    Case("refuse.malleable", "accepted", b.accepts("SIG_INVALID")),
+]
+
+ORDER = [
+    *(
+        Case(f"order.{one}-{other}", "the later one is the answer", b.latest(one, other), strict=True)
+        for one, other in combinations_with_replacement(Stage, 2)
+        if other is not Stage.PREFILTER
+    ),
+    Case("order.all", "the last one is the answer", b.latest(), strict=True),
+]
+
+PAGES = [
+    Case("page.bounds", "to_seq is not part of it", b.pages_for(b.exclusive)),
+    Case("page.echo", "another lower bound", b.pages_say(lambda page: replace(page, from_seq=page.from_seq + 1))),
+    Case("page.echo", "another label", b.pages_say(lambda page: replace(page, label=b.flip(page.label)))),
+    Case("page.cursor", "passed over", b.pages_for(lambda request: replace(request, cursor=None))),
+    Case("page.next", "always", b.pages_say(b.always_more)),
+    Case("page.next", "never", b.pages_say(lambda page: replace(page, next_cursor=None))),
+    Case("page.most", "passed over", b.pages_for(lambda request: replace(request, max_items=None))),
+    Case("page.follow", "leaves one out", b.pages_say(b.skips_one)),
+    Case("page.follow", "always more, and nothing more", b.pages_say(b.endless)),
+    Case("page.follow", "goes round", b.pages_say(lambda page: replace(page, next_cursor=1))),
+    Case("page.empty", "an error", b.no_empty_pages),
+    Case("page.receipts", "never", b.pages_say(b.without_receipts)),
+    Case("page.receipts", "always", b.pages_for(lambda request: replace(request, with_receipts=True))),
+    Case("page.proof", "never", b.pages_say(lambda page: replace(page, mmr_proof=None))),
+    Case("page.proof", "always", b.pages_for(lambda request: replace(request, with_mmr_proof=True))),
+]
+
+
+def _as_html(answer: Answer) -> Answer:
+    return replace(answer, headers={"content-type": "text/html"})
+
+
+REQUESTS = [
+    Case("request.version", "not found", refusals("E.VERSION", lambda a: a.error("E.NOT_FOUND"))),
+    Case("request.version", "another status", refusals("E.VERSION", lambda a: replace(a, status=404))),
+    Case("request.malformed", "as a message", refusals("E.BAD_REQUEST", lambda a: b.as_row(a, "CBOR_INVALID"))),
+    Case("request.malformed", "crashes", refusals("E.BAD_REQUEST", b.crash)),
+    Case("request.malformed-json", "answered as HTML", refusals("E.BAD_REQUEST", _as_html, only_json=True)),
+    Case("request.label", "a bad request", refusals("E.NOT_FOUND", lambda a: a.error("E.BAD_REQUEST"))),
+    Case("request.label", "another status", refusals("E.NOT_FOUND", lambda a: replace(a, status=400))),
+    Case("request.place", "a bad request", refusals("E.NOT_FOUND", lambda a: a.error("E.BAD_REQUEST"))),
+]
+
+FORMS = [
+    Case("json.reads", "digits in capitals", b.json_answers(b.capital_digits)),
+    Case("json.submit", "another receipt", b.json_receipt_of_another_time),
+    Case("json.refusals", "without a stage", refusals("CT_HASH", lambda a: b.detail(a, stage=None), only_json=True)),
+    Case("json.strict", "accepted", b.accepts("CBOR_INVALID", only_json=True)),
+]
+
+TOOLING = [
+    Case("tool.batch", "answers in another order", b.batch_says(b.first_outcome_last)),
+    Case(
+        "tool.checkpoints",
+        "of another label",
+        on("/tooling/checkpoints", CheckpointList, lambda _, t: replace(t, label=bytes(32))),
+    ),
+    Case(
+        "tool.attachment", "comes back otherwise", b.attachments_say("GET", lambda _, a: replace(a, body=a.body[:-1]))
+    ),
+    Case("tool.attachment-name", "accepted", b.attachments_say("PUT", lambda _, a: replace(a, status=201))),
+    Case("tool.attachment-name", "kept", b.attachments_say("GET", lambda _, a: replace(a, status=200))),
+    Case("tool.equivocation", "any two", b.answers_status("/tooling/equivocation", 200)),
+]
+
+PROPS = [
+    Case("props.order", "each writer a count of its own", _per_client),
+    Case("props.refusals", "a duplicate is a gap", refusals("DUPLICATE", lambda a: b.as_row(a, "CLIENT_SEQ"))),
+    Case("props.refusals", "accepted", b.accepts("PREV_ACK")),
+    Case("props.receipts", "the signature fails", _bad_sig),
+    Case("props.receipts", "another root", _other_root),
+    Case("props.fetched", "of another time", _late_receipt),
+    Case("props.proofs", "another sibling", b.proofs_say("/v1/proof", b.other_sibling)),
+    Case("props.checkpoints", "another root", _other_proof_root),
+    Case("props.later", "another sibling", b.proofs_say("/tooling/proof", b.other_sibling)),
+    Case("props.consistency", "another sibling", b.proofs_say("/tooling/consistency", b.other_sibling)),
+    Case("props.pages", "two messages swapped", b.pages_say(b.last_two_swapped)),
+    Case("props.pages", "to_seq is not part of it", b.pages_for(b.exclusive)),
+]
+
+FUZZ = [
+    Case("fuzz.messages", "signatures are not looked at", b.accepts("SIG_INVALID")),
+    Case("fuzz.messages", "crashes", refusals("CBOR_INVALID", b.crash)),
+    Case("fuzz.envelopes", "anything goes", b.accepts("CBOR_INVALID")),
+    Case("fuzz.signed", "anything goes", b.accepts("PROFILE")),
+    Case("fuzz.reads", "crashes", refusals("E.BAD_REQUEST", b.crash)),
+    Case("fuzz.reads", "no envelope", refusals("E.BAD_REQUEST", lambda a: replace(a, body=b"no"))),
+    Case("fuzz.tooling", "anything goes", b.accepts("E.BAD_REQUEST", AUTHORIZE)),
+    Case("fuzz.tooling", "crashes", refusals("E.BAD_REQUEST", b.crash, "/tooling/consistency")),
+    Case("fuzz.json", "answered as HTML", refusals("E.BAD_REQUEST", _as_html, only_json=True)),
+    Case("fuzz.afterwards", "nothing is accepted any more", b.sulks),
+    Case("fuzz.afterwards", "the log is another", b.pages_say(b.last_two_swapped)),
+]
+
+CASES = [
+    *STANDING,
+    *APPENDING,
+    *SHARING,
+    *CHECKPOINTS,
+    *CAPABILITIES,
+    *REFUSALS,
+    *ORDER,
+    *PAGES,
+    *REQUESTS,
+    *FORMS,
+    *TOOLING,
+    *PROPS,
+    *FUZZ,
+]

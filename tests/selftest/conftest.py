@@ -1,0 +1,39 @@
+"""Two hubs of ours, each behind a proxy that is honest until it is told otherwise."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hub.client import make_dir, running
+from tests.hub.disks import QuickDisk
+from tests.selftest.brokenhub import BrokenHub
+from veen.core import Limits, Profile
+from veen.hub.rules import Admission
+
+# Short epochs, so that one can be seen to end; a window of several, so that no check outlasts its label.
+EPOCHS = Profile(epoch_sec=2)
+LIMITS = Limits(max_msg_bytes=4096, max_checkpoint_interval=4, max_epoch_skew_sec=60)
+
+
+def _born() -> int:
+    return int(time.time()) - 60
+
+
+@pytest.fixture(scope="session")
+def open_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenHub]:
+    """Admits anyone, knows no epochs, has the limits a hub has unless it is told otherwise."""
+    with running(make_dir(tmp_path_factory.mktemp("open"), now=_born()), time.time, QuickDisk()) as hub:
+        proxy = BrokenHub(hub)
+        yield proxy
+        proxy.stop()
+
+
+@pytest.fixture(scope="session")
+def strict_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenHub]:
+    """Every rule in force: capabilities, epochs, small messages."""
+    data_dir = make_dir(tmp_path_factory.mktemp("strict"), EPOCHS, LIMITS, now=_born())
+    with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
+        proxy = BrokenHub(hub)
+        yield proxy
+        proxy.stop()

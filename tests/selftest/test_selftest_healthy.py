@@ -1,0 +1,85 @@
+"""A hub that keeps its word passes; what cannot be tried is said to be skipped, and why."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.hub.client import ISSUER, make_dir, running
+from tests.hub.disks import QuickDisk
+from tests.selftest.brokenhub import BrokenHub
+from tests.selftest.trying import failures, outcomes, skipped, some
+from veen import selftest
+from veen.core import Limits, Profile, SigningKey
+from veen.core.hashing import h
+from veen.hub.rules import Admission
+from veen.selftest import Outcome
+
+SEED, COUNT = 7, 40
+
+
+def test_a_hub_with_every_rule_in_force_passes_every_check(strict_hub: BrokenHub) -> None:
+    hub_id = strict_hub.hub.service.papers.identity.hub_id
+    report = selftest.run("all", strict_hub.url, issuer=ISSUER, pin=hub_id, seed=SEED, count=COUNT)
+    assert failures(report) == {}
+    assert skipped(report) == set()
+    assert report.ok
+
+
+def test_an_open_hub_passes_all_that_can_be_tried_there(open_hub: BrokenHub) -> None:
+    pin = h(open_hub.hub.hub_pk)
+    report = selftest.run("all", open_hub.url, issuer=ISSUER, pin=pin, seed=SEED, count=COUNT)
+    assert failures(report) == {}
+    assert skipped(report) == {"cap.needed", "epoch.roll", "epoch.window", "refuse.EPOCH"}
+    wanted = [(suite, check.id) for suite, checks in selftest.SUITES.items() for check in checks]
+    assert [(result.suite, result.id) for result in report.results] == wanted
+
+
+def test_without_an_issuer_key_an_open_hub_is_tried_in_all_but_capabilities(open_hub: BrokenHub) -> None:
+    report = selftest.run("core", open_hub.url, seed=SEED, count=COUNT)
+    assert failures(report) == {}
+    rows = {f"refuse.{row}" for row in ("AUTH_REF", "CAP_INVALID", "CAP_RATE", "CAP_TTL", "EPOCH")}
+    caps = {result.id for result in report.results if result.id.startswith("cap.")} - {"cap.unknown"}
+    assert skipped(report) == caps | rows | {"epoch.roll", "epoch.window", "hub.pin"}
+
+
+def test_without_an_issuer_key_a_strict_hub_is_tried_as_far_as_strangers_get(strict_hub: BrokenHub) -> None:
+    report = selftest.run("all", strict_hub.url, seed=SEED, count=COUNT)
+    assert failures(report) == {}
+    passed = {name for name, outcome in outcomes(report).items() if outcome is Outcome.PASS}
+    assert {"refuse.SIG_INVALID", "refuse.CAP_MISSING", "cap.needed", "order.structural-auth", "hub.identity"} <= passed
+    assert {"append.receipt", "share.turns", "props.order", "fuzz.messages", "refuse.DUPLICATE"} <= skipped(report)
+    assert all(result.reason for result in report.results if result.outcome is Outcome.SKIP)
+
+
+def test_a_hub_whose_labels_run_out_with_each_epoch_passes(tmp_path: Path) -> None:
+    """No window at all: whatever straddles the end of an epoch is tried again in the next."""
+    data_dir = make_dir(tmp_path, Profile(epoch_sec=3), Limits(max_epoch_skew_sec=0), now=int(time.time()) - 60)
+    with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
+        report = some(f"http://127.0.0.1:{hub.port}", "share", "checkpoint", "epoch", "refuse", "cap.ttl", "order.all")
+    assert failures(report) == {}
+    assert skipped(report) == set()
+
+
+@pytest.mark.parametrize("burst", [2, 20])
+def test_a_hub_with_low_limits_passes(tmp_path: Path, burst: int) -> None:
+    limits = Limits(max_msg_bytes=1024, max_hdr_bytes=200, max_body_bytes=800, max_cap_rate_burst=burst)
+    data_dir = make_dir(tmp_path, Profile(pad_block=0), limits, now=int(time.time()) - 60)
+    with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
+        report = some(f"http://127.0.0.1:{hub.port}", "share.resend", "share.refused", "refuse", "page.next", "fuzz")
+    assert failures(report) == {}
+    assert skipped(report) == {"refuse.EPOCH"}
+
+
+def test_an_issuer_the_hub_does_not_trust_makes_capabilities_fail(open_hub: BrokenHub) -> None:
+    report = selftest.run("core", open_hub.url, issuer=SigningKey.generate(), seed=SEED, count=COUNT)
+    assert "cap.authorize" in failures(report)
+    assert not report.ok
+
+
+@pytest.mark.parametrize("suite", ["props", "fuzz"])
+def test_a_suite_is_run_by_itself(open_hub: BrokenHub, suite: str) -> None:
+    report = selftest.run(suite, open_hub.url, issuer=ISSUER, seed=SEED, count=5)
+    assert {result.suite for result in report.results} == {suite}
+    assert [result.id for result in report.results] == [check.id for check in selftest.SUITES[suite]]
+    assert failures(report) == {}

@@ -1,0 +1,53 @@
+"""Runs of some checks only: most need no waiting, and a test that is about one should not wait for the others."""
+
+import ssl
+
+from tests.hub.client import ISSUER
+from veen.selftest import SUITES, Outcome, Report, Result
+from veen.selftest.check import Check
+from veen.selftest.probe import Probe
+from veen.selftest.runner import run_checks
+
+SEED, COUNT = 11, 40
+BY_ID: dict[str, Check] = {check.id: check for checks in SUITES.values() for check in checks}
+# Each of these waits for a capability to expire.
+WAITING = {"cap.ttl", "refuse.CAP_TTL", "order.all", "json.refusals"} | {
+    name for name in BY_ID if name.startswith("order.") and "auth" in name
+}
+
+
+def some(url: str, *wanted: str, pin: bytes | None = None, tls: ssl.SSLContext | None = None) -> Report:
+    """The checks whose names begin so, or all; but for those that wait, unless they are named in full."""
+    chosen = [
+        ("some", check)
+        for name, check in BY_ID.items()
+        if name in wanted or (name not in WAITING and (not wanted or name.startswith(wanted)))
+    ]
+    assert chosen
+    probe = Probe(url, tls)
+    try:
+        return run_checks(chosen, probe, "some", ISSUER, pin, SEED, COUNT, lambda *_: None)
+    finally:
+        probe.close()
+
+
+def one(url: str, check_id: str, pin: bytes | None = None) -> Result:
+    """What becomes of one check, by itself: or of the status, without which none is tried."""
+    probe = Probe(url)
+    try:
+        report = run_checks([("one", BY_ID[check_id])], probe, "one", ISSUER, pin, SEED, COUNT, lambda *_: None)
+    finally:
+        probe.close()
+    return report.results[0]
+
+
+def outcomes(report: Report) -> dict[str, Outcome]:
+    return {result.id: result.outcome for result in report.results}
+
+
+def failures(report: Report) -> dict[str, str]:
+    return {result.id: result.reason for result in report.failures}
+
+
+def skipped(report: Report) -> set[str]:
+    return {name for name, outcome in outcomes(report).items() if outcome is Outcome.SKIP}

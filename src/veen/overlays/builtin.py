@@ -1,0 +1,15 @@
+"""The overlays that come with VEEN."""
+
+from veen.overlays.crdt import G_COUNTER, LWW, OR_SET
+from veen.overlays.kv import KV
+from veen.overlays.queue import QUEUE
+from veen.overlays.registry import AnyOverlay, Registry, brought
+from veen.overlays.rpc import RPC
+from veen.overlays.wallet import WALLETS
+
+BUILTIN: tuple[AnyOverlay, ...] = (LWW, OR_SET, G_COUNTER, KV, QUEUE, RPC, WALLETS)
+
+
+def registry() -> Registry:
+    """Ours and those that other distributions bring."""
+    return Registry((*BUILTIN, *brought()))

@@ -1,0 +1,59 @@
+"""Grow-only counters. CRDT0.3: the sum of the deltas of each shard; the counter is the sum of its shards."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veen.core import cbor, naming
+from veen.core.cbor import Bstr, Uint
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import body, number_of, number_value
+from veen.overlays.overlay import MergeOverlay, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Increment(Event):
+    """`crdt.gcnt.v1`."""
+
+    shard: bytes
+    delta: int
+
+    SCHEMA: ClassVar = naming.schema_id("crdt.gcnt.v1")
+    LAYOUT: ClassVar = body("crdt.gcnt.v1", Bstr("shard"), Uint("delta"))
+
+
+class GCounter(MergeOverlay[int]):
+    """One part per shard: its sum, which may outgrow 64 bits."""
+
+    CLASS = "crdt.gcnt"
+    EVENTS: ClassVar[tuple[type[Event], ...]] = (Increment,)
+    EMPTY = 0
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Increment)
+        return (event.shard,)
+
+    def lift(self, step: Step) -> int:
+        assert isinstance(step.event, Increment)
+        return step.event.delta
+
+    def merge(self, a: int, b: int) -> int:
+        return a + b
+
+    def encode_state(self, state: int) -> bytes:
+        return cbor.encode(number_value(state))
+
+    def decode_state(self, part: bytes, data: bytes) -> int:
+        return number_of(cbor.decode(data, "counter"))
+
+    def plain(self, part: bytes, state: int) -> Mapping[str, cbor.Value]:
+        return {"shard": part, "sum": number_value(state)}
+
+
+G_COUNTER = GCounter()
+
+
+def total(states: Mapping[bytes, int]) -> int:
+    """The counter: all its shards together."""
+    return sum(states[part] for part in states)

@@ -1,0 +1,104 @@
+"""Observed-remove sets. CRDT0.2: an element is in the set while one of its add ids is in no tomb.
+
+A part is an element (`e` and its bytes: the ids it was added under) or an id (`i` and its bytes: whether it is in a
+tomb). So an element can be looked up without reading the set.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veen.core import Malformed, cbor, naming
+from veen.core.cbor import Bstr, Bytes, ListOf
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import ascending, body
+from veen.overlays.overlay import MergeOverlay, Step
+
+_SCHEMA = naming.schema_id("crdt.orset.v1")
+_ELEMENT, _ID = b"e", b"i"
+
+Ids = frozenset[bytes]
+DEAD: Ids = frozenset({b""})  # the state of an id part that is in a tomb
+NONE: Ids = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Event):
+    """`crdt.orset.v1`, the add form."""
+
+    id: bytes
+    elem: bytes
+
+    SCHEMA: ClassVar = _SCHEMA
+    LAYOUT: ClassVar = body("crdt.orset.v1 add", Bstr("id"), Bytes("elem", MAX_BODY_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Event):
+    """`crdt.orset.v1`, the remove form: the add ids it has seen."""
+
+    tomb: tuple[bytes, ...]
+
+    SCHEMA: ClassVar = _SCHEMA
+    LAYOUT: ClassVar = body("crdt.orset.v1 remove", ListOf("tomb", Bstr("id"), most=MAX_BODY_BYTES))
+
+
+class OrSet(MergeOverlay[Ids]):
+    """A set of ids per element, and a mark per id."""
+
+    CLASS = "crdt.orset"
+    EVENTS: ClassVar[tuple[type[Event], ...]] = (Add, Remove)
+    EMPTY = NONE
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        if isinstance(event, Add):
+            return (_ELEMENT + event.elem,)
+        assert isinstance(event, Remove)
+        return tuple(_ID + one for one in event.tomb)
+
+    def keys(self, step: Step) -> tuple[bytes, ...]:
+        """None: the same add or remove twice is the same set."""
+        return ()
+
+    def lift(self, step: Step) -> Ids:
+        return frozenset({step.event.id}) if isinstance(step.event, Add) else DEAD
+
+    def merge(self, a: Ids, b: Ids) -> Ids:
+        return a | b
+
+    def encode_state(self, state: Ids) -> bytes:
+        return cbor.encode(sorted(state))
+
+    def decode_state(self, part: bytes, data: bytes) -> Ids:
+        listed = cbor.decode(data, "ids")
+        ids = [one for one in listed if isinstance(one, bytes)] if isinstance(listed, tuple) else []
+        if not isinstance(listed, tuple) or len(ids) != len(listed) or not ascending(ids):
+            raise Malformed("ids", "not an ascending list of ids")
+        return frozenset(ids)
+
+    def plain(self, part: bytes, state: Ids) -> Mapping[str, cbor.Value]:
+        if part[:1] == _ID:
+            return {"id": part[1:], "removed": state == DEAD}
+        return {"elem": part[1:], "ids": sorted(state)}
+
+
+OR_SET = OrSet()
+
+
+def live_ids(states: Mapping[bytes, Ids], elem: bytes) -> tuple[bytes, ...]:
+    """The ids that keep an element in the set: what a `Remove` of it lists."""
+    return tuple(one for one in sorted(states.get(_ELEMENT + elem, NONE)) if _ID + one not in states)
+
+
+def has(states: Mapping[bytes, Ids], elem: bytes) -> bool:
+    """Whether an element is in the set."""
+    return bool(live_ids(states, elem))
+
+
+def elements(states: Mapping[bytes, Ids]) -> Iterator[bytes]:
+    """The elements of the set, ascending."""
+    for part in sorted(part for part in states if part[:1] == _ELEMENT):
+        if has(states, part[1:]):
+            yield part[1:]

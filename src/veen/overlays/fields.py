@@ -1,0 +1,106 @@
+"""The kinds of field that overlay bodies and states have beyond those of the wire objects."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from veen.core import cbor
+from veen.core.cbor import Kind, Late, Map, heads
+from veen.core.cbor.value import read_value
+from veen.core.errors import Malformed
+from veen.core.hashing import U64_MAX
+
+
+def body(name: str, *kinds: Kind) -> Map:
+    """The layout of an overlay's body: a map whose text keys are the names of its fields, in the order listed."""
+    return Map(name, {kind.name: kind for kind in kinds})
+
+
+class Int(Kind):
+    """A signed integer that one CBOR head can hold: −2^64 to 2^64−1."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+        major, argument, end = heads.read_head(data, pos)
+        if major not in (heads.UINT, heads.NINT):
+            raise heads.unexpected(self.name, "an integer", data, pos)
+        return (argument if major == heads.UINT else -1 - argument), end
+
+    def write(self, field: int) -> bytes:
+        if isinstance(field, bool) or not isinstance(field, int) or not -1 - U64_MAX <= field <= U64_MAX:
+            raise ValueError(f"{self.name} is {field!r}, not an integer of 64 bits")
+        return cbor.encode(field)
+
+
+class Number(Kind):
+    """An integer of any size, for sums: a CBOR integer while it fits, else its sign and magnitude."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+        found, end = read_value(data, pos, 1)
+        return number_of(found, self.name), end
+
+    def write(self, field: int) -> bytes:
+        return cbor.encode(number_value(field))
+
+
+def number_value(number: int) -> cbor.Value:
+    """An integer of any size as a CBOR value: beyond one head, `[negative, magnitude]`."""
+    if -1 - U64_MAX <= number <= U64_MAX:
+        return number
+    magnitude = abs(number)
+    return (number < 0, magnitude.to_bytes((magnitude.bit_length() + 7) // 8, "big"))
+
+
+def number_of(found: cbor.Value, name: str = "number") -> int:
+    """The integer that `number_value` gave this for; refuses any other spelling."""
+    if isinstance(found, int) and not isinstance(found, bool):
+        return found
+    match found:
+        case (bool() as negative, bytes() as magnitude):
+            number = int.from_bytes(magnitude, "big")
+            number = -number if negative else number
+            if number_value(number) == found:
+                return number
+    raise Malformed("cbor", f"{name} is not a number")
+
+
+class Item(Kind):
+    """One CBOR value of any shape, kept as the bytes it came in, so that nothing of it is lost or respelled."""
+
+    __slots__ = ("_majors",)
+
+    def __init__(self, name: str, *majors: int, optional: bool = False) -> None:
+        """With `majors`, only values of these major types: `heads.MAP` for what must be a map."""
+        super().__init__(name, optional=optional)
+        self._majors = majors
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
+        _, end = read_value(data, pos)
+        self._check(data[pos], pos)
+        return data[pos:end], end
+
+    def write(self, field: bytes) -> bytes:
+        try:
+            cbor.decode(field, self.name)
+            self._check(field[0], 0)
+        except Malformed as error:
+            raise ValueError(str(error)) from None
+        return field
+
+    def _check(self, initial: int, pos: int) -> None:
+        if self._majors and initial >> 5 not in self._majors:
+            wanted = " or ".join(heads.MAJOR_NAMES[major] for major in self._majors)
+            raise Malformed("cbor", f"{self.name} at byte {pos} is not {wanted}")
+
+
+def optional_map(name: str) -> Item:
+    """A map that the overlay does not look into, such as `metadata`."""
+    return Item(name, heads.MAP, optional=True)
+
+
+def ascending(items: Iterable[bytes]) -> bool:
+    """Whether byte strings stand in order, none twice."""
+    listed = list(items)
+    return all(a < b for a, b in pairwise(listed))

@@ -1,0 +1,140 @@
+"""Folding entry by entry: the exact state after every place, and every entry that changed nothing.
+
+The log is already written, so a fold answers and never raises: what is sealed, malformed, a copy or refused is listed
+as a `Fault` and changes no state.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from veen.overlays.entry import At, Entry
+from veen.overlays.event import Fault, FaultKind
+from veen.overlays.overlay import Overlay, Step
+
+S = TypeVar("S")
+M = TypeVar("M")
+S_co = TypeVar("S_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[S]):
+    """A step that was taken, and what it changed."""
+
+    step: Step
+    before: S
+    after: S
+
+
+Outcome: TypeAlias = Applied[S] | Fault
+
+
+class Book(Protocol[S_co]):
+    """Where a fold looks up what it already knows."""
+
+    def state(self, part: bytes) -> S_co: ...
+
+    def known(self, part: bytes, key: bytes) -> At | None:
+        """Where a key was met first in a part, None where it is new."""
+        ...
+
+
+class Note(Protocol):
+    """Where a fold keeps a key that it met."""
+
+    def __call__(self, part: bytes, key: bytes, at: At) -> None: ...
+
+
+def meet(overlay: Overlay[S, M], entry: Entry, book: Book[S], note: Note) -> Iterator[Outcome[S]]:
+    """What an entry does to each part it touches. The caller takes over each `after` before it asks on."""
+    found = overlay.read(entry)
+    if isinstance(found, Fault):
+        yield found
+        return
+    at = entry.at
+    for step in found:
+        earlier = None
+        for key in overlay.keys(step):
+            first = book.known(step.part, key)
+            # Every key is met, also after one that shows a copy: which step is first must not depend on the others.
+            if first is None:
+                note(step.part, key, at)
+            elif first != at:
+                earlier = first if earlier is None else min(earlier, first)
+        if earlier is not None:
+            yield Fault.at(at, FaultKind.COPY, copy_reason(at, earlier), step.part)
+            continue
+        before = book.state(step.part)
+        reason = overlay.refusal(before, step)
+        if reason is not None:
+            yield Fault.at(at, FaultKind.REFUSED, reason, step.part)
+        else:
+            yield Applied(step, before, overlay.apply(before, step))
+
+
+def foresee(overlay: Overlay[S, M], entry: Entry, book: Book[S]) -> tuple[Outcome[S], ...]:
+    """What would become of an entry if it came next. Nothing is kept: ask this before sending."""
+    return tuple(meet(overlay, entry, book, _forget))
+
+
+def _forget(part: bytes, key: bytes, at: At) -> None:
+    pass
+
+
+def copy_reason(at: At, earlier: At) -> str:
+    """Where the first of several copies is, as a fault says it."""
+    of_epoch = "" if earlier.epoch == at.epoch else f" of epoch {earlier.epoch}"
+    return f"a copy of entry {earlier.stream_seq}{of_epoch}"
+
+
+class Fold(Generic[S, M]):
+    """A fold in memory. Entries come in order; all of a stream's, or those of the overlay's schemas only.
+
+    With `base`, such as the timeline of a cache, it goes on from there, and `states` has only what changed since.
+    """
+
+    def __init__(self, overlay: Overlay[S, M], base: Book[S] | None = None) -> None:
+        self.overlay = overlay
+        self.states: dict[bytes, S] = {}
+        self.faults: list[Fault] = []
+        self.upto: At | None = None
+        self._base = base
+        self._firsts: dict[tuple[bytes, bytes], At] = {}
+
+    def add(self, entry: Entry) -> tuple[Outcome[S], ...]:
+        """Fold one entry; what became of it, part by part."""
+        if self.upto is not None and entry.at <= self.upto:
+            raise ValueError(f"entry {entry.at} does not come after {self.upto}")
+        self.upto = entry.at
+        outcomes = []
+        for outcome in meet(self.overlay, entry, self, self._note):
+            if isinstance(outcome, Fault):
+                self.faults.append(outcome)
+            else:
+                self.states[outcome.step.part] = outcome.after
+            outcomes.append(outcome)
+        return tuple(outcomes)
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.add(entry)
+
+    def state(self, part: bytes) -> S:
+        """The state of a part; the initial one where nothing has touched it."""
+        if part in self.states:
+            return self.states[part]
+        return self.overlay.INITIAL if self._base is None else self._base.state(part)
+
+    def known(self, part: bytes, key: bytes) -> At | None:
+        first = self._firsts.get((part, key))
+        return first if first is not None or self._base is None else self._base.known(part, key)
+
+    def _note(self, part: bytes, key: bytes, at: At) -> None:
+        self._firsts[part, key] = at
+
+
+def fold(overlay: Overlay[S, M], entries: Iterable[Entry]) -> Fold[S, M]:
+    """Everything at once."""
+    folded = Fold(overlay)
+    folded.extend(entries)
+    return folded

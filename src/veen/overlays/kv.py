@@ -1,0 +1,93 @@
+"""KV: a map of keys to values on last-writer-wins registers. Spec §11.4.
+
+A put is a CRDT0 register write, so any CRDT0 reader sees the same values; a deletion is an event of its own. Without
+clocks the order of the log decides: `put` and `delete` give the time that is there already.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veen.core import cbor, naming
+from veen.core.cbor import Bytes, Uint
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.crdt.lww import NOTHING, Lww, Register, Write
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+from veen.overlays.fold import Applied
+from veen.overlays.overlay import Step
+
+__all__ = ["Change", "Delete", "KV", "Kv", "States", "Write", "change", "delete", "get", "keys", "put"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Event):
+    """`kv.delete.v1`: a write that leaves no value."""
+
+    key: bytes
+    ts: int
+
+    SCHEMA: ClassVar = naming.schema_id("kv.delete.v1")
+    LAYOUT: ClassVar = body("kv.delete.v1", Bytes("key", MAX_BODY_BYTES), Uint("ts"))
+
+
+class Kv(Lww):
+    """Registers that can also be without a value."""
+
+    CLASS = "kv"
+    EVENTS: ClassVar[tuple[type[Event], ...]] = (Write, Delete)
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Write | Delete)
+        return (event.key,)
+
+    def lift(self, step: Step) -> Register:
+        event = step.event
+        if isinstance(event, Delete):
+            return Register(event.ts, *step.at, None)
+        return super().lift(step)
+
+    def plain(self, part: bytes, state: Register) -> Mapping[str, cbor.Value]:
+        return {**super().plain(part, state), "deleted": state.value is None}
+
+
+KV = Kv()
+
+States = Mapping[bytes, Register]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a watcher of keys is told: the value before and after; None stands for no value."""
+
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+    step: Step
+
+
+def get(states: States, key: bytes) -> bytes | None:
+    """The value of a key, None where it has none."""
+    return states.get(key, NOTHING).value
+
+
+def keys(states: States, prefix: bytes = b"") -> Iterator[bytes]:
+    """The keys that have a value and start with a prefix, ascending."""
+    return iter(sorted(key for key in states if key.startswith(prefix) and get(states, key) is not None))
+
+
+def put(states: States, key: bytes, value: bytes, ts: int | None = None) -> Write:
+    """The event that gives a key a value: under the time that is there, or a given one."""
+    return Write(key, states.get(key, NOTHING).ts if ts is None else ts, value)
+
+
+def delete(states: States, key: bytes, ts: int | None = None) -> Delete:
+    """The event that takes a key's value away."""
+    return Delete(key, states.get(key, NOTHING).ts if ts is None else ts)
+
+
+def change(applied: Applied[Register]) -> Change | None:
+    """What a watcher sees of a step; None where another write had already won."""
+    before, after = applied.before, applied.after
+    return None if before == after else Change(applied.step.part, before.value, after.value, applied.step)

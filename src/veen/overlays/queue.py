@@ -1,0 +1,212 @@
+"""Queue: tasks that are done at least once, by one of several consumers. Spec §11.4.
+
+A put is a task; its id is its message's. A consumer claims it for some seconds: the first claim in the log wins, and
+every consumer sees which. It does the work and acknowledges, or gives the task back. A claim that runs out, by
+`hub_ts`, frees the task for the next claim. After `max_tries` claims without success a task is a dead letter, until it
+is retried.
+
+    absent --put--> ready --claim--> claimed --ack--> done
+                      ^                 |  nack, or the time is up
+                      +-----------------+---- after max_tries: dead --retry--> ready
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar
+
+from veen.core import cbor, naming
+from veen.core.cbor import Bool, Bstr, Bytes, Text, Uint, Wire
+from veen.core.hashing import U64_MAX
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+from veen.overlays.overlay import Step, WalkOverlay
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Event):
+    """`queue.put.v1`: a task. Without `max_tries` it is never a dead letter."""
+
+    item: bytes
+    max_tries: int | None = None
+
+    SCHEMA: ClassVar = naming.schema_id("queue.put.v1")
+    LAYOUT: ClassVar = body("queue.put.v1", Bytes("item", MAX_BODY_BYTES), Uint("max_tries", least=1, optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Event):
+    """`queue.claim.v1`: leave to work on a task for so many seconds. The claim's id is its message's."""
+
+    task: bytes
+    lease_sec: int
+
+    SCHEMA: ClassVar = naming.schema_id("queue.claim.v1")
+    LAYOUT: ClassVar = body("queue.claim.v1", Bstr("task"), Uint("lease_sec"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Event):
+    """`queue.ack.v1`: the task is done."""
+
+    task: bytes
+    claim: bytes
+
+    SCHEMA: ClassVar = naming.schema_id("queue.ack.v1")
+    LAYOUT: ClassVar = body("queue.ack.v1", Bstr("task"), Bstr("claim"))
+
+
+@dataclass(frozen=True, slots=True)
+class Nack(Event):
+    """`queue.nack.v1`: the task is given back."""
+
+    task: bytes
+    claim: bytes
+    reason: str | None = None
+
+    SCHEMA: ClassVar = naming.schema_id("queue.nack.v1")
+    LAYOUT: ClassVar = body("queue.nack.v1", Bstr("task"), Bstr("claim"), Text("reason", MAX_BODY_BYTES, optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(Event):
+    """`queue.retry.v1`: a dead letter is a task again."""
+
+    task: bytes
+
+    SCHEMA: ClassVar = naming.schema_id("queue.retry.v1")
+    LAYOUT: ClassVar = body("queue.retry.v1", Bstr("task"))
+
+
+class Status(StrEnum):
+    """Where a task is, at one time."""
+
+    READY = "ready"
+    CLAIMED = "claimed"
+    DONE = "done"
+    DEAD = "dead"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Wire):
+    """What is known of a task; without `item` where nobody has put it."""
+
+    tries: int = 0
+    until: int = 0  # until when `claim` holds
+    done: bool = False
+    item: bytes | None = None
+    max_tries: int | None = None
+    expires_at: int | None = None  # from the put's header
+    claim: bytes | None = None
+    reason: str | None = None  # why it was given back the last time
+
+    LAYOUT: ClassVar = body(
+        "task",
+        Uint("tries"),
+        Uint("until"),
+        Bool("done"),
+        Bytes("item", MAX_BODY_BYTES, optional=True),
+        Uint("max_tries", optional=True),
+        Uint("expires_at", optional=True),
+        Bstr("claim", optional=True),
+        Text("reason", MAX_BODY_BYTES, optional=True),
+    )
+
+    def status(self, now: int) -> Status:
+        """At a time, in seconds as `hub_ts` counts them."""
+        if self.done:
+            return Status.DONE
+        if self.claim is not None and now < self.until:
+            return Status.CLAIMED
+        if self.max_tries is not None and self.tries >= self.max_tries:
+            return Status.DEAD
+        return Status.READY if self.expires_at is None or now <= self.expires_at else Status.EXPIRED
+
+
+ABSENT = Task()
+
+
+class Queue(WalkOverlay[Task]):
+    """One part per task, under its id."""
+
+    CLASS = "queue"
+    EVENTS = (Put, Claim, Ack, Nack, Retry)
+    INITIAL = ABSENT
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        if isinstance(event, Put):
+            return (entry.origin,)
+        assert isinstance(event, Claim | Ack | Nack | Retry)
+        return (event.task,)
+
+    def refusal(self, state: Task, step: Step) -> str | None:
+        event, status = step.event, state.status(step.entry.hub_ts)
+        if isinstance(event, Put):
+            return None if state.item is None else "the task is already there"
+        if state.item is None:
+            return "there is no such task"
+        if status is Status.DONE:
+            return "the task is done"
+        match event:
+            case Claim():
+                return None if status is Status.READY else f"the task is {status}"
+            case Ack() | Nack():
+                return None if event.claim == state.claim else "the task is not under this claim"
+            case _:
+                return None if status is Status.DEAD else "the task is no dead letter"
+
+    def apply(self, state: Task, step: Step) -> Task:
+        event, entry = step.event, step.entry
+        match event:
+            case Put():
+                expires_at = entry.header.expires_at if entry.header else None
+                return replace(state, item=event.item, max_tries=event.max_tries, expires_at=expires_at)
+            case Claim():
+                until = min(entry.hub_ts + event.lease_sec, U64_MAX)
+                return replace(state, tries=state.tries + 1, claim=entry.origin, until=until)
+            case Ack():
+                return replace(state, done=True)
+            case Nack():
+                return replace(state, claim=None, until=0, reason=event.reason)
+            case Retry():
+                return replace(state, tries=0, claim=None, until=0)
+        raise AssertionError(event)
+
+    def live(self, state: Task) -> bool:
+        return not state.done
+
+    def encode_state(self, state: Task) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Task:
+        return Task.decode(data)
+
+    def plain(self, part: bytes, state: Task) -> Mapping[str, cbor.Value]:
+        shown = ("item", "tries", "max_tries", "claim", "until", "done", "expires_at", "reason")
+        return {"task": part, **{name: getattr(state, name) for name in shown}}
+
+
+QUEUE = Queue()
+
+
+def with_status(tasks: Iterable[tuple[bytes, Task]], status: Status, now: int) -> Iterator[tuple[bytes, Task]]:
+    """The tasks that are so at a time, in the order they come: of a fold or a cache, that of their puts."""
+    return ((task_id, task) for task_id, task in tasks if task.status(now) is status)
+
+
+def ready(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
+    """The tasks that can be claimed now: from `fold.states.items()` or `timeline.live()`."""
+    return with_status(tasks, Status.READY, now)
+
+
+def dead(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
+    """The dead letters."""
+    return with_status(tasks, Status.DEAD, now)
+
+
+def holds(task: Task, claim_id: bytes, now: int) -> bool:
+    """Whether a claim, by the id of its message, has won the task and still runs."""
+    return task.claim == claim_id and task.status(now) is Status.CLAIMED

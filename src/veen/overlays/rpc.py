@@ -1,0 +1,291 @@
+"""RPC0: requests, replies, idempotency keys and timeouts. 001, spec-1 §24.
+
+A call is a request and its reply, under the id of the request's message, which the reply names as its `parent_id`. The
+first reply is the answer. Requests of one client with the same method and `idem` are one request: the first is carried
+out, and its answer is the answer to all.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from veen.core import PayloadHdr, cbor, naming
+from veen.core.cbor import Bool, Bstr, Nested, Text, Uint, Wire
+from veen.core.hashing import U64_MAX, u64be
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import Item, body
+from veen.overlays.overlay import MergeOverlay, Step
+
+_CALL, _IDEM = b"c", b"k"
+UNKNOWN_METHOD = "RPC.UNKNOWN_METHOD"
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Event):
+    """`rpc.v1`. `args` is one CBOR value; `reply_to` is the stream for the reply, by default that of the request."""
+
+    method: str
+    args: bytes
+    timeout_ms: int | None = None
+    reply_to: bytes | None = None
+    idem: int | None = None
+
+    SCHEMA: ClassVar = naming.schema_id("rpc.v1")
+    LAYOUT: ClassVar = body(
+        "rpc.v1",
+        Text("method", MAX_BODY_BYTES),
+        Item("args"),
+        Uint("timeout_ms", optional=True),
+        Bstr("reply_to", optional=True),
+        Uint("idem", optional=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError(Wire):
+    """Why a call failed."""
+
+    code: str
+    detail: str | None = None
+
+    LAYOUT: ClassVar = body("error", Text("code", MAX_BODY_BYTES), Text("detail", MAX_BODY_BYTES, optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Event):
+    """`rpc.res.v1`: the result, which may be null, or the error."""
+
+    ok: bool
+    result: bytes | None = None
+    error: RpcError | None = None
+
+    SCHEMA: ClassVar = naming.schema_id("rpc.res.v1")
+    LAYOUT: ClassVar = body(
+        "rpc.res.v1", Bool("ok"), Item("result", optional=True), Nested("error", RpcError, optional=True)
+    )
+
+    def flaw(self) -> str | None:
+        if self.ok and (self.result is None or self.error is not None):
+            return "a success has a result and no error"
+        return "a failure has an error" if not self.ok and self.error is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Wire):
+    """A request in its place; `deadline_ms` where it has a timeout or its header an end."""
+
+    epoch: int
+    stream_seq: int
+    client_id: bytes
+    mirrored: bool  # then `client_id` is the bridge's
+    request: Request
+    deadline_ms: int | None = None
+
+    LAYOUT: ClassVar = body(
+        "asked",
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Bstr("client_id"),
+        Bool("mirrored"),
+        Nested("request", Request),
+        Uint("deadline_ms", optional=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Wire):
+    """A reply in its place."""
+
+    epoch: int
+    stream_seq: int
+    client_id: bytes
+    hub_ts: int
+    reply: Reply
+
+    LAYOUT: ClassVar = body(
+        "answered", Uint("epoch"), Uint("stream_seq"), Bstr("client_id"), Uint("hub_ts"), Nested("reply", Reply)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Wire):
+    """A call; or, for an idempotency key, the id of the call that was the first with it."""
+
+    asked: Asked | None = None
+    answered: Answered | None = None
+    first_call: bytes | None = None
+
+    LAYOUT: ClassVar = body(
+        "call",
+        Nested("asked", Asked, optional=True),
+        Nested("answered", Answered, optional=True),
+        Bstr("first_call", optional=True),
+    )
+
+    def timed_out(self, now_ms: int) -> bool:
+        """Whether nobody need answer any more."""
+        deadline = self.asked.deadline_ms if self.asked else None
+        return self.answered is None and deadline is not None and now_ms > deadline
+
+
+NO_CALL = Call()
+States: TypeAlias = Mapping[bytes, Call]
+
+
+class Rpc(MergeOverlay[Call]):
+    """A part per call, and one per idempotency key. In each the first request and the first reply count."""
+
+    CLASS = "rpc"
+    EVENTS = (Request, Reply)
+    EMPTY = NO_CALL
+
+    def flaw(self, entry: Entry, event: Event) -> str | None:
+        named = entry.header is not None and entry.header.parent_id is not None
+        return None if named or isinstance(event, Request) else "rpc.res.v1: it names no request as its parent_id"
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        call, own = _CALL + entry.origin, entry.origin == entry.msg_id
+        # A mirrored request was signed by the bridge: whose key its `idem` is, nobody can tell.
+        if isinstance(event, Request) and event.idem is not None and own:
+            return call, idem_part(event.method, entry.client_id, event.idem)
+        return (call,)
+
+    def keys(self, step: Step) -> tuple[bytes, ...]:
+        """A request is known by its origin. A reply's `parent_id` is its request's, and says nothing of copies."""
+        return (step.entry.origin,) if isinstance(step.event, Request) else ()
+
+    def refusal(self, state: Call, step: Step) -> str | None:
+        answered = isinstance(step.event, Reply) and state.answered is not None
+        return "the call is already answered" if answered else None
+
+    def lift(self, step: Step) -> Call:
+        event, entry = step.event, step.entry
+        if isinstance(event, Reply):
+            return Call(answered=Answered(*step.at, entry.client_id, entry.hub_ts, event))
+        assert isinstance(event, Request)
+        if step.part[:1] == _IDEM:
+            return Call(first_call=entry.origin)
+        mirrored = entry.origin != entry.msg_id
+        return Call(Asked(*step.at, entry.client_id, mirrored, event, _deadline_ms(entry, event)))
+
+    def merge(self, a: Call, b: Call) -> Call:
+        if a == NO_CALL or b == NO_CALL:
+            return b if a == NO_CALL else a
+        return Call(a.asked or b.asked, a.answered or b.answered, a.first_call or b.first_call)
+
+    def live(self, state: Call) -> bool:
+        return state.asked is not None and state.answered is None
+
+    def encode_state(self, state: Call) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Call:
+        return Call.decode(data)
+
+    def plain(self, part: bytes, state: Call) -> Mapping[str, cbor.Value]:
+        if state.first_call is not None:
+            return {"idem": part[1:], "first_call": state.first_call}
+        shown: dict[str, cbor.Value] = {"call": part[1:]}
+        if state.asked is not None:
+            request = state.asked.request
+            shown |= {"method": request.method, "args": cbor.decode(request.args)}
+        if state.answered is not None:
+            shown |= _plain_reply(state.answered.reply)
+        return shown
+
+
+RPC = Rpc()
+
+
+def call_part(call_id: bytes) -> bytes:
+    """The part of a call, by the id of its request's message."""
+    return _CALL + call_id
+
+
+def idem_part(method: str, client_id: bytes, idem: int) -> bytes:
+    """The part of an idempotency key."""
+    return _IDEM + client_id + u64be(idem) + method.encode()
+
+
+def first_of(states: States, call_id: bytes) -> bytes:
+    """The call that is carried out for this one: itself, or the first with the same idempotency key."""
+    asked = states.get(_CALL + call_id, NO_CALL).asked
+    if asked is None or asked.request.idem is None or asked.mirrored:
+        return call_id
+    part = idem_part(asked.request.method, asked.client_id, asked.request.idem)
+    return states.get(part, NO_CALL).first_call or call_id
+
+
+def answer(states: States, call_id: bytes) -> Answered | None:
+    """The answer to a call, None where there is none yet."""
+    own = states.get(_CALL + call_id, NO_CALL).answered
+    return own or states.get(_CALL + first_of(states, call_id), NO_CALL).answered
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """A call that a server owes a reply: `known` where a call with the same idempotency key has its answer already."""
+
+    call_id: bytes
+    asked: Asked
+    known: Reply | None
+
+
+def owed(states: States, calls: Iterable[bytes], now_ms: int) -> Iterator[Owed]:
+    """What a server has to do for these parts, in their order: `timeline.live()` or the states of a fold name them.
+
+    A call whose idempotency key belongs to another unanswered call waits for that one.
+    """
+    for part in calls:
+        call = states.get(part, NO_CALL)
+        if call.asked is None or call.answered is not None or call.timed_out(now_ms):
+            continue
+        call_id = part[1:]
+        found = answer(states, call_id)
+        if found is not None or first_of(states, call_id) == call_id:
+            yield Owed(call_id, call.asked, found.reply if found else None)
+
+
+class RpcFailure(Exception):
+    """What a method raises to answer with an error."""
+
+    def __init__(self, code: str, detail: str | None = None) -> None:
+        super().__init__(code if detail is None else f"{code}: {detail}")
+        self.error = RpcError(code, detail)
+
+
+Method: TypeAlias = Callable[[cbor.Value], cbor.Value]
+
+
+def respond(owing: Owed, methods: Mapping[str, Method]) -> tuple[PayloadHdr, bytes]:
+    """The message that answers a call: the known answer again, or what its method comes to."""
+    return (owing.known or _carry_out(owing.asked.request, methods)).payload(owing.call_id)
+
+
+def success(result: cbor.Value) -> Reply:
+    return Reply(True, cbor.encode(result))
+
+
+def _carry_out(request: Request, methods: Mapping[str, Method]) -> Reply:
+    method = methods.get(request.method)
+    if method is None:
+        return Reply(False, error=RpcError(UNKNOWN_METHOD, request.method))
+    try:
+        return success(method(cbor.decode(request.args, "args")))
+    except RpcFailure as failure:
+        return Reply(False, error=failure.error)
+
+
+def _deadline_ms(entry: Entry, request: Request) -> int | None:
+    ends = [] if request.timeout_ms is None else [1000 * entry.hub_ts + request.timeout_ms]
+    if entry.header is not None and entry.header.expires_at is not None:
+        ends.append(1000 * entry.header.expires_at)
+    return min(*ends, U64_MAX) if ends else None
+
+
+def _plain_reply(reply: Reply) -> dict[str, cbor.Value]:
+    if reply.error is None:
+        return {"ok": reply.ok, "result": cbor.decode(reply.result or b"\xf6")}
+    return {"ok": reply.ok, "error": {"code": reply.error.code, "detail": reply.error.detail}}

@@ -1,0 +1,171 @@
+"""Folding in pieces: every piece of a log becomes a summary, wherever it is, and summaries merge in order.
+
+    1. firsts      where each key is met first, in each piece; `merge_firsts` joins them
+    2. summarise   the steps of a piece that are no copies, lifted and merged
+    3. merge       neighbouring summaries
+    4. run         the whole from the initial state
+
+Steps 1 and 2 take the pieces in parallel. A part whose summary does not run, because some step is refused on the way,
+is walked: `Fold` over the entries that touch it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeAlias, TypeVar
+
+from veen.core import Malformed, Unverified
+from veen.core.cbor import Array, Bstr, Bytes, ListOf, Nested, Text, Uint, Version, Wire
+from veen.core.hashing import U32_MAX
+from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
+from veen.overlays.entry import At, Entry
+from veen.overlays.event import Fault, FaultKind
+from veen.overlays.fields import ascending
+from veen.overlays.fold import copy_reason
+from veen.overlays.overlay import Overlay, Step
+
+S = TypeVar("S")
+M = TypeVar("M")
+
+Firsts: TypeAlias = Mapping[tuple[bytes, bytes], At]  # (part, key) -> where it is met first
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(Generic[M]):
+    """What a run of entries comes to, part by part, and the entries in it that no state could have taken."""
+
+    parts: Mapping[bytes, M]
+    faults: tuple[Fault, ...] = ()
+
+
+def firsts(overlay: Overlay[S, M], entries: Iterable[Entry]) -> dict[tuple[bytes, bytes], At]:
+    """Where each key is met first in a piece of the log."""
+    found: dict[tuple[bytes, bytes], At] = {}
+    for entry in entries:
+        for step in _steps(overlay, entry):
+            for key in overlay.keys(step):
+                at = found.setdefault((step.part, key), step.at)
+                found[step.part, key] = min(at, step.at)
+    return found
+
+
+def merge_firsts(a: Firsts, b: Firsts) -> dict[tuple[bytes, bytes], At]:
+    """The first of both, whichever piece came first."""
+    return {key: min(a.get(key) or b[key], b.get(key) or a[key]) for key in a.keys() | b.keys()}
+
+
+def summarise(overlay: Overlay[S, M], entries: Iterable[Entry], known: Firsts) -> Summary[M]:
+    """The summary of a piece of the log; `known` holds the firsts of this piece and all before it."""
+    parts: dict[bytes, M] = {}
+    faults: list[Fault] = []
+    for entry in entries:
+        found = overlay.read(entry)
+        if isinstance(found, Fault):
+            faults.append(found)
+            continue
+        for step in found:
+            earlier = min((known[step.part, key] for key in overlay.keys(step)), default=step.at)
+            if earlier < step.at:
+                faults.append(Fault.at(step.at, FaultKind.COPY, copy_reason(step.at, earlier), step.part))
+            else:
+                parts[step.part] = overlay.merge(parts.get(step.part, overlay.EMPTY), overlay.lift(step))
+    return Summary(parts, tuple(faults))
+
+
+def merge(overlay: Overlay[S, M], a: Summary[M], b: Summary[M]) -> Summary[M]:
+    """The summary of `a` followed by `b`."""
+    parts = dict(a.parts)
+    for part, later in b.parts.items():
+        parts[part] = overlay.merge(parts[part], later) if part in parts else later
+    return Summary(parts, a.faults + b.faults)
+
+
+def run(
+    overlay: Overlay[S, M], states: Mapping[bytes, S], summary: Summary[M]
+) -> tuple[dict[bytes, S], tuple[bytes, ...]]:
+    """The states after a summary, and the parts it does not run on: those are left as they were, to be walked."""
+    after = dict(states)
+    stuck = []
+    for part, summed in summary.parts.items():
+        state = overlay.run(states.get(part, overlay.INITIAL), summed)
+        if state is None:
+            stuck.append(part)
+        else:
+            after[part] = state
+    return after, tuple(sorted(stuck))
+
+
+def _steps(overlay: Overlay[S, M], entry: Entry) -> Iterator[Step]:
+    found = overlay.read(entry)
+    if not isinstance(found, Fault):
+        yield from found
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPart(Wire):
+    """One part of a shipped summary."""
+
+    part: bytes
+    summary: bytes
+
+    LAYOUT: ClassVar = Array("summary part", Bytes("part", MAX_BODY_BYTES), Bytes("summary", U32_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedSummary(Wire):
+    """A summary that leaves the machine it was made on: of which overlay, of which run of which log. Spec §11.3."""
+
+    class_name: str
+    version: int
+    settings: bytes
+    label: bytes
+    epoch: int
+    first_seq: int
+    upto_seq: int
+    mmr_root: bytes  # of the log up to `upto_seq`: under another root this summary means nothing
+    parts: tuple[SummaryPart, ...]
+    faults: tuple[Fault, ...]
+
+    LAYOUT: ClassVar = Array(
+        "shipped summary",
+        Version(),
+        Text("class_name", MAX_TEXT_BYTES),
+        Uint("version"),
+        Bytes("settings", MAX_BODY_BYTES),
+        Bstr("label"),
+        Uint("epoch"),
+        Uint("first_seq", least=1),
+        Uint("upto_seq", least=1),
+        Bstr("mmr_root"),
+        ListOf("parts", Nested("part", SummaryPart), most=U32_MAX),
+        ListOf("faults", Nested("fault", Fault), most=U32_MAX),
+    )
+
+    def flaw(self) -> str | None:
+        if self.first_seq > self.upto_seq:
+            return "it ends before it starts"
+        if not ascending(part.part for part in self.parts):
+            return "its parts are not in order"
+        places = [fault.place for fault in self.faults]
+        return None if places == sorted(places) else "its faults are not in order"
+
+
+def ship(overlay: Overlay[S, M], summary: Summary[M], entries: Sequence[Entry], mmr_root: bytes) -> ShippedSummary:
+    """The summary of these entries, of one label and without a gap, for another machine."""
+    first, last = entries[0], entries[-1]
+    if last.label != first.label or last.stream_seq - first.stream_seq != len(entries) - 1:
+        raise ValueError("these entries are not one run of one label")
+    parts = tuple(SummaryPart(part, overlay.encode_summary(summary.parts[part])) for part in sorted(summary.parts))
+    run_of = (first.label, first.epoch, first.stream_seq, last.stream_seq, mmr_root)
+    return ShippedSummary(overlay.CLASS, overlay.VERSION, overlay.settings(), *run_of, parts, summary.faults)
+
+
+def receive(overlay: Overlay[S, M], shipped: ShippedSummary) -> Summary[M]:
+    """The summary inside, if it is of this overlay. The caller has compared label, place and root with the log."""
+    said = (shipped.class_name, shipped.version, shipped.settings)
+    if said != (overlay.CLASS, overlay.VERSION, overlay.settings()):
+        raise Unverified("summary", f"of {shipped.class_name} version {shipped.version}, or with other settings")
+    try:
+        parts = {part.part: overlay.decode_summary(part.part, part.summary) for part in shipped.parts}
+    except Malformed as error:
+        raise Malformed("summary", str(error)) from None
+    return Summary(parts, shipped.faults)

@@ -1,0 +1,41 @@
+"""WAL: account-based wallets as folds of their streams, with limits, freezes and bridging. 001, wallet-spec.
+
+`ids` derives names, `events` has the nine events, `ledger` is the state and the rules of one wallet, `function` sums up
+a run of events as a function from state to state, `overlay` joins them.
+"""
+
+from veen.overlays.wallet.events import (
+    Adjust,
+    Close,
+    Deposit,
+    Freeze,
+    Limit,
+    Open,
+    Transfer,
+    Unfreeze,
+    Withdraw,
+)
+from veen.overlays.wallet.ids import approval_hash, transfer_id, wallet_id, wallet_stream
+from veen.overlays.wallet.ledger import Code, Wallet
+from veen.overlays.wallet.overlay import WALLETS, Wallets, violations
+
+__all__ = [
+    "Adjust",
+    "Close",
+    "Code",
+    "Deposit",
+    "Freeze",
+    "Limit",
+    "Open",
+    "Transfer",
+    "Unfreeze",
+    "WALLETS",
+    "Wallet",
+    "Wallets",
+    "Withdraw",
+    "approval_hash",
+    "transfer_id",
+    "violations",
+    "wallet_id",
+    "wallet_stream",
+]

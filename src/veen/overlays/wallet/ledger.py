@@ -1,0 +1,162 @@
+"""One wallet: its state, what it refuses, and what each event does to it. wallet-spec §4 to §6, §13.
+
+An event is first reduced to what it does to this wallet, its `Effect`: a transfer is a debit here and a credit there.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar, TypeAlias
+
+from veen.core.cbor import Bool, Uint, Wire
+from veen.overlays.event import Event
+from veen.overlays.fields import Number, body
+from veen.overlays.wallet.events import (
+    Adjust,
+    Close,
+    Deposit,
+    Freeze,
+    Limit,
+    Open,
+    Transfer,
+    Unfreeze,
+    Withdraw,
+)
+
+DAY_SEC = 86_400
+
+
+class Code(StrEnum):
+    """Why a wallet refuses an event. §13."""
+
+    NO_WALLET = "WAL.NO_WALLET"
+    ALREADY_OPEN = "WAL.ALREADY_OPEN"
+    CLOSED = "WAL.CLOSED"
+    FROZEN = "WAL.FROZEN"
+    DAILY_LIMIT_EXCEEDED = "WAL.DAILY_LIMIT_EXCEEDED"
+    INSUFFICIENT_FUNDS = "WAL.INSUFFICIENT_FUNDS"
+    INVALID_CURRENCY = "WAL.INVALID_CURRENCY"
+
+
+@dataclass(frozen=True, slots=True)
+class Wallet(Wire):
+    """The state of §4, in its order."""
+
+    exists: bool = False
+    closed: bool = False
+    balance: int = 0
+    frozen: bool = False
+    daily_limit: int | None = None
+    pending_daily_spent: int = 0
+    last_limit_reset_ts: int = 0
+
+    LAYOUT: ClassVar = body(
+        "wallet",
+        Bool("exists"),
+        Bool("closed"),
+        Number("balance"),
+        Bool("frozen"),
+        Uint("daily_limit", optional=True),
+        Number("pending_daily_spent"),
+        Uint("last_limit_reset_ts"),
+    )
+
+    def flaw(self) -> str | None:
+        return "an amount is negative" if min(self.balance, self.pending_daily_spent) < 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """More in this wallet: a deposit, or a transfer from another."""
+
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Debit:
+    """Less in this wallet, and counted against its limit: a withdrawal, or a transfer to another."""
+
+    amount: int
+    ts: int
+
+
+Effect: TypeAlias = Open | Close | Limit | Freeze | Unfreeze | Credit | Debit | Adjust
+
+
+def effect(wallet_id: bytes, event: Event) -> Effect:
+    """What an event does to one wallet that it names."""
+    match event:
+        case Deposit():
+            return Credit(event.amount)
+        case Withdraw():
+            return Debit(event.amount, event.ts)
+        case Transfer():
+            return Debit(event.amount, event.ts) if event.wallet_id == wallet_id else Credit(event.amount)
+        case Open() | Close() | Limit() | Freeze() | Unfreeze() | Adjust():
+            return event
+    raise AssertionError(event)
+
+
+def day(ts: int) -> int:
+    """The day a limit counts by: `needs_reset` is that the days differ. §5.7."""
+    return ts // DAY_SEC
+
+
+def spent_before(state: Wallet, ts: int) -> int:
+    """What counts against the limit before a debit at `ts`: nothing, on another day than that of the last reset."""
+    return state.pending_daily_spent if day(ts) == day(state.last_limit_reset_ts) else 0
+
+
+def refusal(state: Wallet, done: Effect) -> Code | None:
+    """Why a wallet does not take an effect, or None where it does."""
+    if isinstance(done, Limit):
+        return None
+    if isinstance(done, Open):
+        return Code.ALREADY_OPEN if state.exists else None
+    if not state.exists:
+        return Code.NO_WALLET
+    if isinstance(done, Close | Freeze | Unfreeze):
+        return None
+    if state.closed:
+        return Code.CLOSED
+    if isinstance(done, Debit):
+        if state.frozen:
+            return Code.FROZEN
+        limit = state.daily_limit
+        if limit is not None and spent_before(state, done.ts) + done.amount > limit:
+            return Code.DAILY_LIMIT_EXCEEDED
+    return Code.INSUFFICIENT_FUNDS if state.balance + _change(done) < 0 else None
+
+
+def apply(state: Wallet, done: Effect) -> Wallet:
+    """The state after an effect that is not refused. §6."""
+    match done:
+        case Open():
+            return Wallet(exists=True, last_limit_reset_ts=done.created_at)
+        case Close():
+            return replace(state, closed=True)
+        case Freeze() | Unfreeze():
+            return replace(state, frozen=isinstance(done, Freeze))
+        case Limit():
+            first = done.daily_limit is not None and state.last_limit_reset_ts == 0
+            reset_ts = done.ts if first else state.last_limit_reset_ts
+            return replace(state, daily_limit=done.daily_limit, last_limit_reset_ts=reset_ts)
+        case Debit() if state.daily_limit is not None:
+            same_day = day(done.ts) == day(state.last_limit_reset_ts)
+            return replace(
+                state,
+                balance=state.balance - done.amount,
+                pending_daily_spent=spent_before(state, done.ts) + done.amount,
+                last_limit_reset_ts=state.last_limit_reset_ts if same_day else done.ts,
+            )
+    return replace(state, balance=state.balance + _change(done))
+
+
+def _change(done: Effect) -> int:
+    match done:
+        case Credit():
+            return done.amount
+        case Debit():
+            return -done.amount
+        case Adjust():
+            return done.delta
+    raise AssertionError(done)

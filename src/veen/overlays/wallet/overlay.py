@@ -1,0 +1,165 @@
+"""The wallet overlay: every wallet of a stream, or one of them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from veen.core import Malformed, cbor
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event, Fault, FaultKind
+from veen.overlays.fields import number_of, number_value
+from veen.overlays.overlay import Overlay, Step
+from veen.overlays.wallet import function, ledger
+from veen.overlays.wallet.events import WALLET_EVENTS, Open, Transfer, WalletEvent, Withdraw
+from veen.overlays.wallet.function import IDENTITY, STAY, STAYS, Branch, Control, Function, Path, Spend
+from veen.overlays.wallet.ledger import Code, Wallet, effect
+
+_KEEPS = False
+Value: TypeAlias = cbor.Value
+
+
+class Wallets(Overlay[Wallet, Function]):
+    """One part per wallet. A transfer is a step of both its wallets, each of which judges it by itself.
+
+    `only` folds one wallet: on its own stream, where the other side of a transfer is not kept. `currencies` are the
+    codes a deployment allows, all of them where none are named.
+    """
+
+    CLASS = "wallet.ledger"
+    EVENTS = WALLET_EVENTS
+    INITIAL = Wallet()
+    EMPTY = IDENTITY
+
+    def __init__(self, only: bytes | None = None, currencies: Iterable[str] | None = None) -> None:
+        self._only = only
+        self._currencies = None if currencies is None else frozenset(currencies)
+
+    def settings(self) -> bytes:
+        if self._only is None and self._currencies is None:
+            return b""
+        return cbor.encode([self._only, None if self._currencies is None else sorted(self._currencies)])
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, WalletEvent)
+        named = (event.wallet_id, event.to_wallet_id) if isinstance(event, Transfer) else (event.wallet_id,)
+        return named if self._only is None else tuple(one for one in named if one == self._only)
+
+    def keys(self, step: Step) -> tuple[bytes, ...]:
+        """A mirrored event is known by its origin, a transfer by its id and direction, a withdrawal by its `ref`."""
+        event, origin = step.event, b"origin" + step.entry.origin
+        if isinstance(event, Transfer):
+            direction = b"debit" if event.wallet_id == step.part else b"credit"
+            return origin, direction + event.transfer_id
+        if isinstance(event, Withdraw) and event.ref is not None:
+            return origin, b"ref" + event.ref
+        return (origin,)
+
+    def refusal(self, state: Wallet, step: Step) -> str | None:
+        return self._foreign(step) or ledger.refusal(state, effect(step.part, step.event))
+
+    def apply(self, state: Wallet, step: Step) -> Wallet:
+        return ledger.apply(state, effect(step.part, step.event))
+
+    def lift(self, step: Step) -> Function:
+        return IDENTITY if self._foreign(step) else function.lift(effect(step.part, step.event))
+
+    def merge(self, a: Function, b: Function) -> Function:
+        return function.compose(a, b)
+
+    def run(self, state: Wallet, summary: Function) -> Wallet | None:
+        return function.run(state, summary)
+
+    def encode_state(self, state: Wallet) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Wallet:
+        return Wallet.decode(data)
+
+    def encode_summary(self, summary: Function) -> bytes:
+        return cbor.encode([_path_value(path) for path in summary])
+
+    def decode_summary(self, part: bytes, data: bytes) -> Function:
+        found = cbor.decode(data, "wallet function")
+        if not isinstance(found, tuple) or len(found) != len(IDENTITY):
+            raise Malformed("wallet function", "not a path for each control")
+        a, b, c, d, e = (_path_of(control, path) for control, path in zip(Control, found, strict=True))
+        return a, b, c, d, e
+
+    def plain(self, part: bytes, state: Wallet) -> Mapping[str, cbor.Value]:
+        return {
+            "wallet_id": part,
+            "exists": state.exists,
+            "closed": state.closed,
+            "balance": number_value(state.balance),
+            "frozen": state.frozen,
+            "daily_limit": state.daily_limit,
+            "pending_daily_spent": number_value(state.pending_daily_spent),
+            "last_limit_reset_ts": state.last_limit_reset_ts,
+        }
+
+    def _foreign(self, step: Step) -> Code | None:
+        event = step.event
+        allowed = self._currencies is None or not isinstance(event, Open) or event.currency in self._currencies
+        return None if allowed else Code.INVALID_CURRENCY
+
+
+WALLETS = Wallets()
+POLICY = (Code.INSUFFICIENT_FUNDS, Code.DAILY_LIMIT_EXCEEDED)
+
+
+def violations(faults: Iterable[Fault]) -> Iterator[Fault]:
+    """The debits beyond balance or limit: what no producer may send, and an auditor asks about. §5.4, §5.6."""
+    return (fault for fault in faults if fault.kind == FaultKind.REFUSED and fault.reason in POLICY)
+
+
+def _path_value(path: Path) -> Value:
+    limit = _KEEPS if path.keeps_limit else path.limit
+    spends = [_spend_value(spend) for spend in path.spends]
+    return (int(path.ends), number_value(path.delta), number_value(path.low), limit, spends)
+
+
+def _spend_value(spend: Spend) -> Value:
+    return None if spend == STAY else (spend.first_day, _branch_value(spend.same), _branch_value(spend.other))
+
+
+def _branch_value(branch: Branch | None) -> Value:
+    if branch is None:
+        return None
+    bounds = (branch.least_limit, branch.least_room, branch.most_spent)
+    shown = [None if bound is None else number_value(bound) for bound in bounds]
+    return (branch.reset_ts, branch.carried, number_value(branch.add), *shown)
+
+
+def _path_of(control: Control, found: Value) -> Path:
+    match found:
+        case (int() as ends, delta, low, limit, (s0, s1, s2, s3)) if 0 <= ends < len(Control):
+            kept = limit is _KEEPS
+            spends = (_spend_of(s0), _spend_of(s1), _spend_of(s2), _spend_of(s3))
+            spends = STAYS if spends == STAYS else spends
+            path = Path(Control(ends), number_of(delta), number_of(low), kept, None if kept else _number(limit), spends)
+            return IDENTITY[control] if path == IDENTITY[control] else path
+    raise Malformed("wallet function", "not a path")
+
+
+def _spend_of(found: Value) -> Spend:
+    match found:
+        case None:
+            return STAY
+        case (first_day, same, other):
+            spend = Spend(_number(first_day), _branch_of(same), _branch_of(other))
+            if spend != STAY:
+                return spend
+    raise Malformed("wallet function", "not a spend")
+
+
+def _branch_of(found: Value) -> Branch | None:
+    match found:
+        case None:
+            return None
+        case (reset_ts, bool() as carried, add, least_limit, least_room, most_spent):
+            bounds = (number_of(least_limit), _number(least_room), _number(most_spent))
+            return Branch(_number(reset_ts), carried, number_of(add), *bounds)
+    raise Malformed("wallet function", "not a branch")
+
+
+def _number(found: Value) -> int | None:
+    return None if found is None else number_of(found)

@@ -1,0 +1,101 @@
+"""The field kinds of overlays: signed integers, numbers of any size, open values."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from veen.core import Malformed, cbor
+from veen.core.cbor import Late, heads
+from veen.core.hashing import U64_MAX
+from veen.overlays.fields import Int, Item, Number, ascending, number_of, number_value, optional_map
+
+EDGES = [0, 1, -1, 23, 24, -24, -25, U64_MAX, -1 - U64_MAX]
+BEYOND = [U64_MAX + 1, -2 - U64_MAX, 1 << 200, -(1 << 200)]
+
+
+@pytest.mark.parametrize("number", EDGES)
+def test_an_integer_of_64_bits_comes_back(number: int) -> None:
+    data = Int("n").write(number)
+    assert Int("n").read(data, 0, Late()) == (number, len(data))
+    assert Number("n").write(number) == data
+
+
+@pytest.mark.parametrize("number", [*BEYOND, True, "1", None])
+def test_what_is_no_integer_of_64_bits_is_not_written_as_one(number: object) -> None:
+    with pytest.raises(ValueError, match="n is"):
+        Int("n").write(number)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", [b"\xf5", b"\x41a", b"\x61a", b"\x80", b"\xf6", b"\x18\x01", b"\x38\x01", b""])
+def test_what_is_no_integer_is_not_read_as_one(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        Int("n").read(data, 0, Late())
+
+
+@given(st.one_of(st.integers(), st.sampled_from(EDGES + BEYOND)))
+def test_a_number_of_any_size_has_one_spelling(number: int) -> None:
+    data = Number("n").write(number)
+    assert Number("n").read(data, 0, Late()) == (number, len(data))
+    assert number_of(cbor.decode(data)) == number
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        True,
+        "1",
+        b"1",
+        None,
+        (),
+        (False,),
+        (False, b""),
+        (False, b"\x01"),
+        (True, b"\xff" * 8),
+        (False, b"\xff" * 8),
+        (False, b"\x00" + b"\xff" * 9),
+        (0, b"\xff" * 9),
+        (False, b"\xff" * 9, 0),
+    ],
+)
+def test_another_spelling_of_a_number_is_refused(value: cbor.Value) -> None:
+    with pytest.raises(Malformed):
+        number_of(value)
+
+
+def test_a_number_takes_a_head_while_it_can() -> None:
+    assert number_value(-1 - U64_MAX) == -1 - U64_MAX
+    assert number_value(U64_MAX + 1) == (False, b"\x01" + bytes(8))
+    assert number_value(-2 - U64_MAX) == (True, b"\x01" + bytes(7) + b"\x01")
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"\xf6", b"\xa1\x61a\x80", b"\x20", b"\x40"])
+def test_an_open_value_is_kept_as_its_bytes(data: bytes) -> None:
+    assert Item("x").read(b"\xff" + data + b"\x00", 1, Late()) == (data, 1 + len(data))
+    assert Item("x").write(data) == data
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x18\x01", b"\xc1\x00", b"\xfa\x00\x00\x00\x00", b"\xa2\x61b\x00\x61a\x00", b"\x9f\xff"]
+)
+def test_an_open_value_that_is_not_deterministic_is_refused(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        Item("x").read(data, 0, Late())
+    with pytest.raises(ValueError, match="x"):
+        Item("x").write(data)
+
+
+def test_an_open_value_can_be_held_to_one_type() -> None:
+    assert optional_map("m").optional
+    assert optional_map("m").read(b"\xa0", 0, Late()) == (b"\xa0", 1)
+    with pytest.raises(Malformed, match="not a map"):
+        optional_map("m").read(b"\x80", 0, Late())
+    with pytest.raises(ValueError, match="not an array or a map"):
+        Item("m", heads.ARRAY, heads.MAP).write(b"\x00")
+
+
+@pytest.mark.parametrize(
+    ("items", "expected"),
+    [([], True), ([b"a"], True), ([b"a", b"b"], True), ([b"a", b"a"], False), ([b"b", b"a"], False)],
+)
+def test_order_is_strict(items: list[bytes], expected: bool) -> None:
+    assert ascending(items) is expected

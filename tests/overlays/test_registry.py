@@ -1,0 +1,87 @@
+"""Which overlays there are: ours, and those that other distributions bring."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.overlays.logs import log
+from veen.core import Unavailable
+from veen.overlays import GROUP, Overlay, Registry, fold, registry
+from veen.overlays.builtin import BUILTIN
+from veen.overlays.crdt import LWW, Write
+from veen.overlays.kv import KV
+
+BROUGHT = """
+from veen.overlays.kv import Kv
+
+class Copy(Kv):
+    CLASS = "example.copy"
+
+COPY = Copy()
+SAME = Kv()
+NOTHING = 7
+"""
+
+
+@pytest.fixture
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path, as a package manager leaves one; the entry points are the test's to write."""
+    (tmp_path / "brought_overlay.py").write_text(BROUGHT)
+    info = tmp_path / "brought-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "brought_overlay", raising=False)
+    return info
+
+
+def points(info: Path, *lines: str) -> None:
+    (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]))
+
+
+def test_ours_are_all_there_and_each_has_its_class() -> None:
+    assert {overlay.CLASS for overlay in registry()} >= {overlay.CLASS for overlay in BUILTIN}
+    for overlay in BUILTIN:
+        assert registry().of_class(overlay.CLASS) is overlay
+        for schema in overlay.schemas:
+            assert overlay in registry().of_schema(schema)
+
+
+def test_two_overlays_may_read_one_schema() -> None:
+    assert set(registry().of_schema(Write.SCHEMA)) == {LWW, KV}
+
+
+def test_what_nobody_reads_has_no_overlay() -> None:
+    assert registry().of_class("none") is None
+    assert registry().of_schema(bytes(32)) == ()
+
+
+def test_another_distribution_brings_an_overlay_that_applies_to_old_logs(distribution: Path) -> None:
+    points(distribution, "copy = brought_overlay:COPY")
+    brought = registry().of_class("example.copy")
+    assert brought is not None
+    assert fold(brought, log(Write(b"k", 0, b"v"))).states[b"k"].value == b"v"
+    assert brought in registry().of_schema(Write.SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        ("a = brought_overlay:NOTHING", "is no overlay"),
+        ("a = brought_overlay:MISSING", "cannot be loaded"),
+        ("a = no_such_module:COPY", "cannot be loaded"),
+        ("a = brought_overlay:SAME", "two overlays are of class kv"),
+    ],
+)
+def test_an_entry_point_that_brings_no_new_overlay_is_named(distribution: Path, point: str, reason: str) -> None:
+    points(distribution, point)
+    with pytest.raises(Unavailable, match=reason):
+        registry()
+
+
+def test_a_registry_of_two_with_one_class_is_refused() -> None:
+    twice: list[Overlay[Any, Any]] = [KV, KV]
+    with pytest.raises(Unavailable, match="class kv"):
+        Registry(twice)

@@ -1,0 +1,1 @@
+"""Golden states of the overlays, and the code that writes them."""

@@ -16,8 +16,8 @@ DEV := $(VENV)/.dev
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(BASE) ## seal, sign, append, prove and verify a message, and show each step
-	@$(PY) examples/first_proof.py
+demo: $(BASE) ## a hub, three people and a stranger: see all of it work
+	@$(PY) -m veen.cli demo
 
 test: $(DEV) ## run the tests, with the coverage of the core
 	@$(PY) -m pytest -q --cov=veen.core --cov-branch --cov-fail-under=98 --cov-report=term-missing:skip-covered

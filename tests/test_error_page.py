@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools import error_page
-from veen.core.admission import ADMISSION, ADMISSION_STATUS, API_STATUS
+from veen.core.admission import ADMISSION, ADMISSION_STATUS, API_MEANING, API_STATUS
 
 LINES = error_page.page().splitlines()
 
@@ -29,7 +29,7 @@ def test_the_rows_stand_in_the_order_of_the_checks() -> None:
 
 
 def test_each_code_of_the_endpoints_is_explained_and_no_other() -> None:
-    assert set(error_page.API_MEANING) == set(API_STATUS)
+    assert set(API_MEANING) == set(API_STATUS)
     for code, status in API_STATUS.items():
         assert len([line for line in LINES if line.startswith(f"| `{code}` | {status} | ")]) == 1
 

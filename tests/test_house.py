@@ -27,6 +27,7 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (house.no_docstring, "veen/a.py", '""""""\n'),
     (house.sync_outside_durable, "veen/storage/a.py", "import os\nos.fsync(1)\n"),
     (house.sync_outside_durable, "veen/storage/a.py", "from os import fdatasync as flush\n"),
+    (house.sync_outside_durable, "veen/client/not_durable.py", "os.fsync(1)\n"),
     (house.print_outside_cli, "veen/client/a.py", "print()\n"),
     (house.print_outside_cli, "veen/client/cli/a.py", "print()\n"),
     (house.swallowed_exception, "veen/a.py", "try: f()\nexcept Exception: pass\n"),
@@ -52,7 +53,8 @@ BROKEN: list[tuple[Rule, str, str]] = [
 KEPT: list[tuple[Rule, str, str]] = [
     (house.long_module, "veen/a.py", "\n" * house.MAX_MODULE_LINES),
     (house.long_function, "veen/a.py", "def f():\n" + " x = 1\n" * (house.MAX_FUNCTION_LINES - 1)),
-    (house.sync_outside_durable, house.DURABLE, "os.fsync(1)\n"),
+    (house.sync_outside_durable, "veen/storage/durable.py", "os.fsync(1)\n"),
+    (house.sync_outside_durable, "veen/client/durable.py", "os.fsync(1)\n"),
     (house.print_outside_cli, "veen/cli/main.py", "print()\n"),
     (house.print_outside_cli, "veil/cli.py", "print()\n"),
     (house.swallowed_exception, "veen/a.py", "try: f()\nexcept OSError: pass\n"),
@@ -85,7 +87,7 @@ def test_a_module_says_what_it_is() -> None:
     assert offences(house.no_docstring) == []
 
 
-def test_only_the_durable_module_syncs() -> None:
+def test_only_a_durable_module_syncs() -> None:
     assert offences(house.sync_outside_durable) == []
 
 

@@ -11,22 +11,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from veen.core import jsonform
-from veen.core.admission import ADMISSION, ADMISSION_STATUS, API_STATUS, BY_DETAIL
+from veen.core.admission import ADMISSION, ADMISSION_STATUS, API_MEANING, API_STATUS, BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope
+from veen.hub.answers import FRONT_CODES
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
-
-# What each code of the endpoints means, and what to do: these have no table in the core. Spec §10.6.
-API_MEANING = {
-    "E.BAD_REQUEST": ("not the request it claims to be: malformed, unknown fields, wrong types", "mend the request"),
-    "E.VERSION": ("the path names another major version than `/v1`", "use a client that speaks this hub's version"),
-    "E.UNAUTHORIZED": ("the call needs the operator's token or a capability", "send one along"),
-    "E.FORBIDDEN": ("the capability does not reach that far", "ask its issuer for one that does"),
-    "E.NOT_FOUND": ("the label, or that place in it, is unknown", "check label and stream_seq; it may come later"),
-    "E.CONFLICT": ("it contradicts what is already there", "fetch what is there before sending again"),
-    "E.LIMIT": ("it is above one of this hub's limits", "ask for less; the hub's status lists its limits"),
-    "E.UNAVAILABLE": ("busy, starting or stopping: nothing was decided", "try again, after retry_after if it is there"),
-}
 
 EXAMPLE = ErrorEnvelope.of(
     BY_DETAIL["CAP_RATE"].refused("the capability's bucket is empty", retry_after=1), request_id="7f3a"
@@ -59,6 +48,17 @@ it, waiting does not help.
 What the endpoints answer to a request that is not about admitting a message.
 """
 
+FRONT = """
+What never becomes a request, because it is no HTTP, is too large or too late, or finds no free connection, is refused
+with the same map under HTTP's own status:
+"""
+
+FORM = """
+An answer has the form of the request's `Content-Type`, and a body without one is taken for CBOR. What has no body is
+answered in JSON where `Accept` names it, in CBOR otherwise. What was refused before so much could be read of it is
+answered in CBOR under `/v1/` and `/tooling/`, in JSON elsewhere.
+"""
+
 
 def page() -> str:
     """The page as it should be on disk."""
@@ -74,9 +74,19 @@ def page() -> str:
             *table(("stage", "what failed", "code", "detail_enum", "HTTP", "what to do"), admission),
             TAIL,
             *table(("code", "HTTP", "what it means", "what to do"), api),
-            "",
+            FRONT,
+            *(f"- `{code}`: {', '.join(statuses)}" for code, statuses in front_statuses().items()),
+            FORM,
         ]
     )
+
+
+def front_statuses() -> dict[str, list[str]]:
+    """The statuses of the HTTP front by code."""
+    found: dict[str, list[str]] = {}
+    for status, code in FRONT_CODES.items():
+        found.setdefault(code, []).append(str(status))
+    return found
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

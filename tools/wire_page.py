@@ -17,12 +17,14 @@ from veen.core import (
     envelopes,
     identity,
     msg,
+    origin,
     payload,
     profile,
     proof,
     receipt,
     registry,
     tooling,
+    upload,
 )
 from veen.core import limits as bounds
 from veen.core.cbor import (
@@ -52,13 +54,14 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Capability": (captoken,),
     "Proof": (proof,),
     "Envelopes": (envelopes,),
-    "Tooling": (tooling,),
-    "Files": (identity, registry),
+    "Tooling": (tooling, upload),
+    "Files": (identity, origin, registry),
 }
 
 GROUP_NOTES = {
     "Files": "`hub-identity.json`, `hub-identity.sig` and `limits.json` of a hub's data directory, in canonical JSON.\n"
-    "`profile.json` is the profile above in the same form, `hub-key-map.json` one object of `key_id` to `hub_pk`.",
+    "`profile.json` is the profile above in the same form, `hub-key-map.json` one object of `key_id` to `hub_pk`.\n"
+    "`origin.cbor`, which a fork has, is in CBOR; the objects in it that have text keys keep the order of their table.",
 }
 
 # What a table cannot say: how the fields of one object must stand together. A key for each class with a `flaw`.
@@ -70,6 +73,7 @@ RULES: dict[type[Wire], str] = {
     identity.HubKey: "`valid_until` is after `valid_from`, and `key_id` is that of `hub_pk`.",
     identity.HubIdentity: "`hub_keys` ascend by `valid_from`, then `hub_pk`; no `hub_pk` stands twice; each key but "
     f"the first has an\n`endorsement`; `anchoring` is one of {', '.join(f'`{name}`' for name in identity.ANCHORINGS)}.",
+    origin.OriginHub: "`checkpoints` ascend by `label_curr`, each once.",
     registry.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
 
@@ -107,7 +111,7 @@ Ht(tag, x)     SHA-256(tag || 00 || x)
 profile_id     Ht("veen/profile", CBOR(profile))
 hub_id         Ht("veen/hub-id", the hub's first hub_pk)
 key_id         Ht("veen/hub-key-id", hub_pk)
-routing_key    Ht("veen/routing_key", hub_id)
+routing_key    Ht("veen/routing_key", hub_id); a fork keeps that of its origin
 stream_id      H(name); a name of 64 hex digits is the id itself
 schema         H(name of the schema)
 epoch          unix time in seconds / epoch_sec, rounded down; 0 where epoch_sec is 0
@@ -131,9 +135,13 @@ RECEIPT        Ht("veen/sig", CBOR array of the first 6 fields: ver to hub_ts)  
 CHECKPOINT     Ht("veen/sig", CBOR array of the first 6 fields: ver to epoch)            by the hub, and each witness
 cap_token      link n: Ht("veen/cap-link", CBOR map of keys 1 to 4 || link n-1)          by issuer_pk
                link 1 has 64 zero bytes for the link before it
+upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u64be(made_at))
+                                                                                         by the capability's subject
 hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the key before it
 hub identity   Ht("veen/hub-identity", canonical JSON of the record)                     by the newest key, or a root
 ```
+
+The record of a fork names `origin.cbor` by its digest, `Ht("veen/origin", the file)`, and so signs for it.
 
 The array of a signing digest has a head of its own: `89` for MSG, `86` for RECEIPT and CHECKPOINT.
 

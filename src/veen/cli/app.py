@@ -1,0 +1,154 @@
+"""The `veen` command: which commands there are, and what happens at its edges.
+
+A command's module is imported when the command is named, and imports what it works with when it runs: `veen --help`
+must not wait for libraries it does not use.
+"""
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.main import get_command
+
+from veen.cli.command import Group
+from veen.cli.manual import Row
+
+INTERRUPTED_STATUS = 130
+BROKEN_PIPE_STATUS = 141
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command, the module whose `app` it is, and its one line, which is also the first of its help."""
+
+    name: str
+    module: str
+    summary: str
+
+
+# By heading, in the order people meet them.
+COMMANDS: dict[str, tuple[Entry, ...]] = {
+    "see it work": (Entry("demo", "veen.cli.demo", "see all of it work, in a few seconds"),),
+    "run a hub": (
+        Entry("hub", "veen.cli.hub", "run a hub, look after it, and ask it how it is"),
+        Entry("fsck", "veen.cli.fsck", "check a data directory, trusting nothing in it"),
+        Entry("top", "veen.cli.top", "watch a hub: rate, latency, refusals, queue, disk"),
+        Entry("selftest", "veen.cli.selftest", "try a hub, ours or not, against the specification"),
+        Entry("bench", "veen.cli.bench", "measure a hub on this machine, and tell which promises it keeps"),
+    ),
+    "keys, and leave to write": (
+        Entry("keygen", "veen.cli.client.keygen", "make an identity: keys of your own, in a folder"),
+        Entry("card", "veen.cli.client.card", "show an identity card, after checking its signatures"),
+        Entry("stream-key", "veen.cli.client.streamkey", "make, show, hand out and take in the keys of streams"),
+        Entry("cap", "veen.cli.client.cap", "issue, show and authorise leave to write"),
+        Entry("export-identity", "veen.cli.client.export", "write all that a client is into a folder"),
+        Entry("import-identity", "veen.cli.client.restore", "make a client directory from an exported one"),
+    ),
+    "send and read": (
+        Entry("send", "veen.cli.client.send", "send to a stream, and verify the hub's receipt"),
+        Entry("stream", "veen.cli.client.stream", "read a stream, each entry verified before it is opened"),
+    ),
+    "prove": (
+        Entry("receipt", "veen.cli.client.receipt", "fetch the hub's receipt for an entry, and verify it"),
+        Entry("proof", "veen.cli.client.proof", "fetch the proof of an entry, and verify it"),
+        Entry("checkpoint", "veen.cli.client.checkpoint", "fetch the hub's checkpoint of a stream, and verify it"),
+        Entry("verify", "veen.cli.client.verify", "check saved files again, or a whole stream"),
+        Entry("evidence", "veen.cli.client.evidence", "show what a hub said to someone who never met it"),
+    ),
+    "settings": (Entry("context", "veen.cli.context", "keep the hub and keys of daily use under a name"),),
+    "help": (
+        Entry("explain", "veen.cli.explain", "say what an error code means and what to do about it"),
+        Entry("version", "veen.cli.version", "show the version of this program and of what it speaks"),
+    ),
+}
+_BY_NAME = {entry.name: entry for entries in COMMANDS.values() for entry in entries}
+
+
+class Root(Group):
+    """`veen` itself."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_BY_NAME)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = _BY_NAME.get(cmd_name)
+        if entry is not None and cmd_name not in self.commands:
+            self.commands[cmd_name] = get_command(importlib.import_module(entry.module).app)
+        return self.commands.get(cmd_name)
+
+    def listing(self, ctx: Any) -> Iterator[tuple[str, Sequence[Row]]]:
+        for heading, entries in COMMANDS.items():
+            yield heading, [Row(entry.name, entry.summary) for entry in entries]
+
+    def main(self, *args: Any, **given: Any) -> NoReturn:
+        """Run, and turn whatever comes of it into a line or two and an exit status."""
+        try:
+            status = super().main(*args, **{**given, "standalone_mode": False})
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _leave_the_pipe()
+        except SystemExit as ended:
+            if isinstance(ended.__context__, BrokenPipeError):  # as the library ends then
+                _leave_the_pipe()
+            raise
+        except Exception as error:
+            from veen.cli import failures
+
+            told = failures.tell(error)
+            if told is None:
+                raise
+            sys.exit(told)
+        if status == INTERRUPTED_STATUS:
+            sys.stderr.write("veen: interrupted\n")
+        sys.exit(status)
+
+
+def _leave_the_pipe() -> NoReturn:
+    """Whoever read this has enough. The interpreter flushes once more on its way out: let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(BROKEN_PIPE_STATUS)
+
+
+app = typer.Typer(name="veen", cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from veen import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback(epilog="veen hub init --data-dir hub\nveen hub start --data-dir hub --admission open\nveen top")
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="show the version", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Ordered, end-to-end encrypted logs whose every entry can be proved."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The `veen` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a dash that a terminal does not have is no reason to fail
+    get_command(app).main(arguments, "veen")
+
+
+def selftest_main() -> None:
+    """The `veen-selftest` command of a container: `veen selftest`."""
+    main(["selftest", *sys.argv[1:]])
+
+
+def hub_main() -> None:
+    """The `veen-hub` command of a container: `veen hub`, and where only options are given, a hub in the foreground."""
+    given = sys.argv[1:]
+    starts = bool(given) and given[0].startswith("-") and given != ["--help"]
+    main(["hub", "start", "--foreground", *given] if starts else ["hub", *given])

@@ -1,0 +1,134 @@
+"""`veen bench`: measure a hub on this machine."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from veen.cli import output
+from veen.cli.command import command, group
+from veen.cli.options import JsonOption
+from veen.cli.output import Marked, Tone
+
+if TYPE_CHECKING:
+    from veen.bench.report import Report, Row
+
+app = group(
+    "bench",
+    """Measure a hub on this machine, and tell which promises it keeps.
+
+    Hubs are started for it in a temporary folder and removed again. Figures are ratios within one run wherever they can
+    be: machines differ and drift. The exit status is 9 where a promise is missed.
+    """,
+)
+
+Rounds: TypeAlias = Annotated[
+    int | None, typer.Option("--rounds", metavar="N", min=1, help="how often each is measured in turn")
+]
+Folder: TypeAlias = Annotated[
+    Path | None, typer.Option("--folder", metavar="DIR", help="on which disk: a folder to work in")
+]
+
+
+@command(app, "hub", "veen bench hub", "veen bench hub --rounds 3 --alone --json")
+def hub(
+    rounds: Rounds = None,
+    connections: Annotated[
+        int | None, typer.Option("--connections", metavar="N", min=1, help="how many clients at once")
+    ] = None,
+    per_connection: Annotated[
+        int | None, typer.Option("--per-connection", metavar="N", min=1, help="messages of each in a round")
+    ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="leave out Redis and NATS, which are run where installed")
+    ] = False,
+    folder: Folder = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure submits a second and latency, beside what the cryptography alone would take."""
+    from veen.bench import hub as measured
+
+    with _progress() as tell:
+        report = measured.run(
+            rounds=rounds or measured.ROUNDS,
+            connections=connections or measured.CONNECTIONS,
+            per_connection=per_connection or measured.PER_CONNECTION,
+            beside=not alone,
+            folder=folder,
+            tell=tell,
+        )
+    _show(report, as_json)
+
+
+@command(app, "labels", "veen bench labels", "veen bench labels --labels 1000")
+def labels(
+    count: Annotated[int | None, typer.Option("--labels", metavar="N", min=2, help="how many labels")] = None,
+    rounds: Rounds = None,
+    folder: Folder = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what writing to many labels in turn costs beside writing to one."""
+    from veen.bench import labels as measured
+
+    with _progress() as tell:
+        chosen, turns = count or measured.LABELS, rounds or measured.ROUNDS
+        report = measured.run(labels=chosen, rounds=turns, folder=folder, tell=tell)
+    _show(report, as_json)
+
+
+@command(app, "growth", "veen bench growth", "veen bench growth --large 100000")
+def growth(
+    large: Annotated[int | None, typer.Option("--large", metavar="N", min=2, help="entries of the larger log")] = None,
+    rounds: Rounds = None,
+    folder: Folder = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure whether time and memory stay flat as a log grows."""
+    from veen.bench import growth as measured
+
+    with _progress() as tell:
+        most, turns = large or measured.LARGE, rounds or measured.ROUNDS
+        report = measured.run(large=most, rounds=turns, folder=folder, tell=tell)
+    _show(report, as_json)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """A line that the next one replaces, where people look."""
+    if not sys.stderr.isatty():
+        yield lambda words: None
+        return
+    try:
+        yield lambda words: print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _show(report: "Report", as_json: bool) -> None:
+    from veen.cli.failures import MISSED_STATUS
+
+    if as_json:
+        output.document(report.as_json())
+    else:
+        for note in report.notes:
+            output.remark(note)
+        rows = [(row.what, number(row.value), row.unit, _spread(row), _promise(row)) for row in report.rows]
+        output.table(("what", "median", "unit", "least to greatest", "promise"), rows, as_json)
+    if not report.kept:
+        raise typer.Exit(MISSED_STATUS)
+
+
+def number(value: float) -> str:
+    """Three digits that count."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _spread(row: "Row") -> str:
+    return f"{number(row.low)} – {number(row.high)}" if row.low != row.high else ""
+
+
+def _promise(row: "Row") -> Marked:
+    return Marked(row.promise, Tone.GOOD if row.kept else Tone.BAD)

@@ -1,0 +1,114 @@
+"""Who calls which hub: a client directory opened, the hub met and believed for a reason."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from veen.cli import contextfile, output, values
+from veen.cli.client import passphrase, pins
+from veen.cli.command import Misuse
+from veen.cli.failures import hinted
+from veen.client import ClientDir, WrongPassphrase
+from veen.client.client import Client
+from veen.client.contradiction import Contradiction
+from veen.client.transport import Patience
+from veen.client.trust import FIRST_USE, HubRecord, Pin
+from veen.core import Unavailable
+
+T = TypeVar("T")
+
+# Who mistyped an address should hear so at once; a hub that answered a moment ago is worth waiting for.
+FIRST_PATIENCE, PATIENCE = Patience(attempts=3), Patience()
+_FIRST_USE = "--trust-on-first-use believes whichever hub answers, this once, and holds it to that from then on"
+
+
+@contextmanager
+def opened(given: Path | None, passphrase_file: Path | None) -> Iterator[ClientDir]:
+    """The client directory of an option, else of the context."""
+    path = contextfile.need_client(given)
+    try:
+        secret = passphrase.for_existing(passphrase_file, str(path)) if ClientDir.is_encrypted(path) else None
+    except Unavailable as error:
+        raise hinted(error, f"veen keygen --out {path} makes one, where there is none") from None
+    try:
+        folder = ClientDir.open(path, secret)
+    except WrongPassphrase as error:
+        raise hinted(error, "try again: without it nobody opens this keystore") from None
+    with folder:
+        yield folder
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the options of a command say about who talks to which hub."""
+
+    hub: str | None
+    client: Path | None
+    passphrase_file: Path | None
+    pin: str | None = None
+    first_use: bool = False
+
+    def url(self) -> str:
+        try:
+            return values.url(contextfile.need_hub(self.hub))
+        except ValueError as error:
+            raise Misuse(str(error), "give --hub URL") from None
+
+    def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Open the client, meet the hub, do the work."""
+        url = self.url()
+        with opened(self.client, self.passphrase_file) as folder:
+            return self.run_with(folder, url, work)
+
+    def run_with(self, folder: ClientDir, url: str, work: Callable[[Client], Awaitable[T]]) -> T:
+        pin = self._pin(folder, url)
+        try:
+            return asyncio.run(_work(Client(url, folder, pin=pin, patience=FIRST_PATIENCE), pin, work))
+        except Contradiction as error:
+            if error.evidence:
+                hinted(error, f"veen evidence verify {error.evidence} shows it, to anyone")
+            raise
+
+    def _pin(self, folder: ClientDir, url: str) -> Pin | None:
+        """What to hold the hub to; None where that is what is known of it."""
+        if self.pin is not None and self.first_use:
+            raise Misuse("--pin and --trust-on-first-use contradict each other", "give one of them")
+        if self.pin is not None:
+            return pins.parse(self.pin)
+        if folder.state.hub_of(url) is not None:
+            return None  # first use is over, whoever answers now
+        if self.first_use:
+            return FIRST_USE
+        unknown = Misuse(
+            f"nothing is known yet of the hub at {url}", f"--pin HEX|PATH names the one you mean: {pins.WHERE_FROM}"
+        )
+        unknown.add_note(_FIRST_USE)
+        raise unknown
+
+
+async def _work(client: Client, pin: Pin | None, work: Callable[[Client], Awaitable[T]]) -> T:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(client)
+        except Unavailable as error:
+            hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
+            raise hinted(error, hint) from None
+        client.contact.link.patience = PATIENCE
+        if pin is FIRST_USE:
+            output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")
+        return await work(client)
+
+
+def known_hub(folder: ClientDir, url: str) -> HubRecord:
+    """The record of a hub that this client has met, without meeting it again."""
+    hub_id = folder.state.hub_of(url)
+    kept = folder.state.hub(hub_id) if hub_id else None
+    if kept is None:
+        raise hinted(
+            Unavailable(f"nothing is known here of the hub at {url}"),
+            "any command that asks it, like veen checkpoint, makes it known",
+        )
+    return HubRecord.decode(kept)

@@ -1,0 +1,234 @@
+"""`veen evidence`: show others what a hub said."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from veen.cli import output
+from veen.cli.client.options import Epoch, FirstUse, HubPin, PassphraseFile
+from veen.cli.command import Misuse, command, group
+from veen.cli.options import ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.output import Marked, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from veen.cli.client.calling import Call
+    from veen.client.attach import Attachment
+    from veen.client.client import Client
+    from veen.client.evidence import Evidence
+    from veen.client.verdict import Report, ShownEntry
+    from veen.core import Opened
+
+app = group(
+    "evidence",
+    """Show what a hub said to someone who never met it.
+
+    A file holds what the hub signed, the proofs that tie it together, and the hub's keys. Whoever knows the hub's id
+    can verify it without asking anyone.
+    """,
+)
+
+
+@command(
+    app,
+    "make",
+    "veen evidence make 12 --stream doors --out 12.evidence",
+    'veen evidence make 12 13 --stream doors --disclose --claim "the door was open" --out door.evidence',
+    "veen evidence make --statement mine.receipt --statement theirs.receipt --out lie.evidence",
+)
+def make(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to make")],
+    seq: Annotated[list[int] | None, typer.Argument(metavar="SEQ", min=1, help="entries to show")] = None,
+    statement: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--statement", metavar="FILE", help="instead of entries: receipts and checkpoints that were saved"
+        ),
+    ] = None,
+    claim: Annotated[
+        str, typer.Option("--claim", metavar="TEXT", help="what you say it shows; proves nothing by itself")
+    ] = "",
+    disclose: Annotated[
+        bool, typer.Option("--disclose", help="with what opens these entries, and no others: anyone can read them")
+    ] = False,
+    stream: Stream = None,
+    epoch: Epoch = None,
+    hub: HubUrl = None,
+    client: ClientDir = None,
+    pin: HubPin = None,
+    first_use: FirstUse = False,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a file that proves entries to anyone, or that a hub told two stories.
+
+    Each entry goes in with its receipt, its message as it was sent, and the proof that it is in the log that the hub
+    signed for. What it says stays sealed without --disclose. With --statement the hub is not asked.
+    """
+    from veen.cli.client import calling, files
+    from veen.client import verdict
+
+    if bool(seq) == bool(statement):
+        raise Misuse("entries or statements are needed, one or the other", "give SEQ, or --statement FILE twice")
+    files.check_new(out)
+    call = calling.Call(hub, client, passphrase_file, pin, first_use)
+    made = _of_entries(call, stream, seq, claim, disclose, epoch) if seq else _of_files(call, statement or [], claim)
+    data = made.encode()
+    found = verdict.verify(data, made.identity.hub_id)
+    files.write_new(out, data)
+    _show(found, out, as_json)
+
+
+def _of_entries(
+    call: "Call", stream: str | None, seqs: list[int], claim: str, disclose: bool, epoch: int | None
+) -> "Evidence":
+    from veen.cli import contextfile
+
+    name = contextfile.need_stream(stream)
+
+    async def asked(client: "Client") -> "Evidence":
+        end = await client.follower(name, epoch).end()
+        if max(seqs) > end:
+            raise Misuse(f"there is no entry {max(seqs)}: stream {name!r} has {end}", "veen stream shows them")
+        return await client.evidence(name, seqs, claim=claim, disclose=disclose, epoch=epoch)
+
+    return call.run(asked)
+
+
+def _of_files(call: "Call", paths: list[Path], claim: str) -> "Evidence":
+    from veen.cli.client import calling, statements
+    from veen.client import evidence
+    from veen.core import MmrProof
+
+    said = [one for path in paths for one in statements.read(path) if not isinstance(one, MmrProof)]
+    url = call.url()
+    with calling.opened(call.client, call.passphrase_file) as folder:
+        return evidence.make(calling.known_hub(folder, url), claim, said)
+
+
+@command(
+    app,
+    "verify",
+    "veen evidence verify door.evidence --pin 5f1c8a…",
+    "veen evidence verify door.evidence --pin hub-identity.json --json",
+)
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen evidence make made, or a client kept")],
+    pin: Annotated[
+        str | None,
+        typer.Option(
+            "--pin",
+            metavar="HEX|PATH",
+            help="whose word it must be: the hub's id, a key's fingerprint, or its data directory or identity file",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify such a file, offline.
+
+    Nobody is asked, and nothing but --pin is believed. Without --pin it shows what some hub signed, and not which. The
+    exit status is 11 where everything holds and shows that the hub contradicted itself.
+    """
+    from veen.cli.client import pins
+    from veen.cli.failures import CONTRADICTED_STATUS, hinted
+    from veen.client import durable, verdict
+    from veen.client.evidence import MAX_EVIDENCE_BYTES
+    from veen.core import Malformed, Unverified
+
+    anchor = pins.anchor(pin)
+    data = durable.read_file(file, MAX_EVIDENCE_BYTES)
+    try:
+        found = verdict.verify(data, anchor)
+    except Malformed as error:
+        raise hinted(Malformed(str(file), str(error)), "it is damaged, or was never evidence") from None
+    except Unverified as error:
+        raise hinted(Unverified(str(file), str(error)), "it proves nothing") from None
+    _show(found, file, as_json)
+    if found.contradictions:
+        raise typer.Exit(CONTRADICTED_STATUS)
+
+
+def _show(found: "Report", file: Path, as_json: bool) -> None:
+    from veen.cli.client import showing
+
+    if as_json:
+        output.document(_data(found, file))
+        return
+    lies = bool(found.contradictions)
+    rows: dict[str, output.Value] = {
+        "verdict": Marked("it holds, and the hub contradicts itself", Tone.BAD) if lies else _HOLDS,
+        "whose": _NAMED if found.pinned else _SOME_HUB,
+        "hub_id": found.hub_id,
+    }
+    for number, what in enumerate(found.contradictions, 1):
+        rows[f"contradiction {number}"] = Marked(what, Tone.BAD)
+    if found.claim:
+        rows["claim"] = f"{showing.printable(found.claim)} (its maker's words)"
+    output.facts({**rows, "file": str(file)}, as_json)
+    if sys.stdout.isatty():
+        sys.stdout.write("\n")
+    output.table(("what", "entry", "in log of", "hub_ts", "client_id", "shows"), list(_contents(found)), as_json)
+
+
+_HOLDS = Marked("it holds", Tone.GOOD)
+_NAMED = Marked("the hub's that was named", Tone.GOOD)
+_SOME_HUB = Marked("some hub's: --pin says whose it must be", Tone.WARN)
+
+
+def _contents(found: "Report") -> "Iterator[tuple[output.Value, ...]]":
+    """A row for each thing that the hub signed."""
+    from veen.cli.client.showing import brief, short
+
+    shown = {entry.receipt for entry in found.entries}
+    tied = {tie.stream_seq: tie.upto_seq for tie in found.ties}
+    for entry in found.entries:
+        receipt = entry.receipt
+        seq = receipt.stream_seq
+        yield "entry", seq, tied.get(seq), output.moment(receipt.hub_ts), short(entry.client_id), _says(entry)
+    for receipt in found.receipts:
+        if receipt not in shown:
+            root = f"root {brief(receipt.mmr_root)}, leaf {brief(receipt.leaf_hash)}"
+            yield "receipt", receipt.stream_seq, None, output.moment(receipt.hub_ts), None, root
+    for one in found.checkpoints:
+        yield "checkpoint", one.upto_seq, None, None, None, f"root {brief(one.mmr_root)}"
+
+
+def _data(found: "Report", file: Path) -> dict[str, object]:
+    """The report, with entries as `veen stream --json` shows them."""
+    from veen.cli.client import showing
+
+    shown = found.to_json()
+    assert isinstance(shown, dict)
+    entries = []
+    for entry, told in zip(found.entries, cast(list[dict[str, object]], shown["entries"]), strict=True):
+        if entry.opened is not None:
+            schema, body, attached = _unwrapped(entry.opened)
+            files = [{"name": part.name, "size": part.size, "coid": part.coid} for part in attached]
+            text = showing.text_of(body)
+            told = {**told, "schema": schema, "text": text, "body": body, "attachments": files}
+        entries.append(told)
+    return {"file": str(file), **shown, "entries": entries}
+
+
+def _unwrapped(opened: "Opened") -> "tuple[bytes, bytes, tuple[Attachment, ...]]":
+    from veen.client import attach
+    from veen.core import Limits, Malformed, Unverified
+
+    try:
+        return attach.unwrap(opened, Limits())
+    except (Malformed, Unverified):  # the hub signed for it all the same
+        return opened.header.schema, opened.body, ()
+
+
+def _says(entry: "ShownEntry") -> output.Value:
+    """What was disclosed of an entry."""
+    from veen.cli.client import showing
+
+    if entry.opened is None:
+        return Marked("(sealed)", Tone.QUIET)
+    _, body, attached = _unwrapped(entry.opened)
+    files = ", ".join(f"{showing.printable(part.name)} ({showing.size(part.size)})" for part in attached)
+    return f"{showing.glance_at(body)} + {files}" if files else showing.glance_at(body)

@@ -1,0 +1,241 @@
+"""`veen send`: write to a stream."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli import output
+from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
+from veen.cli.command import Misuse, command, single
+from veen.cli.options import Cap, ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.output import Marked, Tone
+
+if TYPE_CHECKING:
+    from veen.cli.client.lines import Tally
+    from veen.client import ClientDir as Folder
+    from veen.client.client import Client
+    from veen.client.draft import Sent
+    from veen.client.lane import Settled
+    from veen.core import CapToken
+
+app = single("send")
+
+_STDIN = "-"
+_FILE = "@"
+_NAMED = 3  # of what an earlier run left, this many are told one by one
+
+
+@command(
+    app,
+    "send",
+    'veen send --stream doors --body "door 4 opened"',
+    "veen send --stream doors --body @report.json --schema door.report.v1 --attach photo.jpg",
+    "veen send --stream doors --lines < door.log",
+)
+def send(
+    stream: Stream = None,
+    body: Annotated[
+        str | None, typer.Option("--body", metavar="TEXT|@FILE|-", help="what to say; - is all of standard input")
+    ] = None,
+    attach: Annotated[list[Path] | None, typer.Option("--attach", metavar="FILE", help="a file to go along")] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="a message for each line of standard input, in batches")
+    ] = False,
+    outbox: Annotated[bool, typer.Option("--outbox", help="only what an earlier run left without an answer")] = False,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="NAME", help="what kind of body it is", show_default="veen.bytes.v1"),
+    ] = None,
+    cap: Cap = None,
+    hub: HubUrl = None,
+    client: ClientDir = None,
+    pin: HubPin = None,
+    first_use: FirstUse = False,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send to a stream, and verify the hub's receipt.
+
+    The body is sealed for the stream's readers; the hub never sees it. A message is kept until its receipt holds: what
+    a crash or a lost connection leaves behind goes out first next time, byte for byte, so nothing is sent twice.
+    """
+    from veen.cli import contextfile
+    from veen.cli.client import calling
+    from veen.cli.client import cap as caps
+    from veen.client.draft import DEFAULT_SCHEMA
+    from veen.core import naming
+
+    work = _Work(
+        contextfile.need_stream(stream) if not outbox else "",
+        _body(body, attach, lines, outbox),
+        tuple(attach or ()),
+        DEFAULT_SCHEMA if schema is None else naming.schema_id(schema),
+        caps.read(path) if (path := contextfile.cap_of(cap)) else (),
+    )
+    call = calling.Call(hub, client, passphrase_file, pin, first_use)
+    url = call.url()
+    with calling.opened(client, passphrase_file) as folder:
+        if not outbox:
+            _need_key(folder, work.stream)
+        if outbox:
+            _show_settled(call.run_with(folder, url, work.recover), as_json)
+        elif lines:
+            _show_tally(work.stream, call.run_with(folder, url, work.send_lines), as_json)
+        else:
+            _show_sent(work.stream, call.run_with(folder, url, work.send), as_json)
+
+
+class _Work:
+    """What is to be sent, and how."""
+
+    def __init__(
+        self, stream: str, body: bytes, attached: tuple[Path, ...], schema: bytes, tokens: "tuple[CapToken, ...]"
+    ) -> None:
+        self.stream = stream
+        self._body = body
+        self._attached = attached
+        self._schema = schema
+        self._tokens = tokens
+
+    async def recover(self, client: "Client") -> "list[Settled]":
+        return list(await client.recover())
+
+    async def send(self, client: "Client") -> "Sent":
+        _tell_settled(await self.recover(client))
+        with ExitStack() as shown:
+            shown.enter_context(self._advised(client))
+            await self._show_leave(client)
+            if self._attached:
+                shown.enter_context(output.tally(f"sending {', '.join(path.name for path in self._attached)}"))
+            return await client.send(self.stream, self._body, schema=self._schema, attachments=self._attached)
+
+    async def send_lines(self, client: "Client") -> "Tally":
+        from veen.cli.client import lines
+
+        _tell_settled(await self.recover(client))
+        with self._advised(client), output.tally("sending", "messages") as report:
+            await self._show_leave(client)
+            return await lines.send_lines(client, self.stream, self._schema, sys.stdin.fileno(), report)
+
+    async def _show_leave(self, client: "Client") -> None:
+        """The capability that was named comes before others that are held: a hub that takes it is told so first."""
+        from veen.client import sequence
+
+        held = client.dir.caps
+        if self._tokens and client.contact.status.admission != "open":
+            own = client.dir.writers.current().client_id
+            for token in self._tokens:
+                if token.subject_pk == own and held.granted(client.hub_id, token.auth_ref()) is None:
+                    await client.authorize(token)
+            held.add_all(sequence.encode(self._tokens))
+
+    @contextmanager
+    def _advised(self, client: "Client") -> Iterator[None]:
+        """What to do next, where that depends on who sends what."""
+        from veen.cli.failures import hinted
+        from veen.client.lane import Undecided
+        from veen.core import Refused
+
+        try:
+            yield
+        except Undecided as error:
+            raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None
+        except Refused as refused:
+            if refused.detail_enum == "CAP_MISSING":
+                card = client.dir.path / "card.cbor"
+                made = f"veen cap issue --issuer DIR --subject {card} --stream {self.stream} --ttl SECONDS --out FILE"
+                hinted(refused, f"an issuer that the hub trusts makes one: {made}; then veen send --cap FILE")
+            raise
+
+
+def _body(body: str | None, attach: list[Path] | None, lines: bool, outbox: bool) -> bytes:
+    """The body that was asked for, one way or the other."""
+    ways = [name for name, given in (("--body", body is not None), ("--lines", lines), ("--outbox", outbox)) if given]
+    if len(ways) > 1:
+        raise Misuse(f"{ways[0]} and {ways[1]} contradict each other", "give one of them")
+    if attach and (lines or outbox):
+        raise Misuse(f"--attach does not go with {ways[0]}", "attach to one message, with --body or without")
+    if lines or outbox:
+        return b""
+    if body is None:
+        if attach:
+            return b""
+        raise Misuse("there is nothing to send", "give --body TEXT, --body @FILE, --body -, --lines or --attach FILE")
+    if body == _STDIN:
+        return sys.stdin.buffer.read()
+    return Path(body[1:]).read_bytes() if body.startswith(_FILE) else body.encode()
+
+
+def _need_key(folder: "Folder", stream: str) -> None:
+    from veen.cli.failures import hinted
+    from veen.core import Unavailable, naming
+
+    if folder.stream_keys.public(naming.stream_id(stream)) is None:
+        raise hinted(
+            Unavailable(f"the key of stream {stream!r} is not known here: nobody could read what is sent"),
+            f"veen stream-key import FILE takes in the one that readers of {stream} have",
+            f"veen stream-key create {stream} makes it, where nobody has one yet",
+        )
+
+
+def _show_sent(stream: str, sent: "Sent", as_json: bool) -> None:
+    receipt = sent.receipt
+    rows: dict[str, output.Value] = {
+        "stream": stream,
+        "stream_seq": sent.stream_seq,
+        "msg_id": sent.msg_id,
+        "mmr_root": receipt.mmr_root,
+        "hub_ts": output.moment(receipt.hub_ts),
+    }
+    data = {**rows, "hub_ts": receipt.hub_ts, "label": sent.label, "epoch": sent.epoch, "receipt": receipt.encode()}
+    output.facts({**rows, "verified": Marked("signature, place and root", Tone.GOOD)}, as_json, data)
+
+
+def _show_tally(stream: str, tally: "Tally", as_json: bool) -> None:
+    first, last = tally.first, tally.last
+    rate = tally.sent / tally.seconds if tally.seconds else 0.0
+    rows: dict[str, output.Value] = {
+        "stream": stream,
+        "sent": tally.sent,
+        "first_seq": first.stream_seq if first else None,
+        "last_seq": last.stream_seq if last else None,
+        "mmr_root": last.receipt.mmr_root if last else None,
+        "seconds": round(tally.seconds, 3),
+        "per_sec": round(rate),
+    }
+    verified = Marked("every signature, place and root", Tone.GOOD)
+    output.facts({**rows, "verified": verified} if tally.sent else rows, as_json, rows)
+
+
+def _tell_settled(settled: "list[Settled]") -> None:
+    """What became of what an earlier run left."""
+    for one in settled[:_NAMED]:
+        output.remark(_said(one))
+    if len(settled) > _NAMED:
+        output.remark(f"so are {len(settled) - _NAMED} more; veen send --outbox would have listed them")
+
+
+def _said(one: "Settled") -> str:
+    from veen.core import Receipt
+
+    name = f"message {one.pending.leaf_hash.hex()[:12]}… of an earlier run"
+    if isinstance(one.outcome, Receipt):
+        return f"{name} is entry {one.outcome.stream_seq} now"
+    return f"{name} is refused and given up: {one.outcome}"
+
+
+def _show_settled(settled: "list[Settled]", as_json: bool) -> None:
+    from veen.core import Receipt
+
+    rows: list[tuple[output.Value, ...]] = []
+    for one in settled:
+        receipt = one.outcome if isinstance(one.outcome, Receipt) else None
+        became = Marked("accepted", Tone.GOOD) if receipt else Marked(f"refused: {one.outcome}", Tone.BAD)
+        rows.append((one.pending.leaf_hash, receipt.stream_seq if receipt else None, became))
+    output.table(("msg_id", "stream_seq", "became"), rows, as_json)
+    if not rows and not as_json:
+        output.remark("nothing was waiting")

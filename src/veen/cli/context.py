@@ -1,0 +1,122 @@
+"""`veen context`: keep the hub and keys of daily use under a name."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli import output, values
+from veen.cli.command import command, group
+from veen.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from veen.cli.contextfile import Context
+
+app = group(
+    "context",
+    """Keep the hub and keys of daily use under a name.
+
+    Commands take --hub, --client, --stream and --cap from the context in use. An option comes first, then VEEN_HUB and
+    VEEN_CLIENT, then the context that VEEN_CONTEXT names, then the one last chosen with `veen context use`.
+    """,
+)
+
+
+def _names(incomplete: str) -> list[str]:
+    from veen.cli import contextfile
+
+    return [name for name in contextfile.load().contexts if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="the context's name", autocompletion=_names)]
+
+
+@command(
+    app,
+    "add",
+    "veen context add home --hub http://127.0.0.1:37411 --client alice",
+    "veen context add doors --hub https://hub.example --client alice --stream doors --cap doors.cap",
+)
+def add(
+    name: Name,
+    hub: Annotated[
+        str | None, typer.Option("--hub", metavar="URL", help="the hub's address", parser=values.url)
+    ] = None,
+    client: Annotated[Path | None, typer.Option("--client", metavar="DIR", help="the folder of your keys")] = None,
+    stream: Annotated[str | None, typer.Option("--stream", metavar="NAME", help="a stream")] = None,
+    cap: Annotated[Path | None, typer.Option("--cap", metavar="FILE", help="a capability")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep a context, or replace the one of that name.
+
+    The first that is kept is in use at once. Paths are kept absolute, so they hold wherever you are.
+    """
+    from veen.cli import contextfile
+
+    made = contextfile.Context(hub, _absolute(client), stream, _absolute(cap))
+    contexts = contextfile.load().with_one(name, made)
+    contextfile.save(contexts)
+    _show(name, made, contexts.current == name, as_json)
+
+
+@command(app, "list", "veen context list", "veen context list --json")
+def list_(as_json: JsonOption = False) -> None:
+    """List the contexts."""
+    from veen.cli import contextfile
+
+    found = contextfile.load()
+    used = contextfile.used_name(found)
+    columns = ("name", "used", "hub", "client", "stream", "cap")
+    rows = [(name, name == used, one.hub, one.client, one.stream, one.cap) for name, one in found.contexts.items()]
+    output.table(columns, rows, as_json)
+    if not rows and not as_json:
+        output.remark("no context is kept yet: veen context add NAME --hub URL")
+
+
+@command(app, "use", "veen context use home")
+def use(name: Name, as_json: JsonOption = False) -> None:
+    """Take options from this context from now on."""
+    from veen.cli import contextfile
+
+    contexts = contextfile.load().using(name)
+    contextfile.save(contexts)
+    _show(name, contexts.get(name), True, as_json)
+
+
+@command(app, "show", "veen context show", "veen context show home --json")
+def show(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="which; else the one in use", autocompletion=_names)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a context: the one in use, unless one is named."""
+    from veen.cli import contextfile
+    from veen.cli.command import Misuse
+
+    contexts = contextfile.load()
+    used = contextfile.used_name(contexts)
+    shown = name or used
+    if shown is None:
+        raise Misuse("no context is in use", "veen context add NAME --hub URL keeps one")
+    _show(shown, contexts.get(shown), shown == used, as_json)
+
+
+@command(app, "remove", "veen context remove home")
+def remove(name: Name, as_json: JsonOption = False) -> None:
+    """Forget a context; what it names is left alone."""
+    from veen.cli import contextfile
+
+    contexts = contextfile.load()
+    gone = contexts.get(name)
+    contextfile.save(contexts.without(name))
+    _show(name, gone, False, as_json)
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.expanduser().absolute())
+
+
+def _show(name: str, found: "Context", used: bool, as_json: bool) -> None:
+    fields = {field: getattr(found, field) for field in found.__slots__}
+    output.facts({"name": name, "used": used, **fields}, as_json)

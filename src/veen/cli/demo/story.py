@@ -1,0 +1,217 @@
+"""What the demo tells, scene by scene. Each scene raises unless what it claims is so."""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from veen.cli.demo.people import Person
+from veen.cli.demo.stage import Stage
+from veen.cli.demo.surroundings import ending_on_signals, uninterrupted, working_in
+from veen.cli.failures import DAMAGED_STATUS, STATUS
+from veen.client.evidence import Evidence
+from veen.core import Refused, Unavailable, Unverified
+
+_LINES = 1_000
+_FIRST = "door 4 opened by badge 17"
+_REFUSED = STATUS[Refused][0]
+_UNVERIFIED = STATUS[Unverified][0]
+
+
+def tell(stage: Stage, *, keep: bool) -> None:
+    """All of it, in a folder that is gone afterwards unless it is to be kept."""
+    with ending_on_signals():
+        folder = Path(tempfile.mkdtemp(prefix="veen-demo-"))
+        told = False
+        try:
+            story = Story(stage, folder)
+            with working_in(folder), story:
+                stage.open(folder)
+                story.play()
+            told = True
+        finally:
+            if not (told and keep):
+                shutil.rmtree(folder, ignore_errors=not told)
+    stage.close(folder if keep else None)
+
+
+class Story:
+    """Who takes part, and what they hand to each other."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self._stage = stage
+        self._folder = folder
+        self._running = ExitStack()  # what must end however the story does
+        people = [
+            Person(name, folder / ".homes" / name, stage) for name in ("operator", "writer", "reader", "stranger")
+        ]
+        self._operator, self._writer, self._reader, self._stranger = people
+        self._entries = 0
+
+    def __enter__(self) -> None:
+        self._running.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def play(self) -> None:
+        self._keys()
+        self._serve()
+        self._leave()
+        self._send()
+        self._prove()
+        self._tamper()
+        self._rotate()
+
+    def _keys(self) -> None:
+        claim = "three people have keys of their own, and only the reader's opens the stream"
+        with self._stage.scene("keys", claim):
+            for person in (self._operator, self._writer, self._reader):
+                person.does(f"keygen --out {person.name} --no-passphrase")
+            self._reader.does("stream-key create doors --client reader")
+            self._reader.does("stream-key export doors --public --out doors.key --client reader")
+            self._writer.does("stream-key import doors.key --client writer")
+
+    def _serve(self) -> None:
+        with self._stage.scene("a hub", "a hub serves; it takes what the operator gave leave for"):
+            issuer = self._operator.does("card operator").facts()["id_sign"]
+            self._stage.said(f"id_sign {issuer}")
+            self._hub_id = self._operator.does("hub init --data-dir hub").facts()["hub_id"]
+            self._stage.said(f"hub_id {self._hub_id}")
+            self._issuer = issuer
+            self._url = self._start("127.0.0.1:0")
+            for person in (self._operator, self._writer, self._reader):
+                person.does(f"context add door --hub {self._url} --client {person.name} --stream doors")
+
+    def _start(self, listen: str) -> str:
+        """Where it serves."""
+        start = f"hub start --data-dir hub --listen {listen} --issuer {self._issuer}"
+        with uninterrupted():
+            url = self._operator.does(start).facts()["url"]
+            self._running.callback(self._operator.does_unseen, "hub stop --data-dir hub")
+        self._stage.said(f"url {url}")
+        return url
+
+    def _stop(self) -> None:
+        self._operator.does("hub stop --data-dir hub")
+
+    def _leave(self) -> None:
+        with self._stage.scene("leave to write", "the hub takes nothing that the operator did not allow"):
+            self._writer.does("cap issue --issuer writer --subject writer --stream doors --ttl 3600 --out own.cap")
+            refused = self._writer.does(f'send --pin hub --cap own.cap --body "{_FIRST}"', ends=_REFUSED)
+            self._stage.said(refused.error)
+            self._operator.does(
+                "cap issue --issuer operator --subject writer/card.cbor --stream doors --ttl 3600 --out writer.cap"
+            )
+            self._writer.does("cap authorize writer.cap")
+
+    def _send(self) -> None:
+        claim = f"{_LINES + 2:,} messages are sealed, receipted, verified, and read as they come"
+        with self._stage.scene("send and follow", claim):
+            with uninterrupted():
+                follower = self._reader.starts(
+                    "stream --follow --pin hub --save-attachments saved", Path("follower.log")
+                )
+                self._running.callback(_end, follower)
+            sent = self._writer.does(f'send --body "{_FIRST}"').facts()
+            self._stage.said(f"entry {sent['stream_seq']}, verified: {sent['verified']}")
+            self._read(follower, 1)
+            sealed = self._operator.does("stream --pin hub").rows()[0][3]
+            if sealed != "(sealed)":
+                raise Unverified("entry", f"someone without the reader's key sees {sealed!r}")
+            self._stage.said(f"operator sees 1: {sealed}")
+            Path("picture.ppm").write_bytes(_picture())
+            self._writer.does('send --body "who it was" --attach picture.ppm')
+            saved = self._read(follower, 2)
+            if Path(saved).read_bytes() != _picture():
+                raise Unverified("attachment", "what was saved is not what was sent")
+            lines = "".join(f"door {number % 7} closed\n" for number in range(_LINES))
+            many = self._writer.does_apart("send --lines", given=lines, shown="veen send --lines < doors.log").facts()
+            self._stage.said(f"{many['sent']} sent in {many['seconds']} s, verified: {many['verified']}")
+            self._entries = int(many["last_seq"])
+            self._read(follower, self._entries)
+            _end(follower)
+
+    def _read(self, follower: "subprocess.Popen[str]", upto: int) -> str:
+        """Wait until the reader has an entry; the files it came with."""
+        assert follower.stdout is not None
+        for line in follower.stdout:
+            seq, _, _, text, files = line.rstrip("\n").split("\t")
+            if int(seq) == upto:
+                self._stage.said(f"reader sees {seq}: {text}" + (f" + {files}" if files else ""))
+                return files
+        raise Unavailable(f"the reader ended: {Path('follower.log').read_text().strip()}")
+
+    def _prove(self) -> None:
+        claim = "a stranger verifies entry 1 without the hub; with one bit changed it is refused"
+        with self._stage.scene("proof to a stranger", claim):
+            self._reader.does('evidence make 1 --disclose --claim "who opened door 4" --out door.evidence')
+            self._writer.does("receipt 1 --out old.receipt")
+            self._stop()
+            apart = self._folder / "elsewhere"
+            apart.mkdir()
+            shutil.copy("door.evidence", apart)
+            verify = f"evidence verify door.evidence --pin {self._hub_id}"
+            found = self._stranger.does_apart(verify, cwd=apart)
+            entry = next(row for row in found.rows() if row[0] == "entry")
+            if entry[-1] != _FIRST or int(entry[2]) != self._entries:
+                raise Unverified("evidence", f"it shows {entry[-1]!r}")
+            self._stage.said(f"{found.facts()['verdict']}: entry 1 of {entry[2]} says {entry[-1]!r}")
+            _flip_a_bit(
+                apart / "door.evidence", Evidence.decode(Path("door.evidence").read_bytes()).exhibits[0].msg.sig
+            )
+            self._stage.said("one bit of the file is changed")
+            self._stage.said(self._stranger.does_apart(verify, cwd=apart, ends=_UNVERIFIED).error)
+
+    def _tamper(self) -> None:
+        claim = f"one bit changed in a copy of the log of {self._entries:,} entries is found, and named"
+        with self._stage.scene("a log that was tampered with", claim):
+            shutil.copytree("hub", "copy")
+            chunk = max(Path("copy", "log").rglob("chunk-*.log"), key=lambda path: path.stat().st_size)
+            _flip_a_bit(chunk)
+            self._stage.said("the hub's folder is copied, and one bit of the copy is changed")
+            found = self._operator.does("fsck copy", ends=DAMAGED_STATUS)
+            severity, _, at, what, *_ = found.rows()[0]
+            self._stage.said(f"{severity}: entry {at}: {what}")
+            clean = self._operator.does("fsck hub").facts()
+            self._stage.said(f"{clean['verdict']}: {clean['checked']}")
+
+    def _rotate(self) -> None:
+        claim = "the hub has a new key, and what the old one signed holds beside what the new one signs"
+        with self._stage.scene("a new hub key", claim):
+            rotated = self._operator.does("hub rotate-key --data-dir hub").facts()
+            self._start(self._url.removeprefix("http://"))
+            # The new key signs from the second after the last that was signed for: no sooner than this.
+            time.sleep(max(0.0, int(rotated["valid_from"]) - time.time()))
+            sent = self._writer.does('send --body "signed for with the new key"').facts()
+            self._writer.does(f"receipt {sent['stream_seq']} --out new.receipt")
+            rows = self._writer.does("verify old.receipt new.receipt").rows()
+            for file, what, seq, _, by in rows:
+                self._stage.said(f"{file}: {what} of entry {seq}, signed by {by}")
+            if [row[-1] for row in rows] != ["key 1 of the hub", "key 2 of the hub"]:
+                raise Unverified("receipts", "they are not signed by the old key and the new one")
+            self._stop()
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    if process.poll() is None:
+        process.terminate()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _flip_a_bit(path: Path, part: bytes = b"") -> None:
+    """In the middle of a file, or of a part of it."""
+    content = path.read_bytes()
+    at = content.index(part) + len(part) // 2 if part else len(content) // 2
+    path.write_bytes(content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :])
+
+
+def _picture() -> bytes:
+    """A picture of a size that pictures have, in the plainest format there is."""
+    return b"P6 256 256 255\n" + bytes(
+        value for row in range(256) for column in range(256) for value in (row, column, row ^ column)
+    )

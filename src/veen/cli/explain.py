@@ -1,0 +1,80 @@
+"""`veen explain`: what an error code means and what to do about it."""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+
+from veen.cli import output
+from veen.cli.command import Misuse, command, single
+from veen.cli.options import JsonOption
+
+app = single("explain")
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One way for a hub to say no."""
+
+    code: str
+    detail_enum: str | None
+    http_status: int
+    stage: str | None
+    when: str
+    what_to_do: str
+
+    @property
+    def name(self) -> str:
+        """As errors print it."""
+        return self.code if self.detail_enum is None else f"{self.code}/{self.detail_enum}"
+
+
+def codes() -> list[Code]:
+    """Every code, in the order of the checks; then those of the endpoints."""
+    from veen.core.admission import ADMISSION, API_MEANING, STATUS
+
+    admission = [
+        Code(row.code, row.detail_enum, STATUS[row.code], str(row.stage), row.failure, row.advice) for row in ADMISSION
+    ]
+    return admission + [Code(code, None, STATUS[code], None, *meaning) for code, meaning in API_MEANING.items()]
+
+
+def find(text: str) -> list[Code]:
+    """The codes meant: E.CAP/CAP_TTL is one, CAP_TTL too, E.CAP is every row of it; capitals do not matter."""
+    asked = text.upper().removesuffix(":")
+    return [one for one in codes() if asked in (one.name, one.code, one.detail_enum, one.code.removeprefix("E."))]
+
+
+def _names(incomplete: str) -> list[str]:
+    return [one.name for one in codes() if one.name.startswith(incomplete)]
+
+
+@command(app, "explain", "veen explain E.CAP/CAP_TTL", "veen explain duplicate", "veen explain")
+def explain(
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="CODE", help="as it was printed; without one, all are listed", autocompletion=_names),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what an error code means and what to do about it."""
+    if code is None:
+        _list(codes(), as_json)
+        return
+    found = find(code)
+    if not found:
+        raise Misuse(f"no hub answers with {code!r}", "veen explain lists every code")
+    if len(found) > 1:
+        _list(found, as_json)
+        return
+    one = found[0]
+    rows: dict[str, output.Value] = {"code": one.name, "when": one.when, "what to do": one.what_to_do}
+    if one.stage is not None:
+        rows["stage"] = one.stage
+    rows["http status"] = one.http_status
+    output.facts(rows, as_json, asdict(one))
+
+
+def _list(found: list[Code], as_json: bool) -> None:
+    rows = [(one.name, one.http_status, one.when, one.what_to_do) for one in found]
+    output.table(("code", "http", "when", "what to do"), rows, as_json, [asdict(one) for one in found])

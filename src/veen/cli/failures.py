@@ -1,0 +1,119 @@
+"""What a failed command says and the status it ends with: tables over the error tree, total by a test.
+
+An error's own notes are its hints. Where it has none, its class has one.
+"""
+
+import sys
+from typing import TypeVar
+
+import typer
+
+from veen.cli.command import is_colourful
+from veen.cli.manual import lowered
+from veen.core import Malformed, Refused, Unavailable, Unverified, VeenError
+from veen.core.admission import API_MEANING, BY_DETAIL
+from veen.storage.journal import JournalBroken
+
+E = TypeVar("E", bound=VeenError)
+
+# Status, and what it means. 2 is the shells' own for misuse, 70 the system's for what must not happen.
+STATUS: dict[type[Exception], tuple[int, str]] = {
+    typer.TyperException: (2, "the command was not given as it must be"),
+    Malformed: (3, "bytes are not the object they claim to be; never worth a retry"),
+    Unverified: (4, "a signature, hash or proof does not hold; never worth a retry"),
+    Refused: (5, "the hub refused, and said why"),
+    Unavailable: (6, "a disk or a peer did not answer, or is not in the state that this needs; may work later"),
+    OSError: (6, "the system refused a file or a socket"),
+    JournalBroken: (70, "the hub's disk broke its word; the hub ended at once"),
+}
+# What a check of a data directory found; not errors of the command.
+REPAIRABLE_STATUS, DAMAGED_STATUS = 7, 8
+# A measurement missed what was promised.
+MISSED_STATUS = 9
+# A hub failed a check of `veen selftest`; evidence that holds shows a hub contradicting itself.
+FAILED_STATUS, CONTRADICTED_STATUS = 10, 11
+
+_RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
+_VALUE_ERROR = "Value error, "
+
+HINTS: dict[type[Exception], str] = {
+    Malformed: "it is damaged, or another kind of thing than belongs there",
+    Unverified: "do not rely on it; keep it, since it may be evidence",
+    Unavailable: "nothing was decided; the same command may work later",
+    OSError: "check that the path is right and that you may use it",
+    JournalBroken: "the disk cannot be trusted any more; check it, then start again",
+}
+
+
+def tell(error: Exception) -> int | None:
+    """Say what is wrong, on standard error, and return the exit status; None where the mistake is ours."""
+    kind = kind_of(error)
+    if kind is None:
+        return None
+    colour = is_colourful(sys.stderr)
+    for word, paint, text in [("error", _RED, _message(error)), *(("hint", _CYAN, one) for one in hints(error, kind))]:
+        sys.stderr.write(f"veen: {paint}{word}:{_PLAIN} {text}\n" if colour else f"veen: {word}: {text}\n")
+    return STATUS[kind][0]
+
+
+def kind_of(error: Exception) -> type[Exception] | None:
+    """The row of the table that an error falls under: its nearest ancestor there."""
+    return next((kind for kind in type(error).__mro__ if kind in STATUS), None)
+
+
+def hints(error: Exception, kind: type[Exception]) -> list[str]:
+    own = list(getattr(error, "__notes__", ()))
+    if isinstance(error, Refused):
+        code = error.code if error.detail_enum is None else f"{error.code}/{error.detail_enum}"
+        return [*own, advice(error), f"veen explain {code} says more"]
+    if own:
+        return own
+    if isinstance(error, typer.TyperException):
+        return [_usage_hint(error)]
+    return [HINTS[kind]]
+
+
+def advice(error: Refused) -> str:
+    """What to do about a refusal, from the table of its code."""
+    row = BY_DETAIL.get(error.detail_enum or "")
+    if row is not None:
+        return row.advice
+    return API_MEANING[error.code][1] if error.code in API_MEANING else "ask whoever runs the hub"
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, typer.TyperException):
+        return _usage_message(error)
+    if isinstance(error, OSError):
+        return f"{error.filename}: {_reason(error)}" if error.filename else _reason(error)
+    return str(error)
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """What the library says, in sentences, as the command line says it."""
+    told = error.message if _possibilities(error) else error.format_message()
+    parts = " ".join(told.split()).removesuffix(".").split(": ", 1)
+    return ": ".join(lowered(part.removeprefix(_VALUE_ERROR)) for part in parts)
+
+
+def _possibilities(error: typer.TyperException) -> list[str]:
+    """The options that may have been meant."""
+    return sorted(getattr(error, "possibilities", None) or ())
+
+
+def _reason(error: OSError) -> str:
+    return lowered(error.strerror or str(error) or type(error).__name__)
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    if near := _possibilities(error):
+        return f"did you mean {' or '.join(near)}"
+    ctx = getattr(error, "ctx", None)
+    return f"{ctx.command_path if ctx else 'veen'} --help shows how it is used"
+
+
+def hinted(error: E, *hints: str) -> E:
+    """The error with these hints."""
+    for hint in hints:
+        error.add_note(hint)
+    return error

@@ -1,0 +1,123 @@
+"""`veen fsck`: check a data directory, trusting nothing in it."""
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli import output
+from veen.cli.command import command, single
+from veen.cli.options import JsonOption
+from veen.cli.output import Marked, Seen, Tone
+
+if TYPE_CHECKING:
+    from veen.storage.fsck import Report
+
+app = single("fsck")
+
+_HASH = re.compile(r"([0-9a-f]{8})[0-9a-f]{56}")
+_PADDED = re.compile(r"0{1,19}(\d)")
+
+
+@command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --json")
+def fsck(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a hub's data directory")],
+    mend: Annotated[
+        bool, typer.Option("--repair", help="make index and node files again where they are wrong")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a data directory, trusting nothing in it.
+
+    Every entry, hash, signature, root, summary, checkpoint, index row and identity file is verified again; nothing is
+    written without --repair, and --repair makes again only what follows from the log. No hub may run on the directory.
+
+    The exit status is 0 where it is clean, 7 where --repair would mend it, and 8 where the log itself, or what it is
+    verified with, is damaged: then only another copy has the original.
+    """
+    check(directory, mend=mend, as_json=as_json)
+
+
+def check(directory: Path, *, mend: bool, as_json: bool) -> None:
+    """Check, show what was found, and end with the status that says what it comes to."""
+    from veen.cli.failures import DAMAGED_STATUS, REPAIRABLE_STATUS, hinted
+    from veen.core import Unavailable
+    from veen.storage import fsck as checker
+    from veen.storage.folders import Folders
+
+    folders = Folders(directory)
+    if not any(path.exists() for path in (folders.identity, folders.log, folders.keys)):
+        raise hinted(Unavailable(f"{directory} is not a hub's data directory"), "veen hub init makes one")
+    repaired = False
+    try:
+        with output.progress("checking") as report:
+            found = checker.check(directory, report)
+        if mend and found.verdict is checker.Verdict.REPAIRABLE:
+            with output.progress("making the index again") as report:
+                found = checker.repair(directory, report)
+            repaired = True
+    except Unavailable as error:
+        raise hinted(error, f"veen hub stop --data-dir {directory} ends a hub that this machine runs on it") from None
+    _show(directory, found, repaired, as_json)
+    statuses = {checker.Verdict.REPAIRABLE: REPAIRABLE_STATUS, checker.Verdict.DAMAGED: DAMAGED_STATUS}
+    if found.verdict in statuses:
+        raise typer.Exit(statuses[found.verdict])
+
+
+def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> None:
+    from veen.storage.fsck import Severity, Verdict
+
+    tones = {Severity.DAMAGED: Tone.BAD, Severity.REPAIRABLE: Tone.WARN, Severity.LEFTOVER: Tone.QUIET}
+    if as_json:
+        output.document(_data(found, repaired))
+        return
+    rows: list[tuple[output.Value, ...]] = [
+        (Marked(str(one.severity), tones[one.severity]), brief(one.artifact), one.stream_seq, one.what)
+        for one in found.findings
+    ]
+    output.table(("severity", "where", "entry", "what"), rows, as_json)
+    if found.total > len(found.findings):
+        output.remark(f"{found.total - len(found.findings)} further findings are not listed")
+    if rows and sys.stdout.isatty():
+        sys.stdout.write("\n")
+    verdicts = {Verdict.CLEAN: Tone.GOOD, Verdict.REPAIRABLE: Tone.WARN, Verdict.DAMAGED: Tone.BAD}
+    summary: dict[str, output.Value] = {
+        "verdict": Marked(str(found.verdict), verdicts[found.verdict]),
+        "checked": f"{found.entries} entries under {found.labels} labels",
+    }
+    if repaired:
+        summary["repaired"] = "index and node files were made again from the log"
+    output.facts(summary, as_json)
+    advice = {
+        Verdict.REPAIRABLE: f"veen fsck {directory} --repair makes it again",
+        Verdict.DAMAGED: "restore it from a copy: --repair cannot bring back what only the log had",
+    }
+    if found.verdict in advice:
+        output.remark(f"hint: {advice[found.verdict]}")
+
+
+def brief(artifact: str) -> Seen:
+    """Names as people tell them apart: the first digits of a hash, numbers without their padding."""
+    return Seen(artifact, _PADDED.sub(r"\1", _HASH.sub(r"\1…", artifact)))
+
+
+def _data(found: "Report", repaired: bool) -> output.Json:
+    return {
+        "verdict": str(found.verdict),
+        "repaired": repaired,
+        "entries": found.entries,
+        "labels": found.labels,
+        "counts": {str(severity): count for severity, count in found.counts.items()},
+        "findings": [
+            {
+                "severity": str(one.severity),
+                "artifact": one.artifact,
+                "what": one.what,
+                "label": one.label,
+                "stream_seq": one.stream_seq,
+            }
+            for one in found.findings
+        ],
+    }

@@ -1,0 +1,178 @@
+"""Which process serves a data directory: a record that the process keeps while it serves, outside the directory.
+
+The record is a hint. What counts is that the process it names still is the one that wrote it (its number and its
+start time), so a record that a crash left behind misleads nobody. The directory itself is guarded by its lock.
+"""
+
+import fcntl
+import json
+import os
+import select
+import signal
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from veen.cli import output
+from veen.cli.failures import hinted
+from veen.core import Unavailable
+from veen.core.hashing import h
+from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
+from veen.storage.folders import Folders
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """One hub that serves."""
+
+    pid: int
+    started: int  # the process's start time in the system's own ticks: a number that is used again has another
+    url: str
+    data_dir: str
+    cert: str | None
+
+    @classmethod
+    def here(cls, url: str, data_dir: Path, cert: Path | None) -> "Running":
+        pid = os.getpid()
+        kept = None if cert is None else str(cert.absolute())
+        return cls(pid, _start_time(pid) or 0, url, str(data_dir.resolve()), kept)
+
+    def is_alive(self) -> bool:
+        return _start_time(self.pid) == self.started
+
+
+@contextmanager
+def recorded(running: Running) -> Iterator[None]:
+    """Keep the record for as long as the block runs. A hub serves also where none can be kept."""
+    path = _place() / f"{name_of(Path(running.data_dir))}.json"
+    try:
+        Disk().make_folder(path.parent, PRIVATE_FOLDER)
+        if not _is_ours(path.parent):
+            raise PermissionError(f"{path.parent} belongs to someone else")
+        _sweep(path.parent)
+        Disk().write_file(path, json.dumps(asdict(running)).encode(), PRIVATE_FILE)
+    except OSError as error:
+        output.remark(f"warning: no record of this process is kept, so veen hub stop will not find it: {error}")
+    try:
+        yield
+    finally:
+        _forget(path, running)
+
+
+def find(data_dir: Path) -> Running | None:
+    """The hub that serves the directory, if one does."""
+    for place in _places():
+        path = place / f"{name_of(data_dir)}.json"
+        try:
+            found = _read(path) if _is_ours(place) else None
+        except OSError:
+            continue
+        if found is not None and found.is_alive():
+            return found
+    return None
+
+
+def is_locked(data_dir: Path) -> bool:
+    """Whether any process holds the directory."""
+    try:
+        fd = os.open(Folders(data_dir).lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def need(data_dir: Path) -> Running:
+    """The hub that serves the directory."""
+    found = find(data_dir)
+    if found is not None:
+        return found
+    if is_locked(data_dir):
+        raise hinted(
+            Unavailable(f"a process holds {data_dir}, and it is not known which"),
+            "it may be another user's, in another container, or a check that is under way",
+        )
+    raise hinted(Unavailable(f"no hub runs on {data_dir}"), f"veen hub start --data-dir {data_dir} starts one")
+
+
+def stop(running: Running, timeout_s: float) -> bool:
+    """Ask it to end and wait until it has. False where it has not within the time."""
+    try:
+        fd = os.pidfd_open(running.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        # Looked at after it is held: from here on the number cannot come to mean another process.
+        if not running.is_alive():
+            return True
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        ended, _, _ = select.select([fd], [], [], timeout_s)
+        return bool(ended)
+    finally:
+        os.close(fd)
+
+
+def _start_time(pid: int) -> int | None:
+    """None where there is no such process, or it has ended and nobody has asked how."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = told.rpartition(")")[2].split()
+    return None if state == "Z" else int(fields[18])
+
+
+def name_of(data_dir: Path) -> str:
+    """What files about the hub of a directory are called, outside of it."""
+    return f"hub-{h(str(data_dir.resolve()).encode()).hex()[:16]}"
+
+
+def _places() -> list[Path]:
+    """Where a record may be: sessions differ in what they know of the user's runtime folder."""
+    uid = os.getuid()
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    folders = [Path(given)] if os.path.isabs(given) else []
+    folders.append(Path(f"/run/user/{uid}"))
+    return [*(folder / "veen" for folder in folders), Path(tempfile.gettempdir()) / f"veen-{uid}"]
+
+
+def _place() -> Path:
+    return next((place for place in _places()[:-1] if place.parent.is_dir()), _places()[-1])
+
+
+def _is_ours(folder: Path) -> bool:
+    """A folder in a place that all can write to may be someone's trap."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _read(path: Path) -> Running | None:
+    """None where it is no record."""
+    try:
+        return Running(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError):
+        return None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what hubs that were killed have left."""
+    for path in folder.glob("hub-*.json"):
+        found = _read(path)
+        if found is None or not found.is_alive():
+            path.unlink(missing_ok=True)
+
+
+def _forget(path: Path, running: Running) -> None:
+    try:
+        if json.loads(path.read_bytes()) == asdict(running):
+            path.unlink()
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,140 @@
+"""A hub over HTTP, as the operator's commands ask it: status, probes, metrics, checkpoints.
+
+Whatever goes wrong is one of the project's errors: no answer is `Unavailable`, an answer that no hub gives is
+`Malformed`, and what the hub refuses is `Refused` as the hub said it.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from veen.cli.failures import hinted
+from veen.cli.manual import lowered
+from veen.core import HubIdentity, Malformed, Refused, Unavailable, jsonform, jsontext
+from veen.core.cbor import Wire
+from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
+
+W = TypeVar("W", bound=Wire)
+_TIMEOUT_S = 10.0
+_CBOR = "application/cbor"
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
+
+
+class HubApi:
+    """One hub. `local` is of this machine: no proxy leads to it, and its own `cert`, if it has one, is trusted."""
+
+    def __init__(self, url: str, cert: Path | None = None, *, local: bool = False) -> None:
+        self.url = url
+        self._http = httpx.Client(base_url=url, timeout=_TIMEOUT_S, verify=_trust(cert), trust_env=not local)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._http.close()
+
+    def status(self) -> dict[str, Any]:
+        """GET /tooling/status."""
+        found = self._json(self._ask("GET", "/tooling/status"))
+        if not {"hub_id", "hub_pk", "identity", "labels", "entries"} <= found.keys():
+            raise self._no_hub("its status lacks what a hub says of itself")
+        return found
+
+    def identity(self) -> HubIdentity:
+        """The hub's keys as it tells them, chained to its `hub_id`. Nothing says yet that it is the hub you mean."""
+        record = jsonform.decode(HubIdentity, jsontext.encode(self.status()["identity"]))
+        record.verify_chain()
+        return record
+
+    def readiness(self) -> tuple[bool, str]:
+        """Whether it accepts, and why not."""
+        self._checked(self._ask("GET", "/healthz"))
+        answer = self._ask("GET", "/readyz")
+        if answer.status_code not in (200, 503):
+            self._checked(answer)
+        found = self._json(answer)
+        return found.get("ready") is True, str(found.get("reason", ""))
+
+    def metrics(self) -> str:
+        return self._checked(self._ask("GET", "/metrics")).text
+
+    def post(self, path: str, request: Wire, expected: type[W]) -> W:
+        """One request of the data plane, in CBOR."""
+        answer = self._checked(self._ask("POST", path, request.encode(), {"content-type": _CBOR}))
+        return expected.decode(answer.content)
+
+    def size(self, label: bytes) -> int:
+        """How many entries a label has. The data plane does not say, so places are tried: O(log n) questions."""
+        low, high = 0, 1
+        while self._has(label, high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._has(label, middle) else (low, middle)
+        return low
+
+    def _has(self, label: bytes, stream_seq: int) -> bool:
+        try:
+            self.post("/v1/receipt", ReceiptRequest(label, stream_seq), ReceiptResponse)
+        except Refused as refused:
+            if refused.code != "E.NOT_FOUND":
+                raise
+            return False
+        return True
+
+    def _ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        try:
+            return self._http.request(method, path, content=body, headers=headers)
+        except httpx.TimeoutException:
+            raise Unavailable(f"{self.url} did not answer within {_TIMEOUT_S:g} s") from None
+        except httpx.TransportError as error:
+            raise hinted(
+                Unavailable(f"no hub answers at {self.url}: {_reason(error)}"),
+                "check the address, and that the hub runs: veen hub status --data-dir DIR",
+            ) from None
+
+    def _checked(self, answer: httpx.Response) -> httpx.Response:
+        """The answer, if it is not a refusal."""
+        if answer.is_success:
+            return answer
+        try:
+            if answer.headers.get("content-type", "").startswith("application/json"):
+                raise jsonform.decode(ErrorEnvelope, answer.content).refused()
+            raise ErrorEnvelope.decode(answer.content).refused()
+        except Malformed:
+            raise self._no_hub(f"HTTP status {answer.status_code}") from None
+
+    def _json(self, answer: httpx.Response) -> dict[str, Any]:
+        if answer.status_code != 503:
+            self._checked(answer)
+        try:
+            found = jsontext.decode(answer.content, "answer")
+        except Malformed:
+            found = None
+        if not isinstance(found, dict):
+            raise self._no_hub("its answer is not JSON")
+        return found
+
+    def _no_hub(self, why: str) -> Malformed:
+        return hinted(Malformed(self.url, f"it does not answer as a hub does: {why}"), "check the address")
+
+
+def _reason(error: httpx.TransportError) -> str:
+    """What the system said, without its number."""
+    return lowered(_ERRNO.sub("", str(error)) or type(error).__name__)
+
+
+def _trust(cert: Path | None) -> ssl.SSLContext | bool:
+    if cert is None:
+        return True
+    context = ssl.create_default_context()
+    context.load_verify_locations(cert)
+    context.check_hostname = False  # its name need not be that of the loopback address it is asked at
+    return context

@@ -1,0 +1,161 @@
+"""`veen selftest`: try a hub against the specification."""
+
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli import output, values
+from veen.cli.client.options import PassphraseFile
+from veen.cli.command import Misuse, command, single
+from veen.cli.options import JsonOption
+from veen.cli.output import Marked, Tone
+
+if TYPE_CHECKING:
+    from veen.core import SigningKey
+    from veen.selftest import Report, Result
+
+app = single("selftest")
+
+_COUNT = 200
+_SEED_BITS = 32
+
+
+def _suites(incomplete: str) -> list[str]:
+    from veen.selftest import ALL, SUITES
+
+    return [name for name in (*SUITES, ALL) if name.startswith(incomplete)]
+
+
+@command(
+    app,
+    "selftest",
+    "veen selftest core",
+    "veen selftest all --hub https://hub.example --issuer operator --pin 5f1c8a…",
+    "veen selftest fuzz --seed 7 --count 5000 --json",
+)
+def selftest(
+    suite: Annotated[
+        str, typer.Argument(metavar="SUITE", help="core, props, fuzz, or all of them", autocompletion=_suites)
+    ],
+    hub: Annotated[
+        str | None,
+        typer.Option(
+            "--hub", metavar="URL", help="the hub to try; else one is started and removed again", parser=values.url
+        ),
+    ] = None,
+    issuer: Annotated[
+        Path | None,
+        typer.Option("--issuer", metavar="DIR", help="a client directory whose capabilities that hub takes"),
+    ] = None,
+    pin: Annotated[
+        str | None, typer.Option("--pin", metavar="HEX|PATH", help="who it must be: its id, a fingerprint, or a file")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, help="the same choices again", show_default="by chance")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", min=1, help="messages of props, damaged inputs of each fuzz check")
+    ] = _COUNT,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try a hub, ours or not, against the specification.
+
+    Only its public API is used. Everything is written to streams of the run's own, under keys made for it; what needs a
+    capability is skipped without --issuer. The exit status is 10 where a claim does not hold.
+    """
+    from veen.cli.client import pins
+    from veen.cli.failures import FAILED_STATUS
+    from veen.selftest import run
+
+    if suite not in _suites(""):
+        raise Misuse(f"there is no suite {suite!r}", f"there are: {', '.join(_suites(''))}")
+    if hub is None and (issuer is not None or pin is not None):
+        raise Misuse("--issuer and --pin are about a hub of yours", "name it with --hub URL")
+    chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
+    anchor = pins.anchor(pin)
+    with _hub(hub, issuer, passphrase_file) as (url, key), output.tally(f"trying {suite}", "claims") as tell:
+
+        def told(done: int, total: int, result: "Result") -> None:
+            tell(done)
+
+        report = run(suite, url, issuer=key, pin=anchor, seed=chosen, count=count, progress=told)
+    _show(report, as_json)
+    if not report.ok:
+        raise typer.Exit(FAILED_STATUS)
+
+
+@contextmanager
+def _hub(
+    url: str | None, issuer: Path | None, passphrase_file: Path | None
+) -> "Iterator[tuple[str, SigningKey | None]]":
+    """Where to try, and whose capabilities count there."""
+    from veen.cli.client import calling
+    from veen.core import SigningKey
+
+    if url is not None and issuer is None:
+        yield url, None
+    elif url is not None:
+        with calling.opened(issuer, passphrase_file) as folder:
+            key = folder.identity.id_sign
+        yield url, key
+    else:
+        key = SigningKey.generate()
+        with _own_hub(key.public_key) as own:
+            yield own, key
+
+
+@contextmanager
+def _own_hub(issuer_pk: bytes) -> Iterator[str]:
+    import os
+    import tempfile
+    import time
+
+    from veen.cli.localhub import LocalHub
+    from veen.core import Limits, Profile
+    from veen.storage import directory
+    from veen.storage.durable import Disk
+
+    with tempfile.TemporaryDirectory(prefix="veen-selftest-") as name:
+        folder = Path(name)
+        directory.create(Disk(), folder / "hub", Profile(), Limits(), int(time.time()))
+        options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex())
+        env = {**os.environ, "XDG_RUNTIME_DIR": name}  # nobody else need find it
+        with LocalHub(folder / "hub", folder / "hub.log", *options, env=env) as hub:
+            yield hub.url
+
+
+def _show(report: "Report", as_json: bool) -> None:
+    from veen.selftest import Outcome
+
+    if as_json:
+        output.document(report.to_json())
+        return
+    tones = {Outcome.PASS: Tone.GOOD, Outcome.FAIL: Tone.BAD, Outcome.SKIP: Tone.QUIET}
+    rows: list[tuple[output.Value, ...]] = [
+        (Marked(str(one.outcome), tones[one.outcome]), one.id, _told(one), f"{one.seconds * 1e3:.0f} ms")
+        for one in report.results
+    ]
+    output.table(("outcome", "claim", "what", "time"), rows, as_json)
+    if sys.stdout.isatty():
+        sys.stdout.write("\n")
+    counts = {str(outcome): count for outcome, count in report.counts.items()}
+    summary: dict[str, output.Value] = {
+        "verdict": Marked("it keeps what was tried", Tone.GOOD) if report.ok else Marked("it does not hold", Tone.BAD),
+        **counts,
+        "seed": report.seed,
+        "hub": report.url,
+    }
+    output.facts(summary, as_json)
+    if not report.ok:
+        output.remark(f"hint: veen selftest {report.suite} --seed {report.seed} --count {report.count} tries the same")
+
+
+def _told(one: "Result") -> str:
+    """What it claims, and what came of it where that says more."""
+    return f"{one.claim}: {one.reason} ({one.spec})" if one.reason else one.claim

@@ -1,0 +1,31 @@
+"""`veen top`: watch a hub."""
+
+from typing import Annotated
+
+import typer
+
+from veen.cli.command import command, single
+from veen.cli.hub.watching import LocalDir
+from veen.cli.options import HubUrl, JsonOption
+
+app = single("top")
+
+
+@command(app, "top", "veen top", "veen top --data-dir hub --interval 5", "veen top --once --json")
+def top(
+    hub: HubUrl = None,
+    data_dir: LocalDir = None,
+    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="how often to look")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="look twice, print what happened in between, and end")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch a hub: rate, latency, refusals, queue, disk.
+
+    Every number is of the interval between two looks. In a pipe, and with --json, each look is printed after the one
+    before it. Leave with q or ctrl-c.
+    """
+    from veen.cli.hub import asking
+    from veen.cli.top import watch
+
+    with asking.hub(hub, data_dir) as api:
+        watch.watch(api, interval, once=once, as_json=as_json)

@@ -1,0 +1,114 @@
+"""Values as people write them: addresses, keys, labels. Each raises `ValueError` with what it must be."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+_KEY_BYTES = 32
+_MAX_PORT = 0xFFFF
+_MOST_DIGITS = 19  # below that, a number fits everywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A number under a name."""
+
+    name: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPlace:
+    """An entry of a log."""
+
+    label: bytes
+    stream_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class RateBound:
+    """How many a second, and how many at once."""
+
+    per_sec: int
+    burst: int
+
+
+def address(text: str) -> Address:
+    """HOST:PORT; an IPv6 host is in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 host stands in brackets")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def public_key(text: str) -> bytes:
+    """A public key in hex."""
+    return _hex(text, "a public key")
+
+
+def label(text: str) -> bytes:
+    """A label in hex."""
+    return _hex(text, "a label")
+
+
+def label_place(text: str) -> LabelPlace:
+    """LABEL:SEQ, a place in a log."""
+    named, _, seq = text.rpartition(":")
+    if not seq.isascii() or not seq.isdigit() or int(seq) == 0:
+        raise ValueError(f"{text!r} is not LABEL:SEQ")
+    return LabelPlace(label(named), int(seq))
+
+
+def url(text: str) -> str:
+    """Where a hub is, without a path."""
+    parts = urlsplit(text if "//" in text else f"http://{text}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.path not in ("", "/"):
+        raise ValueError(f"{text!r} is not the address of a hub, like http://127.0.0.1:37411")
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(f"{text!r} has more to it than the address of a hub")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def origin(scheme: str, host: str, port: int) -> str:
+    """The address at which a hub that listens on `host` is reached from its own machine."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"{scheme}://[{reached}]:{port}" if ":" in reached else f"{scheme}://{reached}:{port}"
+
+
+def setting(text: str) -> Setting:
+    """NAME=NUMBER."""
+    name, _, number = text.partition("=")
+    if not name or not number.isascii() or not number.isdigit():
+        raise ValueError(f"{text!r} is not NAME=NUMBER")
+    return Setting(name, int(number))
+
+
+def rate(text: str) -> RateBound:
+    """PER_SEC,BURST."""
+    per_sec, _, burst = text.partition(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < _MOST_DIGITS for part in (per_sec, burst)):
+        raise ValueError(f"{text!r} is not PER_SEC,BURST, like 100,500")
+    return RateBound(int(per_sec), int(burst))
+
+
+def _hex(text: str, what: str) -> bytes:
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != _KEY_BYTES or len(text) != 2 * _KEY_BYTES:
+        raise ValueError(f"{text!r} is not {what}: {2 * _KEY_BYTES} hex digits")
+    return found

@@ -1,0 +1,26 @@
+"""`veen version`: this program, and what it speaks."""
+
+from veen.cli import output
+from veen.cli.command import command, single
+from veen.cli.options import JsonOption
+
+app = single("version")
+
+
+@command(app, "version", "veen version", "veen version --json")
+def version(as_json: JsonOption = False) -> None:
+    """Show the version of this program and of what it speaks."""
+    import platform
+    from importlib import metadata
+
+    from veen import __version__
+    from veen.core.limits import WIRE_VERSION
+
+    rows: dict[str, output.Value] = {
+        "veen": __version__,
+        "wire": WIRE_VERSION,
+        "python": platform.python_version(),
+        "pynacl": metadata.version("pynacl"),  # whose libsodium decides which signatures hold
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    output.facts(rows, as_json)

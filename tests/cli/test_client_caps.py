@@ -1,0 +1,150 @@
+"""`veen cap`: leave to write is issued, shown, and authorised."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+from tests.cli.town import STREAM, Town, town
+from veen.client import ClientDir, caps
+from veen.core import naming
+from veen.hub.rules import Admission
+
+TTL = ("--stream", STREAM, "--ttl", 3600)
+
+
+@pytest.fixture
+def strict(veen: Veen, tmp_path: Path) -> Iterator[Town]:
+    """A hub that takes nothing without leave."""
+    with town(veen, tmp_path, admission=Admission.CAPABILITY) as found:
+        yield found
+
+
+def issue(place: Town, *arguments: object, issuer: str = "operator", subject: object = None) -> Path:
+    out = place.root / f"{issuer}.cap"
+    whose = place.root / "writer" if subject is None else subject
+    issued = ("cap", "issue", "--issuer", place.root / issuer, "--subject", whose, *TTL, "--out", out, *arguments)
+    place.veen.done(*issued)
+    return out
+
+
+def authorize(place: Town, file: Path, person: str, *arguments: object) -> list[dict[str, object]]:
+    who = ("--client", place.root / person, "--hub", place.url, "--pin", place.hub_id)
+    found: list[dict[str, object]] = place.veen.done("cap", "authorize", file, *who, *arguments, "--json").json()
+    return found
+
+
+def test_a_card_gets_a_token_for_each_client_id_it_lists(strict: Town) -> None:
+    tokens = caps.read_tokens(issue(strict, "--rate", "10,20"))
+    with ClientDir.open(strict.root / "writer") as writer:
+        assert tuple(token.subject_pk for token in tokens) == writer.card.client_ids
+    for token in tokens:
+        assert token.allow.stream_ids == (naming.stream_id(STREAM),)
+        assert token.allow.ttl == 3600
+        assert token.allow.rate is not None
+        assert (token.allow.rate.per_sec, token.allow.rate.burst) == (10, 20)
+
+
+def test_a_client_id_gets_one_and_without_a_file_it_is_printed(strict: Town) -> None:
+    with ClientDir.open(strict.root / "writer") as writer:
+        client_id = writer.card.client_ids[0]
+    issued = strict.veen.done("cap", "issue", "--issuer", strict.root / "operator", "--subject", client_id.hex(), *TTL)
+    (token,) = caps.decode_tokens(bytes.fromhex(issued.facts()["cbor"]), "cap")
+    assert token.subject_pk == client_id
+    assert token.allow.rate is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--subject", "ab" * 31, *TTL], 6),
+        (["--subject", "nobody", *TTL], 6),
+        (["--subject", "ab" * 32, "--stream", STREAM, "--ttl", "0"], 2),
+        (["--subject", "ab" * 32, "--stream", STREAM], 2),
+        (["--subject", "ab" * 32, "--ttl", "5"], 2),
+        (["--subject", "ab" * 32, *TTL, "--rate", "10"], 2),
+        (["--subject", "ab" * 32, *TTL, "--rate", "10,x"], 2),
+        (["--subject", "ab" * 32, *TTL, "--rate", "10,20,30"], 2),
+        (["--subject", "ab" * 32, "--stream", STREAM, "--ttl", str(1 << 64)], 2),
+    ],
+)
+def test_what_no_token_can_say_is_refused(arguments: list[str], status: int, strict: Town) -> None:
+    ran = strict.veen("cap", "issue", "--issuer", strict.root / "operator", *arguments)
+    assert ran.status == status
+    assert ran.error
+    assert ran.out == ""
+
+
+def test_what_a_file_allows_is_shown_and_an_altered_file_refused(strict: Town) -> None:
+    file = issue(strict)
+    shown = strict.veen.done("cap", "show", file, "--json").json()
+    assert len(shown) == 8
+    assert shown[0]["streams"] == [naming.stream_id(STREAM).hex()]
+    assert strict.veen.done("cap", "show", file).out.count("\n") == 8
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
+    assert strict.veen("cap", "show", file).status == 4
+    file.write_bytes(data[:-1])
+    assert strict.veen("cap", "show", file).status == 3
+    file.write_bytes(b"")
+    assert strict.veen("cap", "show", file).status == 3
+
+
+def test_its_client_shows_the_one_in_use_and_keeps_the_others(strict: Town) -> None:
+    file = issue(strict)
+    shown = authorize(strict, file, "writer")
+    with ClientDir.open(strict.root / "writer") as writer:
+        assert [row["client_id"] for row in shown] == [writer.card.client_ids[0].hex()]
+        assert len(list(writer.caps)) == 8
+    strict.does("writer", "send", "--body", "hello")
+
+
+def test_someone_else_shows_the_first_or_all(strict: Town) -> None:
+    file = issue(strict)
+    with ClientDir.open(strict.root / "writer") as writer:
+        client_ids = [one.hex() for one in writer.card.client_ids]
+    assert [row["client_id"] for row in authorize(strict, file, "operator")] == client_ids[:1]
+    again = authorize(strict, file, "operator", "--all")
+    assert [row["client_id"] for row in again] == client_ids
+
+
+def test_the_hub_takes_capabilities_of_issuers_it_trusts_only(strict: Town) -> None:
+    own = issue(strict, issuer="writer")
+    ran = strict.fails("writer", "send", "--body", "x", "--cap", own)
+    assert ran.status == 5
+    assert "does not trust this capability's issuer" in ran.error
+    strict.does("writer", "send", "--body", "x", "--cap", issue(strict))
+
+
+def test_without_a_capability_it_is_said_how_to_get_one(strict: Town) -> None:
+    ran = strict.fails("writer", "send", "--body", "x")
+    assert ran.status == 5
+    assert "E.CAP/CAP_MISSING" in ran.error
+    assert f"--subject {strict.root / 'writer' / 'card.cbor'} --stream {STREAM}" in ran.err
+
+
+def test_a_capability_is_for_its_streams_only(strict: Town) -> None:
+    strict.veen.done("stream-key", "create", "other", "--client", strict.root / "writer")
+    who = ("--client", strict.root / "writer", "--hub", strict.url, "--pin", strict.hub_id, "--stream", "other")
+    ran = strict.veen("send", "--body", "x", *who, "--cap", issue(strict))
+    assert ran.status == 5
+    assert "CAP_MISSING" in ran.error
+
+
+def test_authorize_needs_a_file_of_capabilities(strict: Town) -> None:
+    who = ("--client", strict.root / "writer", "--hub", strict.url, "--pin", strict.hub_id)
+    assert strict.veen("cap", "authorize", *who).status == 2
+    assert strict.veen("cap", "authorize", strict.root / "writer" / "card.cbor", *who).status == 3
+    strict.veen.done("context", "add", "c", "--cap", issue(strict), "--hub", strict.url)
+    strict.veen.done("cap", "authorize", "--client", strict.root / "writer", "--pin", strict.hub_id)
+
+
+def test_a_capability_that_was_taken_is_not_shown_again(strict: Town) -> None:
+    file, hub = issue(strict), strict.hub
+    strict.does("writer", "send", "--body", "one", "--cap", file)
+    hub.stop()
+    hub.settings = {**hub.settings, "issuers": frozenset(), "port": hub.port}
+    hub.start()  # would not take it any more, and keeps what it took
+    strict.does("writer", "send", "--body", "two", "--cap", file)
+    assert hub.status()["entries"] == 3

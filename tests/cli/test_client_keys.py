@@ -1,0 +1,196 @@
+"""`veen keygen|card|export-identity|import-identity`: an identity is made, shown, and carried to another machine."""
+
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+from tests.cli.terminal import typing
+from tests.cli.test_command_tree import TREE
+from veen.client import Card, ClientDir
+
+
+@pytest.fixture
+def alice(veen: Veen, tmp_path: Path) -> Path:
+    veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase")
+    return tmp_path / "alice"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A passphrase as an editor leaves it."""
+    (tmp_path / "secret.txt").write_bytes(b"correct horse\n")
+    return tmp_path / "secret.txt"
+
+
+def test_keygen_makes_a_folder_that_is_its_owners_alone_and_tells_the_public_keys(veen: Veen, tmp_path: Path) -> None:
+    told = veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase", "--json").json()
+    card = Card.decode((tmp_path / "alice" / "card.cbor").read_bytes())
+    assert told["id_sign"] == card.id_sign.hex()
+    assert told["id_dh"] == card.id_dh.hex()
+    assert told["client_id"] == card.client_ids[0].hex()
+    assert told["encrypted"] is False
+    assert stat.S_IMODE((tmp_path / "alice").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "alice" / "keystore.key").stat().st_mode) == 0o600
+
+
+def test_no_option_of_any_command_takes_a_passphrase_itself() -> None:
+    names = {name for found in TREE for param in found.command.params for name in param.opts if "passphrase" in name}
+    assert names == {"--passphrase-file", "--new-passphrase-file", "--no-passphrase"}
+
+
+def test_a_passphrase_comes_from_a_file_or_the_environment(veen: Veen, tmp_path: Path, secret: Path) -> None:
+    assert veen.done("keygen", "--out", tmp_path / "a", "--passphrase-file", secret, "--json").json()["encrypted"]
+    show = ["stream-key", "show", "--client", tmp_path / "a"]
+    for env in ({"VEEN_PASSPHRASE": "correct horse"}, {"VEEN_PASSPHRASE_FILE": str(secret)}):
+        veen.done(*show, env=env)
+    wrong = veen(*show, env={"VEEN_PASSPHRASE": "correct horse\n"})
+    assert wrong.status == 4
+    assert "the passphrase is wrong" in wrong.error
+    assert "evidence" not in wrong.err
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"one\ntwo\n", b"one\n\n"])
+def test_a_file_that_is_not_one_line_is_no_passphrase(content: bytes, veen: Veen, tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(content)
+    ran = veen("keygen", "--out", tmp_path / "a", "--passphrase-file", tmp_path / "p")
+    assert ran.status == 2
+    assert "must hold one line" in ran.error
+    assert not (tmp_path / "a").exists()
+
+
+def test_no_passphrase_and_a_file_of_one_contradict_each_other(veen: Veen, tmp_path: Path, secret: Path) -> None:
+    ran = veen("keygen", "--out", tmp_path / "a", "--no-passphrase", "--passphrase-file", secret)
+    assert ran.status == 2
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_that_has_something_in_it_is_left_alone(veen: Veen, alice: Path) -> None:
+    before = (alice / "card.cbor").read_bytes()
+    ran = veen("keygen", "--out", alice, "--no-passphrase")
+    assert ran.status == 6
+    assert ran.error
+    assert (alice / "card.cbor").read_bytes() == before
+
+
+def test_a_person_is_asked_twice_for_a_new_passphrase_and_once_for_an_old_one(veen: Veen, tmp_path: Path) -> None:
+    asked = (b"new passphrase for", b"opens it\n"), (b"the same again: ", b"opens it\n")
+    status, seen = typing(veen, ["keygen", "--out", tmp_path / "a"], *asked)
+    assert status == 0
+    assert "opens it" not in seen
+    show = ["stream-key", "create", "x", "--client", tmp_path / "a"]
+    assert typing(veen, show, (b"passphrase of", b"opens it\n"))[0] == 0
+    assert typing(veen, show, (b"passphrase of", b"does not\n"))[0] == 4
+
+
+@pytest.mark.parametrize("answers", [(b"one\n", b"two\n"), (b"\n",)])
+def test_a_passphrase_that_was_mistyped_or_is_empty_makes_nothing(
+    answers: tuple[bytes, ...], veen: Veen, tmp_path: Path
+) -> None:
+    questions = (b"new passphrase for", b"the same again: ")
+    asked = zip(questions, answers, strict=False)
+    assert typing(veen, ["keygen", "--out", tmp_path / "a"], *asked)[0] == 2
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_card_is_shown_from_a_folder_or_a_file_without_a_passphrase(veen: Veen, tmp_path: Path, secret: Path) -> None:
+    veen.done("keygen", "--out", tmp_path / "a", "--passphrase-file", secret)
+    own = veen.done("card", "--client", tmp_path / "a", "--out", tmp_path / "a.card", "--json").json()
+    sent = veen.done("card", tmp_path / "a.card", "--json").json()
+    assert {**own, "file": None} == {**sent, "file": None}
+    assert len(sent["client_ids"]) == len(set(sent["client_ids"])) == 8
+    assert (tmp_path / "a.card").read_bytes() == (tmp_path / "a" / "card.cbor").read_bytes()
+
+
+def test_a_card_that_was_altered_is_refused(veen: Veen, alice: Path, tmp_path: Path) -> None:
+    whole = (alice / "card.cbor").read_bytes()
+    at = whole.index(Card.decode(whole).client_ids[2])
+    (tmp_path / "bad").write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+    altered = veen("card", tmp_path / "bad")
+    assert altered.status == 4
+    assert "signature does not verify" in altered.error
+    (tmp_path / "bad").write_bytes(whole[:-1])
+    cut = veen("card", tmp_path / "bad")
+    assert cut.status == 3
+    assert "not an identity card" in cut.error
+
+
+def test_a_card_is_renewed_by_its_owner_alone(veen: Veen, alice: Path, tmp_path: Path) -> None:
+    veen.done("card", "--renew", "--client", alice)
+    assert veen("card", alice / "card.cbor", "--renew").status == 2
+    assert veen("card", tmp_path / "nobody").status == 6
+
+
+def test_what_is_there_is_never_written_over(veen: Veen, alice: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for taken in ("mine", "link"):
+        ran = veen("card", "--client", alice, "--out", tmp_path / taken)
+        assert ran.status == 2
+        assert "is there already" in ran.error
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_identity_is_carried_to_another_machine(veen: Veen, tmp_path: Path, secret: Path) -> None:
+    key = ["--passphrase-file", secret]
+    veen.done("keygen", "--out", tmp_path / "a", *key)
+    veen.done("stream-key", "create", "doors", "--client", tmp_path / "a", *key)
+    made = veen.done("export-identity", "--client", tmp_path / "a", "--out", tmp_path / "set", *key, "--json").json()
+    assert made["encrypted"] is True
+    copied = veen.done("import-identity", tmp_path / "set", "--out", tmp_path / "b", *key, "--json").json()
+    moved = veen.done("import-identity", tmp_path / "set", "--out", tmp_path / "c", "--moved", *key, "--json").json()
+    original = veen.done("card", tmp_path / "a", "--json").json()
+    assert copied["id_sign"] == moved["id_sign"] == original["id_sign"]
+    assert moved["client_id"] == original["client_ids"][0]
+    assert copied["client_id"] not in original["client_ids"]
+    shown = veen.done("stream-key", "show", "--client", tmp_path / "b", *key).out
+    assert shown == veen.done("stream-key", "show", "--client", tmp_path / "a", *key).out
+
+
+def test_the_keys_of_an_export_can_be_put_under_another_passphrase(veen: Veen, alice: Path, secret: Path) -> None:
+    out = alice.parent / "set"
+    veen.done("export-identity", "--client", alice, "--out", out, "--new-passphrase-file", secret)
+    into = ["import-identity", out, "--out", alice.parent / "b"]
+    wrong = veen(*into, env={"VEEN_PASSPHRASE": "wrong"})
+    assert wrong.status == 4
+    assert not (alice.parent / "b").exists()
+    veen.done(*into, "--passphrase-file", secret)
+
+
+def test_an_export_without_a_passphrase_says_so(veen: Veen, alice: Path) -> None:
+    ran = veen.done("export-identity", "--client", alice, "--out", alice.parent / "set")
+    assert "are not encrypted" in ran.err
+
+
+@pytest.mark.parametrize("name", ["card.cbor", "manifest.cbor", "keystore.key", "state.cborseq"])
+def test_an_export_that_was_altered_makes_nothing(name: str, veen: Veen, alice: Path) -> None:
+    out, into = alice.parent / "set", alice.parent / "b"
+    veen.done("export-identity", "--client", alice, "--out", out)
+    data = (out / name).read_bytes()
+    (out / name).write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
+    ran = veen("import-identity", out, "--out", into)
+    assert ran.status in (3, 4)
+    assert ran.error
+    assert not into.exists()
+
+
+def test_import_takes_an_export_and_a_folder_that_is_not_there(veen: Veen, alice: Path, tmp_path: Path) -> None:
+    veen.done("export-identity", "--client", alice, "--out", tmp_path / "set")
+    assert veen("import-identity", tmp_path / "none", "--out", tmp_path / "b").status == 6
+    assert veen("import-identity", alice, "--out", tmp_path / "b").status == 6
+    assert veen("import-identity", tmp_path / "set", "--out", alice).status == 6
+    with ClientDir.open(alice):
+        pass
+
+
+def test_a_folder_that_is_no_client_or_open_to_others_is_said_to_be_so(veen: Veen, alice: Path) -> None:
+    assert "there is no client directory" in veen("stream-key", "show", "--client", alice / "x").error
+    assert "--client DIR is needed" in veen("stream-key", "show").error
+    alice.chmod(0o755)
+    assert "is open to others" in veen("stream-key", "show", "--client", alice).error
+    alice.chmod(0o700)
+    shutil.rmtree(alice / "state")
+    assert "is not a client directory" in veen("stream-key", "show", "--client", alice).error

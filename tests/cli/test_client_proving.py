@@ -1,0 +1,193 @@
+"""`veen receipt|proof|checkpoint|verify|evidence`: what a hub said is checked again, and shown to others."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+from tests.cli.town import STREAM, Town, liar, town
+from tests.hub.client import hub_key
+from veen.core import Checkpoint, Receipt
+
+
+@pytest.fixture
+def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
+    with town(veen, tmp_path) as found:
+        yield found
+
+
+def test_receipt_proof_and_checkpoint_are_saved_and_verified_without_the_hub(place: Town) -> None:
+    place.send(*"abcde")
+    files = [place.root / name for name in ("2.receipt", "2.proof", "2-in-4.proof", "checkpoint")]
+    receipt = place.does("reader", "receipt", 2, "--out", files[0], "--json").json()
+    place.does("reader", "proof", 2, "--out", files[1])
+    later = place.does("reader", "proof", 2, "--upto", 4, "--out", files[2], "--json").json()
+    checkpoint = place.does("reader", "checkpoint", "--out", files[3], "--json").json()
+    assert Receipt.decode(files[0].read_bytes()).encode().hex() == receipt["receipt"]
+    assert (later["stream_seq"], later["upto_seq"]) == (2, 4)
+    assert Checkpoint.decode(files[3].read_bytes()).upto_seq == checkpoint["upto_seq"] == 5
+    place.hub.stop()
+    try:
+        offline = ["verify", *files, "--client", place.root / "reader", "--hub", place.url, "--json"]
+        found = place.veen.done(*offline).json()
+    finally:
+        place.hub.start()
+    assert [(row["what"], row["stream_seq"]) for row in found] == [
+        ("receipt", 2),
+        ("receipt", 2),
+        ("proof", 2),
+        ("receipt", 2),
+        ("receipt", 4),
+        ("proof", 2),
+        ("checkpoint", 5),
+    ]
+    assert {row["held_by"] for row in found} == {"key 1 of the hub", "in the log of 2", "in the log of 4"}
+
+
+def test_a_saved_file_that_was_altered_is_refused(place: Town) -> None:
+    place.send(*"abc")
+    file = place.root / "file"
+    place.does("reader", "proof", 1, "--upto", 3, "--out", file)
+    whole = file.read_bytes()
+    verify = ["verify", file, "--client", place.root / "reader", "--hub", place.url]
+    place.veen.done(*verify)
+    refused = set()
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+        ran = place.veen(*verify)
+        assert ran.status in (3, 4), at
+        refused.add(ran.status)
+    assert refused == {3, 4}
+    for content in (b"", whole[:-1], whole + b"\0", b"text", whole[-60:]):
+        file.write_bytes(content)
+        assert place.veen(*verify).status in (3, 4)
+
+
+def test_a_file_of_another_hub_or_an_unknown_one_is_refused(place: Town) -> None:
+    place.send("a")
+    file = place.root / "file"
+    place.does("reader", "receipt", 1, "--out", file)
+    with liar() as other:
+        known = ["--hub", other.url, "--trust-on-first-use", "--stream", STREAM, "--client", place.root / "writer"]
+        place.veen.done("send", "--body", "x", *known)
+        foreign = place.veen("verify", file, "--client", place.root / "writer", "--hub", other.url)
+    assert foreign.status == 4
+    assert "another hub" in foreign.err
+    unknown = place.veen("verify", file, "--client", place.root / "operator", "--hub", place.url)
+    assert unknown.status == 6
+    assert "nothing is known here" in unknown.error
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["receipt", 9], 5),
+        (["receipt", 0], 2),
+        (["proof", 9], 5),
+        (["proof", 2, "--upto", 1], 2),
+        (["proof", 1, "--upto", 9], 5),
+        (["checkpoint", "--upto", 9], 5),
+        (["evidence", "make", 9, "--out", "x"], 2),
+        (["evidence", "make", "--out", "x"], 2),
+    ],
+)
+def test_what_is_not_there_is_not_proved(command: list[object], status: int, place: Town) -> None:
+    place.send("a", "b")
+    ran = place.fails("reader", *command)  # type: ignore[arg-type]
+    assert ran.status == status
+    assert ran.error
+
+
+@pytest.mark.parametrize("command", [["receipt", 1], ["proof", 1], ["checkpoint"], ["evidence", "make", 1]])
+def test_a_file_that_is_there_is_noticed_before_anyone_is_asked(command: list[object], place: Town) -> None:
+    (place.root / "taken").write_text("mine")
+    with liar() as hub:
+        who = ["--hub", hub.url, "--trust-on-first-use", "--stream", STREAM, "--client", place.root / "reader"]
+        ran = place.veen(*command, "--out", place.root / "taken", *who)
+        assert hub.asked == []
+    assert ran.status == 2
+    assert "is there already" in ran.error
+    assert (place.root / "taken").read_text() == "mine"
+
+
+def test_a_whole_stream_is_verified(place: Town) -> None:
+    place.send(*"abcde")
+    found = place.does("reader", "verify", "--json").json()
+    assert (found["entries"], found["opened"]) == (5, 5)
+    assert place.does("operator", "verify", "--json").json()["opened"] == 0
+    empty = place.veen.done("verify", *place.of("reader")[:4], "--stream", "empty", "--json").json()
+    assert (empty["entries"], empty["mmr_root"]) == (0, None)
+    assert place.fails("reader", "verify", place.root / "x").status == 2
+
+
+# Evidence.
+
+
+def test_evidence_shows_an_entry_to_someone_who_has_nothing_but_the_hubs_id(place: Town, tmp_path: Path) -> None:
+    place.send("one", "two", "three")
+    file = tmp_path / "two.evidence"
+    place.does("reader", "evidence", "make", 2, "--disclose", "--claim", "it said two", "--out", file)
+    stranger = Veen(tmp_path / "stranger")
+    found = stranger.done("evidence", "verify", file, "--pin", place.hub_id, "--json").json()
+    assert found["pinned"] is True
+    assert found["claim"] == "it said two"
+    (entry,) = found["entries"]
+    assert (entry["stream_seq"], entry["text"]) == (2, "two")
+    assert found["proofs"] == [{"stream_seq": 2, "upto_seq": 3}]
+    assert b"three" not in file.read_bytes()
+    assert "some hub's" in stranger.done("evidence", "verify", file).out
+    wrong = stranger("evidence", "verify", file, "--pin", "ab" * 32)
+    assert wrong.status == 4
+    assert wrong.error
+
+
+def test_without_disclosure_what_it_says_stays_sealed(place: Town) -> None:
+    place.send("one")
+    file = place.root / "sealed.evidence"
+    place.does("reader", "evidence", "make", 1, "--out", file)
+    (entry,) = place.veen.done("evidence", "verify", file, "--pin", place.hub_id, "--json").json()["entries"]
+    assert "text" not in entry
+    assert "(sealed)" in place.veen.done("evidence", "verify", file).out
+    refused = place.fails("writer", "evidence", "make", 1, "--disclose", "--out", place.root / "other")
+    assert refused.status == 6
+    assert not (place.root / "other").exists()
+
+
+def test_evidence_with_one_bit_changed_proves_nothing(place: Town) -> None:
+    place.send("one", "two")
+    file = place.root / "e"
+    place.does("reader", "evidence", "make", 1, "--disclose", "--out", file)
+    whole = file.read_bytes()
+    for at in range(40, len(whole), 7):
+        file.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+        assert place.veen("evidence", "verify", file, "--pin", place.hub_id).status in (3, 4), at
+
+
+@pytest.mark.parametrize("pin", ["nowhere", "ab", "cert:" + "ab" * 32])
+def test_what_is_no_hubs_id_is_no_pin_for_evidence(pin: str, place: Town) -> None:
+    place.send("one")
+    place.does("reader", "evidence", "make", 1, "--out", place.root / "e")
+    assert place.veen("evidence", "verify", place.root / "e", "--pin", pin).status == 2
+
+
+def test_two_receipts_that_contradict_each_other_become_one_file(place: Town) -> None:
+    place.send("one")
+    mine, theirs, file = place.root / "mine", place.root / "theirs", place.root / "lie.evidence"
+    place.does("reader", "receipt", 1, "--out", mine)
+    said = Receipt.decode(mine.read_bytes())
+    unsigned = replace(said, leaf_hash=bytes(32), mmr_root=bytes(32))
+    signed = replace(unsigned, hub_sig=hub_key(place.hub).sign(unsigned.signing_digest()))
+    theirs.write_bytes(signed.encode())
+    who = ["--client", place.root / "reader", "--hub", place.url]
+    both = ["--statement", mine, "--statement", theirs]
+    made = place.veen.done("evidence", "make", *both, "--out", file, *who, "--json").json()
+    assert made["contradictions"]
+    shown = place.veen("evidence", "verify", file, "--pin", place.hub_id)
+    assert shown.status == 11
+    assert "two different messages are signed for" in shown.out
+    theirs.write_bytes(unsigned.encode())
+    forged = place.veen("evidence", "make", *both, "--out", place.root / "forged", *who)
+    assert forged.status == 4
+    assert not (place.root / "forged").exists()

@@ -1,0 +1,285 @@
+"""`veen send`: what it says is in the log is in the log, verified, and whose hub it is was never left to chance."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+from tests.cli.town import STREAM, Town, liar, town
+from tests.client.pair import QUICK
+from tests.hub.client import running
+from tests.hub.disks import QuickDisk
+from veen.cli.client import calling
+from veen.client import ClientDir
+from veen.client.trust import HubTrust
+from veen.core import Limits, Receipt, naming
+from veen.core.hashing import h
+
+
+@pytest.fixture
+def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
+    with town(veen, tmp_path, limits=Limits(max_body_bytes=2048)) as found:
+        yield found
+
+
+def read(place: Town, *arguments: object) -> list[dict[str, object]]:
+    ran = place.does("reader", "stream", *arguments, "--json")
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def texts(place: Town) -> list[object]:
+    return [entry["text"] for entry in read(place)]
+
+
+def test_a_message_is_sent_and_its_receipt_is_shown(place: Town) -> None:
+    told = place.does("writer", "send", "--body", "hello", "--json").json()
+    receipt = Receipt.decode(bytes.fromhex(told["receipt"]))
+    place.hub.service.papers.identity.verify_receipt(receipt)
+    assert told["stream_seq"] == receipt.stream_seq == 1
+    assert told["msg_id"] == receipt.leaf_hash.hex()
+    assert told["hub_ts"] == receipt.hub_ts
+    assert texts(place) == ["hello"]
+    assert place.does("writer", "send", "--body", "x").facts()["verified"] == "signature, place and root"
+
+
+def test_a_body_is_text_a_file_or_standard_input(place: Town) -> None:
+    (place.root / "note").write_bytes(b"from a file\n")
+    place.does("writer", "send", "--body", f"@{place.root / 'note'}")
+    place.does("writer", "send", "--body", "")
+    pinned = [*place.of("writer"), "--pin", place.hub_id]
+    ran = place.apart("send", "--body", "-", *pinned, given=b"\xff\0 not text")
+    assert ran.returncode == 0, ran.stderr
+    assert [entry["body"] for entry in read(place)] == [b"from a file\n".hex(), "", b"\xff\0 not text".hex()]
+
+
+def test_schema_and_attachments_go_along(place: Town) -> None:
+    (place.root / "photo.jpg").write_bytes(bytes(range(256)) * 500)
+    place.does("writer", "send", "--attach", place.root / "photo.jpg", "--schema", "door.v1", "--body", "look")
+    (entry,) = read(place)
+    assert entry["schema"] == naming.schema_id("door.v1").hex()
+    assert [(one["name"], one["size"]) for one in entry["attachments"]] == [("photo.jpg", 128_000)]  # type: ignore[attr-defined]
+    assert entry["text"] == "look"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ([], 2),
+        (["--body", "x", "--lines"], 2),
+        (["--lines", "--outbox"], 2),
+        (["--lines", "--attach", "x"], 2),
+        (["--outbox", "--attach", "x"], 2),
+        (["--body", "@nowhere"], 6),
+        (["--attach", "nowhere"], 6),
+        (["--body", "x" * 2048], 5),
+        (["--body", "x", "--cap", "nowhere"], 6),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_and_nothing_is_in_the_log(
+    arguments: list[str], status: int, place: Town
+) -> None:
+    ran = place.fails("writer", "send", *arguments)
+    assert ran.status == status
+    assert ran.error
+    assert place.hub.status()["entries"] == 0
+
+
+def test_a_stream_whose_key_is_not_known_is_not_written_to(place: Town) -> None:
+    ran = place.fails("operator", "send", "--body", "x")
+    assert ran.status == 6
+    assert "nobody could read what is sent" in ran.error
+    assert "veen stream-key import FILE" in ran.err
+
+
+# Whose hub it is.
+
+
+def test_first_contact_needs_a_pin_and_no_word_reaches_the_hub_before(place: Town) -> None:
+    with liar() as hub:
+        ran = place.veen("send", "--body", "x", *place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM)
+        assert hub.asked == []
+    assert ran.status == 2
+    assert "nothing is known yet of the hub" in ran.error
+    assert "--pin" in ran.err
+    assert "--trust-on-first-use" in ran.err
+
+
+def test_a_pin_is_an_id_a_fingerprint_a_directory_or_an_identity_file(place: Town) -> None:
+    identity = place.hub.service.papers.identity
+    pins = [identity.hub_id.hex(), h(identity.newest.hub_pk).hex(), place.hub.data_dir]
+    pins.append(place.hub.data_dir / "hub-identity.json")
+    for number, pin in enumerate(pins):
+        place.veen.done("send", "--body", str(number), *place.of("writer"), "--pin", pin)
+    assert texts(place) == ["0", "1", "2", "3"]
+
+
+def test_a_hub_that_was_pinned_needs_no_pin_again(place: Town) -> None:
+    place.does("writer", "send", "--body", "first")
+    place.veen.done("send", "--body", "second", *place.of("writer"))
+    assert texts(place) == ["first", "second"]
+
+
+@pytest.mark.parametrize("pin", ["ab" * 32, "nowhere", "ab" * 31, "cert:" + "ab" * 31])
+def test_a_wrong_pin_sends_nothing(pin: str, place: Town) -> None:
+    ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", pin)
+    assert ran.status == (4 if pin == "ab" * 32 else 2)
+    assert ran.error
+    assert place.hub.status()["entries"] == 0
+
+
+def test_a_directory_that_is_no_hubs_is_no_pin(place: Town) -> None:
+    ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", place.root / "reader")
+    assert ran.status == 6
+    assert "veen hub key" in ran.err
+
+
+def test_trust_on_first_use_says_whom_it_trusts_and_trusts_nobody_else_later(place: Town, tmp_path: Path) -> None:
+    first = place.veen.done("send", "--body", "x", *place.of("writer"), "--trust-on-first-use")
+    assert f"trusting hub {place.hub_id} from now on" in first.err
+    again = place.veen.done("send", "--body", "y", *place.of("writer"), "--trust-on-first-use")
+    assert "trusting" not in again.err
+    port = place.hub.port
+    place.hub.stop()
+    try:
+        place.veen.done("hub", "init", "--data-dir", tmp_path / "impostor")
+        with running(tmp_path / "impostor", time.time, QuickDisk(), port=port) as impostor:
+            ran = place.veen("send", "--body", "secret", *place.of("writer"), "--trust-on-first-use")
+            assert impostor.status()["entries"] == 0
+        assert ran.status == 4
+        assert "wrong key" in ran.error
+    finally:
+        place.hub.start()
+
+
+def test_a_pin_and_trust_on_first_use_contradict_each_other(place: Town) -> None:
+    ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", place.hub_id, "--trust-on-first-use")
+    assert ran.status == 2
+
+
+def test_a_hub_that_is_not_there_is_said_to_be_so(place: Town) -> None:
+    here = ["--client", place.root / "writer", "--stream", STREAM, "--pin", "ab" * 32, "--body", "x"]
+    ran = place.veen("send", *here, "--hub", "http://127.0.0.1:1")
+    assert ran.status == 6
+    assert "veen hub status --hub http://127.0.0.1:1" in ran.err
+    assert place.veen("send", *here, "--hub", "ftp://x").status == 2
+
+
+def test_daily_use_needs_no_options(place: Town) -> None:
+    place.send("first")
+    here = ["--hub", place.url, "--client", place.root / "writer", "--stream", STREAM]
+    place.veen.done("context", "add", "daily", *here)
+    assert place.veen.done("send", "--body", "second").facts()["stream_seq"] == "2"
+    place.veen.done("receipt", 2)
+    env = {"VEEN_CLIENT": str(place.root / "operator")}
+    sealed = place.veen.done("stream", "--pin", place.hub_id, env=env)
+    assert [line.split("\t")[3] for line in sealed.out.splitlines()] == ["(sealed)", "(sealed)"]
+
+
+@pytest.mark.parametrize("missing", ["--hub", "--client", "--stream"])
+def test_what_neither_option_nor_context_names_is_asked_for(missing: str, place: Town) -> None:
+    given = dict(zip(place.of("writer")[::2], place.of("writer")[1::2], strict=True))
+    del given[missing]
+    ran = place.veen("send", "--body", "x", *[part for pair in given.items() for part in pair])
+    assert ran.status == 2
+    assert ran.error.startswith(missing)
+    assert "keep it in a context" in ran.err
+
+
+# Line by line.
+
+
+def test_lines_are_sent_in_order_in_batches(place: Town) -> None:
+    lines = [f"line {number}" for number in range(300)]
+    pinned = [*place.of("writer"), "--pin", place.hub_id, "--json"]
+    ran = place.apart("send", "--lines", *pinned, given="\n".join(lines).encode())
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == b""
+    assert texts(place) == lines
+    assert place.hub.status()["entries"] == 300
+
+
+def test_an_empty_line_is_an_empty_message_and_no_line_is_none(place: Town) -> None:
+    pinned = [*place.of("writer"), "--pin", place.hub_id]
+    assert place.apart("send", "--lines", *pinned, given=b"").returncode == 0
+    assert place.hub.status()["entries"] == 0
+    assert place.apart("send", "--lines", *pinned, given=b"a\n\nb\n").returncode == 0
+    assert texts(place) == ["a", "", "b"]
+
+
+def test_a_line_that_is_too_long_stops_it_and_those_before_it_are_in_the_log(place: Town) -> None:
+    pinned = [*place.of("writer"), "--pin", place.hub_id]
+    ran = place.apart("send", "--lines", *pinned, given=b"one\ntwo\n" + b"x" * 2048 + b"\nfour\n")
+    assert ran.returncode == 5
+    assert b"line 3 is not in the log; the 2 before it are" in ran.stderr
+    assert texts(place) == ["one", "two"]
+
+
+# What an earlier run left.
+
+
+def test_what_has_no_answer_stays_and_goes_out_first_next_time(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "PATIENCE", QUICK)
+    with liar() as hub:
+        who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
+        hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
+        lost = place.veen("send", "--body", "once", *who, "--trust-on-first-use")
+        assert lost.status == 6
+        assert "stays in the outbox" in lost.err
+        assert "veen send --outbox" in lost.err
+        hub.mute = lambda path: False
+        (row,) = place.veen.done("send", "--outbox", *who, "--json").json()
+        assert (row["stream_seq"], row["became"]) == (1, "accepted")
+        assert place.veen.done("send", "--outbox", *who).err == "veen: nothing was waiting\n"
+        (log,) = hub.logs.values()
+        assert log.tree.size == 1
+
+
+def test_the_next_send_tells_what_became_of_the_one_before(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "PATIENCE", QUICK)
+    with liar() as hub:
+        who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
+        hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
+        place.veen("send", "--body", "first", *who, "--trust-on-first-use")
+        hub.mute = lambda path: False
+        ran = place.veen.done("send", "--body", "second", *who)
+        assert "of an earlier run is entry 1 now" in ran.err
+        assert ran.facts()["stream_seq"] == "2"
+
+
+def test_one_process_at_a_time_sends(place: Town) -> None:
+    with ClientDir.open(place.root / "writer") as writer, writer.sending():
+        ran = place.apart("send", "--body", "x", *place.of("writer"), "--pin", place.hub_id)
+    assert ran.returncode == 6
+    assert b"is in use by process" in ran.stderr
+
+
+# Caught.
+
+
+def test_a_hub_that_lies_is_named_for_it_and_what_shows_it_is_kept(place: Town) -> None:
+    with liar() as hub:
+        who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
+        place.veen.done("send", "--body", "one", *who, "--trust-on-first-use")
+        place.veen.done("send", "--body", "two", *who)
+        hub.fork(hub.label(STREAM), 1)
+        caught = place.veen("send", "--body", "three", *who)
+        assert caught.status == 4
+        assert caught.error.startswith("forked history: ")
+        (kept,) = (place.root / "writer" / "evidence").iterdir()
+        assert f"veen evidence verify {kept}" in caught.err
+        shown = place.veen("evidence", "verify", kept, "--pin", hub.identity.hub_id.hex(), "--json")
+        assert shown.status == 11
+        assert shown.json()["contradictions"]
+        over = place.veen.done("verify", "--start-over", *who, "--json").json()
+        assert over["entries"] == hub.log(hub.label(STREAM)).tree.size
+        place.veen.done("send", "--body", "four", *who)
+
+
+def test_a_hub_is_held_to_what_is_known_of_it(place: Town) -> None:
+    place.does("writer", "send", "--body", "x")
+    with ClientDir.open(place.root / "writer") as writer:
+        known = calling.known_hub(writer, place.url)
+    assert HubTrust(known).hub_id.hex() == place.hub_id

@@ -1,0 +1,231 @@
+"""`veen stream`: what is shown was verified first, and nothing that strangers wrote gets to command a terminal."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.runner import Veen
+from tests.cli.test_edges import COMMAND, on_a_terminal
+from tests.cli.town import STREAM, Town, town
+from veen.cli.client import saving, showing
+from veen.client import ClientDir
+from veen.client.attach import Attachment
+from veen.core import Leaf, MmrProof, Profile, Receipt, naming, proof
+
+
+@pytest.fixture
+def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
+    with town(veen, tmp_path) as found:
+        yield found
+
+
+def entries(place: Town, *arguments: object, person: str = "reader") -> list[dict[str, Any]]:
+    ran = place.does(person, "stream", *arguments, "--json")
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def test_every_entry_is_a_line_in_a_pipe_and_an_object_in_json(place: Town) -> None:
+    place.send("one", "two")
+    lines = [line.split("\t") for line in place.does("reader", "stream").out.splitlines()]
+    assert [(line[0], line[3]) for line in lines] == [("1", "one"), ("2", "two")]
+    first, second = entries(place)
+    assert (first["stream_seq"], first["text"], first["fault"]) == (1, "one", None)
+    assert lines[1][1:3] == [str(second["hub_ts"]), second["client_id"]]
+
+
+def test_a_part_can_be_asked_for(place: Town) -> None:
+    place.send(*"abcde")
+    assert [entry["text"] for entry in entries(place, "--from", 2, "--to", 3)] == ["b", "c"]
+    assert [entry["text"] for entry in entries(place, "--from", 4)] == ["d", "e"]
+    end = place.does("reader", "stream", "--from", 6)
+    assert end.out == ""
+    assert "nothing there" in end.err
+    beyond = place.fails("reader", "stream", "--from", 9)
+    assert beyond.status == 5
+    assert "has no entry 8 yet" in beyond.error
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--from", 0], ["--from", 3, "--to", 2], ["--follow", "--to", 3], ["--to", "x"], ["--epoch", -1]]
+)
+def test_a_part_that_cannot_be_is_misuse(arguments: list[object], place: Town) -> None:
+    ran = place.fails("reader", "stream", *arguments)
+    assert ran.status == 2
+    assert ran.error
+
+
+def test_without_the_reader_key_entries_are_verified_and_stay_sealed(place: Town) -> None:
+    place.send("one")
+    ran = place.does("operator", "stream")
+    assert ran.out.split("\t")[3] == "(sealed)"
+    assert "there is no reader key" in ran.err
+    (entry,) = entries(place, person="operator")
+    assert entry["body"] is None
+    assert entry["fault"]
+    saved = place.fails("operator", "stream", "--save-attachments", place.root / "saved")
+    assert saved.status == 2
+    assert not (place.root / "saved").exists()
+
+
+def test_one_that_cannot_be_opened_stops_nobody(place: Town, tmp_path: Path) -> None:
+    place.send("one")
+    with ClientDir.create(tmp_path / "odd", None, int(time.time())) as odd:
+        odd.stream_keys.create(STREAM)  # another key than the reader's
+    place.does("odd", "send", "--body", "for nobody")
+    place.send("three")
+    ran = place.does("reader", "stream")
+    shown = [line.split("\t")[3] for line in ran.out.splitlines()]
+    assert shown[0::2] == ["one", "three"]
+    assert shown[1].startswith("(cannot be opened: ")
+    assert "1 of 3 entries hold and could not be opened" in ran.err
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\r\nfake\t9\u202e\x9b31m"
+
+
+def test_what_strangers_wrote_reaches_no_terminal_as_a_command(place: Town) -> None:
+    place.send(EVIL)
+    piped = place.does("reader", "stream").out
+    assert len(piped.splitlines()) == 1
+    assert piped.split("\t")[3] == r"\x1b]0;owned\x07\x1b[2J\r\nfake\t9\u202e\x9b31m"
+    seen = on_a_terminal(place.veen, "stream", *map(str, place.of("reader")))
+    assert not re.search("[\x07\x9b\u202e]|\x1b[^\\[]|\x1b\\[[^m]*[^m\\d;]", seen)
+    assert entries(place)[0]["text"] == EVIL
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "glance"),
+    [
+        ("Grüße 👩\u200d🚀".encode(), "Grüße 👩\u200d🚀", "Grüße 👩\u200d🚀"),
+        (b"", "", ""),
+        (b"\xff\xfe", "hex:fffe", "2 bytes that are not text: fffe"),
+        (b"\xff" * 40, "hex:" + "ff" * 40, "40 bytes that are not text: " + "ff" * 32 + "…"),
+        (b"x" * 3000, "x" * 3000, "x" * 2000 + "… (2.9 KiB)"),
+    ],
+)
+def test_a_body_is_whole_in_a_pipe_and_a_glance_on_a_terminal(body: bytes, line: str, glance: str) -> None:
+    assert showing.line_of(body) == line
+    assert showing.glance_at(body) == glance
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (3 << 40, "3072.0 GiB"),
+    ],
+)
+def test_sizes_are_said_as_people_say_them(count: int, words: str) -> None:
+    assert showing.size(count) == words
+
+
+def test_a_proof_comes_along_that_holds(place: Town) -> None:
+    place.send(*"abc")
+    for entry in entries(place, "--with-proof"):
+        receipt = Receipt.decode(bytes.fromhex(entry["receipt"]))
+        place.hub.service.papers.identity.verify_receipt(receipt)
+        proof.verify_inclusion(MmrProof.decode(bytes.fromhex(entry["proof"])), Leaf.of(receipt), receipt)
+    assert "proof" not in entries(place)[0]
+
+
+# Attachments.
+
+
+def attach(place: Town, *names: str) -> None:
+    files = []
+    for number, name in enumerate(names):
+        path = place.root / name
+        path.write_bytes(bytes([number]) * 1000)
+        files += ["--attach", path]
+    place.does("writer", "send", "--body", "look", *files)
+
+
+def test_attachments_are_saved_under_their_place_and_name(place: Town) -> None:
+    attach(place, "a.jpg", "b.jpg")
+    saved = place.root / "saved"
+    (entry,) = entries(place, "--save-attachments", saved)
+    assert [one["saved"] for one in entry["attachments"]] == [str(saved / "1.1-a.jpg"), str(saved / "1.2-b.jpg")]
+    assert (saved / "1.2-b.jpg").read_bytes() == b"\1" * 1000
+    assert len(entries(place, "--save-attachments", saved)) == 1  # again is no harm
+
+
+def test_a_file_that_is_there_and_is_another_is_not_written_over(place: Town) -> None:
+    attach(place, "a.jpg")
+    saved = place.root / "saved"
+    saved.mkdir()
+    (saved / "1.1-a.jpg").write_text("mine")
+    ran = place.fails("reader", "stream", "--save-attachments", saved)
+    assert ran.status == 4
+    assert (saved / "1.1-a.jpg").read_text() == "mine"
+    (saved / "1.1-a.jpg").unlink()
+    (saved / "1.1-a.jpg").symlink_to(place.root / "elsewhere")
+    assert place.fails("reader", "stream", "--save-attachments", saved).status == 4
+    assert not (place.root / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("../../etc/passwd", "7.1-etc_passwd"),
+        ("/etc/passwd", "7.1-etc_passwd"),
+        ("..", "7.1-attachment"),
+        ("", "7.1-attachment"),
+        ("-rf", "7.1--rf"),
+        (".bashrc", "7.1-bashrc"),
+        ("a b;$(c)\n\x1b.txt", "7.1-a_b_c_.txt"),
+        ("x" * 500 + ".jpg", "7.1-" + "x" * 116 + ".jpg"),
+        ("имя.txt", "7.1-txt"),
+    ],
+)
+def test_a_name_cannot_be_used_against_anyone(name: str, kept: str) -> None:
+    class Seven:
+        epoch, stream_seq, attachments = 0, 7, (Attachment(bytes(32), 0, name),)
+
+    found = saving.name_for(Seven, 0)  # type: ignore[arg-type]
+    assert found == kept
+    assert "/" not in found
+
+
+# Following.
+
+
+def test_a_stream_is_followed_until_ctrl_c(place: Town) -> None:
+    place.send("before")
+    command = [*COMMAND, "stream", "--follow", *map(str, place.of("reader")), "--pin", place.hub_id]
+    env = place.veen.shell_env(os.environ)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert follower.stdout.readline().split("\t")[3] == "before"
+        for body in ("one", "two"):
+            place.send(body)
+            assert follower.stdout.readline().split("\t")[3] == body
+        follower.send_signal(signal.SIGINT)
+        assert follower.stderr.read() == "veen: interrupted\n"
+        assert follower.wait() == 130
+
+
+# Epochs.
+
+
+def test_an_epoch_can_be_named(veen: Veen, tmp_path: Path) -> None:
+    with town(veen, tmp_path, profile=Profile(epoch_sec=3600)) as place:
+        place.hub.register(naming.stream_id(STREAM))
+        place.send("now")
+        epoch = int(place.hub.status()["epoch"])
+        assert [entry["epoch"] for entry in entries(place)] == [epoch]
+        assert [entry["text"] for entry in entries(place, "--epoch", epoch)] == ["now"]
+        assert place.does("reader", "stream", "--epoch", epoch - 1).out == ""
+        assert place.does("reader", "checkpoint", "--json").json()["epoch"] == epoch

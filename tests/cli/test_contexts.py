@@ -1,0 +1,158 @@
+"""Contexts keep what daily use would repeat, for the user alone, and an option always wins."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+
+URL = "http://127.0.0.1:37411"
+
+
+def kept(veen: Veen) -> Path:
+    return veen.home / "config" / "veen" / "contexts.json"
+
+
+def test_the_first_context_is_in_use_at_once(veen: Veen) -> None:
+    ran = veen.done("context", "add", "home", "--hub", URL, "--stream", "doors", "--json")
+    assert ran.json() == {"name": "home", "used": True, "hub": URL, "client": None, "stream": "doors", "cap": None}
+    assert veen.done("context", "show", "--json").json()["name"] == "home"
+
+
+def test_a_second_context_waits_to_be_chosen(veen: Veen) -> None:
+    veen.done("context", "add", "a", "--hub", URL)
+    assert veen.done("context", "add", "b", "--hub", URL, "--json").json()["used"] is False
+    veen.done("context", "use", "b")
+    rows = veen.done("context", "list", "--json").json()
+    assert [(row["name"], row["used"]) for row in rows] == [("a", False), ("b", True)]
+
+
+def test_adding_again_replaces(veen: Veen) -> None:
+    veen.done("context", "add", "a", "--hub", URL, "--stream", "doors")
+    veen.done("context", "add", "a", "--hub", "https://hub.example")
+    assert veen.done("context", "show", "a", "--json").json()["stream"] is None
+
+
+def test_paths_are_kept_absolute(veen: Veen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = veen.done("context", "add", "a", "--client", "alice", "--cap", "x.cap", "--json").json()
+    assert shown["client"] == str(tmp_path / "alice")
+    assert shown["cap"] == str(tmp_path / "x.cap")
+
+
+def test_removing_the_one_in_use_leaves_none_in_use(veen: Veen) -> None:
+    veen.done("context", "add", "a", "--hub", URL)
+    veen.done("context", "remove", "a")
+    assert veen.done("context", "list", "--json").json() == []
+    assert veen("context", "show").error == "no context is in use"
+
+
+def test_an_empty_list_says_how_to_begin(veen: Veen) -> None:
+    ran = veen.done("context", "list")
+    assert ran.out == ""
+    assert ran.err == "veen: no context is kept yet: veen context add NAME --hub URL\n"
+
+
+def test_the_file_is_for_the_user_alone(veen: Veen) -> None:
+    veen.done("context", "add", "a", "--hub", URL)
+    assert stat.S_IMODE(kept(veen).stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept(veen).parent.stat().st_mode) == 0o700
+    assert [path.name for path in kept(veen).parent.iterdir()] == ["contexts.json"]
+
+
+@pytest.mark.parametrize("command", ["use", "show", "remove"])
+def test_an_unknown_context_is_named_with_those_there_are(command: str, veen: Veen) -> None:
+    veen.done("context", "add", "a", "--hub", URL)
+    ran = veen("context", command, "b")
+    assert ran.status == 2
+    assert ran.error == "there is no context 'b'"
+    assert "veen: hint: there are: a\n" in ran.err
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a b", "-x" * 40, "é"])
+def test_a_name_must_be_plain(name: str, veen: Veen) -> None:
+    ran = veen("context", "add", "--hub", URL, "--", name)
+    assert ran.status == 2
+    assert not kept(veen).exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://x", "http://", "http://x:port", "http://x/path", "http://u:p@x", "http://x?y", "", "http://x:99999"]
+)
+def test_a_hub_that_is_no_address_is_refused(url: str, veen: Veen) -> None:
+    ran = veen("context", "add", "a", "--hub", url)
+    assert ran.status == 2
+    assert ran.error.startswith("invalid value for '--hub': ")
+
+
+BROKEN = [
+    "",
+    "nonsense",
+    "[]",
+    "{}",
+    '{"current": null, "contexts": []}',
+    '{"current": "x", "contexts": {}}',
+    '{"current": null, "contexts": {"a": []}}',
+    '{"current": null, "contexts": {"a": {"hub": 1}}}',
+    '{"current": null, "contexts": {"a": {"secret": "x"}}}',
+    '{"current": null, "contexts": {}, "more": 1}',
+    "\ufffd" * 3,
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_damaged_file_is_named_and_left_alone(text: str, veen: Veen) -> None:
+    kept(veen).parent.mkdir(parents=True)
+    kept(veen).write_text(text)
+    for arguments in (["list"], ["add", "a", "--hub", URL], ["use", "a"]):
+        ran = veen("context", *arguments)
+        assert ran.status == 3
+        assert ran.error.startswith(f"{kept(veen)}: not a file of contexts: ")
+    assert kept(veen).read_text() == text
+
+
+def test_a_file_that_cannot_be_read_is_named(veen: Veen) -> None:
+    kept(veen).mkdir(parents=True)
+    ran = veen("context", "list")
+    assert ran.status == 6
+    assert f"{kept(veen)} cannot be read" in ran.error
+
+
+def hub_asked(veen: Veen, *arguments: str, **env: str) -> str:
+    """The address that a command goes to: nobody answers there, and the error says so."""
+    ran = veen("hub", "health", *arguments, env=env)
+    assert ran.status == 6
+    return ran.error.split()[4].rstrip(":")
+
+
+def test_an_option_wins_over_the_environment_over_the_context(veen: Veen) -> None:
+    for number, name in enumerate(("one", "two"), 1):
+        veen.done("context", "add", name, "--hub", f"http://127.0.0.1:{number}")
+    assert hub_asked(veen) == "http://127.0.0.1:1"
+    assert hub_asked(veen, VEEN_CONTEXT="two") == "http://127.0.0.1:2"
+    assert hub_asked(veen, VEEN_CONTEXT="two", VEEN_HUB="http://127.0.0.1:3") == "http://127.0.0.1:3"
+    assert hub_asked(veen, "--hub", "http://127.0.0.1:4", VEEN_HUB="http://127.0.0.1:3") == "http://127.0.0.1:4"
+
+
+def test_an_unknown_context_in_the_environment_is_an_error_not_the_default(veen: Veen) -> None:
+    veen.done("context", "add", "one", "--hub", URL)
+    unknown = {"VEEN_CONTEXT": "nine"}
+    assert veen("hub", "health", env=unknown).error == "there is no context 'nine'"
+    assert veen("context", "show", env=unknown).error == "there is no context 'nine'"
+    assert veen.done("context", "list", env=unknown).out.startswith("one\tno\t")
+    assert veen.done("context", "show", "one", env=unknown).facts()["hub"] == URL
+
+
+def test_without_any_hub_the_hint_tells_the_ways(veen: Veen) -> None:
+    ran = veen("hub", "health")
+    assert ran.status == 2
+    assert ran.error == "--hub URL is needed"
+    assert "VEEN_HUB" in ran.err
+    assert "veen context add" in ran.err
+
+
+def test_the_file_is_json_that_people_can_read(veen: Veen) -> None:
+    veen.done("context", "add", "a", "--hub", URL)
+    assert json.loads(kept(veen).read_text()) == {"current": "a", "contexts": {"a": {"hub": URL}}}

@@ -1,0 +1,169 @@
+"""What happens at the edges of the process: start-up, ctrl-c, a reader that leaves, a shell that completes."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+
+COMMAND = [sys.executable, "-m", "veen.cli"]
+
+
+def run(veen: Veen, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own."""
+    told = {**veen.shell_env(os.environ), **env}
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=told, stdin=subprocess.DEVNULL)
+
+
+def test_the_module_is_the_command(veen: Veen) -> None:
+    ran = run(veen, "version", "--json")
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["wire"] == 1
+    assert ran.stderr == ""
+
+
+def test_the_version_can_be_asked_for_either_way(veen: Veen) -> None:
+    from veen import __version__
+
+    assert veen.done("--version").out == f"{__version__}\n"
+    assert veen.done("version").facts()["veen"] == __version__
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["hub", "--help"], ["hub", "start", "--help"], ["context", "--help"]]
+)
+def test_help_waits_for_no_library_it_does_not_use(arguments: list[str], veen: Veen) -> None:
+    heavy = ("veen.core", "veen.hub", "veen.storage", "httpx", "rich", "uvloop", "lmdb", "prometheus_client")
+    code = f"""
+import sys
+from veen.cli.app import main
+try:
+    main({arguments!r})
+except SystemExit as ended:
+    assert ended.code == 0
+    sys.stderr.write(" ".join(sorted(set({heavy!r}) & set(sys.modules))))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=veen.shell_env(os.environ))
+    assert ran.returncode == 0
+    assert "usage: veen" in ran.stdout
+    assert ran.stderr == ""
+
+
+def test_ctrl_c_ends_with_one_line_and_130(veen: Veen, data_dir: Path) -> None:
+    # `--interval` keeps it waiting after its first look, which the open pipe shows us.
+    veen.apart("hub", "start", "--data-dir", data_dir, "--listen", "127.0.0.1:0", "--workers", "0")
+    try:
+        command = [*COMMAND, "top", "--data-dir", str(data_dir), "--json", "--interval", "0.05"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=veen.shell_env(os.environ)
+        ) as top:
+            assert top.stdout is not None
+            assert top.stderr is not None
+            assert json.loads(top.stdout.readline())["ready"] is True
+            top.send_signal(signal.SIGINT)
+            assert top.stderr.read() == "veen: interrupted\n"
+            assert top.wait() == 130
+    finally:
+        veen.done("hub", "stop", "--data-dir", data_dir)
+
+
+def test_a_reader_that_leaves_is_no_error(veen: Veen) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as gone:
+        for arguments in (["explain"], ["--help"], ["explain", "--json"]):
+            ran = subprocess.run(
+                [*COMMAND, *arguments], stdout=gone, stderr=subprocess.PIPE, env=veen.shell_env(os.environ)
+            )
+            assert ran.returncode == 141
+            assert ran.stderr == b""
+
+
+def test_an_error_is_no_traceback(veen: Veen, tmp_path: Path) -> None:
+    ran = run(veen, "fsck", str(tmp_path / "none"))
+    assert ran.returncode == 6
+    assert ran.stdout == ""
+    assert [line[:13] for line in ran.stderr.splitlines()] == ["veen: error: ", "veen: hint: v"]
+
+
+def complete(veen: Veen, words: str) -> list[str]:
+    """What bash would offer after these words."""
+    at = str(len(words.split(" ")) - 1)
+    ran = run(veen, _VEEN_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=at)
+    return ran.stdout.split()
+
+
+def test_a_shell_completes_commands_options_contexts_and_codes(veen: Veen) -> None:
+    veen.done("context", "add", "garden", "--hub", "http://127.0.0.1:1")
+    assert {"hub", "fsck", "top", "context", "explain", "version"} <= set(complete(veen, "veen "))
+    assert complete(veen, "veen hub sta") == ["start", "status"]
+    assert complete(veen, "veen hub start --adm") == ["--admission"]
+    assert set(complete(veen, "veen hub start --admission ")) == {"open", "capability"}
+    assert complete(veen, "veen context use g") == ["garden"]
+    assert complete(veen, "veen explain E.CAP/CAP_M") == ["E.CAP/CAP_MISSING"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_completion_script_for_the_usual_shells(shell: str, veen: Veen) -> None:
+    ran = run(veen, _VEEN_COMPLETE=f"source_{shell}")
+    assert ran.returncode == 0
+    assert "_VEEN_COMPLETE" in ran.stdout
+
+
+def on_a_terminal(veen: Veen, *arguments: str, **env: str) -> str:
+    """What a person sees."""
+    ours, theirs = pty.openpty()
+    told = {**veen.shell_env(os.environ), "TERM": "xterm-256color", **env}
+    told.pop("NO_COLOR", None) if "NO_COLOR" not in env else None
+    with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=told) as process:
+        os.close(theirs)
+        seen = b""
+        try:
+            while more := os.read(ours, 1 << 16):
+                seen += more
+        except OSError:  # how Linux says that the other end is closed
+            pass
+        process.wait()
+    os.close(ours)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_tables_and_colour_and_a_pipe_neither(veen: Veen) -> None:
+    seen = on_a_terminal(veen, "explain")
+    assert "\x1b[" in seen
+    assert re.search(r"code +http +when +what to do", re.sub(r"\x1b\[[\d;]*m", "", seen))
+    piped = run(veen, "explain").stdout
+    assert "\x1b" not in piped
+    assert piped.splitlines()[0].split("\t")[0] == "E.SIZE/SIZE_PREFILTER"
+
+
+def test_an_error_stands_out_on_a_terminal_only(veen: Veen) -> None:
+    assert on_a_terminal(veen, "hbu").startswith("veen: \x1b[1;31merror:\x1b[0m veen has no command 'hbu'\n")
+    assert on_a_terminal(veen, "hbu", NO_COLOR="1").startswith("veen: error: veen has no command 'hbu'\n")
+    assert run(veen, "hbu").stderr.startswith("veen: error: veen has no command 'hbu'\n")
+
+
+def test_no_color_is_heeded(veen: Veen) -> None:
+    assert not re.search(r"\x1b\[\d*m", on_a_terminal(veen, "hub", "--help", NO_COLOR="1"))
+    assert "\x1b[3" not in on_a_terminal(veen, "explain", NO_COLOR="1")
+    assert "\x1b[3" in on_a_terminal(veen, "explain")
+
+
+def test_json_for_people_is_spread_over_lines(veen: Veen) -> None:
+    assert len(on_a_terminal(veen, "version", "--json").splitlines()) > 5
+    assert len(run(veen, "version", "--json").stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_our_dashes_is_no_reason_to_fail(encoding: str, veen: Veen) -> None:
+    for arguments in (["--help"], ["hub", "start", "--help"], ["explain"], ["hbu"]):
+        ran = run(veen, *arguments, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+        assert ran.returncode in (0, 2)
+        assert "Traceback" not in ran.stderr

@@ -1,0 +1,51 @@
+"""`veen explain` knows every code that a hub can answer with."""
+
+import pytest
+
+from tests.cli.runner import Veen
+from veen.cli import explain
+from veen.core.admission import ADMISSION, API_STATUS, STATUS
+
+EVERY = [*(f"{row.code}/{row.detail_enum}" for row in ADMISSION), *API_STATUS]
+
+
+def test_the_list_is_total_and_in_the_order_of_the_checks(veen: Veen) -> None:
+    rows = [line.split("\t") for line in veen.done("explain").out.splitlines()]
+    assert [row[0] for row in rows] == EVERY
+    assert {row[0].split("/")[0] for row in rows} == set(STATUS)
+    assert all(len(row) == 4 and all(row) for row in rows)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_code_is_explained_by_the_name_that_errors_print(name: str, veen: Veen) -> None:
+    code, _, detail = name.partition("/")
+    told = veen.done("explain", name, "--json").json()
+    assert (told["code"], told["detail_enum"]) == (code, detail or None)
+    assert told["http_status"] == STATUS[code]
+    assert told["when"]
+    assert told["what_to_do"]
+    shown = veen.done("explain", name).facts()
+    assert shown["code"] == name
+    assert shown["what to do"] == told["what_to_do"]
+
+
+@pytest.mark.parametrize("asked", ["CAP_TTL", "cap_ttl", "E.TIME/CAP_TTL", "e.time/cap_ttl", "E.TIME/CAP_TTL:"])
+def test_a_code_may_be_asked_for_as_it_comes(asked: str, veen: Veen) -> None:
+    assert veen.done("explain", asked).facts()["code"] == "E.TIME/CAP_TTL"
+
+
+def test_a_code_with_several_causes_lists_them(veen: Veen) -> None:
+    names = [one["detail_enum"] for one in veen.done("explain", "E.SEQ", "--json").json()]
+    assert names == ["PREV_ACK", "DUPLICATE", "CLIENT_SEQ"]
+    assert len(veen.done("explain", "cap").out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("asked", ["", "E", "E.", "TTL", "E.TIME/", "E.TIME/AUTH_REF", "418"])
+def test_what_no_hub_says_is_not_explained(asked: str, veen: Veen) -> None:
+    ran = veen("explain", asked)
+    assert ran.status == 2
+    assert ran.error == f"no hub answers with {asked!r}"
+
+
+def test_every_code_is_found_once_by_its_own_name() -> None:
+    assert [[one.name for one in explain.find(name)] for name in EVERY] == [[name] for name in EVERY]

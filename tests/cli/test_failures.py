@@ -1,0 +1,141 @@
+"""What a failed command says, and its exit status, for every error there is."""
+
+import importlib
+import pkgutil
+
+import pytest
+import typer
+
+import veen as package
+from tests.cli.runner import Veen
+from veen.cli import failures
+from veen.cli.command import Misuse
+from veen.core import Malformed, Refused, Unavailable, Unverified, VeenError
+from veen.core.admission import ADMISSION, API_STATUS, Row
+from veen.storage.journal import JournalBroken
+
+
+def descendants(kind: type[Exception]) -> set[type[Exception]]:
+    return {found for child in kind.__subclasses__() for found in {child, *descendants(child)}}
+
+
+def every_error() -> list[type[Exception]]:
+    """The whole tree, with every module of ours loaded so that none is missing."""
+    for module in pkgutil.walk_packages(package.__path__, "veen."):
+        if module.name.endswith("__main__"):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as missing:
+            # What an extra brings may be absent; what is ours may not.
+            if str(missing.name).startswith("veen"):
+                raise
+    return sorted((kind for kind in descendants(VeenError)), key=lambda kind: kind.__name__)
+
+
+def test_the_tables_are_total_over_the_error_tree() -> None:
+    kinds = every_error()
+    assert {Malformed, Unverified, Refused, Unavailable} <= set(kinds)
+    for kind in kinds:
+        row = next((one for one in kind.__mro__ if one in failures.STATUS), None)
+        assert row is not None, kind
+        assert row in failures.HINTS or row is Refused, kind
+
+
+def test_each_class_has_a_status_of_its_own() -> None:
+    ours = [failures.STATUS[kind][0] for kind in (Malformed, Unverified, Refused, Unavailable, JournalBroken)]
+    assert len(set(ours)) == len(ours)
+    taken = {0, 1, 2, 130, 141, failures.REPAIRABLE_STATUS, failures.DAMAGED_STATUS, failures.MISSED_STATUS}
+    assert len(taken) == 8
+    assert not taken & set(ours)
+
+
+class Worse(Unverified):
+    """A kind that a client might add."""
+
+
+CASES: list[tuple[Exception, int, str, list[str]]] = [
+    (Malformed("receipt", "no"), 3, "receipt: no", [failures.HINTS[Malformed]]),
+    (Unverified("proof", "no"), 4, "proof: no", [failures.HINTS[Unverified]]),
+    (Worse("proof", "no"), 4, "proof: no", [failures.HINTS[Unverified]]),
+    (Unavailable("gone"), 6, "gone", [failures.HINTS[Unavailable]]),
+    (failures.hinted(Unavailable("gone"), "a", "b"), 6, "gone", ["a", "b"]),
+    (JournalBroken("broken"), 70, "broken", [failures.HINTS[JournalBroken]]),
+    (Misuse("no", "do"), 2, "no", ["do"]),
+    (typer.BadParameter("It is wrong."), 2, "invalid value: it is wrong", ["veen --help shows how it is used"]),
+    (
+        FileNotFoundError(2, "No such file or directory", "x"),
+        6,
+        "x: no such file or directory",
+        [failures.HINTS[OSError]],
+    ),
+    (PermissionError("Custom"), 6, "custom", [failures.HINTS[OSError]]),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "message", "hints"), CASES, ids=lambda case: str(case)[:24])
+def test_an_error_is_told_in_one_voice(
+    error: Exception, status: int, message: str, hints: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert failures.tell(error) == status
+    told = capsys.readouterr()
+    assert told.err == "".join([f"veen: error: {message}\n", *(f"veen: hint: {hint}\n" for hint in hints)])
+    assert told.out == ""
+
+
+@pytest.mark.parametrize("row", ADMISSION, ids=lambda row: row.detail_enum)
+def test_a_refusal_comes_with_the_advice_of_its_row(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failures.tell(row.refused("why")) == 5
+    name = f"{row.code}/{row.detail_enum}"
+    assert capsys.readouterr().err == (
+        f"veen: error: {name}: why\nveen: hint: {row.advice}\nveen: hint: veen explain {name} says more\n"
+    )
+
+
+@pytest.mark.parametrize("code", [*API_STATUS, "E.NEW"])
+def test_a_refusal_of_an_endpoint_has_advice_too(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failures.tell(Refused(code, "why")) == 5
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("mistake", [ValueError("x"), AssertionError(), KeyError("y"), VeenError("bare")])
+def test_our_own_mistakes_are_not_dressed_up(mistake: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert failures.tell(mistake) is None
+    assert capsys.readouterr().err == ""
+
+
+USAGE = [
+    (["hbu"], "veen has no command 'hbu'"),
+    (["hub", "strat"], "veen hub has no command 'strat'"),
+    (["hub", "init"], "missing option '--data-dir'"),
+    (["hub", "init", "--data-dri", "x"], "no such option: --data-dri"),
+    (["hub", "init", "--data-dir", "x", "more"], "got unexpected extra argument(s) (more)"),
+    (["hub", "init", "--data-dir"], "option '--data-dir' requires an argument"),
+    (["hub", "init", "--data-dir", "x", "--epoch-sec", "soon"], None),
+    (["hub", "init", "--data-dir", "x", "--epoch-sec", "-1"], None),
+    (["hub", "init", "--data-dir", "x", "--limit", "a"], "invalid value for '--limit': 'a' is not NAME=NUMBER"),
+    (["hub", "start", "--data-dir", "x", "--listen", "y"], "invalid value for '--listen': 'y' is not HOST:PORT"),
+    (["hub", "start", "--data-dir", "x", "--admission", "some"], None),
+    (["hub", "start", "--data-dir", "x", "--issuer", "zz"], None),
+    (["fsck"], "missing argument 'DIR'"),
+    (["top", "--interval", "0"], None),
+    (["explain", "E.NONE"], "no hub answers with 'E.NONE'"),
+    (["--nonsense"], "no such option: --nonsense"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE, ids=lambda case: " ".join(case) if case else "any")
+def test_misuse_is_told_in_the_same_voice(arguments: list[str], message: str | None, veen: Veen) -> None:
+    ran = veen(*arguments)
+    assert ran.status == 2
+    assert ran.out == ""
+    assert ran.error == message or (message is None and ran.error.startswith("invalid value for "))
+    assert "Value error" not in ran.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(["hbu"], "veen hub"), (["hub", "strat"], "veen hub start"), (["hub", "init", "--data-dri", "x"], "--data-dir")],
+)
+def test_a_slip_is_answered_with_what_may_be_meant(arguments: list[str], meant: str, veen: Veen) -> None:
+    assert f"veen: hint: did you mean {meant}\n" in veen(*arguments).err

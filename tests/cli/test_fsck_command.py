@@ -1,0 +1,147 @@
+"""`veen fsck`: what it finds, what it mends, and the exit status that says which."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+from tests.hub.client import running
+from veen.cli import fsck
+from veen.cli.failures import DAMAGED_STATUS, REPAIRABLE_STATUS
+from veen.storage.findings import MAX_FINDINGS
+
+
+@pytest.fixture
+def used(data_dir: Path) -> Path:
+    """A data directory with entries in it, and no hub on it."""
+    with running(data_dir, time.time) as hub:
+        hub.writer("doors").send_many(4)
+        hub.writer("windows").send_many(3)
+    return data_dir
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def damage_log(data_dir: Path) -> Path:
+    chunk = sorted((data_dir / "log").glob("chunk-*-open.log"))[0]
+    flip(chunk, chunk.stat().st_size // 2)
+    return chunk
+
+
+def damage_index(data_dir: Path) -> Path:
+    nodes = sorted((data_dir / "index" / "nodes").iterdir())[0]
+    flip(nodes, 40)
+    return nodes
+
+
+def test_a_sound_directory_is_clean_and_the_status_is_0(veen: Veen, used: Path) -> None:
+    ran = veen.done("fsck", used)
+    assert ran.out == "verdict\tclean\nchecked\t7 entries under 2 labels\n"
+    assert ran.err == ""
+    told = veen.done("fsck", used, "--json").json()
+    assert (told["verdict"], told["entries"], told["labels"], told["findings"]) == ("clean", 7, 2, [])
+
+
+def test_damage_to_the_log_is_named_and_the_status_is_8(veen: Veen, used: Path) -> None:
+    chunk = damage_log(used)
+    ran = veen("fsck", used)
+    assert ran.status == DAMAGED_STATUS == 8
+    first = ran.out.splitlines()[0].split("\t")
+    assert first[:2] == ["damaged", f"log/{chunk.name}"]
+    assert "verdict\tdamaged\n" in ran.out
+    assert ran.err == "veen: hint: restore it from a copy: --repair cannot bring back what only the log had\n"
+    found = json.loads(veen("fsck", used, "--json").out)["findings"][0]
+    assert (found["severity"], found["artifact"]) == ("damaged", f"log/{chunk.name}")
+    assert isinstance(found["stream_seq"], int)
+
+
+def test_a_wrong_index_is_repairable_and_the_status_is_7(veen: Veen, used: Path) -> None:
+    nodes = damage_index(used)
+    before = nodes.read_bytes()
+    ran = veen("fsck", used)
+    assert ran.status == REPAIRABLE_STATUS == 7
+    assert ran.err == f"veen: hint: veen fsck {used} --repair makes it again\n"
+    assert nodes.read_bytes() == before
+
+
+def test_repair_makes_the_index_again_and_nothing_else(veen: Veen, used: Path) -> None:
+    damage_index(used)
+    log = {path: path.read_bytes() for path in (used / "log").iterdir()}
+    ran = veen.done("fsck", used, "--repair")
+    assert ran.facts()["verdict"] == "clean"
+    assert ran.facts()["repaired"] == "index and node files were made again from the log"
+    assert {path: path.read_bytes() for path in (used / "log").iterdir()} == log
+    assert veen.done("fsck", used, "--repair", "--json").json()["repaired"] is False
+
+
+def test_repair_does_not_touch_a_damaged_log(veen: Veen, used: Path) -> None:
+    chunk = damage_log(used)
+    damage_index(used)
+    before = chunk.read_bytes()
+    ran = veen("fsck", used, "--repair")
+    assert ran.status == DAMAGED_STATUS
+    assert "repaired" not in ran.out
+    assert chunk.read_bytes() == before
+
+
+def test_what_an_interrupted_write_left_is_shown_and_is_no_fault(veen: Veen, used: Path) -> None:
+    (used / "limits.json.draft").write_text("half")
+    ran = veen.done("fsck", used)
+    assert ran.out.splitlines()[0].split("\t") == ["leftover", "limits.json.draft", "", "it was never finished"]
+
+
+def test_a_directory_in_use_is_not_checked(veen: Veen, used: Path) -> None:
+    with running(used, time.time):
+        for options in ([], ["--repair"]):
+            ran = veen("fsck", used, *options)
+            assert ran.status == 6
+            assert "a hub is running" in ran.error
+            assert f"veen hub stop --data-dir {used}" in ran.err
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "file", "other"])
+def test_what_is_no_data_directory_is_told_apart_from_a_damaged_one(kind: str, veen: Veen, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    if kind == "file":
+        place.write_text("x")
+    elif kind != "missing":
+        place.mkdir()
+    if kind == "other":
+        (place / "notes.txt").write_text("x")
+    ran = veen("fsck", place)
+    assert ran.status == 6
+    assert ran.error == f"{place} is not a hub's data directory"
+
+
+@pytest.mark.parametrize("name", ["hub-identity.json", "hub-identity.sig", "limits.json", "profile.json"])
+def test_a_directory_that_lost_a_paper_is_damaged(name: str, veen: Veen, used: Path) -> None:
+    (used / name).unlink()
+    assert veen("fsck", used).status == DAMAGED_STATUS
+
+
+def test_a_directory_that_lost_its_log_is_damaged(veen: Veen, used: Path) -> None:
+    shutil.rmtree(used / "log")
+    assert veen("fsck", used).status == DAMAGED_STATUS
+
+
+def test_more_findings_than_are_listed_are_counted(veen: Veen, used: Path) -> None:
+    for number in range(MAX_FINDINGS + 3):
+        (used / f"{number}.draft").touch()
+    ran = veen.done("fsck", used)
+    assert ran.out.count("leftover\t") == MAX_FINDINGS
+    assert ran.err == "veen: 3 further findings are not listed\n"
+
+
+def test_a_terminal_shows_names_as_people_tell_them_apart() -> None:
+    long = f"log/chunk-{'ab' * 32}-{7:020d}-{120:020d}.log"
+    assert fsck.brief(long).seen == "log/chunk-abababab…-7-120.log"
+    assert fsck.brief(long).text == long
+    assert fsck.brief("hub-identity.json").seen == "hub-identity.json"
+    assert fsck.brief(f"journal/{0:020d}.wal").seen == "journal/0.wal"

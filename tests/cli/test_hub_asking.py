@@ -1,0 +1,317 @@
+"""`veen hub status|health|metrics|key|rotate-key|checkpoint|verify|fork` against a real hub, and against strangers."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Ran, Veen
+from tests.cli.stranger import Answers, answering
+from tests.hub.client import Hub, running
+from veen.cli.hubapi import HubApi
+from veen.core import Checkpoint, SigningKey, checkpoint, jsonform, jsontext
+from veen.core.admission import BY_DETAIL
+from veen.core.envelopes import CheckpointResponse, ErrorEnvelope
+from veen.core.hashing import h
+from veen.hub.rules import Admission
+from veen.storage.directory import read_papers
+from veen.storage.folders import Folders
+
+JSON, CBOR = "application/json", "application/cbor"
+
+
+@pytest.fixture
+def hub(data_dir: Path) -> Iterator[Hub]:
+    """A hub with some entries under two labels."""
+    with running(data_dir, time.time) as found:
+        found.writer("doors").send_many(5)
+        found.writer("windows").send_many(2)
+        yield found
+
+
+def url(hub: Hub) -> str:
+    return f"http://127.0.0.1:{hub.port}"
+
+
+def test_status_is_what_the_hub_says(veen: Veen, hub: Hub) -> None:
+    shown = veen.done("hub", "status", "--hub", url(hub)).facts()
+    assert (shown["state"], shown["labels"], shown["entries"], shown["admission"]) == ("ready", "2", "7", "open")
+    assert shown["hub_id"] == hub.service.papers.identity.hub_id.hex()
+    told = veen.done("hub", "status", "--hub", url(hub), "--json").json()
+    assert {name: told[name] for name in ("labels", "limits")} == {"labels": 2, "limits": hub.status()["limits"]}
+    assert told["state"] == "ready"
+
+
+def test_the_status_of_a_stopped_hub_is_that_of_its_directory(veen: Veen, data_dir: Path) -> None:
+    before = veen.done("hub", "status", "--data-dir", data_dir, "--json").json()
+    assert (before["state"], before["labels"], before["entries"]) == ("stopped", 0, 0)
+    with running(data_dir, time.time) as found:
+        found.writer().send_many(3)
+    after = veen.done("hub", "status", "--data-dir", data_dir, "--json").json()
+    assert (after["state"], after["labels"], after["entries"]) == ("stopped", 1, 3)
+    assert after["hub_id"] == before["hub_id"]
+
+
+def test_the_status_of_a_folder_that_is_no_hub_is_an_error(veen: Veen, tmp_path: Path) -> None:
+    ran = veen("hub", "status", "--data-dir", tmp_path)
+    assert ran.status == 6
+    assert ran.error == f"{tmp_path} is not a hub's data directory"
+
+
+def test_health_is_an_exit_status(veen: Veen, hub: Hub) -> None:
+    assert veen.done("hub", "health", "--hub", url(hub), "--json").json() == {"url": url(hub), "ready": True}
+
+
+def test_a_hub_that_does_not_accept_says_why(veen: Veen, hub: Hub) -> None:
+    answers = {path: (200, JSON, hub.get(path).body) for path in ("/healthz", "/tooling/status")}
+    answers["/readyz"] = (503, JSON, b'{"ready":false,"reason":"the disk is full"}')
+    with answering(answers) as where:
+        ran = veen("hub", "health", "--hub", where)
+        assert ran.status == 6
+        assert ran.error == f"{where} is alive and does not accept: the disk is full"
+        assert veen.done("hub", "status", "--hub", where).facts()["state"] == "the disk is full"
+
+
+def test_nobody_there_is_unavailable(veen: Veen) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    for command in ("status", "health", "metrics", "key"):
+        ran = veen("hub", command, "--hub", f"http://127.0.0.1:{port}")
+        assert ran.status == 6
+        assert ran.error == f"no hub answers at http://127.0.0.1:{port}: connection refused"
+
+
+def test_metrics_are_printed_as_they_are(veen: Veen, hub: Hub) -> None:
+    text = veen.done("hub", "metrics", "--hub", url(hub)).out
+    assert "veen_submit_ok_total 7.0" in text.splitlines()
+    rows = veen.done("hub", "metrics", "--hub", url(hub), "--json").json()
+    assert {"name": "veen_submit_ok_total", "labels": {}, "value": 7.0} in rows
+
+
+OK_STATUS = jsontext.encode(
+    {"hub_id": "00", "hub_pk": "00", "identity": {}, "labels": 0, "entries": 0, "epoch": 0, "profile": {}}
+)
+STRANGERS: list[tuple[str, Answers, str]] = [
+    ("health", {}, "HTTP status 404"),
+    ("health", {"/healthz": (200, JSON, b"{}"), "/readyz": (200, JSON, b"nonsense")}, "its answer is not JSON"),
+    ("health", {"/healthz": (200, JSON, b"{}"), "/readyz": (500, "text/html", b"x")}, "HTTP status 500"),
+    ("key", {"/tooling/status": (200, JSON, b"[]")}, "its answer is not JSON"),
+    ("key", {"/tooling/status": (200, JSON, b"{}")}, "its status lacks what a hub says of itself"),
+    ("key", {"/tooling/status": (502, "text/html", b"<h1>bad gateway</h1>")}, "HTTP status 502"),
+    ("metrics", {}, "HTTP status 404"),
+]
+
+
+@pytest.mark.parametrize(("command", "answers", "why"), STRANGERS)
+def test_a_server_that_is_no_hub_is_told_apart(command: str, answers: Answers, why: str, veen: Veen) -> None:
+    with answering(answers) as where:
+        ran = veen("hub", command, "--hub", where)
+    assert ran.status == 3
+    assert ran.error == f"{where}: it does not answer as a hub does: {why}"
+
+
+def test_a_hub_without_an_identity_that_holds_is_refused(veen: Veen) -> None:
+    with answering({"/tooling/status": (200, JSON, OK_STATUS)}) as where:
+        assert veen("hub", "key", "--hub", where).status == 3
+
+
+def test_keys_whose_chain_does_not_hold_are_refused(veen: Veen, hub: Hub) -> None:
+    told = hub.status()
+    told["identity"]["hub_id"] = "00" * 32
+    with answering({"/tooling/status": (200, JSON, jsontext.encode(told))}) as where:
+        ran = veen("hub", "key", "--hub", where)
+    assert ran.status == 4
+    assert ran.error == "hub identity: hub_id is not that of the first key"
+
+
+@pytest.mark.parametrize("kind", [JSON, CBOR])
+def test_what_a_hub_refuses_is_told_as_it_said_it(kind: str, veen: Veen) -> None:
+    envelope = ErrorEnvelope.of(BY_DETAIL["CAP_RATE"].refused("slow down", retry_after=1))
+    body = jsonform.encode(envelope) if kind == JSON else envelope.encode()
+    with answering({"/metrics": (429, kind, body)}) as where:
+        ran = veen("hub", "metrics", "--hub", where)
+    assert ran.status == 5
+    assert ran.error == "E.RATE/CAP_RATE: slow down"
+    assert "veen: hint: wait as long as retry_after says\n" in ran.err
+
+
+def test_the_keys_of_a_hub_come_with_what_clients_pin(veen: Veen, hub: Hub, data_dir: Path) -> None:
+    hub_pk = hub.service.papers.identity.newest.hub_pk
+    for place in (["--hub", url(hub)], ["--data-dir", data_dir]):
+        told = veen.done("hub", "key", *place, "--json").json()
+        assert [key["hub_pk"] for key in told["keys"]] == [hub_pk.hex()]
+        assert told["keys"][0]["fingerprint"] == h(hub_pk).hex()
+        assert told["keys"][0]["valid_until"] is None
+    assert veen.done("hub", "key", "--data-dir", data_dir).facts()["key 1"] == hub_pk.hex()
+
+
+def test_a_rotated_key_signs_from_after_the_last_entry(veen: Veen, data_dir: Path) -> None:
+    with running(data_dir, time.time) as found:
+        receipt = found.writer().send_many(2)[-1]
+    told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
+    identity = read_papers(Folders(data_dir)).identity
+    assert told["new_hub_pk"] == identity.newest.hub_pk.hex()
+    assert told["valid_from"] > receipt.hub_ts
+    identity.verify_receipt(receipt)
+    assert identity.hub_id.hex() == told["hub_id"]
+    assert veen.done("fsck", data_dir).facts()["verdict"] == "clean"
+    with running(data_dir, lambda: float(told["valid_from"])) as found:
+        later = found.writer("other").send()
+    assert identity.verify_receipt(later).hub_pk.hex() == told["new_hub_pk"]
+
+
+def test_what_only_the_journal_has_counts_for_a_rotation_too(veen: Veen, data_dir: Path) -> None:
+    ahead = time.time() + 1000
+    found = Hub(data_dir, lambda: ahead, None, {"admission": Admission.OPEN}).start()
+    try:
+        receipt = found.writer().send()
+    finally:
+        found.abandon()
+    told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
+    assert told["valid_from"] == receipt.hub_ts + 1
+    read_papers(Folders(data_dir)).identity.verify_receipt(receipt)
+
+
+def test_the_old_key_may_count_for_a_while(veen: Veen, data_dir: Path) -> None:
+    told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--overlap-sec", 60, "--json").json()
+    assert told["old_valid_until"] == told["valid_from"] + 60
+
+
+def test_keys_rotated_within_a_second_follow_each_other(veen: Veen, data_dir: Path) -> None:
+    starts = [veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()["valid_from"] for _ in range(3)]
+    assert starts == sorted(set(starts))
+    assert len(read_papers(Folders(data_dir)).identity.hub_keys) == 4
+
+
+def test_the_key_of_a_running_hub_is_not_rotated(veen: Veen, hub: Hub, data_dir: Path) -> None:
+    ran = veen("hub", "rotate-key", "--data-dir", data_dir)
+    assert ran.status == 6
+    assert "veen hub stop" in ran.err
+    assert len(read_papers(Folders(data_dir)).identity.hub_keys) == 1
+
+
+def test_a_rotation_needs_to_know_the_last_entry(veen: Veen, data_dir: Path) -> None:
+    with running(data_dir, time.time) as found:
+        found.writer().send()
+    for path in (data_dir / "index").glob("*.mdb"):
+        path.unlink()
+    ran = veen("hub", "rotate-key", "--data-dir", data_dir)
+    assert ran.status == 6
+    assert f"veen fsck {data_dir} --repair" in ran.err
+    assert len(read_papers(Folders(data_dir)).identity.hub_keys) == 1
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 4, 7, 8, 9])
+def test_the_size_of_a_label_is_found_by_asking(entries: int, data_dir: Path) -> None:
+    with running(data_dir, time.time) as found:
+        found.writer("doors").send_many(entries)
+        with HubApi(url(found)) as api:
+            assert api.size(found.label("doors")) == entries
+            assert api.size(found.label("other")) == 0
+
+
+def test_a_checkpoint_is_verified_and_kept(veen: Veen, hub: Hub, tmp_path: Path) -> None:
+    out = tmp_path / "doors.checkpoint"
+    told = veen.done("hub", "checkpoint", "--hub", url(hub), "--stream", "doors", "--out", out, "--json").json()
+    assert (told["upto_seq"], told["label"]) == (5, hub.label("doors").hex())
+    kept = Checkpoint.decode(out.read_bytes())
+    kept.verify_signature(hub.hub_pk)
+    assert told["checkpoint"] == kept.encode().hex()
+    assert told["checkpoint_hash"] == h(kept.encode()).hex()
+
+
+def test_a_checkpoint_of_a_prefix_by_its_label(veen: Veen, hub: Hub) -> None:
+    label = hub.label("doors").hex()
+    told = veen.done("hub", "checkpoint", "--hub", url(hub), "--label", label, "--upto", 3).facts()
+    assert told["upto_seq"] == "3"
+
+
+def test_a_checkpoint_takes_hub_and_stream_from_the_context(veen: Veen, hub: Hub) -> None:
+    veen.done("context", "add", "home", "--hub", url(hub), "--stream", "windows")
+    assert veen.done("hub", "checkpoint").facts()["upto_seq"] == "2"
+
+
+def test_a_checkpoint_of_nothing_is_refused(veen: Veen, hub: Hub) -> None:
+    nothing = veen("hub", "checkpoint", "--hub", url(hub), "--stream", "nowhere")
+    assert (nothing.status, nothing.error) == (2, "nothing is logged under that label")
+    beyond = veen("hub", "checkpoint", "--hub", url(hub), "--stream", "doors", "--upto", 6)
+    assert beyond.status == 5
+    assert beyond.error.startswith("E.NOT_FOUND: ")
+    unnamed = veen("hub", "checkpoint", "--hub", url(hub))
+    assert (unnamed.status, unnamed.error) == (2, "--stream NAME is needed")
+
+
+def ask_a_liar(veen: Veen, hub: Hub, key: SigningKey, label: bytes, upto_seq: int) -> Ran:
+    """A checkpoint of five entries, asked of a server with the hub's status and a checkpoint of its own."""
+    made = checkpoint.sign(key, label_prev=label, label_curr=label, upto_seq=upto_seq, mmr_root=bytes(32), epoch=0)
+    answers = {
+        "/tooling/status": (200, JSON, hub.get("/tooling/status").body),
+        "/v1/checkpoint": (200, CBOR, CheckpointResponse(made).encode()),
+    }
+    with answering(answers) as where:
+        return veen("hub", "checkpoint", "--hub", where, "--stream", "doors", "--upto", 5)
+
+
+def test_a_checkpoint_that_does_not_hold_is_refused(veen: Veen, hub: Hub) -> None:
+    label, true = hub.label("doors"), hub.service.signer.at(int(time.time()))
+    forged = ask_a_liar(veen, hub, SigningKey.generate(), label, 5)
+    assert (forged.status, forged.error) == (4, "checkpoint: no key of the hub that was active then signed it")
+    for other in ((label, 4), (hub.label("windows"), 5)):
+        swapped = ask_a_liar(veen, hub, true, *other)
+        assert (swapped.status, swapped.error) == (4, "checkpoint: it is for another place than was asked for")
+    assert ask_a_liar(veen, hub, true, label, 5).status == 0
+
+
+def test_verify_is_a_check_that_changes_nothing(veen: Veen, data_dir: Path) -> None:
+    with running(data_dir, time.time) as found:
+        found.writer().send_many(3)
+        ran = veen("hub", "verify", "--data-dir", data_dir)
+        assert ran.status == 6
+    before = {path: path.read_bytes() for path in data_dir.rglob("*") if path.is_file()}
+    assert veen.done("hub", "verify", "--data-dir", data_dir, "--json").json()["entries"] == 3
+    assert {path: path.read_bytes() for path in data_dir.rglob("*") if path.is_file()} == before
+
+
+def test_a_fork_keeps_a_prefix_under_another_name(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
+    with running(data_dir, time.time) as found:
+        found.writer("doors").send_many(5)
+        found.writer("windows").send_many(2)
+        label = found.label("doors")
+    everything = veen.done("hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "all", "--json").json()
+    assert (everything["labels"], everything["entries"]) == (2, 7)
+    some = veen.done(
+        "hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "some", "--upto", f"{label.hex()}:3", "--json"
+    ).json()
+    assert (some["labels"], some["entries"]) == (1, 3)
+    original = read_papers(Folders(data_dir)).identity.hub_id.hex()
+    assert len({original, everything["hub_id"], some["hub_id"]}) == 3
+    for place in (data_dir, tmp_path / "all", tmp_path / "some"):
+        assert veen.done("fsck", place).facts()["verdict"] == "clean"
+
+
+def test_a_fork_of_what_is_not_there_is_refused(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
+    with running(data_dir, time.time) as found:
+        found.writer("doors").send()
+        label = found.label("doors").hex()
+        assert veen("hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "f").status == 6
+    into = ["hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "f"]
+    assert veen(*into, "--upto", f"{label}:2").status == 6
+    assert veen(*into, "--upto", f"{'00' * 32}:1").status == 6
+    assert veen(*into, "--upto", f"{label}:1", "--upto", f"{label}:1").error == "a label is named twice"
+    assert veen("hub", "fork", "--data-dir", tmp_path / "none", "--into", tmp_path / "f").status == 6
+    assert veen("hub", "fork", "--data-dir", data_dir, "--into", data_dir).error == f"{data_dir} is not empty"
+
+
+def test_an_address_that_is_none_is_misuse(veen: Veen) -> None:
+    ran = veen("hub", "status", env={"VEEN_HUB": "ftp://x"})
+    assert ran.status == 2
+    assert "is not the address of a hub" in ran.error
+
+
+def test_json_is_one_document_on_one_line(veen: Veen, hub: Hub) -> None:
+    out = veen.done("hub", "status", "--hub", url(hub), "--json").out
+    assert out.count("\n") == 1
+    assert json.loads(out)

@@ -1,0 +1,174 @@
+"""The settings of a hub: options over a profile over the file over the defaults, and nothing that is not known."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.hub.http.certificates import write_certificate
+from veen.cli.command import Misuse
+from veen.cli.hub import settings
+from veen.cli.values import Address
+from veen.core import Malformed, Unavailable
+from veen.hub.config import HubConfig
+from veen.hub.http import HttpSettings
+from veen.hub.rules import Admission
+
+KEY = "ab" * 32
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "hub.toml"
+
+
+def config(file: Path | None, text: str | None = None, profile: str | None = None, **options: object) -> HubConfig:
+    if file is not None and text is not None:
+        file.write_text(text)
+    return settings.config(Path("data"), options, file, profile)
+
+
+def test_without_anything_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(settings.OPERATOR_TOKEN, raising=False)
+    assert config(None) == HubConfig(Path("data"))
+
+
+def test_the_example_is_taken(file: Path) -> None:
+    made = config(file, settings.EXAMPLE)
+    assert len(made.issuers) == 1
+    assert made.http == HttpSettings(max_connections=1024)
+    assert config(file, profile="lab").admission is Admission.OPEN
+
+
+def test_all_that_a_hub_can_be_told_is_a_setting() -> None:
+    fields = {field.name for field in dataclasses.fields(HubConfig)}
+    elsewhere = {"data_dir", "host", "port", "operator_token", "http"}
+    assert set(settings.READERS) == fields - elsewhere | {"listen"}
+
+
+def test_the_example_shows_every_setting() -> None:
+    assert [name for name in settings.READERS if f"{name} = " not in settings.EXAMPLE] == []
+
+
+def test_every_bound_of_the_front_can_be_set(file: Path) -> None:
+    defaults = HttpSettings()
+    numbers = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(HttpSettings)}
+    networks = numbers.pop("uncounted_networks")
+    lines = [f"{name} = {value + 1}" for name, value in numbers.items()]
+    made = config(
+        file, "\n".join(["[http]", *lines, f"uncounted_networks = {[str(one) for one in networks[:1]]}"])
+    ).http
+    assert {name: getattr(made, name) for name in numbers} == {name: value + 1 for name, value in numbers.items()}
+    assert made.uncounted_networks == networks[:1]
+
+
+def test_options_win_over_the_profile_over_the_file(file: Path) -> None:
+    text = 'listen = "127.0.0.1:1"\nworkers = 1\nmax_in_flight = 1\n[profile.p]\nworkers = 2\nlisten = "127.0.0.1:2"\n'
+    made = config(file, text, "p", listen=Address("127.0.0.1", 3))
+    assert (made.host, made.port, made.workers, made.max_in_flight) == ("127.0.0.1", 3, 2, 1)
+
+
+def test_what_a_profile_does_not_say_the_file_says(file: Path) -> None:
+    text = "[http]\nbacklog = 7\nmax_headers = 5\n[profile.p.http]\nmax_headers = 6\n"
+    assert config(file, text, "p").http == HttpSettings(backlog=7, max_headers=6)
+    assert config(file, text).http == HttpSettings(backlog=7, max_headers=5)
+
+
+def test_an_option_replaces_the_keys_of_the_file(file: Path) -> None:
+    made = config(file, f'issuers = ["{KEY}"]\nwitnesses = ["{KEY}"]\n', issuers=[b"k"])
+    assert made.issuers == {b"k"}
+    assert made.witnesses == {bytes.fromhex(KEY)}
+
+
+def test_paths_are_relative_to_the_file(file: Path) -> None:
+    cert, key = write_certificate(file.parent)
+    made = config(file, f'tls_cert = "{cert.name}"\ntls_key = "{key.name}"\n')
+    assert (made.tls_cert, made.tls_key) == (cert, key)
+
+
+def test_the_token_comes_from_the_environment_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(settings.OPERATOR_TOKEN, "secret")
+    assert config(None).operator_token == "secret"
+    with pytest.raises(Malformed, match="there is no setting 'operator_token'"):
+        config(file, 'operator_token = "x"\n')
+
+
+FAULTS = [
+    ("colour = 1", "there is no setting 'colour'"),
+    ("listen = 5", "listen: text is needed"),
+    ('listen = "x"', "listen: 'x' is not HOST:PORT"),
+    ('admission = "some"', "admission: 'some' is not one of"),
+    ('issuers = "x"', "issuers: a list of public keys is needed"),
+    ('issuers = ["x"]', "issuers: 'x' is not a public key"),
+    ("witnesses = [1]", "witnesses: text is needed"),
+    ("workers = -1", "workers: a whole number is needed"),
+    ("workers = true", "workers: a whole number is needed"),
+    ("workers = 1.5", "workers: a whole number is needed"),
+    ('log_submits = "yes"', "log_submits: true or false is needed"),
+    ("tls_cert = 1", "tls_cert: text is needed"),
+    ("http = 1", "http must be a table"),
+    ("[http]\ncolour = 1", "there is no setting 'colour' under"),
+    ("[http]\nbacklog = 0", "http.backlog: a number above zero is needed"),
+    ("[http]\nbacklog = 1.5", "http.backlog: a number above zero is needed"),
+    ("[http]\nbacklog = true", "http.backlog: a number above zero is needed"),
+    ('[http]\nidle_timeout_s = "x"', "http.idle_timeout_s: a number above zero is needed"),
+    ("[http]\nuncounted_networks = 1", "http.uncounted_networks: a list of networks is needed"),
+    ('[http]\nuncounted_networks = ["x"]', "'x' does not appear to be"),
+    ("[http]\nuncounted_networks = [1]", "text is needed"),
+    ("role = 1", "role: text is needed"),
+    ("profile = 1", "profile must be tables"),
+    ("[profile]\nx = 1", "profile must be tables"),
+    ("nonsense", "xpected"),
+]
+
+
+@pytest.mark.parametrize(("text", "fault"), FAULTS, ids=lambda case: str(case).replace("\n", " "))
+def test_a_fault_of_the_file_is_named(text: str, fault: str, file: Path) -> None:
+    with pytest.raises(Malformed) as caught:
+        config(file, text)
+    assert caught.value.what == str(file)
+    assert fault in caught.value.reason
+    assert caught.value.__notes__
+
+
+def test_a_number_of_seconds_may_have_a_point(file: Path) -> None:
+    assert config(file, "[http]\nidle_timeout_s = 1.5\nlinger_s = 2\n").http.idle_timeout_s == 1.5
+
+
+def test_a_profile_that_is_not_there_is_refused(file: Path) -> None:
+    with pytest.raises(Malformed, match="it has no profile 'q'; it has p"):
+        config(file, "[profile.p]\n", "q")
+
+
+def test_a_profile_needs_a_file() -> None:
+    with pytest.raises(Misuse, match="--profile picks a part"):
+        config(None, profile="p")
+
+
+def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+    with pytest.raises(Unavailable, match=r"hub\.toml cannot be read"):
+        config(file)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "hub.example"])
+def test_open_admission_beyond_this_machine_must_be_meant(host: str, file: Path) -> None:
+    listen = Address(host, 1)
+    with pytest.raises(Misuse, match="lets anyone who reaches it write"):
+        config(None, listen=listen, admission="open")
+    with pytest.raises(Misuse, match="lets anyone who reaches it write"):
+        config(file, 'admission = "open"\n', listen=listen)
+    assert config(None, listen=listen, admission="open", open_to_the_network=True).admission is Admission.OPEN
+    assert config(None, listen=listen).admission is Admission.CAPABILITY
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    cert, key = write_certificate(tmp_path)
+    with pytest.raises(Misuse, match="a certificate and its key"):
+        config(None, tls_cert=cert)
+    with pytest.raises(Misuse, match="a certificate and its key"):
+        config(None, tls_key=key)
+    with pytest.raises(Malformed, match="not a certificate with the key"):
+        config(None, tls_cert=cert, tls_key=cert)
+    with pytest.raises(Unavailable, match="cannot both be read"):
+        config(None, tls_cert=tmp_path / "none", tls_key=key)
+    assert config(None, tls_cert=cert, tls_key=key).tls_cert == cert

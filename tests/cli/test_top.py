@@ -1,0 +1,237 @@
+"""`veen top`: numbers of an interval from two looks at a hub's metrics, and how they are shown."""
+
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import prometheus_client as prometheus
+import pytest
+from rich.console import Console
+
+from tests.cli.runner import Veen
+from tests.cli.stranger import answering
+from tests.hub.client import running
+from veen.cli.top import frame, sample
+from veen.cli.top.frame import Frame, Told
+from veen.cli.top.sample import Histogram, Sample
+from veen.core import Malformed
+
+TOLD = Told("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
+
+
+class Metrics:
+    """What a hub counts, as far as the view looks at it."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        self._ok = prometheus.Counter("veen_submit_ok", "x", registry=self.registry)
+        self._err = prometheus.Counter("veen_submit_err", "x", ["code", "detail_enum"], registry=self.registry)
+        self._group = prometheus.Histogram(sample.GROUP, "x", registry=self.registry, buckets=(1, 2, 4, 8))
+        self._whole = prometheus.Histogram(sample.LATENCY, "x", registry=self.registry, buckets=(1, 2.5, 5, 10))
+        self.queue_depth = prometheus.Gauge("veen_queue_depth", "x", registry=self.registry)
+        self.journal_bytes = prometheus.Gauge("veen_journal_bytes", "x", registry=self.registry)
+
+    def committed(self, entries: int) -> None:
+        self._ok.inc(entries)
+        self._group.observe(entries)
+        self._whole.observe(3)
+
+    def refused(self, code: str, detail_enum: str = "") -> None:
+        self._err.labels(code, detail_enum).inc()
+
+    def look(self, at: float) -> Sample:
+        return sample.read(prometheus.generate_latest(self.registry).decode(), at)
+
+
+def busy() -> tuple[Sample, Sample]:
+    """A hub before and after two seconds of work."""
+    metrics = Metrics()
+    metrics.committed(5)
+    metrics.refused("E.TIME", "EPOCH")
+    before = metrics.look(10.0)
+    for _ in range(10):
+        metrics.committed(4)
+    metrics.refused("E.RATE", "CAP_RATE")
+    metrics.queue_depth.set(7)
+    metrics.journal_bytes.set(3 << 20)
+    return before, metrics.look(12.0)
+
+
+def test_numbers_are_of_the_interval_not_of_the_hub_s_life() -> None:
+    seen = sample.between(*busy())
+    assert (seen.seconds, seen.accepted, seen.rate) == (2.0, 40.0, 20.0)
+    assert seen.refused == {"E.RATE/CAP_RATE": 1.0}
+    assert seen.refusal_rate == 0.5
+    assert seen.histogram(sample.GROUP).mean == 4.0
+    assert seen.histogram(sample.LATENCY).count == 10
+
+
+def test_every_number_that_is_shown_is_one_a_hub_has(veen: Veen, data_dir: Path) -> None:
+    with running(data_dir, time.time) as hub:
+        hub.writer().send()
+        hub.submit(hub.writer().message(client_seq=9))
+        text = hub.get("/metrics").body.decode()
+    found = sample.read(text, 0.0)
+    assert set(sample.HISTOGRAMS) <= set(found.histograms)
+    assert (found.accepted, found.refused) == (1.0, {"E.SEQ/CLIENT_SEQ": 1.0})
+    assert found.histograms[sample.LATENCY].count == 1
+    assert "veen_queue_depth " in text
+    assert "veen_journal_bytes " in text
+
+
+def test_the_first_look_counts_from_the_start_and_has_no_rate() -> None:
+    _, after = busy()
+    seen = sample.between(None, after)
+    assert (seen.rate, seen.refusal_rate, seen.accepted) == (None, None, 45.0)
+
+
+def test_a_hub_that_started_anew_counts_from_its_start() -> None:
+    before, after = busy()
+    assert sample.between(after, before).seconds is None
+    fresh = Metrics()
+    fresh.committed(100)
+    seen = sample.between(before, fresh.look(20.0))  # more accepted than before, and fewer refused
+    assert (seen.seconds, seen.accepted) == (None, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (0.75, 1.5), (1.0, 2.0), (0.99, 1.98)]
+)
+def test_a_share_is_spread_evenly_within_its_bucket(share: float, expected: float) -> None:
+    assert Histogram((1.0, 2.0, float("inf")), (2.0, 4.0, 4.0), 4.0).quantile(share) == pytest.approx(expected)
+
+
+def test_beyond_the_last_bound_the_bound_is_all_that_is_known() -> None:
+    assert Histogram((1.0, 2.0, float("inf")), (0.0, 0.0, 3.0), 99.0).quantile(0.5) == 2.0
+
+
+def test_nothing_observed_has_no_share_and_no_mean() -> None:
+    for nothing in (Histogram((), (), 0.0), Histogram((1.0, float("inf")), (0.0, 0.0), 0.0)):
+        assert nothing.quantile(0.5) is None
+        assert nothing.mean is None
+
+
+def test_empty_buckets_before_the_share_are_passed_over() -> None:
+    assert Histogram((1.0, 2.0, 4.0, float("inf")), (0.0, 0.0, 2.0, 2.0), 6.0).quantile(0.5) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense {", "other_total 5\n", "<html></html>", "veen_submit_ok_total x\n"])
+def test_what_are_no_metrics_of_a_hub_is_malformed(text: str) -> None:
+    with pytest.raises(Malformed):
+        sample.read(text, 0.0)
+
+
+def test_the_data_of_a_frame_is_json() -> None:
+    before, after = busy()
+    told = json.loads(json.dumps(Frame(TOLD, after, sample.between(before, after)).data()))
+    assert (told["submits_per_s"], told["queue_depth"], told["entries"]) == (20.0, 7.0, 1234)
+    assert set(told["latency_ms"]) == {"whole", "verify", "commit", "fsync", "proof"}
+    assert told["latency_ms"]["whole"]["p99"] <= 5.0
+    assert told["latency_ms"]["proof"] == {"p50": None, "p99": None, "count": 0.0}
+
+
+def drawn(width: int, told: Told = TOLD) -> str:
+    before, after = busy()
+    shown = Frame(told, after, sample.between(before, after), (5.0, 20.0))
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(frame.render(shown, width, "q leaves"))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 140])
+def test_a_frame_fits_its_terminal_and_shows_what_matters(width: int) -> None:
+    text = drawn(width)
+    assert max(map(len, text.splitlines())) <= width
+    assert len(text.splitlines()) <= 24
+    for wanted in ("submits/s", "20.0", "refused/s", "queue", "p50", "p99", "fsync", "1,234", "3.0 MiB", "ready"):
+        assert wanted in text, wanted
+    assert "veen explain E.RATE/CAP_RATE" in text
+    assert ("arrival to durable" in text) == (width >= 100)
+
+
+def test_a_hub_in_trouble_says_so_in_the_frame() -> None:
+    assert "the journal is full" in drawn(100, Told("u", "ab" * 32, "open", "0", 1, 1, False, "the journal is full"))
+
+
+@pytest.mark.parametrize(
+    ("rates", "lines"),
+    [
+        ((), ["    ", "    "]),
+        ((0.0, 0.0), ["    ", "    "]),
+        ((8.0,), ["   █", "   █"]),
+        ((4.0, 8.0), ["   █", "  ██"]),
+        ((1.0, 2.0, 4.0, 8.0, 8.0), ["  ██", "▄███"]),
+    ],
+)
+def test_rates_are_bars_under_their_peak(rates: tuple[float, ...], lines: list[str]) -> None:
+    assert frame.bars(rates, 4, 2) == lines
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5120.0 GiB")]
+)
+def test_bytes_have_the_unit_that_suits_them(count: float, text: str) -> None:
+    assert frame.size(count) == text
+
+
+def test_once_shows_one_interval_of_a_real_hub(veen: Veen, data_dir: Path) -> None:
+    with running(data_dir, time.time) as hub:
+        hub.writer().send_many(3)
+        where = f"http://127.0.0.1:{hub.port}"
+        told = veen.done("top", "--hub", where, "--once", "--interval", "0.05", "--json").json()
+        shown = veen.done("top", "--hub", where, "--once", "--interval", "0.05").facts()
+    assert (told["entries"], told["labels"], told["accepted"], told["submits_per_s"]) == (3, 1, 0.0, 0.0)
+    assert told["seconds"] >= 0.05
+    assert (shown["state"], shown["entries"], shown["submits/s"], shown["refusals"]) == ("ready", "3", "0.00", "none")
+
+
+def test_nobody_to_watch_is_unavailable_and_a_stranger_is_malformed(veen: Veen) -> None:
+    assert veen("top", "--hub", "http://127.0.0.1:1", "--once").status == 6
+    with answering({"/metrics": (200, "text/plain", b"other_total 1\n")}) as where:
+        assert veen("top", "--hub", where, "--once").status == 3
+
+
+def test_a_hub_that_goes_away_is_missed_for_a_while_and_then_reported(veen: Veen, data_dir: Path) -> None:
+    with running(data_dir, time.time) as hub:
+        command = [sys.executable, "-m", "veen.cli", "top", "--hub", f"http://127.0.0.1:{hub.port}", "--json"]
+        top = subprocess.Popen(
+            [*command, "--interval", "0.05"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=veen.shell_env(os.environ),
+        )
+        assert top.stdout is not None
+        top.stdout.readline()
+    _, said = top.communicate()
+    assert top.returncode == 6
+    assert said.startswith("veen: error: no hub answers at ")
+
+
+def test_q_leaves_the_live_view_and_the_terminal_as_it_was(veen: Veen, data_dir: Path) -> None:
+    with running(data_dir, time.time) as hub:
+        ours, theirs = pty.openpty()
+        env = {**veen.shell_env(os.environ), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+        command = [sys.executable, "-m", "veen.cli", "top", "--hub", f"http://127.0.0.1:{hub.port}"]
+        with subprocess.Popen(
+            [*command, "--interval", "0.05"], stdin=theirs, stdout=theirs, stderr=theirs, env=env
+        ) as top:
+            seen = b""
+            while b"milliseconds" not in seen:
+                seen += os.read(ours, 1 << 16)
+            os.write(ours, b"xq")
+            while top.poll() is None:
+                if select.select([ours], [], [], 0.05)[0]:
+                    seen += os.read(ours, 1 << 16)
+            assert top.returncode == 0
+        os.close(theirs)
+        os.close(ours)
+    assert b"\x1b[?1049h" in seen  # a screen of its own, and back
+    assert b"\x1b[?1049l" in seen

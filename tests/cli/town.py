@@ -1,0 +1,105 @@
+"""A hub on loopback and the people around it: an operator it trusts, a writer, a reader, each with a folder of keys."""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+from tests.cli.runner import Ran, Veen
+from tests.cli.test_edges import COMMAND
+from tests.client.hostile import HostileHub
+from tests.hub.client import Hub, running
+from tests.hub.disks import QuickDisk
+from veen.client import ClientDir
+from veen.core import Limits, Profile
+from veen.hub.rules import Admission
+from veen.storage import directory
+from veen.storage.durable import Disk
+
+STREAM = "doors"
+
+
+@dataclass(frozen=True)
+class Town:
+    """Where everything is. Folders are named for who owns them."""
+
+    veen: Veen
+    root: Path
+    hub: Hub
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.hub.port}"
+
+    @property
+    def hub_id(self) -> str:
+        return self.hub.service.papers.identity.hub_id.hex()
+
+    def of(self, person: str) -> tuple[object, ...]:
+        """The options that say who does it, where, and to which stream."""
+        return "--client", self.root / person, "--hub", self.url, "--stream", STREAM
+
+    def does(self, person: str, command: str, *arguments: object) -> Ran:
+        """A command that must succeed; the hub is pinned by its data directory."""
+        return self.veen.done(command, *arguments, *self.of(person), "--pin", self.hub.data_dir)
+
+    def fails(self, person: str, command: str, *arguments: object) -> Ran:
+        ran = self.veen(command, *arguments, *self.of(person), "--pin", self.hub.data_dir)
+        assert ran.status != 0
+        return ran
+
+    def send(self, *bodies: str) -> None:
+        for body in bodies:
+            self.does("writer", "send", "--body", body)
+
+    def apart(
+        self, *arguments: object, given: bytes = b"", env: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """A command in a process of its own."""
+        told = {**self.veen.shell_env(os.environ), **(env or {})}
+        return subprocess.run([*COMMAND, *map(str, arguments)], input=given, capture_output=True, env=told)
+
+
+@contextmanager
+def town(
+    veen: Veen,
+    root: Path,
+    *,
+    admission: Admission = Admission.OPEN,
+    profile: Profile | None = None,
+    limits: Limits | None = None,
+) -> Iterator[Town]:
+    """Keys are made without a command: what makes them is not what is tested here."""
+    now = int(time.time())
+    directory.create(Disk(), root / "hub", profile or Profile(), limits or Limits(), now - 60)
+    with (
+        ClientDir.create(root / "operator", None, now) as operator,
+        ClientDir.create(root / "writer", None, now) as writer,
+        ClientDir.create(root / "reader", None, now) as reader,
+    ):
+        writer.stream_keys.add_public(STREAM, reader.stream_keys.create(STREAM).public_key)
+        issuers = frozenset({operator.card.id_sign})
+    with running(root / "hub", time.time, QuickDisk(), admission=admission, issuers=issuers) as hub:
+        yield Town(veen, root, hub)
+
+
+@contextmanager
+def liar() -> Iterator[HostileHub]:
+    """A hub that lies when it is told to, on a loop of its own."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    hub = HostileHub()
+    try:
+        asyncio.run_coroutine_threadsafe(hub.__aenter__(), loop).result()
+        yield hub
+        asyncio.run_coroutine_threadsafe(hub.__aexit__(None, None, None), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

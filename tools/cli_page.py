@@ -1,0 +1,162 @@
+"""Writes `docs/cli.md` from the commands themselves: every command with its options and examples.
+
+python -m tools.cli_page            write the page
+python -m tools.cli_page --check    fail where the page on disk is another
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+from tools.error_page import table
+from veen.cli import failures
+from veen.cli.app import app
+from veen.cli.hub import settings
+from veen.cli.manual import Manual, is_group, manual
+from veen.core import Limits
+from veen.core.cbor import Uint
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+
+HEAD = """\
+# The command line
+
+This page is written by `python -m tools.cli_page` from the commands themselves; change it there.
+
+Results go to standard output: tables on a terminal, tab-separated lines in a pipe, and one JSON document with `--json`,
+or one on each line where there is no end to them.
+All else goes to standard error, as `veen: error: …` and then `veen: hint: …`. `NO_COLOR` takes the colour away.
+
+A context keeps what daily use would have to repeat. `--hub` and `--client` come from the command line, else from
+`VEEN_HUB` and `VEEN_CLIENT`, else from the context that `VEEN_CONTEXT` names, else from the one last chosen with
+`veen context use`; `--stream` and `--cap` come from the command line or the context.
+
+`veen --install-completion` makes the shell complete commands, options, contexts and error codes. `veen-cli` is `veen`;
+`veen-hub` is `veen hub`, and with options alone `veen hub start --foreground`, for containers; `veen-selftest` is
+`veen selftest`.
+
+The first time a client meets a hub it must be told whom to believe, with `--pin` or `--trust-on-first-use`; from then
+on it knows. The passphrase of its keys comes from `--passphrase-file` or `VEEN_PASSPHRASE_FILE`, else from
+`VEEN_PASSPHRASE`, else it is asked for; no option takes it, since a command line can be read by others.
+
+## Exit statuses
+"""
+
+STATUSES = [(0, "it is done"), (1, "a fault of this program, with a traceback")]
+FINDINGS = [
+    (failures.REPAIRABLE_STATUS, "`veen fsck` found an index that `--repair` makes again"),
+    (failures.DAMAGED_STATUS, "`veen fsck` found damage to the log, or to what it is verified with"),
+    (failures.MISSED_STATUS, "`veen bench` measured less than was promised"),
+    (failures.FAILED_STATUS, "`veen selftest` found a claim that the hub does not keep"),
+    (failures.CONTRADICTED_STATUS, "`veen evidence verify` found that all holds, and shows a hub contradicting itself"),
+]
+SIGNALS = [(130, "interrupted with ctrl-c"), (141, "whoever read the output had enough of it")]
+
+LIMITS = """
+## Limits of a hub
+
+Fixed when the data directory is made: `veen hub init --limit NAME=NUMBER` sets one.
+"""
+
+SETTINGS = """
+## Settings of a hub
+
+`veen hub start --config FILE` takes its settings from a file; options win over it.
+
+```toml
+{settings}```
+
+## Commands
+"""
+
+
+def page() -> str:
+    """The page as it should be on disk."""
+    pages = list(manuals())
+    limits = [(f"`{kind.name}`", default(kind), kind.least, kind.most) for kind in limit_kinds()]
+    return "\n".join(
+        [
+            HEAD,
+            *table(("status", "meaning"), statuses()),
+            LIMITS,
+            *table(("limit", "default", "least", "most"), limits),
+            SETTINGS.format(settings=settings.EXAMPLE),
+            *table(
+                ("command", "what it does"), [(f"[`{one.path}`](#{_anchor(one)})", one.summary) for one in pages[1:]]
+            ),
+            "",
+            *(line for one in pages for line in _section(one)),
+        ]
+    )
+
+
+def statuses() -> list[tuple[int, str]]:
+    """Every exit status and what it can mean."""
+    meanings: dict[int, list[str]] = {}
+    for status, meaning in [*STATUSES, *failures.STATUS.values(), *FINDINGS, *SIGNALS]:
+        meanings.setdefault(status, []).append(meaning)
+    return [(status, "; or ".join(meanings[status])) for status in sorted(meanings)]
+
+
+def limit_kinds() -> list[Uint]:
+    return [kind for kind in Limits.LAYOUT.kinds if isinstance(kind, Uint)]
+
+
+def default(kind: Uint) -> int | str:
+    found: int | None = getattr(Limits(), kind.name)
+    return "none" if found is None else found
+
+
+def manuals() -> Iterator[Manual]:
+    """Every command's, each group before what is in it."""
+    yield from _walk(get_command(app), None, "veen")
+
+
+def _walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Manual]:
+    ctx = typer.Context(command, parent=parent, info_name=name)
+    yield manual(command, ctx)
+    if is_group(command):
+        for under in command.list_commands(ctx):
+            yield from _walk(command.get_command(ctx, under), ctx, under)
+
+
+def _anchor(one: Manual) -> str:
+    return one.path.replace(" ", "-")
+
+
+def _section(one: Manual) -> Iterator[str]:
+    yield f"### {one.path}\n"
+    yield f"{one.summary[:1].upper()}{one.summary[1:]}.\n"
+    if one.text:
+        yield f"{one.text}\n"
+    yield f"```\n{one.usage}\n```\n"
+    rows = [row for row in (*one.arguments, *one.options) if row.name != "--help"]
+    if rows:
+        yield from table(("option", ""), [(f"`{_cell(row.name)}`", _cell(row.told)) for row in rows])
+        yield ""
+    if one.examples:
+        yield "\n".join(["```sh", *one.examples, "```", ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main(arguments: Sequence[str] | None = None, path: Path = PAGE) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.cli_page", description="Write docs/cli.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is out of date")
+    if not parser.parse_args(arguments).check:
+        path.write_bytes(page().encode())
+    elif not path.exists() or path.read_bytes() != page().encode():
+        sys.stderr.write(f"veen: error: {path.name} is out of date\nveen: hint: run python -m tools.cli_page\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

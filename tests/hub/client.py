@@ -255,6 +255,11 @@ def running(
         hub.stop()
 
 
+def hub_key(hub: Hub) -> SigningKey:
+    """The hub's own key: with it, a test can make the hub say anything."""
+    return directory.read_signing_key(hub.service.folders, hub.service.papers.identity.newest.key_id)
+
+
 READER = DhKey(b"\x07" * 32)
 
 

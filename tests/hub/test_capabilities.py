@@ -11,6 +11,7 @@ from tests.hub.client import ISSUER, START, TOKEN, Clock, Hub, Writer, make_dir,
 from tests.hub.disks import NoLogDisk
 from veen.core import CapToken, Limits, Profile, Rate, Receipt, SigningKey, captoken, control, jsonform, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse, StreamRequest, StreamResponse
+from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
 from veen.core.tooling import AuthorizeResponse, StreamRegistration
 from veen.hub.rules import Admission
 from veen.storage.durable import Disk
@@ -70,6 +71,15 @@ def test_authorize_answers_json_with_json(hub: Hub) -> None:
     assert first.is_json
     assert first.read(AuthorizeResponse) == hub.authorize(token).read(AuthorizeResponse)
     assert first.body == jsonform.encode(first.read(AuthorizeResponse))
+
+
+def test_the_largest_capability_can_be_shown_in_both_forms(hub: Hub) -> None:
+    streams = [number.to_bytes(32, "big") for number in range(MAX_CAP_STREAMS)]
+    token = captoken.mint(ISSUER, bytes(32), streams, 1000, Rate(1, 1))
+    for _ in range(MAX_CAP_CHAIN - 1):
+        token = captoken.resign(token, ISSUER)
+    assert hub.post_json("/tooling/authorize", token).read(AuthorizeResponse).auth_ref == token.auth_ref()
+    assert hub.authorize(token).read(AuthorizeResponse).auth_ref == token.auth_ref()
 
 
 def test_an_untrusted_issuer_is_forbidden_and_nothing_is_logged(hub: Hub) -> None:

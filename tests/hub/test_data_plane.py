@@ -1,13 +1,18 @@
 """Reading over real HTTP: pages, receipts, proofs, checkpoints, in CBOR and in JSON. Spec §10.4, §10.5."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 
-from tests.hub.client import Hub, Writer, make_dir, running
+from tests.hub.client import Hub, Writer, make_dir, running, until
+from tests.hub.disks import QuickDisk
 from veen.core import Limits, Mmr, Msg, Receipt, Unverified, jsonform, naming, proof
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
@@ -23,6 +28,7 @@ from veen.core.envelopes import (
 )
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
+from veen.hub import pageroom
 
 COUNT = 21
 INTERVAL = 8  # so that some entries are in closed chunks, some in the open one, some only in the journal
@@ -292,3 +298,49 @@ def test_labels_do_not_see_each_other(tmp_path: Path) -> None:
             page = hub.post("/v1/stream", StreamRequest(writer.label, 1)).read(StreamResponse)
             assert {item.msg.label for item in page.items} == {writer.label}
             assert len(page.items) == 3
+
+
+# Readers that do not read.
+
+
+@pytest.mark.parametrize("protocol", ["1.1", "2"])
+def test_pages_that_nobody_reads_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+    size, most = 1_000_000, 4_000_000
+    monkeypatch.setattr(pageroom, "MOST_BYTES", most)
+    with running(make_dir(tmp_path), disk=QuickDisk()) as hub:
+        writer = hub.writer()
+        for _ in range(4):
+            writer.send(bytes(size))
+        pages, asked = hub.service.app.pages, StreamRequest(writer.label, 1)
+        whole = hub.post("/v1/stream", asked)
+        until(lambda: pages.held == 0)
+        with unread(hub, asked.encode(), protocol):
+            until(lambda: pages.held > most)
+            reply = hub.post("/v1/stream", asked)
+            assert (reply.status, reply.error().code, reply.headers["retry-after"]) == (503, "E.UNAVAILABLE", "1")
+            assert pages.held <= most + 4 * len(whole.body)
+            # What is small is still answered, and what is new is still taken.
+            assert hub.post("/v1/receipt", ReceiptRequest(writer.label, 1)).status == 200
+            writer.send()
+        until(lambda: pages.held == 0)
+        assert hub.post("/v1/stream", asked).status == 200
+
+
+@contextmanager
+def unread(hub: Hub, body: bytes, protocol: str) -> Iterator[None]:
+    """A client that asks for the same page again and again and reads none of it."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", hub.port))
+        if protocol == "1.1":
+            head = f"POST /v1/stream HTTP/1.1\r\nhost: hub\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            connection.sendall((head + body) * 40)
+        else:
+            client = H2Connection(H2Configuration(client_side=True))
+            client.initiate_connection()
+            for stream_id in range(1, 80, 2):
+                fields = [(":method", "POST"), (":path", "/v1/stream"), (":scheme", "http"), (":authority", "hub")]
+                client.send_headers(stream_id, fields)
+                client.send_data(stream_id, body, end_stream=True)
+            connection.sendall(client.data_to_send())
+        yield

@@ -19,7 +19,7 @@ from veen.storage import fsck
 from veen.storage.reader import LogReader
 
 WRITERS = 4
-COMMAND = [sys.executable, "-m", "veen.hub"]
+COMMAND = [sys.executable, "-m", "veen.cli", "hub"]
 
 
 @dataclass
@@ -84,7 +84,9 @@ def fetched(connection: http.client.HTTPConnection, label: bytes, stream_seq: in
 
 def start(data_dir: Path) -> tuple[subprocess.Popen[str], int]:
     options = ["--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--admission", "open", "--workers", "0"]
-    hub = subprocess.Popen([*COMMAND, "start", *options], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = [*COMMAND, "start", "--foreground", *options]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(data_dir.parent)}  # what a killed process leaves is the test's own
+    hub = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env)
     assert hub.stderr is not None
     line = hub.stderr.readline()
     assert line, "the hub did not start"
@@ -99,8 +101,9 @@ def ended(hub: subprocess.Popen[str]) -> int:
 def kill_again_and_again(folder: Path, kills: int, seed: int) -> None:
     moments = random.Random(seed)
     data_dir = folder / "hub"
-    made = subprocess.run([*COMMAND, "init", "--data-dir", str(data_dir)], check=True, capture_output=True, text=True)
-    routing_key = naming.routing_key(bytes.fromhex(made.stdout.strip()))
+    init = [*COMMAND, "init", "--data-dir", str(data_dir), "--json"]
+    made = subprocess.run(init, check=True, capture_output=True, text=True)
+    routing_key = naming.routing_key(bytes.fromhex(json.loads(made.stdout)["hub_id"]))
     profile_id = _profile_id(data_dir)
     writers = [
         Writer(SigningKey.generate(), naming.label(routing_key, naming.stream_id(f"s{n % 2}"), 0), profile_id)

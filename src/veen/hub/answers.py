@@ -1,5 +1,6 @@
 """How the hub answers: one object or one error, in the form the request came in. Spec §10.3, §10.6."""
 
+from http import HTTPStatus
 from typing import TypeVar
 
 from veen.core import Malformed, Receipt, Refused, Unavailable, Unverified, jsonform
@@ -16,14 +17,32 @@ CBOR = b"application/cbor"
 CBOR_SEQ = b"application/cbor-seq"
 JSON = b"application/json"
 
+# What the front refuses by itself: the status is HTTP's own word, the code says what to do about it.
+FRONT_CODES: dict[int, str] = {
+    400: "E.BAD_REQUEST",
+    408: "E.UNAVAILABLE",
+    413: "E.LIMIT",
+    414: "E.LIMIT",
+    417: "E.BAD_REQUEST",
+    431: "E.LIMIT",
+    500: "E.UNAVAILABLE",
+    501: "E.BAD_REQUEST",
+    503: "E.UNAVAILABLE",
+    505: "E.BAD_REQUEST",
+}
+_RETRY_AFTER_S = 1
+
 # {1: 1, 2: receipt, 3: server_version} around a receipt that is encoded already.
 _SUBMITTED_HEAD = b"\xa3\x01\x01\x02"
 _SUBMITTED_TAIL = b"\x03" + write_text(SERVER_VERSION)
 
 
 def wants_json(request: Request) -> bool:
-    """Whether the request's body, and so its answer, is JSON."""
-    return request.headers.get(b"content-type", CBOR).split(b";")[0].strip().lower() == JSON
+    """Whether the body, and so the answer, is JSON; of a request that has no body, whether JSON is accepted."""
+    given = request.headers.get(b"content-type")
+    if given is not None:
+        return given.split(b";")[0].strip().lower() == JSON
+    return request.method != "POST" and b"json" in request.headers.get(b"accept", b"").lower()
 
 
 def submitted(receipt: bytes) -> Response:
@@ -38,12 +57,22 @@ def answer(wire: Wire, *, as_json: bool, status: int = 200) -> Response:
     return Response(status, jsonform.encode(wire), JSON) if as_json else Response(status, wire.encode(), CBOR)
 
 
-def refusal(error: Refused, *, as_json: bool = False) -> Response:
-    """The error envelope with its status."""
+def refusal(error: Refused, *, as_json: bool = False, status: int | None = None) -> Response:
+    """The error envelope, under the status of its code unless told otherwise."""
     headers = () if error.retry_after is None else ((b"retry-after", str(error.retry_after).encode()),)
     envelope = envelope_of(error)
     body = jsonform.encode(envelope) if as_json else envelope.encode()
-    return Response(STATUS[error.code], body, JSON if as_json else CBOR, headers)
+    return Response(status or STATUS[error.code], body, JSON if as_json else CBOR, headers)
+
+
+def front_refusal(status: int, reason: str, head: Request) -> Response:
+    """The error envelope for what never became a request. CBOR is the default where the path asks for it, else JSON."""
+    code = FRONT_CODES[status]
+    wait = _RETRY_AFTER_S if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    said = head.headers.keys() & {b"content-type", b"accept"}
+    as_json = wants_json(head) if said else not head.path.startswith(("/v1/", "/tooling/"))
+    refused = Refused(code, reason or HTTPStatus(status).phrase.lower(), retry_after=wait)
+    return refusal(refused, as_json=as_json, status=status)
 
 
 def envelope_of(error: Refused) -> ErrorEnvelope:
@@ -72,14 +101,9 @@ def as_refused(error: Malformed | Unverified | Unavailable | Refused) -> Refused
             return Refused("E.UNAVAILABLE", str(error), retry_after=1)
 
 
-def decoded(cls: type[W], body: bytes, as_json: bool) -> W:
-    """The request in a body. Raises `Malformed`."""
-    return jsonform.decode(cls, body) if as_json else cls.decode(body)
-
-
 def checked(cls: type[W], body: bytes, as_json: bool) -> W:
     """The request in a body. Raises `Refused`."""
     try:
-        return decoded(cls, body, as_json)
+        return jsonform.decode(cls, body) if as_json else cls.decode(body)
     except Malformed as error:
         raise as_refused(error) from None

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
-from veen.core import Refused
+from veen.core import Refused, jsonform
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
 from veen.hub import answers
-from veen.hub.http.message import Request, Respond, Response, WebSocketHandler
+from veen.hub.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub.later import Later
+from veen.hub.pageroom import PageRoom
 from veen.hub.reads import Reads
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Outcome
@@ -25,6 +26,7 @@ class HubApp:
         self._submits = submits
         self._reads = reads
         self._tooling = tooling
+        self.pages = PageRoom()
         self._most = rules.limits.max_msg_bytes + len(ENVELOPE)
         self._data_plane = {
             "/v1/stream": self._stream,
@@ -44,11 +46,20 @@ class HubApp:
         as_json = answers.wants_json(head)
         if head.path == "/v1/submit":
             refused = BY_DETAIL["SIZE_PREFILTER"].refused("the body is too large")
-            self._submits.turned_away(refused)
+            announced = head.headers.get(b"content-length", b"")
+            self._submits.turned_away(refused, int(announced) if announced.isdigit() else self._most)
             return answers.refusal(refused, as_json=as_json)
         return answers.refusal(Refused("E.LIMIT", "the body is too large"), as_json=as_json)
 
+    def refused(self, status: int, reason: str, head: Request) -> Response:
+        return answers.front_refusal(status, reason, head)
+
+    def upload(self, head: Request) -> Upload | Response | None:
+        return self._tooling.upload(head)
+
     def handle(self, request: Request, respond: Respond) -> None:
+        if request.method == "HEAD":
+            request.method = "GET"  # the front leaves the body out
         if request.method == "POST" and request.path == "/v1/submit":
             self._submit(request, respond)
         elif request.path.startswith("/tooling/"):
@@ -76,7 +87,7 @@ class HubApp:
         try:
             encoded = from_json(request.body)
         except Refused as refused:
-            self._submits.turned_away(refused)
+            self._submits.turned_away(refused, len(request.body))
             respond(answers.refusal(refused, as_json=True))
             return
         self._submits.submit(encoded, lambda outcome: respond(_submitted_json(outcome)))
@@ -88,7 +99,7 @@ class HubApp:
                 raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._most)
             encoded = unwrapped(body)
         except Refused as refused:
-            self._submits.turned_away(refused)
+            self._submits.turned_away(refused, len(body))
             respond(answers.refusal(refused))
             return
         self._submits.submit(encoded, lambda outcome: respond(_submitted(outcome)))
@@ -102,20 +113,21 @@ class HubApp:
             self._later(lambda: work(request.body, as_json), respond, as_json=as_json)
 
     def _stream(self, body: bytes, as_json: bool) -> Response:
-        page = self._reads.page(answers.decoded(StreamRequest, body, as_json))
-        if as_json:
-            return answers.answer(page.response(), as_json=True)
-        return Response(200, page.encode(), answers.CBOR)
+        asked = answers.checked(StreamRequest, body, as_json)
+        self.pages.check()
+        page = self._reads.page(asked)
+        shown = jsonform.encode(page.response()) if as_json else page.encode()
+        return Response(200, self.pages.counted(shown), answers.JSON if as_json else answers.CBOR)
 
     def _receipt(self, body: bytes, as_json: bool) -> Response:
-        return answers.answer(self._reads.receipt(answers.decoded(ReceiptRequest, body, as_json)), as_json=as_json)
+        return answers.answer(self._reads.receipt(answers.checked(ReceiptRequest, body, as_json)), as_json=as_json)
 
     def _proof(self, body: bytes, as_json: bool) -> Response:
-        return answers.answer(self._reads.proof(answers.decoded(ProofRequest, body, as_json)), as_json=as_json)
+        return answers.answer(self._reads.proof(answers.checked(ProofRequest, body, as_json)), as_json=as_json)
 
     def _checkpoint(self, body: bytes, as_json: bool) -> Response:
         return answers.answer(
-            self._reads.checkpoint(answers.decoded(CheckpointRequest, body, as_json)), as_json=as_json
+            self._reads.checkpoint(answers.checked(CheckpointRequest, body, as_json)), as_json=as_json
         )
 
 

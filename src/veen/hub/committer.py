@@ -4,7 +4,7 @@ One group is on its way to the disk at a time. Whatever is decided meanwhile is 
 one client waits for one sync, a thousand share it. While most of a crowd is still being verified a small group waits
 for some more of it: each of them comes without being waited for, and a sync costs as much for one as for many.
 Deciding stays on the loop because two threads that both compute would spend their time handing the interpreter to
-each other.
+each other. Syncing does not, because a disk that stalls must not keep a hub from saying so.
 """
 
 import asyncio
@@ -22,13 +22,16 @@ from veen.storage.store import Store, Tail
 CATCH_UP_ENTRIES = 4096
 CATCH_UP_BYTES = 1 << 22
 CATCH_UP_IDLE_S = 0.5
-# With many labels each catch-up touches many files, so more entries share it.
-ENTRIES_PER_LABEL = 4
-BYTES_PER_LABEL = 1 << 12
+# With many labels each catch-up touches many files, so more entries share it, as far as memory goes.
+ENTRIES_PER_LABEL = 8
+BYTES_PER_LABEL = 1 << 13
+MAX_CATCH_UP_BYTES = 1 << 26
 MAX_PENDING_BYTES = 1 << 27
 RETRY_S = 1.0
 # A group of this many goes to the disk whoever else is coming.
 ENOUGH = 16
+# A sync this quick costs less than waking the thread that would wait for it.
+QUICK_S = 0.0005
 # Answers go out while the rest of a crowd is still being signed.
 MAX_DECIDED = 256
 
@@ -52,7 +55,10 @@ class Committer:
         sequencer: Sequencer,
         on_group: Callable[[Group, CommitReport], None],
         on_broken: Callable[[BaseException], None],
+        *,
+        inline: bool = False,
     ) -> None:
+        """With `inline`, the loop itself syncs while the disk is quick: for a hub that is one process anyway."""
         self._loop = loop
         self._store = store
         self._sequencer = sequencer
@@ -64,6 +70,8 @@ class Committer:
         self._due = False
         self._in_flight = False
         self._broken = False
+        self._inline = inline
+        self._quick = False
         self._groups: SimpleQueue[tuple[Group, float] | None] = SimpleQueue()
         self._tails: SimpleQueue[Tail | None] = SimpleQueue()
         self._closing = Event()
@@ -130,7 +138,10 @@ class Committer:
         group, start, self._opened = self._sequencer.take(), self._opened, 0.0
         if group.batch.records:
             self._in_flight = True
-            self._groups.put((group, start))
+            if self._quick:
+                self._synced(*self._commit(group, start))
+            else:
+                self._groups.put((group, start))
         else:
             self._sequencer.keep()
             self._answer(group, CommitReport(0, time.perf_counter() - start, 0.0))
@@ -138,24 +149,28 @@ class Committer:
     def _sync(self) -> None:
         """The commit thread: write and sync, nothing else."""
         while (given := self._groups.get()) is not None:
-            group, start = given
-            before = time.perf_counter()
-            outcome: int | BaseException
-            try:
-                outcome = self._store.commit(group.batch)
-            except (Unavailable, JournalBroken) as error:
-                outcome = error
-            now = time.perf_counter()
-            report = CommitReport(len(group.batch.records), now - start, now - before)
-            self._loop.call_soon_threadsafe(self._synced, group, outcome, report)
+            self._loop.call_soon_threadsafe(self._synced, *self._commit(*given))
+
+    def _commit(self, group: Group, start: float) -> tuple[Group, int | BaseException, CommitReport]:
+        """Write and sync."""
+        before = time.perf_counter()
+        outcome: int | BaseException
+        try:
+            outcome = self._store.commit(group.batch)
+        except (Unavailable, JournalBroken) as error:
+            outcome = error
+        now = time.perf_counter()
+        return group, outcome, CommitReport(len(group.batch.records), now - start, now - before)
 
     def _synced(self, group: Group, outcome: int | BaseException, report: CommitReport) -> None:
         """The group is durable, or was never there."""
         self._in_flight = False
+        self._quick = self._inline and report.sync_seconds < QUICK_S
         if isinstance(outcome, int):
             self._store.committed(group.batch, outcome)
             self._sequencer.keep()
-            self._send()
+            if not self._quick:
+                self._send()
         elif isinstance(outcome, JournalBroken):
             # Whether this group is on disk is unknown, so nobody in it is told anything.
             self._break(outcome)
@@ -164,6 +179,8 @@ class Committer:
             group = self._sequencer.undo(group, str(outcome))
         self._answer(group, report)
         self._tend(idle=False)
+        if self._quick:
+            self._send()
 
     def _break(self, error: BaseException) -> None:
         """Nothing more is taken: the process must end."""
@@ -180,7 +197,7 @@ class Committer:
         """Start a catch-up where there is enough to do and none is under way."""
         pending = self._store.pending
         due = max(CATCH_UP_ENTRIES, ENTRIES_PER_LABEL * len(pending.labels))
-        due_bytes = max(CATCH_UP_BYTES, BYTES_PER_LABEL * len(pending.labels))
+        due_bytes = max(CATCH_UP_BYTES, min(BYTES_PER_LABEL * len(pending.labels), MAX_CATCH_UP_BYTES))
         if idle or len(pending.batch.records) >= due or pending.size_bytes >= due_bytes:
             tail = self._store.begin_catching_up()
             if tail:

@@ -2,14 +2,17 @@
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from pathlib import Path
 
-from veen.core import Unavailable
+from veen.core import Refused, Unavailable
 from veen.hub.http import HttpSettings
 from veen.hub.rules import Admission
 
 DEFAULT_PORT = 37411
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class HubConfig:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     log_submits: bool = False
+    role: str = "authority"  # in the logs; a hub under another's authority is a tenant
+    upload_bytes_per_sec: int = 16 * _MIB  # of one capability, or of one address where admission is open
+    upload_burst_bytes: int = 1024 * _MIB
+    disk_reserve_bytes: int = 256 * _MIB  # what attachments leave free for the log
     http: HttpSettings = field(default_factory=HttpSettings)
 
     def check(self) -> None:
@@ -44,6 +51,15 @@ class HubConfig:
         if self.workers is not None:
             return self.workers
         return max(len(os.sched_getaffinity(0)) - 1, 0)
+
+
+def need_operator(config: HubConfig, headers: Mapping[bytes, bytes], needed: str = "the operator's token") -> None:
+    """Raise unless the operator's token came along; it is compared in constant time."""
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() != b"bearer" or not given:
+        raise Refused("E.UNAUTHORIZED", f"this needs {needed}")
+    if config.operator_token is None or not compare_digest(given, config.operator_token.encode()):
+        raise Refused("E.UNAUTHORIZED", "this is not the operator's token")
 
 
 def _is_loopback(host: str) -> bool:

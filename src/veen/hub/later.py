@@ -1,33 +1,63 @@
-"""Work off the loop: reads of the log happen on an executor, so that a slow disk does not hold everyone up."""
+"""Work off the loop: what waits for a disk happens on an executor, so that a slow one does not hold everyone up."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from http import HTTPStatus
+from typing import TypeVar
 
 from veen.core import Malformed, Refused, Unavailable, Unverified
 from veen.hub import answers
-from veen.hub.http.message import Respond, Response
+from veen.hub.http.message import Report, Response
+
+T = TypeVar("T")
 
 
 class Later:
-    """Does things on the executor and answers on the loop."""
+    """Does things on the executor and answers on the loop. `report` hears of our own mistakes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, report: Report) -> None:
         self.loop = loop
         self.executor = executor
+        self._report = report
 
-    def __call__(self, work: Callable[[], Response], respond: Respond, *, as_json: bool) -> None:
-        self.executor.submit(self._run, work, respond, as_json)
+    def __call__(self, work: Callable[[], T], done: Callable[[T | Response], None], *, as_json: bool) -> None:
+        """`done` hears what `work` returns, or the answer that says why it failed."""
+        self.executor.submit(self._run, work, done, as_json)
 
-    def _run(self, work: Callable[[], Response], respond: Respond, as_json: bool) -> None:
+    def quietly(self, work: Callable[[], None]) -> None:
+        """Do it without an answer; at once where the executor has closed."""
         try:
-            response = work()
-        except (Malformed, Unverified, Unavailable, Refused) as error:
-            response = answers.refusal(answers.as_refused(error), as_json=as_json)
-        except Exception:
-            failed = answers.refusal(
-                Refused("E.UNAVAILABLE", "the hub failed to answer", retry_after=1), as_json=as_json
+            self.executor.submit(self._try, work)
+        except RuntimeError:
+            self._try(work)
+
+    def _run(self, work: Callable[[], T], done: Callable[[T | Response], None], as_json: bool) -> None:
+        outcome: T | Response
+        try:
+            outcome = work()
+        except (Unverified, Unavailable, Refused) as error:
+            outcome = answers.refusal(answers.as_refused(error), as_json=as_json)
+        except Malformed as error:  # requests are judged before: this is what the hub keeps
+            self._tell(error)
+            refused = Refused("E.UNAVAILABLE", f"what the hub keeps is damaged: {error}")
+            outcome = answers.refusal(refused, as_json=as_json, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        except OSError as error:
+            self._tell(error)
+            outcome = answers.refusal(
+                answers.as_refused(Unavailable(f"the disk says: {error.strerror}")), as_json=as_json
             )
-            self.loop.call_soon_threadsafe(respond, failed)
-            raise
-        self.loop.call_soon_threadsafe(respond, response)
+        except Exception as error:  # noqa: BLE001  whatever it is, someone waits for an answer
+            self._tell(error)
+            refused = Refused("E.UNAVAILABLE", "the hub failed to answer; its log says why")
+            outcome = answers.refusal(refused, as_json=as_json, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        self.loop.call_soon_threadsafe(done, outcome)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        self.loop.call_soon_threadsafe(self._report, "executor", error)

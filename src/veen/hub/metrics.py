@@ -6,7 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from veen.core import Refused
 from veen.hub.committer import CommitReport
-from veen.hub.tally import Tally
+from veen.hub.http import HttpServer
+from veen.hub.tally import Counts, Tally
 
 _MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)
 _INTERVALS = (1, 16, 256, 4096, 65536, 1048576)
@@ -31,6 +32,9 @@ class Metrics:
         self._interval = self._tally("veen_checkpoint_interval", "entries between checkpoints", _INTERVALS)
         self.queue_depth = Gauge("veen_queue_depth", "messages between arrival and receipt", registry=r)
         self.journal_bytes = Gauge("veen_journal_bytes", "bytes the log has yet to catch up with", registry=r)
+        self._connections = Gauge("veen_connections", "open connections", registry=r)
+        self._attachments = Counter("veen_attachments", "new attachments", registry=r)
+        self._attachment_bytes = Counter("veen_attachment_bytes", "bytes of new attachments", registry=r)
         self.anchor_failures = Counter("veen_anchor_fail", "anchors that could not be published", registry=r)
 
     def _tally(self, name: str, text: str, bounds: Sequence[float]) -> Tally:
@@ -43,18 +47,29 @@ class Metrics:
         if refused.code == "E.RATE":
             self._limited.inc()
 
-    def committed(self, report: CommitReport) -> None:
+    def committed(self, report: CommitReport, accepted: int) -> None:
+        """A group, of which so many are durable: all, or none where the disk refused."""
         self._commit.observe(report.group_seconds * 1e3)
-        if report.entries:
-            self._ok.inc(report.entries)
-            self._group.observe(report.entries)
+        if accepted:
+            self._ok.inc(accepted)
+            self._group.observe(accepted)
             self._sync.observe(report.sync_seconds * 1e3)
+
+    def uploaded(self, size: int) -> None:
+        self._attachments.inc()
+        self._attachment_bytes.inc(size)
 
     def proved(self, seconds: float) -> None:
         self._proof.observe(seconds * 1e3)
 
     def checkpointed(self, entries: int) -> None:
         self._interval.observe(entries)
+
+    def watch(self, server: HttpServer) -> None:
+        """Show the connections of a server when asked."""
+        self._connections.set_function(lambda: server.connections)
+        text = "connections refused, by the cap that was reached"
+        self.registry.register(Counts("veen_connections_refused", text, "cap", lambda: server.turned_away))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -1,12 +1,14 @@
 """What a hub keeps beside its log: regular checkpoints and their witnesses, attachments, proof of its own faults."""
 
+from bisect import bisect_left
 from dataclasses import replace
 from threading import Lock
 
 from veen.core import Checkpoint, HubIdentity, Refused, signing
 from veen.core.hashing import h
-from veen.core.limits import MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
-from veen.core.tooling import CheckpointList, Equivocation, WitnessRequest
+from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
+from veen.core.origin import Origin
+from veen.core.tooling import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.hub import answers
 from veen.hub.http.message import Response
 from veen.storage.artifacts import CheckpointIndex
@@ -20,26 +22,44 @@ OCTETS = b"application/octet-stream"
 class PaperDesk:
     """Reads and writes those papers, on the executor."""
 
-    def __init__(self, disk: Disk, folders: Folders, identity: HubIdentity, witnesses: frozenset[bytes]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folders: Folders,
+        identity: HubIdentity,
+        witnesses: frozenset[bytes],
+        attachments: AttachmentStore,
+    ) -> None:
         self._disk = disk
         self._folders = folders
         self._identity = identity
         self._witnesses = witnesses
-        self._attachments = AttachmentStore(disk, folders)
+        self._attachments = attachments
         self._lock = Lock()  # these papers are read, changed and written back on several threads
         self.equivocations = sum(1 for _ in folders.evidence.glob("equivocation-*.cbor"))
 
-    def checkpoints(self, label: bytes) -> CheckpointList:
-        """The latest regular checkpoints of a label."""
+    def origin(self) -> Origin:
+        """Where the log comes from, if this hub is a fork: clients verify the part that was kept with it."""
+        if not self._folders.origin.exists():
+            raise Refused("E.NOT_FOUND", "this hub is not a fork")
+        return Origin.decode(self._folders.origin.read_bytes())
+
+    def checkpoints(self, label: bytes, from_seq: int | None) -> CheckpointList:
+        """A page of the regular checkpoints of a label: the latest, or the first that reach as far as `from_seq`."""
         path = self._folders.checkpoint_index(label)
         if not path.exists():
             return CheckpointList(label, ())
-        rows = CheckpointIndex.decode(path.read_bytes()).checkpoints[-MAX_PAGE_ITEMS:]
+        known = CheckpointIndex.decode(path.read_bytes()).checkpoints
+        if from_seq is None:
+            rows = known[-MAX_PAGE_ITEMS:]
+        else:
+            first = bisect_left(known, from_seq, key=lambda row: row.upto_seq)
+            rows = known[first : first + MAX_PAGE_ITEMS]
         return CheckpointList(label, tuple(self._checkpoint(label, row.upto_seq) for row in rows))
 
     def add_witness(self, body: bytes, as_json: bool) -> Response:
         """Store a known witness's signature with the checkpoint it is for."""
-        asked = answers.decoded(WitnessRequest, body, as_json)
+        asked = answers.checked(WitnessRequest, body, as_json)
         if asked.witness_pk not in self._witnesses:
             raise Refused("E.FORBIDDEN", "the operator does not know this witness")
         with self._lock:
@@ -47,35 +67,43 @@ class PaperDesk:
 
     def _witnessed(self, asked: WitnessRequest) -> Checkpoint:
         checkpoint = self._checkpoint(asked.label, asked.upto_seq)
-        signing.verify(asked.witness_pk, checkpoint.signing_digest(), asked.sig, "witness signature")
-        sigs = checkpoint.witness_sigs or ()
-        if asked.sig not in sigs:
+        digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
+        signing.verify(asked.witness_pk, digest, asked.sig, "witness signature")
+        # A key can sign in many ways. One of them is its word; more would take the places of others.
+        if not any(signing.is_valid(asked.witness_pk, digest, sig) for sig in sigs):
             if len(sigs) >= MAX_WITNESS_SIGS:
                 raise Refused("E.LIMIT", "this checkpoint has as many witnesses as it can carry")
             checkpoint = replace(checkpoint, witness_sigs=(*sigs, asked.sig))
             self._disk.write_file(self._folders.checkpoint(asked.label, asked.upto_seq), checkpoint.encode())
-            self._disk.sync_folder(self._folders.log)
+        # Also where it was there: whoever wrote it may not have lived to this line.
+        self._disk.sync_folder(self._folders.log)
         return checkpoint
 
     def keep_equivocation(self, body: bytes, as_json: bool) -> Response:
         """Keep two contradicting receipts, if both are this hub's: the proof outlives whoever brought it."""
-        found = answers.decoded(Equivocation, body, as_json)
+        found = answers.checked(Equivocation, body, as_json)
         self._identity.verify_receipt(found.first)
         self._identity.verify_receipt(found.second)
-        encoded = found.encode()
+        # Either order proves the same.
+        encoded = min(found.encode(), Equivocation(found.second, found.first).encode())
         path = self._folders.evidence / f"equivocation-{h(encoded).hex()}.cbor"
         with self._lock:
             if not path.exists():
+                if self.equivocations >= MAX_EVIDENCE:
+                    raise Refused("E.LIMIT", "this hub is proved to equivocate often enough")
                 self._disk.write_file(path, encoded)
-                self._disk.sync_folder(self._folders.evidence)
                 self.equivocations += 1
+            self._disk.sync_folder(self._folders.evidence)
         return answers.answer(found, as_json=as_json)
 
-    def put_attachment(self, coid: bytes, sealed: bytes) -> Response:
-        return Response(201 if self._attachments.put(coid, sealed) else 200)
+    def evidence(self) -> EquivocationList:
+        """All proofs of this hub's own faults."""
+        paths = sorted(self._folders.evidence.glob("equivocation-*.cbor"))[:MAX_EVIDENCE]
+        return EquivocationList(tuple(Equivocation.decode(path.read_bytes()) for path in paths))
 
     def get_attachment(self, coid: bytes) -> Response:
-        sealed = self._attachments.get(coid)
+        """A large one is mapped: it is read as the peer takes it."""
+        sealed = self._attachments.mapped(coid)
         if sealed is None:
             raise Refused("E.NOT_FOUND", "there is no attachment of that name")
         return Response(200, sealed, OCTETS)

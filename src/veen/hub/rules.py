@@ -35,14 +35,23 @@ class Rules:
     control_pk: bytes
 
     @classmethod
-    def of(cls, hub_id: bytes, profile: Profile, limits: Limits, admission: Admission, control_pk: bytes) -> "Rules":
+    def of(
+        cls,
+        hub_id: bytes,
+        profile: Profile,
+        limits: Limits,
+        admission: Admission,
+        control_pk: bytes,
+        routing_key: bytes | None = None,
+    ) -> "Rules":
+        """`routing_key` is that of the hub's identity; a fork's is not derived from its `hub_id`."""
         return cls(
             admission,
             limits,
             profile,
             profile.profile_id(),
             hub_id,
-            naming.routing_key(hub_id),
+            routing_key or naming.routing_key(hub_id),
             naming.control_stream(hub_id),
             control_pk,
         )
@@ -54,7 +63,15 @@ class Cap:
 
     token: CapToken
     issued_at: int
-    rate: Rate
+    rate: Rate | None  # None where it is above limits that were lowered since: it admits nothing
+
+    @classmethod
+    def of(cls, token: CapToken, issued_at: int, limits: Limits) -> "Cap":
+        """A capability as it was logged, whatever the limits are by now."""
+        try:
+            return cls(token, issued_at, token.rate_under(limits))
+        except Refused:
+            return cls(token, issued_at, None)
 
 
 class View(Protocol):
@@ -118,6 +135,7 @@ def authorize(message: Msg, view: View, rules: Rules, hub_ts: int) -> Bucket | N
     cap = view.cap(message.auth_ref)
     if cap is None:
         raise BY_DETAIL["CAP_MISSING"].refused("the capability is not authorised at this hub")
+    rate = cap.rate or cap.token.rate_under(rules.limits)
     if cap.token.subject_pk != message.client_id:
         raise BY_DETAIL["AUTH_REF"].refused("the capability is for another key")
     stream = view.stream_of(message.label, hub_ts)
@@ -127,10 +145,10 @@ def authorize(message: Msg, view: View, rules: Rules, hub_ts: int) -> Bucket | N
     if cap.token.expired(cap.issued_at, hub_ts):
         expired = cap.token.expires_at(cap.issued_at)
         raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expired}", expires_at=expired)
-    before = view.bucket(message.auth_ref, message.label) or Bucket.full(cap.rate, hub_ts)
-    after = before.take(cap.rate, hub_ts)
+    before = view.bucket(message.auth_ref, message.label) or Bucket.full(rate, hub_ts)
+    after = before.take(rate, hub_ts)
     if after is None:
-        wait = before.refilled(cap.rate, hub_ts).retry_after(cap.rate)
+        wait = before.refilled(rate, hub_ts).retry_after(rate)
         raise BY_DETAIL["CAP_RATE"].refused("the capability's rate is used up", retry_after=wait)
     return after
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from veen.core import (
     Bucket,
+    Limits,
     Malformed,
     Msg,
     Place,
@@ -210,7 +211,7 @@ class Sequencer:
                 batch.streams[event] = (label, seq)
             return
         auth_ref = event.auth_ref()
-        self._state.add_cap(auth_ref, Cap(event, hub_ts, event.rate_under(self._rules.limits)))
+        self._state.add_cap(auth_ref, Cap.of(event, hub_ts, self._rules.limits))
         batch.caps[auth_ref] = (label, seq, hub_ts, event.encode())
         for stream in event.allow.stream_ids:
             if self._state.add_stream(stream):
@@ -224,13 +225,14 @@ class Sequencer:
             raise Malformed("journal", f"entry {receipt.stream_seq} of {entry.label.hex()[:16]}… does not fit the log")
         self._state.advance(max(self._state.hub_ts, receipt.hub_ts))
         cap = self._state.cap(message.auth_ref) if message.auth_ref else None
-        if cap and message.auth_ref:
+        if cap and cap.rate and message.auth_ref:
             before = self._state.bucket(message.auth_ref, message.label) or Bucket.full(cap.rate, receipt.hub_ts)
             after = before.take(cap.rate, receipt.hub_ts) or before
             self._set_bucket(message.auth_ref, message.label, after, batch)
         self._note(message, entry.msg, entry.receipt, receipt.stream_seq, made, receipt.hub_ts, batch)
         if message.client_id == self._rules.control_pk:
-            event = control.event_of(self._rules.hub_id, message, self._rules.limits)
+            # It was logged, so it holds, whatever the limits are by now.
+            event = control.event_of(self._rules.hub_id, message, Limits())
             self._apply_event(event, entry.label, receipt.stream_seq, receipt.hub_ts, batch)
 
     def _set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket, batch: Batch) -> None:

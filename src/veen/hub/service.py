@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from veen.core import Checkpoint, Unavailable, checkpoint
+from veen.core import Checkpoint, Refused, Unavailable, checkpoint
 from veen.hub import verifier
 from veen.hub.app import HubApp
 from veen.hub.committer import CommitReport, Committer
@@ -25,7 +25,9 @@ from veen.hub.submitlog import SubmitLog
 from veen.hub.submits import Submits
 from veen.hub.subscriptions import Subscriptions
 from veen.hub.tooling import Tooling
+from veen.hub.uploads import Uploads
 from veen.storage import directory, rotation
+from veen.storage.attachments import AttachmentStore
 from veen.storage.durable import Disk
 from veen.storage.folders import Folders
 from veen.storage.lookup import Lookup
@@ -45,7 +47,7 @@ class HubService:
         self._config = config
         self._disk = disk or Disk()
         self._clock = clock
-        self.log = Log()
+        self.log = Log(role=config.role)
         self.folders = Folders(config.data_dir)
         if not self.folders.identity.exists():
             raise Unavailable(f"{config.data_dir} is not a hub's data directory; init makes one")
@@ -60,14 +62,16 @@ class HubService:
             self.papers.limits,
             config.admission,
             control_key.public_key,
+            self.papers.identity.routing_key,
         )
         self.metrics = Metrics()
-        self.store = Store(self._disk, self.folders, self.papers.limits, self._sign_regular)
+        self.store = Store(self._disk, self.folders, self.papers.limits, self._sign_regular, probe=True)
         self._labels = LabelBook(self.rules, self.store)
         self.sequencer = Sequencer(self.store, self.rules, self.signer, control_key, clock)
         self.replayed = self.sequencer.replay()
         self.signer.at(self.sequencer.hub_ts)  # a hub that could not sign does not start
         self.server = HttpServer(self.log.failed)
+        self.metrics.watch(self.server)
         self.broken: asyncio.Future[BaseException] | None = None
 
     async def start(self) -> None:
@@ -75,10 +79,12 @@ class HubService:
         config, loop = self._config, asyncio.get_running_loop()
         self.broken = loop.create_future()
         self._executor = ThreadPoolExecutor(_READERS, "read")
-        later = Later(loop, self._executor)
+        later = Later(loop, self._executor, self.log.failed)
         lookup = Lookup(self.store)
         self._verifier = verifier.start(loop, config.worker_count())
-        self._committer = Committer(loop, self.store, self.sequencer, self._committed, self._break)
+        self._committer = Committer(
+            loop, self.store, self.sequencer, self._committed, self._break, inline=config.worker_count() == 0
+        )
         self._submits = Submits(
             self.rules,
             self._verifier,
@@ -88,9 +94,15 @@ class HubService:
             SubmitLog(self.log) if config.log_submits else None,
         )
         self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS)
-        desk = PaperDesk(self._disk, self.folders, self.papers.identity, config.witnesses)
+        attachments = AttachmentStore(self._disk, self.folders)
+        attachments.remove_drafts()
+        desk = PaperDesk(self._disk, self.folders, self.papers.identity, config.witnesses, attachments)
+        self.uploads = Uploads(
+            config, self.rules, self.store, attachments, later, lambda: self.sequencer.hub_ts, self.metrics.uploaded
+        )
         self.status = Status(
             self.papers.identity,
+            self.papers.signature,
             self.rules,
             self.store,
             self._committer,
@@ -109,12 +121,13 @@ class HubService:
             self._committer,
             self._subscriptions,
             desk,
+            self.uploads,
             self.status,
         )
-        app = HubApp(later, self.rules, self._submits, reads, tooling)
+        self.app = HubApp(later, self.rules, self._submits, reads, tooling)
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
-            await self.server.start(app, config.host, config.port, tls=tls, settings=config.http)
+            await self.server.start(self.app, config.host, config.port, tls=tls, settings=config.http)
         except OSError as error:
             await self.stop(0)
             raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
@@ -122,7 +135,7 @@ class HubService:
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Let what is under way finish, then let the log catch up, then close."""
-        self.status.stopping = True
+        self.status.health.stopping = True
         await self.server.stop(grace_s)
         await self._committer.close()
         self._verifier.close()
@@ -130,10 +143,15 @@ class HubService:
         self.store.close()
         self.log.stopped()
 
-    async def run_until(self, stopped: asyncio.Event) -> None:
-        """Serve until told to stop, or until the disk breaks, which ends the process: nothing more can be promised."""
+    async def run_until(self, stopped: asyncio.Event, ready: Callable[[int], None] | None = None) -> None:
+        """Serve until told to stop, or until the disk breaks, which ends the process: nothing more can be promised.
+
+        `ready` hears the port once it is open.
+        """
         await self.start()
         assert self.broken is not None
+        if ready:
+            ready(self.server.port)
         self.broken.add_done_callback(lambda _: stopped.set())
         await stopped.wait()
         if self.broken.done():
@@ -142,6 +160,8 @@ class HubService:
 
     def sign_checkpoint(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         """The checkpoint of a label's prefix whose last entry is of `hub_ts`."""
+        if upto_seq <= self.papers.lineage.upto(label):
+            return self._origins_checkpoint(label, upto_seq)
         epoch, previous = self._labels.rotation(label, hub_ts)
         return checkpoint.sign(
             self.signer.at(hub_ts),
@@ -152,6 +172,15 @@ class HubService:
             epoch=epoch,
         )
 
+    def _origins_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
+        """A fork does not speak for the hub it comes from: it passes on what that hub signed."""
+        path, kept = self.folders.checkpoint(label, upto_seq), self.papers.lineage.checkpoint(label)
+        if path.exists():
+            return Checkpoint.decode(path.read_bytes())
+        if kept is None or kept.upto_seq != upto_seq:
+            raise Refused("E.NOT_FOUND", "the hub this one was forked from left no checkpoint there")
+        return kept
+
     def _sign_regular(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         """The checkpoint at a chunk's end: the chunk began where the index still says it does."""
         with self.store.index.read() as rows:
@@ -161,16 +190,13 @@ class HubService:
 
     def _committed(self, group: Group, report: CommitReport) -> None:
         """On the loop: a group is durable, and everyone in it may know."""
-        self.metrics.committed(report)
+        self.status.committed(group, report)
         for item, outcome in group.outcomes:
             item.done(outcome)
-        records = group.batch.records
-        if records:
-            self.status.entries += len(records)
-            self.status.labels += sum(record.stream_seq == 1 for record in records)
-            self._subscriptions.committed(records)
+        if group.batch.records:
+            self._subscriptions.committed(group.batch.records)
 
     def _break(self, error: BaseException) -> None:
-        self.log.failed("journal", error)
+        self.log.broke(error)
         if self.broken and not self.broken.done():
             self.broken.set_result(error)

@@ -79,8 +79,7 @@ class State:
             with self._store.index.read() as rows:
                 row = rows.cap(auth_ref)
             if row:
-                token = CapToken.decode(row[3])
-                found = self._caps[auth_ref] = Cap(token, row[2], token.rate_under(self._rules.limits))
+                found = self._caps[auth_ref] = Cap.of(CapToken.decode(row[3]), row[2], self._rules.limits)
         return found
 
     def bucket(self, auth_ref: bytes, label: bytes) -> Bucket | None:

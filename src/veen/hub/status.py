@@ -1,19 +1,20 @@
-"""What a hub says of itself: status, health, readiness, metrics."""
+"""What a hub says of itself: status and metrics; its health is asked through here, too."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 
-from veen.core import HubIdentity, jsontext
+from veen.core import HubIdentity, IdentitySignature, Refused
 from veen.core.jsonform import to_json
 from veen.core.jsontext import Json
 from veen.core.limits import SERVER_VERSION
-from veen.hub import answers
-from veen.hub.committer import Committer
+from veen.hub.committer import CommitReport, Committer
+from veen.hub.health import Health
 from veen.hub.http.message import Response
 from veen.hub.metrics import Metrics
 from veen.hub.papers import PaperDesk
 from veen.hub.rules import Rules
+from veen.hub.sequencer import Group
 from veen.hub.submits import Submits
+from veen.storage.head import Head
 from veen.storage.store import Store
 
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
@@ -25,6 +26,7 @@ class Status:
     def __init__(
         self,
         identity: HubIdentity,
+        signature: IdentitySignature,
         rules: Rules,
         store: Store,
         committer: Committer,
@@ -34,6 +36,7 @@ class Status:
         clock: Callable[[], float],
     ) -> None:
         self._identity = identity
+        self._signature = signature
         self._rules = rules
         self._store = store
         self._committer = committer
@@ -41,14 +44,31 @@ class Status:
         self._metrics = metrics
         self._clock = clock
         self._desk = desk
-        self.stopping = False
+        self.entries = self.labels = 0
+        newest: Head | None = None
         with store.index.read() as rows:
-            self.entries = sum(head.size for _, head in rows.labels())
-            self.labels = rows.label_count()
+            for _, head in rows.labels():
+                self.entries += head.size
+                self.labels += 1
+                if newest is None or head.hub_ts >= newest.hub_ts:
+                    newest = head
+        self.health = Health(rules, store, committer, newest)
         # What was replayed from the journal is not in the index yet.
         for tail in store.tails():
             self.entries += len(tail.batch.records)
             self.labels += sum(record.stream_seq == 1 for record in tail.batch.records)
+
+    def committed(self, group: Group, report: CommitReport) -> None:
+        """A group is durable or, with nothing left of it, the disk refused it."""
+        records = group.batch.records
+        self._metrics.committed(report, len(records))
+        if records:
+            self.entries += len(records)
+            self.labels += sum(record.stream_seq == 1 for record in records)
+            self.health.committed(group)
+        elif report.entries:
+            said = [outcome.message for _, outcome in group.outcomes if isinstance(outcome, Refused)]
+            self.health.refused(said[0] if said else "the disk refused")
 
     def shown(self) -> Json:
         """GET /tooling/status."""
@@ -58,12 +78,14 @@ class Status:
             "hub_id": self._identity.hub_id.hex(),
             "hub_pk": active.hub_pk.hex(),
             "key_id": active.key_id.hex(),
+            "routing_key": self._rules.routing_key.hex(),
             "identity": to_json(self._identity),
+            "identity_sig": to_json(self._signature),
             "profile": to_json(self._rules.profile),
             "profile_id": self._rules.profile_id.hex(),
             "epoch": self._rules.profile.epoch(hub_ts),
             "hub_ts": hub_ts,
-            "limits": asdict(self._rules.limits),
+            "limits": to_json(self._rules.limits),
             "admission": str(self._rules.admission),
             "server_version": SERVER_VERSION,
             "labels": self.labels,
@@ -86,7 +108,5 @@ class Status:
             self._metrics.journal_bytes.set(self._store.journal_bytes)
             return Response(200, self._metrics.text(), PROMETHEUS)
         if path == "/readyz":
-            ready = not self.stopping and self._committer.trouble is None
-            reason = "stopping" if self.stopping else self._committer.trouble or ""
-            return Response(200 if ready else 503, jsontext.encode({"ready": ready, "reason": reason}), answers.JSON)
-        return Response(200, jsontext.encode({"ok": True, "profile_id": self._rules.profile_id.hex()}), answers.JSON)
+            return self.health.ready()
+        return self.health.alive()

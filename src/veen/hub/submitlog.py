@@ -1,10 +1,15 @@
-"""One JSON line per submit, where the operator asks for it. OBS0.2: prefixes of names, never a payload."""
+"""One JSON line per submit, where the operator asks for it. OBS0.2: prefixes of names, never a payload.
+
+Every accepted message has its line; it took a signature, a place and a sync to get there. Refused ones are bounded.
+"""
 
 from veen.core import Msg, Receipt, Refused
+from veen.hub import answers
 from veen.hub.log import Log
 from veen.hub.sequencer import Outcome
 
 _PREFIX = 4
+_REFUSED = "refused submit"
 
 
 class SubmitLog:
@@ -13,17 +18,28 @@ class SubmitLog:
     def __init__(self, log: Log) -> None:
         self._log = log
 
+    def turned_away(self, refused: Refused, bytes_in: int) -> None:
+        """It was refused before it was a message: nothing is known of it but its size."""
+        if self._log.has_room(_REFUSED):
+            self._write(None, bytes_in, refused, 0.0, 0.0)
+
     def ended(self, message: Msg, encoded: bytes, outcome: Outcome, verify_s: float, whole_s: float) -> None:
+        if not isinstance(outcome, Refused) or self._log.has_room(_REFUSED):
+            self._write(message, len(encoded), outcome, verify_s, whole_s - verify_s)
+
+    def _write(self, message: Msg | None, bytes_in: int, outcome: Outcome, verify_s: float, commit_s: float) -> None:
         fields: dict[str, object] = {
-            "label": message.label.hex(),
-            "client_id_prefix": message.client_id[:_PREFIX].hex(),
-            "leaf_hash_prefix": message.leaf_hash()[:_PREFIX].hex(),
-            "bytes_in": len(encoded),
+            "label": message.label.hex() if message else None,
+            "client_id_prefix": message.client_id[:_PREFIX].hex() if message else None,
+            "stream_seq": None,
+            "leaf_hash_prefix": message.leaf_hash()[:_PREFIX].hex() if message else None,
+            "bytes_in": bytes_in,
             "verify_ms": round(verify_s * 1e3, 3),
-            "commit_ms": round((whole_s - verify_s) * 1e3, 3),
+            "commit_ms": round(commit_s * 1e3, 3),
         }
         if isinstance(outcome, Refused):
-            self._log.event("info", "submit", **fields, code=outcome.code, detail_enum=outcome.detail_enum, bytes_out=0)
+            size = len(answers.envelope_of(outcome).encode())
+            fields |= {"bytes_out": size, "code": outcome.code, "detail_enum": outcome.detail_enum}
         else:
-            seq = Receipt.decode(outcome).stream_seq
-            self._log.event("info", "submit", **fields, stream_seq=seq, bytes_out=len(outcome))
+            fields |= {"bytes_out": len(outcome), "stream_seq": Receipt.decode(outcome).stream_seq}
+        self._log.event("info", "submit", **fields)

@@ -45,13 +45,13 @@ class Submits:
         """Decide about one encoded MSG; `done` hears of it exactly once, on the loop's thread."""
         if self.in_flight >= self._most:
             refused = Refused("E.UNAVAILABLE", "the hub has more to do than it can queue", retry_after=1)
-            self.turned_away(refused)
+            self.turned_away(refused, len(encoded))
             done(refused)
             return
         try:
             message = parse(encoded, self._rules)
         except Refused as error:
-            self.turned_away(error)
+            self.turned_away(error, len(encoded))
             done(error)
             return
         self.in_flight += 1
@@ -59,9 +59,11 @@ class Submits:
         item = _OnItsWay(self, message, encoded, done)
         self._verifier.check(message.client_id + msg.signing_digest(encoded) + message.sig, item.verified)
 
-    def turned_away(self, refused: Refused) -> None:
+    def turned_away(self, refused: Refused, bytes_in: int) -> None:
         """Count what was refused before it was a message."""
         self.metrics.refused(refused)
+        if self.log:
+            self.log.turned_away(refused, bytes_in)
 
 
 class _OnItsWay(Submission):

@@ -1,9 +1,12 @@
-"""A histogram cheap enough for every message: the client library's own costs more than parsing the message."""
+"""A histogram cheap enough for every message: the client library's own costs more than parsing the message.
+
+And counts that someone else keeps.
+"""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 
@@ -27,3 +30,19 @@ class Tally(Collector):
             total += count
             buckets.append((bound, float(total)))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
+
+
+class Counts(Collector):
+    """Numbers by one label that are read where they are kept, when Prometheus asks."""
+
+    def __init__(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, int]]) -> None:
+        self._name = name
+        self._text = text
+        self._label = label
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = CounterMetricFamily(self._name, self._text, labels=[self._label])
+        for value, count in self._read().items():
+            family.add_metric([value], count)
+        yield family

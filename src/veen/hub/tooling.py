@@ -1,17 +1,17 @@
 """The tooling endpoints: status, capabilities, later proofs, batches, attachments, evidence. Never needed to verify."""
 
+import re
 from collections.abc import Callable
-from hmac import compare_digest
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from veen.core import CapToken, Receipt, Refused, Unverified, jsontext
 from veen.core.admission import BY_DETAIL
-from veen.core.aead import TAG_BYTES
+from veen.core.hashing import U64_MAX
 from veen.core.tooling import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, StreamRegistration
-from veen.hub import answers, batch
+from veen.hub import answers, batch, openapi
 from veen.hub.committer import Committer
-from veen.hub.config import HubConfig
-from veen.hub.http.message import Request, Respond, Response, WebSocketHandler
+from veen.hub.config import HubConfig, need_operator
+from veen.hub.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub.later import Later
 from veen.hub.papers import PaperDesk
 from veen.hub.reads import Reads
@@ -20,9 +20,11 @@ from veen.hub.sequencer import Outcome, Wish
 from veen.hub.status import Status
 from veen.hub.submits import Submits
 from veen.hub.subscriptions import Subscriber, Subscriptions
+from veen.hub.uploads import Uploads
 
-_SMALL_BODY = 1 << 16
+_SMALL_BODY = 1 << 17  # the largest capability in JSON is more than half of it
 _BATCH_BODY = 1 << 26
+_SEQ = re.compile(r"[1-9][0-9]{0,19}")
 Handler = Callable[[Request, Respond], None]
 
 
@@ -39,6 +41,7 @@ class Tooling:
         committer: Committer,
         subscriptions: Subscriptions,
         desk: PaperDesk,
+        uploads: Uploads,
         status: Status,
     ) -> None:
         self._config = config
@@ -49,15 +52,19 @@ class Tooling:
         self._committer = committer
         self._subscriptions = subscriptions
         self._desk = desk
+        self._uploads = uploads
         self._status = status
         self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "status"): self._get_status,
+            ("GET", "openapi.json"): self._get_openapi,
             ("POST", "authorize"): self._authorize,
             ("POST", "streams"): self._register,
             ("POST", "proof"): self._proof,
             ("POST", "consistency"): self._consistency,
             ("POST", "submit-batch"): self._batch,
+            ("GET", "origin"): self._origin,
             ("GET", "checkpoints"): self._checkpoints,
+            ("GET", "equivocation"): self._evidence,
             ("POST", "equivocation"): self._equivocation,
             ("POST", "witness"): self._witness,
         }
@@ -66,7 +73,7 @@ class Tooling:
         if path == "/tooling/submit-batch":
             return _BATCH_BODY
         if path.startswith("/tooling/attachments/"):
-            return self._rules.limits.max_attachment_bytes + TAG_BYTES
+            return self._uploads.most
         return _SMALL_BODY if (method, path.removeprefix("/tooling/")) in self._routes else None
 
     def handle(self, request: Request, respond: Respond) -> None:
@@ -75,12 +82,21 @@ class Tooling:
         try:
             if handler:
                 handler(request, respond)
-            elif name.startswith("attachments/") and request.method in ("GET", "PUT"):
-                self._attachment(request, name.removeprefix("attachments/"), respond)
+            elif name.startswith("attachments/") and request.method == "GET":
+                self._attachment(request, respond)
+            elif name == "subscribe" and request.method == "GET":
+                raise Refused("E.BAD_REQUEST", "a subscription is a WebSocket")
             else:
                 raise Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
         except Refused as refused:
             respond(answers.refusal(refused, as_json=answers.wants_json(request)))
+
+    def upload(self, head: Request) -> Upload | Response | None:
+        """An attachment; nothing else is put."""
+        try:
+            return self._uploads.begin(head, _coid_in(head.path))
+        except Refused as refused:
+            return answers.refusal(refused, as_json=answers.wants_json(head))
 
     def probe(self, path: str) -> Response:
         return self._status.probe(path)
@@ -90,17 +106,20 @@ class Tooling:
             label, start = _place_in(head.query)
         except Refused as refused:
             return answers.refusal(refused)
-        return Subscriber(self._subscriptions, label, start)
+        return Subscriber(self._subscriptions, label, start or 1)
 
     def _get_status(self, request: Request, respond: Respond) -> None:
         respond(Response(200, jsontext.encode(self._status.shown()), answers.JSON))
+
+    def _get_openapi(self, request: Request, respond: Respond) -> None:
+        respond(Response(200, jsontext.encode(openapi.describe()), answers.JSON))
 
     def _authorize(self, request: Request, respond: Respond) -> None:
         """Log a capability of an issuer the operator trusts; a repeat gets the receipt it got before."""
         as_json = answers.wants_json(request)
 
         def verified() -> Response:
-            token = answers.decoded(CapToken, request.body, as_json)
+            token = answers.checked(CapToken, request.body, as_json)
             if token.issuer_pk not in self._config.issuers:
                 raise Refused("E.FORBIDDEN", "the operator does not trust this capability's issuer")
             try:
@@ -129,7 +148,7 @@ class Tooling:
         self._committer.put(Wish(token, done))
 
     def _register(self, request: Request, respond: Respond) -> None:
-        self._need_operator(request)
+        need_operator(self._config, request.headers)
         as_json = answers.wants_json(request)
         registration = answers.checked(StreamRegistration, request.body, as_json)
 
@@ -168,10 +187,20 @@ class Tooling:
     def _batch(self, request: Request, respond: Respond) -> None:
         batch.Batch(self._submits, respond).submit(batch.split(request.body))
 
+    def _origin(self, request: Request, respond: Respond) -> None:
+        as_json = answers.wants_json(request)
+        self._later(lambda: answers.answer(self._desk.origin(), as_json=as_json), respond, as_json=as_json)
+
     def _checkpoints(self, request: Request, respond: Respond) -> None:
-        label, _ = _place_in(request.query)
-        as_json = b"json" in request.headers.get(b"accept", b"")
-        self._later(lambda: answers.answer(self._desk.checkpoints(label), as_json=as_json), respond, as_json=as_json)
+        label, start = _place_in(request.query)
+        as_json = answers.wants_json(request)
+        self._later(
+            lambda: answers.answer(self._desk.checkpoints(label, start), as_json=as_json), respond, as_json=as_json
+        )
+
+    def _evidence(self, request: Request, respond: Respond) -> None:
+        as_json = answers.wants_json(request)
+        self._later(lambda: answers.answer(self._desk.evidence(), as_json=as_json), respond, as_json=as_json)
 
     def _equivocation(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
@@ -181,39 +210,32 @@ class Tooling:
         as_json = answers.wants_json(request)
         self._later(lambda: self._desk.add_witness(request.body, as_json), respond, as_json=as_json)
 
-    def _attachment(self, request: Request, name: str, respond: Respond) -> None:
-        coid = _hash_in(name, "coid")
-        if request.method == "PUT":
-            if self._rules.admission != "open":
-                self._need_operator(request)
-            self._later(lambda: self._desk.put_attachment(coid, request.body), respond, as_json=False)
-        else:
-            self._later(lambda: self._desk.get_attachment(coid), respond, as_json=False)
-
-    def _need_operator(self, request: Request) -> None:
-        """The operator's token, compared in constant time."""
-        expected = self._config.operator_token
-        scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not given:
-            raise Refused("E.UNAUTHORIZED", "this needs the operator's token")
-        if expected is None or not compare_digest(given, expected.encode()):
-            raise Refused("E.UNAUTHORIZED", "this is not the operator's token")
+    def _attachment(self, request: Request, respond: Respond) -> None:
+        coid = _coid_in(request.path)
+        self._later(lambda: self._desk.get_attachment(coid), respond, as_json=answers.wants_json(request))
 
 
 _NOT_YET = Response(200)
 
 
-def _place_in(query: str) -> tuple[bytes, int]:
-    """`label` and `from` of a query string; `from` is 1 where it is not given."""
+def _place_in(query: str) -> tuple[bytes, int | None]:
+    """`label` and, where it is given, `from` of a query string."""
     try:
-        named = parse_qs(query, strict_parsing=True, max_num_fields=4)
-        start = int(named.get("from", ["1"])[0])
-        label = named["label"][0]
+        given = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=2)
+        named = dict(given)
+        label, start = named["label"], named.get("from")
+        if len(given) > 1 + (start is not None) or (start is not None and not _SEQ.fullmatch(start)):
+            raise ValueError(query)
     except (ValueError, KeyError):
         raise Refused("E.BAD_REQUEST", "the query must be label=HEX, and maybe from=NUMBER") from None
-    if not 1 <= start < 1 << 64:
-        raise Refused("E.BAD_REQUEST", "from is not a stream_seq")
-    return _hash_in(label, "label"), start
+    place = None if start is None else int(start)
+    if place is not None and place > U64_MAX:
+        raise Refused("E.BAD_REQUEST", "from is not a stream_seq", detail={"field": "from"})
+    return _hash_in(label, "label"), place
+
+
+def _coid_in(path: str) -> bytes:
+    return _hash_in(path.removeprefix("/tooling/attachments/"), "coid")
 
 
 def _hash_in(text: str, name: str) -> bytes:

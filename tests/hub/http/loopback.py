@@ -5,8 +5,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 
-from veen.hub.http import HttpServer, HttpSettings, Request, Respond, Response, WebSocketHandler
+from veen.hub.http import HttpServer, HttpSettings, Request, Respond, Response, Upload, WebSocketHandler
 
 PATIENCE_S = 10.0
 BODY_LIMIT = 1000
@@ -41,6 +42,51 @@ class Recorder:
         self.closed.set()
 
 
+class Taker:
+    """An upload that keeps what it hears and does as its path says; the test holds its answer."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.pieces: list[bytes] = []
+        self.heard = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.ends = 0
+        self.respond: Respond
+        self.pause: Callable[[bool], None]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.pieces)
+
+    def on_start(self, respond: Respond, pause: Callable[[bool], None]) -> None:
+        self.respond, self.pause = respond, pause
+        if self.path == "/upload-stop":
+            respond(Response(409, b"no more"))
+        if self.path == "/upload-paused":
+            pause(True)
+
+    def on_data(self, data: bytes) -> None:
+        if self.path == "/upload-data-raises":
+            raise LookupError("no data")
+        self.pieces.append(data)
+        self.heard.set()
+
+    def on_end(self) -> None:
+        if self.path == "/upload-end-raises":
+            raise LookupError("no end")
+        self.ends += 1
+        self.ended.set()
+        if self.path == "/upload":
+            self.respond(Response(201, b"%d bytes" % len(self.body)))
+
+    def on_abort(self) -> None:
+        self.ends += 1
+        self.aborted.set()
+        if self.path == "/upload-abort-raises":
+            raise LookupError("no abort")
+
+
 @dataclass
 class Echo:
     """Answers at once with method, path, query and body; under /later it waits for the test, /big sends much."""
@@ -51,6 +97,8 @@ class Echo:
     later: list[tuple[Request, Respond]] = field(default_factory=list)
     arrivals: asyncio.Queue[Request] = field(default_factory=asyncio.Queue)
     sockets: asyncio.Queue[Recorder] = field(default_factory=asyncio.Queue)
+    uploads: "asyncio.Queue[Taker]" = field(default_factory=asyncio.Queue)
+    refusals: list[tuple[int, Request]] = field(default_factory=list)
 
     def body_limit(self, method: str, path: str) -> int | None:
         if path == "/limit-raises":
@@ -59,6 +107,21 @@ class Echo:
 
     def too_large(self, head: Request) -> Response:
         return Response(413, b"too large: " + head.path.encode())
+
+    def refused(self, status: int, reason: str, head: Request) -> Response:
+        self.refusals.append((status, head))
+        return Response(status, f"{reason or HTTPStatus(status).phrase}\n".encode())
+
+    def upload(self, head: Request) -> Upload | Response | None:
+        if head.path == "/upload-raises":
+            raise LookupError("no upload")
+        if head.path == "/upload-refused":
+            return Response(403, b"not you")
+        if not head.path.startswith("/upload"):
+            return None
+        taker = Taker(head.path)
+        self.uploads.put_nowait(taker)
+        return taker
 
     def handle(self, request: Request, respond: Respond) -> None:
         self.handled.append(request)
@@ -103,10 +166,18 @@ class House:
     faults: list[tuple[str, BaseException]]
     clients: "list[Client]" = field(default_factory=list)
 
-    async def connect(self, tls: ssl.SSLContext | None = None) -> "Client":
+    async def connect(self, tls: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> "Client":
         name = "localhost" if tls else None
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port, ssl=tls, server_hostname=name)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.server.port, ssl=tls, server_hostname=name, local_addr=(source, 0)
+        )
         return self.know(Client(reader, writer))
+
+    @property
+    def callers(self) -> int:
+        """How many addresses have a connection."""
+        assert self.server._service is not None
+        return len(self.server._service.roster.callers)
 
     def know(self, client: "Client") -> "Client":
         """Hang up for it when the test is over, however it ends."""
@@ -161,6 +232,8 @@ class Client:
 async def house(
     settings: HttpSettings | None = None, tls: ssl.SSLContext | None = None, app: Echo | None = None
 ) -> AsyncIterator[House]:
+    """A server that counts connections from this machine, too, so that each test also shows that counts come to 0."""
+    settings = replace(settings or HttpSettings(), uncounted_networks=())
     faults: list[tuple[str, BaseException]] = []
     server = HttpServer(lambda place, error: faults.append((place, error)))
     app = app or Echo()
@@ -172,7 +245,7 @@ async def house(
         for client in home.clients:
             client.writer.transport.abort()
         await server.stop(0)
-    assert server.connections == 0
+    assert (server.connections, home.callers) == (0, 0)
 
 
 def run(test: Callable[[], Coroutine[None, None, None]]) -> None:

@@ -2,122 +2,19 @@
 
 import asyncio
 import socket
-from dataclasses import dataclass, field
 
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    InformationalResponseReceived,
-    PingAckReceived,
-    RemoteSettingsChanged,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-)
 from h2.settings import SettingCodes
 
-from tests.hub.http.loopback import BODY_LIMIT, Client, Echo, House, house, run
+from tests.hub.http.h2client import connected
+from tests.hub.http.loopback import BODY_LIMIT, Echo, House, house, run
 from veen.hub.http import HttpSettings, Response
-from veen.hub.http.connection import Connection
+from veen.hub.http.connection import BodyRoom, Connection
 
 MIB = 1 << 20
-
-
-@dataclass
-class Reply:
-    """What has come back on one stream."""
-
-    status: int = 0
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    body: bytes = b""
-    ended: bool = False
-    reset: int | None = None
-    told_to_go_on: bool = False
-
-
-class H2Client:
-    """A client that acknowledges data only if `greedy`."""
-
-    def __init__(self, client: Client, greedy: bool = True) -> None:
-        self.client = client
-        self.greedy = greedy
-        self.h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
-        self.h2.initiate_connection()
-        self.replies: dict[int, Reply] = {}
-        self.goaway: ConnectionTerminated | None = None
-        self.settings: dict[int, int] = {}
-        self.pongs = 0
-        self.flush()
-
-    def flush(self) -> None:
-        self.client.send(self.h2.data_to_send())
-
-    def ask(self, method: str, path: str, body: bytes | None = None, *fields: tuple[str, str], end: bool = True) -> int:
-        """Send a request, as much of its body as one frame takes, and say which stream it has."""
-        stream_id = self.h2.get_next_available_stream_id()
-        self.replies[stream_id] = Reply()
-        head = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "hub"), *fields]
-        self.h2.send_headers(stream_id, head, end_stream=body is None and end)
-        if body is not None:
-            self.h2.send_data(stream_id, body, end_stream=end)
-        self.flush()
-        return stream_id
-
-    async def turn(self) -> bool:
-        """Read once; False where the server has closed."""
-        try:
-            data = await self.client.reader.read(1 << 16)
-        except ConnectionError:
-            return False
-        for event in self.h2.receive_data(data) if data else []:
-            self.take(event)
-        if self.goaway is None:
-            self.flush()
-        return data != b""
-
-    def take(self, event: Event) -> None:
-        match event:
-            case ResponseReceived():
-                reply = self.replies[event.stream_id]
-                reply.headers = dict(event.headers)
-                reply.status = int(reply.headers[b":status"])
-            case InformationalResponseReceived():
-                self.replies[event.stream_id].told_to_go_on = True
-            case DataReceived():
-                self.replies[event.stream_id].body += event.data or b""
-                if self.greedy:
-                    self.h2.acknowledge_received_data(event.flow_controlled_length or 0, event.stream_id)
-            case StreamEnded():
-                self.replies[event.stream_id].ended = True
-            case StreamReset():
-                self.replies[event.stream_id].reset = event.error_code
-            case ConnectionTerminated():
-                self.goaway = event
-            case RemoteSettingsChanged():
-                self.settings.update({code: change.new_value for code, change in event.changed_settings.items()})
-            case PingAckReceived():
-                self.pongs += 1
-
-    async def reply(self, stream_id: int) -> Reply:
-        reply = self.replies[stream_id]
-        while not reply.ended and reply.reset is None:
-            assert await self.turn(), "the server closed"
-        return reply
-
-    async def ended(self) -> int | None:
-        """Read to the end, and return the code of the GOAWAY."""
-        while await self.turn():
-            pass
-        return None if self.goaway is None else self.goaway.error_code
-
-
-async def connected(home: House, greedy: bool = True) -> H2Client:
-    return H2Client(await home.connect(), greedy)
 
 
 def test_requests_are_answered_with_what_they_asked() -> None:
@@ -276,6 +173,35 @@ def test_a_body_over_the_limit_is_refused_and_the_connection_lives(announced: bo
             assert (await client.reply(client.ask("GET", "/next"))).status == 200
             assert reply.reset == ErrorCodes.NO_ERROR
             assert [request.path for request in home.app.handled] == ["/next"]
+
+    run(test)
+
+
+def test_long_bodies_share_one_room_with_those_of_all_connections() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_bodies_bytes=40_000, max_h2_upload_bytes=MIB), app=Echo(limit=MIB)) as home:
+            client = await connected(home)
+
+            def send(stream_id: int, size: int, end: bool = False) -> None:
+                for start in range(0, size, 4_000):
+                    client.h2.send_data(stream_id, b"x" * min(4_000, size - start), end_stream=False)
+                client.h2.send_data(stream_id, b"x", end_stream=end)
+                client.flush()
+
+            window = BodyRoom.FREE_BYTES + 30_000
+            first, second = client.ask("POST", "/first", end=False), client.ask("POST", "/second", end=False)
+            while client.h2.local_flow_control_window(first) < 2 * window:
+                assert await client.turn()
+            send(first, window)
+            send(second, window)
+            assert (await client.reply(second)).status == 503
+            client.h2.end_stream(first)
+            client.flush()
+            assert (await client.reply(first)).status == 200
+            third = client.ask("POST", "/third", end=False)
+            send(third, window, end=True)
+            assert (await client.reply(third)).status == 200
+            assert home.server._service.room._left == 40_000  # type: ignore[union-attr]
 
     run(test)
 

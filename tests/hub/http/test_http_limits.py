@@ -3,11 +3,14 @@
 import asyncio
 import socket
 import struct
+from ipaddress import ip_network
 
 import pytest
 
 from tests.hub.http.loopback import Client, Echo, House, get, house, post, run
 from veen.hub.http import HttpServer, HttpSettings, Response
+from veen.hub.http.callers import caller_of
+from veen.hub.http.connection import BodyRoom
 
 HASTY = HttpSettings(
     header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05, write_timeout_s=0.05, linger_s=0.05
@@ -147,6 +150,72 @@ def test_a_caller_beyond_the_cap_is_told_so_and_another_takes_a_free_place() -> 
             assert (await fourth.ask(get("/"))).status == 200
 
     run(test)
+
+
+def test_an_address_beyond_its_cap_is_told_so_and_others_are_not() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_connections_per_address=2)) as home:
+            first, second = await home.connect(), await home.connect()
+            assert (await first.ask(get("/"))).status == (await second.ask(get("/"))).status == 200
+            third = await home.connect()
+            answer = await third.answer()
+            assert (answer.status, answer.body) == (503, b"too many connections from this address\n")
+            assert await third.ended() == b""
+            for other in [await home.connect(source="127.0.0.2") for _ in range(2)]:
+                assert (await other.ask(get("/"))).status == 200
+            assert (home.callers, home.server.connections) == (2, 4)
+            await first.close()
+            while home.server.connections == 4:
+                await asyncio.sleep(0.001)
+            assert (await (await home.connect()).ask(get("/"))).status == 200
+            assert home.server.turned_away == {"total": 0, "address": 1}
+
+    run(test)
+
+
+def test_who_is_turned_away_at_the_total_is_counted_as_such() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_connections=1, max_connections_per_address=1)) as home:
+            first = await home.connect()
+            assert (await first.ask(get("/"))).status == 200
+            assert (await (await home.connect()).answer()).body == b"too many connections\n"
+            assert home.server.turned_away == {"total": 1, "address": 0}
+
+    run(test)
+
+
+UNCOUNTED = (ip_network("192.0.2.0/24"), ip_network("2001:db8:5::/48"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("198.51.100.7", "198.51.100.7"),
+        ("198.51.100.7", "::ffff:198.51.100.7"),
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff"),
+        ("fe80::1%eth0", "fe80::2%eth1"),
+    ],
+)
+def test_two_addresses_of_one_caller_are_counted_together(one: str, other: str) -> None:
+    assert caller_of(one, UNCOUNTED) == caller_of(other, UNCOUNTED) is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("198.51.100.7", "198.51.100.8"), ("2001:db8:1:2::1", "2001:db8:1:3::1"), ("::1", "0.0.0.1")]
+)
+def test_two_callers_are_counted_apart(one: str, other: str) -> None:
+    assert caller_of(one, UNCOUNTED) != caller_of(other, UNCOUNTED)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "::ffff:192.0.2.200", "2001:db8:5:1::1"])
+def test_a_network_the_operator_names_is_not_counted(address: str) -> None:
+    assert caller_of(address, UNCOUNTED) is None
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.0.1"])
+def test_unless_told_otherwise_this_machine_is_not_counted(address: str) -> None:
+    assert caller_of(address, HttpSettings().uncounted_networks) is None
+    assert caller_of("10.0.0.1", HttpSettings().uncounted_networks) is not None
 
 
 @pytest.mark.parametrize("rudely", [False, True])
@@ -318,5 +387,77 @@ def test_a_name_with_several_addresses_has_one_port() -> None:
         await server.start(Echo(), "localhost", 0)
         assert {listener.getsockname()[1] for listener in server.sockets} == {server.port}
         await server.stop(0)
+
+    run(test)
+
+
+# The memory of unfinished bodies.
+
+FREE = BodyRoom.FREE_BYTES
+CROWDED = HttpSettings(max_bodies_bytes=200_000)
+
+
+def unfinished(size: int) -> bytes:
+    """A request that lacks the last byte of its body."""
+    return post("/", b"x" * (size + 1))[:-1]
+
+
+def room_left(home: House) -> int:
+    assert home.server._service is not None
+    return home.server._service.room._left
+
+
+def test_long_bodies_share_one_room_and_who_finds_none_is_told_so() -> None:
+    async def test() -> None:
+        async with house(CROWDED, app=Echo(limit=MIB)) as home:
+            first, second, small = [await home.connect() for _ in range(3)]
+            first.send(unfinished(FREE + 150_000))
+            while room_left(home) > 50_000:
+                await asyncio.sleep(0.001)
+            second.send(unfinished(FREE + 150_000))
+            answer = await second.answer()
+            assert (answer.status, answer.body) == (503, b"too much is being sent at once\n")
+            # What is short needs no room, and what was begun before can end.
+            assert (await small.ask(post("/", b"x" * FREE))).status == 200
+            assert (await first.ask(b"x")).status == 200
+            assert await second.ended() == b""
+            await second.close()
+            while room_left(home) < 200_000:
+                await asyncio.sleep(0.001)
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["leaves", "is late", "is too large"])
+def test_whoever_does_not_finish_gives_the_room_back(how: str) -> None:
+    async def test() -> None:
+        settings = HttpSettings(max_bodies_bytes=200_000, body_timeout_s=0.1, linger_s=0.05, min_bytes_per_s=1 << 30)
+        async with house(settings, app=Echo(limit=FREE + 150_000)) as home:
+            client = await home.connect()
+            if how == "is too large":
+                head = b"POST / HTTP/1.1\r\nhost: hub\r\ntransfer-encoding: chunked\r\n\r\n"
+                client.send(head + b"%x\r\n" % (2 * FREE + 200_000) + b"x" * (FREE + 150_001))
+                assert (await client.answer()).status == 413
+            else:
+                client.send(unfinished(FREE + 100_000))
+                while room_left(home) > 100_000:
+                    await asyncio.sleep(0.001)
+            if how == "leaves":
+                client.writer.transport.abort()
+            if how == "is late":
+                assert (await client.answer()).status == 408
+            while room_left(home) < 200_000:
+                await asyncio.sleep(0.001)
+
+    run(test)
+
+
+def test_an_upload_takes_no_room() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(max_bodies_bytes=0), app=Echo(limit=MIB)) as home:
+            client = await home.connect()
+            request = post("/upload", b"x" * MIB).replace(b"POST", b"PUT")
+            assert (await client.ask(request)).status == 201
+            assert (await client.ask(post("/", b"x" * (FREE + 1)))).status == 503
 
     run(test)

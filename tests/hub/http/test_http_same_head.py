@@ -23,6 +23,12 @@ class Echo:
     def too_large(self, head: Request) -> Response:
         return Response(413)
 
+    def refused(self, status: int, reason: str, head: Request) -> Response:
+        return Response(status)
+
+    def upload(self, head: Request) -> None:
+        return None
+
     def handle(self, request: Request, respond: Respond) -> None:
         self.seen.append((request.method, request.path, request.body))
         respond(Response(200, request.body))

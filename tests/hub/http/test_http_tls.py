@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.hub.http.certificates import client_context, write_certificate
+from tests.hub.http.h2client import H2Client
 from tests.hub.http.loopback import Echo, get, house, post, run
-from tests.hub.http.test_http_h2 import H2Client
 from veen.hub.http import HttpSettings, Response, tls_context
 
 

@@ -3,7 +3,7 @@
 It knows nothing of logs or receipts. It turns bytes into a `Request`, hands it to an `App`, and writes the `Response`.
 """
 
-from veen.hub.http.message import App, Request, Respond, Response, WebSocketHandler
+from veen.hub.http.message import App, Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub.http.server import HttpServer
 from veen.hub.http.settings import HttpSettings
 from veen.hub.http.tls import tls_context
@@ -15,6 +15,7 @@ __all__ = [
     "Request",
     "Respond",
     "Response",
+    "Upload",
     "WebSocketHandler",
     "tls_context",
 ]

@@ -3,19 +3,22 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from veen.hub.http.callers import Callers
+from veen.hub.http.head import BadHead
 from veen.hub.http.message import App, Report
 from veen.hub.http.settings import HttpSettings
 from veen.hub.http.sweep import Sweep
 
 
 class Roster:
-    """Who is connected, and who is still shaking hands."""
+    """Who is connected, who is still shaking hands, and from where."""
 
-    __slots__ = ("arriving", "connections", "empty")
+    __slots__ = ("arriving", "callers", "connections", "empty")
 
     def __init__(self) -> None:
         self.arriving: set[asyncio.Protocol] = set()
         self.connections: set[Connection] = set()
+        self.callers = Callers()
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -32,6 +35,25 @@ class Roster:
             self.empty.set()
 
 
+class BodyRoom:
+    """The memory that unfinished bodies may take, of all connections together. A little of each is not counted."""
+
+    FREE_BYTES = 1 << 16
+    __slots__ = ("_left",)
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def take(self, size: int) -> None:
+        """Raises `BadHead` where there is no room."""
+        if size > self._left:
+            raise BadHead(503, "too much is being sent at once")
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """What the connections of one server share."""
@@ -40,6 +62,7 @@ class Service:
     settings: HttpSettings
     report: Report
     sweep: Sweep
+    room: BodyRoom
     roster: Roster = field(default_factory=Roster)
 
 
@@ -52,6 +75,7 @@ class Connection(asyncio.Protocol):
         "_leaving_since",
         "_paused_since",
         "_unsent_bytes",
+        "caller",
         "lost",
         "peer",
         "service",
@@ -63,6 +87,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.caller: bytes | None = None  # who is counted for it
         self.lost = False
         self.peer = ""
         self.write_paused = False
@@ -83,11 +108,13 @@ class Connection(asyncio.Protocol):
             self._unsent_bytes = predecessor._unsent_bytes
             transport.set_protocol(self)
             predecessor.lost = True
+            self.caller = predecessor.caller
             self.service.roster.remove(predecessor)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         self.service.roster.remove(self)
+        self.service.roster.callers.went(self.caller)
 
     def eof_received(self) -> bool:
         """The peer will say no more."""

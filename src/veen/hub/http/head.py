@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from veen.hub.http.message import Request
+
 # Two of these are two opinions on where the message goes or ends.
 _SINGLE = frozenset({b"content-length", b"host", b"transfer-encoding", b"content-type", b"authorization", b"expect"})
 
@@ -51,6 +53,15 @@ def split_target(target: bytes) -> tuple[str, str]:
         raise BadHead(400, "the target has a fragment")
     path, _, query = text.partition("?")
     return path, query
+
+
+def glimpse(target: bytes, fields: Sequence[tuple[bytes, bytes]], peer: str) -> Request:
+    """What is known of a head that is refused: enough to choose the form of the answer."""
+    try:
+        path, query = split_target(target) if target else ("", "")
+    except BadHead:
+        path = query = ""
+    return Request("", path, query, dict(fields), b"", peer, "")
 
 
 def check_framing(headers: Mapping[bytes, bytes], http_version: str) -> bool:

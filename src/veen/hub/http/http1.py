@@ -8,9 +8,9 @@ from typing import NoReturn
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from veen.hub.http.connection import Service
-from veen.hub.http.head import BadHead, check_framing, check_size, join_fields, split_target
-from veen.hub.http.message import Request, Respond, Response, refusal
+from veen.hub.http.connection import BodyRoom, Service
+from veen.hub.http.head import BadHead, check_framing, check_size, glimpse, join_fields, split_target
+from veen.hub.http.message import Request, Respond, Response
 from veen.hub.http.pipeline import Exchange, Pipeline
 from veen.hub.http.websocket import WebSocket, accept_upgrade
 from veen.hub.http.wire import CONTINUE
@@ -70,15 +70,18 @@ class Http1(Pipeline):
         self._same_bytes = 0
         self._body_bytes = 0
         self._keep_alive = False
+        self._fields: list[tuple[bytes, bytes]] = []
         self._headers: dict[bytes, bytes] = {}
         self._shortcut: Callable[[bytes, Respond], None] | None = None
 
     def data_received(self, data: bytes) -> None:
+        if self.ended:
+            return
         if len(data) > _SLICE_BYTES or self.holding:
             self._held += data
-            if not self.holding and not self.ended:
+            if not self.holding:
                 self.take_held()
-        elif not self.ended:
+        else:
             if self._same_head and len(data) == self._same_bytes and data.startswith(self._same_head):
                 self._take_same(data)
             else:
@@ -92,6 +95,7 @@ class Http1(Pipeline):
 
     def eof_received(self) -> bool:
         """The peer will say no more. Over plain TCP it can still listen."""
+        self.drop_intake()
         if self.is_leaving() or not self.queue or not self.transport.can_write_eof():
             return super().eof_received()
         self._end_after_queue()
@@ -213,7 +217,7 @@ class Http1(Pipeline):
             self._stage = _HEAD
             self._since = self.service.sweep.now
             self._target = url
-            self._fields: list[tuple[bytes, bytes]] = []
+            self._fields = []
             self._pieces: list[bytes] = []
             self._body_bytes = 0
         if len(self._target) > self.service.settings.max_header_bytes:
@@ -256,18 +260,31 @@ class Http1(Pipeline):
         elif length > limit:
             self._too_large()
         self._limit = limit
+        upload = self.service.app.upload(self._head()) if method == "PUT" else None
+        if isinstance(upload, Response):
+            self._answer(upload, last=True)
+            self._end_unread()
         if b"expect" in headers and version == "1.1":
             if headers[b"expect"].lower() != b"100-continue":
                 raise BadHead(417, "only 100-continue can be expected")
             if length or chunked:
                 self._answer(CONTINUE, last=False)
+        if upload is not None:
+            self.begin_intake(upload)
 
     def on_body(self, body: bytes) -> None:
+        if self.ended:
+            raise _Ended
         self._stalled_bytes = 0
-        self._pieces.append(body)
         self._body_bytes += len(body)
         if self._body_bytes > self._limit:
             self._too_large()
+        if self.intake is not None:
+            self.intake.data(body)
+            return
+        self._pieces.append(body)
+        if self._body_bytes > BodyRoom.FREE_BYTES:
+            self.reserve(len(body))
 
     def on_message_complete(self) -> None:
         self._stage = _IDLE
@@ -279,6 +296,10 @@ class Http1(Pipeline):
             self.lingering = True
         if not self._keep_alive:
             self.ended = True
+        if self.intake is not None:
+            self.end_intake(last=not self._keep_alive)
+            return
+        self.unreserve()
         pieces = self._pieces
         self._hand_over(pieces[0] if len(pieces) == 1 else b"".join(pieces), not self._keep_alive)
 
@@ -301,17 +322,21 @@ class Http1(Pipeline):
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         self.service.report(f"{self._method} {self._path}", error)
         if exchange.answer is None:
-            exchange.respond(refusal(500))
+            exchange.respond(self.service.app.refused(500, "", self._glimpse()))
 
     def _answer(self, answer: Response | bytes, last: bool) -> None:
         """An answer of our own, behind those that are still to come."""
-        exchange = Exchange(self, self._stage != _HEAD and self._method == "HEAD", last)
-        self.queue.append(exchange)
+        exchange = self.place(bodiless=self._stage != _HEAD and self._method == "HEAD")
+        exchange.last = last
         exchange.respond(answer)
 
     def _refuse(self, status: int, reason: str = "") -> None:
         self.ended = self.lingering = True
-        self._answer(refusal(status, reason), last=True)
+        self._answer(self.service.app.refused(status, reason, self._glimpse()), last=True)
+
+    def _glimpse(self) -> Request:
+        """What can be said of the request that is refused; between two requests, of the last."""
+        return glimpse(self._target, self._fields, self.peer)
 
     def _too_large(self) -> NoReturn:
         self._answer(self.service.app.too_large(self._head()), last=True)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
+from mmap import mmap
 from typing import Protocol
 
 NO_CONTENT = frozenset({204, 304})  # their answers have neither a body nor a length
@@ -34,7 +34,7 @@ class Response:
     """An answer. What could break its framing raises `ValueError` here, where the mistake was made."""
 
     status: int
-    body: bytes = b""
+    body: bytes | mmap = b""  # a file that is mapped leaves as the peer takes it
     content_type: bytes = TEXT
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -73,6 +73,25 @@ class WebSocketHandler(Protocol):
     def on_close(self) -> None: ...
 
 
+class Upload(Protocol):
+    """A body that the app takes as it comes, whatever its size. Called on the loop's thread.
+
+    After `on_start` comes one of three ends: `on_end`, `on_abort`, or the app's own answer before the body is complete,
+    after which no more of it is read.
+    """
+
+    def on_start(self, respond: Respond, pause: Callable[[bool], None]) -> None:
+        """Keep both. `pause(True)` stops the peer until `pause(False)`; a little may still be on its way."""
+
+    def on_data(self, data: bytes) -> None: ...
+
+    def on_end(self) -> None:
+        """The body is complete: answer now or later."""
+
+    def on_abort(self) -> None:
+        """It will never be, and nobody waits for an answer."""
+
+
 class App(Protocol):
     """What stands behind the front. All calls are made on the loop's thread and must not block."""
 
@@ -82,6 +101,12 @@ class App(Protocol):
     def too_large(self, head: Request) -> Response:
         """The answer (413) to a body over the limit, of which nothing more is read."""
 
+    def refused(self, status: int, reason: str, head: Request) -> Response:
+        """The answer to what the front refuses by itself. `head` holds what was understood of it, maybe nothing."""
+
+    def upload(self, head: Request) -> Upload | Response | None:
+        """How the body of a PUT is taken: as it comes, not at all because of this answer, or whole (None)."""
+
     def handle(self, request: Request, respond: Respond) -> None:
         """Call `respond` exactly once, now or later, on the loop's thread."""
 
@@ -89,11 +114,6 @@ class App(Protocol):
         """What `handle` would do with the body of any request that has this head, where the head alone decides it."""
 
     def websocket(self, head: Request) -> WebSocketHandler | Response: ...
-
-
-def refusal(status: int, reason: str = "") -> Response:
-    """The front's own answer to what never reaches the app."""
-    return Response(status, f"{reason or HTTPStatus(status).phrase}\n".encode())
 
 
 def _check_value(value: bytes) -> None:

@@ -5,8 +5,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 
 from veen.hub.http.connection import Connection, Service
-from veen.hub.http.message import Response
+from veen.hub.http.intake import Intake
+from veen.hub.http.message import Response, Upload
 from veen.hub.http.wire import encode
+
+# A longer body leaves in pieces, as the peer takes them: it may be a file that is mapped, not held.
+_PIECE_BYTES = 1 << 16
 
 
 class Exchange:
@@ -33,7 +37,21 @@ class Exchange:
 class Pipeline(Connection, ABC):
     """The writing half. It holds the reading half back while too much is on its way out."""
 
-    __slots__ = ("_flush_due", "corked", "ended", "holding", "idle_since", "lingering", "out", "queue")
+    __slots__ = (
+        "_flush_due",
+        "_reserved",
+        "_rest",
+        "_stalled",
+        "_taking",
+        "corked",
+        "ended",
+        "holding",
+        "idle_since",
+        "intake",
+        "lingering",
+        "out",
+        "queue",
+    )
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
@@ -44,28 +62,41 @@ class Pipeline(Connection, ABC):
         self.holding = False
         self.idle_since = service.sweep.now
         self.out: list[bytes] = []
+        self.intake: Intake | None = None  # of the body that is being read, where the app takes it piece by piece
         self._flush_due = False
+        self._reserved = 0  # of the room for unfinished bodies
+        self._rest: memoryview | None = None  # what is left of a long body, behind which all others wait
+        self._stalled = False  # the app does not keep up with that body
+        self._taking: Exchange | None = None  # the place of the answer to it
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.queue.clear()
+        self._rest = None
+        self.unreserve()
+        if self.intake is not None:
+            self.intake.abandon()
 
     def release(self) -> None:
         """Write every answer whose turn has come."""
         queue = self.queue
-        while queue:
+        while queue and self._rest is None:
             exchange = queue[0]
             answer = exchange.answer
             if answer is None:
                 break
-            queue.popleft()
             if not isinstance(answer, bytes):
+                if len(answer.body) > _PIECE_BYTES and not exchange.bodiless:
+                    self._rest = memoryview(answer.body)
                 # Only now is it known whether it is the last.
-                answer = encode(answer, self.service.sweep.date, exchange.bodiless, exchange.last)
+                bodiless = exchange.bodiless or self._rest is not None
+                answer = encode(answer, self.service.sweep.date, bodiless, exchange.last)
             self.out.append(answer)
+            if self._rest is None:
+                queue.popleft()
         if self.corked:
             return
-        if not queue:
+        if not queue or self._rest is not None:
             self.flush()
         elif not self._flush_due:
             # More answers may come in this turn of the loop, and one write takes them all.
@@ -81,15 +112,31 @@ class Pipeline(Connection, ABC):
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
             out.clear()
             self.idle_since = self.service.sweep.now
-        if self.ended:
+        if self._rest is not None:
+            self._send_rest(self._rest)
+        elif self.ended:
             if not self.queue:
                 self._conclude()
         elif self.holding and not self.is_full():
             # In a turn of its own, since what is held may be requests, and `respond` must not call the app.
             asyncio.get_running_loop().call_soon(self._go_on)
 
+    def _send_rest(self, rest: memoryview) -> None:
+        """Go on with a long body, then with the answers behind it."""
+        while rest and not self.write_paused:
+            self.transport.write(rest[:_PIECE_BYTES])
+            rest = rest[_PIECE_BYTES:]
+        self.idle_since = self.service.sweep.now
+        if rest:
+            self._rest = rest
+        else:
+            self._rest = None
+            self.queue.popleft()
+            self.release()
+
     def is_full(self) -> bool:
-        return self.write_paused or len(self.queue) >= self.service.settings.max_pipelined
+        busy = self.write_paused or self._stalled or self._rest is not None
+        return busy or len(self.queue) >= self.service.settings.max_pipelined
 
     def hold(self) -> None:
         """Read no more for now."""
@@ -103,14 +150,72 @@ class Pipeline(Connection, ABC):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if self._rest is not None:
+            self.flush()
         self._go_on()
+
+    def reserve(self, size: int) -> None:
+        """Room for more of a long body. Raises `BadHead` where there is none."""
+        self.service.room.take(size)
+        self._reserved += size
+
+    def unreserve(self) -> None:
+        """The body is complete, or nobody's any more."""
+        if self._reserved:
+            self.service.room.give_back(self._reserved)
+            self._reserved = 0
+
+    def begin_intake(self, upload: Upload) -> None:
+        """Hand the body that follows to the app as it comes. Its answer has its place from now on."""
+        exchange = self._taking = Exchange(self, bodiless=False, last=False)
+        self.queue.append(exchange)
+
+        def answer(response: Response, early: bool) -> None:
+            if early:
+                self.ended = self.lingering = exchange.last = True
+            exchange.respond(response)
+
+        self.intake = Intake(upload, answer, self._stall, self.service.report)
+        self.intake.begin()
+
+    def end_intake(self, last: bool) -> None:
+        """The body is complete."""
+        if self.intake is not None and self._taking is not None:
+            self._taking.last |= last
+            self.intake.end()
+            self.intake = None
+
+    def drop_intake(self) -> None:
+        """The body will not come to its end, and is not answered."""
+        intake, self.intake = self.intake, None
+        if intake is not None and intake.open and self._taking is not None:
+            intake.abandon()
+            self.queue.remove(self._taking)
+
+    def place(self, bodiless: bool) -> Exchange:
+        """Where an answer of our own goes: behind those to come, or in the stead of the app's that reads a body."""
+        intake, self.intake = self.intake, None
+        if intake is not None and self._taking is not None and self._taking.answer is None:
+            intake.abandon()
+            return self._taking
+        exchange = Exchange(self, bodiless, last=False)
+        self.queue.append(exchange)
+        return exchange
 
     @abstractmethod
     def take_held(self) -> None:
         """Parse what was read before the pause."""
 
+    def _stall(self, stalled: bool) -> None:
+        self._stalled = stalled
+        if stalled:
+            self.hold()
+        else:
+            # In a turn of its own: the parser may be at work.
+            asyncio.get_running_loop().call_soon(self._go_on)
+
     def _go_on(self) -> None:
-        if self.lost or self.is_leaving() or not self.holding or self.is_full():
+        if self.lost or self.ended or self.is_leaving() or not self.holding or self.is_full():
             return
         self.holding = False
         self.take_held()

@@ -5,9 +5,11 @@ import errno
 import socket
 import ssl
 
-from veen.hub.http.connection import Connection, Service
+from veen.hub.http.callers import caller_of
+from veen.hub.http.connection import BodyRoom, Connection, Service
 from veen.hub.http.door import Door
-from veen.hub.http.message import App, Report, refusal
+from veen.hub.http.head import glimpse
+from veen.hub.http.message import App, Report
 from veen.hub.http.settings import HttpSettings
 from veen.hub.http.sweep import Sweep
 from veen.hub.http.wire import encode
@@ -27,6 +29,7 @@ class HttpServer:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._tls: ssl.SSLContext | None = None
         self._service: Service | None = None
+        self.turned_away = {"total": 0, "address": 0}  # by which of the two caps
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
@@ -49,7 +52,8 @@ class HttpServer:
         settings = settings or HttpSettings()
         self._tls = tls
         self._listeners = await _listen(host, port, settings.backlog)
-        self._service = Service(app, settings, self._report, Sweep(settings.sweep_s, self._visit))
+        sweep, room = Sweep(settings.sweep_s, self._visit), BodyRoom(settings.max_bodies_bytes)
+        self._service = Service(app, settings, self._report, sweep, room)
         self._service.sweep.start()
         for listener in self._listeners:
             self._open(listener)
@@ -100,7 +104,7 @@ class HttpServer:
         assert service is not None
         for _ in range(_ACCEPTS_PER_TURN):
             try:
-                peer, _ = listener.accept()
+                peer, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -112,14 +116,23 @@ class HttpServer:
                 loop.call_later(_NO_ROOM_PAUSE_S, self._open, listener)
                 return
             peer.setblocking(False)
-            if len(service.roster) >= service.settings.max_connections:
-                self._turn_away(peer, service)
+            settings, roster = service.settings, service.roster
+            caller = caller_of(address[0], settings.uncounted_networks)
+            if len(roster) >= settings.max_connections:
+                self._turn_away(peer, service, "total")
+                continue
+            if roster.callers.count(caller) >= settings.max_connections_per_address:
+                self._turn_away(peer, service, "address")
                 continue
             door = Door(service)
-            service.roster.arriving.add(door)
+            door.caller = caller
+            roster.callers.came(caller)
+            roster.arriving.add(door)
             task = asyncio.get_running_loop().create_task(self._admit(peer, door, service))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+            # One that is cancelled before its first step never gets to close it.
+            task.add_done_callback(lambda task, peer=peer: peer.close() if task.cancelled() else None)  # type: ignore[misc]
 
     async def _admit(self, peer: socket.socket, door: Door, service: Service) -> None:
         """One coroutine for a connection, none for a request."""
@@ -137,14 +150,19 @@ class HttpServer:
         except OSError:
             pass  # the peer left, or speaks no TLS that we do: its own affair
         finally:
-            service.roster.arriving.discard(door)
+            if door in service.roster.arriving:  # it never became a connection
+                service.roster.arriving.discard(door)
+                service.roster.callers.went(door.caller)
 
-    def _turn_away(self, peer: socket.socket, service: Service) -> None:
+    def _turn_away(self, peer: socket.socket, service: Service, cap: str) -> None:
         """Tell it why, if that costs nothing: a refused caller is given no buffer and no time."""
+        self.turned_away[cap] += 1
         with peer:
             if self._tls is None:
+                reason = "too many connections" + (" from this address" if cap == "address" else "")
+                answer = service.app.refused(503, reason, glimpse(b"", (), ""))
                 try:
-                    peer.send(encode(refusal(503), service.sweep.date, False, True))
+                    peer.send(encode(answer, service.sweep.date, False, True))
                 except OSError:
                     return
 

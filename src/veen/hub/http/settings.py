@@ -1,11 +1,15 @@
 """The bounds of the HTTP front."""
 
 from dataclasses import dataclass
+from ipaddress import ip_network
+
+from veen.hub.http.callers import Network
 
 _KIB = 1 << 10
 _MIB = 1 << 20
 _SWEEPS_PER_TIMEOUT = 8
 _LONGEST_SWEEP_S = 1.0
+_LOOPBACK = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,9 +17,12 @@ class HttpSettings:
     """Every bound has a default that suits a public hub; tests make them tiny."""
 
     max_connections: int = 1024  # beyond it a caller is told 503 and closed
+    max_connections_per_address: int = 128  # of one IPv4 address, or of one IPv6 network of 64 bits
+    uncounted_networks: tuple[Network, ...] = _LOOPBACK  # proxies: many callers share their address
     backlog: int = 1024
     max_header_bytes: int = 16 * _KIB
     max_headers: int = 100
+    max_bodies_bytes: int = 256 * _MIB  # of the unfinished bodies of all connections, beyond the first 64 KiB of each
     max_pipelined: int = 64  # requests of one HTTP/1.1 connection that await their answers
     header_timeout_s: float = 10.0  # from its first byte to the end of a head; TLS has as long to shake hands
     body_timeout_s: float = 10.0  # for a body, beyond what `min_bytes_per_s` grants its size

@@ -1,8 +1,10 @@
 """One exchange on an HTTP/2 connection: the request as it arrives and the answer as it leaves."""
 
 from collections.abc import Callable
+from mmap import mmap
 
-from veen.hub.http.head import BadHead, check_size, join_fields, split_target
+from veen.hub.http.head import BadHead, check_size, glimpse, join_fields, split_target
+from veen.hub.http.intake import Intake
 from veen.hub.http.message import NO_CONTENT, Request, Response
 
 
@@ -15,12 +17,16 @@ class Stream:
         "body_bytes",
         "handed_over",
         "head",
+        "intake",
         "limit",
+        "paused",
         "pieces",
         "request_ended",
+        "reserved",
         "sent_bytes",
         "since",
         "stream_id",
+        "unacknowledged",
         "unsent",
     )
 
@@ -31,10 +37,14 @@ class Stream:
         self.limit = 0
         self.pieces: list[bytes] = []
         self.body_bytes = 0
+        self.intake: Intake | None = None  # where the app takes the body piece by piece
+        self.paused = False  # the app does not keep up with it
+        self.unacknowledged = 0  # what the peer may not send anew meanwhile
+        self.reserved = 0  # of the room for unfinished bodies
         self.request_ended = False
         self.handed_over = False
         self.answered = False
-        self.unsent = b""
+        self.unsent: bytes | mmap = b""
         self.sent_bytes = 0
         self._send = send
 
@@ -73,8 +83,16 @@ def read_head(fields: list[tuple[bytes, bytes]], peer: str, max_header_bytes: in
 
 def head_of(fields: list[tuple[bytes, bytes]], peer: str) -> Request:
     """A stand-in for a head that was refused: enough to answer it."""
-    method = dict(fields).get(b":method", b"").decode("ascii", "replace")
-    return Request(method, "", "", {}, b"", peer, "2")
+    known = dict(fields)
+    head = glimpse(known.get(b":path", b""), fields, peer)
+    head.method = known.get(b":method", b"").decode("ascii", "replace")
+    return head
+
+
+def length_of(head: Request) -> int:
+    """The length a head announces; h2 has checked that it is a number, where there is one."""
+    length = head.headers.get(b"content-length", b"0")
+    return int(length) if length.isdigit() else 0
 
 
 def answer_fields(response: Response, date: bytes) -> list[tuple[bytes, bytes]]:

@@ -13,7 +13,7 @@ def encode(response: Response, date: bytes, bodiless: bool, last: bool) -> bytes
     status = response.status
     if status == HTTPStatus.OK and not response.headers and not last and not bodiless:
         body = response.body
-        return _usual_head(response.content_type, len(body), date) + body
+        return _usual_head(response.content_type, len(body), date) + body[:]
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     extra = b"connection: close\r\n" if last else b""
     if response.headers:
@@ -27,7 +27,7 @@ def encode(response: Response, date: bytes, bodiless: bool, last: bool) -> bytes
         response.content_type,
         len(body),
         extra,
-        b"" if bodiless else body,
+        b"" if bodiless else body[:],
     )
 
 

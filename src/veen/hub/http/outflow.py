@@ -1,0 +1,165 @@
+"""The answers of an HTTP/2 connection: each as far as the peer's windows and our own buffer have room."""
+
+import asyncio
+import struct
+from contextlib import suppress
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError, StreamClosedError
+from h2.settings import SettingCodes, Settings
+
+from veen.hub.http.connection import Connection, Service
+from veen.hub.http.frames import MAX_FRAME_BYTES
+from veen.hub.http.message import NO_CONTENT, Response
+from veen.hub.http.streams import Stream, answer_fields
+
+_DEFAULT_WINDOW = 65535
+# Length 8, type 7, no flags, stream 0; then the last stream and NO_ERROR.
+_GOAWAY = struct.Struct(">3sBBIII")
+
+
+class Outflow(Connection):
+    """The writing half: streams, and what becomes of their answers."""
+
+    __slots__ = ("_corked", "_draining", "_h2", "_idle_since", "_last_id", "_streams")
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._streams: dict[int, Stream] = {}
+        self._last_id = 0
+        self._draining = False
+        self._corked = False  # while a piece of input is taken: its answers go out together
+        self._idle_since = service.sweep.now
+        settings = service.settings
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: settings.max_h2_streams,
+                SettingCodes.INITIAL_WINDOW_SIZE: settings.h2_window_bytes,
+                SettingCodes.MAX_HEADER_LIST_SIZE: settings.max_header_bytes,
+            },
+        )
+        # What is somewhat too large is answered with 431; far beyond it, the connection ends.
+        self._h2.decoder.max_header_list_size = 4 * settings.max_header_bytes
+
+    def take_over(self, transport: asyncio.Transport, predecessor: Connection | None = None) -> None:
+        super().take_over(transport, predecessor)
+        self._h2.initiate_connection()
+        if self.service.settings.h2_window_bytes > _DEFAULT_WINDOW:
+            self._h2.increment_flow_control_window(self.service.settings.h2_window_bytes - _DEFAULT_WINDOW)
+        self._write()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for stream_id in tuple(self._streams):
+            self._drop(stream_id)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.is_leaving():
+            self.transport.resume_reading()
+            self._pump()
+
+    def drain(self) -> None:
+        self._draining = True
+        # Not h2's own: after it, h2 would not let the answers go that are still to come.
+        self._write()
+        self.transport.write(_GOAWAY.pack(b"\0\0\x08", 7, 0, 0, self._last_id, ErrorCodes.NO_ERROR))
+        if not self._streams:
+            self.leave()
+
+    def _answer(self, stream: Stream, response: Response) -> None:
+        if self.lost or self.is_leaving() or stream.stream_id not in self._streams:
+            return
+        stream.since = self.service.sweep.now
+        bodiless = stream.head.method == "HEAD" or response.status in NO_CONTENT or not response.body
+        fields = answer_fields(response, self.service.sweep.date)
+        try:
+            self._h2.send_headers(stream.stream_id, fields, end_stream=bodiless)
+        except ProtocolError:
+            # The peer took its request back, and the event that says so is still ahead of us.
+            self._drop(stream.stream_id)
+            return
+        if bodiless:
+            self._finish(stream)
+        else:
+            stream.unsent = response.body
+            while self._send_frame(stream):
+                pass
+        if not self._corked:
+            self._write()
+            self._leave_if_done()
+
+    def _pump(self) -> None:
+        """Go on with the answers that waited for room, a frame of each in turn."""
+        waiting = [stream for stream in self._streams.values() if stream.unsent]
+        while waiting:
+            waiting = [stream for stream in waiting if self._send_frame(stream)]
+        self._write()
+        self._leave_if_done()
+
+    def _send_frame(self, stream: Stream) -> bool:
+        """One frame, if the peer's windows and our own buffer have room; False where no further one can follow."""
+        body, start = stream.unsent, stream.sent_bytes
+        try:
+            window = self._h2.local_flow_control_window(stream.stream_id)
+            end = start + min(window, MAX_FRAME_BYTES, len(body) - start)
+            if end <= start or self.write_paused:
+                return False
+            self._h2.send_data(stream.stream_id, body[start:end], end_stream=end == len(body))
+        except ProtocolError:
+            self._drop(stream.stream_id)
+            return False
+        stream.sent_bytes = end
+        if end < len(body):
+            # Now, so that a full buffer is noticed before the next frame.
+            self._write()
+            return True
+        self._finish(stream)
+        return False
+
+    def _finish(self, stream: Stream) -> None:
+        if not stream.request_ended:
+            # The rest of the body is not wanted; NO_ERROR says that the answer stands (RFC 9113 8.1).
+            with suppress(StreamClosedError):
+                self._h2.reset_stream(stream.stream_id, ErrorCodes.NO_ERROR)
+        self._drop(stream.stream_id)
+
+    def _reset(self, stream: Stream, code: ErrorCodes) -> None:
+        with suppress(StreamClosedError):
+            self._h2.reset_stream(stream.stream_id, code)
+        self._drop(stream.stream_id)
+
+    def _drop(self, stream_id: int) -> None:
+        stream = self._streams.pop(stream_id, None)
+        self._idle_since = self.service.sweep.now
+        if stream is None:
+            return
+        self._unreserve(stream)
+        if stream.intake is not None and not stream.request_ended:
+            stream.intake.abandon()
+
+    def _unreserve(self, stream: Stream) -> None:
+        self.service.room.give_back(stream.reserved)
+        stream.reserved = 0
+
+    def _leave_if_done(self) -> None:
+        if self._draining and not self._streams and not self.is_leaving():
+            self.linger()
+
+    def _give_up(self, code: ErrorCodes) -> None:
+        self._h2.close_connection(code)
+        self._write()
+        self.linger()
+
+    def _write(self) -> None:
+        data = self._h2.data_to_send()
+        if data and not self.lost:
+            self.transport.write(data)

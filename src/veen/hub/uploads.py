@@ -1,0 +1,149 @@
+"""Attachments on their way in: who may bring them, and how many.
+
+A body goes to disk as it comes (`incoming`). What bounds it: the size of one attachment by the limits; the bytes each
+capability brings by its allowance, and where admission is open those of each address; the bytes of all by the room
+that must be left on disk for the log, of which what is promised and not yet written is taken away.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from veen.core import CapToken, Malformed, Refused, Unverified
+from veen.core.admission import BY_DETAIL
+from veen.core.aead import TAG_BYTES
+from veen.core.upload import SCHEME, UploadProof
+from veen.hub import answers
+from veen.hub.allowance import ByteAllowance
+from veen.hub.config import HubConfig, need_operator
+from veen.hub.http.message import Request, Response
+from veen.hub.incoming import Incoming
+from veen.hub.later import Later
+from veen.hub.rules import Admission, Rules
+from veen.storage.attachments import AttachmentStore
+from veen.storage.store import Store
+
+_NO_ROOM_RETRY_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Who brings it, as far as counting goes, and how large it is at most."""
+
+    owner: bytes | None
+    size: int
+    exact: bool  # it must be just that large
+
+
+class Uploads:
+    """The way in for attachments. On the loop's thread."""
+
+    def __init__(
+        self,
+        config: HubConfig,
+        rules: Rules,
+        store: Store,
+        attachments: AttachmentStore,
+        later: Later,
+        hub_ts: Callable[[], int],
+        stored: Callable[[int], None],
+    ) -> None:
+        """`stored` hears the size of each attachment that is new."""
+        self._config = config
+        self._rules = rules
+        self._store = store
+        self._attachments = attachments
+        self._later = later
+        self._hub_ts = hub_ts
+        self._stored = stored
+        self.promised = 0
+        self._allowance = ByteAllowance(
+            config.upload_bytes_per_sec, max(config.upload_burst_bytes, self.most), later.loop.time
+        )
+
+    @property
+    def most(self) -> int:
+        """The sealed bytes of one attachment."""
+        return self._rules.limits.max_attachment_bytes + TAG_BYTES
+
+    def begin(self, head: Request, coid: bytes) -> Incoming | Response:
+        """Take it, or say why not before any of it is read."""
+        as_json = answers.wants_json(head)
+        try:
+            leave = self._leave(head, coid)
+            self._check_room(leave.size)
+            wait = self._allowance.take(leave.owner, leave.size) if leave.owner else 0
+            if wait:
+                raise BY_DETAIL["CAP_RATE"].refused("what may be uploaded for now is used up", retry_after=wait)
+        except Refused as refused:
+            return answers.refusal(refused, as_json=as_json)
+        self.promised += leave.size
+
+        def ended(size: int | None) -> None:
+            self.promised -= leave.size
+            if size is not None:
+                self._stored(size)
+
+        exact = leave.size if leave.exact else None
+        return Incoming(self._later, self._attachments, coid, exact, ended, as_json=as_json)
+
+    def _leave(self, head: Request, coid: bytes) -> Leave:
+        """By an upload proof, by the operator's token or, where admission is open, for the asking."""
+        announced = head.headers.get(b"content-length", b"")
+        size = int(announced) if announced.isdigit() else None
+        given = head.headers.get(b"authorization", b"").decode("latin-1")
+        if given.partition(" ")[0].lower() == SCHEME:
+            proof = self._proved(given, coid)
+            if size not in (None, proof.size):
+                raise _not_proved(f"it is for {proof.size} bytes, not {size}")
+            return Leave(proof.auth_ref, proof.size, exact=True)
+        owner = head.peer.encode()
+        if given or self._rules.admission is not Admission.OPEN:
+            need_operator(self._config, head.headers, "an upload proof or the operator's token")
+            owner = b""
+        return Leave(owner or None, self.most if size is None else size, exact=False)
+
+    def _proved(self, given: str, coid: bytes) -> UploadProof:
+        try:
+            proof = UploadProof.from_header(given)
+        except Malformed as error:
+            raise _not_proved(error.reason) from None
+        token, issued_at = self._cap(proof.auth_ref)
+        hub_ts = self._hub_ts()
+        if token.expired(issued_at, hub_ts):
+            expired = token.expires_at(issued_at)
+            detail: dict[str, int | str] = {"expires_at": expired}
+            raise Refused("E.FORBIDDEN", f"the capability expired at {expired}", detail=detail)
+        if proof.size > self.most:
+            raise Refused("E.LIMIT", "the attachment is too large", detail={"max_allowed": self.most})
+        try:
+            proof.check_time(hub_ts)
+            proof.verify(self._rules.hub_id, coid, token.subject_pk)
+        except Unverified as error:
+            raise _not_proved(error.reason, hub_ts=hub_ts) from None
+        return proof
+
+    def _cap(self, auth_ref: bytes) -> tuple[CapToken, int]:
+        """A logged capability and when it was logged."""
+        found = [tail.batch.caps[auth_ref] for tail in self._store.tails() if auth_ref in tail.batch.caps]
+        if not found:
+            with self._store.index.read() as rows:
+                row = rows.cap(auth_ref)
+            if row is None:
+                raise Refused("E.FORBIDDEN", "the capability is not authorised at this hub")
+            found = [row]
+        _, _, issued_at, token = found[0]
+        return CapToken.decode(token), issued_at
+
+    def _check_room(self, size: int) -> None:
+        """Attachments must not take the room the log needs."""
+        try:
+            disk = os.statvfs(self._attachments.folders.attachments)
+        except OSError as error:
+            raise Refused("E.UNAVAILABLE", f"the disk says: {error.strerror}", retry_after=_NO_ROOM_RETRY_S) from None
+        if disk.f_bavail * disk.f_frsize - self.promised - size < self._config.disk_reserve_bytes:
+            raise Refused("E.UNAVAILABLE", "there is no room for it on the hub's disk", retry_after=_NO_ROOM_RETRY_S)
+
+
+def _not_proved(reason: str, **detail: int | str) -> Refused:
+    return Refused("E.UNAUTHORIZED", f"upload proof: {reason}", detail=detail)

@@ -1,0 +1,169 @@
+"""Every command that README and docs show is run, page by page, and does what the page says."""
+
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools import doc_commands
+from tools.doc_commands import Command, Outcome
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in PAGES}
+SESSIONS = {page: found for page, text in TEXTS.items() if (found := doc_commands.commands(text))}
+TASKS = {"run-a-hub", "send-and-read", "capabilities", "evidence", "key-rotation", "backup-and-clone", "limits"}
+
+# Commands that a session cannot hold, and where each is run instead.
+RUN_ELSEWHERE = {
+    "pip install .": "the Makefile, for every other command",
+    "make demo": "tests/cli/test_demo.py, which runs what it runs",
+    "make test": ".ci/run",
+}
+# Its examples are checked, one by one, where the commands are: tests/cli/test_command_tree.py.
+WRITTEN_BY_TOOLS = {"docs/cli.md"}
+
+
+def test_readme_and_every_task_have_commands_to_run() -> None:
+    assert set(SESSIONS) >= {"README.md", *(f"docs/{task}.md" for task in TASKS)}
+
+
+@pytest.mark.parametrize("page", sorted(SESSIONS))
+def test_a_page_shows_what_its_commands_do(page: str, tmp_path: Path) -> None:
+    outcomes = doc_commands.run(SESSIONS[page], tmp_path)
+    faults = list(doc_commands.faults(page, SESSIONS[page], outcomes))
+    assert not faults, "\n\n".join(faults)
+
+
+@pytest.mark.parametrize("page", sorted(TEXTS.keys() - WRITTEN_BY_TOOLS))
+def test_a_block_of_commands_is_run_here_or_elsewhere(page: str) -> None:
+    lines = [line for language, _, block in doc_commands.blocks(TEXTS[page]) if language == "sh" for line in block]
+    assert {line.partition("#")[0].strip() for line in lines} - RUN_ELSEWHERE.keys() == set()
+
+
+@pytest.mark.parametrize("page", sorted(TEXTS.keys() - WRITTEN_BY_TOOLS))
+def test_a_block_without_a_language_holds_no_command(page: str) -> None:
+    lines = [line for language, _, block in doc_commands.blocks(TEXTS[page]) if not language for line in block]
+    assert [line for line in lines if re.match(r"(\$ |veen |make |pip )", line.strip())] == []
+
+
+def test_a_page_is_read_command_by_command() -> None:
+    page = "text\n```console\n$ a \\\n    b\nout 1\n\nout 2\n$ cat <<END\n> x\n> END\n```\n```sh\n$ no\n```\n"
+    assert doc_commands.commands(page) == [
+        Command(3, "a \\\n    b", ("out 1", "", "out 2")),
+        Command(8, "cat <<END\nx\nEND", ()),
+    ]
+
+
+@pytest.mark.parametrize("block", ["", "out\n", "$no\n", "> x\n"])
+def test_a_console_block_that_starts_with_no_command_is_refused(block: str) -> None:
+    with pytest.raises(ValueError, match="starts with a command"):
+        doc_commands.commands(f"```console\n{block}```\n")
+
+
+SAME = [
+    ("a  b", "a b"),
+    ("a\n\nb", "a\nb"),
+    ("id 0a1b2c…", "id 99ff"),
+    ("id 0a1b2c…", "id 99ff00aa…"),
+    ("at 2026-01-02 03:04:05 UTC", "at 2031-11-12 13:14:15 UTC"),
+    ("in … s", "in 0.4 s"),
+    ("a\n…", "a"),
+    ("a\n…\nd", "a\nb\nc\nd"),
+]
+DIFFERENT = [
+    ("a", "a\nb"),
+    ("a\nb", "a"),
+    ("a\nb", "b\na"),
+    ("a b", "ab"),
+    ("id 0a1b2c…", "id xyz"),
+    ("id 0a1b2c… end", "id 99ff"),
+    ("at 2026-01-02 03:04:05 UTC", "at noon UTC"),
+    ("in … s", "in 0.4\ns"),
+    ("a\n…\nd", "a\nb\nc"),
+    ("…\na", "a\nb"),
+    ("it holds", "it does not hold"),
+    ("1.5", "115"),
+]
+
+
+@pytest.mark.parametrize(("shown", "printed"), SAME)
+def test_what_varies_may_differ(shown: str, printed: str) -> None:
+    assert doc_commands.is_as_shown(tuple(shown.splitlines()), printed)
+
+
+@pytest.mark.parametrize(("shown", "printed"), DIFFERENT)
+def test_all_else_must_be_as_shown(shown: str, printed: str) -> None:
+    assert not doc_commands.is_as_shown(tuple(shown.splitlines()), printed)
+
+
+def session(page: str, folder: Path) -> tuple[list[Outcome], list[str]]:
+    found = doc_commands.commands(f"```console\n{page}```\n")
+    outcomes = doc_commands.run(found, folder)
+    return outcomes, list(doc_commands.faults("page.md", found, outcomes))
+
+
+def test_a_session_keeps_its_folder_and_variables(tmp_path: Path) -> None:
+    _, faults = session("$ X=1\n$ mkdir a && cd a\n$ basename $PWD$X\na1\n$ false\n$ echo $?\n1\n", tmp_path)
+    assert faults == []
+
+
+def test_output_goes_to_a_terminal(tmp_path: Path) -> None:
+    _, faults = session("$ test -t 1 && test -t 2\n$ test -t 0\n$ echo $?\n1\n", tmp_path)
+    assert faults == []
+
+
+def test_a_command_that_fails_is_named_and_ends_the_session(tmp_path: Path) -> None:
+    outcomes, faults = session("$ echo a\n$ (echo no; exit 3)\n$ touch reached\n", tmp_path)
+    assert faults == ["page.md:3: $ (echo no; exit 3)\nits status is 3; it printed:\nno\n"]
+    assert len(outcomes) == 2
+    assert not (tmp_path / "here" / "reached").exists()
+
+
+def test_a_command_that_prints_something_else_is_named(tmp_path: Path) -> None:
+    _, faults = session("$ echo a\na\n$ echo b\nc\n", tmp_path)
+    assert faults == ["page.md:4: $ echo b\nthe page shows:\nc\nit printed:\nb\n"]
+
+
+@pytest.mark.parametrize("broken", ["$ echo (\n", "$ exit 0\n"])
+def test_a_session_that_breaks_off_is_a_fault(broken: str, tmp_path: Path) -> None:
+    _, faults = session(f"$ true\n{broken}$ true\n", tmp_path)
+    assert [fault.splitlines()[-1] for fault in faults] == ["it was not reached"]
+
+
+def test_a_hub_that_a_page_leaves_running_is_ended(tmp_path: Path) -> None:
+    init = "$ veen hub init --data-dir hub\n$ veen hub start --data-dir hub --admission open > started\n"
+    _, faults = session(f"{init}$ grep url started\nurl http://127.0.0.1:37411\n$ false\n", tmp_path)
+    assert [fault.split("\n")[0] for fault in faults] == ["page.md:6: $ false"]
+    told = dict(line.split("\t") for line in (tmp_path / "here" / "started").read_text().splitlines())
+    host, _, port = told["url"].removeprefix("http://").partition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+
+
+def test_the_readme_names_what_is_installed() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    needed = {re.split(r"[<>=~]", dependency)[0] for dependency in settings["project"]["dependencies"]}
+    told = re.search(r"The core needs (\w+) and (\w+) alone;[^:]*:([^.]*)\.", TEXTS["README.md"])
+    assert told is not None
+    assert {told[1].lower(), told[2].lower(), *re.split(r",\s+|\s+and\s+", told[3].strip())} == needed
+
+
+def test_the_core_needs_what_the_readme_says_and_no_more() -> None:
+    listing = (
+        "import importlib.metadata as m, sys, veen.core\n"
+        "of = m.packages_distributions()\n"
+        "print(*{name for top in {name.split('.')[0] for name in sys.modules} for name in of.get(top, [])})"
+    )
+    src = str(ROOT / "src")
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", listing], env={"PYTHONPATH": src}, capture_output=True, text=True, check=True
+    )
+    loaded = {name.lower() for name in told.stdout.split()}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    needed = {re.split(r"[<>=~]", dependency)[0] for dependency in settings["project"]["dependencies"]}
+    assert loaded & needed == {"pynacl", "cryptography"}

@@ -10,6 +10,7 @@ from tests.hub.client import START, Clock, Hub, make_dir, running
 from veen.client import ClientDir, verdict
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
+from veen.client.portable import export_identity, import_identity
 from veen.client.trust import Pin
 from veen.core import DhKey, Refused, Unverified
 from veen.storage import fork
@@ -65,6 +66,30 @@ def test_what_a_fork_kept_and_what_it_added_both_hold(place: Path) -> None:
 async def _send_from(folder: ClientDir, people: Pair, *sent: bytes) -> None:
     async with Client(people.url, folder, pin=people.pin) as client:
         await send_all(client, *sent)
+
+
+def test_a_client_of_a_hub_and_its_fork_moves_with_what_it_knows_of_both(place: Path) -> None:
+    """Both have the same label, and each stands for its own part of the log."""
+
+    async def read() -> None:
+        async with people.reader() as reader:
+            await read_all(reader)
+
+    with pair(place) as people:
+        data_dir = forked(place, people)
+        with running(place / "hub") as hub:
+            meet(people, hub)
+            asyncio.run(read())
+            label = hub.label(STREAM)
+        with running(data_dir, clock=Clock(START + 200)) as hub:
+            meet(people, hub)
+            asyncio.run(read())
+        folder = people.reader_dir
+        export_identity(folder, place / "set", START + 300)
+        with import_identity(place / "set", place / "moved", None, START + 400) as moved:
+            known = [row for row in folder.state.labels() if row[1] == label]
+            assert sorted(state.size for _, _, state in known) == [KEPT, 6]
+            assert [row for row in moved.state.labels() if row[1] == label] == known
 
 
 def test_a_fork_is_another_hub(place: Path) -> None:

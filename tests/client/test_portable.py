@@ -309,7 +309,7 @@ SPOILED: dict[str, tuple[str, Callable[[bytes, Travelled], bytes], str]] = {
     "another's routing key": (
         "routing_secret.cborseq",
         lambda data, made: data.replace(naming.routing_key(made.ledgers[0].hub_id), bytes(32)),
-        "routing_key is not the hub's",
+        "its routing secrets are not those of its hubs",
     ),
     "a state row of a table that does not travel": (
         "state.cborseq",

@@ -12,7 +12,7 @@ from veen.client.portable.rows import CARRIED, Routing, StateRow, SyncState
 from veen.client.scaffold import scaffold
 from veen.client.state import LabelState
 from veen.client.tables import Rows
-from veen.core import naming
+from veen.client.trust import HubRecord
 from veen.core.hashing import HASH_BYTES
 
 _PLACE = 2 * HASH_BYTES
@@ -53,8 +53,8 @@ def _sequences(rows: Rows) -> Iterator[tuple[str, Iterator[bytes]]]:
 
 
 def _routing(rows: Rows) -> Iterator[bytes]:
-    for hub_id, _ in rows.scan("hubs"):
-        yield Routing(hub_id, naming.routing_key(hub_id)).encode()
+    for hub_id, row in rows.scan("hubs"):
+        yield Routing(hub_id, HubRecord.decode(row).identity.routing_key).encode()
 
 
 def _sync_states(rows: Rows) -> Iterator[bytes]:

@@ -18,9 +18,9 @@ from veen.client.portable.rows import Routing, StateRow, SyncState
 from veen.client.scaffold import scaffold
 from veen.client.state import State
 from veen.client.tables import Rows
-from veen.client.trust import HubRecord
+from veen.client.trust import HubRecord, HubTrust
 from veen.client.writers import DEFAULT_BOUNDS, KeyBounds, begin, current
-from veen.core import Checkpoint, Msg, Receipt, Unverified
+from veen.core import Checkpoint, Msg, Receipt, Unavailable, Unverified
 from veen.core.hashing import u64be
 from veen.core.proof import Head
 
@@ -81,20 +81,21 @@ class _Restored:
         self._source = source
         self._state = state
         self._rows = rows
-        self._hubs: dict[bytes, HubRecord] = {}
-        self._hub_of: dict[bytes, bytes] = {}  # label to hub_id
+        self._hubs: dict[bytes, HubTrust] = {}
+        self._hubs_of: dict[bytes, list[bytes]] = {}  # by label: a fork has those of its origin
 
     def fill(self, moved: bool, now: int) -> None:
         self._put_rows()
-        # Each key is checked as it is read, and can be worked out again, so none is stored.
+        # Each key is in its hub's record too, so none is stored.
         routing = sequence.read_file(Routing, self._source / "routing_secret.cborseq")
-        if {each.hub_id for each in routing} != set(self._hubs):
+        known = {hub_id: hub.known.identity.routing_key for hub_id, hub in self._hubs.items()}
+        if {each.hub_id: each.routing_key for each in routing} != known:
             raise Unverified("portable set", "its routing secrets are not those of its hubs")
         self._put_labels()
         for receipt in sequence.read_file(Receipt, self._source / "receipts.cborseq"):
-            self._rows.put("receipts", self._checked(receipt), receipt.encode())
+            self._put_signed("receipts", receipt)
         for checkpoint in sequence.read_file(Checkpoint, self._source / "checkpoints.cborseq"):
-            self._rows.put("checkpoints", self._checked(checkpoint), checkpoint.encode())
+            self._put_signed("checkpoints", checkpoint)
         self._put_outbox()
         use, identity = current(self._rows), self._state.identity
         if not moved:
@@ -106,17 +107,18 @@ class _Restored:
         for row in sequence.read_file(StateRow, self._source / "state.cborseq"):
             self._rows.put(row.table, row.key, row.row)
             if row.table == "hubs":
-                record = self._hubs[row.key] = HubRecord.decode(row.row)
+                record = HubRecord.decode(row.row)
                 record.identity.verify(record.signature, row.key)
+                self._hubs[row.key] = HubTrust(record)
 
     def _put_labels(self) -> None:
         for sync in sequence.read_file(SyncState, self._source / "sync_state.cborseq"):
-            self._hub_of[sync.label] = sync.hub_id
+            self._hubs_of.setdefault(sync.label, []).append(sync.hub_id)
             key = sync.hub_id + sync.label
             self._state.start_ladder(self._rows, key)
             if sync.state is not None:
                 head = trees.decode_head(sync.state.head)
-                signed = self._checked(head), head.mmr_root
+                signed = self._checked(sync.hub_id, head), head.mmr_root
                 if signed != (key + u64be(sync.state.size), sync.state.root):
                     raise Unverified("sync state", f"label {sync.label.hex()[:8]} is not where its head says")
                 self._rows.put("labels", key, sync.state.encode())
@@ -125,23 +127,39 @@ class _Restored:
         for msg in sequence.read_file(Msg, self._source / "payloads.cborseq"):
             msg.check_ct_hash()
             msg.verify_signature()
-            append(self._rows, self._hub(msg.label) + msg.label, [Pending.of(msg)])
+            hubs = self._hubs_with(msg.label)
+            if len(hubs) > 1:
+                raise Unavailable(
+                    "messages are on their way under a label of a hub and its fork: for which, is not said"
+                )
+            append(self._rows, hubs[0] + msg.label, [Pending.of(msg)])
 
-    def _checked(self, head: Head) -> bytes:
-        """The key of a receipt or checkpoint that its hub signed."""
-        label = trees.label_of(head)
-        hub_id = self._hub(label)
+    def _put_signed(self, table: str, head: Receipt | Checkpoint) -> None:
+        """Keep it for every hub whose word it is: a fork also stands by what it kept of its origin's."""
+        refusal: Unverified | None = None
+        kept = 0
+        for hub_id in self._hubs_with(trees.label_of(head)):
+            try:
+                self._rows.put(table, self._checked(hub_id, head), head.encode())
+                kept += 1
+            except Unverified as error:
+                refusal = error
+        if refusal is not None and not kept:
+            raise refusal
+
+    def _checked(self, hub_id: bytes, head: Head) -> bytes:
+        """The key of a receipt or checkpoint that the hub signed."""
         known = self._hubs.get(hub_id)
         if known is None:
             raise Unverified("portable set", f"nothing in it says who hub {hub_id.hex()[:8]} is")
         if isinstance(head, Receipt):
-            known.identity.verify_receipt(head)
+            known.verify_receipt(head)
         else:
-            known.identity.verify_checkpoint(head, known.profile)
-        return hub_id + label + u64be(trees.size_of(head))
+            known.verify_checkpoint(head)
+        return hub_id + trees.label_of(head) + u64be(trees.size_of(head))
 
-    def _hub(self, label: bytes) -> bytes:
-        hub_id = self._hub_of.get(label)
-        if hub_id is None:
+    def _hubs_with(self, label: bytes) -> list[bytes]:
+        hubs = self._hubs_of.get(label)
+        if not hubs:
             raise Unverified("portable set", f"nothing in it says whose label {label.hex()[:8]} is")
-        return hub_id
+        return hubs

@@ -7,7 +7,7 @@ from veen.client.state import LabelState
 from veen.client.streamkeys import StreamKey
 from veen.client.trust import HubRecord
 from veen.client.writers import ClientKeyUse, WriterState
-from veen.core import Malformed, naming
+from veen.core import Malformed
 from veen.core.cbor import Bstr, Bytes, Map, Nested, Text, Version, Wire
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
 
@@ -20,9 +20,6 @@ class Routing(Wire):
     routing_key: bytes
 
     LAYOUT: ClassVar = Map("routing secret", {1: Version(), 2: Bstr("hub_id"), 3: Bstr("routing_key")})
-
-    def flaw(self) -> str | None:
-        return None if naming.routing_key(self.hub_id) == self.routing_key else "routing_key is not the hub's"
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
     verdicts = {Verdict.CLEAN: Tone.GOOD, Verdict.REPAIRABLE: Tone.WARN, Verdict.DAMAGED: Tone.BAD}
     summary: dict[str, output.Value] = {
         "verdict": Marked(str(found.verdict), verdicts[found.verdict]),
-        "checked": f"{found.entries} entries under {found.labels} labels",
+        "checked": f"{_count(found.entries, 'entry', 'entries')} under {_count(found.labels, 'label', 'labels')}",
     }
     if repaired:
         summary["repaired"] = "index and node files were made again from the log"
@@ -121,3 +121,7 @@ def _data(found: "Report", repaired: bool) -> output.Json:
             for one in found.findings
         ],
     }
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

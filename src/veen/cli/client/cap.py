@@ -80,6 +80,7 @@ def issue(
         "tokens": len(tokens),
         "streams": ", ".join(stream),
         "ttl": ttl,
+        "rate": None if rate is None else f"{rate.per_sec}/s, {rate.burst} at once",
     }
     if out is None:
         rows["cbor"] = data

@@ -98,12 +98,13 @@ def rotate_key(
     rows: dict[str, output.Value] = {
         "hub_id": rotated.hub_id,
         "old_key_id": old.key_id,
-        "old_valid_until": old.valid_until,
+        "old_valid_until": output.moment(old.valid_until),
         "new_key_id": new.key_id,
         "new_hub_pk": new.hub_pk,
-        "valid_from": new.valid_from,
+        "valid_from": output.moment(new.valid_from),
     }
-    output.facts(rows, as_json)
+    exact: dict[str, output.Value] = {**rows, "old_valid_until": old.valid_until, "valid_from": new.valid_from}
+    output.facts(rows, as_json, exact)
 
 
 @command(

@@ -1,5 +1,6 @@
 """`veen cap`: leave to write is issued, shown, and authorised."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,26 @@ def test_without_a_capability_it_is_said_how_to_get_one(strict: Town) -> None:
     assert ran.status == 5
     assert "E.CAP/CAP_MISSING" in ran.error
     assert f"--subject {strict.root / 'writer' / 'card.cbor'} --stream {STREAM}" in ran.err
+
+
+def test_an_expired_capability_is_said_to_have_expired(strict: Town) -> None:
+    file, hub = issue(strict), strict.hub
+    strict.does("writer", "send", "--body", "x", "--cap", file)
+    hub.stop()
+    hub.clock, hub.settings = lambda: time.time() + 3700, {**hub.settings, "port": hub.port}
+    hub.start()
+    ran = strict.fails("writer", "send", "--body", "y", "--cap", file)
+    assert ran.status == 5
+    assert ran.error.startswith("E.TIME/CAP_TTL: the capability for client_id ")
+    assert "expired at " in ran.error
+    assert "veen cap issue" in ran.err
+    assert "another --ttl than before" in ran.err
+    who = ("--client", strict.root / "writer", "--hub", strict.url, "--pin", strict.hub_id)
+    warned = strict.veen.done("cap", "authorize", file, *who)
+    assert "has expired at this hub: ask its issuer for a new one" in warned.err
+    file.unlink()
+    assert "expired" not in strict.veen.done("cap", "authorize", issue(strict, "--ttl", 3601), *who).err
+    strict.does("writer", "send", "--body", "z")
 
 
 def test_a_capability_is_for_its_streams_only(strict: Town) -> None:

@@ -194,3 +194,16 @@ def test_a_folder_that_is_no_client_or_open_to_others_is_said_to_be_so(veen: Vee
     alice.chmod(0o700)
     shutil.rmtree(alice / "state")
     assert "is not a client directory" in veen("stream-key", "show", "--client", alice).error
+
+
+@pytest.mark.parametrize("command", [["keygen", "--out"], ["stream-key", "create", "doors", "--client"]])
+def test_a_passphrase_file_that_is_not_there_is_no_reason_to_make_keys(
+    command: list[str], veen: Veen, tmp_path: Path
+) -> None:
+    if command[0] != "keygen":
+        veen.done("keygen", "--out", tmp_path / "a", env={"VEEN_PASSPHRASE": "secret"})
+    ran = veen(*command, tmp_path / "a", "--passphrase-file", tmp_path / "none")
+    assert ran.status == 2
+    assert "the passphrase cannot be read" in ran.error
+    assert "--passphrase-file FILE" in ran.err
+    assert "veen keygen" not in ran.err

@@ -1,6 +1,8 @@
 """`veen send`: what it says is in the log is in the log, verified, and whose hub it is was never left to chance."""
 
 import json
+import re
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +15,12 @@ from tests.client.pair import QUICK
 from tests.hub.client import running
 from tests.hub.disks import QuickDisk
 from veen.cli.client import calling
+from veen.cli.client.lines import _account
 from veen.client import ClientDir
+from veen.client.draft import Sent
+from veen.client.lane import Undecided
 from veen.client.trust import HubTrust
-from veen.core import Limits, Receipt, naming
+from veen.core import Limits, Receipt, Unavailable, naming
 from veen.core.hashing import h
 
 
@@ -150,6 +155,8 @@ def test_trust_on_first_use_says_whom_it_trusts_and_trusts_nobody_else_later(pla
             assert impostor.status()["entries"] == 0
         assert ran.status == 4
         assert "wrong key" in ran.error
+        assert "another hub answers at this address now" in ran.err
+        assert "--pin HEX|PATH" in ran.err
     finally:
         place.hub.start()
 
@@ -164,7 +171,27 @@ def test_a_hub_that_is_not_there_is_said_to_be_so(place: Town) -> None:
     ran = place.veen("send", *here, "--hub", "http://127.0.0.1:1")
     assert ran.status == 6
     assert "veen hub status --hub http://127.0.0.1:1" in ran.err
+    assert "the message was not kept" in ran.err
+    with ClientDir.open(place.root / "writer") as writer:
+        assert writer.outbox.places() == ()
+    assert "no line was sent" in place.veen("send", *here[:-2], "--lines", "--hub", "http://127.0.0.1:1").err
+    assert "kept" not in place.veen("send", *here[:-2], "--outbox", "--hub", "http://127.0.0.1:1").err
     assert place.veen("send", *here, "--hub", "ftp://x").status == 2
+
+
+def test_a_hub_that_is_silent_is_named_meanwhile_and_given_up_after_the_timeout(
+    place: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "SILENCE_S", 0.01)
+    here = ["--client", place.root / "writer", "--stream", STREAM, "--pin", "ab" * 32, "--body", "x"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        ran = place.veen("send", *here, "--hub", url, "--timeout", "0.3")
+    assert ran.status == 6
+    first, *rest = ran.err.splitlines()
+    assert first == f"veen: waiting for {url}"
+    assert any("the message was not kept" in line for line in rest)
+    assert place.veen("send", *here, "--hub", url, "--timeout", "0").status == 2
 
 
 def test_daily_use_needs_no_options(place: Town) -> None:
@@ -213,8 +240,52 @@ def test_a_line_that_is_too_long_stops_it_and_those_before_it_are_in_the_log(pla
     pinned = [*place.of("writer"), "--pin", place.hub_id]
     ran = place.apart("send", "--lines", *pinned, given=b"one\ntwo\n" + b"x" * 2048 + b"\nfour\n")
     assert ran.returncode == 5
-    assert b"line 3 is not in the log; the 2 before it are" in ran.stderr
+    assert b"hint: in the log: lines 1-2\n" in ran.stderr
+    assert b"hint: nothing from line 3 on is in the log or in the outbox: go on there\n" in ran.stderr
+    assert b"hint: in the outbox" not in ran.stderr
     assert texts(place) == ["one", "two"]
+
+
+def test_when_the_hub_dies_amid_lines_it_is_said_where_each_line_is_and_going_on_there_sends_none_twice(
+    place: Town,
+) -> None:
+    lines = [f"line {number}" for number in range(1, 2001)]
+    with liar() as hub:
+        who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
+        batches: list[str] = []
+
+        def dies_at_the_third(path: str) -> bool:
+            batches.extend([path] if path == "/tooling/submit-batch" else [])
+            return len(batches) > 2
+
+        hub.mute = dies_at_the_third
+        asked = ["send", "--lines", *who, "--timeout", "60"]
+        cut = place.apart(*asked, "--trust-on-first-use", given="\n".join(lines).encode())
+        assert cut.returncode == 6
+        told = cut.stderr.decode()
+        found = [re.search(rf"hint: {where}: lines (\d+)-(\d+)", told) for where in ("in the log", "in the outbox")]
+        logged, kept = (range(int(one[1]), int(one[2]) + 1) for one in found if one)
+        resume = re.search(r"nothing from line (\d+) on is in the log or in the outbox: go on there", told)
+        assert resume is not None
+        assert (logged.start, logged.stop, kept.stop) == (1, kept.start, int(resume[1]))
+        with ClientDir.open(place.root / "writer") as writer:
+            assert [len(writer.outbox.pending(*at)) for at in writer.outbox.places()] == [len(kept)]
+        hub.mute = lambda path: False
+        rest = place.apart(*asked, given="\n".join(lines[int(resume[1]) - 1 :]).encode())
+        assert rest.returncode == 0, rest.stderr
+        reading = ["--client", place.root / "reader", "--hub", hub.url, "--stream", STREAM, "--trust-on-first-use"]
+        shown = place.veen.done("stream", *reading, "--json").out.splitlines()
+        assert [json.loads(line)["text"] for line in shown] == lines
+
+
+def test_lines_in_neither_place_between_others_are_named() -> None:
+    receipt = Receipt(bytes(32), 1, bytes(32), bytes(32), 0, bytes(64))
+    lost, none = Undecided(bytes(32), Unavailable("x")), Unavailable("x")
+    account = _account(2, [none, none, Sent(0, receipt), lost, lost, none], 2)
+    assert account[0] == "in the log: lines 1-2, 5"
+    assert account[1].startswith("in the outbox: lines 6-7; do not send them again")
+    assert account[2] == "neither in the log nor in the outbox, and to be sent again: lines 3-4"
+    assert account[3] == "nothing from line 8 on is in the log or in the outbox: go on there"
 
 
 # What an earlier run left.
@@ -228,6 +299,7 @@ def test_what_has_no_answer_stays_and_goes_out_first_next_time(place: Town, monk
         lost = place.veen("send", "--body", "once", *who, "--trust-on-first-use")
         assert lost.status == 6
         assert "stays in the outbox" in lost.err
+        assert "not kept" not in lost.err
         assert "veen send --outbox" in lost.err
         hub.mute = lambda path: False
         (row,) = place.veen.done("send", "--outbox", *who, "--json").json()

@@ -50,7 +50,7 @@ def test_a_part_can_be_asked_for(place: Town) -> None:
     assert "nothing there" in end.err
     beyond = place.fails("reader", "stream", "--from", 9)
     assert beyond.status == 5
-    assert "has no entry 8 yet" in beyond.error
+    assert "has no entry 9 yet" in beyond.error
 
 
 @pytest.mark.parametrize(

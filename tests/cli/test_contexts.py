@@ -23,15 +23,36 @@ def test_the_first_context_is_in_use_at_once(veen: Veen) -> None:
 
 def test_a_second_context_waits_to_be_chosen(veen: Veen) -> None:
     veen.done("context", "add", "a", "--hub", URL)
-    assert veen.done("context", "add", "b", "--hub", URL, "--json").json()["used"] is False
+    added = veen.done("context", "add", "b", "--hub", URL, "--json")
+    assert added.json()["used"] is False
+    assert added.err == "veen: context a stays in use: veen context use b changes that\n"
     veen.done("context", "use", "b")
     rows = veen.done("context", "list", "--json").json()
     assert [(row["name"], row["used"]) for row in rows] == [("a", False), ("b", True)]
 
 
+def test_a_context_can_be_in_use_from_the_start(veen: Veen) -> None:
+    veen.done("context", "add", "a", "--hub", URL)
+    added = veen.done("context", "add", "b", "--hub", URL, "--use", "--json")
+    assert added.json()["used"] is True
+    assert added.err == ""
+    assert veen.done("context", "show", "--json").json()["name"] == "b"
+
+
+@pytest.mark.parametrize("command", [["add", "a", "--hub", URL, "--use"], ["use", "a"]])
+def test_where_the_environment_names_another_it_is_said_that_this_one_is_not_used(
+    command: list[str], veen: Veen
+) -> None:
+    veen.done("context", "add", "a", "--hub", URL)
+    ran = veen.done("context", *command, "--json", env={"VEEN_CONTEXT": "b"})
+    assert ran.json()["used"] is False
+    assert "veen: context b stays in use: VEEN_CONTEXT names it\n" in ran.err
+
+
 def test_adding_again_replaces(veen: Veen) -> None:
-    veen.done("context", "add", "a", "--hub", URL, "--stream", "doors")
-    veen.done("context", "add", "a", "--hub", "https://hub.example")
+    assert veen.done("context", "add", "a", "--hub", URL, "--stream", "doors").err == ""
+    again = veen.done("context", "add", "a", "--hub", "https://hub.example")
+    assert again.err == "veen: it replaces the context a that was kept before\n"
     assert veen.done("context", "show", "a", "--json").json()["stream"] is None
 
 

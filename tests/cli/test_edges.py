@@ -7,11 +7,13 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.runner import Veen
+from tests.hub.client import running
 
 COMMAND = [sys.executable, "-m", "veen.cli"]
 
@@ -43,6 +45,7 @@ def test_help_waits_for_no_library_it_does_not_use(arguments: list[str], veen: V
     heavy = ("veen.core", "veen.hub", "veen.storage", "httpx", "rich", "uvloop", "lmdb", "prometheus_client")
     code = f"""
 import sys
+import time
 from veen.cli.app import main
 try:
     main({arguments!r})
@@ -167,3 +170,11 @@ def test_a_terminal_without_our_dashes_is_no_reason_to_fail(encoding: str, veen:
         ran = run(veen, *arguments, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
         assert ran.returncode in (0, 2)
         assert "Traceback" not in ran.stderr
+
+
+def test_a_fork_counts_entries_and_not_bytes(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
+    with running(data_dir, time.time) as hub:
+        hub.writer("doors").send_many(3)
+    seen = on_a_terminal(veen, "hub", "fork", "--data-dir", str(data_dir), "--into", str(tmp_path / "fork"))
+    assert " entries" in seen
+    assert "bytes" not in seen

@@ -2,6 +2,8 @@
 
 import importlib
 import pkgutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -135,7 +137,44 @@ def test_misuse_is_told_in_the_same_voice(arguments: list[str], message: str | N
 
 @pytest.mark.parametrize(
     ("arguments", "meant"),
-    [(["hbu"], "veen hub"), (["hub", "strat"], "veen hub start"), (["hub", "init", "--data-dri", "x"], "--data-dir")],
+    [
+        (["hbu"], "veen hub"),
+        (["hub", "strat"], "veen hub start"),
+        (["hub", "init", "--data-dri", "x"], "--data-dir"),
+        (["hub", "top"], "veen top"),
+        (["stream-key", "list"], "veen stream-key show"),
+    ],
 )
 def test_a_slip_is_answered_with_what_may_be_meant(arguments: list[str], meant: str, veen: Veen) -> None:
     assert f"veen: hint: did you mean {meant}\n" in veen(*arguments).err
+
+
+@pytest.mark.parametrize("arguments", [["evidence", "verify"], ["fsck"], ["card"]])
+def test_a_file_that_is_not_there_will_not_be_there_later(arguments: list[str], veen: Veen, tmp_path: Path) -> None:
+    ran = veen(*arguments, tmp_path / "nofile")
+    assert ran.status == 6
+    assert "may work later" not in ran.err
+
+
+def test_only_what_the_system_says_of_a_path_is_blamed_on_the_path() -> None:
+    def told(reason: OSError) -> list[str]:
+        try:
+            try:
+                raise reason
+            except OSError:
+                raise Unavailable("x") from None
+        except Unavailable as error:
+            return failures.hints(error, Unavailable)
+
+    assert told(FileNotFoundError()) == told(IsADirectoryError()) == [failures.HINTS[OSError]]
+    assert told(ConnectionRefusedError()) == told(TimeoutError()) == [failures.HINTS[Unavailable]]
+
+
+@pytest.mark.parametrize("kind", [Unavailable, lambda text: Refused("E.UNAVAILABLE", text)])
+def test_damage_at_the_hub_is_for_whoever_runs_it_to_look_at(kind: Callable[[str], VeenError]) -> None:
+    error = kind("what the hub keeps is damaged: entry: no")
+    row = failures.kind_of(error)
+    assert row is not None
+    told = failures.hints(error, row)
+    assert "veen fsck" in told[0]
+    assert not any("again" in hint or "later" in hint for hint in told)

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.runner import Veen
 from tests.hub.client import running
 from veen.cli import fsck
-from veen.cli.failures import DAMAGED_STATUS, REPAIRABLE_STATUS
+from veen.cli.failures import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS
 from veen.storage.findings import MAX_FINDINGS
 
 
@@ -145,3 +145,28 @@ def test_a_terminal_shows_names_as_people_tell_them_apart() -> None:
     assert fsck.brief(long).text == long
     assert fsck.brief("hub-identity.json").seen == "hub-identity.json"
     assert fsck.brief(f"journal/{0:020d}.wal").seen == "journal/0.wal"
+
+
+def test_a_copy_without_keys_is_keyless_and_the_status_is_12(veen: Veen, used: Path) -> None:
+    shutil.rmtree(used / "keys")
+    ran = veen("fsck", used)
+    assert ran.status == KEYLESS_STATUS == 12
+    what = "this copy has no keys: it can be read and verified, no hub can run on it"
+    assert ran.out.splitlines()[0].split("\t") == ["keyless", "keys", "", what]
+    assert "verdict\tkeyless\nchecked\t7 entries under 2 labels\n" in ran.out
+    assert "no hub can run" in ran.err
+    assert json.loads(veen("fsck", used, "--json").out)["counts"]["keyless"] == 1
+
+
+def test_repair_makes_the_index_of_a_keyless_copy_and_no_keys(veen: Veen, used: Path) -> None:
+    shutil.rmtree(used / "keys")
+    damage_index(used)
+    assert veen("fsck", used).status == REPAIRABLE_STATUS
+    assert veen("fsck", used, "--repair").status == KEYLESS_STATUS
+    assert not (used / "keys").exists()
+
+
+def test_damage_outweighs_missing_keys(veen: Veen, used: Path) -> None:
+    shutil.rmtree(used / "keys")
+    damage_log(used)
+    assert veen("fsck", used).status == DAMAGED_STATUS

@@ -101,7 +101,7 @@ def test_a_background_hub_is_ready_when_the_command_ends(veen: Veen, data_dir: P
 
 
 def test_starting_says_how_to_stop(veen: Veen, data_dir: Path) -> None:
-    ran = veen.apart("hub", "start", "--data-dir", data_dir, *ANYWHERE)
+    ran = veen.apart("hub", "start", "--data-dir", data_dir, *ANYWHERE, "--admission", "open")
     assert ran.err == f"veen: hint: veen hub stop --data-dir {data_dir} ends it\n"
     assert ran.facts()["url"].startswith("http://127.0.0.1:")
     stopped = veen.done("hub", "stop", "--data-dir", data_dir)
@@ -140,7 +140,51 @@ def test_a_port_that_is_taken_is_named(veen: Veen, data_dir: Path) -> None:
         ran = veen("hub", "start", "--data-dir", data_dir, "--listen", where, "--workers", "0")
         assert ran.status == 6
         assert f"cannot listen on {where}" in ran.error
+        assert "--listen HOST:PORT" in ran.err
+        assert "may work later" not in ran.err
     assert not running.is_locked(data_dir)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_hub_whose_keys_are_gone_is_not_told_to_make_new_ones(whole: bool, veen: Veen, data_dir: Path) -> None:
+    for path in (data_dir / "keys").iterdir():
+        path.unlink()
+    if whole:
+        (data_dir / "keys").rmdir()
+    ran = veen("hub", "start", "--data-dir", data_dir, *ANYWHERE)
+    assert ran.status == 6
+    assert "keys" in ran.error
+    assert "only a backup has them" in ran.err
+    assert "veen hub init" not in ran.err
+
+
+def test_a_hub_that_lacks_one_key_is_sent_to_fsck(veen: Veen, data_dir: Path) -> None:
+    (data_dir / "keys" / "control.seed").unlink()
+    ran = veen("hub", "start", "--data-dir", data_dir, *ANYWHERE)
+    assert "control.seed" in ran.error
+    assert f"veen fsck {data_dir}" in ran.err
+    assert "veen hub init" not in ran.err
+
+
+def test_a_hub_that_nobody_can_write_to_says_so_once_it_serves(veen: Veen, data_dir: Path) -> None:
+    ran = veen.apart("hub", "start", "--data-dir", data_dir, *ANYWHERE)
+    veen.done("hub", "stop", "--data-dir", data_dir)
+    assert ran.err.count("veen: warning: no --issuer says whose capabilities count: nobody can write") == 1
+
+
+def test_an_issuer_is_named_by_client_directory_or_card(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
+    veen.done("keygen", "--out", tmp_path / "operator", "--no-passphrase")
+    for named in (tmp_path / "operator", tmp_path / "operator" / "card.cbor"):
+        ran = veen.apart("hub", "start", "--data-dir", data_dir, *ANYWHERE, "--issuer", named)
+        veen.done("hub", "stop", "--data-dir", data_dir)
+        assert "warning" not in ran.err
+
+
+@pytest.mark.parametrize("named", ["nobody", "ab" * 31, "ab" * 33])
+def test_an_issuer_that_is_none_is_refused(named: str, veen: Veen, data_dir: Path) -> None:
+    ran = veen("hub", "start", "--data-dir", data_dir, *ANYWHERE, "--issuer", named)
+    assert ran.status == 2
+    assert "client directory or card" in ran.error
 
 
 def test_open_to_the_network_must_be_said(veen: Veen, data_dir: Path) -> None:
@@ -282,7 +326,7 @@ def test_a_hub_that_does_not_end_in_time_is_reported_and_not_killed(veen: Veen, 
 
 def test_the_container_command_serves_in_the_foreground(veen: Veen, data_dir: Path) -> None:
     code = "import sys; sys.argv[0] = 'veen-hub'; from veen.cli.app import hub_main; hub_main()"
-    command = [sys.executable, "-c", code, f"--data-dir={data_dir}", *ANYWHERE]
+    command = [sys.executable, "-c", code, f"--data-dir={data_dir}", *ANYWHERE, "--admission=open"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=veen.shell_env(os.environ)) as hub:
         assert hub.stderr is not None
         started = json.loads(hub.stderr.readline())
@@ -307,7 +351,8 @@ def test_the_container_command_has_the_other_commands_too(veen: Veen) -> None:
 
 
 def test_sigint_ends_a_foreground_hub_in_order(veen: Veen, data_dir: Path) -> None:
-    command = [sys.executable, "-m", "veen.cli", "hub", "start", "--foreground", "--data-dir", str(data_dir), *ANYWHERE]
+    options = ["--foreground", "--data-dir", str(data_dir), *ANYWHERE, "--admission", "open"]
+    command = [sys.executable, "-m", "veen.cli", "hub", "start", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=veen.shell_env(os.environ)) as hub:
         assert hub.stderr is not None
         hub.stderr.readline()
@@ -320,3 +365,21 @@ def test_needing_a_hub_that_is_not_there_says_how_to_start_it(data_dir: Path) ->
     with pytest.raises(Unavailable) as caught:
         running.need(data_dir)
     assert caught.value.__notes__ == [f"veen hub start --data-dir {data_dir} starts one"]
+
+
+def test_a_reader_of_a_damaged_hub_is_told_what_its_operator_can_do(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
+    client = ("--client", tmp_path / "alice", "--stream", "doors", "--pin", data_dir)
+    veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase")
+    veen.done("stream-key", "create", "doors", "--client", tmp_path / "alice")
+    with background(veen, data_dir, "--admission", "open") as told:
+        veen.done("send", *client, "--hub", told["url"], "--body", "x")
+    chunk = next((data_dir / "log").glob("chunk-*.log"))
+    data = bytearray(chunk.read_bytes())
+    data[len(data) // 2] ^= 1
+    chunk.write_bytes(data)
+    with background(veen, data_dir, "--admission", "open") as told:
+        ran = veen("stream", *client, "--hub", told["url"])
+    assert ran.status == 6
+    assert "what the hub keeps is damaged" in ran.error
+    assert "veen fsck DIR" in ran.err
+    assert "may work later" not in ran.err

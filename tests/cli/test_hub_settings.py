@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.runner import Veen
 from tests.hub.http.certificates import write_certificate
 from veen.cli.command import Misuse
 from veen.cli.hub import settings
@@ -80,6 +81,24 @@ def test_an_option_replaces_the_keys_of_the_file(file: Path) -> None:
     assert made.witnesses == {bytes.fromhex(KEY)}
 
 
+def test_an_issuer_may_be_a_client_directory_beside_the_file(veen: Veen, file: Path) -> None:
+    made = veen.done("keygen", "--out", file.parent / "operator", "--no-passphrase", "--json").json()
+    for named in ("operator", "operator/card.cbor"):
+        assert config(file, f'issuers = ["{named}"]\n').issuers == {bytes.fromhex(made["id_sign"])}
+
+
+def test_an_issuer_that_is_another_file_is_refused(file: Path) -> None:
+    (file.parent / "notes").write_text("not a card")
+    with pytest.raises(Malformed, match="not an identity card"):
+        config(file, 'issuers = ["notes"]\n')
+
+
+def test_capabilities_that_nobody_can_issue_are_warned_of() -> None:
+    assert "nobody can write" in (settings.warning(config(None)) or "")
+    assert settings.warning(config(None, issuers=[b"k"])) is None
+    assert settings.warning(config(None, admission="open")) is None
+
+
 def test_paths_are_relative_to_the_file(file: Path) -> None:
     cert, key = write_certificate(file.parent)
     made = config(file, f'tls_cert = "{cert.name}"\ntls_key = "{key.name}"\n')
@@ -99,7 +118,7 @@ FAULTS = [
     ('listen = "x"', "listen: 'x' is not HOST:PORT"),
     ('admission = "some"', "admission: 'some' is not one of"),
     ('issuers = "x"', "issuers: a list of public keys is needed"),
-    ('issuers = ["x"]', "issuers: 'x' is not a public key"),
+    ('issuers = ["x"]', "issuers: 'x' is no public key of 64 hex digits, client directory or card"),
     ("witnesses = [1]", "witnesses: text is needed"),
     ("workers = -1", "workers: a whole number is needed"),
     ("workers = true", "workers: a whole number is needed"),

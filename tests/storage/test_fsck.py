@@ -540,3 +540,42 @@ def test_journals_that_contradict_the_log_are_named(killed: Path, place: Path) -
     report = look(root)
     assert report.verdict is Verdict.DAMAGED
     assert any("it follows entry" in finding.what for finding in report.findings)
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _open_to_others(path: Path) -> None:
+    path.chmod(0o644)
+
+
+def _exchange(path: Path) -> None:
+    path.write_bytes(b"\x07" * 32)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "harm", "what"),
+    [
+        ("hub-*.seed", _delete, "it is missing"),
+        ("hub-*.seed", _shorten, "31 bytes, not 32"),
+        ("hub-*.seed", _open_to_others, "its mode must be 600"),
+        ("hub-*.seed", _exchange, "it is not the secret key of what hub-identity.json names"),
+        ("control.seed", _delete, "it is missing"),
+        ("control.seed", _shorten, "31 bytes, not 32"),
+    ],
+)
+def test_a_secret_key_that_no_hub_could_use_is_named_and_is_no_damage_of_the_log(
+    pattern: str, harm: Callable[[Path], None], what: str, stopped: Path, tmp_path: Path
+) -> None:
+    root = copy(stopped, tmp_path)
+    path = next((root / "keys").glob(pattern))
+    harm(path)
+    report = fsck.check(root, isolated=False)
+    assert report.verdict is Verdict.KEYLESS
+    assert [(one.severity, one.artifact) for one in report.findings] == [(Severity.KEYLESS, f"keys/{path.name}")]
+    assert what in report.findings[0].what

@@ -18,6 +18,8 @@ R = TypeVar("R")
 
 USAGE_STATUS = 2
 _GIVEN = "veen.cli.given"
+# What other programs call it.
+_ELSEWHERE = {"list": "show", "ls": "show", "new": "create", "remove": "delete", "rm": "delete"}
 
 
 class Misuse(typer.TyperException):
@@ -78,10 +80,21 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         names = self.list_commands(ctx)
         if args[0] not in names:
-            near = difflib.get_close_matches(args[0], names, 1)
-            hint = f"did you mean {ctx.command_path} {near[0]}" if near else f"{ctx.command_path} --help lists them"
+            meant = _meant(ctx, args[0], names)
+            hint = f"did you mean {meant}" if meant else f"{ctx.command_path} --help lists them"
             raise Misuse(f"{ctx.command_path} has no command {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
+
+
+def _meant(ctx: Any, word: str, names: Sequence[str]) -> str | None:
+    """The command that a word may stand for. One written just so elsewhere is likelier than one that is near."""
+    root = ctx.find_root()
+    if word in root.command.list_commands(root):
+        return f"{root.command_path} {word}"
+    if _ELSEWHERE.get(word) in names:
+        return f"{ctx.command_path} {_ELSEWHERE[word]}"
+    near = difflib.get_close_matches(word, names, 1)
+    return f"{ctx.command_path} {near[0]}" if near else None
 
 
 def group(name: str, text: str) -> typer.Typer:

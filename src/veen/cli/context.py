@@ -10,7 +10,7 @@ from veen.cli.command import command, group
 from veen.cli.options import JsonOption
 
 if TYPE_CHECKING:
-    from veen.cli.contextfile import Context
+    from veen.cli.contextfile import Context, Contexts
 
 app = group(
     "context",
@@ -35,7 +35,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="the context's name", 
     app,
     "add",
     "veen context add home --hub http://127.0.0.1:37411 --client alice",
-    "veen context add doors --hub https://hub.example --client alice --stream doors --cap doors.cap",
+    "veen context add doors --hub https://hub.example --client alice --stream doors --use",
 )
 def add(
     name: Name,
@@ -45,18 +45,26 @@ def add(
     client: Annotated[Path | None, typer.Option("--client", metavar="DIR", help="the folder of your keys")] = None,
     stream: Annotated[str | None, typer.Option("--stream", metavar="NAME", help="a stream")] = None,
     cap: Annotated[Path | None, typer.Option("--cap", metavar="FILE", help="a capability")] = None,
+    at_once: Annotated[bool, typer.Option("--use", help="take options from it from now on")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Keep a context, or replace the one of that name.
 
-    The first that is kept is in use at once. Paths are kept absolute, so they hold wherever you are.
+    The first that is kept is in use at once, any other with --use or after `veen context use`. Paths are kept
+    absolute, so they hold wherever you are.
     """
     from veen.cli import contextfile
 
     made = contextfile.Context(hub, _absolute(client), stream, _absolute(cap))
-    contexts = contextfile.load().with_one(name, made)
+    before = contextfile.load()
+    contexts = before.with_one(name, made)
+    if at_once:
+        contexts = contexts.using(name)
     contextfile.save(contexts)
-    _show(name, made, contexts.current == name, as_json)
+    _show(name, made, contextfile.used_name(contexts) == name, as_json)
+    if name in before.contexts:
+        output.remark(f"it replaces the context {name} that was kept before")
+    _tell_other(name, contexts)
 
 
 @command(app, "list", "veen context list", "veen context list --json")
@@ -80,7 +88,8 @@ def use(name: Name, as_json: JsonOption = False) -> None:
 
     contexts = contextfile.load().using(name)
     contextfile.save(contexts)
-    _show(name, contexts.get(name), True, as_json)
+    _show(name, contexts.get(name), contextfile.used_name(contexts) == name, as_json)
+    _tell_other(name, contexts)
 
 
 @command(app, "show", "veen context show", "veen context show home --json")
@@ -111,6 +120,19 @@ def remove(name: Name, as_json: JsonOption = False) -> None:
     gone = contexts.get(name)
     contextfile.save(contexts.without(name))
     _show(name, gone, False, as_json)
+
+
+def _tell_other(name: str, contexts: "Contexts") -> None:
+    """Where commands go on to use another context, whoever keeps or chooses this one should hear it."""
+    from veen.cli import contextfile
+
+    used = contextfile.used_name(contexts)
+    if used is None or used == name:
+        return
+    if used == contexts.current:
+        output.remark(f"context {used} stays in use: veen context use {name} changes that")
+    else:
+        output.remark(f"context {used} stays in use: VEEN_CONTEXT names it")
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -28,6 +28,8 @@ STATUS: dict[type[Exception], tuple[int, str]] = {
 }
 # What a check of a data directory found; not errors of the command.
 REPAIRABLE_STATUS, DAMAGED_STATUS = 7, 8
+# The log holds, and a secret key that a hub needs is not there.
+KEYLESS_STATUS = 12
 # A measurement missed what was promised.
 MISSED_STATUS = 9
 # A hub failed a check of `veen selftest`; evidence that holds shows a hub contradicting itself.
@@ -36,11 +38,18 @@ FAILED_STATUS, CONTRADICTED_STATUS = 10, 11
 _RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
 _VALUE_ERROR = "Value error, "
 
+_CHECK_PATH = "check that the path is right and that you may use it"
+# What the system says of a path that was given, behind an error that names the file.
+_OF_PATHS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+# As a hub says it of its own data.
+_DAMAGED = "what the hub keeps is damaged"
+_DAMAGED_HUB = "whoever runs the hub finds out more with veen fsck DIR, while it is stopped"
+
 HINTS: dict[type[Exception], str] = {
     Malformed: "it is damaged, or another kind of thing than belongs there",
     Unverified: "do not rely on it; keep it, since it may be evidence",
     Unavailable: "nothing was decided; the same command may work later",
-    OSError: "check that the path is right and that you may use it",
+    OSError: _CHECK_PATH,
     JournalBroken: "the disk cannot be trusted any more; check it, then start again",
 }
 
@@ -65,11 +74,16 @@ def hints(error: Exception, kind: type[Exception]) -> list[str]:
     own = list(getattr(error, "__notes__", ()))
     if isinstance(error, Refused):
         code = error.code if error.detail_enum is None else f"{error.code}/{error.detail_enum}"
-        return [*own, advice(error), f"veen explain {code} says more"]
+        advised = _DAMAGED_HUB if _DAMAGED in error.message else advice(error)
+        return [*own, advised, f"veen explain {code} says more"]
     if own:
         return own
     if isinstance(error, typer.TyperException):
         return [_usage_hint(error)]
+    if kind is Unavailable and isinstance(error.__context__, _OF_PATHS):
+        return [_CHECK_PATH]
+    if kind is Unavailable and _DAMAGED in str(error):
+        return [_DAMAGED_HUB]
     return [HINTS[kind]]
 
 

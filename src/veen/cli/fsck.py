@@ -35,14 +35,15 @@ def fsck(
     written without --repair, and --repair makes again only what follows from the log. No hub may run on the directory.
 
     The exit status is 0 where it is clean, 7 where --repair would mend it, and 8 where the log itself, or what it is
-    verified with, is damaged: then only another copy has the original.
+    verified with, is damaged: then only another copy has the original. It is 12 where all of that holds and a secret
+    key is missing or wrong: such a copy can be read and verified, and no hub can run on it.
     """
     check(directory, mend=mend, as_json=as_json)
 
 
 def check(directory: Path, *, mend: bool, as_json: bool) -> None:
     """Check, show what was found, and end with the status that says what it comes to."""
-    from veen.cli.failures import DAMAGED_STATUS, REPAIRABLE_STATUS, hinted
+    from veen.cli.failures import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS, hinted
     from veen.core import Unavailable
     from veen.storage import fsck as checker
     from veen.storage.folders import Folders
@@ -61,7 +62,11 @@ def check(directory: Path, *, mend: bool, as_json: bool) -> None:
     except Unavailable as error:
         raise hinted(error, f"veen hub stop --data-dir {directory} ends a hub that this machine runs on it") from None
     _show(directory, found, repaired, as_json)
-    statuses = {checker.Verdict.REPAIRABLE: REPAIRABLE_STATUS, checker.Verdict.DAMAGED: DAMAGED_STATUS}
+    statuses = {
+        checker.Verdict.KEYLESS: KEYLESS_STATUS,
+        checker.Verdict.REPAIRABLE: REPAIRABLE_STATUS,
+        checker.Verdict.DAMAGED: DAMAGED_STATUS,
+    }
     if found.verdict in statuses:
         raise typer.Exit(statuses[found.verdict])
 
@@ -69,7 +74,12 @@ def check(directory: Path, *, mend: bool, as_json: bool) -> None:
 def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> None:
     from veen.storage.fsck import Severity, Verdict
 
-    tones = {Severity.DAMAGED: Tone.BAD, Severity.REPAIRABLE: Tone.WARN, Severity.LEFTOVER: Tone.QUIET}
+    tones = {
+        Severity.DAMAGED: Tone.BAD,
+        Severity.REPAIRABLE: Tone.WARN,
+        Severity.KEYLESS: Tone.BAD,
+        Severity.LEFTOVER: Tone.QUIET,
+    }
     if as_json:
         output.document(_data(found, repaired))
         return
@@ -82,7 +92,12 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
         output.remark(f"{found.total - len(found.findings)} further findings are not listed")
     if rows and sys.stdout.isatty():
         sys.stdout.write("\n")
-    verdicts = {Verdict.CLEAN: Tone.GOOD, Verdict.REPAIRABLE: Tone.WARN, Verdict.DAMAGED: Tone.BAD}
+    verdicts = {
+        Verdict.CLEAN: Tone.GOOD,
+        Verdict.KEYLESS: Tone.BAD,
+        Verdict.REPAIRABLE: Tone.WARN,
+        Verdict.DAMAGED: Tone.BAD,
+    }
     summary: dict[str, output.Value] = {
         "verdict": Marked(str(found.verdict), verdicts[found.verdict]),
         "checked": f"{_count(found.entries, 'entry', 'entries')} under {_count(found.labels, 'label', 'labels')}",
@@ -91,6 +106,7 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
         summary["repaired"] = "index and node files were made again from the log"
     output.facts(summary, as_json)
     advice = {
+        Verdict.KEYLESS: "keys/ is only in a copy that was made with it; as it is, no hub can run here",
         Verdict.REPAIRABLE: f"veen fsck {directory} --repair makes it again",
         Verdict.DAMAGED: "restore it from a copy: --repair cannot bring back what only the log had",
     }

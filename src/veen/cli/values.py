@@ -1,6 +1,7 @@
 """Values as people write them: addresses, keys, labels. Each raises `ValueError` with what it must be."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 _KEY_BYTES = 32
@@ -53,6 +54,21 @@ def address(text: str) -> Address:
 def public_key(text: str) -> bytes:
     """A public key in hex."""
     return _hex(text, "a public key")
+
+
+def card_key(text: str, base: Path = Path()) -> bytes:
+    """A public key in hex, or that of a client directory or card; a path is relative to `base`."""
+    try:
+        return public_key(text)
+    except ValueError:
+        path = base / text
+        if not path.exists():
+            raise ValueError(
+                f"{text!r} is no public key of {2 * _KEY_BYTES} hex digits, client directory or card"
+            ) from None
+    from veen.cli.client import cards
+
+    return cards.read(path).id_sign
 
 
 def label(text: str) -> bytes:

@@ -61,6 +61,15 @@ class CapBox:
                     best, best_rank = token, rank
         return best
 
+    def lapsed_at(self, client_id: bytes, stream_id: bytes, hub_id: bytes) -> int | None:
+        """The last second in which that hub honoured a token of this key for the stream; None where it never did."""
+        ends = [
+            self.granted(hub_id, auth_ref)
+            for auth_ref, token in self._tokens.items()
+            if token.subject_pk == client_id and stream_id in token.allow.stream_ids
+        ]
+        return max((end for end in ends if end is not None), default=None)
+
     def granted(self, hub_id: bytes, auth_ref: bytes) -> int | None:
         """The last second in which the hub honours a token; None where it has not been shown it."""
         with self._tables.read() as rows:

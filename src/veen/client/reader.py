@@ -68,7 +68,7 @@ class LabelReader:
                 raise
             if self._follower.tree.size >= self._wanted.from_seq - 1:
                 raise await self._contact.caught(self._follower.truncated(refused.message)) from None
-            raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq - 1} yet") from None
+            raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq} yet") from None
         self._begun = True
 
     async def pages(self) -> AsyncGenerator[list[Entry], None]:

@@ -166,7 +166,7 @@ class Writers:
         if capability:
             cap = self._caps.for_writer(use.client_id, stream_id, now, hub_id)
             if cap is None:
-                raise _no_capability(use, stream_id)
+                raise _no_capability(use, stream_id, self._caps.lapsed_at(use.client_id, stream_id, hub_id))
         used = writer_state(rows, use.client_id + hub_id + label)
         room = self.bounds.max_msgs_per_client_id_per_label - used.last_client_seq
         return Writer(hub_id, label, use.generation, self._client_key(use.generation), used, room, cap)
@@ -205,7 +205,13 @@ def current(rows: Rows) -> ClientKeyUse:
     return ClientKeyUse.decode(last[1])
 
 
-def _no_capability(use: ClientKeyUse, stream_id: bytes) -> Refused:
+def _no_capability(use: ClientKeyUse, stream_id: bytes, lapsed_at: int | None) -> Refused:
+    if lapsed_at is not None:
+        return BY_DETAIL["CAP_TTL"].refused(
+            f"the capability for client_id {use.client_id.hex()} on stream {stream_id.hex()} expired at {lapsed_at}: "
+            "ask the issuer for a new one",
+            expires_at=lapsed_at,
+        )
     return BY_DETAIL["CAP_MISSING"].refused(
         f"no capability for client_id {use.client_id.hex()} on stream {stream_id.hex()}: give the issuer this client's "
         "card.cbor, which lists it, and add the tokens that come back",

@@ -115,6 +115,24 @@ def read_control_key(folders: Folders) -> SigningKey:
     return _read_seed(folders.keys / CONTROL_KEY)
 
 
+def has_no_keys(folders: Folders) -> bool:
+    """Whether every secret key is gone, as in a copy that was made without them."""
+    return next(folders.keys.glob("*.seed"), None) is None
+
+
+def key_files(folders: Folders, identity: HubIdentity) -> dict[Path, bytes | None]:
+    """The secret keys that a hub needs, each with the public key it must have; the control key's is not on record."""
+    signing: dict[Path, bytes | None] = {_key_file(folders, one.key_id): one.hub_pk for one in identity.hub_keys}
+    return {**signing, folders.keys / CONTROL_KEY: None}
+
+
+def check_key(path: Path, public_key: bytes | None) -> None:
+    """Raise where a hub could not use the secret key of that file, or it is another key's."""
+    found = _read_seed(path)
+    if public_key is not None and found.public_key != public_key:
+        raise Unverified(path.name, "it is not the secret key of what hub-identity.json names")
+
+
 def add_signing_key(disk: Disk, folders: Folders, key: SigningKey) -> None:
     """Keep a new key of the hub, before any record names it."""
     _write_seed(disk, _key_file(folders, naming.key_id(key.public_key)), key)

@@ -11,6 +11,7 @@ class Severity(StrEnum):
 
     DAMAGED = "damaged"  # the log, or what it is verified with: only another copy has the original
     REPAIRABLE = "repairable"  # it follows from the log, and can be made again
+    KEYLESS = "keyless"  # a secret key: the log can be read and verified without it, and no hub can run
     LEFTOVER = "leftover"  # what an interrupted write left; the next start writes over it or never looks
 
 
@@ -18,6 +19,7 @@ class Verdict(StrEnum):
     """What it comes to."""
 
     CLEAN = "clean"
+    KEYLESS = "keyless"
     REPAIRABLE = "repairable"
     DAMAGED = "damaged"
 
@@ -62,7 +64,9 @@ class Report:
     def verdict(self) -> Verdict:
         if self.counts[Severity.DAMAGED]:
             return Verdict.DAMAGED
-        return Verdict.REPAIRABLE if self.counts[Severity.REPAIRABLE] else Verdict.CLEAN
+        if self.counts[Severity.REPAIRABLE]:
+            return Verdict.REPAIRABLE
+        return Verdict.KEYLESS if self.counts[Severity.KEYLESS] else Verdict.CLEAN
 
     @property
     def first(self) -> Finding | None:

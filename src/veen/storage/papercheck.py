@@ -6,15 +6,26 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TypeVar
 
-from veen.core import HubIdentity, IdentitySignature, Limits, Profile, Unavailable, Unverified, VeenError, jsonform
+from veen.core import (
+    HubIdentity,
+    IdentitySignature,
+    Limits,
+    Malformed,
+    Profile,
+    Unavailable,
+    Unverified,
+    VeenError,
+    jsonform,
+)
 from veen.core.cbor import Wire
 from veen.core.origin import Lineage
 from veen.storage import rotation
-from veen.storage.directory import Papers, read_lineage
+from veen.storage.directory import Papers, check_key, has_no_keys, key_files, read_lineage
 from veen.storage.findings import Finding, Report, Severity
 from veen.storage.folders import Folders
 
 W = TypeVar("W", bound=Wire)
+NO_KEYS = "this copy has no keys: it can be read and verified, no hub can run on it"
 DRAFT_SUFFIX = ".draft"
 _HEX_NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -30,6 +41,8 @@ def check_papers(folders: Folders, report: Report) -> Papers | None:
         identity, signature = rotated or (identity, signature)
     elif identity is not None:
         _check_identity(folders, identity, signature, report)
+    if identity is not None:
+        _check_keys(folders, identity, report)
     limits = _read(folders.limits, Limits, report)
     profile = _read(folders.profile, Profile, report)
     for path in folders.root.glob(f"*{DRAFT_SUFFIX}"):
@@ -63,6 +76,22 @@ def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity,
     if before != record:
         record.check_follows(before)
     return record, signature
+
+
+def _check_keys(folders: Folders, identity: HubIdentity, report: Report) -> None:
+    """The log is verified without secrets, so that they are gone is no fault of it; a hub needs every one."""
+    if has_no_keys(folders):
+        report.add(Finding(Severity.KEYLESS, folders.keys.name, NO_KEYS))
+        return
+    for path, public_key in key_files(folders, identity).items():
+        artifact = str(path.relative_to(folders.root))
+        if not path.exists():
+            report.add(Finding(Severity.KEYLESS, artifact, "it is missing"))
+            continue
+        try:
+            check_key(path, public_key)
+        except (Malformed, Unavailable, Unverified) as error:
+            report.add(Finding(Severity.KEYLESS, artifact, getattr(error, "reason", str(error))))
 
 
 def check_named_by_hash(folders: Folders, report: Report) -> None:

@@ -13,7 +13,7 @@ from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.client import ClientDir, WrongPassphrase
 from veen.client.client import Client
-from veen.client.contradiction import Contradiction
+from veen.client.contradiction import Contradiction, Lie
 from veen.client.transport import Patience
 from veen.client.trust import FIRST_USE, HubRecord, Pin
 from veen.core import Unavailable
@@ -22,6 +22,11 @@ T = TypeVar("T")
 
 # Who mistyped an address should hear so at once; a hub that answered a moment ago is worth waiting for.
 FIRST_PATIENCE, PATIENCE = Patience(attempts=3), Patience()
+SILENCE_S = 5.0  # after which it is said whom the command waits for
+_ANOTHER_HUB = (
+    "another hub answers at this address now; if you know that it should, --pin HEX|PATH names that one, and it is the "
+    "one believed there from then on"
+)
 _FIRST_USE = "--trust-on-first-use believes whichever hub answers, this once, and holds it to that from then on"
 
 
@@ -50,6 +55,7 @@ class Call:
     passphrase_file: Path | None
     pin: str | None = None
     first_use: bool = False
+    timeout_s: float | None = None  # for each answer, which is asked for once then
 
     def url(self) -> str:
         try:
@@ -66,11 +72,32 @@ class Call:
     def run_with(self, folder: ClientDir, url: str, work: Callable[[Client], Awaitable[T]]) -> T:
         pin = self._pin(folder, url)
         try:
-            return asyncio.run(_work(Client(url, folder, pin=pin, patience=FIRST_PATIENCE), pin, work))
+            client = Client(url, folder, pin=pin, patience=self._patience(FIRST_PATIENCE))
+            return asyncio.run(self._work(client, pin, work))
         except Contradiction as error:
+            if error.lie is Lie.WRONG_KEY and not error.statements and self.pin is None:
+                hinted(error, _ANOTHER_HUB)
             if error.evidence:
                 hinted(error, f"veen evidence verify {error.evidence} shows it, to anyone")
             raise
+
+    def _patience(self, usual: Patience) -> Patience:
+        if self.timeout_s is None:
+            return usual
+        return Patience(attempts=1, connect_s=self.timeout_s, answer_s=self.timeout_s)
+
+    async def _work(self, client: Client, pin: Pin | None, work: Callable[[Client], Awaitable[T]]) -> T:
+        async with AsyncExitStack() as stack:
+            try:
+                with waiting_for(client.url):
+                    await stack.enter_async_context(client)
+            except Unavailable as error:
+                hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
+                raise hinted(error, hint) from None
+            client.contact.link.patience = self._patience(PATIENCE)
+            if pin is FIRST_USE:
+                output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")
+            return await work(client)
 
     def _pin(self, folder: ClientDir, url: str) -> Pin | None:
         """What to hold the hub to; None where that is what is known of it."""
@@ -89,17 +116,14 @@ class Call:
         raise unknown
 
 
-async def _work(client: Client, pin: Pin | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    async with AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(client)
-        except Unavailable as error:
-            hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
-            raise hinted(error, hint) from None
-        client.contact.link.patience = PATIENCE
-        if pin is FIRST_USE:
-            output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")
-        return await work(client)
+@contextmanager
+def waiting_for(url: str) -> Iterator[None]:
+    """Say so where an answer is long in coming. Needs a running loop."""
+    remark = asyncio.get_running_loop().call_later(SILENCE_S, output.remark, f"waiting for {url}")
+    try:
+        yield
+    finally:
+        remark.cancel()
 
 
 def known_hub(folder: ClientDir, url: str) -> HubRecord:

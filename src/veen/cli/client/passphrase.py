@@ -34,8 +34,12 @@ def _given(file: Path | None) -> bytes | None:
 def _of_file(file: Path) -> bytes:
     """Its first line, which is all it has: an editor's newline at the end is no part of it."""
     from veen.client.durable import read_file
+    from veen.core import Unavailable
 
-    found = read_file(file, _MOST_BYTES).removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        found = read_file(file, _MOST_BYTES).removesuffix(b"\n").removesuffix(b"\r")
+    except Unavailable as error:
+        raise Misuse(f"the passphrase cannot be read: {error}", _OTHERWISE) from None
     if not found or b"\n" in found:
         raise Misuse(f"{file} must hold one line, the passphrase", "write it there without anything else")
     return found

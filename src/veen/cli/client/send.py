@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -26,6 +26,16 @@ app = single("send")
 
 _STDIN = "-"
 _FILE = "@"
+Timeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.001,
+        help="give up on a hub that does not answer for so long",
+        show_default="30, and again a few times",
+    ),
+]
 _NAMED = 3  # of what an earlier run left, this many are told one by one
 
 
@@ -50,6 +60,7 @@ def send(
         str | None,
         typer.Option("--schema", metavar="NAME", help="what kind of body it is", show_default="veen.bytes.v1"),
     ] = None,
+    timeout: Timeout = None,
     cap: Cap = None,
     hub: HubUrl = None,
     client: ClientDir = None,
@@ -60,8 +71,9 @@ def send(
 ) -> None:
     """Send to a stream, and verify the hub's receipt.
 
-    The body is sealed for the stream's readers; the hub never sees it. A message is kept until its receipt holds: what
-    a crash or a lost connection leaves behind goes out first next time, byte for byte, so nothing is sent twice.
+    The body is sealed for the stream's readers; the hub never sees it. Once the hub is met, a message is kept until its
+    receipt holds: what a crash or a lost connection leaves behind goes out first next time, byte for byte, so nothing
+    is sent twice. Of a hub that cannot be reached nothing is known to seal for, and nothing is kept.
     """
     from veen.cli import contextfile
     from veen.cli.client import calling
@@ -76,7 +88,7 @@ def send(
         DEFAULT_SCHEMA if schema is None else naming.schema_id(schema),
         caps.read(path) if (path := contextfile.cap_of(cap)) else (),
     )
-    call = calling.Call(hub, client, passphrase_file, pin, first_use)
+    call = calling.Call(hub, client, passphrase_file, pin, first_use, timeout)
     url = call.url()
     with calling.opened(client, passphrase_file) as folder:
         if not outbox:
@@ -84,9 +96,13 @@ def send(
         if outbox:
             _show_settled(call.run_with(folder, url, work.recover), as_json)
         elif lines:
-            _show_tally(work.stream, call.run_with(folder, url, work.send_lines), as_json)
+            with work.unkept("no line was sent, and none is in the outbox"):
+                tally = call.run_with(folder, url, work.send_lines)
+            _show_tally(work.stream, tally, as_json)
         else:
-            _show_sent(work.stream, call.run_with(folder, url, work.send), as_json)
+            with work.unkept("the message was not kept: it was not sent, and is not in the outbox; send it again"):
+                sent = call.run_with(folder, url, work.send)
+            _show_sent(work.stream, sent, as_json)
 
 
 class _Work:
@@ -100,17 +116,36 @@ class _Work:
         self._attached = attached
         self._schema = schema
         self._tokens = tokens
+        self._accounted = False
+
+    @contextmanager
+    def unkept(self, told: str) -> Iterator[None]:
+        """Where the hub did not answer before anything took a place in its log, there is nothing to finish later."""
+        from veen.cli.failures import hinted
+        from veen.client.lane import Undecided
+        from veen.core import Unavailable
+
+        try:
+            yield
+        except Unavailable as error:
+            if not self._accounted and not isinstance(error, Undecided):
+                hinted(error, told)
+            raise
 
     async def recover(self, client: "Client") -> "list[Settled]":
         return list(await client.recover())
 
     async def send(self, client: "Client") -> "Sent":
+        from veen.cli.client import calling
+
         _tell_settled(await self.recover(client))
         with ExitStack() as shown:
             shown.enter_context(self._advised(client))
             await self._show_leave(client)
             if self._attached:
                 shown.enter_context(output.tally(f"sending {', '.join(path.name for path in self._attached)}"))
+            else:
+                shown.enter_context(calling.waiting_for(client.url))
             return await client.send(self.stream, self._body, schema=self._schema, attachments=self._attached)
 
     async def send_lines(self, client: "Client") -> "Tally":
@@ -119,6 +154,7 @@ class _Work:
         _tell_settled(await self.recover(client))
         with self._advised(client), output.tally("sending", "messages") as report:
             await self._show_leave(client)
+            self._accounted = True  # from here on it says itself what became of which line
             return await lines.send_lines(client, self.stream, self._schema, sys.stdin.fileno(), report)
 
     async def _show_leave(self, client: "Client") -> None:
@@ -143,12 +179,16 @@ class _Work:
         try:
             yield
         except Undecided as error:
+            if self._accounted:
+                raise
             raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None
         except Refused as refused:
-            if refused.detail_enum == "CAP_MISSING":
+            if refused.detail_enum in ("CAP_MISSING", "CAP_TTL"):
                 card = client.dir.path / "card.cbor"
                 made = f"veen cap issue --issuer DIR --subject {card} --stream {self.stream} --ttl SECONDS --out FILE"
                 hinted(refused, f"an issuer that the hub trusts makes one: {made}; then veen send --cap FILE")
+            if refused.detail_enum == "CAP_TTL":
+                hinted(refused, "it must have another --ttl than before: all else being equal, it is the same token")
             raise
 
 

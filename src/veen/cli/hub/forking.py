@@ -49,9 +49,11 @@ def fork(
     if len(kept) != len(upto or ()):
         raise Misuse("a label is named twice", "give --upto once for each label")
     source = directories.folders(data_dir)
-    with output.progress("forking") as report:
+    with output.tally("forking", "entries") as report:
         try:
-            papers = forking.fork(Disk(), source.root, into, kept or None, int(time.time()), report)
+            papers = forking.fork(
+                Disk(), source.root, into, kept or None, int(time.time()), lambda done, _: report(done)
+            )
         except Unavailable as error:
             hint = "--data-dir must be of a hub that is stopped, --into a folder that is not there yet"
             raise hinted(error, hint) from None

@@ -83,6 +83,7 @@ def _limits(lowered: list[values.Setting]) -> "Limits":
     app,
     "start",
     "veen hub start --data-dir hub --admission open",
+    "veen hub start --data-dir hub --issuer operator",
     "veen hub start --data-dir hub --foreground --config hub.toml --profile tenant",
     "veen hub start --data-dir hub --listen 0.0.0.0:443 --tls-cert hub.pem --tls-key hub.key",
 )
@@ -127,7 +128,7 @@ def start(
     }
     made = settings.config(data_dir, chosen, config, profile)
     if foreground:
-        serving.serve(made, lambda url: _ready(url, ready_fd))
+        serving.serve(made, lambda url: _ready(url, ready_fd, settings.warning(made)))
         return
     log = log_file or serving.log_file(data_dir)
     try:
@@ -136,15 +137,23 @@ def start(
         sys.stderr.write("".join(f"{line}\n" for line in ended.said))
         raise typer.Exit(ended.status) from None
     output.facts({"url": url, "pid": pid, "log": str(log), "data_dir": str(data_dir)}, as_json)
+    _warn(settings.warning(made))
     output.remark(f"hint: veen hub stop --data-dir {data_dir} ends it")
 
 
-def _ready(url: str, ready_fd: int | None) -> None:
+def _warn(warning: str | None) -> None:
+    if warning is not None:
+        output.remark(f"warning: {warning}")
+
+
+def _ready(url: str, ready_fd: int | None, warning: str | None) -> None:
     """Tell whoever waits: the command that started this process, or the person who did."""
     if ready_fd is not None:
         os.write(ready_fd, url.encode())
         os.close(ready_fd)
-    elif sys.stderr.isatty():
+        return
+    _warn(warning)
+    if sys.stderr.isatty():
         output.remark(f"serving {url}; ctrl-c ends it")
 
 

@@ -19,7 +19,9 @@ from veen.cli.hub.running import Running
 from veen.core import Unavailable
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
+from veen.storage.directory import has_no_keys
 from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER
+from veen.storage.folders import Folders
 
 _VOICE = "veen: "
 # The entries that wait for the log are tens of thousands of objects without cycles: looking at them all time and
@@ -33,7 +35,10 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
         service = HubService(config)
     except Unavailable as error:
         raise hinted(error, *_start_hints(config.data_dir)) from None
-    uvloop.run(_serve(service, config, ready))
+    try:
+        uvloop.run(_serve(service, config, ready))
+    except Unavailable as error:
+        raise hinted(error, *_listen_hints(error)) from None
 
 
 async def _serve(service: HubService, config: HubConfig, ready: Callable[[str], None]) -> None:
@@ -56,7 +61,18 @@ async def _serve(service: HubService, config: HubConfig, ready: Callable[[str], 
 def _start_hints(data_dir: Path) -> list[str]:
     if running.is_locked(data_dir):
         return [f"veen hub status --data-dir {data_dir} shows it; veen hub stop --data-dir {data_dir} ends it"]
-    return [f"veen hub init --data-dir {data_dir} makes one, where there is none"]
+    folders = Folders(data_dir)
+    if not folders.identity.exists():
+        return [f"veen hub init --data-dir {data_dir} makes one, where there is none"]
+    if has_no_keys(folders):
+        return ["the keys are gone, and only a backup has them; without them the log can be read, and no hub can run"]
+    return [f"veen fsck {data_dir} says what is wrong with it"]
+
+
+def _listen_hints(error: Unavailable) -> list[str]:
+    if not str(error).startswith("cannot listen"):
+        return []
+    return ["--listen HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"]
 
 
 def start(arguments: Sequence[str], log: Path) -> tuple[int, str]:

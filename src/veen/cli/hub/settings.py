@@ -87,6 +87,13 @@ def _check(made: HubConfig) -> None:
             raise Unavailable(f"{names} cannot both be read: {error.strerror}") from None
 
 
+def warning(made: HubConfig) -> str | None:
+    """What a hub does as it was told, and is hardly meant."""
+    if made.admission is Admission.CAPABILITY and not made.issuers:
+        return "no --issuer says whose capabilities count: nobody can write, save with one authorised here before"
+    return None
+
+
 def _from_file(file: Path, profile: str | None) -> dict[str, Any]:
     try:
         text = file.read_text("utf-8")
@@ -146,6 +153,12 @@ def _keys(value: object, base: Path) -> list[bytes]:
     return [values.public_key(_text(one)) for one in value]
 
 
+def _issuers(value: object, base: Path) -> list[bytes]:
+    if not isinstance(value, list):
+        raise ValueError("a list of public keys is needed")
+    return [values.card_key(_text(one), base) for one in value]
+
+
 def _path(value: object, base: Path) -> Path:
     return base / _text(value)
 
@@ -196,7 +209,7 @@ def _bound(name: str, value: object, kind: object) -> Any:
 READERS: dict[str, Callable[[object, Path], object]] = {
     "listen": _listen,
     "admission": _admission,
-    "issuers": _keys,
+    "issuers": _issuers,
     "witnesses": _keys,
     "workers": _count,
     "max_in_flight": _count,

@@ -26,7 +26,12 @@ Admission: TypeAlias = Annotated[
 ]
 Issuer: TypeAlias = Annotated[
     list[bytes] | None,
-    typer.Option("--issuer", metavar="HEX", help="whose capabilities count", parser=values.public_key),
+    typer.Option(
+        "--issuer",
+        metavar="HEX|PATH",
+        help="whose capabilities count: a public key, client directory or card",
+        parser=values.card_key,
+    ),
 ]
 Witness: TypeAlias = Annotated[
     list[bytes] | None,

@@ -252,7 +252,7 @@ def test_an_expired_capability_is_not_tried(place: Path) -> None:
             await writer.status()
             with pytest.raises(Refused) as caught:
                 await writer.send(STREAM, b"2")
-            assert caught.value.detail_enum == "CAP_MISSING"
+            assert caught.value.detail_enum == "CAP_TTL"
             assert people.writer_dir.outbox.places() == ()
             await writer.authorize(token(people, ttl=10_000))
             assert (await writer.send(STREAM, b"3")).stream_seq == 2

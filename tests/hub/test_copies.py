@@ -26,6 +26,7 @@ from veen.hub.rules import Admission
 from veen.hub.service import HubService
 from veen.storage import fork, fsck
 from veen.storage.durable import Disk
+from veen.storage.findings import Severity
 from veen.storage.reader import LogReader
 
 
@@ -98,7 +99,7 @@ def test_a_copy_without_its_keys_can_be_read_and_does_not_start(tmp_path: Path) 
     with running(data_dir) as hub:
         given = hub.writer().send_many(5)
     shutil.copytree(data_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("keys"))
-    clean(tmp_path / "copy")
+    assert [finding.severity for finding in fsck.check(tmp_path / "copy").findings] == [Severity.KEYLESS]
     with LogReader(tmp_path / "copy") as reader:
         assert [entry.receipt for entry in reader.entries(given[0].label, 1, 5)] == [one.encode() for one in given]
     with pytest.raises(Unavailable, match=r"control\.seed cannot be read"):

@@ -16,7 +16,7 @@ from tests.client.recorder import Recorder
 from tests.hub.client import Hub, make_dir, running
 from veen.client.client import Client
 from veen.client.trust import Pin
-from veen.core import Msg, Place
+from veen.core import Msg, Place, SigningKey, msg
 
 
 def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
@@ -80,6 +80,25 @@ def _check_places(sent: list[bytes]) -> None:
     assert places
     assert {len(found) for found in places.values()} == {1}
     assert {len(found) for found in seqs.values()} == {1}
+
+
+def test_a_place_used_for_two_messages_would_be_noticed() -> None:
+    key = SigningKey(b"\x01" * 32)
+    one, other = (
+        msg.sign(
+            key,
+            profile_id=bytes(32),
+            label=bytes(32),
+            client_seq=1,
+            prev_ack=0,
+            auth_ref=None,
+            ciphertext=bytes([fill]) * 300,
+        ).encode()
+        for fill in (1, 2)
+    )
+    _check_places([one, one])
+    with pytest.raises(AssertionError):
+        _check_places([one, other])
 
 
 def test_a_killed_client_never_uses_a_place_twice(place: Path) -> None:

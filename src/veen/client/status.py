@@ -1,14 +1,10 @@
 """What a hub says of itself, read strictly: the part that a client builds on. Nothing of it is believed unchecked."""
 
 from dataclasses import dataclass
-from typing import TypeVar
 
-from veen.core import HubIdentity, IdentitySignature, Limits, Malformed, Profile, jsonform
-from veen.core.cbor import Late, Wire
-from veen.core.hashing import U64_MAX
+from veen.core import HubIdentity, IdentitySignature, Limits, Malformed, Profile
+from veen.core.jsonfields import Fields
 from veen.core.jsontext import Json
-
-W = TypeVar("W", bound=Wire)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,65 +26,23 @@ class HubStatus:
 
     @classmethod
     def read(cls, found: Json) -> "HubStatus":
-        if not isinstance(found, dict):
-            raise Malformed("hub status", "not an object")
+        said = Fields.of("hub status", found)
         made = cls(
-            identity=_wire(found, "identity", HubIdentity),
-            signature=_wire(found, "identity_sig", IdentitySignature),
-            profile=_wire(found, "profile", Profile),
-            limits=_wire(found, "limits", Limits),
-            hub_pk=_hash(found, "hub_pk"),
-            hub_ts=_number(found, "hub_ts"),
-            epoch=_number(found, "epoch"),
-            admission=_text(found, "admission"),
-            server_version=_text(found, "server_version"),
-            labels=_number(found, "labels"),
-            entries=_number(found, "entries"),
-            shown=found,
+            identity=said.wire("identity", HubIdentity),
+            signature=said.wire("identity_sig", IdentitySignature),
+            profile=said.wire("profile", Profile),
+            limits=said.wire("limits", Limits),
+            hub_pk=said.hash("hub_pk"),
+            hub_ts=said.number("hub_ts"),
+            epoch=said.number("epoch"),
+            admission=said.text("admission"),
+            server_version=said.text("server_version"),
+            labels=said.number("labels"),
+            entries=said.number("entries"),
+            shown=said.found,
         )
-        if _hash(found, "profile_id") != made.profile.profile_id():
+        if said.hash("profile_id") != made.profile.profile_id():
             raise Malformed("hub status", "profile_id is not that of its profile")
-        if _hash(found, "hub_id") != made.identity.hub_id:
+        if said.hash("hub_id") != made.identity.hub_id:
             raise Malformed("hub status", "hub_id is not that of its identity")
         return made
-
-
-def _wire(found: dict[str, Json], name: str, cls: type[W]) -> W:
-    late = Late()
-    try:
-        wire = jsonform.from_json(cls, _field(found, name), late)
-        late.judge()
-    except Malformed as error:
-        raise Malformed("hub status", f"{name}: {error.reason}") from None
-    return wire
-
-
-def _field(found: dict[str, Json], name: str) -> Json:
-    if name not in found:
-        raise Malformed("hub status", f"{name} is missing")
-    return found[name]
-
-
-def _number(found: dict[str, Json], name: str) -> int:
-    number = _field(found, name)
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= U64_MAX:
-        raise Malformed("hub status", f"{name} is not an unsigned integer")
-    return number
-
-
-def _text(found: dict[str, Json], name: str) -> str:
-    text = _field(found, name)
-    if not isinstance(text, str):
-        raise Malformed("hub status", f"{name} is not text")
-    return text
-
-
-def _hash(found: dict[str, Json], name: str) -> bytes:
-    text = _text(found, name)
-    try:
-        content = bytes.fromhex(text)
-    except ValueError:
-        content = b""
-    if len(content) != 32 or content.hex() != text:
-        raise Malformed("hub status", f"{name} is not 64 lowercase hex digits")
-    return content

@@ -1,7 +1,6 @@
 """What a hub says of itself, as far as the checks build on it. Spec §12: epoch discovery; §8.4, §14.1."""
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from veen.core import (
     Checkpoint,
@@ -11,15 +10,12 @@ from veen.core import (
     Profile,
     Receipt,
     Unverified,
-    jsonform,
     limits,
     naming,
 )
-from veen.core.cbor import Late, Wire
-from veen.core.hashing import HASH_BYTES, U64_MAX, h
+from veen.core.hashing import U64_MAX, h
+from veen.core.jsonfields import Fields
 from veen.core.jsontext import Json
-
-W = TypeVar("W", bound=Wire)
 
 OPEN, CAPABILITY = "open", "capability"
 # The registry of spec §14.1, with the most a hub may set where spec §14 has a number.
@@ -58,21 +54,22 @@ class HubFacts:
     @classmethod
     def read(cls, found: dict[str, Json]) -> "HubFacts":
         """Raises `Malformed` where something is missing that the checks cannot do without."""
+        said = Fields("status", found)
         shows_identity = "identity" in found and "identity_sig" in found
-        identity = _wire(found, "identity", HubIdentity) if shows_identity else None
-        signature = _wire(found, "identity_sig", IdentitySignature) if shows_identity else None
-        hub_id = _hash(found, "hub_id")
+        identity = said.wire("identity", HubIdentity) if shows_identity else None
+        signature = said.wire("identity_sig", IdentitySignature) if shows_identity else None
+        hub_id = said.hash("hub_id")
         return cls(
             hub_id=hub_id,
-            hub_pk=_hash(found, "hub_pk"),
-            key_id=_hash(found, "key_id"),
-            profile=_wire(found, "profile", Profile),
-            profile_id=_hash(found, "profile_id"),
+            hub_pk=said.hash("hub_pk"),
+            key_id=said.hash("key_id"),
+            profile=said.wire("profile", Profile),
+            profile_id=said.hash("profile_id"),
             routing_key=identity.routing_key if identity else naming.routing_key(hub_id),
-            limits=_limits(found),
-            admission=_admission(found),
-            epoch=_number(found, "epoch"),
-            hub_ts=_number(found, "hub_ts"),
+            limits=_limits(said),
+            admission=_admission(said),
+            epoch=said.number("epoch"),
+            hub_ts=said.number("hub_ts"),
             identity=identity,
             signature=signature,
             identity_holds=bool(identity and signature and _holds(identity, signature, hub_id)),
@@ -122,49 +119,16 @@ def _holds(identity: HubIdentity, signature: IdentitySignature, hub_id: bytes) -
     return True
 
 
-def _limits(found: dict[str, Json]) -> dict[str, int]:
-    shown = _field(found, "limits")
+def _limits(said: Fields) -> dict[str, int]:
+    shown = said.field("limits")
     if not isinstance(shown, dict):
         raise Malformed("status", "limits is not an object")
-    return {name: _number(shown, name) for name in REGISTRY}
+    registry = Fields("status", shown)
+    return {name: registry.number(name) for name in REGISTRY}
 
 
-def _admission(found: dict[str, Json]) -> str:
-    said = _field(found, "admission")
-    if said not in (OPEN, CAPABILITY):
+def _admission(said: Fields) -> str:
+    mode = said.field("admission")
+    if mode not in (OPEN, CAPABILITY):
         raise Malformed("status", f"admission is neither {OPEN} nor {CAPABILITY}")
-    return str(said)
-
-
-def _wire(found: dict[str, Json], name: str, cls: type[W]) -> W:
-    late = Late()
-    try:
-        wire = jsonform.from_json(cls, _field(found, name), late)
-        late.judge()
-    except Malformed as error:
-        raise Malformed("status", f"{name}: {error.reason}") from None
-    return wire
-
-
-def _field(found: dict[str, Json], name: str) -> Json:
-    if name not in found:
-        raise Malformed("status", f"{name} is missing")
-    return found[name]
-
-
-def _number(found: dict[str, Json], name: str) -> int:
-    number = _field(found, name)
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= U64_MAX:
-        raise Malformed("status", f"{name} is not an unsigned integer")
-    return number
-
-
-def _hash(found: dict[str, Json], name: str) -> bytes:
-    shown = _field(found, name)
-    try:
-        content = bytes.fromhex(str(shown))
-    except ValueError:
-        content = b""
-    if len(content) != HASH_BYTES or content.hex() != shown:
-        raise Malformed("status", f"{name} is not {2 * HASH_BYTES} lowercase hex digits")
-    return content
+    return str(mode)

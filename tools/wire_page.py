@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from veen.core import (
+    admin,
     captoken,
     checkpoint,
     envelopes,
@@ -19,6 +20,7 @@ from veen.core import (
     msg,
     origin,
     payload,
+    powcookie,
     profile,
     proof,
     receipt,
@@ -55,6 +57,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Proof": (proof,),
     "Envelopes": (envelopes,),
     "Tooling": (tooling, upload),
+    "Admin streams and proof of work": (admin, powcookie),
     "Files": (identity, origin, registry),
 }
 
@@ -73,6 +76,8 @@ RULES: dict[type[Wire], str] = {
     identity.HubKey: "`valid_until` is after `valid_from`, and `key_id` is that of `hub_pk`.",
     identity.HubIdentity: "`hub_keys` ascend by `valid_from`, then `hub_pk`; no `hub_pk` stands twice; each key but "
     f"the first has an\n`endorsement`; `anchoring` is one of {', '.join(f'`{name}`' for name in identity.ANCHORINGS)}.",
+    admin.Revocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
+    admin.Authority: f"`policy` is `{admin.Policy.SINGLE_PRIMARY}` or `{admin.Policy.MULTI_PRIMARY}`.",
     origin.OriginHub: "`checkpoints` ascend by `label_curr`, each once.",
     registry.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
@@ -123,6 +128,20 @@ auth_ref       Ht("veen/cap", CBOR(cap_token)), with its whole sig_chain
 
 The hub's control stream has the `stream_id` `Ht("veen/control", hub_id)`; its reader has the X25519 secret
 `Ht("veen/control-key", hub_id)`, which is no secret.
+
+The admin streams of a realm are sealed in the same way, each for the X25519 secret `Ht("veen/admin-key", stream_id)`:
+
+```text
+realm_id       Ht("id/realm", name); a name of 64 hex digits is the id itself
+authority      stream_id Ht("veen/admin", realm_id), messages of schema veen.fed.authority.v1
+revocation     stream_id Ht("veen/revocation", realm_id), messages of schema veen.revocation.v1
+label classes  stream_id Ht("veen/label-class", realm_id), messages of schema veen.label.class.v1
+schemas        stream_id Ht("veen/meta-schema", realm_id), messages of schema veen.meta.schema.v1
+```
+
+A proof-of-work cookie comes in the request header `veen-pow`, in hex. It answers the challenge
+`Ht("veen/pow-challenge", hub_id || H(request body))` and holds if `Ht("veen/pow", challenge || u64be(nonce))` starts
+with `difficulty` zero bits.
 
 ### What is signed
 

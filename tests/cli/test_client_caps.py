@@ -136,13 +136,43 @@ def test_an_expired_capability_is_said_to_have_expired(strict: Town) -> None:
     assert ran.error.startswith("E.TIME/CAP_TTL: the capability for client_id ")
     assert "expired at " in ran.error
     assert "veen cap issue" in ran.err
-    assert "another --ttl than before" in ran.err
+    assert "veen cap renew" in ran.err
     who = ("--client", strict.root / "writer", "--hub", strict.url, "--pin", strict.hub_id)
     warned = strict.veen.done("cap", "authorize", file, *who)
-    assert "has expired at this hub: ask its issuer for a new one" in warned.err
+    assert "has expired at this hub: its issuer can renew it" in warned.err
     file.unlink()
-    assert "expired" not in strict.veen.done("cap", "authorize", issue(strict, "--ttl", 3601), *who).err
+    again = issue(strict)
+    assert "has expired" in strict.veen.done("cap", "authorize", again, *who).err  # the same words, the same token
+    renewed = renew(strict, again)
+    assert "expired" not in strict.veen.done("cap", "authorize", renewed, *who).err
     strict.does("writer", "send", "--body", "z")
+
+
+def renew(place: Town, file: Path, issuer: str = "operator", name: str = "renewed.cap") -> Path:
+    out = place.root / name
+    place.veen.done("cap", "renew", file, "--issuer", place.root / issuer, "--out", out)
+    return out
+
+
+def test_renewing_keeps_the_grant_and_changes_the_name(strict: Town) -> None:
+    file = issue(strict, "--rate", "10,20")
+    before = caps.read_tokens(file)
+    shown = strict.veen.done("cap", "renew", file, "--issuer", strict.root / "operator", "--json").json()
+    after = caps.decode_tokens(bytes.fromhex(shown["cbor"]), "cap")
+    assert shown["auth_refs"] == [token.auth_ref().hex() for token in after]
+    assert [(one.issuer_pk, one.subject_pk, one.allow) for one in after] == [
+        (one.issuer_pk, one.subject_pk, one.allow) for one in before
+    ]
+    assert not {one.auth_ref() for one in after} & {one.auth_ref() for one in before}
+    assert caps.read_tokens(renew(strict, file)) == after  # nothing is remembered
+
+
+def test_only_the_issuer_renews(strict: Town) -> None:
+    file = issue(strict)
+    ran = strict.veen("cap", "renew", file, "--issuer", strict.root / "writer")
+    assert ran.status == 2
+    assert "issued by someone else" in ran.error
+    assert strict.veen("cap", "renew", strict.root / "none", "--issuer", strict.root / "operator").status == 6
 
 
 def test_a_capability_is_for_its_streams_only(strict: Town) -> None:

@@ -17,7 +17,7 @@ from tests.cli.runner import Veen
 from tests.hub.client import until
 from tests.hub.http.certificates import write_certificate
 from veen.cli.hub import running
-from veen.core import Limits, Unavailable
+from veen.core import Limits, Unavailable, naming
 from veen.storage.directory import read_papers
 from veen.storage.folders import Folders
 from veen.storage.store import exclusive
@@ -77,6 +77,47 @@ def test_what_no_hub_may_have_is_refused_and_nothing_is_made(options: list[str],
     assert ran.status == 2
     assert ran.error
     assert not (tmp_path / "hub").exists()
+
+
+@pytest.mark.parametrize("named", ["town", naming.realm_id("town").hex()])
+def test_a_realm_is_chosen_at_init_and_is_in_what_the_hub_signs(named: str, veen: Veen, tmp_path: Path) -> None:
+    told = veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--realm", named, "--json").json()
+    papers = read_papers(Folders(tmp_path / "hub"))
+    assert papers.identity.realm_id == naming.realm_id("town")
+    assert told["realm_id"] == naming.realm_id("town").hex()
+    assert veen.done("fsck", tmp_path / "hub").status == 0
+    altered = (tmp_path / "hub" / "hub-identity.json").read_text().replace(told["realm_id"], "00" * 32)
+    (tmp_path / "hub" / "hub-identity.json").write_text(altered)
+    assert veen("hub", "start", "--data-dir", tmp_path / "hub", "--foreground").status == 4
+
+
+def test_without_a_realm_none_is_told(veen: Veen, tmp_path: Path) -> None:
+    assert "realm_id" not in veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--json").json()
+    assert read_papers(Folders(tmp_path / "hub")).identity.realm_id is None
+    assert veen("hub", "init", "--data-dir", tmp_path / "other", "--realm", "").status == 2
+
+
+def test_a_rotated_key_leaves_the_realm_as_it_is(veen: Veen, tmp_path: Path) -> None:
+    veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--realm", "town")
+    veen.done("hub", "rotate-key", "--data-dir", tmp_path / "hub")
+    identity = read_papers(Folders(tmp_path / "hub")).identity
+    assert (len(identity.hub_keys), identity.realm_id) == (2, naming.realm_id("town"))
+
+
+def test_work_and_networks_reach_the_hub(veen: Veen, data_dir: Path) -> None:
+    options = ("--admission", "open", "--pow-difficulty", 4, "--deny-network", "127.0.0.0/8", "--deny-network", "::1")
+    with background(veen, data_dir, *options) as told:
+        shown = veen.done("hub", "status", "--data-dir", data_dir, "--json").json()
+        assert shown["pow_difficulty"] == 4
+        veen.done("keygen", "--out", data_dir.parent / "alice", "--no-passphrase")
+        veen.done("stream-key", "create", "doors", "--client", data_dir.parent / "alice")
+        who = ("--hub", told["url"], "--client", data_dir.parent / "alice", "--pin", data_dir)
+        ran = veen("send", "--stream", "doors", "--body", "x", *who)
+        assert ran.status == 5
+        assert ran.error.startswith("E.AUTH/PREFILTER_REJECT: no messages are taken from this address")
+    with background(veen, data_dir, "--admission", "open", "--pow-difficulty", 4) as told:
+        who = ("--hub", told["url"], "--client", data_dir.parent / "alice", "--pin", data_dir)
+        assert veen.done("send", "--stream", "doors", "--body", "x", *who).status == 0
 
 
 def test_a_folder_that_has_something_in_it_is_left_alone(veen: Veen, data_dir: Path) -> None:

@@ -1,6 +1,7 @@
 """The settings of a hub: options over a profile over the file over the defaults, and nothing that is not known."""
 
 import dataclasses
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,19 @@ def test_what_a_profile_does_not_say_the_file_says(file: Path) -> None:
     assert config(file, text).http == HttpSettings(backlog=7, max_headers=5)
 
 
+def test_networks_and_work_come_from_the_file_or_the_options(file: Path) -> None:
+    text = 'pow_difficulty = 40\nallow_networks = ["10.0.0.0/8", "fd00::/8"]\ndeny_networks = ["10.1.2.3"]\n'
+    made = config(file, text)
+    assert made.pow_difficulty == 40
+    assert made.allow_networks == (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
+    assert made.deny_networks == (ip_network("10.1.2.3/32"),)
+    told = config(file, text, pow_difficulty=1, allow_networks=[ip_network("127.0.0.0/8")])
+    assert (told.pow_difficulty, told.allow_networks) == (1, (ip_network("127.0.0.0/8"),))
+    assert told.deny_networks == made.deny_networks
+    with pytest.raises(Misuse, match="41 is above 40"):
+        config(file, text, pow_difficulty=41)
+
+
 def test_an_option_replaces_the_keys_of_the_file(file: Path) -> None:
     made = config(file, f'issuers = ["{KEY}"]\nwitnesses = ["{KEY}"]\n', issuers=[b"k"])
     assert made.issuers == {b"k"}
@@ -135,6 +149,12 @@ FAULTS = [
     ('[http]\nuncounted_networks = ["x"]', "'x' does not appear to be"),
     ("[http]\nuncounted_networks = [1]", "text is needed"),
     ("role = 1", "role: text is needed"),
+    ("pow_difficulty = -1", "pow_difficulty: a whole number is needed"),
+    ("pow_difficulty = 41", "pow_difficulty: a proof of work has at most 40 bits"),
+    ("allow_networks = 1", "allow_networks: a list of networks is needed"),
+    ('allow_networks = ["x"]', "allow_networks: 'x' is not a network"),
+    ("deny_networks = [1]", "deny_networks: text is needed"),
+    ('deny_networks = ["10.0.0.1/8"]', "deny_networks: '10.0.0.1/8' is not a network"),
     ("profile = 1", "profile must be tables"),
     ("[profile]\nx = 1", "profile must be tables"),
     ("nonsense", "xpected"),

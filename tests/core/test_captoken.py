@@ -129,6 +129,50 @@ def test_the_subject_cannot_sign_its_own_token_again() -> None:
         captoken.resign(chain(1), SUBJECT)
 
 
+# Renewing
+
+
+def test_a_renewed_token_grants_the_same_under_another_name_as_often_as_is_wanted() -> None:
+    token, seen = chain(1), {chain(1).auth_ref()}
+    for number in range(1, 3 * MAX_CAP_CHAIN):
+        token = captoken.renew(token, ISSUER)
+        token.verify()
+        assert token.auth_ref() not in seen
+        seen.add(token.auth_ref())
+        assert len(token.sig_chain) == number % MAX_CAP_CHAIN + 1
+        # Where the chain begins anew there is one second more.
+        assert token.allow == Allow(token.allow.stream_ids, chain(1).allow.ttl + number // MAX_CAP_CHAIN, RATE)
+        assert (token.issuer_pk, token.subject_pk) == (ISSUER.public_key, SUBJECT.public_key)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_renewing_depends_on_the_token_alone(length: int) -> None:
+    assert captoken.renew(chain(length), ISSUER) == captoken.renew(chain(length), ISSUER)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("who", [STRANGER, SUBJECT])
+def test_only_its_issuer_renews_a_token(length: int, who: SigningKey) -> None:
+    with pytest.raises(ValueError, match="issuer"):
+        captoken.renew(chain(length), who)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_forged_token_is_not_renewed(length: int) -> None:
+    token = chain(length)
+    forged = replace(token, sig_chain=(*token.sig_chain[:-1], bytes(64)))
+    with pytest.raises(Unverified):
+        captoken.renew(forged, ISSUER)
+
+
+def test_a_token_for_ever_is_renewed_only_as_long_as_there_is_room() -> None:
+    token = captoken.mint(ISSUER, SUBJECT.public_key, STREAMS, U64_MAX)
+    for _ in range(MAX_CAP_CHAIN - 1):
+        token = captoken.renew(token, ISSUER)
+    with pytest.raises(ValueError, match="ttl"):
+        captoken.renew(token, ISSUER)
+
+
 # The chain
 
 

@@ -644,6 +644,23 @@ def test_another_hubs_record_does_not_continue() -> None:
         identity.create(SECOND, BORN).check_follows(ONE)
 
 
+def test_a_hub_does_not_change_its_realm() -> None:
+    """It is part of what a hub is: what it refused would otherwise depend on when one asked."""
+    here, there = bytes(32), b"\x01" * 32
+    born = identity.create(FIRST, BORN, realm_id=here)
+    assert born.realm_id == here
+    later = identity.rotate(born, FIRST, SECOND, SECOND_FROM, OVERLAP)
+    assert later.realm_id == here
+    later.check_follows(born)
+    for realm_id in (None, there):
+        with pytest.raises(Unverified, match="continue"):
+            replace(later, realm_id=realm_id).check_follows(born)
+    with pytest.raises(Unverified, match="continue"):
+        replace(TWO, realm_id=here).check_follows(ONE)
+    with pytest.raises(Unverified):
+        replace(born, realm_id=there).verify(identity.sign(born, FIRST), born.hub_id)
+
+
 def test_a_closed_key_keeps_its_end() -> None:
     first, second = TWO.hub_keys
     assert first.valid_until is not None

@@ -85,9 +85,10 @@ def test_the_bounds_that_other_hubs_rely_on_do_not_move(bound: int, value: int) 
 # The registry
 
 
-def test_the_registry_has_the_ten_limits_of_the_specification_and_how_chunks_are_kept() -> None:
+def test_the_registry_has_the_ten_limits_of_the_specification_and_what_a_hub_may_add() -> None:
     assert list(TABLE) == NAMES
-    assert [kind.name for kind in Limits.LAYOUT.kinds] == [*TABLE, "chunk_zstd_level"]
+    added = ["chunk_zstd_level", "max_client_id_lifetime_sec", "max_msgs_per_client_id_per_label"]
+    assert [kind.name for kind in Limits.LAYOUT.kinds] == [*TABLE, *added]
 
 
 @each_limit
@@ -160,6 +161,30 @@ def test_a_level_that_there_is_not_is_refused(level: Any) -> None:
 def test_a_file_with_a_level_that_there_is_not_is_refused(level: Any) -> None:
     with pytest.raises(Malformed, match=r"chunk_zstd_level|integer"):
         jsonform.decode_canonical(Limits, as_json(chunk_zstd_level=level))
+
+
+BOUNDS_OF_KEYS = ["max_client_id_lifetime_sec", "max_msgs_per_client_id_per_label"]
+
+
+@pytest.mark.parametrize("name", BOUNDS_OF_KEYS)
+def test_a_client_key_is_not_bounded_unless_that_is_set(name: str) -> None:
+    assert getattr(Limits(), name) is None
+    assert name.encode() not in jsonform.encode(Limits())
+
+
+@pytest.mark.parametrize("name", BOUNDS_OF_KEYS)
+@pytest.mark.parametrize("number", [1, 86_400, 65_536, 1 << 32])
+def test_a_bound_of_client_keys_is_kept(name: str, number: int) -> None:
+    registry = Limits(**{name: number})
+    assert getattr(registry, name) == number
+    assert jsonform.decode_canonical(Limits, jsonform.encode(registry)) == registry
+
+
+@pytest.mark.parametrize("name", BOUNDS_OF_KEYS)
+@pytest.mark.parametrize("number", [0, -1, (1 << 32) + 1, True, "3", 3.0, b"3"])
+def test_a_bound_of_client_keys_that_there_is_not_is_refused(name: str, number: Any) -> None:
+    with pytest.raises(Malformed, match=name):
+        Limits(**{name: number})
 
 
 # The registry as a file

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import shake_128
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import veen.core
 from veen.core import naming
+from veen.core.admin import Authority, Policy, Revocation, RevocationKind
 from veen.core.captoken import Allow
 from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, Kind, ListOf, Map, Nested, Text, Uint, Wire
 from veen.core.checkpoint import Checkpoint
@@ -21,6 +22,7 @@ from veen.core.hashing import U64_MAX
 from veen.core.identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature, OriginRef
 from veen.core.limits import ENTRY_OVERHEAD_BYTES
 from veen.core.origin import Origin, OriginHub
+from veen.core.powcookie import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.registry import Limits
 from veen.core.signing import SIGNATURE_BYTES
@@ -29,7 +31,11 @@ from veen.core.tooling import Equivocation
 W = TypeVar("W", bound=Wire)
 
 # Files of a hub, named in text where the objects of the wire have numbers.
-TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits, OriginRef})
+TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits, OriginRef}) | {
+    Authority,
+    PowCookie,
+    Revocation,
+}
 # Those, and what holds them.
 IN_TABLE_ORDER = TEXT_KEYED | {Origin, OriginHub}
 
@@ -81,6 +87,10 @@ def _contradicting(pair: Equivocation) -> Equivocation:
     return replace(pair, second=replace(second, label=first.label, stream_seq=first.stream_seq, leaf_hash=leaf_hash))
 
 
+def _one_of(allowed: Sequence[str], text: str) -> str:
+    return str(allowed[len(text) % len(allowed)])
+
+
 def _by_label(hub: OriginHub) -> OriginHub:
     unique = {checkpoint.label_curr: checkpoint for checkpoint in hub.checkpoints}
     return replace(hub, checkpoints=tuple(unique[label] for label in sorted(unique)))
@@ -93,6 +103,8 @@ def _roomy(limits: Limits) -> Limits:
 
 # What `flaw()` asks of fields together, for the objects that would hardly ever meet it by chance.
 _MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
+    Authority: lambda record: replace(record, policy=_one_of(list(Policy)[:2], record.policy)),
+    Revocation: lambda revoked: replace(revoked, kind=_one_of(list(RevocationKind), revoked.kind)),
     Allow: lambda allow: replace(allow, stream_ids=tuple(sorted(set(allow.stream_ids)))),
     Checkpoint: lambda checkpoint: replace(checkpoint, upto_seq=checkpoint.upto_seq or 1),
     Equivocation: _contradicting,

@@ -104,10 +104,16 @@ class Reply:
         return self.status, error.code, error.stage, error.detail_enum
 
 
-def make_dir(root: Path, profile: Profile | None = None, limits: Limits | None = None, now: int = START) -> Path:
+def make_dir(
+    root: Path,
+    profile: Profile | None = None,
+    limits: Limits | None = None,
+    now: int = START,
+    realm_id: bytes | None = None,
+) -> Path:
     """A new data directory under `root`."""
     path = root / "hub"
-    directory.create(Disk(), path, profile or Profile(), limits or Limits(), now)
+    directory.create(Disk(), path, profile or Profile(), limits or Limits(), now, realm_id)
     return path
 
 

@@ -25,12 +25,15 @@ from veen.core import (
     Receipt,
     Refused,
     SigningKey,
+    admin,
     captoken,
     ciphertext,
     control,
     msg,
     naming,
 )
+from veen.core.admin import Authority, Policy, Revocation, RevocationKind
+from veen.core.hashing import h
 from veen.core.signing import is_valid
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission, Cap, Rules, authorize, parse, sequence
@@ -40,6 +43,8 @@ from veen.storage import frame
 
 EPOCH_SEC = 30
 LIMITS = Limits(max_msg_bytes=1024, max_epoch_skew_sec=EPOCH_SEC)
+REALM = naming.realm_id("histories")
+BOUNDED = replace(LIMITS, max_client_id_lifetime_sec=60, max_msgs_per_client_id_per_label=12)
 STEPS = 220
 SEEDS = range(6)
 
@@ -54,7 +59,9 @@ class Ledger:
         self._cursors: dict[tuple[bytes, bytes], tuple[int, int]] = {}
         self._caps: dict[bytes, Cap] = {}
         self._buckets: dict[tuple[bytes, bytes], Bucket] = {}
-        self._streams = {rules.control_stream}
+        self._streams = {rules.control_stream, *rules.admin_streams}
+        self._first: dict[tuple[bytes, bytes], int] = {}
+        self._told: list[admin.Event] = []
 
     def last_seq(self, label: bytes) -> int:
         return self._trees[label].size if label in self._trees else 0
@@ -82,6 +89,24 @@ class Ledger:
         found = self._entries.get((message.label, message.client_id, message.client_seq))
         return found[0] if found and found[1] == message else None
 
+    def first_ts(self, label: bytes, client_id: bytes) -> int | None:
+        return self._first.get((label, client_id))
+
+    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
+        return any(
+            isinstance(event, Revocation) and (event.kind, event.target) == (kind, target) and event.applies_at(hub_ts)
+            for event in self._told
+        )
+
+    def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
+        records = [event for event in self._told if isinstance(event, Authority)]
+        return admin.active([one for one in records if self._is_of(label, stream, one)], hub_ts)
+
+    def _is_of(self, label: bytes, stream: bytes | None, record: Authority) -> bool:
+        if stream is None and not self._rules.profile.epoch_sec:
+            return label == naming.label(self._rules.routing_key, record.stream_id, 0)
+        return stream == record.stream_id
+
     def decide(self, encoded: bytes, hub_ts: int) -> Msg:
         """Every check of the table, in order. Raises `Refused`."""
         message = parse(encoded, self._rules)
@@ -100,6 +125,11 @@ class Ledger:
         assert (tree.size, tree.root()) == (receipt.stream_seq, receipt.mmr_root)
         self._entries[message.label, message.client_id, message.client_seq] = (tree.size, message)
         self._cursors[message.label, message.client_id] = (message.client_seq, message.prev_ack)
+        self._first.setdefault((message.label, message.client_id), receipt.hub_ts)
+        stream = self.stream_of(message.label, receipt.hub_ts)
+        if self._rules.realm_id and stream and message.auth_ref:
+            told = admin.event_of(self._rules.realm_id, stream, message, self._rules.limits)
+            self._told += [told] if told else []
         if message.client_id == self._rules.control_pk:
             self._learn(control.event_of(self._rules.hub_id, message, self._rules.limits), receipt.hub_ts)
 
@@ -107,7 +137,7 @@ class Ledger:
         if isinstance(event, bytes):
             self._streams.add(event)
             return
-        self._caps[event.auth_ref()] = Cap(event, hub_ts, event.rate_under(self._rules.limits))
+        self._caps[event.auth_ref()] = Cap.of(event, hub_ts, self._rules.limits)
         self._streams |= set(event.allow.stream_ids)
 
 
@@ -138,9 +168,11 @@ class Author:
     tokens: list[CapToken] = field(default_factory=list)
     sent: list[Msg] = field(default_factory=list)
     cursors: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
+    admins: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.keys = [SigningKey(self.dice.randbytes(32)) for _ in range(4)]
+        self.admins = sorted(self.service.rules.admin_streams)
 
     def write(self, steps: int) -> None:
         for _ in range(steps):
@@ -202,7 +234,29 @@ class Author:
         return max(int(self.clock.now), self.service.sequencer._state.hub_ts)
 
     def _stream(self) -> bytes:
-        return naming.stream_id(self.dice.choice(["a", "b", "c"]))
+        return self.dice.choice([*(naming.stream_id(name) for name in "abc"), *self.admins])
+
+    def _payload(self, stream: bytes) -> tuple[bytes, bytes, bytes]:
+        """Whom a message is sealed for, its schema and its body; on an admin stream mostly a record."""
+        if stream not in self.admins or self.dice.random() < 0.2:
+            return READER.public_key, SCHEMA, b"x"
+        event = self._record(stream if self.dice.random() < 0.9 else self.dice.choice(self.admins))
+        body = event.encode() if self.dice.random() < 0.9 else event.encode()[:-1]
+        return admin.reader_key(stream).public_key, event.SCHEMA, body
+
+    def _record(self, stream: bytes) -> admin.Event:
+        """Of things that exist, for times around now."""
+        dice, ts, ttl = self.dice, self._now() + self.dice.choice([-40, -2, 0, 3]), self.dice.choice([1, 5, 60])
+        if stream == admin.fed_admin_stream(REALM):
+            primary = dice.choice([self.service.rules.hub_id, bytes(32)])
+            realm = dice.choice([REALM, REALM, REALM, bytes(32)])
+            return Authority(realm, self._stream(), primary, (), dice.choice(list(Policy)[:2]), ts, ttl)
+        kind = dice.choice(list(RevocationKind))
+        token = dice.choice(self.tokens) if self.tokens else None
+        target = dice.choice(self.keys).public_key
+        if token and kind != RevocationKind.CLIENT_ID:
+            target = token.auth_ref() if kind == RevocationKind.AUTH_REF else h(token.encode())
+        return Revocation(kind, target, None, ts, dice.choice([1, 2, 5, ttl] * 4 + [None]))
 
     def _encoded(self) -> bytes:
         """A message that is often right, and otherwise wrong in one or two ways."""
@@ -224,7 +278,8 @@ class Author:
         place = replace(place, client_seq=self.cursors.get((place.label, place.client_id), 0) + 1)
         for _ in range(dice.choice([0, 0, 0, 0, 1, 1, 2])):
             place = replace(place, **self._fault(place, stream, epoch))
-        sealed = ciphertext.seal(READER.public_key, place, PayloadHdr(SCHEMA), b"x", rules.profile.pad_block)
+        reader_pk, schema, body = self._payload(stream)
+        sealed = ciphertext.seal(reader_pk, place, PayloadHdr(schema), body, rules.profile.pad_block)
         signer = key if dice.random() < 0.97 else self.keys[0]
         message = msg.sign(
             signer,
@@ -274,9 +329,13 @@ def opened(data_dir: Path, admission: Admission, clock: Clock) -> Iterator[HubSe
         service.store.close()
 
 
-def history(tmp_path: Path, seed: int, admission: Admission, epoch_sec: int) -> History:
+def history(
+    tmp_path: Path, seed: int, admission: Admission, epoch_sec: int, limits: Limits = LIMITS, *, realm: bool = False
+) -> History:
     """A random history over two runs of one hub."""
-    data_dir, clock = make_dir(tmp_path, Profile(epoch_sec=epoch_sec), LIMITS), Clock(START + 1000)
+    realm_id = REALM if realm else None
+    data_dir = make_dir(tmp_path, Profile(epoch_sec=epoch_sec), limits, realm_id=realm_id)
+    clock = Clock(START + 1000)
     with opened(data_dir, admission, clock) as service:
         author = Author(service, clock, random.Random(seed))
         author.write(STEPS // 2)
@@ -293,7 +352,17 @@ CASES = [(seed, admission, epoch_sec) for seed in SEEDS for admission in Admissi
 def test_a_replayed_history_meets_the_same_decisions(
     tmp_path: Path, seed: int, admission: Admission, epoch_sec: int
 ) -> None:
-    found = history(tmp_path, seed, admission, epoch_sec)
+    check_replay(history(tmp_path, seed, admission, epoch_sec), seed)
+
+
+@pytest.mark.parametrize(("seed", "admission", "epoch_sec"), CASES)
+def test_a_replayed_history_of_a_realm_meets_the_same_decisions(
+    tmp_path: Path, seed: int, admission: Admission, epoch_sec: int
+) -> None:
+    check_replay(history(tmp_path, seed, admission, epoch_sec, BOUNDED, realm=True), seed)
+
+
+def check_replay(found: History, seed: int) -> None:
     ledger = Ledger(found.rules)
     for step in found.steps:
         again = replayed(ledger, step)
@@ -339,6 +408,26 @@ def test_the_histories_meet_every_kind_of_decision(tmp_path: Path) -> None:
         "EPOCH",
     }
     assert set(seen) >= expected, expected - set(seen)
+    assert seen["accepted"] > 200
+
+
+def test_the_histories_of_a_realm_meet_what_a_realm_refuses(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+    for number, (seed, admission, epoch_sec) in enumerate(CASES[:12]):
+        (tmp_path / str(number)).mkdir()
+        found = history(tmp_path / str(number), seed, admission, epoch_sec, BOUNDED, realm=True)
+        refused = [step.outcome for step in found.steps if isinstance(step.outcome, Refused)]
+        seen.update(f"{one.detail_enum}: {one.message[:25]}" for one in refused)
+        seen["accepted"] += len(found.steps) - len(refused)
+    expected = {
+        "CAP_MISSING: this admin stream is writ",
+        "CAP_INVALID: the capability is revoked",
+        "AUTH_REF: the client_id is revoked",
+        "AUTH_REF: not primary for label",
+        "AUTH_REF: a client_id writes 12 mes",
+        "AUTH_REF: a client_id is used for 6",
+    }
+    assert set(seen) >= expected, (expected - set(seen), seen)
     assert seen["accepted"] > 200
 
 

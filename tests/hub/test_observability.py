@@ -169,6 +169,8 @@ METRICS = {
     "veen_group_size": "histogram",
     "veen_proof_latency_ms": "histogram",
     "veen_journal_bytes": "gauge",
+    "veen_revocations": "gauge",
+    "veen_multi_primary_labels": "gauge",
 }
 
 

@@ -1,7 +1,9 @@
 """Values as people write them: addresses, keys, labels. Each raises `ValueError` with what it must be."""
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 _KEY_BYTES = 32
@@ -15,6 +17,9 @@ class Address:
 
     host: str
     port: int
+
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,23 @@ def address(text: str) -> Address:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError(f"{text!r} is not HOST:PORT; an IPv6 host stands in brackets")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def network(text: str) -> Network:
+    """A network, as in 10.0.0.0/8 or fd00::/8; an address alone is one of its own."""
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a network: {error}") from None
+
+
+def realm(text: str) -> bytes:
+    """A realm by its name, or by its id in hex."""
+    from veen.core import naming
+
+    if not text:
+        raise ValueError("a realm has a name, or an id of 64 hex digits")
+    return naming.realm_id(text)
 
 
 def public_key(text: str) -> bytes:

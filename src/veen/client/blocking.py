@@ -63,6 +63,10 @@ class BlockingClient:
         finally:
             self._end()
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of anything that the async client is used for, on its loop."""
+        return self._do(work)
+
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         """The outcome. Interrupted here, the work is given up there too."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

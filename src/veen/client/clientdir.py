@@ -29,7 +29,7 @@ from veen.client.state import State
 from veen.client.streamkeys import StreamKeys
 from veen.client.tables import Rows
 from veen.client.writers import DEFAULT_BOUNDS, ClientKeyUse, KeyBounds, Writer, Writers, begin, current
-from veen.core import Unavailable, Unverified
+from veen.core import Limits, Unavailable, Unverified
 
 CARD = "card.cbor"
 _STATE = "state"
@@ -111,10 +111,20 @@ class ClientDir:
             yield
 
     def writer(
-        self, hub_id: bytes, label: bytes, stream_id: bytes, *, now: int, epoch: int = 0, capability: bool = False
+        self,
+        hub_id: bytes,
+        label: bytes,
+        stream_id: bytes,
+        *,
+        now: int,
+        epoch: int = 0,
+        capability: bool = False,
+        limits: Limits | None = None,
     ) -> Writer:
         """As `Writers.writer` says; after a rotation the card lists the client_ids from there on."""
-        writer = self.writers.writer(hub_id, label, stream_id, now=now, epoch=epoch, capability=capability)
+        writer = self.writers.writer(
+            hub_id, label, stream_id, now=now, epoch=epoch, capability=capability, limits=limits
+        )
         if writer.generation > self.card.generation:
             self.renew_card(now)
         return writer

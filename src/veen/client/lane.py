@@ -118,7 +118,8 @@ class Lane:
             try:
                 return await self._contact.link.submit_batch([pending.encoded for pending in batch])
             except Refused as refused:
-                if refused.code != "E.NOT_FOUND":
+                # A batch may ask for more work at once than its messages do one by one.
+                if refused.code != "E.NOT_FOUND" and refused.detail_enum != "PREFILTER_REJECT":
                     return [refused] * len(batch)
                 self._batches = False
         outcomes: list[Outcome] = []

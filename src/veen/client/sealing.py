@@ -11,7 +11,7 @@ from veen.client.follower import Follower
 from veen.client.outbox import Pending
 from veen.client.state import Moved
 from veen.client.writers import Writer
-from veen.core import CapToken, Msg, Place, Sealer, SigningKey, Unverified, attachments, msg
+from veen.core import CapToken, Msg, Place, Sealer, SigningKey, Unverified, admin, attachments, msg
 from veen.core.hashing import h
 from veen.core.signing import SIGNATURE_BYTES
 from veen.core.tooling import AuthorizeResponse
@@ -35,10 +35,18 @@ class Sealing:
     async def writer(self, label: bytes, epoch: int) -> Writer:
         """Who writes next to a label, with leave to do so where the hub asks for one."""
         contact = self._contact
-        capability = contact.status.admission != "open"
+        # What a hub itself goes by is written by capability, whoever may write else.
+        binding = admin.binding_streams(contact.trust.known.identity.realm_id)
+        capability = contact.status.admission != "open" or self.stream_id in binding
         writer = await contact.on_disk(
             lambda: contact.dir.writer(
-                contact.hub_id, label, self.stream_id, now=contact.clock.now(), epoch=epoch, capability=capability
+                contact.hub_id,
+                label,
+                self.stream_id,
+                now=contact.clock.now(),
+                epoch=epoch,
+                capability=capability,
+                limits=contact.trust.limits,
             )
         )
         if writer.cap and contact.dir.caps.granted(contact.hub_id, writer.cap.auth_ref()) is None:

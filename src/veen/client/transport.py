@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from veen.client.work import Workbench
 from veen.core import Malformed, Receipt, Refused, Unavailable, jsonform, jsontext
 from veen.core.cbor import Late, Wire
 from veen.core.envelopes import ErrorEnvelope, SubmitResponse
@@ -45,6 +46,7 @@ class Patience:
     poll_s: float = 1.0  # between two looks at a hub that offers no subscriptions
     connect_s: float = 5.0
     answer_s: float = 30.0
+    most_pow_bits: int = 22  # a hub that asks for more work than this is not sent to
 
     def wait_s(self, attempt: int) -> float:
         """Before attempt `attempt` + 1: doubling, with half of it left to chance, so that clients spread."""
@@ -72,6 +74,7 @@ class HubLink:
         self._connections = connections
         self._client = self._connect()
         self._before: httpx.AsyncClient | None = None  # before the last renewal
+        self._bench = Workbench(self.patience.most_pow_bits)
 
     def _connect(self) -> httpx.AsyncClient:
         waits = httpx.Timeout(self.patience.answer_s, connect=self.patience.connect_s, pool=None)
@@ -135,7 +138,7 @@ class HubLink:
     async def submit(self, encoded: bytes) -> Outcome:
         """The receipt of one encoded MSG, or why not. Raises `Unavailable` where nobody knows."""
         try:
-            body = await self._request("POST", "/v1/submit", _SUBMIT_HEAD + encoded, most=_SMALL)
+            body = await self._worked("/v1/submit", _SUBMIT_HEAD + encoded, _SMALL, ahead=True)
         except Refused as refused:
             return refused
         return SubmitResponse.decode(body).receipt
@@ -143,13 +146,21 @@ class HubLink:
     async def submit_batch(self, encoded: Sequence[bytes]) -> list[Outcome]:
         """An outcome for each MSG, in order. Raises `Refused` where the hub takes no batches."""
         most = _SMALL + _OUTCOME_BYTES * len(encoded)
-        body = await self._request("POST", "/tooling/submit-batch", b"".join(encoded), most=most)
+        body = await self._worked("/tooling/submit-batch", b"".join(encoded), most, ahead=False)
         outcomes = _outcomes(body)
         if len(outcomes) != len(encoded):
             raise Malformed("batch answer", f"{len(outcomes)} outcomes for {len(encoded)} messages")
         return outcomes
 
     # Below.
+
+    async def _worked(self, path: str, body: bytes, most: int, *, ahead: bool) -> bytes:
+        """One attempt, with a proof of work where the hub asks for one."""
+
+        def send(headers: dict[str, str]) -> Awaitable[bytes]:
+            return self._request("POST", path, body, most=most, headers={"content-type": CBOR, **headers})
+
+        return await self._bench.send(body, send, ahead=ahead)
 
     async def _post(self, path: str, body: bytes, most: int) -> bytes:
         return await self._again(lambda: self._request("POST", path, body, most=most))

@@ -11,7 +11,7 @@ from veen.client.caps import CapBox
 from veen.client.identity import Identity
 from veen.client.state import State
 from veen.client.tables import Rows
-from veen.core import CapToken, Malformed, Refused, SigningKey
+from veen.core import CapToken, Limits, Malformed, Refused, SigningKey
 from veen.core.admission import BY_DETAIL
 from veen.core.cbor import Array, Bool, Bstr, Uint, Version, Wire
 from veen.core.hashing import u64be
@@ -27,6 +27,16 @@ class KeyBounds:
     def __post_init__(self) -> None:
         if self.max_client_id_lifetime_sec < 1 or self.max_msgs_per_client_id_per_label < 1:
             raise ValueError("a client_id lives for at least a second and a message")
+
+    def within(self, limits: Limits | None) -> "KeyBounds":
+        """These, or those of a hub where they are closer."""
+        if limits is None:
+            return self
+        age, count = limits.max_client_id_lifetime_sec, limits.max_msgs_per_client_id_per_label
+        return KeyBounds(
+            min(age or self.max_client_id_lifetime_sec, self.max_client_id_lifetime_sec),
+            min(count or self.max_msgs_per_client_id_per_label, self.max_msgs_per_client_id_per_label),
+        )
 
 
 DEFAULT_BOUNDS = KeyBounds()
@@ -89,21 +99,30 @@ class Writers:
         self._key: tuple[int, SigningKey] | None = None
 
     def writer(
-        self, hub_id: bytes, label: bytes, stream_id: bytes, *, now: int, epoch: int = 0, capability: bool = False
+        self,
+        hub_id: bytes,
+        label: bytes,
+        stream_id: bytes,
+        *,
+        now: int,
+        epoch: int = 0,
+        capability: bool = False,
+        limits: Limits | None = None,
     ) -> Writer:
-        """Who writes next to the label. Rotates where that is due, and keeps that it did.
+        """Who writes next to the label. Rotates where that is due, by our bounds or the hub's, and keeps that it did.
 
         `epoch` is the label's. With `capability`, raises `Refused` where the key that is due has no token for the
         stream: the error says which key needs one.
         """
+        bounds = self.bounds.within(limits)
         with self._tables.read() as rows:
-            use, is_new = self._choose(rows, hub_id, label, now, epoch)
+            use, is_new = self._choose(rows, hub_id, label, now, epoch, bounds)
             if not is_new:
-                return self._writer(rows, use, hub_id, label, stream_id, now, capability)
+                return self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
         with self._tables.write() as rows:
-            use, _ = self._choose(rows, hub_id, label, now, epoch)
+            use, _ = self._choose(rows, hub_id, label, now, epoch, bounds)
             # Raises where a capability is missing, and then nothing of this is kept: there was no rotation.
-            writer = self._writer(rows, use, hub_id, label, stream_id, now, capability)
+            writer = self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
             rows.put("generations", u64be(use.generation), use.encode())
             rows.put("eras", u64be(use.generation) + hub_id, u64be(epoch))
             return writer
@@ -117,7 +136,7 @@ class Writers:
         """The generation in use, after a rotation where age alone makes one due."""
         with self._tables.write() as rows:
             use = current(rows)
-            if self._is_old(use, now):
+            if _is_old(use, now, self.bounds):
                 use = begin(rows, self._identity, use.generation + 1, now)
             return use
 
@@ -136,31 +155,26 @@ class Writers:
         with self._tables.write() as rows:
             retire(rows, generation)
 
-    def _choose(self, rows: Rows, hub_id: bytes, label: bytes, now: int, epoch: int) -> tuple[ClientKeyUse, bool]:
+    def _choose(
+        self, rows: Rows, hub_id: bytes, label: bytes, now: int, epoch: int, bounds: KeyBounds
+    ) -> tuple[ClientKeyUse, bool]:
         """The generation to write with, and whether that has to be recorded first."""
         use = current(rows)
-        if self._is_due(rows, use, hub_id, label, now, epoch):
+        if _is_due(rows, use, hub_id, label, now, epoch, bounds):
             generation = use.generation + 1
             return ClientKeyUse(generation, self._client_key(generation).public_key, now, retired=False), True
         return use, rows.get("eras", u64be(use.generation) + hub_id) is None
 
-    def _is_due(self, rows: Rows, use: ClientKeyUse, hub_id: bytes, label: bytes, now: int, epoch: int) -> bool:
-        era = rows.get("eras", u64be(use.generation) + hub_id)
-        used = writer_state(rows, use.client_id + hub_id + label)
-        return (
-            use.retired
-            or self._is_old(use, now)
-            or (era is not None and int.from_bytes(era, "big") < epoch)
-            or used.closed
-            or used.last_client_seq >= self.bounds.max_msgs_per_client_id_per_label
-        )
-
-    def _is_old(self, use: ClientKeyUse, now: int) -> bool:
-        # Either way: a clock that was far ahead when the key was made must not keep it alive for years.
-        return abs(now - use.created_at) >= self.bounds.max_client_id_lifetime_sec
-
     def _writer(
-        self, rows: Rows, use: ClientKeyUse, hub_id: bytes, label: bytes, stream_id: bytes, now: int, capability: bool
+        self,
+        rows: Rows,
+        use: ClientKeyUse,
+        hub_id: bytes,
+        label: bytes,
+        stream_id: bytes,
+        now: int,
+        capability: bool,
+        bounds: KeyBounds,
     ) -> Writer:
         cap = None
         if capability:
@@ -168,13 +182,32 @@ class Writers:
             if cap is None:
                 raise _no_capability(use, stream_id, self._caps.lapsed_at(use.client_id, stream_id, hub_id))
         used = writer_state(rows, use.client_id + hub_id + label)
-        room = self.bounds.max_msgs_per_client_id_per_label - used.last_client_seq
+        room = bounds.max_msgs_per_client_id_per_label - used.last_client_seq
         return Writer(hub_id, label, use.generation, self._client_key(use.generation), used, room, cap)
 
     def _client_key(self, generation: int) -> SigningKey:
         if self._key is None or self._key[0] != generation:
             self._key = (generation, self._identity.client_key(generation))
         return self._key[1]
+
+
+def _is_due(
+    rows: Rows, use: ClientKeyUse, hub_id: bytes, label: bytes, now: int, epoch: int, bounds: KeyBounds
+) -> bool:
+    era = rows.get("eras", u64be(use.generation) + hub_id)
+    used = writer_state(rows, use.client_id + hub_id + label)
+    return (
+        use.retired
+        or _is_old(use, now, bounds)
+        or (era is not None and int.from_bytes(era, "big") < epoch)
+        or used.closed
+        or used.last_client_seq >= bounds.max_msgs_per_client_id_per_label
+    )
+
+
+def _is_old(use: ClientKeyUse, now: int, bounds: KeyBounds) -> bool:
+    # Either way: a clock that was far ahead when the key was made must not keep it alive for years.
+    return abs(now - use.created_at) >= bounds.max_client_id_lifetime_sec
 
 
 def writer_state(rows: Rows, key: bytes) -> WriterState:

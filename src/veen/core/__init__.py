@@ -5,6 +5,7 @@ take and give can be had from the package itself.
 """
 
 from veen.core import (
+    admin,
     admission,
     attachments,
     captoken,
@@ -21,6 +22,7 @@ from veen.core import (
     mmr,
     msg,
     naming,
+    powcookie,
     proof,
     rate,
     receipt,
@@ -75,6 +77,7 @@ __all__ = [
     "Unavailable",
     "Unverified",
     "VeenError",
+    "admin",
     "admission",
     "attachments",
     "captoken",
@@ -91,6 +94,7 @@ __all__ = [
     "mmr",
     "msg",
     "naming",
+    "powcookie",
     "proof",
     "rate",
     "receipt",

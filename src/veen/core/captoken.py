@@ -116,10 +116,27 @@ def mint(
 
 def resign(token: CapToken, issuer: SigningKey) -> CapToken:
     """The token with one more link by the same issuer: a new `auth_ref` for the same grant."""
+    _check_own(token, issuer)
+    return _link(token, issuer)
+
+
+def renew(token: CapToken, issuer: SigningKey) -> CapToken:
+    """The same grant under a new name, for when a hub has seen the time of the old one end.
+
+    One more link, as the issuer's history of signing. Where there is no room for another, a second more of `ttl` and a
+    chain that begins anew. The same token always gives the same next one, so there is nothing to remember. Spec §6.1.
+    """
+    if len(token.sig_chain) < MAX_CAP_CHAIN:
+        return resign(token, issuer)
+    _check_own(token, issuer)
+    longer = replace(token.allow, ttl=token.allow.ttl + 1)
+    return mint(issuer, token.subject_pk, longer.stream_ids, longer.ttl, longer.rate)
+
+
+def _check_own(token: CapToken, issuer: SigningKey) -> None:
     if issuer.public_key != token.issuer_pk:
         raise ValueError("only the issuer's own key adds a link")
     token.verify()
-    return _link(token, issuer)
 
 
 def _link(token: CapToken, issuer: SigningKey) -> CapToken:

@@ -77,6 +77,7 @@ class HubIdentity(Wire):
     hub_keys: tuple[HubKey, ...]
     anchoring: str = ANCHORINGS[0]
     origin: OriginRef | None = None  # of a fork
+    realm_id: bytes | None = None  # whose admin streams the hub goes by, if any
 
     LAYOUT: ClassVar = Map(
         "hub identity",
@@ -85,6 +86,7 @@ class HubIdentity(Wire):
             "hub_keys": ListOf("hub_keys", Nested("hub key", HubKey), most=MAX_HUB_KEYS, least=1),
             "anchoring": Text("anchoring", MAX_TEXT_BYTES),
             "origin": Nested("origin", OriginRef, optional=True),
+            "realm_id": Bstr("realm_id", optional=True),
         },
     )
 
@@ -144,7 +146,7 @@ class HubIdentity(Wire):
         """
         same = [replace(key, valid_until=None) for key in known.hub_keys]
         mine = [replace(key, valid_until=None) for key in self.hub_keys[: len(same)]]
-        if (self.hub_id, self.origin, mine) != (known.hub_id, known.origin, same):
+        if (self.hub_id, self.origin, self.realm_id, mine) != (known.hub_id, known.origin, known.realm_id, same):
             raise Unverified("hub identity", "it does not continue the record known before")
         for before, now in zip(known.hub_keys, self.hub_keys, strict=False):
             if before.valid_until is not None and now.valid_until != before.valid_until:
@@ -191,10 +193,15 @@ class IdentitySignature(Wire):
 
 
 def create(
-    key: SigningKey, valid_from: int, anchoring: str = ANCHORINGS[0], origin: OriginRef | None = None
+    key: SigningKey,
+    valid_from: int,
+    anchoring: str = ANCHORINGS[0],
+    origin: OriginRef | None = None,
+    realm_id: bytes | None = None,
 ) -> HubIdentity:
-    """A new hub; with `origin`, one that goes on from where another was."""
-    made = HubIdentity(naming.hub_id(key.public_key), (_key(key.public_key, valid_from),), anchoring, origin)
+    """A new hub; with `origin`, one that goes on from where another was; with `realm_id`, one of that realm."""
+    first = _key(key.public_key, valid_from)
+    made = HubIdentity(naming.hub_id(key.public_key), (first,), anchoring, origin, realm_id)
     made.encode()  # refuses here what no reader would take
     return made
 

@@ -16,6 +16,11 @@ def schema_id(name: str) -> bytes:
     return h(name.encode())
 
 
+def realm_id(name: str) -> bytes:
+    """A realm's id is the hash of its name; 64 hex digits are the id itself. 001, id-spec §3.1."""
+    return bytes.fromhex(name) if _HEX_ID.fullmatch(name) else ht("id/realm", name.encode())
+
+
 def hub_id(first_hub_pk: bytes) -> bytes:
     """Fixed by the hub's first key: later keys are added, the hub stays the same."""
     return ht("veen/hub-id", first_hub_pk)

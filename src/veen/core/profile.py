@@ -35,8 +35,11 @@ class Profile(Wire):
     def epoch(self, unix_time_sec: int) -> int:
         return unix_time_sec // self.epoch_sec if self.epoch_sec else 0
 
+    def epochs_around(self, hub_ts: int, max_epoch_skew_sec: int) -> range:
+        """The epochs whose labels a hub takes at a time. Spec §12."""
+        now, skew = self.epoch(hub_ts), max_epoch_skew_sec // self.epoch_sec if self.epoch_sec else 0
+        return range(max(0, now - skew), now + skew + 1)
+
     def accepts_epoch(self, epoch: int, hub_ts: int, max_epoch_skew_sec: int) -> bool:
         """Whether a label of `epoch` is within the window around the hub's own time. Spec §12."""
-        if not self.epoch_sec:
-            return epoch == 0
-        return abs(epoch - self.epoch(hub_ts)) <= max_epoch_skew_sec // self.epoch_sec
+        return epoch in self.epochs_around(hub_ts, max_epoch_skew_sec)

@@ -27,6 +27,8 @@ class Limits(Wire):
     max_cap_rate_burst: int = limits.DEFAULT_CAP_RATE
     max_epoch_skew_sec: int = limits.DEFAULT_EPOCH_SKEW_SEC
     chunk_zstd_level: int | None = None  # closed chunks are kept as they are, or compressed with zstd at this level
+    max_client_id_lifetime_sec: int | None = None  # under one label, from a client key's first message there
+    max_msgs_per_client_id_per_label: int | None = None
 
     LAYOUT: ClassVar = Map(
         "limits",
@@ -44,6 +46,8 @@ class Limits(Wire):
                 _within("max_cap_rate_burst", limits.MAX_CAP_RATE),
                 _within("max_epoch_skew_sec", limits.MAX_EPOCH_SKEW_SEC),
                 _within("chunk_zstd_level", limits.MAX_ZSTD_LEVEL, least=1, optional=True),
+                _within("max_client_id_lifetime_sec", limits.MAX_CLIENT_ID_LIFETIME_SEC, least=1, optional=True),
+                _within("max_msgs_per_client_id_per_label", limits.MAX_CLIENT_ID_MSGS, least=1, optional=True),
             )
         },
     )

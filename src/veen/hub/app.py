@@ -9,6 +9,7 @@ from veen.hub import answers
 from veen.hub.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub.later import Later
 from veen.hub.pageroom import PageRoom
+from veen.hub.prefilter import Prefilter
 from veen.hub.reads import Reads
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Outcome
@@ -21,8 +22,11 @@ _SMALL_BODY = 4096
 class HubApp:
     """What the front calls."""
 
-    def __init__(self, later: Later, rules: Rules, submits: Submits, reads: Reads, tooling: Tooling) -> None:
+    def __init__(
+        self, later: Later, rules: Rules, prefilter: Prefilter, submits: Submits, reads: Reads, tooling: Tooling
+    ) -> None:
         self._later = later
+        self._prefilter = prefilter
         self._submits = submits
         self._reads = reads
         self._tooling = tooling
@@ -72,8 +76,11 @@ class HubApp:
             respond(answers.refusal(_unknown(request), as_json=answers.wants_json(request)))
 
     def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
-        submits = head.method == "POST" and head.path == "/v1/submit" and not answers.wants_json(head)
-        return self._submit_cbor if submits else None
+        if head.method != "POST" or head.path != "/v1/submit" or answers.wants_json(head):
+            return None
+        if self._prefilter.asks:
+            return lambda body, respond: self._submit_filtered(head, body, respond)
+        return self._submit_cbor
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         if head.path == "/tooling/subscribe":
@@ -82,15 +89,26 @@ class HubApp:
 
     def _submit(self, request: Request, respond: Respond) -> None:
         if not answers.wants_json(request):
-            self._submit_cbor(request.body, respond)
+            self._submit_filtered(request, request.body, respond)
             return
         try:
+            self._prefilter.check(request.peer, request.headers, request.body)
             encoded = from_json(request.body)
         except Refused as refused:
             self._submits.turned_away(refused, len(request.body))
             respond(answers.refusal(refused, as_json=True))
             return
         self._submits.submit(encoded, lambda outcome: respond(_submitted_json(outcome)))
+
+    def _submit_filtered(self, head: Request, body: bytes, respond: Respond) -> None:
+        if self._prefilter.asks and len(body) <= self._most:  # size comes first
+            try:
+                self._prefilter.check(head.peer, head.headers, body)
+            except Refused as refused:
+                self._submits.turned_away(refused, len(body))
+                respond(answers.refusal(refused))
+                return
+        self._submit_cbor(body, respond)
 
     def _submit_cbor(self, body: bytes, respond: Respond) -> None:
         """The hot path: most of what a hub is asked."""

@@ -8,7 +8,9 @@ from hmac import compare_digest
 from pathlib import Path
 
 from veen.core import Refused, Unavailable
+from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.hub.http import HttpSettings
+from veen.hub.http.callers import Network
 from veen.hub.rules import Admission
 
 DEFAULT_PORT = 37411
@@ -36,10 +38,15 @@ class HubConfig:
     upload_bytes_per_sec: int = 16 * _MIB  # of one capability, or of one address where admission is open
     upload_burst_bytes: int = 1024 * _MIB
     disk_reserve_bytes: int = 256 * _MIB  # what attachments leave free for the log
+    pow_difficulty: int = 0  # zero bits that a message's proof of work must have; 0 asks for none
+    allow_networks: tuple[Network, ...] = ()  # from where messages are taken; none means from anywhere
+    deny_networks: tuple[Network, ...] = ()
     http: HttpSettings = field(default_factory=HttpSettings)
 
     def check(self) -> None:
-        """Refuse what would let strangers write without anyone having said so."""
+        """Refuse what would let strangers write without anyone having said so, and what nobody could do."""
+        if not 0 <= self.pow_difficulty <= MAX_POW_DIFFICULTY:
+            raise Unavailable(f"a proof of work has at most {MAX_POW_DIFFICULTY} bits, not {self.pow_difficulty}")
         if self.admission is Admission.OPEN and not self.open_to_the_network and not _is_loopback(self.host):
             raise Unavailable(
                 f"open admission on {self.host} lets anyone who reaches it write; "

@@ -1,7 +1,5 @@
 """Which stream and epoch a label belongs to: for checkpoints, which name both sides of a rotation. Spec §4.4.1."""
 
-from collections.abc import Iterable
-
 from veen.core import naming
 from veen.hub.rules import Rules
 from veen.storage.store import Store
@@ -22,7 +20,7 @@ class LabelBook:
         if not self._rules.profile.epoch_sec:
             return 0, label
         for stream in self._streams():
-            for epoch in self._around(hub_ts):
+            for epoch in self._rules.profile.epochs_around(hub_ts, self._rules.limits.max_epoch_skew_sec):
                 if self._label(stream, epoch) == label:
                     return epoch, self._label(stream, epoch - 1) if epoch else label
         return self._rules.profile.epoch(hub_ts), label
@@ -31,12 +29,6 @@ class LabelBook:
         pending = {stream for tail in self._store.tails() for stream in tail.batch.streams}
         with self._store.index.read() as rows:
             return {*rows.streams(), *pending, self._rules.control_stream}
-
-    def _around(self, hub_ts: int) -> Iterable[int]:
-        """The epochs whose labels were accepted at that time."""
-        profile = self._rules.profile
-        now, skew = profile.epoch(hub_ts), self._rules.limits.max_epoch_skew_sec // profile.epoch_sec
-        return range(max(0, now - skew), now + skew + 1)
 
     def _label(self, stream: bytes, epoch: int) -> bytes:
         return naming.label(self._rules.routing_key, stream, epoch)

@@ -52,6 +52,10 @@ class Log:
         if self.has_room("failed"):
             self.event("error", "failed", where=where, error=_words(error))
 
+    def equivocated(self, label: bytes, stream_seq: int, policy: str) -> None:
+        """Someone has shown that this hub contradicted itself."""
+        self.event("error", "equivocation", label=label.hex(), stream_seq=stream_seq, policy=policy)
+
     def broke(self, error: BaseException) -> None:
         """What ends the hub."""
         self.event("error", "broken", error=_words(error))

@@ -32,6 +32,8 @@ class Metrics:
         self._interval = self._tally("veen_checkpoint_interval", "entries between checkpoints", _INTERVALS)
         self.queue_depth = Gauge("veen_queue_depth", "messages between arrival and receipt", registry=r)
         self.journal_bytes = Gauge("veen_journal_bytes", "bytes the log has yet to catch up with", registry=r)
+        self.revocations = Gauge("veen_revocations", "client keys and capabilities the realm revoked", registry=r)
+        self.multi_primary = Gauge("veen_multi_primary_labels", "labels that other hubs may write to", registry=r)
         self._connections = Gauge("veen_connections", "open connections", registry=r)
         self._attachments = Counter("veen_attachments", "new attachments", registry=r)
         self._attachment_bytes = Counter("veen_attachment_bytes", "bytes of new attachments", registry=r)

@@ -40,6 +40,7 @@ from veen.core.envelopes import (
 from veen.core.jsontext import Json
 from veen.core.limits import SERVER_VERSION, WIRE_VERSION
 from veen.core.origin import Origin
+from veen.core.powcookie import HEADER
 from veen.core.tooling import (
     AuthorizeResponse,
     CheckpointList,
@@ -53,7 +54,7 @@ from veen.core.tooling import (
 
 _JSON, _CBOR, _SEQUENCE = "application/json", "application/cbor", "application/cbor-seq"
 _OCTETS, _TEXT = "application/octet-stream", "text/plain"
-_OPERATOR, _UPLOAD = "operator", "upload"
+_OPERATOR, _UPLOAD, _WORK = "operator", "upload", "work"
 _HASH: Json = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _SEQ: Json = {"type": "integer", "minimum": 1, "maximum": (1 << 64) - 1}
 _OBJECT: Json = {"type": "object"}
@@ -71,10 +72,11 @@ class Endpoint:
     statuses: tuple[int, ...] = (200,)
     query: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()  # any of these; none is needed where admission is open, or ever if there are none
+    work: bool = False  # a proof of work is needed where the operator asks for one
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("post", "/v1/submit", "accept a message", SubmitRequest, SubmitResponse),
+    Endpoint("post", "/v1/submit", "accept a message", SubmitRequest, SubmitResponse, work=True),
     Endpoint("post", "/v1/stream", "a page of a label", StreamRequest, StreamResponse),
     Endpoint("post", "/v1/receipt", "the receipt at a place", ReceiptRequest, ReceiptResponse),
     Endpoint("post", "/v1/proof", "the proof of an entry in the tree that ends with it", ProofRequest, ProofResponse),
@@ -89,7 +91,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, leave=(_OPERATOR,)),
     Endpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofResponse),
     Endpoint("post", "/tooling/consistency", "that a tree continues another", ConsistencyRequest, ProofResponse),
-    Endpoint("post", "/tooling/submit-batch", "a sequence of messages, each judged by itself", _SEQUENCE, _SEQUENCE),
+    Endpoint(
+        "post",
+        "/tooling/submit-batch",
+        "a sequence of messages, each judged by itself",
+        _SEQUENCE,
+        _SEQUENCE,
+        work=True,
+    ),
     Endpoint(
         "get",
         "/tooling/subscribe",
@@ -142,6 +151,12 @@ def describe() -> dict[str, Json]:
                     "name": "Authorization",
                     "description": "`veen-upload` and an UploadProof in hex",
                 },
+                _WORK: {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": HEADER,
+                    "description": "a PowCookie in hex, where the hub's status has a pow_difficulty above 0",
+                },
             },
         },
     }
@@ -163,6 +178,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Json]:
         found["requestBody"] = {"required": isinstance(endpoint.takes, type), "content": _content(endpoint.takes)}
     if endpoint.leave:
         found["security"] = [{leave: []} for leave in endpoint.leave]
+    if endpoint.work:
+        found["security"] = [{}, {_WORK: []}]
     return found
 
 

@@ -1,6 +1,7 @@
 """What a hub keeps beside its log: regular checkpoints and their witnesses, attachments, proof of its own faults."""
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
 
@@ -29,12 +30,15 @@ class PaperDesk:
         identity: HubIdentity,
         witnesses: frozenset[bytes],
         attachments: AttachmentStore,
+        proved: Callable[[Equivocation], object],
     ) -> None:
+        """`proved` hears of each new proof that this hub contradicted itself."""
         self._disk = disk
         self._folders = folders
         self._identity = identity
         self._witnesses = witnesses
         self._attachments = attachments
+        self._proved = proved
         self._lock = Lock()  # these papers are read, changed and written back on several threads
         self.equivocations = sum(1 for _ in folders.evidence.glob("equivocation-*.cbor"))
 
@@ -93,6 +97,7 @@ class PaperDesk:
                     raise Refused("E.LIMIT", "this hub is proved to equivocate often enough")
                 self._disk.write_file(path, encoded)
                 self.equivocations += 1
+                self._proved(found)
             self._disk.sync_folder(self._folders.evidence)
         return answers.answer(found, as_json=as_json)
 

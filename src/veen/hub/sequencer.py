@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from veen.core import (
     Bucket,
+    CapToken,
     Limits,
     Malformed,
     Msg,
@@ -14,11 +15,13 @@ from veen.core import (
     SigningKey,
     Unavailable,
     Unverified,
+    admin,
     control,
     naming,
 )
 from veen.core.receipt import sign_encoded
-from veen.hub.rules import Cap, Rules, authorize, sequence
+from veen.hub.realm import Realm
+from veen.hub.rules import Cap, Rules, authorize, check_client, check_revoked, revocable, sequence
 from veen.hub.signer import Signer
 from veen.hub.state import State
 from veen.storage import frame
@@ -97,6 +100,23 @@ class Sequencer:
             count += len(entries)
         return count
 
+    @property
+    def realm(self) -> Realm:
+        """What the admin streams say by now."""
+        return self._state.realm
+
+    def policy_of(self, label: bytes) -> str:
+        """How many hubs may write to a label by now, as far as the realm says."""
+        hub_ts = self.hub_ts
+        found = self._state.authority(label, self._state.stream_of(label, hub_ts), hub_ts)
+        return found.policy if found else str(admin.Policy.UNSPECIFIED)
+
+    def check_leave(self, token: CapToken) -> None:
+        """Raise where a logged capability, or the key it is for, is revoked by now."""
+        hub_ts = self.hub_ts
+        check_revoked(revocable(token), self._state, self._rules, hub_ts)
+        check_client(token.subject_pk, self._state, self._rules, hub_ts)
+
     def forget(self) -> None:
         """Let go of what the log has caught up with, where it is too much to keep."""
         self._state.forget()
@@ -162,10 +182,13 @@ class Sequencer:
         tree, made = self._state.append(label, leaf)
         receipt = sign_encoded(self._key, label, tree.size, leaf, tree.root(), hub_ts)
         self._note(message, submission.encoded, receipt, tree.size, made, hub_ts, batch)
+        self._heed(message, tree.size, hub_ts, batch)
         return receipt
 
     def _log_event(self, wish: Wish, hub_ts: int, batch: Batch) -> bytes:
-        """Log what the operator said; what was said before keeps the receipt it has."""
+        """Log what the operator said; what was said before keeps the receipt it has, unless it was revoked since."""
+        if isinstance(wish.event, CapToken):
+            check_revoked(revocable(wish.event), self._state, self._rules, hub_ts)
         known = self._known(wish.event)
         if known:
             return known
@@ -230,10 +253,22 @@ class Sequencer:
             after = before.take(cap.rate, receipt.hub_ts) or before
             self._set_bucket(message.auth_ref, message.label, after, batch)
         self._note(message, entry.msg, entry.receipt, receipt.stream_seq, made, receipt.hub_ts, batch)
+        self._heed(message, receipt.stream_seq, receipt.hub_ts, batch)
         if message.client_id == self._rules.control_pk:
             # It was logged, so it holds, whatever the limits are by now.
             event = control.event_of(self._rules.hub_id, message, Limits())
             self._apply_event(event, entry.label, receipt.stream_seq, receipt.hub_ts, batch)
+
+    def _heed(self, message: Msg, seq: int, hub_ts: int, batch: Batch) -> None:
+        """Go by what an entry of an admin stream says, from the next message on."""
+        realm_id = self._rules.realm_id
+        stream = self._state.stream_of(message.label, hub_ts) if realm_id else None
+        if realm_id is None or stream is None or stream not in self._rules.admin_streams:
+            return
+        event = admin.event_of(realm_id, stream, message, Limits())
+        if event:
+            self._state.add_admin_event(event)
+            batch.told[message.label, seq] = event
 
     def _set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket, batch: Batch) -> None:
         self._state.set_bucket(auth_ref, label, bucket)
@@ -258,6 +293,8 @@ class Sequencer:
             )
         )
         self._state.set_cursor(message.label, message.client_id, (message.client_seq, message.prev_ack))
+        if message.client_seq == 1 and self._rules.limits.max_client_id_lifetime_sec is not None:
+            self._state.set_first_ts(message.label, message.client_id, hub_ts)
 
 
 def refused(items: list[Item], reason: str) -> Group:

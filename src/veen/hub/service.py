@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from veen.core import Checkpoint, Refused, Unavailable, checkpoint
+from veen.core.tooling import Equivocation
 from veen.hub import verifier
 from veen.hub.app import HubApp
 from veen.hub.committer import CommitReport, Committer
@@ -16,6 +17,7 @@ from veen.hub.later import Later
 from veen.hub.log import Log
 from veen.hub.metrics import Metrics
 from veen.hub.papers import PaperDesk
+from veen.hub.prefilter import Prefilter
 from veen.hub.reads import Reads
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Group, Sequencer
@@ -63,6 +65,10 @@ class HubService:
             config.admission,
             control_key.public_key,
             self.papers.identity.routing_key,
+            self.papers.identity.realm_id,
+        )
+        self._prefilter = Prefilter(
+            self.rules.hub_id, config.pow_difficulty, config.allow_networks, config.deny_networks
         )
         self.metrics = Metrics()
         self.store = Store(self._disk, self.folders, self.papers.limits, self._sign_regular, probe=True)
@@ -96,25 +102,16 @@ class HubService:
         self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()
-        desk = PaperDesk(self._disk, self.folders, self.papers.identity, config.witnesses, attachments)
+        desk = self._desk(loop, attachments)
         self.uploads = Uploads(
-            config, self.rules, self.store, attachments, later, lambda: self.sequencer.hub_ts, self.metrics.uploaded
+            config, self.rules, self.store, attachments, later, self.sequencer, self.metrics.uploaded
         )
-        self.status = Status(
-            self.papers.identity,
-            self.papers.signature,
-            self.rules,
-            self.store,
-            self._committer,
-            self._submits,
-            desk,
-            self.metrics,
-            self._clock,
-        )
+        self.status = self._status(desk)
         reads = Reads(lookup, self.sign_checkpoint, self.metrics.proved)
         tooling = Tooling(
             config,
             self.rules,
+            self._prefilter,
             later,
             reads,
             self._submits,
@@ -124,7 +121,7 @@ class HubService:
             self.uploads,
             self.status,
         )
-        self.app = HubApp(later, self.rules, self._submits, reads, tooling)
+        self.app = HubApp(later, self.rules, self._prefilter, self._submits, reads, tooling)
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
             await self.server.start(self.app, config.host, config.port, tls=tls, settings=config.http)
@@ -195,6 +192,36 @@ class HubService:
             item.done(outcome)
         if group.batch.records:
             self._subscriptions.committed(group.batch.records)
+
+    def _status(self, desk: PaperDesk) -> Status:
+        return Status(
+            self.papers.identity,
+            self.papers.signature,
+            self.rules,
+            self.store,
+            self._committer,
+            self._submits,
+            desk,
+            self.metrics,
+            self._clock,
+            self.sequencer.realm,
+            self._config.pow_difficulty,
+        )
+
+    def _desk(self, loop: asyncio.AbstractEventLoop, attachments: AttachmentStore) -> PaperDesk:
+        return PaperDesk(
+            self._disk,
+            self.folders,
+            self.papers.identity,
+            self._config.witnesses,
+            attachments,
+            lambda found: loop.call_soon_threadsafe(self._equivocated, found),
+        )
+
+    def _equivocated(self, found: Equivocation) -> None:
+        """On the loop: this hub is proved to have signed two histories, which is worst where it alone may sign."""
+        label = found.first.label
+        self.log.equivocated(label, found.first.stream_seq, self.sequencer.policy_of(label))
 
     def _break(self, error: BaseException) -> None:
         self.log.broke(error)

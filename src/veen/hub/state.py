@@ -1,4 +1,4 @@
-"""What admission looks at, in memory: cursors, trees, capabilities, buckets. Owned by the loop's thread.
+"""What admission looks at, in memory: cursors, trees, capabilities, buckets, the realm. Owned by the loop's thread.
 
 Everything here is also in the journal or the index. What is not here is looked up there; what changed here since the
 log last caught up is never let go. Decisions run ahead of the disk: what has not become durable can be undone.
@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from veen.core import Bucket, CapToken, Mmr, Msg, naming
+from veen.core import Bucket, CapToken, Mmr, Msg, admin, naming
+from veen.core.admin import Authority, RevocationKind
+from veen.hub.realm import Realm
 from veen.hub.rules import Cap, Rules
 from veen.storage import frame
 from veen.storage.lookup import Lookup
@@ -41,10 +43,17 @@ class State:
         self._cursors: dict[bytes, tuple[int, int]] = {}
         self._buckets: dict[bytes, Bucket] = {}
         self._caps: dict[bytes, Cap] = {}
+        self._first_ts: dict[bytes, int] = {}
+        self.realm = Realm()
+        self._governed: dict[bytes, bytes] = {}
         with store.index.read() as rows:
             self._streams = set(rows.streams()) | {rules.control_stream}
             self.hub_ts = rows.number("hub_ts")
+            told = list(rows.admin_events())
         self._open = _Changes(self.hub_ts)
+        for event in told:
+            self.add_admin_event(event)
+        self._open.before.clear()
         self._taken: deque[_Changes] = deque()
         self._explained: dict[bytes, bytes] = {}
         self._explained_at = -1
@@ -92,6 +101,24 @@ class State:
                 found = self._buckets[key] = Bucket(*row)
         return found
 
+    def first_ts(self, label: bytes, client_id: bytes) -> int | None:
+        key = client_id + label
+        found = self._first_ts.get(key)
+        if found is None:
+            with self._store.index.read() as rows:
+                at = rows.stream_seq_of(label, client_id, 1)
+            entry = Lookup(self._store).entry(label, at) if at else None
+            if entry:
+                found = self._first_ts[key] = entry.open()[1].hub_ts
+        return found
+
+    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
+        return self.realm.revoked(kind, target, hub_ts)
+
+    def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
+        stream = stream or self._governed.get(label)
+        return self.realm.authority(stream, hub_ts) if stream else None
+
     def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
         if hub_ts != self._explained_at:
             self._explain_all(hub_ts)
@@ -100,14 +127,13 @@ class State:
     def _explain_all(self, hub_ts: int) -> None:
         """Derive the labels of every stream for the epochs around now, unless they are the same as before."""
         self._explained_at = hub_ts
-        profile = self._rules.profile
-        skew = self._rules.limits.max_epoch_skew_sec // profile.epoch_sec if profile.epoch_sec else 0
-        now = profile.epoch(hub_ts)
-        epochs = range(max(0, now - skew), now + skew + 1)
+        epochs = self._rules.profile.epochs_around(hub_ts, self._rules.limits.max_epoch_skew_sec)
         if epochs != self._epochs:
             self._epochs = epochs
             self._explained = {}
-            for stream in self._streams:
+            for stream in (
+                self._streams | self._rules.admin_streams
+            ):  # those are refused by name before they are told of
                 self._explain(stream)
 
     def accepted_at(self, message: Msg) -> int | None:
@@ -143,11 +169,21 @@ class State:
     def set_cursor(self, label: bytes, client_id: bytes, cursor: tuple[int, int]) -> None:
         self._set(self._cursors, client_id + label, cursor)
 
+    def set_first_ts(self, label: bytes, client_id: bytes, hub_ts: int) -> None:
+        self._set(self._first_ts, client_id + label, hub_ts)
+
     def set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket) -> None:
         self._set(self._buckets, auth_ref + label, bucket)
 
     def add_cap(self, auth_ref: bytes, cap: Cap) -> None:
         self._set(self._caps, auth_ref, cap)
+
+    def add_admin_event(self, event: admin.Event) -> None:
+        """What the realm's admin streams say from now on."""
+        self._set(*self.realm.folded(event, self.hub_ts))
+        if isinstance(event, Authority) and not self._rules.profile.epoch_sec:
+            # Without epochs a label may be written to whose stream nobody registered.
+            self._set(self._governed, naming.label(self._rules.routing_key, event.stream_id, 0), event.stream_id)
 
     def add_stream(self, stream: bytes) -> bool:
         """False where it was registered already."""
@@ -212,13 +248,15 @@ class State:
     def forget(self) -> None:
         """Let go of what the index has, where there is too much of it."""
         tails = self._store.tails()
-        if max(len(self._trees), len(self._cursors), len(self._buckets), len(self._caps)) <= MAX_CACHED:
+        caches: tuple[dict[bytes, Any], ...] = (self._trees, self._cursors, self._buckets, self._caps, self._first_ts)
+        if max(len(cache) for cache in caches) <= MAX_CACHED:
             return
         batches = [*self.undurable(), *(tail.batch for tail in tails)]
         labels = {record.label for batch in batches for record in batch.records}
         clients = {record.client_id + record.label for batch in batches for record in batch.records}
         self._trees = _kept(self._trees, labels)
         self._cursors = _kept(self._cursors, clients)
+        self._first_ts = _kept(self._first_ts, clients)
         self._buckets = _kept(self._buckets, {a + label for batch in batches for a, label in batch.buckets})
         self._caps = _kept(self._caps, {auth_ref for batch in batches for auth_ref in batch.caps})
 

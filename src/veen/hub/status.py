@@ -1,8 +1,9 @@
 """What a hub says of itself: status and metrics; its health is asked through here, too."""
 
 from collections.abc import Callable
+from itertools import islice
 
-from veen.core import HubIdentity, IdentitySignature, Refused
+from veen.core import HubIdentity, IdentitySignature, Refused, naming
 from veen.core.jsonform import to_json
 from veen.core.jsontext import Json
 from veen.core.limits import SERVER_VERSION
@@ -11,12 +12,14 @@ from veen.hub.health import Health
 from veen.hub.http.message import Response
 from veen.hub.metrics import Metrics
 from veen.hub.papers import PaperDesk
+from veen.hub.realm import Realm
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Group
 from veen.hub.submits import Submits
 from veen.storage.head import Head
 from veen.storage.store import Store
 
+MAX_SHOWN_LABELS = 1000
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -34,6 +37,8 @@ class Status:
         desk: PaperDesk,
         metrics: Metrics,
         clock: Callable[[], float],
+        realm: Realm,
+        pow_difficulty: int,
     ) -> None:
         self._identity = identity
         self._signature = signature
@@ -43,6 +48,8 @@ class Status:
         self._submits = submits
         self._metrics = metrics
         self._clock = clock
+        self._realm = realm
+        self._pow_difficulty = pow_difficulty
         self._desk = desk
         self.entries = self.labels = 0
         newest: Head | None = None
@@ -87,12 +94,22 @@ class Status:
             "hub_ts": hub_ts,
             "limits": to_json(self._rules.limits),
             "admission": str(self._rules.admission),
+            "pow_difficulty": self._pow_difficulty,
+            "realm_id": self._rules.realm_id.hex() if self._rules.realm_id else None,
+            "revocations": self._realm.revocations,
+            "multi_primary_labels": [label.hex() for label in self._multi_primary(hub_ts)],
             "server_version": SERVER_VERSION,
             "labels": self.labels,
             "entries": self.entries,
             "equivocations": self._desk.equivocations,
             "trouble": self._committer.trouble or "",
         }
+
+    def _multi_primary(self, hub_ts: int) -> list[bytes]:
+        """The labels of now that other hubs may write to as well: their trees differ from hub to hub."""
+        epoch = self._rules.profile.epoch(hub_ts)
+        streams = islice(self._realm.multi_primary(hub_ts), MAX_SHOWN_LABELS)
+        return sorted(naming.label(self._rules.routing_key, stream, epoch) for stream in streams)
 
     def _hub_ts(self) -> int:
         """What the next receipt would carry: it never goes back."""
@@ -106,6 +123,8 @@ class Status:
         if path == "/metrics":
             self._metrics.queue_depth.set(self._submits.in_flight)
             self._metrics.journal_bytes.set(self._store.journal_bytes)
+            self._metrics.revocations.set(self._realm.revocations)
+            self._metrics.multi_primary.set(sum(1 for _ in self._realm.multi_primary(self._hub_ts())))
             return Response(200, self._metrics.text(), PROMETHEUS)
         if path == "/readyz":
             return self.health.ready()

@@ -14,6 +14,7 @@ from veen.hub.config import HubConfig, need_operator
 from veen.hub.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub.later import Later
 from veen.hub.papers import PaperDesk
+from veen.hub.prefilter import Prefilter
 from veen.hub.reads import Reads
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Outcome, Wish
@@ -35,6 +36,7 @@ class Tooling:
         self,
         config: HubConfig,
         rules: Rules,
+        prefilter: Prefilter,
         later: Later,
         reads: Reads,
         submits: Submits,
@@ -46,6 +48,7 @@ class Tooling:
     ) -> None:
         self._config = config
         self._rules = rules
+        self._prefilter = prefilter
         self._later = later
         self._reads = reads
         self._submits = submits
@@ -94,6 +97,7 @@ class Tooling:
     def upload(self, head: Request) -> Upload | Response | None:
         """An attachment; nothing else is put."""
         try:
+            self._prefilter.check_peer(head.peer)
             return self._uploads.begin(head, _coid_in(head.path))
         except Refused as refused:
             return answers.refusal(refused, as_json=answers.wants_json(head))
@@ -185,6 +189,11 @@ class Tooling:
         )
 
     def _batch(self, request: Request, respond: Respond) -> None:
+        try:
+            self._prefilter.check(request.peer, request.headers, request.body, batch=True)
+        except Refused as refused:
+            self._submits.turned_away(refused, len(request.body))
+            raise
         batch.Batch(self._submits, respond).submit(batch.split(request.body))
 
     def _origin(self, request: Request, respond: Respond) -> None:

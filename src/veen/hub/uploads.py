@@ -20,6 +20,7 @@ from veen.hub.http.message import Request, Response
 from veen.hub.incoming import Incoming
 from veen.hub.later import Later
 from veen.hub.rules import Admission, Rules
+from veen.hub.sequencer import Sequencer
 from veen.storage.attachments import AttachmentStore
 from veen.storage.store import Store
 
@@ -45,7 +46,7 @@ class Uploads:
         store: Store,
         attachments: AttachmentStore,
         later: Later,
-        hub_ts: Callable[[], int],
+        sequencer: Sequencer,
         stored: Callable[[int], None],
     ) -> None:
         """`stored` hears the size of each attachment that is new."""
@@ -54,7 +55,7 @@ class Uploads:
         self._store = store
         self._attachments = attachments
         self._later = later
-        self._hub_ts = hub_ts
+        self._sequencer = sequencer
         self._stored = stored
         self.promised = 0
         self._allowance = ByteAllowance(
@@ -109,11 +110,15 @@ class Uploads:
         except Malformed as error:
             raise _not_proved(error.reason) from None
         token, issued_at = self._cap(proof.auth_ref)
-        hub_ts = self._hub_ts()
+        hub_ts = self._sequencer.hub_ts
         if token.expired(issued_at, hub_ts):
             expired = token.expires_at(issued_at)
             detail: dict[str, int | str] = {"expires_at": expired}
             raise Refused("E.FORBIDDEN", f"the capability expired at {expired}", detail=detail)
+        try:
+            self._sequencer.check_leave(token)
+        except Refused as refused:
+            raise Refused("E.FORBIDDEN", refused.message, detail=refused.detail) from None
         if proof.size > self.most:
             raise Refused("E.LIMIT", "the attachment is too large", detail={"max_allowed": self.most})
         try:

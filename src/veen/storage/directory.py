@@ -44,12 +44,12 @@ class Papers:
         return self.lineage.identity_at(label, stream_seq)
 
 
-def create(disk: Disk, root: Path, profile: Profile, limits: Limits, now: int) -> Papers:
+def create(disk: Disk, root: Path, profile: Profile, limits: Limits, now: int, realm_id: bytes | None = None) -> Papers:
     """A new data directory. Refuses a folder that has anything in it, so that nothing is ever written over."""
     key = SigningKey.generate()
     try:
         folders = lay_out(disk, root)
-        record = identities.create(key, valid_from=now)
+        record = identities.create(key, valid_from=now, realm_id=realm_id)
         disk.write_file(folders.binding, CheckpointBinding(record.hub_id, ()).encode())
         write_papers(disk, folders, record, key, profile, limits)
     except OSError as error:

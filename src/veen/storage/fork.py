@@ -126,12 +126,11 @@ class _Source:
         profile, routing = self.papers.profile, self.papers.identity.routing_key
         if not profile.epoch_sec:
             return 0, label
-        now, skew = profile.epoch(hub_ts), self.papers.limits.max_epoch_skew_sec // profile.epoch_sec
         for stream in self._streams():
-            for epoch in range(max(0, now - skew), now + skew + 1):
+            for epoch in profile.epochs_around(hub_ts, self.papers.limits.max_epoch_skew_sec):
                 if naming.label(routing, stream, epoch) == label:
                     return epoch, naming.label(routing, stream, epoch - 1) if epoch else label
-        return now, label
+        return profile.epoch(hub_ts), label
 
     def _streams(self) -> set[bytes]:
         """Every stream the hub was told of, from its control stream."""

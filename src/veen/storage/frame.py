@@ -8,6 +8,7 @@ from mmap import mmap
 from typing import TypeAlias
 
 from veen.core import Malformed, Msg, Receipt, limits
+from veen.core.cbor import Late
 
 Data: TypeAlias = bytes | mmap
 
@@ -54,6 +55,14 @@ def write(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> tuple[by
 
 def read(data: Data, pos: int = 0) -> tuple[Entry, int]:
     """The entry at `pos` and where the next begins. Checks all that needs no key: version, flags, lengths, hash."""
+    entry, end = read_unhashed(data, pos)
+    if entry_hash(entry.msg, entry.receipt) != entry.entry_hash:
+        raise Malformed("entry", f"its bytes are not those of its hash, at byte {pos}")
+    return entry, end
+
+
+def read_unhashed(data: Data, pos: int = 0) -> tuple[Entry, int]:
+    """The same, but for the hash: for those who say which entry is damaged, and go on behind it."""
     if len(data) - pos < HEADER_BYTES:
         raise Malformed("entry", f"ends within its header at byte {pos}")
     version, flags, label, stream_seq, msg_len, receipt_len, digest = _HEADER.unpack_from(data, pos)
@@ -66,9 +75,25 @@ def read(data: Data, pos: int = 0) -> tuple[Entry, int]:
             "entry", f"claims {msg_len} and {receipt_len} bytes at byte {pos}, {len(data) - start} are left"
         )
     msg, receipt = data[start : start + msg_len], data[start + msg_len : end]
+    return Entry(label, stream_seq, msg, receipt, digest), end
+
+
+def read_by_content(data: Data, pos: int = 0) -> tuple[Entry, int]:
+    """The entry at `pos` whatever its header says of lengths: MSG and RECEIPT say themselves where they end.
+
+    For going on behind a damaged header. Raises `Malformed` unless the hash in the header holds for them.
+    """
+    if len(data) - pos < HEADER_BYTES:
+        raise Malformed("entry", f"ends within its header at byte {pos}")
+    _, _, label, stream_seq, _, _, digest = _HEADER.unpack_from(data, pos)
+    start = pos + HEADER_BYTES
+    body = data[start : start + limits.MAX_MSG_BYTES + MAX_RECEIPT_BYTES]
+    _, middle = Msg.read(body, 0, Late())
+    _, end = Receipt.read(body, middle, Late())
+    msg, receipt = body[:middle], body[middle:end]
     if entry_hash(msg, receipt) != digest:
         raise Malformed("entry", f"its bytes are not those of its hash, at byte {pos}")
-    return Entry(label, stream_seq, msg, receipt, digest), end
+    return Entry(label, stream_seq, msg, receipt, digest), start + end
 
 
 def length_at(data: Data, pos: int) -> int:

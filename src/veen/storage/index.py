@@ -10,6 +10,7 @@
     caps        auth_ref                 label, stream_seq of the control entry, issued_at, token
     buckets     auth_ref, label          tokens, hub_ts
     streams     stream_id                label, stream_seq of the control entry
+    admin       label, stream_seq        schema, body                        of the realm, where the hub is in one
 
 Rows with several values per key keep them sorted and packed, so a look-up is O(log n) and a row costs its own bytes.
 
@@ -28,10 +29,10 @@ from typing import Self
 
 import lmdb
 
-from veen.core import Malformed, Unavailable
+from veen.core import Malformed, Unavailable, admin
 from veen.storage.head import Head
 
-FORMAT = 2
+FORMAT = 3
 MAP_BYTES = 1 << 40  # address space, not disk
 _MAX_DBS = 16
 _NUMBER = struct.Struct(">Q")
@@ -40,7 +41,7 @@ PAIR = struct.Struct(">QQ")
 CAP = struct.Struct(">32sQQ")
 STREAM = struct.Struct(">32sQ")
 
-_PLAIN = ("meta", "heads", "cursors", "caps", "buckets", "streams")
+_PLAIN = ("meta", "heads", "cursors", "caps", "buckets", "streams", "admin")
 _PACKED = ("chunks", "places", "by_client", "days")
 TABLES = _PLAIN + _PACKED
 _LOOKS, _LOOK_EVERY_S = 20, 0.005
@@ -216,6 +217,11 @@ class Rows:
         for key, _ in self._txn.cursor(self._dbs["streams"]):
             yield bytes(key)
 
+    def admin_events(self) -> Iterator[admin.Event]:
+        """Everything the admin streams of the hub's realm have told it."""
+        for _, row in self._txn.cursor(self._dbs["admin"]):
+            yield admin.read_event(bytes(row))
+
 
 class WriteRows(Rows):
     """What can be written. The caller commits."""
@@ -256,6 +262,9 @@ class WriteRows(Rows):
 
     def put_stream(self, stream_id: bytes, label: bytes, stream_seq: int) -> None:
         self._txn.put(stream_id, STREAM.pack(label, stream_seq), db=self._dbs["streams"])
+
+    def put_admin_event(self, label: bytes, stream_seq: int, event: admin.Event) -> None:
+        self._txn.put(STREAM.pack(label, stream_seq), admin.write_event(event), db=self._dbs["admin"])
 
     def commit(self) -> None:
         self._txn.commit()

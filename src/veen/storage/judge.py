@@ -1,13 +1,43 @@
 """Is this entry what the rules say comes next? Every check of one entry that needs nothing but the log before it."""
 
 from collections.abc import Callable
+from enum import StrEnum
+from typing import Self
 
-from veen.core import Malformed, Mmr, Msg, Receipt, VeenError, ciphertext
+from veen.core import HubIdentity, Malformed, Mmr, Msg, Receipt, VeenError, ciphertext
 from veen.storage.directory import Papers
 from veen.storage.frame import Entry
 from veen.storage.record import Cursor, Record
 
 Taken = tuple[Record, Msg, Receipt]
+
+
+class Check(StrEnum):
+    """What an entry is held to."""
+
+    FRAME = "frame"  # it begins and ends where the one before and its header say
+    HASH = "entry_hash"
+    FORM = "form"  # a MSG and a RECEIPT, nothing else
+    PLACE = "place"  # header, receipt and log agree where it is
+    BINDING = "binding"  # the receipt is for this message, and the message for its ciphertext
+    CLIENT_SIG = "client_sig"
+    HUB_SIG = "hub_sig"
+    SIZE = "size"  # the limits and the profile of the hub
+    ORDER = "order"  # client_seq, prev_ack, hub_ts
+    ROOT = "root"  # of the tree that ends with it
+    ANCHOR = "anchor"  # the tree before it is known, so that its root can be judged
+
+
+class Failure(str):
+    """What is wrong with an entry, in words, and the check that it failed."""
+
+    __slots__ = ("check",)
+    check: Check
+
+    def __new__(cls, check: Check, what: str) -> Self:
+        made = super().__new__(cls, what)
+        made.check = check
+        return made
 
 
 class Judge:
@@ -25,30 +55,31 @@ class Judge:
     ) -> None:
         """`known` finds a client's cursor before the first entry judged here; None where that cannot be known.
 
-        Without `in_step` the tree is not the label's, and roots are not judged.
+        Without `in_step` the tree is not the label's, and roots are not judged. All of this can be set again, by who
+        goes on behind damage.
         """
         self._papers = papers
         self._profile_id = papers.profile.profile_id()
         self._label = label
-        self._hub_ts = hub_ts
-        self._known = known
-        self._in_step = in_step
+        self.hub_ts = hub_ts
+        self.known = known
+        self.in_step = in_step
         self.tree = tree
         self.cursors: dict[bytes, Cursor] = {}
 
-    def judge(self, entry: Entry, framed: bytes) -> tuple[Taken | None, list[str]]:
+    def judge(self, entry: Entry, framed: bytes) -> tuple[Taken | None, list[Failure]]:
         """The entry as an index takes it, and its faults. None where it cannot be read at all."""
         try:
             message, receipt = Msg.decode(entry.msg), Receipt.decode(entry.receipt)
         except Malformed as error:
-            return None, [str(error)]
+            return None, [Failure(Check.FORM, str(error))]
         faults = [*self._faults_of_place(entry, receipt), *self._faults_of_signatures(message, receipt)]
         faults += [*self._faults_of_size(entry, message), *self._faults_of_order(message, receipt)]
         made = self.tree.append(message.leaf_hash())
         if self.tree.root() != receipt.mmr_root:
-            if self._in_step:  # once it is off, every root after it is
-                faults.append("mmr_root is not that of the entries up to here")
-            self._in_step = False
+            if self.in_step:  # once it is off, every root after it is
+                faults.append(Failure(Check.ROOT, "mmr_root is not that of the entries up to here"))
+            self.in_step = False
         record = Record(
             self._label,
             entry.stream_seq,
@@ -62,52 +93,57 @@ class Judge:
         )
         return (record, message, receipt), faults
 
-    def _faults_of_place(self, entry: Entry, receipt: Receipt) -> list[str]:
+    def _faults_of_place(self, entry: Entry, receipt: Receipt) -> list[Failure]:
         faults = []
         if entry.label != self._label:
-            faults.append(f"its header has the label {entry.label.hex()[:16]}…")
+            faults.append(Failure(Check.PLACE, f"its header has the label {entry.label.hex()[:16]}…"))
         if (receipt.label, receipt.stream_seq) != (entry.label, entry.stream_seq):
-            faults.append("its receipt is for another place than its header")
+            faults.append(Failure(Check.PLACE, "its receipt is for another place than its header"))
         return faults
 
-    def _faults_of_signatures(self, message: Msg, receipt: Receipt) -> list[str]:
+    def _faults_of_signatures(self, message: Msg, receipt: Receipt) -> list[Failure]:
         return [
-            *_fault(lambda: receipt.check_binds(message)),
-            *_fault(message.verify_signature),
-            *_fault(lambda: self._papers.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)),
+            *_fault(Check.BINDING, lambda: receipt.check_binds(message)),
+            *_fault(Check.CLIENT_SIG, message.verify_signature),
+            *_fault(Check.HUB_SIG, lambda: self._signer(receipt).verify_receipt(receipt)),
         ]
 
-    def _faults_of_size(self, entry: Entry, message: Msg) -> list[str]:
+    def _signer(self, receipt: Receipt) -> HubIdentity:
+        return self._papers.identity_at(receipt.label, receipt.stream_seq)
+
+    def _faults_of_size(self, entry: Entry, message: Msg) -> list[Failure]:
         limits = self._papers.limits
-        faults = _fault(lambda: ciphertext.check_sizes(message.ciphertext, limits))
+        faults = _fault(Check.SIZE, lambda: ciphertext.check_sizes(message.ciphertext, limits))
         if len(entry.msg) > limits.max_msg_bytes:
-            faults.append(f"a message of {len(entry.msg)} bytes, above max_msg_bytes")
+            faults.append(Failure(Check.SIZE, f"a message of {len(entry.msg)} bytes, above max_msg_bytes"))
         if message.profile_id != self._profile_id:
-            faults.append("its profile is not that of profile.json")
+            faults.append(Failure(Check.SIZE, "its profile is not that of profile.json"))
         return faults
 
-    def _faults_of_order(self, message: Msg, receipt: Receipt) -> list[str]:
+    def _faults_of_order(self, message: Msg, receipt: Receipt) -> list[Failure]:
         faults = []
         client = message.client_id
-        cursor = self.cursors.get(client) or (self._known(client) if self._known else None)
+        cursor = self.cursors.get(client) or (self.known(client) if self.known else None)
         if cursor is None:
             # A client's first message here, unless what came before could not be read.
-            cursor = (0, 0) if self._known else (message.client_seq - 1, 0)
+            cursor = (0, 0) if self.known else (message.client_seq - 1, 0)
         client_seq, prev_ack = cursor
         if message.client_seq != client_seq + 1:
-            faults.append(f"client_seq {message.client_seq} follows {client_seq}")
+            faults.append(Failure(Check.ORDER, f"client_seq {message.client_seq} follows {client_seq}"))
         if not prev_ack <= message.prev_ack <= self.tree.size:
-            faults.append(f"prev_ack {message.prev_ack} is not within {prev_ack}..{self.tree.size}")
-        if receipt.hub_ts < self._hub_ts:
-            faults.append(f"hub_ts goes back from {self._hub_ts} to {receipt.hub_ts}")
+            faults.append(
+                Failure(Check.ORDER, f"prev_ack {message.prev_ack} is not within {prev_ack}..{self.tree.size}")
+            )
+        if receipt.hub_ts < self.hub_ts:
+            faults.append(Failure(Check.ORDER, f"hub_ts goes back from {self.hub_ts} to {receipt.hub_ts}"))
         self.cursors[client] = message.client_seq, message.prev_ack
-        self._hub_ts = max(self._hub_ts, receipt.hub_ts)
+        self.hub_ts = max(self.hub_ts, receipt.hub_ts)
         return faults
 
 
-def _fault(check: Callable[[], object]) -> list[str]:
+def _fault(of: Check, check: Callable[[], object]) -> list[Failure]:
     try:
         check()
     except VeenError as error:
-        return [str(error)]
+        return [Failure(of, str(error))]
     return []

@@ -145,6 +145,8 @@ def _put_registry(rows: WriteRows, batch: Batch) -> None:
         rows.put_cap(auth_ref, label, stream_seq, issued_at, token)
     for stream_id, (label, stream_seq) in batch.streams.items():
         rows.put_stream(stream_id, label, stream_seq)
+    for (label, stream_seq), event in batch.told.items():
+        rows.put_admin_event(label, stream_seq, event)
     rows.put_buckets(
         (auth_ref + label, PAIR.pack(b.tokens, b.hub_ts)) for (auth_ref, label), b in batch.buckets.items()
     )

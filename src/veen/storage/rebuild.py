@@ -21,6 +21,7 @@ from veen.core import (
     Receipt,
     Refused,
     Unavailable,
+    admin,
     control,
     naming,
 )
@@ -118,10 +119,11 @@ def taken(entry: Entry, framed: bytes, tree: Mmr) -> tuple[Record, Msg, Receipt]
 
 
 class Registrar:
-    """What entries of the log change beside it: capabilities, streams and rate buckets, as the sequencer has them."""
+    """What entries of the log change beside it, as the sequencer has it: capabilities, streams, buckets, the realm."""
 
     def __init__(self, papers: Papers) -> None:
         self._hub_id = papers.identity.hub_id
+        self._realm_id = papers.identity.realm_id
         self._routing = papers.identity.routing_key
         self._control_stream = naming.control_stream(self._hub_id)
         self._profile = papers.profile
@@ -129,6 +131,7 @@ class Registrar:
         self._streams: set[bytes] = {self._control_stream}
         self._rates: dict[bytes, Rate] = {}
         self._label = b""
+        self._admin_stream: bytes | None = None  # of the label that is being read
         self._buckets: dict[bytes, Bucket] = {}  # of the label that is being read
 
     def note(self, message: Msg, receipt: Receipt, batch: Batch) -> None:
@@ -136,6 +139,7 @@ class Registrar:
         if message.label != self._label:
             self._label = message.label
             self._buckets.clear()
+            self._admin_stream = self._admin_stream_of(message.label, receipt.hub_ts)
         rate = self._rates.get(message.auth_ref) if message.auth_ref else None
         if rate and message.auth_ref:
             before = self._buckets.get(message.auth_ref) or Bucket.full(rate, receipt.hub_ts)
@@ -145,6 +149,18 @@ class Registrar:
         if naming.label(self._routing, self._control_stream, epoch) == message.label:
             # It was logged, so it holds, whatever the limits are by now.
             self._note_event(control.event_of(self._hub_id, message, Limits()), receipt, batch)
+        if self._realm_id and self._admin_stream:
+            told = admin.event_of(self._realm_id, self._admin_stream, message, Limits())
+            if told:
+                batch.told[receipt.label, receipt.stream_seq] = told
+
+    def _admin_stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
+        """The admin stream that a label was of when it was first written to."""
+        epochs = self._profile.epochs_around(hub_ts, self._limits.max_epoch_skew_sec)
+        for stream in admin.binding_streams(self._realm_id):
+            if any(naming.label(self._routing, stream, epoch) == label for epoch in epochs):
+                return stream
+        return None
 
     def _note_event(self, event: control.Event, receipt: Receipt, batch: Batch) -> None:
         streams: tuple[bytes, ...]

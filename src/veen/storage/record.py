@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from veen.core import Bucket
+from veen.core import Bucket, admin
 
 Cursor = tuple[int, int]  # client_seq, prev_ack
 CapRow = tuple[bytes, int, int, bytes]  # label, stream_seq, issued_at, token
@@ -31,9 +31,11 @@ class Batch:
     caps: dict[bytes, CapRow] = field(default_factory=dict)
     streams: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     buckets: dict[tuple[bytes, bytes], Bucket] = field(default_factory=dict)
+    told: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
 
     def extend(self, later: "Batch") -> None:
         self.records += later.records
         self.caps |= later.caps
         self.streams |= later.streams
         self.buckets |= later.buckets
+        self.told |= later.told

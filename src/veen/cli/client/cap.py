@@ -104,6 +104,45 @@ def _minted(
         raise Misuse(str(error), "veen cap issue --help shows what one can say") from None
 
 
+@command(
+    app,
+    "renew",
+    "veen cap renew alice.cap --issuer operator --out alice-2.cap",
+)
+def renew(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen cap issue or renew made last")],
+    issuer: Annotated[Path, typer.Option("--issuer", metavar="DIR", help="who issued it: a client directory")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the file to make")] = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Issue the same capabilities again, for when their time has ended.
+
+    Issuing with the same words gives the same tokens, which a hub remembers and goes on refusing. Renewing signs them
+    once more: a hub takes them for new, and their time begins when it is first shown them. Renew what was made last,
+    not what was made first, each time.
+    """
+    from veen.cli.client import calling, files
+    from veen.client import caps, sequence
+
+    if out is not None:
+        files.check_new(out)
+    tokens = read(file)
+    with calling.opened(issuer, passphrase_file) as folder:
+        key = folder.identity.id_sign
+        if any(token.issuer_pk != key.public_key for token in tokens):
+            raise Misuse(f"{file} was issued by someone else", "veen cap show says by whom; only they can renew it")
+        renewed = caps.renew(key, tokens)
+    data = sequence.encode(renewed)
+    rows: dict[str, output.Value] = {"issuer": key.public_key, "tokens": len(renewed), "ttl": renewed[0].allow.ttl}
+    if out is None:
+        rows["cbor"] = data
+    else:
+        files.write_new(out, data)
+        rows["file"] = str(out)
+    output.facts(rows, as_json, {**rows, "auth_refs": [token.auth_ref() for token in renewed]})
+
+
 @command(app, "show", "veen cap show alice.cap", "veen cap show alice.cap --json")
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen cap issue made")],
@@ -194,7 +233,7 @@ async def _authorize(
     for token, answer in answers:
         if answer.expires_at < now:
             name = f"capability {token.auth_ref().hex()[:12]}…"
-            output.remark(f"{name} has expired at this hub: ask its issuer for a new one, with another --ttl")
+            output.remark(f"{name} has expired at this hub: its issuer can renew it with veen cap renew")
     if due:
         client.dir.caps.add_all(sequence.encode(tokens))
     return answers

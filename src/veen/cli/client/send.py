@@ -188,7 +188,7 @@ class _Work:
                 made = f"veen cap issue --issuer DIR --subject {card} --stream {self.stream} --ttl SECONDS --out FILE"
                 hinted(refused, f"an issuer that the hub trusts makes one: {made}; then veen send --cap FILE")
             if refused.detail_enum == "CAP_TTL":
-                hinted(refused, "it must have another --ttl than before: all else being equal, it is the same token")
+                hinted(refused, "or renews what has expired: veen cap renew FILE --issuer DIR --out NEW")
             raise
 
 

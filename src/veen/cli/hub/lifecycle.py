@@ -24,6 +24,7 @@ _STOP_S = 60.0
     "init",
     "veen hub init --data-dir hub",
     "veen hub init --data-dir hub --epoch-sec 86400 --limit max_attachment_bytes=1048576",
+    "veen hub init --data-dir hub --realm example.org --limit max_msgs_per_client_id_per_label=65536",
 )
 def init(
     data_dir: DataDir,
@@ -37,12 +38,19 @@ def init(
         list[values.Setting] | None,
         typer.Option("--limit", metavar="NAME=NUMBER", help="lower one of the hub's limits", parser=values.setting),
     ] = None,
+    realm: Annotated[
+        bytes | None,
+        typer.Option("--realm", metavar="NAME|HEX", help="whose admin streams the hub goes by", parser=values.realm),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a data directory for a new hub.
 
-    It makes the hub's first key, from which its hub_id follows. Profile and limits are fixed from then on. A folder
-    that has anything in it is left alone.
+    It makes the hub's first key, from which its hub_id follows. Profile, limits and realm are fixed from then on. A
+    folder that has anything in it is left alone.
+
+    A hub of a realm refuses what that realm has revoked, and streams that the realm has given to another hub. Without
+    one it goes by capabilities alone.
     """
     from veen.cli.failures import hinted
     from veen.core import Malformed, Profile, Unavailable
@@ -55,7 +63,7 @@ def init(
     except ValueError as error:
         raise Misuse(str(error), "veen hub init --help lists the options") from None
     try:
-        papers = directory.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()))
+        papers = directory.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
     except Malformed as error:
         raise Misuse(str(error), "limits can be set lower within these bounds, never higher") from None
     except Unavailable as error:
@@ -64,6 +72,7 @@ def init(
         "hub_id": papers.identity.hub_id,
         "hub_pk": papers.identity.newest.hub_pk,
         "profile_id": papers.profile.profile_id(),
+        **({"realm_id": papers.identity.realm_id} if papers.identity.realm_id else {}),
         "data_dir": str(data_dir),
     }
     output.facts(rows, as_json)
@@ -102,6 +111,9 @@ def start(
     tls_key: options.TlsKey = None,
     log_submits: options.LogSubmits = None,
     open_to_the_network: options.OpenToTheNetwork = None,
+    pow_difficulty: options.PowDifficulty = None,
+    allow_network: options.AllowNetwork = None,
+    deny_network: options.DenyNetwork = None,
     log_file: options.LogFile = None,
     ready_fd: options.ReadyFd = None,
     as_json: JsonOption = False,
@@ -125,6 +137,9 @@ def start(
         "tls_key": tls_key,
         "log_submits": log_submits,
         "open_to_the_network": open_to_the_network,
+        "pow_difficulty": pow_difficulty,
+        "allow_networks": allow_network,
+        "deny_networks": deny_network,
     }
     made = settings.config(data_dir, chosen, config, profile)
     if foreground:

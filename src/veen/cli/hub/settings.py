@@ -13,6 +13,7 @@ from veen.cli import values
 from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.core import Malformed, Unavailable
+from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.hub.config import HubConfig
 from veen.hub.http import HttpSettings, tls_context
 from veen.hub.rules import Admission
@@ -32,6 +33,9 @@ role = "authority"         # what the log says it is
 upload_bytes_per_sec = 16777216    # of one capability, or of one address where admission is open
 upload_burst_bytes = 1073741824
 disk_reserve_bytes = 268435456     # what attachments leave free for the log
+pow_difficulty = 0                 # zero bits of the proof of work that a message must come with
+allow_networks = []                # from where alone messages are taken; none means from anywhere
+deny_networks = []
 # tls_cert = "hub.pem"
 # tls_key = "hub.key"
 
@@ -59,6 +63,8 @@ def config(data_dir: Path, options: Mapping[str, Any], file: Path | None, profil
         found["admission"] = Admission(found["admission"])
     for name in ("issuers", "witnesses"):
         found[name] = frozenset(found.get(name, ()))
+    for name in ("allow_networks", "deny_networks"):
+        found[name] = tuple(found.get(name, ()))
     # Not an option: what is on a command line, everyone on the machine can read.
     made = HubConfig(data_dir, operator_token=os.environ.get(OPERATOR_TOKEN), **found)
     _check(made)
@@ -67,6 +73,11 @@ def config(data_dir: Path, options: Mapping[str, Any], file: Path | None, profil
 
 def _check(made: HubConfig) -> None:
     """Refuse now what would fail later, or would let strangers write without anyone having said so."""
+    if made.pow_difficulty > MAX_POW_DIFFICULTY:
+        raise Misuse(
+            f"--pow-difficulty {made.pow_difficulty} is above {MAX_POW_DIFFICULTY}",
+            "each bit doubles the work; 16 is some tens of milliseconds for a sender",
+        )
     try:
         made.check()
     except Unavailable:
@@ -169,6 +180,19 @@ def _count(value: object, base: Path) -> int:
     return value
 
 
+def _difficulty(value: object, base: Path) -> int:
+    bits = _count(value, base)
+    if bits > MAX_POW_DIFFICULTY:
+        raise ValueError(f"a proof of work has at most {MAX_POW_DIFFICULTY} bits")
+    return bits
+
+
+def _networks(value: object, base: Path) -> list[values.Network]:
+    if not isinstance(value, list):
+        raise ValueError("a list of networks is needed")
+    return [values.network(_text(one)) for one in value]
+
+
 def _flag(value: object, base: Path) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false is needed")
@@ -217,6 +241,9 @@ READERS: dict[str, Callable[[object, Path], object]] = {
     "upload_bytes_per_sec": _count,
     "upload_burst_bytes": _count,
     "disk_reserve_bytes": _count,
+    "pow_difficulty": _difficulty,
+    "allow_networks": _networks,
+    "deny_networks": _networks,
     "tls_cert": _path,
     "tls_key": _path,
     "log_submits": _flag,

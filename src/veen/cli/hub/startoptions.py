@@ -1,7 +1,7 @@
 """The options of `veen hub start`. One that is not given is None: the configuration file may have it."""
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -55,6 +55,24 @@ LogSubmits: TypeAlias = Annotated[
 OpenToTheNetwork: TypeAlias = Annotated[
     bool | None,
     typer.Option("--open-to-the-network", help="mean it: open admission beyond this machine", show_default=False),
+]
+PowDifficulty: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--pow-difficulty",
+        metavar="BITS",
+        min=0,
+        help="the proof of work that a message must come with; 0 asks for none",
+        show_default="0",
+    ),
+]
+AllowNetwork: TypeAlias = Annotated[
+    list[Any] | None,  # networks; a list of unions is more than typer takes
+    typer.Option("--allow-network", metavar="CIDR", help="from where alone messages are taken", parser=values.network),
+]
+DenyNetwork: TypeAlias = Annotated[
+    list[Any] | None,  # networks; a list of unions is more than typer takes
+    typer.Option("--deny-network", metavar="CIDR", help="from where no messages are taken", parser=values.network),
 ]
 LogFile: TypeAlias = Annotated[
     Path | None, typer.Option("--log-file", metavar="FILE", help="where a background hub's log goes")

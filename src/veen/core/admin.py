@@ -1,0 +1,202 @@
+"""The admin streams of a realm, and the two kinds of record a hub in that realm goes by. 001, spec-2 §1.3, §2, §4.3.
+
+Admin streams are sealed like any other, for keys that follow from their names: whoever knows the realm can read who was
+revoked and which hub is whose, and check a hub's refusals against it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, TypeAlias
+
+from veen.core import ciphertext, naming
+from veen.core.cbor import Bstr, Kind, ListOf, Map, Text, Uint, Wire
+from veen.core.ciphertext import Place
+from veen.core.dh import DhKey
+from veen.core.errors import Malformed, Unverified
+from veen.core.hashing import HASH_BYTES, ht
+from veen.core.limits import MAX_BODY_BYTES, MAX_REPLICA_HUBS
+from veen.core.msg import Msg
+from veen.core.registry import Limits
+
+# What a deployment without realms is in, where something asks for one.
+GLOBAL_REALM = naming.realm_id("veen")
+
+
+def fed_admin_stream(realm_id: bytes) -> bytes:
+    """Where authority records are."""
+    return ht("veen/admin", realm_id)
+
+
+def revocation_stream(realm_id: bytes) -> bytes:
+    """Where revocations are."""
+    return ht("veen/revocation", realm_id)
+
+
+def label_class_stream(realm_id: bytes) -> bytes:
+    """Where labels are classified."""
+    return ht("veen/label-class", realm_id)
+
+
+def schema_meta_stream(realm_id: bytes) -> bytes:
+    """Where schemas are described."""
+    return ht("veen/meta-schema", realm_id)
+
+
+def admin_streams(realm_id: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """All four."""
+    return (
+        fed_admin_stream(realm_id),
+        revocation_stream(realm_id),
+        label_class_stream(realm_id),
+        schema_meta_stream(realm_id),
+    )
+
+
+def reader_key(stream_id: bytes) -> DhKey:
+    """The key that opens an admin stream: no secret, so that anyone can check a hub against it."""
+    return DhKey(ht("veen/admin-key", stream_id))
+
+
+def _body(name: str, *kinds: Kind) -> Map:
+    return Map(name, {kind.name: kind for kind in kinds})
+
+
+class RevocationKind(StrEnum):
+    """What is revoked."""
+
+    CLIENT_ID = "client-id"
+    AUTH_REF = "auth-ref"
+    CAP_TOKEN = "cap-token"
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation(Wire):
+    """A client key or a capability is not to be admitted from `ts` on, for `ttl` seconds or for good. §4.3."""
+
+    kind: str
+    target: bytes  # client_id, auth_ref, or H(CBOR(cap_token))
+    reason: str | None
+    ts: int
+    ttl: int | None = None
+
+    NAME: ClassVar = "veen.revocation.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = _body(
+        NAME,
+        Text("kind", MAX_BODY_BYTES),
+        Bstr("target"),
+        Text("reason", MAX_BODY_BYTES, optional=True),
+        Uint("ts"),
+        Uint("ttl", optional=True),
+    )
+
+    def flaw(self) -> str | None:
+        known = self.kind in RevocationKind.__members__.values()
+        return None if known else f"there is no kind of revocation {self.kind!r}"
+
+    @property
+    def end(self) -> int | None:
+        """The first second in which it no longer applies; None where it applies for ever."""
+        return None if self.ttl is None else self.ts + self.ttl
+
+    def applies_at(self, now: int) -> bool:
+        return self.ts <= now and (self.end is None or now < self.end)
+
+
+class Policy(StrEnum):
+    """How many hubs may write to a stream."""
+
+    SINGLE_PRIMARY = "single-primary"
+    MULTI_PRIMARY = "multi-primary"
+    UNSPECIFIED = "unspecified"  # no record says; never written in one
+
+
+@dataclass(frozen=True, slots=True)
+class Authority(Wire):
+    """Which hub orders a stream of a realm, from `ts` on for `ttl` seconds. §2.2."""
+
+    realm_id: bytes
+    stream_id: bytes
+    primary_hub: bytes
+    replica_hubs: tuple[bytes, ...]
+    policy: str
+    ts: int
+    ttl: int
+
+    NAME: ClassVar = "veen.fed.authority.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = _body(
+        NAME,
+        Bstr("realm_id"),
+        Bstr("stream_id"),
+        Bstr("primary_hub"),
+        ListOf("replica_hubs", Bstr("hub_id"), most=MAX_REPLICA_HUBS),
+        Text("policy", MAX_BODY_BYTES),
+        Uint("ts"),
+        Uint("ttl"),
+    )
+
+    def flaw(self) -> str | None:
+        known = self.policy in (Policy.SINGLE_PRIMARY, Policy.MULTI_PRIMARY)
+        return None if known else f"there is no policy {self.policy!r}"
+
+    @property
+    def end(self) -> int:
+        """The first second in which it is no longer active."""
+        return self.ts + self.ttl
+
+    def active_at(self, now: int) -> bool:
+        return self.ts <= now < self.end
+
+    def rank(self) -> tuple[int, bytes, bytes]:
+        """Of several active records the lowest counts: the earliest, then by primary, then by what is left."""
+        return self.ts, self.primary_hub, self.encode()
+
+
+def active(records: Iterable[Authority], now: int) -> Authority | None:
+    """The one record of a stream that counts at a time; None where its authority is unspecified."""
+    return min((record for record in records if record.active_at(now)), key=Authority.rank, default=None)
+
+
+Event: TypeAlias = Revocation | Authority
+
+
+def binding_streams(realm_id: bytes | None) -> dict[bytes, type[Event]]:
+    """The admin streams that a hub of that realm goes by, and what it looks for there."""
+    if realm_id is None:
+        return {}
+    return {fed_admin_stream(realm_id): Authority, revocation_stream(realm_id): Revocation}
+
+
+def event_of(realm_id: bytes, stream_id: bytes, logged: Msg, limits: Limits) -> Event | None:
+    """What a message on an admin stream tells a hub; None where it is nothing a hub goes by.
+
+    Only what was written by leave of a capability counts. Total: the message is in the log already, and whatever it
+    holds must not stop a hub from reading on.
+    """
+    wanted = binding_streams(realm_id).get(stream_id)
+    if wanted is None or logged.auth_ref is None:
+        return None
+    try:
+        opened = ciphertext.open_sealed(reader_key(stream_id), Place.of(logged), logged.ciphertext, limits)
+        if opened.header.schema != wanted.SCHEMA:
+            return None
+        event = wanted.decode(opened.body)
+    except (Malformed, Unverified):
+        return None
+    return None if isinstance(event, Authority) and event.realm_id != realm_id else event
+
+
+def write_event(event: Event) -> bytes:
+    """An event in a form that says which it is: its schema, then its body."""
+    return event.SCHEMA + event.encode()
+
+
+def read_event(data: bytes) -> Event:
+    """The event that `write_event` gave this for."""
+    schema, body = data[:HASH_BYTES], data[HASH_BYTES:]
+    for cls in (Revocation, Authority):
+        if schema == cls.SCHEMA:
+            return cls.decode(body)
+    raise Malformed("admin event", "neither a revocation nor an authority record")

@@ -1,0 +1,100 @@
+"""Canonical JSON: one text for one value, RFC 8785, so that a hash of the text can stand for the value.
+
+`rfc8785` writes it. Numbers are doubles there: an integer beyond ±(2^53 − 1) has no text of its own and is refused, and
+where such a number is read, it is the double that it denotes.
+"""
+
+import json
+from typing import Any, NoReturn, TypeAlias
+
+import rfc8785
+
+from veen.core.errors import Malformed
+from veen.core.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH
+
+Plain: TypeAlias = "int | float | str | bool | list[Plain] | dict[str, Plain] | None"
+
+MAX_EXACT = 2**53 - 1
+
+
+def encode(value: Plain) -> bytes:
+    """The one text of a value. Raises `ValueError` over what has none."""
+    _check_depth(value)
+    return bytes(rfc8785.dumps(value))
+
+
+def decode(data: bytes, what: str) -> Plain:
+    """The value of a text that `encode` would write, and of no other."""
+    value = parse(data, what)
+    try:
+        written = rfc8785.dumps(value)
+    except ValueError as error:
+        raise Malformed(what, f"not canonical JSON: {error}") from None
+    if written != data:
+        raise Malformed(what, "not canonical JSON: the same value has another text")
+    return value
+
+
+def parse(data: bytes, what: str, *, exact: bool = False) -> Plain:
+    """The value of any JSON text. With `exact`, integers of any size are what they say."""
+    if len(data) > MAX_JSON_BYTES:
+        raise Malformed(what, f"{len(data)} bytes of JSON, above {MAX_JSON_BYTES}")
+
+    def no_number(text: str) -> NoReturn:
+        raise Malformed(what, f"{text} is not a JSON number")
+
+    def named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = dict(pairs)
+        if len(names) != len(pairs):
+            raise Malformed(what, "a name stands twice in one object")
+        return names
+
+    try:
+        text = data.decode()
+        if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
+            _check_nesting(text)
+        value: Plain = json.loads(
+            text, parse_int=int if exact else _number, parse_constant=no_number, object_pairs_hook=named
+        )
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise Malformed(what, f"not JSON text: {error}") from None
+    return value
+
+
+def _number(text: str) -> int | float:
+    if len(text) > len(str(MAX_EXACT)) + 1:
+        return float(text)
+    found = int(text)
+    return found if -MAX_EXACT <= found <= MAX_EXACT else float(text)
+
+
+def _check_nesting(text: str) -> None:
+    """Bounded here, because how deep a parser gets before it gives up differs from one machine to the next."""
+    depth, in_string, escaped = 0, False, False
+    for character in text:
+        if in_string:
+            in_string = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            depth += 1
+            if depth > MAX_JSON_DEPTH:
+                raise ValueError(f"nested deeper than {MAX_JSON_DEPTH}")
+        elif character in "]}":
+            depth -= 1
+
+
+def _check_depth(value: Plain) -> None:
+    level: list[Plain] = [value]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        inner: list[Plain] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner += one.values()
+            elif isinstance(one, list | tuple):
+                inner += one
+        if not any(isinstance(one, dict | list | tuple) for one in inner):
+            return
+        level = inner
+    raise ValueError(f"nested deeper than {MAX_JSON_DEPTH}")

@@ -1,0 +1,84 @@
+"""The proof-of-work cookie: what a sender spends before a hub reads its message. 001, spec-2 §5.2.
+
+The challenge is made of the hub and the request alone, so a hub keeps nothing to check it, the same request always
+meets the same verdict, and work done for one request is of no use for another. Spec §8.1.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import ClassVar, Self
+
+from veen.core import naming
+from veen.core.cbor import Bytes, Map, Uint, Wire
+from veen.core.errors import Malformed, Unavailable, Unverified
+from veen.core.hashing import U64_MAX, h, ht, tag_prefix, u64be
+from veen.core.limits import MAX_POW_CHALLENGE_BYTES
+
+HEADER = "veen-pow"  # of an HTTP request: the cookie in lowercase hex
+_POW = tag_prefix("veen/pow")
+_DIGEST_BITS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PowCookie(Wire):
+    """A nonce under which the hash of a challenge starts with `difficulty` zero bits."""
+
+    challenge: bytes
+    nonce: int
+    difficulty: int
+
+    NAME: ClassVar = "veen.pow.cookie.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = Map(
+        NAME,
+        {
+            "challenge": Bytes("challenge", MAX_POW_CHALLENGE_BYTES),
+            "nonce": Uint("nonce"),
+            "difficulty": Uint("difficulty", most=0xFF),
+        },
+    )
+
+    def work(self) -> int:
+        """How many zero bits there are."""
+        return _DIGEST_BITS - int.from_bytes(h(_POW + self.challenge + u64be(self.nonce)), "big").bit_length()
+
+    def verify(self, challenge: bytes, difficulty: int) -> None:
+        """Raise unless it answers this challenge with at least this much work, and as much as it says."""
+        if self.challenge != challenge:
+            raise Unverified("proof of work", "it answers another challenge")
+        if self.difficulty < difficulty:
+            raise Unverified("proof of work", f"its difficulty is {self.difficulty}, below {difficulty}")
+        if self.work() < self.difficulty:
+            raise Unverified("proof of work", f"it has {self.work()} zero bits, not {self.difficulty}")
+
+    def header(self) -> str:
+        """As the value of the request header."""
+        return self.encode().hex()
+
+    @classmethod
+    def from_header(cls, text: str) -> Self:
+        """The cookie in the value of the request header."""
+        try:
+            encoded = bytes.fromhex(text)
+        except ValueError:
+            encoded = b""
+        if not encoded or encoded.hex() != text:
+            raise Malformed("proof of work", "not lowercase hex")
+        return cls.decode(encoded)
+
+
+def challenge_of(hub_id: bytes, request_body: bytes) -> bytes:
+    """What a hub asks the sender of a request to work on."""
+    return ht("veen/pow-challenge", hub_id + h(request_body))
+
+
+def solve(challenge: bytes, difficulty: int, *, most_tries: int | None = None) -> PowCookie:
+    """The cookie with the lowest nonce. Takes about 2^difficulty hashes; raises `Unavailable` after `most_tries`."""
+    started = sha256(_POW + challenge)
+    bound = 1 << (_DIGEST_BITS - difficulty)
+    for nonce in range(min(most_tries or U64_MAX, U64_MAX)):
+        tried = started.copy()
+        tried.update(nonce.to_bytes(8, "big"))
+        if int.from_bytes(tried.digest(), "big") < bound:
+            return PowCookie(challenge, nonce, difficulty)
+    raise Unavailable(f"no proof of work of {difficulty} bits was found in {most_tries} tries")

@@ -1,0 +1,68 @@
+"""What the admin streams of a hub's realm say by now: who is revoked, and which hub orders what. spec-2 §2.4, §4.3.
+
+It is in memory because every message asks, and there are only as many rows as there were records. Records may come in
+any order: what is revoked is the union of all intervals, and of several authorities the rank decides.
+"""
+
+from collections.abc import Iterator
+
+from veen.core import admin
+from veen.core.admin import Authority, Policy, Revocation, RevocationKind
+
+Interval = tuple[int, int | None]  # from, until just before; None is for ever
+Changed = tuple[dict[bytes, tuple[Interval, ...]] | dict[bytes, tuple[Authority, ...]], bytes, object]
+
+
+class Realm:
+    """Two maps whose values are never changed, only replaced, so that a group that was undone can be taken back."""
+
+    def __init__(self) -> None:
+        self._revoked: dict[bytes, tuple[Interval, ...]] = {}
+        self._authorities: dict[bytes, tuple[Authority, ...]] = {}
+
+    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
+        """Whether some revocation of it applies at that time."""
+        intervals = self._revoked.get(kind.encode() + target)
+        return intervals is not None and any(
+            start <= hub_ts and (end is None or hub_ts < end) for start, end in intervals
+        )
+
+    def authority(self, stream_id: bytes, hub_ts: int) -> Authority | None:
+        """The record that counts for a stream at that time."""
+        records = self._authorities.get(stream_id)
+        return admin.active(records, hub_ts) if records else None
+
+    @property
+    def revocations(self) -> int:
+        """How many keys and capabilities were ever revoked."""
+        return len(self._revoked)
+
+    def multi_primary(self, hub_ts: int) -> Iterator[bytes]:
+        """The streams that several hubs may order at that time."""
+        for stream_id in self._authorities:
+            record = self.authority(stream_id, hub_ts)
+            if record and record.policy == Policy.MULTI_PRIMARY:
+                yield stream_id
+
+    def folded(self, event: admin.Event, hub_ts: int) -> Changed:
+        """The map that a record changes, where, and what is to stand there. `hub_ts` is the hub's time."""
+        if isinstance(event, Revocation):
+            key = event.kind.encode() + event.target
+            return self._revoked, key, _united(self._revoked.get(key, ()), (event.ts, event.end))
+        # The hub's time never goes back, so what has ended will not be active again.
+        known = {record for record in self._authorities.get(event.stream_id, ()) if record.end > hub_ts}
+        return self._authorities, event.stream_id, tuple(sorted(known | {event}, key=Authority.rank))
+
+
+def _united(intervals: tuple[Interval, ...], added: Interval) -> tuple[Interval, ...]:
+    """The same times and those of `added`, in as few intervals as can say it, by start."""
+    start, end = added
+    apart = []
+    for one in intervals:
+        one_start, one_end = one
+        if (end is not None and end < one_start) or (one_end is not None and one_end < start):
+            apart.append(one)
+        else:
+            start = min(start, one_start)
+            end = None if end is None or one_end is None else max(end, one_end)
+    return tuple(sorted([*apart, (start, end)], key=lambda interval: interval[0]))

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from bench import client, decode, overlays, prove, seal
+from bench import client, decode, overlays, pipeline, prove, seal, veil_codec
 from veen.bench import growth, hub, labels
 from veen.bench.report import Report
 from veen.bench.rounds import Tell, silent
@@ -26,6 +26,8 @@ MEASUREMENTS: dict[str, Callable[[], Report]] = {
     "labels": lambda: labels.run(tell=tell),
     "growth": lambda: growth.run(tell=tell),
     "overlays": lambda: overlays.measure(tell),
+    "veil": veil_codec.measure,
+    "pipeline": lambda: pipeline.measure(tell),
 }
 
 

@@ -17,7 +17,20 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in PAGES}
 SESSIONS = {page: found for page, text in TEXTS.items() if (found := doc_commands.commands(text))}
-TASKS = {"run-a-hub", "send-and-read", "capabilities", "evidence", "key-rotation", "backup-and-clone", "limits"}
+TASKS = {
+    "run-a-hub",
+    "send-and-read",
+    "capabilities",
+    "evidence",
+    "key-rotation",
+    "backup-and-clone",
+    "limits",
+    "state",
+} | {
+    "administration",
+    "discovery",
+    "operations",
+}
 
 # Commands that a session cannot hold, and where each is run instead.
 RUN_ELSEWHERE = {

@@ -55,6 +55,7 @@ FINDINGS = [
     (failures.MISSED_STATUS, "`veen bench` measured less than was promised"),
     (failures.FAILED_STATUS, "`veen selftest` found a claim that the hub does not keep"),
     (failures.CONTRADICTED_STATUS, "`veen evidence verify` found that all holds, and shows a hub contradicting itself"),
+    (failures.VIOLATED_STATUS, "`veen op check` found an operation that violates a rule of its profile"),
 ]
 SIGNALS = [(130, "interrupted with ctrl-c"), (141, "whoever read the output had enough of it")]
 

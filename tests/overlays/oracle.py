@@ -6,6 +6,11 @@ from typing import Any, TypeAlias
 
 import cbor2
 
+from tests.overlays.oracle_admin import ADMIN_KEYS, AdminRules
+from tests.overlays.oracle_directory import DIRECTORY_KEYS, DirectoryRules
+from tests.overlays.oracle_identity import IDENTITY_KEYS, IdentityRules
+from tests.overlays.oracle_operations import OPERATION_KEYS, OperationRules
+
 Doc: TypeAlias = dict[str, Any]
 DAY = 86_400
 
@@ -31,6 +36,10 @@ KEYS: dict[str, list[str]] = {
     "wallet.limit.v1": ["wallet_id daily_limit? ts"],
     "wallet.freeze.v1": ["wallet_id ts reason?"],
     "wallet.unfreeze.v1": ["wallet_id ts reason?"],
+    **ADMIN_KEYS,
+    **DIRECTORY_KEYS,
+    **IDENTITY_KEYS,
+    **OPERATION_KEYS,
 }
 NAMES = {sha256(name.encode()).hexdigest(): name for name in KEYS}
 
@@ -40,7 +49,7 @@ def fits(keys: list[str], form: str) -> bool:
     return [name.rstrip("?") for name in wanted if not name.endswith("?") or name[:-1] in keys] == keys
 
 
-class Oracle:
+class Oracle(IdentityRules, AdminRules, DirectoryRules, OperationRules):
     """One fold. `states` maps a part to what is encoded for it."""
 
     def __init__(self, class_name: str) -> None:
@@ -58,7 +67,7 @@ class Oracle:
             event = cbor2.loads(body)
         except cbor2.CBORDecodeError:
             return False
-        right = isinstance(event, dict) and any(fits(list(event), form) for form in KEYS[name])
+        right = isinstance(event, dict) and any(fits(list(map(str, event)), form) for form in KEYS[name])
         if not right or cbor2.dumps(event) != body:
             return False
         return self._take(name, event, entry) is not False

@@ -10,14 +10,19 @@ import pytest
 from tests.overlays.logs import log
 from veen.core import Malformed, cbor
 from veen.core.cbor import Bool, Bstr, Bytes, Kind, ListOf, Nested, Text, Uint, Wire, heads
-from veen.core.cbor.value import read_value
 from veen.overlays import AnyOverlay, Event, fold
+from veen.overlays.admin import Authority, Capability, Revocation
 from veen.overlays.builtin import BUILTIN
 from veen.overlays.fields import Int, Item
+from veen.overlays.identity import Device, HandleMap, device_id
 from veen.overlays.rpc import Reply, RpcError
 from veen.overlays.wallet import Open, wallet_id
 
-EVENTS = sorted({event for overlay in BUILTIN for event in overlay.EVENTS}, key=lambda event: event.__name__)
+# The body of a capability is a token of the core, with numbers for keys, and is tried with the other wire objects.
+OVERLAYS = [overlay for overlay in BUILTIN if Capability not in overlay.EVENTS]
+EVENTS = sorted(
+    {event for overlay in OVERLAYS for event in overlay.EVENTS}, key=lambda event: (event.__name__, event.__module__)
+)
 TAGS_AND_FLOATS = [b"\xc1\x00", b"\xf9\x3c\x00", b"\xf7"]
 
 
@@ -51,7 +56,25 @@ def sample(cls: type[Wire]) -> Any:
     made = cls(*(sample_field(kind) for kind in cls.LAYOUT.kinds))
     if isinstance(made, Open):
         return replace(made, wallet_id=wallet_id(made.realm_id, made.ctx_id, made.currency))
+    if isinstance(made, Revocation):
+        return replace(made, kind="client-id")
+    if isinstance(made, Authority):
+        return replace(made, policy="single-primary")
+    if isinstance(made, Device):
+        return replace(made, device_id=device_id(made.device_pk))
+    if isinstance(made, HandleMap):
+        return replace(made, target_type="ctx")
     return made
+
+
+def past(data: bytes, pos: int) -> int:
+    """Where the next value starts, whatever order the keys of this one are in."""
+    major, argument, pos = heads.read_head(data, pos)
+    if major in (heads.BSTR, heads.TEXT):
+        return pos + argument
+    for _ in range({heads.ARRAY: argument, heads.MAP: 2 * argument}.get(major, 0)):
+        pos = past(data, pos)
+    return pos
 
 
 def pairs(body: bytes) -> list[tuple[bytes, bytes]]:
@@ -59,8 +82,8 @@ def pairs(body: bytes) -> list[tuple[bytes, bytes]]:
     count, pos = heads.read_count("body", heads.MAP, body, 0)
     found = []
     for _ in range(count):
-        _, middle = read_value(body, pos)
-        _, end = read_value(body, middle)
+        middle = past(body, pos)
+        end = past(body, middle)
         found.append((body[pos:middle], body[middle:end]))
         pos = end
     return found
@@ -116,7 +139,7 @@ def test_an_event_decodes_from_its_own_bytes_only(event: type[Event]) -> None:
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: f"{event.__module__}.{event.__name__}")
 def test_another_reader_finds_the_names_of_the_fields_as_text_keys_in_order(event: type[Event]) -> None:
     made = sample(event)
-    names = [field.name for field in fields(made) if getattr(made, field.name) is not None]
+    names = [field.name.rstrip("_") for field in fields(made) if getattr(made, field.name) is not None]
     assert list(cbor2.loads(made.encode())) == names
 
 
@@ -130,7 +153,7 @@ def test_an_absent_optional_is_left_out(event: type[Event]) -> None:
             assert event.decode(without.encode()) == without
 
 
-@pytest.mark.parametrize("overlay", BUILTIN, ids=lambda overlay: overlay.CLASS)
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: overlay.CLASS)
 def test_a_spoiled_body_is_listed_with_its_place_and_changes_no_state(overlay: AnyOverlay) -> None:
     for event in overlay.EVENTS:
         made = sample(event)

@@ -16,7 +16,7 @@ from veen.overlays import AnyOverlay, Entry, encode_states, fold, registry, stat
 from veen.overlays.event import FaultKind
 from veen.overlays.wallet import Wallets
 
-LEAST_ENTRIES = {"wallet.json": 27, "queue.json": 15, "rpc.json": 12}
+LEAST_ENTRIES = {"identity.json": 33, "wallet.json": 27, "queue.json": 15, "rpc.json": 12}
 NAMES = sorted(GENERATED)
 
 

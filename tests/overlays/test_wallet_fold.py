@@ -69,7 +69,7 @@ def test_of_what_anyone_writes_the_fold_takes_all_but_copies_and_violations() ->
         FaultKind.COPY,
         FaultKind.MALFORMED,
         *MONEY,
-        *set(ledger.Code) - {ledger.Code.INVALID_CURRENCY},
+        *set(ledger.Code) - {ledger.Code.INVALID_CURRENCY, ledger.Code.UNAUTHORIZED_OPERATION},
     }
 
 

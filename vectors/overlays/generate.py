@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vectors.form import Doc, render
-from vectors.overlays import histories
+from vectors.overlays import administration, directory, histories, identity, operations
 from vectors.overlays.logs import folded
 from veen.overlays.crdt import G_COUNTER, LWW, OR_SET
 from veen.overlays.kv import KV
@@ -18,10 +18,14 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "crdt-gcnt.json": lambda: folded(G_COUNTER, histories.COUNTER),
     "crdt-lww.json": lambda: folded(LWW, histories.REGISTERS),
     "crdt-orset.json": lambda: folded(OR_SET, histories.SET),
+    **identity.GENERATED,
     "kv.json": lambda: folded(KV, histories.KV_LOG),
     "queue.json": lambda: folded(QUEUE, histories.QUEUE_LOG),
     "rpc.json": lambda: folded(RPC, histories.RPC_LOG),
     "wallet.json": lambda: folded(Wallets(only=histories.MINE), histories.WALLET_LOG),
+    **administration.GENERATED,
+    **directory.GENERATED,
+    **operations.GENERATED,
 }
 
 

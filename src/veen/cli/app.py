@@ -37,6 +37,8 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
     "run a hub": (
         Entry("hub", "veen.cli.hub", "run a hub, look after it, and ask it how it is"),
         Entry("fsck", "veen.cli.fsck", "check a data directory, trusting nothing in it"),
+        Entry("audit", "veen.cli.audit", "verify whole data directories again, on every core or on Spark"),
+        Entry("audit", "veen.cli.audit", "verify whole data directories again, on every core or on Spark"),
         Entry("top", "veen.cli.top", "watch a hub: rate, latency, refusals, queue, disk"),
         Entry("selftest", "veen.cli.selftest", "try a hub, ours or not, against the specification"),
         Entry("bench", "veen.cli.bench", "measure a hub on this machine, and tell which promises it keeps"),
@@ -52,6 +54,50 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
     "send and read": (
         Entry("send", "veen.cli.client.send", "send to a stream, and verify the hub's receipt"),
         Entry("stream", "veen.cli.client.stream", "read a stream, each entry verified before it is opened"),
+    ),
+    "state of a stream": (
+        Entry(
+            "id",
+            "veen.cli.overlay.id",
+            "keep identities: principals, their devices, accounts per realm, organizations, handles",
+        ),
+        Entry("kv", "veen.cli.overlay.kv", "keep keys and values on a stream, at any moment of their history"),
+        Entry(
+            "queue",
+            "veen.cli.overlay.queue",
+            "put tasks on a stream, and have each done at least once by one of several consumers",
+        ),
+        Entry("rpc", "veen.cli.overlay.rpc", "call methods over a stream, and answer calls"),
+        Entry(
+            "op",
+            "veen.cli.overlay.op",
+            "send operations, see what they came from, and check that they keep their rules",
+        ),
+        Entry(
+            "wallet",
+            "veen.cli.overlay.wallet",
+            "open wallets, move amounts between them, and show what is in them and why",
+        ),
+        Entry("fold", "veen.cli.overlay.fold", "fold a stream into state with any overlay that is installed"),
+        Entry(
+            "snapshot",
+            "veen.cli.overlay.snapshot",
+            "write the state of a stream into a file, and check such a file against a log",
+        ),
+    ),
+    "run a realm": (
+        Entry("revoke", "veen.cli.overlay.revoke", "revoke client keys and capabilities, for a time or for good"),
+        Entry("authority", "veen.cli.overlay.authority", "say which hub orders which stream of a realm"),
+        Entry(
+            "label-class",
+            "veen.cli.overlay.labelclass",
+            "say what kind of data a label holds, as advice on padding, rate and retention",
+        ),
+        Entry("schema", "veen.cli.overlay.schema", "register schemas of a realm, and see which of them a stream uses"),
+    ),
+    "find and connect": (
+        Entry("discover", "veen.cli.overlay.discover", "find hubs, overlays and services, and let others find yours"),
+        Entry("connect", "veen.cli.overlay.connect", "go from a directory to a service that can be called"),
     ),
     "prove": (
         Entry("receipt", "veen.cli.client.receipt", "fetch the hub's receipt for an entry, and verify it"),

@@ -34,6 +34,8 @@ KEYLESS_STATUS = 12
 MISSED_STATUS = 9
 # A hub failed a check of `veen selftest`; evidence that holds shows a hub contradicting itself.
 FAILED_STATUS, CONTRADICTED_STATUS = 10, 11
+# An operation violates a rule of its profile.
+VIOLATED_STATUS = 13
 
 _RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
 _VALUE_ERROR = "Value error, "
@@ -72,7 +74,7 @@ def kind_of(error: Exception) -> type[Exception] | None:
 
 def hints(error: Exception, kind: type[Exception]) -> list[str]:
     own = list(getattr(error, "__notes__", ()))
-    if isinstance(error, Refused):
+    if isinstance(error, Refused) and not (own and _is_unknown(error)):
         code = error.code if error.detail_enum is None else f"{error.code}/{error.detail_enum}"
         advised = _DAMAGED_HUB if _DAMAGED in error.message else advice(error)
         return [*own, advised, f"veen explain {code} says more"]
@@ -85,6 +87,11 @@ def hints(error: Exception, kind: type[Exception]) -> list[str]:
     if kind is Unavailable and _DAMAGED in str(error):
         return [_DAMAGED_HUB]
     return [HINTS[kind]]
+
+
+def _is_unknown(error: Refused) -> bool:
+    """Whether no hub says no in these words: then `veen explain` knows nothing of it."""
+    return error.detail_enum not in BY_DETAIL and error.code not in API_MEANING
 
 
 def advice(error: Refused) -> str:

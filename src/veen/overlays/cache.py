@@ -74,6 +74,7 @@ class Cache(Generic[S, M]):
         try:
             folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
             self._env = lmdb.open(str(folder), map_size=MAP_BYTES, readahead=False, max_spare_txns=4)
+            self._env.reader_check()  # readers that were killed keep their seats until someone looks
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             raise Malformed("cache", str(error)) from None
         except (lmdb.Error, OSError) as error:

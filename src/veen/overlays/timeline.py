@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
-from veen.core import Malformed, Unverified, cbor
+from veen.core import Malformed, Mmr, Unverified, cbor
 from veen.core.hashing import u64be
 from veen.overlays.blocks import STRIDE, Bound, Head, Tip, cover, first_key, part_key
 from veen.overlays.entry import AT_BYTES, At
@@ -58,6 +58,16 @@ class Timeline(Generic[S, M]):
             tip = Tip.decode(row)
             found.append(Bound(tip.label, int.from_bytes(key[1:], "big"), tip.upto_seq, tip.mmr_root()))
         return tuple(found)
+
+    @property
+    def rows(self) -> Rows:
+        """Where it looks things up: to lay further rows over them."""
+        return self._rows
+
+    def tree(self, epoch: int) -> Mmr:
+        """The tree of an epoch's label as far as it was taken in; an empty one where nothing was."""
+        row = self._rows.get(TIP + u64be(epoch))
+        return Mmr() if row is None else Tip.decode(row).tree()
 
     def upto(self) -> At | None:
         """The last place taken in."""

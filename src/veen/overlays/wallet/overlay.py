@@ -8,7 +8,9 @@ from veen.overlays.entry import Entry
 from veen.overlays.event import Event, Fault, FaultKind
 from veen.overlays.fields import number_of, number_value
 from veen.overlays.overlay import Overlay, Step
+from veen.overlays.rpc import Reply, RpcError
 from veen.overlays.wallet import function, ledger
+from veen.overlays.wallet.authority import Authority
 from veen.overlays.wallet.events import WALLET_EVENTS, Open, Transfer, WalletEvent, Withdraw
 from veen.overlays.wallet.function import IDENTITY, STAY, STAYS, Branch, Control, Function, Path, Spend
 from veen.overlays.wallet.ledger import Code, Wallet, effect
@@ -21,7 +23,8 @@ class Wallets(Overlay[Wallet, Function]):
     """One part per wallet. A transfer is a step of both its wallets, each of which judges it by itself.
 
     `only` folds one wallet: on its own stream, where the other side of a transfer is not kept. `currencies` are the
-    codes a deployment allows, all of them where none are named.
+    codes a deployment allows, all of them where none are named. `authority` has the capabilities that events must come
+    in under; without it, whatever the hub admitted counts.
     """
 
     CLASS = "wallet.ledger"
@@ -29,14 +32,21 @@ class Wallets(Overlay[Wallet, Function]):
     INITIAL = Wallet()
     EMPTY = IDENTITY
 
-    def __init__(self, only: bytes | None = None, currencies: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        only: bytes | None = None,
+        currencies: Iterable[str] | None = None,
+        authority: Authority | None = None,
+    ) -> None:
         self._only = only
         self._currencies = None if currencies is None else frozenset(currencies)
+        self._authority = authority
 
     def settings(self) -> bytes:
-        if self._only is None and self._currencies is None:
-            return b""
-        return cbor.encode([self._only, None if self._currencies is None else sorted(self._currencies)])
+        told = [self._only, None if self._currencies is None else sorted(self._currencies)]
+        if self._authority is not None:
+            return cbor.encode([*told, self._authority.value()])
+        return b"" if told == [None, None] else cbor.encode(told)
 
     def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, WalletEvent)
@@ -44,7 +54,12 @@ class Wallets(Overlay[Wallet, Function]):
         return named if self._only is None else tuple(one for one in named if one == self._only)
 
     def keys(self, step: Step) -> tuple[bytes, ...]:
-        """A mirrored event is known by its origin, a transfer by its id and direction, a withdrawal by its `ref`."""
+        """A mirrored event is known by its origin, a transfer by its id and direction, a withdrawal by its `ref`.
+
+        What was not authorised is known by nothing: otherwise a stranger could use up the id of a transfer to come.
+        """
+        if self._foreign(step) is Code.UNAUTHORIZED_OPERATION:
+            return ()
         event, origin = step.event, b"origin" + step.entry.origin
         if isinstance(event, Transfer):
             direction = b"debit" if event.wallet_id == step.part else b"credit"
@@ -97,7 +112,10 @@ class Wallets(Overlay[Wallet, Function]):
         }
 
     def _foreign(self, step: Step) -> Code | None:
+        """What is refused whatever the state."""
         event = step.event
+        if self._authority is not None and not self._authority.allows(step.entry, event):
+            return Code.UNAUTHORIZED_OPERATION
         allowed = self._currencies is None or not isinstance(event, Open) or event.currency in self._currencies
         return None if allowed else Code.INVALID_CURRENCY
 
@@ -109,6 +127,11 @@ POLICY = (Code.INSUFFICIENT_FUNDS, Code.DAILY_LIMIT_EXCEEDED)
 def violations(faults: Iterable[Fault]) -> Iterator[Fault]:
     """The debits beyond balance or limit: what no producer may send, and an auditor asks about. §5.4, §5.6."""
     return (fault for fault in faults if fault.kind == FaultKind.REFUSED and fault.reason in POLICY)
+
+
+def failure(refused: Fault) -> Reply:
+    """A refusal as the answer to a call: the code a program acts on. §13."""
+    return Reply(False, error=RpcError(refused.reason))
 
 
 def _path_value(path: Path) -> Value:

@@ -1,0 +1,235 @@
+"""`veen audit`: go through whole data directories again, and say so in a report that can be signed."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from veen.cli import output
+from veen.cli.client.options import HubPin, PassphraseFile
+from veen.cli.command import Group, Misuse, command
+from veen.cli.fsck import brief
+from veen.cli.options import ClientDir, JsonOption
+from veen.cli.output import Marked, Tone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from veen.core import SigningKey
+    from veen.pipeline.audit import Audit
+    from veen.pipeline.audit.report import JsonObject
+
+REPORT, PAGE, STATEMENT = "report.json", "report.html", "statement.cbor"
+_MOST_BYTES = 1 << 26
+_PLAIN_FILE = 0o644
+_TONES = {"damaged": Tone.BAD, "repairable": Tone.WARN, "leftover": Tone.QUIET}
+
+
+class AuditGroup(Group):
+    """`veen audit DIR` is `veen audit run DIR`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {*self.list_commands(ctx), "--help"}
+        return super().parse_args(ctx, args if not args or args[0] in known else ["run", *args])
+
+
+app = typer.Typer(
+    name="audit",
+    help="""Verify whole data directories again, on every core or on Spark.
+
+    Every entry, hash, signature, root, summary, peak snapshot, checkpoint and identity file is gone through, chunk by
+    chunk. Copies of one hub are held against each other: two histories are proved by two receipts.
+    """,
+    cls=AuditGroup,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+
+@command(
+    app,
+    "run",
+    "veen audit hub",
+    "veen audit hub copy --out audited --sign --client auditor",
+    "veen audit hub --spark --master spark://10.0.0.5:7077",
+)
+def run(
+    directory: Annotated[list[str], typer.Argument(metavar="DIR", help="data directories, by path or by URL")],
+    spark: Annotated[bool, typer.Option("--spark", help="on Spark; else in processes of this machine")] = False,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="of Spark; else every core of this machine")
+    ] = None,
+    remote: Annotated[
+        str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server, instead of --master")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--spark-config", metavar="FILE", help="Spark's own settings, as TOML or JSON")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", min=1, help="processes; without --spark")
+    ] = None,
+    pin: HubPin = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="write report.json and report.html into this folder")
+    ] = None,
+    signed: Annotated[
+        bool, typer.Option("--sign", help="sign the report with an identity's key: statement.cbor beside it")
+    ] = False,
+    client: ClientDir = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify whole data directories again, and report.
+
+    A directory may be audited while its hub runs; what only the journal has is then left to the hub. Secret keys are
+    not looked at, and an index is not needed.
+
+    The exit status is 0 where all of it is sound, 7 where only what follows from the log is wrong, 8 where the log is
+    damaged, and 11 where copies of one hub contradict each other.
+    """
+    from veen.cli.client import pins
+    from veen.pipeline.audit import page_of, report_of
+    from veen.pipeline.audit.report import encode
+
+    if signed and out is None:
+        raise Misuse("a signed report is written into a folder", "give --out DIR")
+    if (master or remote or config) and not spark:
+        raise Misuse("--master, --remote and --spark-config are Spark's", "give --spark, too")
+    key = _auditor(client, passphrase_file) if signed else None
+    done, where = _audited(directory, pins.anchor(pin), spark, (master, remote, config), workers)
+    made = report_of(done, int(time.time()), where)
+    if out is not None:
+        _write(out, encode(made), page_of(made), key)
+    _show(made, out, as_json)
+    _leave(str(made["verdict"]))
+
+
+@command(app, "verify", "veen audit verify audited", "veen audit verify audited --auditor 5f1c…")
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder that veen audit --out --sign wrote")],
+    auditor: Annotated[
+        str | None, typer.Option("--auditor", metavar="HEX", help="the key that must have signed it")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check an auditor's signature over a report."""
+    from veen.client import durable
+    from veen.pipeline.audit import Statement
+
+    try:
+        wanted = None if auditor is None else bytes.fromhex(auditor)
+    except ValueError:
+        raise Misuse("--auditor is not hex digits", "veen card DIR shows a key as id_sign_pk") from None
+    report = durable.read_file(folder / REPORT, _MOST_BYTES)
+    found = Statement.decode(durable.read_file(folder / STATEMENT, _MOST_BYTES))
+    found.verify(report, wanted)
+    rows: dict[str, output.Value] = {
+        "verdict": found.verdict,
+        "made_at": output.moment(found.made_at),
+        "auditor": found.auditor_pk,
+        "report_digest": found.report_digest,
+    }
+    data = {**rows, "made_at": found.made_at}
+    output.facts({**rows, "verified": Marked("the auditor's signature", Tone.GOOD)}, as_json, data)
+    if wanted is None and not as_json:
+        output.remark("whose key that is, you must know: --auditor HEX says whose it must be")
+
+
+def _audited(
+    paths: list[str],
+    pin: bytes | None,
+    on_spark: bool,
+    where: tuple[str | None, str | None, Path | None],
+    workers: int | None,
+) -> "tuple[Audit, str]":
+    from veen.pipeline.audit import audit, in_processes, join_here, join_on
+    from veen.pipeline.audit import on_spark as runner_on
+
+    with output.tally("auditing", "entries") as tell:
+
+        def progress(done: int, total: int) -> None:
+            tell(done)
+
+        if not on_spark:
+            made = audit(paths, in_processes(workers), join_here, pin=pin, progress=progress)
+            return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "every core of one machine"
+        spark = _session(*where)
+        try:
+            return audit(paths, runner_on(spark), join_on(spark), pin=pin, progress=progress), f"Spark {spark.version}"
+        finally:
+            spark.stop()
+
+
+def _session(master: str | None, remote: str | None, config: Path | None) -> "SparkSession":
+    from veen.pipeline import session
+
+    return session(master=master, remote=remote, config=config)
+
+
+def _auditor(client: Path | None, passphrase_file: Path | None) -> "SigningKey":
+    from veen.cli.client import calling
+
+    with calling.opened(client, passphrase_file) as folder:
+        return folder.identity.id_sign
+
+
+def _write(out: Path, report: bytes, page: str, key: "SigningKey | None") -> None:
+    from veen.client.durable import Disk
+    from veen.pipeline.audit import sign
+
+    disk = Disk()
+    out.mkdir(parents=True, exist_ok=True)
+    disk.write_file(out / REPORT, report, _PLAIN_FILE)
+    disk.write_file(out / PAGE, page.encode(), _PLAIN_FILE)
+    if key is not None:
+        disk.write_file(out / STATEMENT, sign(key, report).encode(), _PLAIN_FILE)
+    elif (out / STATEMENT).exists():
+        (out / STATEMENT).unlink()  # it was of the report before this one
+
+
+def _show(made: "JsonObject", out: Path | None, as_json: bool) -> None:
+    if as_json:
+        output.document(made)
+        return
+    report = cast("dict[str, Any]", made)
+    rows: list[tuple[output.Value, ...]] = [
+        (
+            Marked(finding["severity"], _TONES.get(finding["severity"], Tone.BAD)),
+            one["source"],
+            brief(finding["artifact"]),
+            finding["stream_seq"],
+            finding["what"],
+        )
+        for one in report["directories"]
+        for finding in one["findings"]
+    ]
+    lies: list[tuple[output.Value, ...]] = [
+        (Marked("equivocation", Tone.BAD), " and ".join(one["sources"]), one["label"], one["stream_seq"], _TWO_ROOTS)
+        for one in report["equivocations"]
+    ]
+    output.table(("severity", "directory", "where", "entry", "what"), [*lies, *rows], as_json)
+    verdict = str(report["verdict"])
+    facts: dict[str, output.Value] = {
+        "verdict": Marked(verdict, Tone.GOOD if verdict == "sound" else Tone.BAD),
+        "checked": f"{report['entries']:,} entries of {_directories(len(report['directories']))}",
+        "on": report["ran_on"],
+    }
+    if out is not None:
+        facts["report"] = str(out / PAGE)
+    output.facts(facts, as_json)
+
+
+def _directories(count: int) -> str:
+    return f"{count} data {'directory' if count == 1 else 'directories'}"
+
+
+_TWO_ROOTS = "the hub signed two roots for this place: the report has both receipts"
+
+
+def _leave(verdict: str) -> None:
+    from veen.cli.failures import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS
+
+    statuses = {"equivocated": CONTRADICTED_STATUS, "damaged": DAMAGED_STATUS, "repairable": REPAIRABLE_STATUS}
+    if verdict in statuses:
+        raise typer.Exit(statuses[verdict])

@@ -1,0 +1,150 @@
+"""State that a command tells of: from a hub or a data directory, at any place, with what proves it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from veen.cli import contextfile, output
+from veen.cli.client import calling, files, pins
+from veen.cli.command import Misuse
+from veen.cli.failures import hinted
+from veen.cli.overlay.declaring import Follows, Reads
+from veen.client import ClientDir
+from veen.client.client import Client
+from veen.client.evidence import Evidence
+from veen.core import Malformed, Unavailable, Unverified, naming
+from veen.overlays import At, Overlay, Step
+from veen.state.dirsource import DirectorySource
+from veen.state.proving import prove
+from veen.state.reading import Reading
+from veen.state.view import View
+
+S = TypeVar("S")
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command found: `facts` or a table for people, `data` for JSON, and the parts that it follows from.
+
+    `text`, where it is given, is all that is shown without JSON: what a script wants to take as it is.
+    """
+
+    facts: Mapping[str, output.Value] = field(default_factory=dict)
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[output.Value]] = ()
+    data: Mapping[str, object] = field(default_factory=dict)
+    parts: tuple[bytes, ...] = ()
+    steps: tuple[Step, ...] | None = None  # what the answer shows, where that is more than what its parts follow from
+    text: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The log that an answer is of, and the evidence for it where that was asked for."""
+
+    hub_id: bytes
+    stream: str
+    at: At
+    mmr_root: bytes | None
+    state_hash: bytes | None = None
+    evidence: Evidence | None = None
+
+
+def answer(
+    asked: Reads, overlay: Overlay[S, M], look: Callable[[Reading[S, M]], Answer], *, stream: str | None = None
+) -> None:
+    """Look at the state that the options name, and show what was found. `stream` is the one where none is named."""
+    from veen.cli.overlay import telling
+
+    if asked.out is not None:
+        files.check_new(asked.out)
+
+    async def ask(view: View[S, M], name: str) -> tuple[Answer, Basis]:
+        async with view.reading(place(asked.at, view)) as reading:
+            found = look(reading)
+            return found, await basis_of(asked, view, reading, name, found)
+
+    found, basis = viewing(asked, overlay, ask, stream=stream)
+    telling.tell(found, basis, asked)
+
+
+async def basis_of(asked: Reads, view: View[S, M], reading: Reading[S, M], name: str, found: Answer) -> Basis:
+    """What an answer is of, with the evidence for it where the options ask for that."""
+    hub_id, at = view.source.known.identity.hub_id, reading.at
+    root = (await view.source.receipt(view.stream_id, at)).mmr_root if at.stream_seq else None
+    if not asked.prove and asked.out is None:
+        return Basis(hub_id, name, at, root)
+    if not found.parts:
+        raise Misuse("this answer follows from the whole log", "veen snapshot make writes a file that binds it to that")
+    made = await prove(view, reading, *found.parts, steps=found.steps)
+    return Basis(hub_id, name, at, root, reading.state_hash(*found.parts), made)
+
+
+def viewing(
+    asked: Reads | Follows,
+    overlay: Overlay[S, M],
+    work: Callable[[View[S, M], str], Awaitable[T]],
+    *,
+    stream: str | None = None,
+) -> T:
+    """Do something with the view that the options name: of a hub, or of a data directory."""
+    name = stream if asked.stream is None and stream is not None else contextfile.need_stream(asked.stream)
+    data_dir = asked.data_dir if isinstance(asked, Reads) else None
+    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    url = call.url() if data_dir is None else ""
+    with calling.opened(asked.client, asked.passphrase_file) as folder, advised(name, overlay.CLASS):
+        need_reader_key(folder, name)
+        if data_dir is None:
+
+            async def met(client: Client) -> T:
+                async with View.of(client, name, overlay, cached=not asked.no_cache) as view:
+                    return await work(view, name)
+
+            return call.run_with(folder, url, met)
+        source = DirectorySource(data_dir, folder, pins.anchor(asked.pin))
+
+        async def read() -> T:
+            async with View(source, name, overlay, cached=not asked.no_cache) as view:
+                return await work(view, name)
+
+        return asyncio.run(read())
+
+
+def place(text: str | None, view: View[S, M]) -> At | None:
+    """What --at names; without an epoch, that of the hub's present one."""
+    if text is None:
+        return None
+    epoch, _, seq = text.rpartition(":")
+    if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in ((epoch, seq) if epoch else (seq,))):
+        raise Misuse(f"--at {text} names no entry", "give --at SEQ, or --at EPOCH:SEQ")
+    return At(int(epoch) if epoch else view.present_epoch(), int(seq))
+
+
+def need_reader_key(folder: ClientDir, stream: str) -> None:
+    if folder.stream_keys.secret(naming.stream_id(stream)) is None:
+        raise hinted(
+            Unavailable(f"there is no reader key of stream {stream!r} here: its state cannot be told"),
+            f"veen stream-key import FILE takes in the one that readers of {stream} have",
+        )
+
+
+@contextmanager
+def advised(stream: str, overlay_class: str) -> Iterator[None]:
+    """What to do about what is kept, where it does not go with the log or cannot be used."""
+    try:
+        yield
+    except (Malformed, Unverified) as error:
+        if error.what == "cache":
+            if isinstance(error, Unverified):
+                hinted(error, "the log is not the one that was read before, and that is worth looking into")
+            hinted(error, f"veen fold --overlay {overlay_class} --stream {stream} --forget drops what was kept of it")
+        raise
+    except Unavailable as error:
+        if str(error).startswith("the cache"):
+            hinted(error, "--no-cache does without")
+        raise

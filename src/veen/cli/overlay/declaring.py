@@ -1,0 +1,133 @@
+"""How commands over state are declared: the options that all of them share stand in one place each.
+
+A command takes them as one object, its first argument:
+
+    @reads(app, "get", "veen kv get door --stream settings")
+    def get(asked: Reads, key: Key) -> None:
+        ...
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
+
+import typer
+
+from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
+from veen.cli.command import command
+from veen.cli.options import Cap, ClientDir, HubUrl, JsonOption, Stream
+
+F = TypeVar("F", bound=Callable[..., None])
+
+AtOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--at", metavar="[EPOCH:]SEQ", help="as it was after that entry", show_default="the last one"),
+]
+Prove: TypeAlias = Annotated[bool, typer.Option("--prove", help="with the entries that the answer follows from")]
+ProofFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="write what --prove shows there, as evidence for anyone")
+]
+FromDirectory: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="read a hub's data directory, or a copy, instead of asking a hub"),
+]
+NoCache: TypeAlias = Annotated[
+    bool, typer.Option("--no-cache", help="read the whole stream again, and keep nothing of it on disk")
+]
+Blind: TypeAlias = Annotated[
+    bool, typer.Option("--blind", help="send without asking the state first: for writers who cannot read")
+]
+ExpiresIn: TypeAlias = Annotated[
+    int | None, typer.Option("--expires-in", metavar="SECONDS", min=1, help="it is of no use after so long")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Options of a command that tells of state. `asking.answer` carries it out."""
+
+    stream: Stream = None
+    at: AtOption = None
+    prove: Prove = False
+    out: ProofFile = None
+    data_dir: FromDirectory = None
+    no_cache: NoCache = False
+    hub: HubUrl = None
+    client: ClientDir = None
+    pin: HubPin = None
+    first_use: FirstUse = False
+    passphrase_file: PassphraseFile = None
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """Options of a command that goes on as entries come. `asking.follow` carries it out."""
+
+    stream: Stream = None
+    no_cache: NoCache = False
+    hub: HubUrl = None
+    client: ClientDir = None
+    pin: HubPin = None
+    first_use: FirstUse = False
+    passphrase_file: PassphraseFile = None
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """Options of a command that sends an event. `saying.say` carries it out."""
+
+    stream: Stream = None
+    blind: Blind = False
+    no_cache: NoCache = False
+    cap: Cap = None
+    hub: HubUrl = None
+    client: ClientDir = None
+    pin: HubPin = None
+    first_use: FirstUse = False
+    passphrase_file: PassphraseFile = None
+    as_json: JsonOption = False
+
+
+def reads(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+    """Declare a command that tells of state."""
+    return taking(Reads, app, name, *examples)
+
+
+def follows(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+    """Declare a command that goes on as entries come."""
+    return taking(Follows, app, name, *examples)
+
+
+def says(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+    """Declare a command that sends an event."""
+    return taking(Says, app, name, *examples)
+
+
+def taking(options: type[Any], app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+    """Declare a command whose first argument is a dataclass of options, which come after its own."""
+    shared, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    given_to_all = [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=shared[field.name])
+        for field in fields(options)
+    ]
+
+    def declare(work: F) -> F:
+        own = get_type_hints(work, include_extras=True)
+        listed = [*inspect.signature(work).parameters.values()][1:]
+        parameters = [one.replace(kind=kind, annotation=own[one.name]) for one in listed] + given_to_all
+
+        def run(**given: Any) -> None:
+            taken = options(**{one.name: given.pop(one.name) for one in given_to_all})
+            work(taken, **given)
+
+        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command(app, name, *examples)(run)
+        return work
+
+    return declare

@@ -1,0 +1,161 @@
+"""`veen fold`: what any overlay makes of a stream, ours or another distribution's."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from veen.cli import output
+from veen.cli.command import Misuse, single
+from veen.cli.overlay.declaring import Reads, reads
+
+if TYPE_CHECKING:
+    from veen.cli.overlay.asking import Answer
+    from veen.overlays import AnyOverlay
+    from veen.state.reading import Reading
+
+app = single("fold")
+
+OverlayClass: TypeAlias = Annotated[
+    str, typer.Option("--overlay", metavar="CLASS", help="which overlay, like kv", show_default=False)
+]
+Part: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--part", metavar="PART", help="only this part: text, or hex: and bytes", show_default="all parts"),
+]
+
+
+@reads(
+    app,
+    "fold",
+    "veen fold --overlay kv --stream settings",
+    "veen fold --overlay wallet.ledger --stream ledger --at 120 --data-dir copy --json",
+    "veen fold --overlay kv --part door --stream settings --evidence door.evidence",
+    "veen fold --overlay kv --stream settings --forget",
+)
+def fold(
+    asked: Reads,
+    overlay: OverlayClass,
+    part: Part = None,
+    evidence: Annotated[
+        Path | None,
+        typer.Option("--evidence", metavar="FILE", help="fold what a file of evidence discloses instead, offline"),
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="drop what was kept of the stream, so that it is read again")
+    ] = False,
+) -> None:
+    """Fold a stream into state with any overlay that is installed.
+
+    Shows the state of every part, the entries that changed nothing with their reasons, and the hash of it all. With
+    --evidence nobody is asked: the file is verified, and the state worked out again from the entries in it.
+    """
+    from veen.cli.overlay import texts
+
+    kind = of_class(overlay)
+    wanted = None if part is None else texts.data_of(part)
+    if evidence is not None:
+        _of_evidence(asked, kind, evidence, wanted)
+    elif forget:
+        _forget(asked, kind)
+    else:
+        _of_log(asked, kind, wanted)
+
+
+def of_class(name: str) -> "AnyOverlay":
+    """The overlay of a class."""
+    from veen.overlays import registry
+
+    known = registry()
+    found = known.of_class(name)
+    if found is None:
+        raise Misuse(f"there is no overlay {name!r}", f"there are: {', '.join(sorted(one.CLASS for one in known))}")
+    return found
+
+
+def _of_log(asked: Reads, kind: "AnyOverlay", wanted: bytes | None) -> None:
+    from veen.cli.overlay import asking, telling
+
+    def look(reading: "Reading[Any, Any]") -> "Answer":
+        states = dict(reading.states)
+        shown = states if wanted is None else {key: one for key, one in states.items() if key == wanted}
+        faults = [one for one in reading.faults() if wanted is None or one.part == wanted]
+        hashed = reading.state_hash(*(() if wanted is None else (wanted,)))
+        data = {
+            "class": kind.CLASS,
+            "state_hash": hashed,
+            "parts": [telling.part_data(kind, key, one) for key, one in shown.items()],
+            "faults": telling.fault_data(faults),
+        }
+        facts: dict[str, output.Value] = {
+            "class": kind.CLASS,
+            "state_hash": hashed,
+            "parts": len(shown),
+            "faults": len(faults),
+        }
+        rows = [(telling.name_of(key), telling.plain_line(kind, key, one)) for key, one in shown.items()]
+        rows += [(f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in telling.fault_rows(faults)]
+        parts = tuple(shown) if wanted is not None else ()
+        return asking.Answer(facts=facts, columns=("part", "state"), rows=rows, data=data, parts=parts)
+
+    asking.answer(asked, kind, look)
+
+
+def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | None) -> None:
+    from veen.cli import contextfile
+    from veen.cli.client import pins
+    from veen.cli.failures import hinted
+    from veen.cli.output import Marked, Tone
+    from veen.cli.overlay import telling
+    from veen.client import durable
+    from veen.client.evidence import MAX_EVIDENCE_BYTES
+    from veen.core import Malformed, Unverified
+    from veen.state import reckon
+
+    stream, anchor = contextfile.need_stream(asked.stream), pins.anchor(asked.pin)
+    data = durable.read_file(file, MAX_EVIDENCE_BYTES)
+    parts = () if wanted is None else (wanted,)
+    try:
+        found = reckon(data, kind, stream, *parts, pin=anchor)
+    except (Malformed, Unverified) as error:
+        raise hinted(type(error)(str(file), str(error)), "it proves nothing") from None
+    whose = (
+        Marked("the hub's that was named", Tone.GOOD) if anchor else Marked("some hub's: --pin says whose", Tone.WARN)
+    )
+    facts: dict[str, output.Value] = {
+        "verdict": Marked("it holds", Tone.GOOD),
+        "whose": whose,
+        "hub_id": found.report.hub_id,
+    }
+    rows = [(telling.name_of(key), telling.plain_line(kind, key, one)) for key, one in found.states.items()]
+    hashed: dict[str, output.Value] = {"state_hash": found.state_hash, "entries": len(found.report.entries)}
+    shown = {
+        "hub_id": found.report.hub_id,
+        "pinned": found.report.pinned,
+        "class": kind.CLASS,
+        **hashed,
+        "parts": [telling.part_data(kind, key, one) for key, one in found.states.items()],
+        "faults": telling.fault_data(found.faults),
+    }
+    output.facts({**facts, **hashed}, asked.as_json, shown)
+    if not asked.as_json:
+        output.table(("part", "state"), rows, False)
+
+
+def _forget(asked: Reads, kind: "AnyOverlay") -> None:
+    from veen.cli import contextfile
+    from veen.cli.client import calling
+    from veen.core import naming
+    from veen.state import forget
+    from veen.storage.directory import read_papers
+    from veen.storage.folders import Folders
+
+    stream = contextfile.need_stream(asked.stream)
+    with calling.opened(asked.client, asked.passphrase_file) as folder:
+        if asked.data_dir is not None:
+            hub_id = read_papers(Folders(asked.data_dir)).identity.hub_id
+        else:
+            call = calling.Call(asked.hub, asked.client, asked.passphrase_file)
+            hub_id = calling.known_hub(folder, call.url()).identity.hub_id
+        there = forget(folder, hub_id, kind, naming.stream_id(stream))
+    output.facts({"class": kind.CLASS, "stream": stream, "hub_id": hub_id, "forgotten": there}, asked.as_json)

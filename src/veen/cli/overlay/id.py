@@ -1,0 +1,175 @@
+"""`veen id`: who people, devices and organizations are, without accounts at anyone's."""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli.command import command, group
+from veen.cli.options import ClientDir, JsonOption
+from veen.cli.overlay import faults, idcontext, iddevice, idgroup, idhandle, idlink, idmessage, idorg, idrole
+from veen.cli.overlay.declaring import Reads, Says, reads, says
+from veen.cli.overlay.idnames import Principal
+
+if TYPE_CHECKING:
+    from veen.cli.overlay.asking import Answer
+    from veen.cli.overlay.idnames import IdReading
+    from veen.overlays import AnyOverlay
+
+app = group(
+    "id",
+    """Keep identities: principals, their devices, accounts per realm, organizations, handles.
+
+    A principal is the long-term key of a client directory, and so is an organization. Each has a stream of its own that
+    follows from its key, and so has every account; --stream names another one, where several are kept together.
+    """,
+)
+for _under in (iddevice, idcontext, idorg, idgroup, idrole, idhandle, idlink, idmessage):
+    app.add_typer(_under.app)
+
+
+def _everything() -> "AnyOverlay":
+    from veen.overlays.identity import IDENTITY
+
+    return IDENTITY
+
+
+faults.add(app, "veen id", _everything)
+
+
+@says(app, "create", "veen id create --client ann", "veen id create --client ann --info name=Ann")
+def create(
+    asked: Says,
+    info: Annotated[
+        list[str] | None, typer.Option("--info", metavar="NAME=TEXT", help="something to say of the principal")
+    ] = None,
+) -> None:
+    """Begin a principal, or say something else of it.
+
+    The key of its stream is made where there is none. A second record may bring other info; the key it is of, and when
+    it began, stay as they are.
+    """
+    from veen.cli.overlay import idnames, saying
+    from veen.core import cbor
+    from veen.overlays.identity import Principal, PrincipalStream
+
+    principal_pk = idnames.own_key(asked.client)
+    said = dict(idnames.pair_of(one) for one in info or ())
+    event = Principal(principal_pk, idnames.now(), cbor.encode(said) if said else None)
+    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
+    shown = idnames.shown({"principal_pk": principal_pk})
+    saying.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event, begins=True)
+
+
+@reads(app, "show", "veen id show --client ann", "veen id show --principal ann.card --prove --json")
+def show(asked: Reads, principal: Principal = None) -> None:
+    """Show a principal: when it began, and what is said of it."""
+    from veen.cli import output
+    from veen.cli.failures import hinted
+    from veen.cli.overlay import asking, idnames, telling
+    from veen.core import Unavailable, cbor
+    from veen.overlays.identity import PrincipalStream, parts, principal_id, views
+
+    principal_pk = idnames.principal_of(principal, asked.client)
+    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
+
+    def look(reading: "IdReading") -> "Answer":
+        part = parts.principal(principal_pk)
+        found = views.principal(reading.states, principal_pk)
+        if found is None:
+            raise hinted(Unavailable("nothing is said of this principal"), "veen id create begins one")
+        info = None if found.info is None else cbor.decode(found.info)
+        names = {"principal_pk": principal_pk, "principal_id": principal_id(principal_pk)}
+        rows: dict[str, output.Value] = {**names, "created_at": output.moment(found.created_at)}
+        data = {**names, "created_at": found.created_at, "info": telling.plain_json(info)}
+        return asking.Answer(facts={**rows, "info": telling.plain_cell(info)}, data=data, parts=(part,))
+
+    asking.answer(asked, overlay, look, stream=stream)
+
+
+@says(
+    app,
+    "revoke",
+    "veen id revoke --client ann --auth-ref 64-HEX-DIGITS --reason lost",
+    "veen id revoke --client ann --realm shop --account 64-HEX-DIGITS",
+)
+def revoke(
+    asked: Says,
+    auth_ref: Annotated[
+        str | None, typer.Option("--auth-ref", metavar="HEX", help="a capability, by its auth_ref")
+    ] = None,
+    account: Annotated[str | None, typer.Option("--account", metavar="HEX", help="an account, by its ctx_id")] = None,
+    realm: Annotated[
+        str | None,
+        typer.Option(
+            "--realm", metavar="NAME|HEX", help="where the account is disabled", show_default="wherever it is"
+        ),
+    ] = None,
+    as_org: Annotated[bool, typer.Option("--as-org", help="as the organization of your own keys")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")] = None,
+) -> None:
+    """Revoke a capability, an account or an organization.
+
+    With --as-org and neither of the others it is the organization itself. A revocation is for good, and holds from
+    its entry on: applications that read the stream refuse what it names.
+    """
+    from veen.cli.command import Misuse
+    from veen.cli.overlay import idnames, saying
+    from veen.overlays.identity import OrgStream, PrincipalStream, Revocation, Scope, org_id
+
+    own = idnames.own_key(asked.client)
+    if auth_ref is None and account is None and not as_org:
+        raise Misuse("nothing is named that could be revoked", "give --auth-ref HEX or --account HEX")
+    scope: Scope = OrgStream(org_id(own)) if as_org else PrincipalStream(own)
+    named = {
+        "revoked_auth_ref": None if auth_ref is None else idnames.id_of(auth_ref, "an auth_ref"),
+        "ctx_id": None if account is None else idnames.id_of(account, "a ctx_id"),
+        "realm_id": idnames.realm_or_all(realm),
+    }
+    by = {"principal_pk": None if as_org else own, "org_id": org_id(own) if as_org else None}
+    event = Revocation(**by, **named, reason=reason, ts=idnames.now())
+    overlay, stream = idnames.folding(scope, asked.stream)
+    saying.say(asked, overlay, lambda _: event, idnames.shown({**by, **named}), stream=stream, blind=event)
+
+
+@command(app, "stream", "veen id stream --client ann", "veen id stream --client ann --realm shop")
+def stream(
+    principal: Principal = None,
+    realm: Annotated[
+        str | None, typer.Option("--realm", metavar="NAME|HEX", help="the stream of the account in this realm")
+    ] = None,
+    org: Annotated[
+        str | None, typer.Option("--org", metavar="HEX|PATH", help="that of an organization: org_id, directory or card")
+    ] = None,
+    handles: Annotated[bool, typer.Option("--handles", help="that of the handles of --realm")] = False,
+    client: ClientDir = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which stream a principal, an account, an organization or handles are on.
+
+    With --org and --realm it is that of the organization's twin in the realm.
+    """
+    import sys
+
+    from veen.cli import output
+    from veen.cli.command import Misuse
+    from veen.cli.overlay import idnames
+    from veen.overlays.identity import CtxStream, HandleStream, OrgStream, PrincipalStream, Scope
+
+    realm_id = idnames.realm_or_all(realm)
+    scope: Scope
+    if handles:
+        if realm_id is None:
+            raise Misuse("handles are of a realm", "give --realm NAME")
+        scope = HandleStream(realm_id)
+    elif org is not None:
+        scope = OrgStream(idnames.org_of(org, client), realm_id)
+    elif realm_id is not None:
+        scope = CtxStream.of(idnames.principal_of(principal, client), realm_id)
+    else:
+        scope = PrincipalStream(idnames.principal_of(principal, client))
+    if as_json:
+        named = {field.name: getattr(scope, field.name) for field in fields(scope)}
+        output.document({**named, "stream_id": scope.stream_id})
+    else:
+        sys.stdout.write(scope.stream_id.hex() + "\n")

@@ -1,0 +1,89 @@
+"""`veen id context`: the account of a principal in one realm."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli.command import group
+from veen.cli.overlay.declaring import Reads, Says, reads, says
+from veen.cli.overlay.idnames import Account, Realm
+
+if TYPE_CHECKING:
+    from veen.cli.overlay.asking import Answer
+    from veen.cli.overlay.idnames import IdReading
+
+app = group(
+    "context",
+    """Set and show accounts: what a principal is called in one realm.
+
+    The ctx_id of an account follows from its principal and its realm, and nobody can tell from two of them that they
+    are the same principal's.
+    """,
+)
+
+
+@says(app, "set", "veen id context set --client ann --realm shop --name Ann")
+def set_(
+    asked: Says,
+    realm: Realm,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what the account is called")] = None,
+    avatar: Annotated[str | None, typer.Option("--avatar", metavar="HEX", help="a picture, by its coid")] = None,
+    pref: Annotated[
+        list[str] | None, typer.Option("--pref", metavar="NAME=TEXT", help="a preference that goes with the account")
+    ] = None,
+) -> None:
+    """Give the account of your own keys in a realm a profile.
+
+    It stands in place of the one before. The key of its stream is made where there is none.
+    """
+    from veen.cli.overlay import idnames, saying
+    from veen.core import cbor
+    from veen.overlays.identity import CtxProfile, CtxStream, views
+
+    scope = CtxStream.of(idnames.own_key(asked.client), idnames.realm_of(realm))
+    prefs = dict(idnames.pair_of(one) for one in pref or ())
+    said = (name, None if avatar is None else idnames.id_of(avatar, "a coid"), cbor.encode(prefs) if prefs else None)
+    overlay, stream = idnames.folding(scope, asked.stream)
+
+    def make(reading: "IdReading | None") -> CtxProfile:
+        found = None if reading is None else views.ctx_profile(reading.states, scope.ctx_id, scope.realm_id)
+        # Under the time that stands, where a clock was ahead of ours: then the later entry wins.
+        ts = idnames.now() if found is None else max(idnames.now(), found.updated_at)
+        return CtxProfile(scope.ctx_id, scope.realm_id, *said, ts)
+
+    shown = idnames.shown({"ctx_id": scope.ctx_id, "realm_id": scope.realm_id})
+    saying.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+
+
+@reads(app, "show", "veen id context show --client ann --realm shop", "veen id context show --realm shop --prove")
+def show(asked: Reads, realm: Realm, account: Account = None) -> None:
+    """Show an account: its profile, and whether its stream says anything of it yet."""
+    from veen.cli import output
+    from veen.cli.client.showing import printable
+    from veen.cli.failures import hinted
+    from veen.cli.overlay import asking, idnames, telling
+    from veen.core import Unavailable, cbor
+    from veen.overlays.identity import CtxStream, parts, views
+
+    realm_id = idnames.realm_of(realm)
+    ctx_id = idnames.account_of(account, realm_id, asked.client)
+    overlay, stream = idnames.folding(CtxStream(ctx_id, realm_id), asked.stream)
+
+    def look(reading: "IdReading") -> "Answer":
+        found = views.ctx_profile(reading.states, ctx_id, realm_id)
+        if found is None:
+            raise hinted(Unavailable("nothing is said of this account"), "veen id context set gives it a profile")
+        prefs = None if found.prefs is None else cbor.decode(found.prefs)
+        names = idnames.shown({"ctx_id": ctx_id, "realm_id": realm_id})
+        said = {"avatar_coid": found.avatar_coid, "prefs": telling.plain_json(prefs), "updated_at": found.updated_at}
+        facts: dict[str, output.Value] = {
+            **names,
+            "display_name": None if found.display_name is None else printable(found.display_name),
+            "avatar_coid": found.avatar_coid,
+            "prefs": telling.plain_cell(prefs),
+            "updated_at": output.moment(found.updated_at),
+        }
+        data = {**names, "display_name": found.display_name, **said}
+        return asking.Answer(facts=facts, data=data, parts=(parts.ctx(ctx_id, realm_id),))
+
+    asking.answer(asked, overlay, look, stream=stream)

@@ -1,0 +1,135 @@
+"""`veen label-class`: what kind of data a label holds."""
+
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from veen.cli.command import Misuse, group
+from veen.cli.overlay.declaring import taking
+from veen.cli.overlay.realmoptions import RealmReads, RealmSays
+from veen.cli.values import label as label_hex
+
+if TYPE_CHECKING:
+    from veen.cli.overlay.asking import Answer
+    from veen.cli.overlay.realm import Look
+    from veen.cli.overlay.realmsaying import Saying
+    from veen.overlays.admin.labelclass import LabelClass
+    from veen.overlays.admin.records import Record
+
+    Records: TypeAlias = tuple[Record[LabelClass], ...]
+    Looked: TypeAlias = Look[Records, Records]
+
+app = group(
+    "label-class",
+    """Say what kind of data a label holds, as advice on padding, rate and retention.
+
+    A hub that does not know a class, or does not follow it, is no less correct.
+    """,
+)
+
+StreamName: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="STREAM", help="the stream whose label it is, in the epoch of the time asked about"),
+]
+LabelOption: TypeAlias = Annotated[
+    bytes | None, typer.Option("--label", metavar="HEX", help="the label itself", parser=label_hex)
+]
+
+
+@taking(
+    RealmSays,
+    app,
+    "set",
+    "veen label-class set doors --class user --sensitivity high --retention 31536000",
+    "veen label-class set --label 5b1e… --class log",
+)
+def set_(
+    asked: RealmSays,
+    class_: Annotated[
+        str,
+        typer.Option("--class", metavar="WORD", help="user, wallet, log, metric, admin, control, bulk or your own"),
+    ],
+    stream: StreamName = None,
+    label: LabelOption = None,
+    sensitivity: Annotated[
+        str | None, typer.Option("--sensitivity", metavar="WORD", help="low, medium, high or your own")
+    ] = None,
+    retention: Annotated[
+        int | None, typer.Option("--retention", metavar="SECONDS", min=0, help="for how long to keep it")
+    ] = None,
+) -> None:
+    """Classify a label. What was said before of it no longer counts."""
+    from veen.cli.overlay import realm, realmsaying
+    from veen.overlays.admin import LabelClass
+
+    if not class_:
+        raise Misuse("a class has a name", "give --class user, for example")
+
+    def make(look: "Looked") -> "list[Saying]":
+        found = _label(look, stream, label)
+        event = LabelClass(found, class_, sensitivity, retention)
+        shown = {"label": found, "class": class_, "sensitivity": sensitivity, "retention_hint": retention}
+        return [realmsaying.Saying(event, found, shown, {"realm_id": look.realm_id, **shown})]
+
+    realmsaying.say(asked, realm.CLASSES, make)
+
+
+@taking(RealmReads, app, "show", "veen label-class show doors", "veen label-class show --label 5b1e… --json")
+def show(asked: RealmReads, stream: StreamName = None, label: LabelOption = None) -> None:
+    """Show the class of a label, and the hints that follow from it."""
+    from veen.cli.client.showing import printable
+    from veen.cli.overlay import asking, realm
+    from veen.overlays.admin.labelclass import class_of, policy
+
+    def look(here: "Looked") -> "Answer":
+        found = _label(here, stream, label)
+        said = class_of(here.reading.states, found)
+        hints = policy(said)
+        told = {
+            "label": found,
+            "class": said.class_ if said else None,
+            "sensitivity": said.sensitivity if said else None,
+            "retention_hint": said.retention_hint if said else None,
+            "pad_block": hints.pad_block,
+            "rate": str(hints.rate),
+            "retention_sec": hints.retention_sec,
+        }
+        facts = {name: printable(value) if isinstance(value, str) else value for name, value in told.items()}
+        data = {"realm_id": here.realm_id, **told}
+        return asking.Answer(facts=facts, data=data, parts=(found,) if said else ())
+
+    realm.answer(asked, realm.CLASSES, look)
+
+
+@taking(RealmReads, app, "list", "veen label-class list", "veen label-class list --at 12 --json")
+def list_(asked: RealmReads) -> None:
+    """List the labels that have a class."""
+    from veen.cli.client.showing import printable, short
+    from veen.cli.overlay import asking, realm, telling
+    from veen.overlays.admin.labelclass import LABEL_CLASSES
+
+    def look(here: "Looked") -> "Answer":
+        rows, data = [], []
+        states = dict(here.reading.states)
+        for part in sorted(states):
+            said = states[part][0].said
+            sensitivity = None if said.sensitivity is None else printable(said.sensitivity)
+            entry = states[part][0].stream_seq
+            rows.append((short(part), printable(said.class_), sensitivity, said.retention_hint, entry))
+            data.append(telling.plain_json(LABEL_CLASSES.plain(part, states[part])))
+        columns = ("label", "class", "sensitivity", "retention", "entry")
+        told = {"realm_id": here.realm_id, "labels": data}
+        return asking.Answer(columns=columns, rows=rows, data=told, parts=tuple(sorted(states)))
+
+    realm.answer(asked, realm.CLASSES, look)
+
+
+def _label(look: "Looked", stream: str | None, label: bytes | None) -> bytes:
+    from veen.core import naming
+
+    if (stream is None) == (label is None):
+        raise Misuse("one label is meant", "give STREAM or --label HEX, and not both")
+    if label is not None:
+        return label
+    assert stream is not None
+    return look.label(naming.stream_id(stream))

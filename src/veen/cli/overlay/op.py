@@ -1,0 +1,179 @@
+"""`veen op`: operations of the nine profiles, what they came from, and whether they keep their rules."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli import output
+from veen.cli.command import command, group
+from veen.cli.options import JsonOption
+from veen.cli.overlay import faults, opcheck, opgrant, opsend
+from veen.cli.overlay.declaring import Reads, reads
+from veen.cli.overlay.opnames import OperationId
+
+if TYPE_CHECKING:
+    from veen.cli.overlay.asking import Answer
+    from veen.cli.overlay.opnames import OpReading
+    from veen.overlays.operations import Logged
+    from veen.overlays.operations.index import Operations
+
+app = group(
+    "op",
+    """Send operations, see what they came from, and check that they keep their rules.
+
+    Payments, access, delegated executions, agreements, publications, state checkpoints, recoveries, audits of queries
+    and mirrors: each is an entry of a stream, under an operation id that others name. veen fold --overlay
+    paid.operation shows what the payments of a stream come to, and so for every profile.
+    """,
+)
+opsend.add(app)
+
+
+def _overlay() -> "Operations":
+    from veen.overlays.operations import OPERATIONS
+
+    return OPERATIONS
+
+
+@reads(app, "list", "veen op list --stream ops", "veen op list --kind paid.operation --at 100 --json")
+def list_(
+    asked: Reads,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="only this kind", show_default="all kinds"),
+    ] = None,
+) -> None:
+    """List the operations of a stream, in its order."""
+    from veen.cli.overlay import asking, opfields
+    from veen.overlays.operations import OPERATIONS, operations
+
+    wanted = {opfields.kind_of(kind) for kind in kinds or ()}
+
+    def look(reading: "OpReading") -> "Answer":
+        found = [one for one in operations(reading.states.values()) if not wanted or type(one.event) in wanted]
+        return asking.Answer(
+            columns=("entry", "operation", "kind", "hub_ts", "parent", "body"),
+            rows=[_row(one) for one in found],
+            data={"operations": [_data(one) for one in found]},
+            parts=tuple(one.operation_id for one in found),
+        )
+
+    asking.answer(asked, OPERATIONS, look)
+
+
+@reads(app, "show", "veen op show 3f7a0c… --stream ops", "veen op show 3f7a0c… --prove --out paid.evidence")
+def show(asked: Reads, operation: OperationId) -> None:
+    """Show one operation: what it says, who sent it, and where it is."""
+    from veen.cli.overlay import asking, opnames, telling
+    from veen.overlays.operations import OPERATIONS
+    from veen.overlays.operations.index import plain_body
+    from veen.state.view import shown
+
+    def look(reading: "OpReading") -> "Answer":
+        one = opnames.found(reading, operation)
+        entry = one.entry
+        facts: dict[str, output.Value] = {
+            "operation_id": one.operation_id,
+            "kind": one.kind,
+            "entry": shown(one.at),
+            "hub_ts": output.moment(entry.hub_ts),
+            "client_id": entry.client_id,
+            "auth_ref": entry.auth_ref,
+            "msg_id": entry.msg_id,
+        }
+        for name, value in plain_body(one.event).items():
+            facts[name] = value if isinstance(value, bytes) else telling.plain_cell(value)
+        return asking.Answer(facts=facts, data=_data(one), parts=(one.operation_id,))
+
+    asking.answer(asked, OPERATIONS, look)
+
+
+@reads(app, "trace", "veen op trace 3f7a0c… --stream ops", "veen op trace 3f7a0c… --json")
+def trace(asked: Reads, operation: OperationId) -> None:
+    """Show what an operation came from, and what came of it.
+
+    The operations it names, directly or in turn, stand above it with a minus; those that name it stand below.
+    """
+    from veen.cli.overlay import asking, opnames
+    from veen.overlays.operations import OPERATIONS, operations
+    from veen.overlays.operations import trace as traced
+
+    def look(reading: "OpReading") -> "Answer":
+        start = opnames.found(reading, operation).operation_id
+        links = traced(operations(reading.states.values()), start)
+        rows: list[tuple[output.Value, ...]] = [
+            (f"{link.distance:+d}" if link.distance else "0", *_line(link.operation_id, link.found)) for link in links
+        ]
+        data = [
+            {"distance": link.distance, "operation_id": link.operation_id}
+            | ({"found": False} if link.found is None else {"found": True, **_data(link.found)})
+            for link in links
+        ]
+        held = tuple(link.operation_id for link in links if link.found is not None)
+        columns = ("step", "entry", "operation", "kind", "body")
+        return asking.Answer(columns=columns, rows=rows, data={"trace": data}, parts=held)
+
+    asking.answer(asked, OPERATIONS, look)
+
+
+opcheck.add(app)
+opgrant.add(app)
+faults.add(app, "veen op", _overlay)
+
+
+@command(app, "kinds", "veen op kinds", "veen op kinds paid.operation")
+def kinds(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="only this one, with its fields")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the kinds of operation, or the fields of one."""
+    from veen.cli.overlay import opfields, opsend
+    from veen.overlays.operations import BY_NAME
+
+    if kind is None:
+        rows = [(name, opsend.overlay_of(event).CLASS, event.SCHEMA) for name, event in BY_NAME.items()]
+        output.table(("kind", "overlay", "schema"), rows, as_json)
+        return
+    listed = [
+        (one.name, type(one).__name__, "may be left out" if one.optional else "needed")
+        for one in opfields.kind_of(kind).LAYOUT.kinds
+    ]
+    words = {"Bstr": "64 hex digits, or name: and a name", "Uint": "number", "Text": "text", "ListOf": "list"}
+    output.table(("field", "value", "when"), [(a, words.get(b, "anything, as JSON"), c) for a, b, c in listed], as_json)
+
+
+def _id(operation_id: bytes) -> output.Value:
+    from veen.cli.client.showing import short
+
+    return short(operation_id)
+
+
+def _body(one: "Logged") -> output.Value:
+    from veen.cli.overlay import telling
+    from veen.overlays.operations.index import plain_body
+
+    return telling.plain_cell(plain_body(one.event))
+
+
+def _row(one: "Logged") -> tuple[output.Value, ...]:
+    from veen.state.view import shown
+
+    parent = None if one.event.parent is None else _id(one.event.parent)
+    return shown(one.at), _id(one.operation_id), one.kind, output.moment(one.entry.hub_ts), parent, _body(one)
+
+
+def _line(operation_id: bytes, found: "Logged | None") -> tuple[output.Value, ...]:
+    from veen.state.view import shown
+
+    if found is None:
+        return None, _id(operation_id), output.Marked("not in this stream", output.Tone.WARN), None
+    return shown(found.at), _id(operation_id), found.kind, _body(found)
+
+
+def _data(one: "Logged") -> dict[str, object]:
+    from veen.cli.overlay import telling
+    from veen.overlays.operations.index import plain
+
+    shown = telling.plain_json(plain(one))
+    assert isinstance(shown, dict)
+    return {**shown, "epoch": one.entry.epoch, "msg_id": one.entry.msg_id, "parent": one.event.parent}

@@ -1,0 +1,187 @@
+"""`veen rpc`: calls over a stream, and a server that answers them."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from veen.cli.command import Misuse, group
+from veen.cli.overlay import faults
+from veen.cli.overlay.declaring import Reads, Says, reads, says
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from veen.cli.overlay.asking import Answer
+    from veen.client.client import Client
+    from veen.core import cbor
+    from veen.overlays.rpc import Call, Owed, Reply, Rpc
+    from veen.state.calls import Method
+    from veen.state.reading import Reading
+
+    CallReading: TypeAlias = Reading[Call, Call]
+
+app = group(
+    "rpc",
+    """Call methods over a stream, and answer calls.
+
+    A request and its reply are entries of the log, so it can be shown later who asked for what and what was answered.
+    Arguments and results are JSON without fractions.
+    """,
+)
+
+
+def _overlay() -> "Rpc":
+    from veen.overlays.rpc import RPC
+
+    return RPC
+
+
+@says(app, "call", "veen rpc call add '[1, 2]' --stream calls", "veen rpc call pay '[4]' --idem 77 --timeout 60")
+def call(
+    asked: Says,
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="what to call")],
+    args: Annotated[str, typer.Argument(metavar="JSON", help="its arguments")] = "null",
+    idem: Annotated[
+        int | None,
+        typer.Option("--idem", metavar="N", min=0, help="calls with the same number are one call", show_default="none"),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="for how long to wait")
+    ] = 30.0,
+) -> None:
+    """Call a method, wait for the answer, and show it.
+
+    The exit status is 5 where the server answers with an error, and 6 where nobody answers in time. With --idem the
+    same command can be run again after a crash, and is still one call.
+    """
+    from veen.cli import output
+    from veen.cli.client import showing
+    from veen.cli.failures import hinted
+    from veen.cli.overlay import saying, telling
+    from veen.core import Refused
+    from veen.overlays.rpc import RpcFailure
+    from veen.state import Caller
+
+    given = _value(args)
+    if asked.blind:
+        raise Misuse("an answer cannot be had without reading the stream", "leave out --blind")
+
+    async def work(client: "Client", name: str) -> "cbor.Value":
+        async with Caller.of(client, name, cached=not asked.no_cache) as caller:
+            return await caller.call(method, given, timeout_s=timeout, idem=idem)
+
+    try:
+        found = saying.talking(asked, _overlay(), work)
+    except RpcFailure as failure:
+        code, detail = (showing.printable(one or "") for one in (failure.error.code, failure.error.detail))
+        raise hinted(
+            Refused(code, detail or "no more was said"), "that is the server's answer, and it is in the log"
+        ) from None
+    if asked.as_json:
+        output.document({"method": method, "result": telling.plain_json(found)})
+    else:
+        sys.stdout.write(json.dumps(telling.plain_json(found), default=telling.json_value) + "\n")
+
+
+@says(
+    app,
+    "serve",
+    "veen rpc serve add=./add.py --stream calls",
+    "veen rpc serve 'sum=jq add' --stream calls --json",
+    "veen rpc serve add=my_package.methods:add --waiting --stream calls",
+)
+def serve(
+    asked: Says,
+    methods: Annotated[
+        list[str],
+        typer.Argument(metavar="METHOD=COMMAND", help="a command for each, or a Python function, as module:name"),
+    ],
+    waiting: Annotated[bool, typer.Option("--waiting", help="answer the calls that wait now, and end")] = False,
+) -> None:
+    """Answer calls as they come, until ctrl-c.
+
+    A command gets the arguments as JSON on standard input and writes the result as JSON. One that fails answers with an
+    error whose detail is the last line it wrote to standard error. A call may be carried out more than once, where a
+    server is stopped between the two, or there are several.
+    """
+    from veen.cli import output
+    from veen.cli.overlay import methods as kinds
+    from veen.cli.overlay import saying
+    from veen.state import Server
+
+    table: dict[str, Method] = dict(map(kinds.parse, methods))
+    if asked.blind:
+        raise Misuse("calls cannot be answered without reading the stream", "leave out --blind")
+
+    async def work(client: "Client", name: str) -> int:
+        async with Server.of(client, name, table, cached=not asked.no_cache) as server:
+            if waiting:
+                return await server.serve_waiting(_told(asked.as_json))
+            output.remark(f"answering calls on {name}: {', '.join(table)}")
+            await server.serve(_told(asked.as_json))
+            return 0
+
+    answered = saying.talking(asked, _overlay(), work)
+    if waiting and not asked.as_json:
+        output.remark(f"answered {answered}")
+
+
+def _told(as_json: bool) -> "Callable[[Owed, Reply], None]":
+    from veen.cli.client.showing import printable
+
+    def tell(owed: "Owed", reply: "Reply") -> None:
+        word = "answered" if reply.error is None else f"failed: {reply.error.code}"
+        told: dict[str, Any] = {"call": owed.call_id.hex(), "method": owed.asked.request.method, "became": word}
+        line = json.dumps(told) if as_json else "\t".join(printable(one) for one in told.values())
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    return tell
+
+
+@reads(app, "list", "veen rpc list --stream calls", "veen rpc list --waiting --json")
+def list_(
+    asked: Reads,
+    waiting: Annotated[bool, typer.Option("--waiting", help="only calls that nobody has answered yet")] = False,
+) -> None:
+    """List calls and their answers, in the order in which they were asked."""
+    from veen.cli.client import showing
+    from veen.cli.overlay import asking, telling
+
+    def look(reading: "CallReading") -> "Answer":
+        listed = reading.live() if waiting else reading.states.items()
+        found = [(part, call) for part, call in listed if call.asked is not None]
+        rows, data = [], []
+        for part, one in found:
+            assert one.asked is not None
+            plain = _overlay().plain(part, one)
+            status = _status(one, reading.now)
+            result = plain.get("result") if one.answered and one.answered.reply.ok else plain.get("error")
+            cells = (one.asked.request.method, telling.plain_cell(plain.get("args")), status)
+            rows.append((one.asked.stream_seq, showing.short(part[1:]), *cells, telling.plain_cell(result)))
+            data.append({**{name: telling.plain_json(value) for name, value in plain.items()}, "status": status})
+        columns, parts = ("entry", "call", "method", "args", "status", "answer"), tuple(part for part, _ in found)
+        return asking.Answer(columns=columns, rows=rows, data={"calls": data}, parts=parts)
+
+    asking.answer(asked, _overlay(), look)
+
+
+def _status(one: "Call", now: int) -> str:
+    if one.answered is not None:
+        return "answered" if one.answered.reply.ok else "failed"
+    return "timed out" if one.timed_out(1000 * now) else "waiting"
+
+
+def _value(text: str) -> "cbor.Value":
+    from veen.cli.overlay import methods
+
+    try:
+        return methods.value_of(text)
+    except ValueError as error:
+        why = f"the arguments are no JSON that a call can carry: {error}"
+        raise Misuse(why, "give JSON without fractions") from None
+
+
+faults.add(app, "veen rpc", _overlay)

@@ -1,0 +1,130 @@
+"""FED1 and AUTH1: which hub orders which stream of a realm, and since when. 001, spec-2 §2 and §3.
+
+At any time one record of a stream counts: of those that are active, the one with the least (`ts`, `primary_hub`), then
+with the least encoding. So a record that is active is not displaced by a later one: that one waits until it ends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from veen.core import cbor
+from veen.core.admin import Authority as Wire
+from veen.core.admin import Policy
+from veen.core.hashing import HASH_BYTES
+from veen.overlays.admin.lasting import Lasting, LastingOverlay, holding, slots
+from veen.overlays.admin.records import Record, Records, States
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+
+__all__ = [
+    "AUTHORITIES",
+    "Authorities",
+    "Authority",
+    "LabelAuthority",
+    "Policy",
+    "active",
+    "authority_view",
+    "contested",
+    "label_authority",
+    "part_of",
+]
+
+
+class Authority(Wire, Lasting):
+    """`veen.fed.authority.v1`."""
+
+    __slots__ = ()
+
+
+class Authorities(LastingOverlay[Authority]):
+    """One part per realm and stream. Told its realm, it takes the records of no other."""
+
+    CLASS = "fed.authority"
+    EVENTS = (Authority,)
+
+    def __init__(self, realm_id: bytes | None = None) -> None:
+        self._realm_id = realm_id
+
+    def settings(self) -> bytes:
+        return self._realm_id or b""
+
+    def flaw(self, entry: Entry, event: Event) -> str | None:
+        assert isinstance(event, Authority)
+        return None if self._realm_id in (None, event.realm_id) else "it is for another realm"
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Authority)
+        return (part_of(event.realm_id, event.stream_id),)
+
+    def rank(self, record: Record[Authority]) -> tuple[Any, ...]:
+        return *record.said.rank(), record.at
+
+    def plain(self, part: bytes, state: Records[Authority]) -> Mapping[str, cbor.Value]:
+        return {
+            "realm_id": part[:HASH_BYTES],
+            "stream_id": part[HASH_BYTES:],
+            "records": [
+                {
+                    "from": slot.start,
+                    "until": slot.end,
+                    "primary_hub": slot.record.said.primary_hub,
+                    "replica_hubs": slot.record.said.replica_hubs,
+                    "policy": slot.record.said.policy,
+                    "ts": slot.record.said.ts,
+                    "ttl": slot.record.said.ttl,
+                    **slot.record.where(),
+                }
+                for slot in slots(state)
+            ],
+        }
+
+
+AUTHORITIES = Authorities()
+
+
+def part_of(realm_id: bytes, stream_id: bytes) -> bytes:
+    """The part in which the records of a stream are."""
+    return realm_id + stream_id
+
+
+def active(states: States[Authority], realm_id: bytes, stream_id: bytes, now: int) -> Authority | None:
+    """The record of a stream that counts at a time."""
+    record = holding(states.get(part_of(realm_id, stream_id), ()), now)
+    return record.said if record else None
+
+
+def authority_view(states: States[Authority], now: int) -> dict[tuple[bytes, bytes], Authority]:
+    """§2.4: by realm and stream, the records that count at a time."""
+    found = {part: holding(states[part], now) for part in states}
+    return {(part[:HASH_BYTES], part[HASH_BYTES:]): record.said for part, record in found.items() if record}
+
+
+def contested(state: Records[Authority], now: int) -> Records[Authority]:
+    """The records that are active at a time and do not count: more than one was never meant."""
+    return tuple(record for record in state if record.said.active_at(now))[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelAuthority:
+    """§3.2: what is known of who may order a label."""
+
+    stream_id: bytes
+    realm_id: bytes | None = None
+    primary_hub: bytes | None = None
+    policy: Policy = Policy.UNSPECIFIED
+
+
+def label_authority(
+    states: States[Authority],
+    label: bytes,
+    now: int,
+    stream_id_for_label: Callable[[bytes], bytes],
+    realm_id_for_label: Callable[[bytes], bytes | None] = lambda label: None,
+) -> LabelAuthority:
+    """Who may order a label at a time. The two functions are the deployment's own; they must not depend on when."""
+    stream_id, realm_id = stream_id_for_label(label), realm_id_for_label(label)
+    said = None if realm_id is None else active(states, realm_id, stream_id, now)
+    if said is None:
+        return LabelAuthority(stream_id, realm_id)
+    return LabelAuthority(stream_id, realm_id, said.primary_hub, Policy(said.policy))

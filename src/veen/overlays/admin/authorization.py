@@ -1,0 +1,148 @@
+"""Authorization: the capabilities a hub was shown, and what each is worth at any time. Spec §6; 001, spec-2 §4.2.
+
+A fold of the hub's control stream, where it logs each capability it takes. The `hub_ts` of that entry is `issued_at`,
+and showing a capability again does not renew it. Revocations are on a stream of their own: `standing_of` joins both.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import ClassVar
+
+from veen.core import CapToken, Unverified, cbor, control
+from veen.core.hashing import h
+from veen.overlays.admin import revocation
+from veen.overlays.admin.records import Record, RecordOverlay, Records, States, only
+from veen.overlays.admin.revocation import Revocation, RevocationKind
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.overlay import Step
+
+
+class Capability(CapToken, Event):
+    """`veen.control.cap.v1`: the body is the token itself."""
+
+    __slots__ = ()
+    SCHEMA: ClassVar = control.CAP_SCHEMA
+
+
+class Authorizations(RecordOverlay[Capability]):
+    """One part per `auth_ref`."""
+
+    CLASS = "authorization"
+    EVENTS = (Capability,)
+
+    def flaw(self, entry: Entry, event: Event) -> str | None:
+        assert isinstance(event, Capability)
+        return _unsigned(event.encode())
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Capability)
+        return (event.auth_ref(),)
+
+    def keys(self, step: Step) -> tuple[bytes, ...]:
+        """None: the first is the first whatever comes later."""
+        return ()
+
+    def standing(self, records: Records[Capability]) -> Records[Capability]:
+        return (min(records, key=lambda record: record.at),) if records else ()
+
+    def idle(self, standing: Records[Capability], record: Record[Capability]) -> str:
+        return f"entry {standing[0].stream_seq} authorised it already"
+
+    def plain(self, part: bytes, state: Records[Capability]) -> Mapping[str, cbor.Value]:
+        (record,) = state
+        token = record.said
+        rate = token.allow.rate
+        return {
+            "auth_ref": part,
+            "token_hash": h(token.encode()),
+            "issuer_pk": token.issuer_pk,
+            "subject_pk": token.subject_pk,
+            "stream_ids": token.allow.stream_ids,
+            "ttl": token.allow.ttl,
+            "rate": None if rate is None else (rate.per_sec, rate.burst),
+            "issued_at": record.hub_ts,
+            "expires_at": token.expires_at(record.hub_ts),
+            **record.where(),
+        }
+
+
+AUTHORIZATIONS = Authorizations()
+
+
+@lru_cache(maxsize=1024)
+def _unsigned(encoded: bytes) -> str | None:
+    """Why a token's signatures do not hold. Remembered, because a fold meets the same token many times."""
+    try:
+        CapToken.decode(encoded).verify()
+    except Unverified as error:
+        return str(error)
+    return None
+
+
+class Worth(StrEnum):
+    """What a capability is worth at one time."""
+
+    UNKNOWN = "unknown"  # the hub was never shown it
+    LATER = "later"  # it is shown to the hub only after that time
+    VALID = "valid"
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A capability at one time: where it was logged, and what keeps it from being used."""
+
+    worth: Worth
+    logged: Record[Capability] | None = None
+    revoked: Record[Revocation] | None = None
+
+    @property
+    def issued_at(self) -> int | None:
+        return self.logged.hub_ts if self.logged else None
+
+    @property
+    def expires_at(self) -> int | None:
+        """The last second in which it admits, unless it is revoked."""
+        return self.logged.said.expires_at(self.logged.hub_ts) if self.logged else None
+
+
+def standing_of(
+    logged: States[Capability],
+    revocations: States[Revocation],
+    auth_ref: bytes,
+    now: int,
+    token: CapToken | None = None,
+) -> Standing:
+    """What a capability is worth at a time. With `token`, also where the hub was never shown it.
+
+    It is valid in each second up to `issued_at + ttl`, that one included, in which neither it nor its subject is
+    revoked.
+    """
+    record = only(logged, auth_ref)
+    known = record.said if record else token
+    found = (
+        revocation.revoked(revocations, RevocationKind.AUTH_REF, auth_ref, now)
+        if known is None
+        else revocation.of_token(revocations, known, now)
+    )
+    if found is not None:
+        return Standing(Worth.REVOKED, record, found)
+    if record is None:
+        return Standing(Worth.UNKNOWN)
+    if now < record.hub_ts:
+        return Standing(Worth.LATER, record)
+    return Standing(Worth.EXPIRED if record.said.expired(record.hub_ts, now) else Worth.VALID, record)
+
+
+def of_client(
+    logged: States[Capability], revocations: States[Revocation], client_id: bytes, now: int
+) -> Iterator[tuple[bytes, Standing]]:
+    """The capabilities of a client key, by `auth_ref`, and what each is worth at a time."""
+    for auth_ref in sorted(logged):
+        record = only(logged, auth_ref)
+        if record is not None and record.said.subject_pk == client_id:
+            yield auth_ref, standing_of(logged, revocations, auth_ref, now)

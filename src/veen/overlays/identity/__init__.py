@@ -1,0 +1,81 @@
+"""ID: principals, devices, accounts per realm, organizations, handles and external ids as folds. 001, id-spec.
+
+`ids` derives names and streams, `events` has the bodies, `scope` says what belongs on which stream, `state` and `parts`
+are what is folded, `overlay` joins them, `views` answers questions, `auth` and `challenge` say who someone is, `mirror`
+joins hubs, `gateway` lets an outside provider in, `levels` says what may be claimed.
+"""
+
+from veen.overlays.identity.auth import Grant, Policy, Session, authenticate, delegate
+from veen.overlays.identity.challenge import Answer, Challenge
+from veen.overlays.identity.events import (
+    CtxProfile,
+    Device,
+    ExternalLink,
+    Flags,
+    Group,
+    HandleMap,
+    OrgProfile,
+    Principal,
+    Revocation,
+    RoleBinding,
+    RoleRevoke,
+)
+from veen.overlays.identity.ids import (
+    ctx_id,
+    ctx_stream,
+    device_id,
+    group_id,
+    handle_stream,
+    org_id,
+    org_stream,
+    principal_id,
+    principal_stream,
+    realm_id,
+    scoped_org_id,
+)
+from veen.overlays.identity.levels import LEVELS
+from veen.overlays.identity.mirror import mirrored, union
+from veen.overlays.identity.overlay import IDENTITY, Identity
+from veen.overlays.identity.scope import CtxStream, HandleStream, OrgStream, PrincipalStream, Scope
+
+__all__ = [
+    "Answer",
+    "Challenge",
+    "CtxProfile",
+    "CtxStream",
+    "Device",
+    "ExternalLink",
+    "Flags",
+    "Grant",
+    "Group",
+    "HandleMap",
+    "HandleStream",
+    "IDENTITY",
+    "Identity",
+    "LEVELS",
+    "OrgProfile",
+    "OrgStream",
+    "Policy",
+    "Principal",
+    "PrincipalStream",
+    "Revocation",
+    "RoleBinding",
+    "RoleRevoke",
+    "Scope",
+    "Session",
+    "authenticate",
+    "ctx_id",
+    "ctx_stream",
+    "delegate",
+    "device_id",
+    "group_id",
+    "handle_stream",
+    "mirrored",
+    "org_id",
+    "org_stream",
+    "principal_id",
+    "principal_stream",
+    "realm_id",
+    "scoped_org_id",
+    "union",
+]

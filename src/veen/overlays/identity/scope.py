@@ -1,0 +1,127 @@
+"""Which stream is folded: what may be said on it, and about whom. id-spec §4.1, §6 to §11.
+
+An entry does not say which stream it is of, so whoever folds one does. Without a scope every event is taken: for one
+stream that several logical ones were merged into.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from veen.core import cbor
+from veen.overlays.event import Event
+from veen.overlays.identity import ids
+from veen.overlays.identity.events import (
+    Binding,
+    CtxProfile,
+    Device,
+    ExternalLink,
+    Group,
+    HandleMap,
+    OrgProfile,
+    Principal,
+    Revocation,
+)
+
+ELSEWHERE = "this belongs on another stream"
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalStream:
+    """The stream of one principal: itself, its devices, its revocations."""
+
+    principal_pk: bytes
+
+    @property
+    def stream_id(self) -> bytes:
+        return ids.principal_stream(self.principal_pk)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, Principal | Device | Revocation):
+            return ELSEWHERE
+        unsaid = isinstance(event, Revocation) and event.principal_pk is None
+        if event.principal_pk != self.principal_pk and not unsaid:
+            return "principal_pk is not the one of this stream"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class CtxStream:
+    """The stream of one account: its profile and its external links."""
+
+    ctx_id: bytes
+    realm_id: bytes
+
+    @classmethod
+    def of(cls, principal_pk: bytes, realm_id: bytes) -> "CtxStream":
+        return cls(ids.ctx_id(principal_pk, realm_id), realm_id)
+
+    @property
+    def stream_id(self) -> bytes:
+        return ids.ctx_stream(self.ctx_id, self.realm_id)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, CtxProfile | ExternalLink):
+            return ELSEWHERE
+        if event.realm_id != self.realm_id:
+            return "realm_id is not the one of this stream"
+        return None if event.ctx_id == self.ctx_id else "ctx_id is not the one of this stream"
+
+
+@dataclass(frozen=True, slots=True)
+class OrgStream:
+    """The stream of an organization, or of its scoped twin in one realm, whose groups and roles name the scoped id.
+
+    On the organization's own stream a group or a role of a realm may name the twin too.
+    """
+
+    org_id: bytes
+    realm_id: bytes | None = None
+
+    @property
+    def own_id(self) -> bytes:
+        return self.org_id if self.realm_id is None else ids.scoped_org_id(self.org_id, self.realm_id)
+
+    @property
+    def stream_id(self) -> bytes:
+        return ids.org_stream(self.own_id)
+
+    def _ids(self, realm_id: bytes | None) -> tuple[bytes, ...]:
+        """The ids an event of a realm may go by."""
+        if self.realm_id is not None or realm_id is None:
+            return (self.own_id,)
+        return self.own_id, ids.scoped_org_id(self.org_id, realm_id)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, OrgProfile | Group | Binding | ExternalLink | Revocation):
+            return ELSEWHERE
+        unsaid = isinstance(event, Revocation) and event.org_id is None
+        named = None if isinstance(event, OrgProfile) else event.realm_id
+        if event.org_id not in self._ids(named) and not unsaid:
+            return "org_id is not the one of this stream"
+        if self.realm_id is not None and named not in (None, self.realm_id):
+            return "realm_id is not the one of this stream"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HandleStream:
+    """The stream of the handles of one realm."""
+
+    realm_id: bytes
+
+    @property
+    def stream_id(self) -> bytes:
+        return ids.handle_stream(self.realm_id)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, HandleMap):
+            return ELSEWHERE
+        return None if event.realm_id == self.realm_id else "realm_id is not the one of this stream"
+
+
+Scope: TypeAlias = PrincipalStream | CtxStream | OrgStream | HandleStream
+
+
+def encode_scope(scope: Scope) -> bytes:
+    """One spelling of each, since a cache is of one scope: a stream's id stands for all it was derived from."""
+    return cbor.encode(scope.stream_id)

@@ -1,0 +1,199 @@
+"""What applications ask: joins over the parts of one or several streams. id-spec §6 to §11.
+
+A view takes states as a fold or a cache gives them. `together` joins those of the streams an application trusts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from veen.overlays.identity import ids, parts
+from veen.overlays.identity.events import CtxProfile, Device, ExternalLink, HandleMap, OrgProfile
+from veen.overlays.identity.state import (
+    Founded,
+    LatestCtx,
+    LatestDevice,
+    LatestHandle,
+    LatestLink,
+    LatestOrg,
+    Marks,
+    Named,
+    Revoked,
+    State,
+    join,
+)
+
+States: TypeAlias = Mapping[bytes, State]
+
+
+def together(*streams: States) -> dict[bytes, State]:
+    """The states of several streams as one. The order in which they are given does not matter."""
+    whole: dict[bytes, State] = {}
+    for states in streams:
+        for part in states:
+            whole[part] = join(whole.get(part), states[part])
+    return whole
+
+
+def principal(states: States, principal_pk: bytes) -> Founded | None:
+    found = states.get(parts.principal(principal_pk))
+    return found if isinstance(found, Founded) else None
+
+
+def device(states: States, principal_pk: bytes, device_id: bytes) -> Device | None:
+    """The last record of a principal's device."""
+    found = states.get(parts.device(principal_pk, device_id))
+    return found.record if isinstance(found, LatestDevice) else None
+
+
+def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
+    """The devices of a principal, active or not, by id."""
+    start = parts.DEVICE + principal_pk
+    for part in sorted(part for part in states if part.startswith(start)):
+        found = states[part]
+        if isinstance(found, LatestDevice):
+            yield found.record
+
+
+def inactive(states: States, principal_pk: bytes, device_pk: bytes, now: int) -> str | None:
+    """Why a key is no ACTIVE device of a principal at a time, or None where it is one. §6.2, §11.1."""
+    device_id = ids.device_id(device_pk)
+    record = device(states, principal_pk, device_id)
+    if record is None:
+        return "it is no device of this principal"
+    revoked = device_revocation(states, principal_pk, device_id)
+    if revoked is not None:
+        return f"it was revoked at {revoked.ts}"
+    if record.active(now):
+        return None
+    expired = record.expires_at is not None and now > record.expires_at
+    return f"it expired at {record.expires_at}" if expired else "it is disabled"
+
+
+def device_revocation(states: States, principal_pk: bytes, device_id: bytes) -> Revoked | None:
+    """By the principal, or by someone who named no principal."""
+    return _earliest(states, *(parts.revoked_device(device_id, one) for one in (principal_pk, None)))
+
+
+def auth_ref_revocation(states: States, auth_ref: bytes) -> Revoked | None:
+    return _earliest(states, parts.revoked_auth_ref(auth_ref))
+
+
+def ctx_revocation(states: States, ctx_id: bytes, realm_id: bytes) -> Revoked | None:
+    """In this realm, or wherever the account is of."""
+    return _earliest(states, *(parts.revoked_ctx(ctx_id, one) for one in (realm_id, None)))
+
+
+def org_revocation(states: States, org_id: bytes, realm_id: bytes | None = None) -> Revoked | None:
+    """In this realm, or everywhere."""
+    return _earliest(states, *{parts.revoked_org(org_id, one) for one in (realm_id, None)})
+
+
+def ctx_profile(states: States, ctx_id: bytes, realm_id: bytes) -> CtxProfile | None:
+    found = states.get(parts.ctx(ctx_id, realm_id))
+    return found.record if isinstance(found, LatestCtx) else None
+
+
+def org_profile(states: States, org_id: bytes) -> OrgProfile | None:
+    found = states.get(parts.org(org_id))
+    return found.record if isinstance(found, LatestOrg) else None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as it is now."""
+
+    group_id: bytes
+    name: str
+    realm_id: bytes | None
+    members: tuple[bytes, ...]
+
+
+def groups(states: States, org_id: bytes) -> Iterator[GroupView]:
+    """The groups of an organization with their members, by id."""
+    members: dict[bytes, list[bytes]] = {}
+    start = parts.GROUPS_OF + org_id
+    for part in sorted(part for part in states if part.startswith(start)):
+        for group_id in _names(states, part):
+            members.setdefault(group_id, []).append(part[-parts.ID :])
+    start = parts.GROUP + org_id
+    for part in sorted(part for part in states if part.startswith(start)):
+        found, group_id = states[part], part[-parts.ID :]
+        if isinstance(found, Named):
+            yield GroupView(group_id, found.name, found.realm_id, tuple(members.get(group_id, ())))
+
+
+def group(states: States, org_id: bytes, group_id: bytes) -> GroupView | None:
+    return next((found for found in groups(states, org_id) if found.group_id == group_id), None)
+
+
+def is_member(states: States, org_id: bytes, group_id: bytes, ctx_id: bytes) -> bool:
+    """Whether an account is in a group: one look-up, however large the group is."""
+    return group_id in _names(states, parts.groups_of(org_id, ctx_id))
+
+
+def groups_of(states: States, org_id: bytes, ctx_id: bytes) -> tuple[bytes, ...]:
+    """The groups of an organization that an account is in."""
+    return tuple(_names(states, parts.groups_of(org_id, ctx_id)))
+
+
+def roles(states: States, org_id: bytes, ctx_id: bytes, realm_id: bytes | None = None) -> frozenset[str]:
+    """The roles of an account, its own and its groups': those of a realm and those that hold in all. §8.3."""
+    found: set[bytes] = set()
+    for realm in {realm_id, None}:
+        found.update(_names(states, parts.roles_of_ctx(org_id, ctx_id, realm)))
+        for group_id in groups_of(states, org_id, ctx_id):
+            found.update(_names(states, parts.roles_of_group(org_id, group_id, realm)))
+    return frozenset(name.decode() for name in found)
+
+
+def handle(states: States, realm_id: bytes, name: str) -> HandleMap | None:
+    """What a handle stands for in a realm."""
+    found = states.get(parts.handle(realm_id, name))
+    return found.record if isinstance(found, LatestHandle) else None
+
+
+def handles_of(states: States, realm_id: bytes, target_id: bytes) -> Iterator[str]:
+    """The handles of an account or an organization, in order."""
+    start = parts.HANDLE + realm_id
+    for part in sorted(part for part in states if part.startswith(start)):
+        found = states[part]
+        if isinstance(found, LatestHandle) and found.record.target_id == target_id:
+            yield found.record.handle
+
+
+def link(states: States, realm_id: bytes, provider: str, external_sub: str) -> ExternalLink | None:
+    """Which account or organization of a realm an outside subject is."""
+    found = states.get(parts.link(realm_id, provider, external_sub))
+    return found.record if isinstance(found, LatestLink) else None
+
+
+def links(states: States) -> Iterator[ExternalLink]:
+    """Every linkage that holds, by part."""
+    for part in sorted(part for part in states if part[:1] == parts.LINK):
+        found = states[part]
+        if isinstance(found, LatestLink):
+            yield found.record
+
+
+def conflicting_links(*streams: States) -> tuple[tuple[str, str], ...]:
+    """The (provider, external_sub) that are linked to more than one account or organization of one realm. §10.2."""
+    targets: dict[tuple[bytes, str, str], set[tuple[bytes | None, bytes | None]]] = {}
+    for states in streams:
+        for found in links(states):
+            key = (found.realm_id, found.provider, found.external_sub)
+            targets.setdefault(key, set()).add((found.ctx_id, found.org_id))
+    return tuple(sorted({key[1:] for key, linked in targets.items() if len(linked) > 1}))
+
+
+def _names(states: States, part: bytes) -> Iterable[bytes]:
+    found = states.get(part)
+    return tuple(found.names()) if isinstance(found, Marks) else ()
+
+
+def _earliest(states: States, *named: bytes) -> Revoked | None:
+    earliest: State = None
+    for part in named:
+        found = states.get(part)
+        earliest = join(earliest, found if isinstance(found, Revoked) else None)
+    return earliest if isinstance(earliest, Revoked) else None

@@ -1,0 +1,116 @@
+"""The nine operation profiles, their rules and their validators. 001, spec-3.
+
+`events` has the bodies, `index` every operation by its id; `paid`, `access`, `delegation`, `agreement`, `publication`,
+`snapshot`, `recovery`, `audit` and `mirror` fold one profile each and judge its rules; `checks` judges all of them, by
+the log and by what else is known (`world`, `evidence`).
+"""
+
+from veen.overlays.operations.access import ACCESS, Access, admits, token_of
+from veen.overlays.operations.agreement import AGREEMENTS, Agreements, Quorum
+from veen.overlays.operations.audit import QUERY_AUDITS
+from veen.overlays.operations.checks import VALIDATORS, check, check_log, violations
+from veen.overlays.operations.delegation import DELEGATIONS, applied, direct
+from veen.overlays.operations.events import (
+    Confirmation,
+    Definition,
+    Delegated,
+    Grant,
+    Mirror,
+    Paid,
+    Publication,
+    QueryAudit,
+    RecoveryApproval,
+    RecoveryExecution,
+    RecoveryRequest,
+    Revoke,
+    StateCheckpoint,
+)
+from veen.overlays.operations.index import BY_NAME, OPERATION_EVENTS, OPERATIONS, Logged, operations, trace
+from veen.overlays.operations.mirror import MIRRORS, check_sync, mirror_payload, missing, plan, record, validate
+from veen.overlays.operations.operation import Operation, operation_id, profile_schema
+from veen.overlays.operations.paid import PAYMENTS, Payments, balance
+from veen.overlays.operations.publication import PUBLICATIONS, content_root, survivor
+from veen.overlays.operations.recovery import RECOVERIES, Recoveries, current
+from veen.overlays.operations.rules import MEANING, Finding, Rule, Verdict
+from veen.overlays.operations.snapshot import SNAPSHOTS, LogStates
+from veen.overlays.operations.world import Capability, Guardians, Survivorship, World
+
+__all__ = [
+    "ACCESS",
+    "AGREEMENTS",
+    "Access",
+    "Agreements",
+    "BY_NAME",
+    "Capability",
+    "Confirmation",
+    "DELEGATIONS",
+    "Definition",
+    "Delegated",
+    "Finding",
+    "Grant",
+    "Guardians",
+    "LogStates",
+    "Logged",
+    "MEANING",
+    "MIRRORS",
+    "Mirror",
+    "OPERATIONS",
+    "OPERATION_EVENTS",
+    "OPERATION_OVERLAYS",
+    "Operation",
+    "PAYMENTS",
+    "PUBLICATIONS",
+    "Paid",
+    "Payments",
+    "Publication",
+    "QUERY_AUDITS",
+    "QueryAudit",
+    "Quorum",
+    "RECOVERIES",
+    "Recoveries",
+    "RecoveryApproval",
+    "RecoveryExecution",
+    "RecoveryRequest",
+    "Revoke",
+    "Rule",
+    "SNAPSHOTS",
+    "StateCheckpoint",
+    "Survivorship",
+    "VALIDATORS",
+    "Verdict",
+    "World",
+    "admits",
+    "applied",
+    "balance",
+    "check",
+    "check_log",
+    "check_sync",
+    "content_root",
+    "current",
+    "direct",
+    "mirror_payload",
+    "missing",
+    "operation_id",
+    "operations",
+    "plan",
+    "profile_schema",
+    "record",
+    "survivor",
+    "token_of",
+    "trace",
+    "validate",
+    "violations",
+]
+
+OPERATION_OVERLAYS = (
+    OPERATIONS,
+    PAYMENTS,
+    ACCESS,
+    DELEGATIONS,
+    AGREEMENTS,
+    PUBLICATIONS,
+    SNAPSHOTS,
+    RECOVERIES,
+    QUERY_AUDITS,
+    MIRRORS,
+)

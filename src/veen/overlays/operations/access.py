@@ -1,0 +1,206 @@
+"""Access grants and revocations: who may write where, as the log says. 001, spec-3 §3."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
+
+from veen.core import CapToken, Rate, cbor
+from veen.core.captoken import mint
+from veen.core.cbor import Bool, Bstr, ListOf, Nested, Uint, Wire
+from veen.core.limits import MAX_BODY_BYTES
+from veen.core.signing import SigningKey
+from veen.overlays.entry import At, Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import ascending, body
+from veen.overlays.fold import Fold
+from veen.overlays.operations.events import Grant, Revoke
+from veen.overlays.operations.index import Logged, own_id, plain_body
+from veen.overlays.operations.rules import Finding, Rule, judged, undecided
+from veen.overlays.operations.world import World, spoken_for
+from veen.overlays.overlay import Step, WalkOverlay
+
+NOT_A_GRANTER = "who sent it may not change permissions"
+NOT_ALL = "this domain revokes one capability at a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission(Wire):
+    """A grant that nobody has taken back; whether it has run out depends on when one asks."""
+
+    operation_id: bytes
+    epoch: int
+    stream_seq: int
+    client_id: bytes  # who granted it
+    grant: Grant
+
+    LAYOUT: ClassVar = body(
+        "permission",
+        Bstr("operation_id"),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Bstr("client_id"),
+        Nested("grant", Grant),
+    )
+
+    @property
+    def at(self) -> At:
+        return At(self.epoch, self.stream_seq)
+
+    def covers(self, stream_id: bytes, hub_ts: int) -> bool:
+        return stream_id in self.grant.allowed_stream_ids and hub_ts < self.grant.expiry_time
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions(Wire):
+    """What a subject has: its grants in stream order, and the capabilities it has lost."""
+
+    grants: tuple[Permission, ...] = ()
+    revoked: tuple[bytes, ...] = ()  # auth_refs, ascending
+    all_revoked: bool = False  # once; later grants stand
+
+    LAYOUT: ClassVar = body(
+        "permissions",
+        ListOf("grants", Nested("permission", Permission), most=MAX_BODY_BYTES),
+        ListOf("revoked", Bstr("auth_ref"), most=MAX_BODY_BYTES),
+        Bool("all_revoked"),
+    )
+
+    def flaw(self) -> str | None:
+        places = [one.at for one in self.grants]
+        ordered = places == sorted(set(places)) and ascending(self.revoked)
+        return None if ordered else "its grants or revocations are not in order"
+
+    def standing(self, stream_id: bytes, hub_ts: int) -> tuple[Permission, ...]:
+        """The grants that let the subject write to a stream at a time."""
+        return tuple(one for one in self.grants if one.covers(stream_id, hub_ts))
+
+
+NOTHING = Permissions()
+States: TypeAlias = Mapping[bytes, Permissions]
+
+
+class Access(WalkOverlay[Permissions]):
+    """A part per subject.
+
+    `granters` are the clients and capabilities that may change permissions, anyone where none are named. A revocation
+    that names no capability takes all of a subject's, unless `revokes_all` is off: then it is refused.
+    """
+
+    CLASS = "access.grant"
+    EVENTS = (Grant, Revoke)
+    INITIAL = NOTHING
+
+    def __init__(self, granters: Iterable[bytes] | None = None, *, revokes_all: bool = True) -> None:
+        self._granters = None if granters is None else frozenset(granters)
+        self._revokes_all = revokes_all
+
+    def settings(self) -> bytes:
+        if self._granters is None and self._revokes_all:
+            return b""
+        return cbor.encode([None if self._granters is None else sorted(self._granters), self._revokes_all])
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Grant | Revoke)
+        return (event.subject_identity,)
+
+    def refusal(self, state: Permissions, step: Step) -> str | None:
+        event = step.event
+        if self._granters is not None and not may_grant(self._granters, step.entry):
+            return f"{Rule.ACCESS_A1}: {NOT_A_GRANTER}"
+        if isinstance(event, Revoke) and event.target_capability_reference is None and not self._revokes_all:
+            return NOT_ALL
+        return None
+
+    def apply(self, state: Permissions, step: Step) -> Permissions:
+        event, entry = step.event, step.entry
+        if isinstance(event, Grant):
+            granted = Permission(own_id(entry, event), *step.at, entry.client_id, event)
+            return replace(state, grants=(*state.grants, granted))
+        assert isinstance(event, Revoke)
+        target = event.target_capability_reference
+        if target is None:
+            return replace(state, grants=(), all_revoked=True)
+        # A grant that became no capability has no auth_ref: its operation id stands for it.
+        left = tuple(one for one in state.grants if one.operation_id != target)
+        return replace(state, grants=left, revoked=tuple(sorted({*state.revoked, target})))
+
+    def encode_state(self, state: Permissions) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Permissions:
+        return Permissions.decode(data)
+
+    def plain(self, part: bytes, state: Permissions) -> Mapping[str, cbor.Value]:
+        grants = [
+            {"operation_id": one.operation_id, "stream_seq": one.stream_seq, **plain_body(one.grant)}
+            for one in state.grants
+        ]
+        return {
+            "subject_identity": part,
+            "grants": grants,
+            "revoked": state.revoked,
+            "all_revoked": state.all_revoked,
+        }
+
+
+ACCESS = Access()
+
+
+def may_grant(granters: frozenset[bytes], entry: Entry) -> bool:
+    """Whether an entry's writer, or the capability it was admitted under, may change permissions."""
+    return entry.client_id in granters or entry.auth_ref in granters
+
+
+def admits(
+    state: Permissions, stream_id: bytes, hub_ts: int, auth_ref: bytes | None, bootstrapped: frozenset[bytes]
+) -> bool:
+    """Whether a subject may write: from grants, revocations and bootstrapped capabilities, and nothing else. A2."""
+    if auth_ref in state.revoked:
+        return False
+    if auth_ref in bootstrapped and not state.all_revoked:
+        return True
+    return bool(state.standing(stream_id, hub_ts))
+
+
+def debit_limit(state: Permissions, stream_id: bytes, hub_ts: int, unit: str | None) -> int | None:
+    """The most that a subject may pay in a currency, all told: the largest bound that stands, None for no bound."""
+    bounds = [
+        one.grant.maximum_amount
+        for one in state.standing(stream_id, hub_ts)
+        if one.grant.maximum_amount is None or one.grant.currency_code == unit
+    ]
+    return None if None in bounds else max((bound for bound in bounds if bound is not None), default=0)
+
+
+def token_of(grant: Grant, issuer: SigningKey, issued_at: int, client_id: bytes | None = None) -> CapToken:
+    """The capability that a grant stands for, if the hub logs it at `issued_at`: it admits as long as the grant does.
+
+    It is for the subject's own key, or for a `client_id` that the caller knows to be the subject's. Its `auth_ref` is
+    what a revocation names. Where only one of rate and burst is given, it stands for both.
+    """
+    if grant.expiry_time <= issued_at:
+        raise ValueError("the grant has run out")
+    bounds = [one for one in (grant.maximum_rate_per_second, grant.maximum_burst) if one is not None]
+    rate = Rate(bounds[0], bounds[-1]) if bounds else None
+    ttl = grant.expiry_time - 1 - issued_at  # a token admits in its last second, a grant does not
+    return mint(issuer, client_id or grant.subject_identity, grant.allowed_stream_ids, ttl, rate)
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+    """A1 for every grant and revocation, A2 for every operation: each was admitted to the log."""
+    granters, bootstrapped, stream_id = world.granters, world.bootstrapped, world.stream_id
+    folded = Fold(Access(granters))
+    for one in known:
+        if bootstrapped is None or stream_id is None:
+            yield undecided(Rule.ACCESS_A2, one, "the bootstrapped capabilities are not known")
+        else:
+            entry = one.entry
+            states = [folded.state(subject) for subject in spoken_for(world.speakers, entry.client_id)]
+            allowed = any(admits(state, stream_id, entry.hub_ts, entry.auth_ref, bootstrapped) for state in states)
+            yield judged(Rule.ACCESS_A2, one, None if allowed else "neither a grant nor a bootstrapped capability")
+        if isinstance(one.event, Grant | Revoke):
+            if granters is None:
+                yield undecided(Rule.ACCESS_A1, one, "who may change permissions is not known")
+            else:
+                yield judged(Rule.ACCESS_A1, one, None if may_grant(granters, one.entry) else NOT_A_GRANTER)
+        folded.add(one.entry)

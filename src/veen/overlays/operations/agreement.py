@@ -1,0 +1,235 @@
+"""Agreements of several parties: versions of terms, and what each party decided of each. 001, spec-3 §5."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar, TypeAlias
+
+from veen.core import cbor
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.entry import At, Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import ascending, body
+from veen.overlays.operations.events import Confirmation, Definition
+from veen.overlays.operations.index import Logged, own_id, plain_body, said
+from veen.overlays.operations.rules import Finding, Rule, judged
+from veen.overlays.operations.world import Decision, Speakers, World, speaks
+from veen.overlays.overlay import Step, WalkOverlay
+
+ACCEPT, REJECT = "accept", "reject"
+
+
+class Quorum(StrEnum):
+    """How many parties must accept for a version to be active. §5.3."""
+
+    ALL = "all"
+    MAJORITY = "majority"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Wire):
+    """The latest decision of a party, and where it is."""
+
+    party_identity: bytes
+    decision: str
+    epoch: int
+    stream_seq: int
+    decision_time: int | None = None
+
+    LAYOUT: ClassVar = body(
+        "decided",
+        Bstr("party_identity"),
+        Text("decision", MAX_BODY_BYTES),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Uint("decision_time", optional=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Version(Wire):
+    """One version of the terms, and the decisions on it, by party."""
+
+    operation_id: bytes
+    epoch: int
+    stream_seq: int
+    definition: Definition
+    decided: tuple[Decided, ...] = ()
+
+    LAYOUT: ClassVar = body(
+        "version",
+        Bstr("operation_id"),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Nested("definition", Definition),
+        ListOf("decided", Nested("decided", Decided), most=MAX_BODY_BYTES),
+    )
+
+    def flaw(self) -> str | None:
+        return None if ascending(one.party_identity for one in self.decided) else "its decisions are not in order"
+
+    @property
+    def at(self) -> At:
+        return At(self.epoch, self.stream_seq)
+
+    def decision(self, party: bytes) -> str | None:
+        """What a party last decided; None where it has not spoken. M1."""
+        return next((one.decision for one in self.decided if one.party_identity == party), None)
+
+    def accepted(self, quorum: Quorum = Quorum.ALL) -> bool:
+        """Whether enough parties accept. An agreement of nobody is never accepted."""
+        parties = self.definition.parties
+        accepting = sum(self.decision(party) == ACCEPT for party in parties)
+        enough = len(parties) if quorum is Quorum.ALL else len(parties) // 2 + 1
+        return bool(parties) and accepting >= enough
+
+    def in_time(self, time: int) -> bool:
+        """Whether its terms apply at a time: from `effective_time` until just before `expiry_time`."""
+        begins, ends = self.definition.effective_time, self.definition.expiry_time
+        return (begins is None or begins <= time) and (ends is None or time < ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement(Wire):
+    """An agreement: its versions, ascending."""
+
+    versions: tuple[Version, ...] = ()
+
+    LAYOUT: ClassVar = body("agreement", ListOf("versions", Nested("version", Version), most=MAX_BODY_BYTES))
+
+    def flaw(self) -> str | None:
+        numbers = [one.definition.version for one in self.versions]
+        return None if numbers == sorted(set(numbers)) else "its versions are not in order"
+
+    def version(self, number: int) -> Version | None:
+        return next((one for one in self.versions if one.definition.version == number), None)
+
+    def active(self, time: int | None = None, quorum: Quorum = Quorum.ALL) -> Version | None:
+        """The version in force: the highest that enough parties accept and, if a time is given, that applies then."""
+        for one in reversed(self.versions):
+            if one.accepted(quorum) and (time is None or one.in_time(time)):
+                return one
+        return None
+
+
+States: TypeAlias = Mapping[bytes, Agreement]
+
+
+class Agreements(WalkOverlay[Agreement]):
+    """A part per agreement. With `speakers`, a confirmation counts only from a client that speaks for its party."""
+
+    CLASS = "agreement"
+    EVENTS = (Definition, Confirmation)
+    INITIAL = Agreement()
+
+    def __init__(self, speakers: Speakers | None = None) -> None:
+        self._speakers = speakers
+
+    def settings(self) -> bytes:
+        if self._speakers is None:
+            return b""
+        return cbor.encode([(one, sorted(self._speakers[one])) for one in sorted(self._speakers)])
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Definition | Confirmation)
+        return (event.agreement_id,)
+
+    def refusal(self, state: Agreement, step: Step) -> str | None:
+        event = step.event
+        if isinstance(event, Definition):
+            last = state.versions[-1] if state.versions else None
+            stable = last is None or event.version > last.definition.version
+            return None if stable or last is None else f"{Rule.AGREEMENT_M2}: {_not_above(event, last)}"
+        assert isinstance(event, Confirmation)
+        version = state.version(event.version)
+        if version is None:
+            return f"version {event.version} is not defined"
+        if event.party_identity not in version.definition.parties:
+            return f"it is not of a party to version {event.version}"
+        return None if speaks(self._speakers, event.party_identity, step.entry.client_id) else "not by its party"
+
+    def apply(self, state: Agreement, step: Step) -> Agreement:
+        event = step.event
+        if isinstance(event, Definition):
+            return Agreement((*state.versions, Version(own_id(step.entry, event), *step.at, event)))
+        assert isinstance(event, Confirmation)
+        made = Decided(event.party_identity, event.decision, *step.at, event.decision_time)
+        return Agreement(
+            tuple(_decide(one, made) if one.definition.version == event.version else one for one in state.versions)
+        )
+
+    def encode_state(self, state: Agreement) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Agreement:
+        return Agreement.decode(data)
+
+    def plain(self, part: bytes, state: Agreement) -> Mapping[str, cbor.Value]:
+        active = state.active()
+        versions = [
+            {**plain_body(one.definition), "stream_seq": one.stream_seq, "accepted": one.accepted()}
+            | {"decisions": {party.party_identity.hex(): party.decision for party in one.decided}}
+            for one in state.versions
+        ]
+        return {
+            "agreement_id": part,
+            "active_version": active.definition.version if active else None,
+            "versions": versions,
+        }
+
+
+AGREEMENTS = Agreements()
+
+
+Confirmed: TypeAlias = tuple[bytes, int, bytes]  # agreement, version, party
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+    """M1 for every confirmation, M2 for every definition."""
+    listed = list(known)
+    confirmations, definitions = said(listed, Confirmation), said(listed, Definition)
+    latest = {_of(event): one for one, event in confirmations}
+    taken = _taken(world.decisions or ())
+    for one, event in confirmations:
+        # Which decision counts is asked once, of the latest; those before it are superseded.
+        believed = taken.get(_of(event), ()) if latest[_of(event)] is one else ()
+        wrong = [decision for decision in believed if decision != event.decision]
+        yield judged(Rule.AGREEMENT_M1, one, f"a consumer takes {wrong[0]!r} for it" if wrong else None)
+    for one, definition in definitions:
+        agreement = definition.agreement_id
+        earlier = [
+            (other, before) for other, before in definitions if before.agreement_id == agreement and other.at < one.at
+        ]
+        confirmed = sum(made.agreement_id == agreement and other.at < one.at for other, made in confirmations)
+        yield _definition(one, definition, earlier, confirmed)
+
+
+def _of(event: Confirmation) -> Confirmed:
+    return event.agreement_id, event.version, event.party_identity
+
+
+def _taken(decisions: Iterable[Decision]) -> dict[Confirmed, tuple[str, ...]]:
+    taken: dict[Confirmed, tuple[str, ...]] = {}
+    for one in decisions:
+        key = (one.agreement_id, one.version, one.party_identity)
+        taken[key] = (*taken.get(key, ()), one.decision)
+    return taken
+
+
+def _definition(one: Logged, event: Definition, earlier: list[tuple[Logged, Definition]], confirmed: int) -> Finding:
+    """Stable: its version is above all before it. Rare: an agreement is not redefined more often than confirmed."""
+    for other, before in earlier:
+        if before.version >= event.version:
+            return judged(Rule.AGREEMENT_M2, one, _not_above(event, other), other.at)
+    busy = f"definition {len(earlier) + 1} of this agreement, after {confirmed} confirmations"
+    return judged(Rule.AGREEMENT_M2, one, None if confirmed >= len(earlier) else busy)
+
+
+def _not_above(event: Definition, earlier: Version | Logged) -> str:
+    return f"version {event.version} is not above one that entry {earlier.at.stream_seq} defines"
+
+
+def _decide(version: Version, made: Decided) -> Version:
+    others = [one for one in version.decided if one.party_identity != made.party_identity]
+    return replace(version, decided=tuple(sorted((*others, made), key=lambda one: one.party_identity)))

@@ -1,0 +1,172 @@
+"""Delegated execution: what agents did for principals, and the capabilities that let them. 001, spec-3 §4.
+
+A capability lets its subject issue a further one, for no more streams and no higher rate. A chain leads from a
+capability of the principal, each issued by the subject of the one before, to one of the agent.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, TypeAlias
+
+from veen.core import CapToken, PayloadHdr, Unverified, cbor
+from veen.core.cbor import Bstr, Nested, Uint, Wire
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+from veen.overlays.operations.access import may_grant
+from veen.overlays.operations.events import Delegated, Revoke
+from veen.overlays.operations.index import Logged, logged, own_id, plain_body
+from veen.overlays.operations.rules import Finding, Rule, judged, undecided
+from veen.overlays.operations.world import Capability, World
+from veen.overlays.overlay import MergeOverlay, Step
+
+EMPTY_CHAIN = "its delegation chain is empty"
+Known: TypeAlias = Mapping[bytes, Capability]  # by auth_ref
+
+
+@dataclass(frozen=True, slots=True)
+class Execution(Wire):
+    """A delegated execution in its place, with its whole chain; without `said` where there is none."""
+
+    epoch: int = 0
+    stream_seq: int = 0
+    client_id: bytes | None = None
+    said: Delegated | None = None
+
+    LAYOUT: ClassVar = body(
+        "execution",
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Bstr("client_id", optional=True),
+        Nested("said", Delegated, optional=True),
+    )
+
+
+NONE = Execution()
+
+
+class Delegations(MergeOverlay[Execution]):
+    """A part per operation id: every execution that names a chain. Which chains hold depends on the capabilities."""
+
+    CLASS = "delegated.execution"
+    EVENTS = (Delegated,)
+    EMPTY = NONE
+
+    def flaw(self, entry: Entry, event: Event) -> str | None:
+        assert isinstance(event, Delegated)
+        return None if event.delegation_chain else f"{Rule.DELEGATED_D1}: {EMPTY_CHAIN}"
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        return (own_id(entry, event),)
+
+    def lift(self, step: Step) -> Execution:
+        assert isinstance(step.event, Delegated)
+        return Execution(*step.at, step.entry.client_id, step.event)
+
+    def merge(self, a: Execution, b: Execution) -> Execution:
+        return b if a == NONE else a
+
+    def encode_state(self, state: Execution) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Execution:
+        return Execution.decode(data)
+
+    def plain(self, part: bytes, state: Execution) -> Mapping[str, cbor.Value]:
+        shown = {} if state.said is None else plain_body(state.said)
+        return {"operation_id": part, "stream_seq": state.stream_seq, "client_id": state.client_id, **shown}
+
+
+DELEGATIONS = Delegations()
+
+
+def invalid(entry: Entry, event: Delegated, known: Known) -> str | None:
+    """What is wrong with a capability of the chain, taken by itself. D2."""
+    for number, ref in enumerate(event.delegation_chain, 1):
+        held = known.get(ref)
+        if held is None:
+            continue
+        try:
+            held.token.verify()
+        except Unverified:
+            return f"capability {number} of the chain is not signed by its issuer"
+        if held.token.auth_ref() != ref:
+            return f"capability {number} of the chain is another than its reference says"
+        if held.issued_at is not None and held.token.expired(held.issued_at, entry.hub_ts):
+            return f"capability {number} of the chain had run out"
+        if held.revoked_at is not None and entry.hub_ts >= held.revoked_at:
+            return f"capability {number} of the chain was revoked"
+    return None
+
+
+def gap(entry: Entry, event: Delegated, known: Known) -> str | None:
+    """Where the chain does not lead on from the principal to the agent. D3, and the processing model of §4.3."""
+    tokens = [known[ref].token for ref in event.delegation_chain if ref in known]
+    if not event.delegation_chain or len(tokens) < len(event.delegation_chain):
+        return None
+    if tokens[0].subject_pk != event.principal_identity:
+        return "the first capability is not the principal's"
+    for number, (one, following) in enumerate(pairwise(tokens), 1):
+        if not _allows(one, following):
+            return f"capability {number} of the chain does not lead to the one after it"
+    if tokens[-1].subject_pk not in (event.agent_identity, entry.client_id):
+        return "the last capability is not the agent's"
+    return None
+
+
+def direct(entry: Entry, known: Known) -> Entry | None:
+    """The entry that the embedded operation would be, had the principal sent it; None where it must not be applied.
+
+    It is in the same place, so any overlay folds it there. An unknown capability is not a valid one.
+    """
+    one = logged(entry)
+    if one is None or not isinstance(one.event, Delegated):
+        return None
+    event = one.event
+    resolved = bool(event.delegation_chain) and all(ref in known for ref in event.delegation_chain)
+    if not resolved or invalid(entry, event, known) or gap(entry, event, known):
+        return None
+    parent_id = entry.header.parent_id if entry.header else None
+    header = PayloadHdr(event.operation_schema, parent_id)
+    return replace(entry, client_id=event.principal_identity, header=header, body=event.operation_body)
+
+
+def applied(entries: Iterable[Entry], known: Known) -> Iterator[Entry]:
+    """A log as its effective authorities wrote it: each delegated execution that holds is the operation it embeds."""
+    return (direct(entry, known) or entry for entry in entries)
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+    """D1 to D3 for every delegated execution. What the log itself revokes before an execution is no longer valid."""
+    held = dict(world.capabilities)
+    for one in known:
+        event = one.event
+        if isinstance(event, Revoke) and event.target_capability_reference in held:
+            if world.granters is None or may_grant(world.granters, one.entry):
+                ref = event.target_capability_reference
+                held[ref] = replace(held[ref], revoked_at=one.entry.hub_ts)
+        elif isinstance(event, Delegated):
+            yield from _judge(one, event, held)
+
+
+def _judge(one: Logged, event: Delegated, held: Known) -> Iterator[Finding]:
+    chain = event.delegation_chain
+    yield judged(Rule.DELEGATED_D1, one, None if chain else EMPTY_CHAIN)
+    missing = [ref for ref in chain if ref not in held]
+    for rule, fault in (
+        (Rule.DELEGATED_D2, invalid(one.entry, event, held)),
+        (Rule.DELEGATED_D3, gap(one.entry, event, held)),
+    ):
+        if missing and fault is None:
+            yield undecided(rule, one, f"{len(missing)} of {len(chain)} capabilities of the chain are not known")
+        else:
+            yield judged(rule, one, fault)
+
+
+def _allows(one: CapToken, following: CapToken) -> bool:
+    """Whether a capability lets its subject issue another: by its own hand, and for no more than it has."""
+    rate, further = one.allow.rate, following.allow.rate
+    slower = rate is None or (further is not None and further.per_sec <= rate.per_sec and further.burst <= rate.burst)
+    narrower = set(following.allow.stream_ids) <= set(one.allow.stream_ids)
+    return following.issuer_pk == one.subject_pk and narrower and slower

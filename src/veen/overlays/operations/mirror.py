@@ -1,0 +1,222 @@
+"""Federation mirrors: which messages of which hubs are mirrored here, and what a mirror must check. 001, spec-3 §10.
+
+A mirror record says what the source's receipt says. It is made from a `Validated` source message only, so that nobody
+mirrors what they have not checked (F1). `missing` lists what is still to be mirrored, so that nothing is mirrored twice
+(F2).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from veen.core import Malformed, MmrProof, Msg, PayloadHdr, Receipt, Unverified, cbor, proof
+from veen.overlays.entry import Entry
+from veen.overlays.event import Event
+from veen.overlays.operations.events import Mirror
+from veen.overlays.operations.index import Logged, copy_keys, said
+from veen.overlays.operations.rules import Finding, Rule, judged, undecided
+from veen.overlays.operations.world import Source, World
+from veen.overlays.overlay import MergeOverlay, Step
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, ascending, none touching the next
+
+NOT_ITS_PARENT = "its parent_id is not the message it mirrors"
+
+
+class Mirrors(MergeOverlay[Ranges]):
+    """A part per source hub, source label and target label: the numbers of the messages that are mirrored."""
+
+    CLASS = "federation.mirror"
+    EVENTS = (Mirror,)
+    EMPTY: Ranges = ()
+
+    def flaw(self, entry: Entry, event: Event) -> str | None:
+        assert isinstance(event, Mirror)
+        return _unnamed(entry, event)
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Mirror)
+        return (mirror_part(event.source_hub_identifier, event.source_label, event.target_label),)
+
+    def keys(self, step: Step) -> tuple[bytes, ...]:
+        return copy_keys(step)
+
+    def refusal(self, state: Ranges, step: Step) -> str | None:
+        assert isinstance(step.event, Mirror)
+        seq = step.event.source_stream_seq
+        return f"{Rule.MIRROR_F2}: {_already(seq)}" if covers(state, seq) else None
+
+    def lift(self, step: Step) -> Ranges:
+        assert isinstance(step.event, Mirror)
+        return ((step.event.source_stream_seq, step.event.source_stream_seq),)
+
+    def merge(self, a: Ranges, b: Ranges) -> Ranges:
+        """What is mirrored twice is mirrored once: a record that is refused would change nothing."""
+        return _joined((*a, *b))
+
+    def encode_state(self, state: Ranges) -> bytes:
+        return cbor.encode(state)
+
+    def decode_state(self, part: bytes, data: bytes) -> Ranges:
+        return _ranges_of(cbor.decode(data, "ranges"))
+
+    def plain(self, part: bytes, state: Ranges) -> Mapping[str, cbor.Value]:
+        hub, source_label, target_label = source_of(part)
+        return {
+            "source_hub_identifier": hub,
+            "source_label": source_label,
+            "target_label": target_label,
+            "mirrored": sum(last - first + 1 for first, last in state),
+            "ranges": state,
+        }
+
+
+MIRRORS = Mirrors()
+States: TypeAlias = Mapping[bytes, Ranges]
+
+
+def mirror_part(hub_identifier: str, source_label: bytes, target_label: bytes) -> bytes:
+    return cbor.encode([hub_identifier, source_label, target_label])
+
+
+def source_of(part: bytes) -> tuple[str, bytes, bytes]:
+    """Source hub, source label and target label of a part."""
+    match cbor.decode(part):
+        case (str() as hub, bytes() as source_label, bytes() as target_label):
+            return hub, source_label, target_label
+    raise ValueError("no part of federation.mirror")
+
+
+def covers(ranges: Ranges, seq: int) -> bool:
+    """Whether a message is mirrored."""
+    return any(first <= seq <= last for first, last in ranges)
+
+
+def missing(ranges: Ranges, upto_seq: int) -> Ranges:
+    """What is still to be mirrored of a source label that has `upto_seq` messages, in order."""
+    gaps, after = [], 0
+    for first, last in (*ranges, (upto_seq + 1, upto_seq + 1)):
+        if after + 1 <= min(first - 1, upto_seq):
+            gaps.append((after + 1, min(first - 1, upto_seq)))
+        after = last
+    return tuple(gaps)
+
+
+def plan(
+    states: States, hub_identifier: str, upto_seqs: Mapping[bytes, int], target_label: bytes
+) -> dict[bytes, Ranges]:
+    """What is to be mirrored of a hub's labels, each with the number of its last message; no label that is whole."""
+    gaps = {
+        label: missing(states.get(mirror_part(hub_identifier, label, target_label), ()), upto_seq)
+        for label, upto_seq in upto_seqs.items()
+    }
+    return {label: ranges for label, ranges in gaps.items() if ranges}
+
+
+def source(event: Mirror) -> Source:
+    """The message that a record is of."""
+    return Source(event.source_hub_identifier, event.source_label, event.source_stream_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """A message of a source hub that was fully checked: by `validate`, or by whoever verified evidence of it."""
+
+    hub_identifier: str
+    receipt: Receipt
+
+
+def validate(hub_identifier: str, message: Msg, receipt: Receipt, inclusion: MmrProof, hub_pk: bytes) -> Validated:
+    """Check all that a mirror must: the hub's signature, that receipt and message belong together, the proof. §10.3.
+
+    `hub_pk` is the source's key at the receipt's `hub_ts`. Raises `Unverified`.
+    """
+    receipt.verify_signature(hub_pk)
+    message.verify_signature()
+    receipt.check_binds(message)
+    proof.verify_in_receipt(inclusion, receipt)
+    return Validated(hub_identifier, receipt)
+
+
+def record(
+    checked: Validated, target_label: bytes, mirror_time: int | None = None, metadata: bytes | None = None
+) -> Mirror:
+    """The mirror record of a source message that was validated."""
+    receipt = checked.receipt
+    said_by_source = (receipt.label, receipt.stream_seq, receipt.leaf_hash, receipt.mmr_root)
+    return Mirror(checked.hub_identifier, *said_by_source, target_label, mirror_time, metadata)
+
+
+def mirror_payload(mirrored: Mirror) -> tuple[PayloadHdr, bytes]:
+    """The header and body of the message that carries a record: its `parent_id` is the original."""
+    return mirrored.payload(mirrored.source_leaf_hash)
+
+
+def mismatch(event: Mirror, receipt: Receipt) -> str | None:
+    """What a mirror record says otherwise than the source's receipt, which the caller has verified. §10.4."""
+    pairs = (
+        ("source_label", event.source_label, receipt.label),
+        ("source_stream_seq", event.source_stream_seq, receipt.stream_seq),
+        ("source_leaf_hash", event.source_leaf_hash, receipt.leaf_hash),
+        ("source_receipt_root", event.source_receipt_root, receipt.mmr_root),
+    )
+    return next((f"its {name} is not that of the receipt" for name, found, wanted in pairs if found != wanted), None)
+
+
+def check_sync(event: Mirror, receipt: Receipt) -> None:
+    """Raise unless a mirror record is what the source's receipt says."""
+    fault = mismatch(event, receipt)
+    if fault is not None:
+        raise Unverified("mirror", fault)
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+    """F1 and F2 for every mirror record."""
+    firsts: dict[tuple[Source, bytes], Logged] = {}
+    for one, event in said(known, Mirror):
+        origin = source(event)
+        receipt, unnamed = world.sources.get(origin), _unnamed(one.entry, event)
+        if receipt is None and unnamed is None:
+            yield undecided(Rule.MIRROR_F1, one, "the source's receipt is not known")
+        else:
+            yield judged(Rule.MIRROR_F1, one, unnamed or (mismatch(event, receipt) if receipt else None))
+        first = firsts.setdefault((origin, event.target_label), one)
+        if first is one:
+            yield judged(Rule.MIRROR_F2, one, None)
+        else:
+            yield judged(Rule.MIRROR_F2, one, _already(event.source_stream_seq), first.at)
+
+
+def _unnamed(entry: Entry, event: Mirror) -> str | None:
+    if event.source_stream_seq == 0:
+        return "its source_stream_seq is 0: the first message of a label has 1"
+    named = entry.header is not None and entry.header.parent_id == event.source_leaf_hash
+    return None if named else NOT_ITS_PARENT
+
+
+def _already(seq: int) -> str:
+    return f"message {seq} of the source is mirrored already"
+
+
+def _joined(ranges: Ranges) -> Ranges:
+    """The same numbers in the fewest ranges, ascending."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def _ranges_of(found: cbor.Value) -> Ranges:
+    ranges: list[tuple[int, int]] = []
+    for one in found if isinstance(found, tuple) else (None,):
+        match one:
+            case (int() as first, int() as last) if 1 <= first <= last:
+                ranges.append((first, last))
+            case _:
+                raise Malformed("ranges", "not a list of ranges")
+    if _joined(tuple(ranges)) != tuple(ranges):
+        raise Malformed("ranges", "they are out of order or touch each other")
+    return tuple(ranges)

@@ -1,0 +1,199 @@
+"""Data publication: content bound to places in the log, one message for each version. 001, spec-3 §6."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from veen.core import cbor, mmr
+from veen.core.cbor import Bstr, Nested, Uint, Wire
+from veen.core.hashing import HASH_BYTES
+from veen.overlays.entry import At, Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+from veen.overlays.operations.events import Publication
+from veen.overlays.operations.index import Logged, own_id, plain_body, said
+from veen.overlays.operations.rules import Finding, Rule, judged, undecided
+from veen.overlays.operations.world import Survivorship, Taken, World
+from veen.overlays.overlay import MergeOverlay, Step
+
+CONTENT = mmr.Tags("veen/content-node", "veen/content-root")
+_VERSION, _PUBLICATION = b"v", b"p"
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Wire):
+    """One version, where it was published."""
+
+    operation_id: bytes
+    epoch: int
+    stream_seq: int
+    hub_ts: int
+    said: Publication
+
+    LAYOUT: ClassVar = body(
+        "release",
+        Bstr("operation_id"),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Uint("hub_ts"),
+        Nested("said", Publication),
+    )
+
+    @property
+    def at(self) -> At:
+        return At(self.epoch, self.stream_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Wire):
+    """Of one version: its release. Of a publication: how many versions it has, the latest and the highest."""
+
+    versions: int = 0
+    release: Release | None = None
+    latest: Release | None = None
+    highest: Release | None = None
+
+    LAYOUT: ClassVar = body(
+        "published",
+        Uint("versions"),
+        Nested("release", Release, optional=True),
+        Nested("latest", Release, optional=True),
+        Nested("highest", Release, optional=True),
+    )
+
+    def survivor(self, rule: Survivorship) -> Release | None:
+        """The version a consumer takes. P2."""
+        return self.latest if rule is Survivorship.LATEST else self.highest
+
+
+NOTHING = Published()
+States: TypeAlias = Mapping[bytes, Published]
+
+
+class Publications(MergeOverlay[Published]):
+    """A part per version, which takes one message, and one per publication."""
+
+    CLASS = "data.publication"
+    EVENTS = (Publication,)
+    EMPTY = NOTHING
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Publication)
+        return version_part(event.publication_id, event.version), publication_part(event.publication_id)
+
+    def keys(self, step: Step) -> tuple[bytes, ...]:
+        """For the publication as a whole, a version is known by its name: a second one is no further version."""
+        event = step.event
+        assert isinstance(event, Publication)
+        return (step.entry.origin,) if step.part[:1] == _VERSION else (event.version.encode(),)
+
+    def refusal(self, state: Published, step: Step) -> str | None:
+        taken = state.release
+        return None if taken is None else f"{Rule.PUBLICATION_P1}: entry {taken.stream_seq} published this version"
+
+    def lift(self, step: Step) -> Published:
+        event, entry = step.event, step.entry
+        assert isinstance(event, Publication)
+        made = Release(own_id(entry, event), *step.at, entry.hub_ts, event)
+        return Published(0, made) if step.part[:1] == _VERSION else Published(1, None, made, made)
+
+    def merge(self, a: Published, b: Published) -> Published:
+        if a == NOTHING or b == NOTHING:
+            return b if a == NOTHING else a
+        return Published(a.versions + b.versions, a.release, b.latest, _higher(a.highest, b.highest))
+
+    def encode_state(self, state: Published) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Published:
+        return Published.decode(data)
+
+    def plain(self, part: bytes, state: Published) -> Mapping[str, cbor.Value]:
+        if part[:1] == _VERSION:
+            release = state.release
+            shown = {} if release is None else plain_body(release.said)
+            return {**shown, "stream_seq": release.stream_seq if release else None}
+        return {
+            "publication_id": part[1:],
+            "versions": state.versions,
+            "latest": state.latest.said.version if state.latest else None,
+            "highest": state.highest.said.version if state.highest else None,
+        }
+
+
+PUBLICATIONS = Publications()
+
+
+def version_part(publication_id: bytes, version: str) -> bytes:
+    return _VERSION + publication_id + version.encode()
+
+
+def publication_part(publication_id: bytes) -> bytes:
+    return _PUBLICATION + publication_id
+
+
+def released(states: States, publication_id: bytes, version: str) -> Release | None:
+    """One version of a publication, None where it was not published."""
+    return states.get(version_part(publication_id, version), NOTHING).release
+
+
+def survivor(states: States, publication_id: bytes, rule: Survivorship = Survivorship.LATEST) -> Release | None:
+    """The version of a publication that a rule gives."""
+    return states.get(publication_part(publication_id), NOTHING).survivor(rule)
+
+
+def content_root(hashes: Iterable[bytes]) -> bytes:
+    """The root of content, from the hashes of its items in order: the tree of §6.2."""
+    listed = list(hashes)
+    if any(len(one) != HASH_BYTES for one in listed):
+        raise ValueError(f"a hash of content has {HASH_BYTES} bytes")
+    return mmr.root(listed, CONTENT)
+
+
+def matches(release: Release, hashes: Iterable[bytes]) -> bool:
+    """Whether content, by the hashes of its items, is what was published. §6.3."""
+    return content_root(hashes) == release.said.content_root
+
+
+def height(version: str) -> tuple[tuple[int, int, str], ...]:
+    """What versions are compared by: their numbers as numbers, the rest as text, so v1.10 is above v1.9."""
+    found = re.findall(r"([0-9]+)|([^0-9]+)", version)
+    digits = [(number.lstrip("0"), text) for number, text in found]
+    return tuple((0, 0, text) if text else (1, len(number), number) for number, text in digits)
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+    """P1 and P2 for every publication."""
+    firsts: dict[tuple[bytes, str], Logged] = {}
+    lines: dict[bytes, list[tuple[Logged, Publication]]] = {}
+    for one, event in (listed := said(known, Publication)):
+        if firsts.setdefault((event.publication_id, event.version), one) is one:
+            lines.setdefault(event.publication_id, []).append((one, event))
+    for one, event in listed:
+        first = firsts[event.publication_id, event.version]
+        if first is not one:
+            fault = f"entry {first.at.stream_seq} published this version"
+            yield judged(Rule.PUBLICATION_P1, one, fault, first.at)
+            continue
+        yield judged(Rule.PUBLICATION_P1, one, None)
+        if world.taken is None:
+            yield undecided(Rule.PUBLICATION_P2, one, "no consumer has said which version it uses")
+        else:
+            yield judged(Rule.PUBLICATION_P2, one, _outlived(one, event, lines[event.publication_id], world))
+
+
+def _outlived(one: Logged, event: Publication, line: list[tuple[Logged, Publication]], world: World) -> str | None:
+    """Why a consumer that uses this version uses the wrong one."""
+    if Taken(event.publication_id, event.version) not in (world.taken or ()):
+        return None
+    latest = world.survivorship is Survivorship.LATEST
+    best, _ = line[-1] if latest else max(line, key=lambda other: (height(other[1].version), other[0].at))
+    where = f"entry {best.at.stream_seq}"
+    return None if best is one else f"a consumer uses it, and the {world.survivorship} is in {where}"
+
+
+def _higher(a: Release | None, b: Release | None) -> Release | None:
+    if a is None or b is None:
+        return a or b
+    return max(a, b, key=lambda one: (height(one.said.version), one.at))

@@ -1,0 +1,250 @@
+"""Recovery: an identity is replaced once enough approvers agree, each step of it in the log. 001, spec-3 §8."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
+
+from veen.core import cbor
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.entry import At, Entry
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+from veen.overlays.operations.events import RecoveryApproval, RecoveryExecution, RecoveryRequest
+from veen.overlays.operations.index import Logged, own_id, said
+from veen.overlays.operations.rules import Finding, Rule, judged
+from veen.overlays.operations.world import Guardians, Speakers, World, speaks
+from veen.overlays.overlay import Step, WalkOverlay
+
+APPROVE = "approve"
+NOT_AN_EXECUTOR = "who sent it may not execute recoveries"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Wire):
+    """An open request."""
+
+    operation_id: bytes
+    epoch: int
+    stream_seq: int
+    new_identity: bytes
+
+    LAYOUT: ClassVar = body("asked", Bstr("operation_id"), Uint("epoch"), Uint("stream_seq"), Bstr("new_identity"))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Wire):
+    """What an approver decided of an open request."""
+
+    operation_id: bytes
+    epoch: int
+    stream_seq: int
+    new_identity: bytes
+    approver_identity: bytes
+    decision: str
+    policy_group_id: bytes | None = None
+
+    LAYOUT: ClassVar = body(
+        "answer",
+        Bstr("operation_id"),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Bstr("new_identity"),
+        Bstr("approver_identity"),
+        Text("decision", MAX_BODY_BYTES),
+        Bstr("policy_group_id", optional=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery(Wire):
+    """An identity: what is asked and answered since it was last replaced, and by which it was."""
+
+    asked: tuple[Asked, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    new_identity: bytes | None = None
+    epoch: int | None = None  # where it was replaced
+    stream_seq: int | None = None
+
+    LAYOUT: ClassVar = body(
+        "recovery",
+        ListOf("asked", Nested("asked", Asked), most=MAX_BODY_BYTES),
+        ListOf("answers", Nested("answer", Answer), most=MAX_BODY_BYTES),
+        Bstr("new_identity", optional=True),
+        Uint("epoch", optional=True),
+        Uint("stream_seq", optional=True),
+    )
+
+    def is_asked(self, new_identity: bytes) -> bool:
+        return any(one.new_identity == new_identity for one in self.asked)
+
+    def approvers(self, new_identity: bytes, references: Iterable[bytes]) -> set[bytes]:
+        """The approvers behind some answers, as far as their latest word for this change still is to approve."""
+        latest = {one.approver_identity: one for one in self.answers if one.new_identity == new_identity}
+        named = set(references)
+        behind = {one.approver_identity for one in self.answers if one.operation_id in named}
+        return {one for one in behind if one in latest and latest[one].decision == APPROVE}
+
+
+States: TypeAlias = Mapping[bytes, Recovery]
+
+
+class Recoveries(WalkOverlay[Recovery]):
+    """A part per identity that is to be replaced.
+
+    `guardians` says who approves for an identity, `otherwise` who does for those not named there. `executors` are the
+    clients and capabilities that may execute, anyone where none are named. With `speakers`, an approval counts only
+    from a client that speaks for its approver.
+    """
+
+    CLASS = "recovery"
+    EVENTS = (RecoveryRequest, RecoveryApproval, RecoveryExecution)
+    INITIAL = Recovery()
+
+    def __init__(
+        self,
+        guardians: Mapping[bytes, Guardians] | None = None,
+        otherwise: Guardians | None = None,
+        executors: Iterable[bytes] | None = None,
+        speakers: Speakers | None = None,
+    ) -> None:
+        self._guardians = dict(guardians or {})
+        self._otherwise = otherwise or Guardians()
+        self._executors = None if executors is None else frozenset(executors)
+        self._speakers = speakers
+
+    def settings(self) -> bytes:
+        plain = (not self._guardians, self._otherwise == Guardians(), self._executors is None, self._speakers is None)
+        if all(plain):
+            return b""
+        named = [(one, _guardians_value(self._guardians[one])) for one in sorted(self._guardians)]
+        speakers = self._speakers
+        said_for = None if speakers is None else [(one, sorted(speakers[one])) for one in sorted(speakers)]
+        executors = None if self._executors is None else sorted(self._executors)
+        return cbor.encode([named, _guardians_value(self._otherwise), executors, said_for])
+
+    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, RecoveryRequest | RecoveryApproval | RecoveryExecution)
+        return (event.target_identity,)
+
+    def refusal(self, state: Recovery, step: Step) -> str | None:
+        event = step.event
+        if isinstance(event, RecoveryRequest):
+            return "the same request is open" if state.is_asked(event.requested_new_identity) else None
+        if isinstance(event, RecoveryApproval):
+            return self._unfit(state, event, step.entry)
+        assert isinstance(event, RecoveryExecution)
+        if self._executors is not None and not may_execute(self._executors, step.entry):
+            return f"{Rule.RECOVERY_R3}: {NOT_AN_EXECUTOR}"
+        open_answers = {one.operation_id: one for one in state.answers}
+        for number, reference in enumerate(event.approval_references, 1):
+            answer = open_answers.get(reference)
+            if answer is None:
+                return f"{Rule.RECOVERY_R1}: reference {number} is no open approval for this identity before it"
+            if answer.decision != APPROVE or answer.new_identity != event.new_identity:
+                return f"{Rule.RECOVERY_R2}: reference {number} does not approve this change"
+        threshold = self._of(event.target_identity).threshold
+        approving = len(state.approvers(event.new_identity, event.approval_references))
+        return None if approving >= threshold else f"{approving} of {threshold} approvers"
+
+    def apply(self, state: Recovery, step: Step) -> Recovery:
+        event, where = step.event, (own_id(step.entry, step.event), *step.at)
+        if isinstance(event, RecoveryRequest):
+            return replace(state, asked=(*state.asked, Asked(*where, event.requested_new_identity)))
+        if isinstance(event, RecoveryApproval):
+            change, approver = event.requested_new_identity, event.approver_identity
+            answer = Answer(*where, change, approver, event.decision, event.policy_group_id)
+            return replace(state, answers=(*state.answers, answer))
+        assert isinstance(event, RecoveryExecution)
+        return Recovery((), (), event.new_identity, *step.at)
+
+    def encode_state(self, state: Recovery) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Recovery:
+        return Recovery.decode(data)
+
+    def plain(self, part: bytes, state: Recovery) -> Mapping[str, cbor.Value]:
+        return {
+            "target_identity": part,
+            "new_identity": state.new_identity,
+            "requests": [
+                {"operation_id": one.operation_id, "requested_new_identity": one.new_identity} for one in state.asked
+            ],
+            "approvals": [
+                {
+                    "operation_id": one.operation_id,
+                    "requested_new_identity": one.new_identity,
+                    "approver_identity": one.approver_identity,
+                    "decision": one.decision,
+                }
+                for one in state.answers
+            ],
+        }
+
+    def live(self, state: Recovery) -> bool:
+        return bool(state.asked)
+
+    def _of(self, target: bytes) -> Guardians:
+        return self._guardians.get(target, self._otherwise)
+
+    def _unfit(self, state: Recovery, event: RecoveryApproval, entry: Entry) -> str | None:
+        """Why an approval is none: it must answer a request that is open, and be a guardian's own word. §8.3."""
+        if not state.is_asked(event.requested_new_identity):
+            return "there is no open request for this change"
+        guardians = self._of(event.target_identity).identities
+        if guardians is not None and event.approver_identity not in guardians:
+            return "its approver is no guardian of this identity"
+        return None if speaks(self._speakers, event.approver_identity, entry.client_id) else "not by its approver"
+
+
+RECOVERIES = Recoveries()
+
+
+def may_execute(executors: frozenset[bytes], entry: Entry) -> bool:
+    """Whether an entry's writer, or the capability it was admitted under, may execute a recovery."""
+    return entry.client_id in executors or entry.auth_ref in executors
+
+
+def current(states: States, identity: bytes) -> bytes:
+    """The identity that stands for one now: itself, or what it was replaced by, in turn."""
+    seen = {identity}
+    while (found := states.get(identity)) is not None and found.new_identity is not None:
+        if found.new_identity in seen:
+            break
+        identity = found.new_identity
+        seen.add(identity)
+    return identity
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+    """R1 to R3 for every execution."""
+    listed = list(known)
+    approvals = {one.operation_id: (one, event) for one, event in said(listed, RecoveryApproval)}
+    for one, event in said(listed, RecoveryExecution):
+        before = [approvals[ref] for ref in event.approval_references if _stands(approvals.get(ref), one.at)]
+        absent = len(event.approval_references) - len(before)
+        fault = f"{absent} of the approvals it names do not stand before it" if absent else None
+        yield judged(Rule.RECOVERY_R1, one, fault, *(approval.at for approval, _ in before))
+        wrong = [(approval, why) for approval, answer in before if (why := _differs(answer, event)) is not None]
+        places = [approval.at for approval, _ in wrong]
+        yield judged(Rule.RECOVERY_R2, one, wrong[0][1] if wrong else None, *places)
+        allowed = world.executors is None or may_execute(world.executors, one.entry)
+        yield judged(Rule.RECOVERY_R3, one, None if allowed else NOT_AN_EXECUTOR)
+
+
+def _stands(approval: tuple[Logged, RecoveryApproval] | None, at: At) -> bool:
+    return approval is not None and approval[0].at < at
+
+
+def _differs(answer: RecoveryApproval, event: RecoveryExecution) -> str | None:
+    if answer.decision != APPROVE:
+        return f"an approval it names says {answer.decision!r}"
+    if answer.target_identity != event.target_identity:
+        return "an approval it names is for another identity"
+    return None if answer.requested_new_identity == event.new_identity else "an approval it names is for another change"
+
+
+def _guardians_value(guardians: Guardians) -> cbor.Value:
+    named = None if guardians.identities is None else sorted(guardians.identities)
+    return (named, guardians.threshold)

@@ -1,0 +1,82 @@
+"""A realm: a hub that belongs to it, an administrator with leave to run it, and a writer."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cli.runner import Ran, Veen
+from tests.cli.town import STREAM
+from tests.hub.client import Hub, running
+from tests.hub.disks import QuickDisk
+from veen.client import ClientDir
+from veen.core import Limits, Profile, admin, naming
+from veen.hub.rules import Admission
+from veen.storage import directory
+from veen.storage.durable import Disk
+
+REALM = "town"
+
+
+@dataclass(frozen=True)
+class Realm:
+    """Where everything is. `admin.cap` is leave to write to the realm's streams."""
+
+    veen: Veen
+    root: Path
+    hub: Hub
+
+    @property
+    def data_dir(self) -> Path:
+        return self.hub.data_dir
+
+    @property
+    def hub_id(self) -> str:
+        return self.hub.service.papers.identity.hub_id.hex()
+
+    def options(self, person: str) -> tuple[object, ...]:
+        url = f"http://127.0.0.1:{self.hub.port}"
+        return "--client", self.root / person, "--hub", url, "--pin", self.hub.data_dir
+
+    def tries(self, person: str, *arguments: object) -> Ran:
+        return self.veen(*arguments, *self.options(person))
+
+    def does(self, person: str, *arguments: object) -> Ran:
+        """A command that must succeed."""
+        return self.veen.done(*arguments, *self.options(person))
+
+    def says(self, *arguments: object) -> Ran:
+        """What the administrator says, with leave to."""
+        return self.does("admin", *arguments, "--cap", self.root / "admin.cap")
+
+    def reads(self, *arguments: object, person: str = "reader") -> Ran:
+        """The same from the data directory, without asking the hub."""
+        return self.veen(*arguments, "--client", self.root / person, "--data-dir", self.data_dir)
+
+    def sends(self, body: str = "hello") -> Ran:
+        return self.tries("writer", "send", "--stream", STREAM, "--body", body, "--cap", self.root / "writer.cap")
+
+
+@contextmanager
+def realm(
+    veen: Veen, root: Path, *, realm_id: bytes | None = naming.realm_id(REALM), epoch_sec: int = 0
+) -> Iterator[Realm]:
+    """A hub of a realm, or of none, that admits by capability."""
+    now = int(time.time())
+    directory.create(Disk(), root / "hub", Profile(epoch_sec), Limits(), now - 60, realm_id=realm_id)
+    with (
+        ClientDir.create(root / "operator", None, now) as operator,
+        ClientDir.create(root / "admin", None, now),
+        ClientDir.create(root / "writer", None, now) as writer,
+        ClientDir.create(root / "reader", None, now) as reader,
+    ):
+        writer.stream_keys.add_public(STREAM, reader.stream_keys.create(STREAM).public_key)
+        issuers = frozenset({operator.card.id_sign})
+    streams = [one.hex() for one in admin.admin_streams(realm_id or admin.GLOBAL_REALM)]
+    for person, named in (("admin", streams), ("writer", [STREAM])):
+        leave = [option for stream in named for option in ("--stream", stream)]
+        subject = ("--issuer", root / "operator", "--subject", root / person, "--ttl", 3600)
+        veen.done("cap", "issue", *subject, *leave, "--out", root / f"{person}.cap")
+    with running(root / "hub", time.time, QuickDisk(), admission=Admission.CAPABILITY, issuers=issuers) as hub:
+        yield Realm(veen, root, hub)

@@ -1,0 +1,111 @@
+"""`veen rpc`: calls are answered by commands and by functions, and every way to fail is told apart."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.overlay.people import KEEPER, People, people
+from tests.cli.runner import Veen
+from tests.cli.test_edges import COMMAND
+from tests.cli.town import STREAM
+from veen.cli.command import Misuse
+from veen.cli.overlay import methods
+from veen.core import cbor
+from veen.overlays.rpc import RpcFailure
+
+ADD = f"{sys.executable} -c 'import json, sys; print(sum(json.load(sys.stdin)))'"
+
+
+def doubled(args: cbor.Value) -> cbor.Value:
+    assert isinstance(args, int)
+    return 2 * args
+
+
+@pytest.fixture
+def on_the_line(veen: Veen, tmp_path: Path) -> Iterator[People]:
+    with people(veen, tmp_path) as made:
+        yield made
+
+
+def test_a_call_that_nobody_answers_is_told_and_stays_one_call(on_the_line: People) -> None:
+    for _ in range(2):
+        ran = on_the_line.tries("rpc", "call", "add", "[1, 2]", "--timeout", 0.01, "--idem", 7)
+        assert ran.status == 6
+        assert "nobody answered" in ran.error
+    (line,) = on_the_line.does("rpc", "list", "--waiting").out.splitlines()
+    _, _, method, args, status, _ = line.split("\t")
+    assert (method, args) == ("add", "[1, 2]")
+    assert status in ("waiting", "timed out")  # by the hub's clock, which counts in seconds
+
+
+def test_waiting_calls_are_answered_by_commands_and_functions(on_the_line: People) -> None:
+    server = subprocess.Popen(
+        [
+            *COMMAND,
+            *map(str, ("rpc", "serve", f"add={ADD}", "double=tests.cli.overlay.test_rpc:doubled", "no=false")),
+            *map(str, ("--client", on_the_line.town.root / "reader", "--hub", on_the_line.town.url)),
+            *map(str, ("--stream", STREAM, "--pin", on_the_line.data_dir, "--json")),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**on_the_line.town.veen.shell_env(os.environ), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        assert on_the_line.does("rpc", "call", "add", "[1, 2]").out == "3\n"
+        assert on_the_line.does("rpc", "call", "double", "21", "--json").json() == {"method": "double", "result": 42}
+        for method, args, said in [
+            ("add", '["x"]', "RPC.FAILED: TypeError"),
+            ("double", '"x"', "RPC.FAILED: AssertionError"),
+            ("no", "null", "RPC.FAILED: status 1"),
+            ("nothing", "null", "RPC.UNKNOWN_METHOD: nothing"),
+        ]:
+            ran = on_the_line.tries("rpc", "call", method, args)
+            assert ran.status == 5
+            assert said in ran.error
+            assert "the server's answer" in ran.err
+        assert server.stdout is not None
+        told = [json.loads(server.stdout.readline()) for _ in range(6)]
+        assert [one["method"] for one in told] == ["add", "double", "add", "double", "no", "nothing"]
+    finally:
+        server.terminate()
+        server.wait()
+        assert server.stdout is not None
+        server.stdout.close()
+    calls = on_the_line.reads(on_the_line.data_dir, "rpc", "list", "--json").json()["calls"]
+    assert [call["status"] for call in calls] == ["answered", "answered", "failed", "failed", "failed", "failed"]
+    assert on_the_line.does("rpc", "faults").out == ""
+    assert (on_the_line.town.root / KEEPER).exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["add", "=x", "add= ", "add=no_such_module_here:f", "add=json:no_such", "add=json:__doc__"]
+)
+def test_a_method_that_cannot_be_used_is_refused_before_anything_is_served(text: str) -> None:
+    with pytest.raises(Misuse):
+        methods.parse(text)
+
+
+def test_a_command_that_is_not_there_answers_with_an_error() -> None:
+    _, method = methods.parse("m=/no/such/command")
+    with pytest.raises(RpcFailure, match="No such file"):
+        method(None)
+
+
+def test_what_is_no_json_is_no_answer() -> None:
+    for command in ("echo {", "echo 1.5"):
+        _, method = methods.parse(f"m={command}")
+        with pytest.raises(RpcFailure, match="no JSON"):
+            method(None)
+
+
+@pytest.mark.parametrize("args", ["{", "1.5", "[1, 2.5]"])
+def test_arguments_that_no_call_carries_are_refused(on_the_line: People, args: str) -> None:
+    ran = on_the_line.tries("rpc", "call", "add", args)
+    assert ran.status == 2
+    assert "no JSON that a call can carry" in ran.error

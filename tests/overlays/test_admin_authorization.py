@@ -1,0 +1,214 @@
+"""KEX1+: what a capability is worth at any time, from the control stream and the revocations of a realm."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.overlays.logs import START, Said, log, logs
+from veen.core import CapToken, captoken, control, naming
+from veen.core.captoken import Rate
+from veen.core.hashing import U64_MAX, h
+from veen.core.signing import SigningKey
+from veen.overlays import AnyOverlay, Entry, FaultKind, Step, check_laws, fold
+from veen.overlays.admin.authorization import (
+    AUTHORIZATIONS,
+    Capability,
+    Standing,
+    Worth,
+    of_client,
+    standing_of,
+)
+from veen.overlays.admin.records import States
+from veen.overlays.admin.revocation import REVOCATIONS, Revocation, RevocationKind
+from veen.overlays.crdt import Write
+
+ISSUER, STRANGER = SigningKey(h(b"issuer")), SigningKey(h(b"stranger"))
+SUBJECTS = [SigningKey(h(b"subject %d" % number)).public_key for number in range(2)]
+STREAMS = [naming.stream_id(name) for name in ("doors", "windows")]
+
+
+def capability(token: CapToken) -> Capability:
+    return Capability.decode(token.encode())
+
+
+def minted(ttl: int = 60, subject: int = 0, rate: Rate | None = None) -> Capability:
+    return capability(captoken.mint(ISSUER, SUBJECTS[subject], STREAMS, ttl, rate))
+
+
+def forged() -> Capability:
+    """A grant with somebody else's signature."""
+    good, other = minted(), captoken.mint(STRANGER, SUBJECTS[0], STREAMS, 60)
+    return replace(good, sig_chain=other.sig_chain)
+
+
+TOKENS = [minted(ttl, subject) for ttl in (0, 3, 60) for subject in (0, 1)]
+RESIGNED = capability(captoken.resign(TOKENS[0], ISSUER))
+KEPT = [*TOKENS, RESIGNED]
+capabilities = st.sampled_from([*KEPT, forged()])
+revocations = st.builds(
+    lambda kind, token, ts, ttl: Revocation(kind, _target(kind, token), None, START + ts, ttl),
+    st.sampled_from(list(RevocationKind)),
+    st.sampled_from(KEPT),
+    st.integers(0, 60),
+    st.one_of(st.none(), st.integers(0, 60)),
+)
+
+
+def _target(kind: str, token: CapToken) -> bytes:
+    if kind == "client-id":
+        return token.subject_pk
+    return token.auth_ref() if kind == "auth-ref" else h(token.encode())
+
+
+@settings(deadline=None)
+@given(logs(capabilities, most=10))
+def test_authorizations_keep_the_laws(entries: list[Entry]) -> None:
+    check_laws(AUTHORIZATIONS, entries)
+
+
+@given(logs(capabilities, most=12), logs(revocations, most=8), st.integers(0, 130))
+def test_a_capability_is_valid_if_and_only_if_the_specification_says_so(
+    logged_caps: list[Entry], told: list[Entry], after: int
+) -> None:
+    now, logged, revoked = START + after, fold(AUTHORIZATIONS, logged_caps), fold(REVOCATIONS, told)
+    issued: dict[bytes, int] = {}
+    for step in _steps(AUTHORIZATIONS, logged_caps):
+        issued.setdefault(step.part, step.entry.hub_ts)
+    said = [step.event for step in _steps(REVOCATIONS, told)]
+    for token in KEPT:
+        auth_ref = token.auth_ref()
+        blocked = any(
+            one.target == _target(one.kind, token) and one.ts <= now and (one.ttl is None or now < one.ts + one.ttl)
+            for one in said
+            if isinstance(one, Revocation)
+        )
+        valid = auth_ref in issued and issued[auth_ref] <= now <= issued[auth_ref] + token.allow.ttl and not blocked
+        found = standing_of(logged.states, revoked.states, auth_ref, now)
+        assert (found.worth is Worth.VALID) is valid
+        assert found.issued_at == issued.get(auth_ref)
+        assert standing_of(logged.states, revoked.states, auth_ref, now, token).worth == (
+            Worth.REVOKED if blocked else found.worth
+        )
+
+
+def _steps(overlay: AnyOverlay, entries: list[Entry]) -> list[Step]:
+    found = [overlay.read(entry) for entry in entries]
+    return [step for steps in found if isinstance(steps, tuple) for step in steps]
+
+
+def shown(*tokens: Capability | Said) -> States[Capability]:
+    return fold(AUTHORIZATIONS, log(*tokens)).states
+
+
+@pytest.mark.parametrize(
+    ("now", "worth"),
+    [(0, Worth.LATER), (9, Worth.VALID), (9 + 60, Worth.VALID), (9 + 61, Worth.EXPIRED), (U64_MAX, Worth.EXPIRED)],
+)
+def test_a_capability_is_valid_up_to_and_in_its_last_second(now: int, worth: Worth) -> None:
+    states = shown(Said(minted(60), after=9 - START))
+    found = standing_of(states, {}, minted(60).auth_ref(), now)
+    assert found.worth is worth
+    assert (found.issued_at, found.expires_at) == (9, 69)
+
+
+def test_a_capability_that_the_hub_was_never_shown_is_unknown() -> None:
+    assert standing_of(shown(minted(1)), {}, minted(2).auth_ref(), START) == Standing(Worth.UNKNOWN)
+    assert standing_of({}, {}, bytes(32), START).expires_at is None
+
+
+def test_showing_a_capability_again_does_not_renew_it() -> None:
+    folded = fold(AUTHORIZATIONS, log(minted(60), Said(minted(60), after=50)))
+    assert standing_of(folded.states, {}, minted(60).auth_ref(), START + 62).worth is Worth.EXPIRED
+    assert [(fault.kind, fault.reason) for fault in folded.faults] == [
+        (FaultKind.REFUSED, "entry 1 authorised it already")
+    ]
+
+
+def test_a_capability_that_was_signed_again_is_another_with_its_own_time() -> None:
+    states = shown(TOKENS[0], Said(RESIGNED, after=50))
+    assert standing_of(states, {}, TOKENS[0].auth_ref(), START + 51).worth is Worth.EXPIRED
+    assert standing_of(states, {}, RESIGNED.auth_ref(), START + 51).worth is Worth.VALID
+
+
+@pytest.mark.parametrize("kind", list(RevocationKind))
+def test_a_capability_is_revoked_by_any_of_its_names_while_the_interval_lasts(kind: RevocationKind) -> None:
+    token = minted(60)
+    states = shown(token)
+    revoked = fold(REVOCATIONS, log(Revocation(kind, _target(kind, token), "lost", START + 10, 5))).states
+    worth = {now: standing_of(states, revoked, token.auth_ref(), START + now).worth for now in (9, 10, 14, 15, 61, 62)}
+    assert list(worth.values()) == ["valid", "revoked", "revoked", "valid", "valid", "expired"]
+    found = standing_of(states, revoked, token.auth_ref(), START + 10)
+    assert found.revoked is not None
+    assert found.revoked.said.reason == "lost"
+
+
+def test_a_revoked_capability_stays_revoked_once_it_has_expired_too() -> None:
+    token = minted(3)
+    revoked = fold(REVOCATIONS, log(Revocation("auth-ref", token.auth_ref(), None, START))).states
+    assert standing_of(shown(token), revoked, token.auth_ref(), START + 1000).worth is Worth.REVOKED
+
+
+def test_a_token_can_be_revoked_before_any_hub_was_shown_it() -> None:
+    token = minted(60)
+    revoked = fold(REVOCATIONS, log(Revocation("cap-token", h(token.encode()), None, 0))).states
+    assert standing_of({}, revoked, token.auth_ref(), START).worth is Worth.UNKNOWN  # nobody can tell from the name
+    assert standing_of({}, revoked, token.auth_ref(), START, token).worth is Worth.REVOKED
+    by_name = fold(REVOCATIONS, log(Revocation("auth-ref", token.auth_ref(), None, 0))).states
+    assert standing_of({}, by_name, token.auth_ref(), START).worth is Worth.REVOKED
+
+
+def test_a_revocation_of_one_client_leaves_the_others_alone() -> None:
+    revoked = fold(REVOCATIONS, log(Revocation("client-id", SUBJECTS[0], None, 0))).states
+    states = shown(minted(60, 0), minted(60, 1))
+    assert standing_of(states, revoked, minted(60, 1).auth_ref(), START + 5).worth is Worth.VALID
+
+
+def test_the_capabilities_of_a_client_are_found_by_its_key() -> None:
+    states = shown(*TOKENS)
+    mine = dict(of_client(states, {}, SUBJECTS[1], START + 6))
+    assert set(mine) == {token.auth_ref() for token in TOKENS if token.subject_pk == SUBJECTS[1]}
+    assert sorted(found.worth for found in mine.values()) == ["expired", "valid", "valid"]
+    assert dict(of_client(states, {}, bytes(32), START)) == {}
+
+
+def test_a_token_whose_signatures_do_not_hold_is_listed_and_worth_nothing() -> None:
+    folded = fold(AUTHORIZATIONS, log(forged()))
+    assert folded.states == {}
+    assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
+    assert "link 1" in folded.faults[0].reason
+
+
+@pytest.mark.parametrize("spoil", [b"\0", b"", b"\xa0"])
+def test_a_body_that_is_no_token_is_listed(spoil: bytes) -> None:
+    (entry,) = log(minted())
+    assert entry.body is not None
+    body = entry.body + spoil if spoil == b"\0" else spoil
+    folded = fold(AUTHORIZATIONS, [replace(entry, body=body)])
+    assert folded.states == {}
+    assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
+
+
+def test_streams_that_the_hub_was_told_of_are_passed_by() -> None:
+    (entry,) = log(Write(b"k", 0, b"v"))
+    assert entry.header is not None
+    told = replace(entry, header=replace(entry.header, schema=control.STREAM_SCHEMA), body=bytes(32))
+    assert fold(AUTHORIZATIONS, [told]).faults == []
+
+
+def test_a_capability_is_shown_with_all_that_it_grants() -> None:
+    token = minted(60, rate=Rate(5, 10))
+    states = shown(token)
+    plain = AUTHORIZATIONS.plain(token.auth_ref(), states[token.auth_ref()])
+    assert plain["auth_ref"] == token.auth_ref()
+    assert plain["token_hash"] == h(token.encode())
+    assert (plain["issuer_pk"], plain["subject_pk"]) == (ISSUER.public_key, SUBJECTS[0])
+    assert (plain["ttl"], plain["issued_at"], plain["expires_at"]) == (60, START + 1, START + 61)
+    assert (plain["stream_ids"], plain["rate"]) == (tuple(sorted(STREAMS)), (5, 10))
+
+
+def test_a_ttl_beyond_the_end_of_time_lasts_to_the_end_of_time() -> None:
+    token = minted(U64_MAX)
+    found = standing_of(shown(token), {}, token.auth_ref(), U64_MAX)
+    assert (found.worth, found.expires_at) == (Worth.VALID, U64_MAX)

@@ -1,0 +1,495 @@
+"""Identity: names, bodies, what belongs on which stream, and each rule of id-spec by itself."""
+
+from dataclasses import replace
+from hashlib import sha256
+
+import pytest
+
+from tests.overlays.identities import CTXS, DEVICE_IDS, DEVICE_KEYS, GROUPS, ORGS, PRINCIPALS, REALMS, tagged
+from tests.overlays.logs import Said, log, msg_id
+from veen.core import Malformed, cbor
+from veen.overlays import AnyOverlay, Event, FaultKind, fold, state_hash
+from veen.overlays.identity import (
+    IDENTITY,
+    LEVELS,
+    CtxProfile,
+    CtxStream,
+    Device,
+    ExternalLink,
+    Flags,
+    Group,
+    HandleMap,
+    HandleStream,
+    Identity,
+    OrgProfile,
+    OrgStream,
+    Principal,
+    PrincipalStream,
+    Revocation,
+    RoleBinding,
+    RoleRevoke,
+    ctx_id,
+    device_id,
+    group_id,
+    ids,
+    org_id,
+    parts,
+    principal_id,
+    realm_id,
+    scoped_org_id,
+    views,
+)
+from veen.overlays.identity.events import EVENTS, MAX_HANDLE_BYTES, MAX_LISTED, handle_flaw
+from veen.overlays.identity.state import Marks
+
+ME, OTHER = PRINCIPALS
+KEY, DEVICE = DEVICE_KEYS[0], DEVICE_IDS[0]
+REALM, ELSEWHERE = REALMS
+MINE, ORG, STAFF = CTXS[0], ORGS[0], GROUPS[0]
+
+
+def device(**changed: object) -> Device:
+    return replace(Device(ME, DEVICE, KEY, bytes(32), None, 1), **changed)  # type: ignore[arg-type]
+
+
+def group(add: tuple[bytes, ...] | None = None, remove: tuple[bytes, ...] | None = None, ts: int = 0) -> Group:
+    return Group(ORG, None, STAFF, "Staff", add, remove, ts)
+
+
+def states(*events: Event | Said) -> views.States:
+    folded = fold(IDENTITY, log(*events))
+    assert folded.faults == []
+    return folded.states
+
+
+def test_names_are_the_tagged_hashes_of_the_specification() -> None:
+    assert realm_id("example-app") == tagged("id/realm", b"example-app") == REALM
+    assert realm_id("名前") == tagged("id/realm", "名前".encode())
+    assert principal_id(ME) == tagged("id/principal", ME)
+    assert ctx_id(ME, REALM) == tagged("id/ctx", ME, REALM) == MINE
+    assert device_id(KEY) == tagged("id/device", KEY)
+    assert org_id(ME) == tagged("id/org", ME)
+    assert scoped_org_id(ORG, REALM) == tagged("id/org/realm", ORG, REALM)
+    assert group_id(ORG, "staff") == tagged("id/group", ORG, b"staff") == STAFF
+    assert ids.principal_stream(ME) == tagged("id/stream/principal", ME)
+    assert ids.ctx_stream(MINE, REALM) == tagged("id/stream/ctx", MINE, REALM)
+    assert ids.org_stream(ORG) == tagged("id/stream/org", ORG)
+    assert ids.handle_stream(REALM) == tagged("id/stream/handle", REALM)
+
+
+def test_one_principal_has_another_account_in_every_realm_and_the_same_one_each_time() -> None:
+    assert len({ctx_id(ME, realm_id(name)) for name in ("a", "b", "a")}) == 2
+    assert ctx_id(ME, REALM) != ctx_id(OTHER, REALM)
+
+
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        (Principal, "id.principal.v1"),
+        (Device, "id.device.v1"),
+        (CtxProfile, "id.ctx.profile.v1"),
+        (OrgProfile, "id.org.profile.v1"),
+        (Group, "id.group.v1"),
+        (RoleBinding, "id.role.v1"),
+        (HandleMap, "id.handlemap.v1"),
+        (ExternalLink, "id.external.v1"),
+        (Revocation, "id.revoke.v1"),
+        (RoleRevoke, "id.role.revoke.v1"),
+    ],
+)
+def test_a_schema_is_the_hash_of_its_name(event: type[Event], name: str) -> None:
+    assert sha256(name.encode()).digest() == event.SCHEMA
+
+
+def test_each_level_that_may_be_claimed_rests_on_events_that_are_folded() -> None:
+    assert list(LEVELS) == [f"ID v0.0.1 {name}" for name in ("Core", "Orgs", "Handles", "External", "Bridge")]
+    claimed = {event for listed in LEVELS.values() for event in listed}
+    assert claimed <= set(IDENTITY.EVENTS)
+    assert set(EVENTS) - claimed == {Principal, Revocation, RoleRevoke}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        device(device_id=DEVICE_IDS[1]),
+        Revocation(ts=1),
+        Revocation(principal_pk=ME, realm_id=REALM, reason="lost", ts=1),
+        ExternalLink(REALM, None, None, "google", "1", None, 0),
+        HandleMap(REALM, "@ann", "person", MINE, 0),
+        HandleMap(REALM, "@ann", "", MINE, 0),
+        HandleMap(REALM, "@Ann", "ctx", MINE, 0),
+    ],
+)
+def test_a_body_whose_fields_do_not_stand_together_is_no_event(event: Event) -> None:
+    with pytest.raises(ValueError, match=event.LAYOUT.name):
+        event.encode()
+    spelled = type(event).LAYOUT.write(type(event).LAYOUT.fields_of(event))
+    with pytest.raises(Malformed):
+        type(event).decode(spelled)
+    (entry,) = log(Principal(ME, 0))
+    assert entry.header is not None
+    folded = fold(IDENTITY, [replace(entry, header=replace(entry.header, schema=event.SCHEMA), body=spelled)])
+    assert folded.states == {}
+    assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
+
+
+@pytest.mark.parametrize("handle", ["@user", "user", "user@example.com", "a", "a.b-c_d+e", "9", "@a@b.c", "a" * 254])
+def test_these_are_handles(handle: str) -> None:
+    assert handle_flaw(handle) is None
+
+
+@pytest.mark.parametrize(
+    "handle",
+    ["", "@", "@@a", "A", "@Ann", "a b", " a", "a\n", "-a", "a-", ".a", "a@", "@a@", "a@b@c", "é", "\u0430", "a\u200b",
+     "a" * (MAX_HANDLE_BYTES + 1), "a/b", "@a@.b"],
+)  # fmt: skip
+def test_these_are_no_handles(handle: str) -> None:
+    assert handle_flaw(handle) is not None
+
+
+def test_an_event_lists_so_many_members_and_no_more() -> None:
+    members = tuple(number.to_bytes(32, "big") for number in range(MAX_LISTED + 1))
+    assert len(states(group(members[:-1]))) == 1 + MAX_LISTED
+    with pytest.raises(ValueError, match="members_add"):
+        group(members).encode()
+
+
+def test_a_later_principal_record_brings_other_info_and_nothing_else() -> None:
+    first, second = cbor.encode({"n": 1}), cbor.encode({"n": 2})
+    for events, info in [
+        ((Principal(ME, 7), Principal(ME, 9, first)), first),
+        ((Principal(ME, 7, first), Principal(ME, 3, second)), second),
+        ((Principal(ME, 7, first), Principal(ME, 9)), first),
+        ((Principal(ME, 7, first), Principal(OTHER, 9, second)), first),
+    ]:
+        founded = views.principal(states(*events), ME)
+        assert founded is not None
+        assert (founded.created_at, founded.info) == (7, info)
+    assert views.principal({}, ME) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "now", "active"),
+    [
+        ({}, 1 << 63, True),
+        ({"flags": Flags()}, 5, True),
+        ({"flags": Flags(False)}, 5, True),
+        ({"flags": Flags(True)}, 5, False),
+        ({"expires_at": 5}, 4, True),
+        ({"expires_at": 5}, 5, True),
+        ({"expires_at": 5}, 6, False),
+        ({"expires_at": 5, "flags": Flags(True)}, 4, False),
+    ],
+)
+def test_a_device_is_active_unless_disabled_or_expired(changed: dict[str, object], now: int, active: bool) -> None:
+    assert (views.inactive(states(device(**changed)), ME, KEY, now) is None) is active
+
+
+def test_the_last_record_of_a_device_holds_whatever_times_it_names() -> None:
+    found = states(device(created_at=9), device(created_at=1, flags=Flags(True)))
+    assert views.inactive(found, ME, KEY, 0) == "it is disabled"
+    found = states(device(flags=Flags(True)), device(expires_at=5))
+    assert views.inactive(found, ME, KEY, 5) is None
+    assert [one.expires_at for one in views.devices(found, ME)] == [5]
+
+
+def test_a_record_of_someone_elses_device_is_theirs_alone() -> None:
+    found = states(device(), device(principal_pk=OTHER, flags=Flags(True)))
+    assert views.inactive(found, ME, KEY, 0) is None
+    assert views.inactive(found, OTHER, KEY, 0) is not None
+    assert views.inactive(found, sha256(b"nobody").digest(), KEY, 0) == "it is no device of this principal"
+
+
+@pytest.mark.parametrize("revoked", [Revocation(ME, None, DEVICE, ts=3), Revocation(device_id=DEVICE, ts=3)])
+def test_a_revoked_device_stays_inactive_whatever_its_records_say(revoked: Revocation) -> None:
+    for events in [(device(), revoked), (revoked, device()), (device(), revoked, device(flags=Flags(False)))]:
+        assert views.inactive(states(*events), ME, KEY, 0) == "it was revoked at 3"
+
+
+def test_a_revocation_by_another_principal_changes_nothing() -> None:
+    found = states(device(), Revocation(OTHER, None, DEVICE, ts=3))
+    assert views.inactive(found, ME, KEY, 0) is None
+
+
+def test_a_device_rotates_by_a_new_record_and_a_revocation() -> None:
+    new = DEVICE_KEYS[1]
+    found = states(
+        device(),
+        device(device_id=device_id(new), device_pk=new),
+        Revocation(ME, None, DEVICE, b"\x0a" * 32, reason="rotated", ts=3),
+        device(flags=Flags(True)),
+    )
+    assert views.inactive(found, ME, KEY, 0) is not None
+    assert views.inactive(found, ME, new, 0) is None
+    assert views.auth_ref_revocation(found, b"\x0a" * 32) is not None
+
+
+def profile(name: str, updated_at: int) -> CtxProfile:
+    return CtxProfile(MINE, REALM, name, None, None, updated_at)
+
+
+@pytest.mark.parametrize(
+    ("events", "name"),
+    [
+        ([profile("a", 1), profile("b", 2)], "b"),
+        ([profile("b", 2), profile("a", 1)], "b"),
+        ([profile("a", 2), profile("b", 2)], "b"),
+        ([profile("a", 2), CtxProfile(MINE, ELSEWHERE, "b", None, None, 9)], "a"),
+        ([profile("a", 2), CtxProfile(CTXS[1], REALM, "b", None, None, 9)], "a"),
+    ],
+)
+def test_of_profiles_the_greatest_time_then_the_later_entry_wins(events: list[Event], name: str) -> None:
+    found = views.ctx_profile(states(*events), MINE, REALM)
+    assert found is not None
+    assert found.display_name == name
+
+
+def test_of_organization_profiles_the_greatest_time_then_the_later_entry_wins() -> None:
+    for times, name in [((1, 2), "b"), ((2, 1), "a"), ((2, 2), "b")]:
+        a, b = (OrgProfile(ORG, shown, None, 0, ts) for shown, ts in zip("ab", times, strict=True))
+        found = views.org_profile(states(a, b), ORG)
+        assert found is not None
+        assert found.display_name == name
+
+
+@pytest.mark.parametrize(
+    ("events", "member"),
+    [
+        ([group((MINE,))], True),
+        ([group(None, (MINE,))], False),
+        ([group((MINE,)), group(None, (MINE,))], False),
+        ([group(None, (MINE,)), group((MINE,))], True),
+        ([group((MINE,)), group(None, (MINE,)), group((MINE,))], True),
+        ([group((MINE,)), group((MINE,)), group(None, (MINE,))], False),
+        ([group((MINE,), (MINE,))], True),
+        ([group((MINE,)), group((MINE,), (MINE,))], True),
+        ([group((MINE,), ts=9), group(None, (MINE,), ts=1)], False),
+        ([group((MINE,)), Group(ORGS[1], None, STAFF, "Staff", None, (MINE,), 0)], True),
+        ([group((MINE,)), Group(ORG, None, GROUPS[1], "Board", None, (MINE,), 0)], True),
+    ],
+)
+def test_a_member_was_added_and_not_removed_since(events: list[Event], member: bool) -> None:
+    found = states(*events)
+    assert views.is_member(found, ORG, STAFF, MINE) is member
+    shown = views.group(found, ORG, STAFF)
+    assert shown is not None
+    assert (MINE in shown.members) is member
+
+
+def test_a_remove_of_one_leaves_the_others() -> None:
+    found = views.group(states(group(CTXS), group(None, (MINE,))), ORG, STAFF)
+    assert found is not None
+    assert found.members == (CTXS[1],)
+
+
+def test_a_mirrored_add_that_arrives_after_the_remove_does_not_bring_a_member_back() -> None:
+    entries = log(group((MINE,)), group(None, (MINE,)), Said(group((MINE,)), msg_id(1)))
+    folded = fold(IDENTITY, entries)
+    assert not views.is_member(folded.states, ORG, STAFF, MINE)
+    assert {fault.kind for fault in folded.faults} == {FaultKind.COPY}
+
+
+def test_a_false_copy_does_not_keep_the_true_event_out() -> None:
+    true, false = group((MINE,)), group((CTXS[1],))
+    found = states(Said(false, sha256(b"original").digest()), Said(true, sha256(b"original").digest()))
+    assert views.is_member(found, ORG, STAFF, MINE)
+
+
+def role(name: str, realm: bytes | None = None, *, group: bool = False) -> RoleBinding:
+    return RoleBinding(ORG, realm, name, None if group else (MINE,), (STAFF,) if group else None, 0)
+
+
+def test_roles_add_up_from_the_account_and_its_groups() -> None:
+    found = states(role("admin"), role("editor", group=True), role("admin"), group((MINE,)))
+    assert views.roles(found, ORG, MINE) == {"admin", "editor"}
+    found = states(role("admin"), role("editor", group=True), group((MINE,)), group(None, (MINE,)))
+    assert views.roles(found, ORG, MINE) == {"admin"}
+    assert views.roles(found, ORGS[1], MINE) == frozenset()
+    assert views.roles(found, ORG, CTXS[1]) == frozenset()
+
+
+def test_a_role_of_a_realm_holds_in_that_realm_only() -> None:
+    found = states(role("admin", REALM), role("editor"), role("reader", REALM, group=True), group((MINE,)))
+    assert views.roles(found, ORG, MINE, REALM) == {"admin", "editor", "reader"}
+    assert views.roles(found, ORG, MINE, ELSEWHERE) == views.roles(found, ORG, MINE) == {"editor"}
+
+
+def test_a_role_is_taken_back_and_given_again() -> None:
+    back = RoleRevoke(ORG, None, "admin", (MINE,), None, 0)
+    assert views.roles(states(role("admin"), back), ORG, MINE) == frozenset()
+    assert views.roles(states(back, role("admin")), ORG, MINE) == {"admin"}
+    assert views.roles(states(role("admin"), role("editor"), back), ORG, MINE) == {"editor"}
+    assert views.roles(states(role("admin", REALM), back), ORG, MINE, REALM) == {"admin"}
+
+
+def test_a_handle_stands_for_what_was_said_last_in_its_realm() -> None:
+    a, b = HandleMap(REALM, "@ann", "ctx", MINE, 5), HandleMap(REALM, "@ann", "org", ORG, 5)
+    assert views.handle(states(a, b), REALM, "@ann") == b
+    assert views.handle(states(a, replace(b, ts=4)), REALM, "@ann") == a
+    assert views.handle(states(a, replace(b, realm_id=ELSEWHERE)), REALM, "@ann") == a
+    assert views.handle(states(a), REALM, "@bob") is None
+    assert list(views.handles_of(states(a, replace(a, handle="@annie")), REALM, MINE)) == ["@ann", "@annie"]
+    assert list(views.handles_of(states(a, b), REALM, MINE)) == []
+
+
+def external(provider: str = "google", sub: str = "1", **changed: object) -> ExternalLink:
+    return replace(ExternalLink(REALM, MINE, None, provider, sub, None, 5), **changed)  # type: ignore[arg-type]
+
+
+def test_a_subject_of_a_provider_is_one_account_of_a_realm() -> None:
+    found = states(external(), external(ctx_id=CTXS[1]), external("goog", "le1"), external(realm_id=ELSEWHERE))
+    assert views.link(found, REALM, "google", "1") == external(ctx_id=CTXS[1])
+    assert views.link(found, REALM, "goog", "le1") == external("goog", "le1")
+    assert views.link(found, ELSEWHERE, "google", "1") == external(realm_id=ELSEWHERE)
+    assert views.link(found, REALM, "google", "2") is None
+
+
+def test_a_subject_that_two_streams_link_differently_is_reported() -> None:
+    a, b = states(external()), states(external(ctx_id=CTXS[1], ts=4), external(sub="2"))
+    assert views.conflicting_links(a, b) == (("google", "1"),)
+    assert views.conflicting_links(a, a) == views.conflicting_links(b) == ()
+    assert views.conflicting_links(a, states(external(realm_id=ELSEWHERE, ctx_id=CTXS[1]))) == ()
+
+
+def test_a_revoked_account_is_disabled_in_the_realm_named_or_in_all() -> None:
+    one = states(Revocation(ME, ctx_id=MINE, realm_id=REALM, ts=1))
+    assert views.ctx_revocation(one, MINE, REALM) is not None
+    assert views.ctx_revocation(one, MINE, ELSEWHERE) is None
+    assert views.ctx_revocation(one, CTXS[1], REALM) is None
+    assert views.ctx_revocation(states(Revocation(ctx_id=MINE, ts=1)), MINE, REALM) is not None
+
+
+def test_an_organization_is_revoked_only_where_it_is_all_that_is_named() -> None:
+    assert views.org_revocation(states(Revocation(org_id=ORG, ts=1)), ORG) is not None
+    in_realm = states(Revocation(org_id=ORG, realm_id=REALM, ts=1))
+    assert views.org_revocation(in_realm, ORG, REALM) is not None
+    assert views.org_revocation(in_realm, ORG) is None
+    for beside in ({"device_id": DEVICE}, {"ctx_id": MINE}, {"revoked_auth_ref": b"\x0a" * 32}):
+        assert views.org_revocation(states(Revocation(org_id=ORG, ts=1, **beside)), ORG) is None  # type: ignore[arg-type]
+
+
+def test_of_several_revocations_the_earliest_time_is_told_and_all_are_for_good() -> None:
+    for times in [(3, 5), (5, 3), (3, 3)]:
+        found = views.device_revocation(states(*(Revocation(ME, None, DEVICE, ts=ts) for ts in times)), ME, DEVICE)
+        assert found is not None
+        assert found.ts == 3
+        assert found.stream_seq == (2 if times == (5, 3) else 1)
+
+
+def test_one_revocation_can_name_several_things() -> None:
+    found = states(Revocation(ME, None, DEVICE, b"\x0a" * 32, REALM, MINE, None, 1))
+    assert views.device_revocation(found, ME, DEVICE) is not None
+    assert views.auth_ref_revocation(found, b"\x0a" * 32) is not None
+    assert views.ctx_revocation(found, MINE, REALM) is not None
+
+
+SCOPED = scoped_org_id(ORG, REALM)
+ON_STREAM: list[tuple[AnyOverlay, Event, bool]] = [
+    (Identity(PrincipalStream(ME)), Principal(ME, 0), True),
+    (Identity(PrincipalStream(ME)), Principal(OTHER, 0), False),
+    (Identity(PrincipalStream(ME)), device(), True),
+    (Identity(PrincipalStream(ME)), device(principal_pk=OTHER), False),
+    (Identity(PrincipalStream(ME)), Revocation(ME, None, DEVICE, ts=1), True),
+    (Identity(PrincipalStream(ME)), Revocation(None, None, DEVICE, ts=1), True),
+    (Identity(PrincipalStream(ME)), Revocation(OTHER, None, DEVICE, ts=1), False),
+    (Identity(PrincipalStream(ME)), profile("a", 1), False),
+    (Identity(CtxStream.of(ME, REALM)), profile("a", 1), True),
+    (Identity(CtxStream.of(ME, REALM)), CtxProfile(CTXS[1], REALM, None, None, None, 1), False),
+    (Identity(CtxStream.of(ME, REALM)), CtxProfile(MINE, ELSEWHERE, None, None, None, 1), False),
+    (Identity(CtxStream.of(ME, REALM)), external(), True),
+    (Identity(CtxStream.of(ME, REALM)), external(ctx_id=CTXS[1]), False),
+    (Identity(CtxStream.of(ME, REALM)), external(ctx_id=None, org_id=ORG), False),
+    (Identity(CtxStream.of(ME, REALM)), external(realm_id=ELSEWHERE), False),
+    (Identity(CtxStream.of(ME, REALM)), device(), False),
+    (Identity(OrgStream(ORG)), OrgProfile(ORG, None, None, 0, 0), True),
+    (Identity(OrgStream(ORG)), OrgProfile(ORGS[1], None, None, 0, 0), False),
+    (Identity(OrgStream(ORG)), group((MINE,)), True),
+    (Identity(OrgStream(ORG)), role("admin"), True),
+    (Identity(OrgStream(ORG)), role("admin", REALM), True),
+    (Identity(OrgStream(ORG)), replace(role("admin", REALM), org_id=SCOPED), True),
+    (Identity(OrgStream(ORG)), replace(role("admin", ELSEWHERE), org_id=SCOPED), False),
+    (Identity(OrgStream(ORG)), replace(role("admin"), org_id=SCOPED), False),
+    (Identity(OrgStream(ORG)), OrgProfile(SCOPED, None, None, 0, 0), False),
+    (Identity(OrgStream(ORG)), RoleRevoke(ORGS[1], None, "admin", (MINE,), None, 0), False),
+    (Identity(OrgStream(ORG)), Revocation(org_id=ORG, ctx_id=MINE, ts=1), True),
+    (Identity(OrgStream(ORG)), Revocation(org_id=ORGS[1], ctx_id=MINE, ts=1), False),
+    (Identity(OrgStream(ORG)), external(org_id=ORG), True),
+    (Identity(OrgStream(ORG)), external(), False),
+    (Identity(OrgStream(ORG)), Principal(ME, 0), False),
+    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED, realm_id=REALM), True),
+    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED), True),
+    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED, realm_id=ELSEWHERE), False),
+    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), realm_id=REALM), False),
+    (Identity(OrgStream(ORG, REALM)), role("admin", REALM), False),
+    (Identity(OrgStream(ORG, REALM)), replace(role("admin", REALM), org_id=SCOPED), True),
+    (Identity(HandleStream(REALM)), HandleMap(REALM, "@ann", "ctx", MINE, 0), True),
+    (Identity(HandleStream(REALM)), HandleMap(ELSEWHERE, "@ann", "ctx", MINE, 0), False),
+    (Identity(HandleStream(REALM)), profile("a", 1), False),
+]
+
+
+@pytest.mark.parametrize(("overlay", "event", "belongs"), ON_STREAM)
+def test_a_stream_takes_what_is_about_its_own_and_nothing_else(
+    overlay: AnyOverlay, event: Event, belongs: bool
+) -> None:
+    folded = fold(overlay, log(event))
+    assert bool(folded.states) is belongs
+    assert [fault.kind for fault in folded.faults] == ([] if belongs else [FaultKind.MALFORMED])
+    assert fold(IDENTITY, log(event)).faults == []
+
+
+def test_a_cache_of_one_stream_is_not_taken_for_that_of_another() -> None:
+    scopes = [
+        None,
+        PrincipalStream(ME),
+        PrincipalStream(OTHER),
+        CtxStream.of(ME, REALM),
+        OrgStream(ORG),
+        OrgStream(ORG, REALM),
+        HandleStream(REALM),
+    ]
+    assert len({Identity(scope).settings() for scope in scopes}) == len(scopes)
+
+
+def test_every_part_says_what_it_is_of() -> None:
+    found = states(
+        Principal(ME, 0, cbor.encode({"a": 1})),
+        device(label="phone"),
+        profile("Ann", 1),
+        OrgProfile(ORG, "Org", None, 0, 0),
+        group((MINE,)),
+        role("admin", REALM),
+        role("editor", group=True),
+        HandleMap(REALM, "@ann", "ctx", MINE, 0),
+        external("saml:corp", "7"),
+        Revocation(ME, None, DEVICE, b"\x0a" * 32, REALM, MINE, "lost", 1),
+        Revocation(org_id=ORG, ts=1),
+    )
+    shown = {part[:2] if part[:1] == b"x" else part[:1]: IDENTITY.plain(part, found[part]) for part in found}
+    assert set(shown) == {b"p", b"d", b"c", b"o", b"g", b"m", b"r", b"s", b"h", b"l", b"xd", b"xa", b"xc", b"xo"}
+    assert shown[b"p"] == {"principal_pk": ME, "created_at": 0, "info": {"a": 1}}
+    assert shown[b"r"] == {"org_id": ORG, "ctx_id": MINE, "realm_id": REALM, "roles": ["admin"]}
+    assert shown[b"s"] == {"org_id": ORG, "group_id": STAFF, "roles": ["editor"]}
+    assert shown[b"m"] == {"org_id": ORG, "ctx_id": MINE, "groups": [STAFF]}
+    assert (shown[b"l"]["provider"], shown[b"l"]["external_sub"]) == ("saml:corp", "7")
+    assert shown[b"h"]["handle"] == "@ann"
+    assert shown[b"xd"] == {
+        "device_id": DEVICE, "principal_pk": ME, "revoked_at": 1, "reason": "lost", "stream_seq": 10,
+    }  # fmt: skip
+
+
+def test_a_state_of_another_kind_or_with_names_out_of_order_does_not_decode() -> None:
+    two = Marks((*states(role("a"))[parts.roles_of_ctx(ORG, MINE, None)].marks,) * 2)  # type: ignore[union-attr]
+    spelled = Marks.LAYOUT.write([two.marks])
+    with pytest.raises(Malformed):
+        IDENTITY.decode_state(parts.roles_of_ctx(ORG, MINE, None), spelled)
+    with pytest.raises(Malformed):
+        IDENTITY.decode_state(b"?", cbor.encode({}))
+    with pytest.raises(Malformed):
+        IDENTITY.decode_state(parts.org(ORG), IDENTITY.encode_state(states(Principal(ME, 0))[parts.principal(ME)]))
+
+
+def test_the_state_has_a_hash_of_its_own_class() -> None:
+    found = states(Principal(ME, 0))
+    assert len(state_hash(IDENTITY, found)) == 32
+    assert state_hash(IDENTITY, found) != state_hash(IDENTITY, {})

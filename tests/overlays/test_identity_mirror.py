@@ -1,0 +1,105 @@
+"""Identity across hubs: mirroring keeps the bytes, and the union of logs is the same for everybody. id-spec §12.1."""
+
+from dataclasses import replace
+from hashlib import sha256
+from itertools import permutations
+from random import Random
+
+import pytest
+
+from tests.overlays.identities import CTXS, GROUPS, ORGS, Pseudocode, random_event, random_history
+from tests.overlays.logs import START, log
+from tests.overlays.test_identity_fold import agree
+from veen.core import PayloadHdr
+from veen.overlays import Entry, fold
+from veen.overlays.identity import IDENTITY, Group, mirrored, union, views
+
+MINE, ORG, STAFF = CTXS[0], ORGS[0], GROUPS[0]
+ADD = Group(ORG, None, STAFF, "Staff", (MINE,), None, 1)
+REMOVE = Group(ORG, None, STAFF, "Staff", None, (MINE,), 1)
+
+
+def at_hub(name: str, *entries: Entry) -> list[Entry]:
+    """The same payloads as the log of a hub of this name."""
+    label = sha256(name.encode()).digest()
+    return [
+        replace(entry, label=label, stream_seq=number, msg_id=sha256(label + bytes([number])).digest())
+        for number, entry in enumerate(entries, 1)
+    ]
+
+
+def copied(entry: Entry, *, hub_ts: int) -> Entry:
+    header, body = mirrored(entry)
+    return replace(entry, header=header, body=body, hub_ts=hub_ts, auth_ref=None)
+
+
+def test_a_mirrored_event_keeps_schema_and_body_and_names_the_original() -> None:
+    (entry,) = log(ADD)
+    entry = replace(entry, header=PayloadHdr(ADD.SCHEMA, cap_ref=bytes(32), expires_at=9), auth_ref=bytes(32))
+    header, body = mirrored(entry)
+    assert (header.schema, body, header.parent_id, header.expires_at) == (ADD.SCHEMA, entry.body, entry.msg_id, 9)
+    assert header.cap_ref is None
+    again, _ = mirrored(replace(entry, header=header, msg_id=bytes(32)))
+    assert again.parent_id == entry.msg_id
+    with pytest.raises(ValueError, match="cannot be opened"):
+        mirrored(replace(entry, header=None, body=None))
+
+
+def test_of_two_hubs_that_mirror_each_other_every_event_counts_once() -> None:
+    a = at_hub("a", *log(ADD))
+    b = at_hub("b", copied(a[0], hub_ts=START + 5), *log(REMOVE, hub_ts=START + 6))
+    whole = union(a, b)
+    assert [entry.msg_id for entry in whole] == [a[0].msg_id, b[1].msg_id]
+    assert fold(IDENTITY, whole).faults == []
+    assert not views.is_member(fold(IDENTITY, whole).states, ORG, STAFF, MINE)
+    late = at_hub("c", copied(a[0], hub_ts=START + 100))
+    assert union(a, b, late) == whole
+
+
+def test_the_originals_place_counts_and_not_that_of_a_copy_at_a_hub_whose_clock_is_behind() -> None:
+    a = at_hub("a", *log(REMOVE, ADD))
+    b = at_hub("b", copied(a[1], hub_ts=1))
+    assert views.is_member(fold(IDENTITY, union(a, b)).states, ORG, STAFF, MINE)
+
+
+def test_of_copies_without_their_original_the_first_counts() -> None:
+    (gone,) = log(ADD)
+    whole = union(at_hub("b", copied(gone, hub_ts=9)), at_hub("c", copied(gone, hub_ts=5)))
+    assert [entry.hub_ts for entry in whole] == [5]
+
+
+def test_a_false_copy_counts_as_what_it_says_and_hides_nothing() -> None:
+    a = at_hub("a", *log(ADD))
+    false = replace(copied(a[0], hub_ts=1), body=REMOVE.encode())
+    whole = union(a, at_hub("b", false))
+    assert len(whole) == 2
+    assert views.is_member(fold(IDENTITY, whole).states, ORG, STAFF, MINE)
+
+
+def test_no_log_is_reordered_by_a_clock_that_went_back() -> None:
+    first, second = log(ADD, REMOVE)
+    a = at_hub("a", replace(first, hub_ts=100), replace(second, hub_ts=50))
+    b = at_hub("b", replace(log(random_event(Random(1)))[0], hub_ts=70))
+    order = [entry.hub_ts for entry in union(a, b)]
+    assert order.index(100) < order.index(50)
+
+
+def test_a_union_is_the_same_in_whatever_order_the_hubs_are_listed_and_folds_by_the_rules() -> None:
+    for seed in range(150):
+        random = Random(seed)
+        a = at_hub("a", *random_history(random, 6))
+        b = at_hub(
+            "b", *(copied(entry, hub_ts=START + 9 * at) for at, entry in enumerate(a)), *random_history(random, 6)
+        )
+        c = at_hub("c", *random_history(random, 6))
+        whole = union(a, b, c)
+        assert all(union(*listed) == whole for listed in permutations([a, b, c])), f"seed {seed}"
+        assert [entry.stream_seq for entry in whole] == list(range(1, len(whole) + 1))
+        agree(fold(IDENTITY, whole).states, Pseudocode(whole), seed)
+
+
+def test_a_hub_that_mirrors_all_of_another_adds_nothing() -> None:
+    for seed in range(50):
+        a = at_hub("a", *random_history(Random(seed), 8))
+        b = at_hub("b", *(copied(entry, hub_ts=entry.hub_ts + 1000) for entry in a))
+        assert fold(IDENTITY, union(a, b)).states == fold(IDENTITY, union(a)).states, f"seed {seed}"

@@ -1,0 +1,121 @@
+"""The logs by which a realm is run: classes of labels, schemas, authority records, revocations, capabilities."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from vectors.form import Doc, secret, signing_key
+from vectors.overlays.logs import Line, folded, msg_id
+from veen.core import captoken, naming
+from veen.core.captoken import CapToken, Rate
+from veen.core.hashing import U64_MAX, h
+from veen.overlays.admin import (
+    AUTHORITIES,
+    AUTHORIZATIONS,
+    LABEL_CLASSES,
+    REVOCATIONS,
+    SCHEMAS,
+    Authority,
+    Capability,
+    Descriptor,
+    LabelClass,
+    Revocation,
+)
+
+REALM, LABEL, OTHER_LABEL = (secret(f"overlay {name}") for name in ("realm", "classified", "classified too"))
+HUBS = tuple(sorted(secret(f"overlay hub {number}") for number in range(3)))
+STREAMS = tuple(naming.stream_id(name) for name in ("doors", "windows"))
+ISSUER, STRANGER = signing_key("overlay issuer"), signing_key("overlay stranger")
+SUBJECT = signing_key("overlay subject").public_key
+
+LABEL_CLASS_LOG = (
+    Line("a class", LabelClass(LABEL, "log")),
+    Line("the last class is the class", LabelClass(LABEL, "user", "high", 31_536_000)),
+    Line("a mirrored copy of the first changes nothing", LabelClass(LABEL, "log"), msg_id(1), client=1),
+    Line("another label, of a class that nobody has heard of", LabelClass(OTHER_LABEL, "greenhouse", None, 0)),
+    Line("a class of nothing", LabelClass(LABEL, "log"), body=b"\xa1\x65class\x63log"),
+    Line("a payload that does not open", LabelClass(LABEL, "bulk"), sealed=True),
+)
+SCHEMA_LOG = (
+    Line(
+        "a schema under the hash of its name", Descriptor(naming.schema_id("kv.delete.v1"), "kv.delete.v1", "v1", ts=5)
+    ),
+    Line("registered anew at the same time: the later place counts", Descriptor(h(b"kv.delete.v1"), "kv", "v2", ts=5)),
+    Line("with an earlier time", Descriptor(h(b"kv.delete.v1"), "kv.delete.v1", "v0", ts=4)),
+    Line("under an id that does not follow from the name", Descriptor(STREAMS[0], "kv.delete.v1", "v1", ts=U64_MAX)),
+    Line(
+        "of an operation profile, with all there can be",
+        Descriptor(h(b"veen/schema:access.grant.v1"), "access.grant.v1", "v1", "urn:x", SUBJECT, 6),
+    ),
+    Line("a mirrored copy of the first", Descriptor(h(b"kv.delete.v1"), "kv.delete.v1", "v1", ts=5), msg_id(1)),
+    Line("without a time", Descriptor(LABEL, "n", "v"), body=Descriptor(LABEL, "n", "v").encode()[:-4]),
+)
+
+
+def _authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: int = 0) -> Authority:
+    return Authority(REALM, STREAMS[stream], HUBS[hub], HUBS[:hub], policy, ts, ttl)
+
+
+AUTHORITY_LOG = (
+    Line("the second hub is primary for a while", _authority(1, 100, 50)),
+    Line("the first hub, while that holds: it waits", _authority(0, 120, 50)),
+    Line("a record that is never active", _authority(2, 90, 0)),
+    Line("one whose time another takes as a whole", _authority(0, 110, 40)),
+    Line("one that began earlier and ended later: it takes the place of the first", _authority(2, 90, 65)),
+    Line("of the same time with a lower primary", _authority(0, 90, 10, "multi-primary")),
+    Line("another stream", _authority(0, U64_MAX, U64_MAX, "multi-primary", 1)),
+    Line("a mirrored copy of the first: it is behind another by now", _authority(1, 100, 50), msg_id(1), client=1),
+    Line(
+        "a policy that there is not",
+        _authority(0, 5, 5),
+        body=_authority(0, 5, 5).encode().replace(b"\x6esingle-primary", b"\x6bunspecified"),
+    ),
+)
+
+
+def _revocation(kind: str, ts: int, ttl: int | None = None, reason: str | None = None) -> Revocation:
+    return Revocation(kind, SUBJECT, reason, ts, ttl)
+
+
+REVOCATION_LOG = (
+    Line("a client key, for a while", _revocation("client-id", 100, 50, "lost")),
+    Line("the same, overlapping", _revocation("client-id", 120, 50)),
+    Line("what is revoked already at all of that time", _revocation("client-id", 110, 40)),
+    Line("at no time", _revocation("client-id", 500, 0)),
+    Line("a longer one from the same second on", _revocation("client-id", 100, 60, "still lost")),
+    Line("the same bytes as an auth_ref", _revocation("auth-ref", 7)),
+    Line("for good, later", _revocation("client-id", 1000)),
+    Line("for good, earlier: it says all that the others say", _revocation("client-id", 99)),
+    Line("a mirrored copy of the first", _revocation("client-id", 100, 50, "lost"), msg_id(1), client=1),
+    Line("a token by its hash", Revocation("cap-token", LABEL, None, U64_MAX, U64_MAX)),
+    Line(
+        "of something else",
+        _revocation("auth-ref", 7),
+        body=_revocation("auth-ref", 7).encode().replace(b"\x68auth-ref", b"\x66issuer"),
+    ),
+)
+
+
+def _capability(token: CapToken) -> Capability:
+    return Capability.decode(token.encode())
+
+
+_TOKEN = captoken.mint(ISSUER, SUBJECT, STREAMS, 3600, Rate(10, 100))
+_SHORT = captoken.mint(ISSUER, SUBJECT, STREAMS[:1], 0)
+_FORGED = replace(_capability(_TOKEN), sig_chain=captoken.mint(STRANGER, SUBJECT, STREAMS, 3600).sig_chain)
+
+AUTHORIZATION_LOG = (
+    Line("a capability", _capability(_TOKEN)),
+    Line("the same again: it is not renewed", _capability(_TOKEN), after=60),
+    Line("signed again by its issuer: another capability", _capability(captoken.resign(_TOKEN, ISSUER))),
+    Line("one for a single second, without a rate", _capability(_SHORT)),
+    Line("one whose signature is somebody else's", _FORGED),
+    Line("a byte too many", _capability(_SHORT), body=_SHORT.encode() + b"\0"),
+)
+
+GENERATED: dict[str, Callable[[], Doc]] = {
+    "authority.json": lambda: folded(AUTHORITIES, AUTHORITY_LOG),
+    "authorization.json": lambda: folded(AUTHORIZATIONS, AUTHORIZATION_LOG),
+    "label-class.json": lambda: folded(LABEL_CLASSES, LABEL_CLASS_LOG),
+    "revocation.json": lambda: folded(REVOCATIONS, REVOCATION_LOG),
+    "schema.json": lambda: folded(SCHEMAS, SCHEMA_LOG),
+}

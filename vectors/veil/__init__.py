@@ -1,0 +1,1 @@
+"""Known answers of VEIL, and the code that writes ours."""

@@ -29,6 +29,7 @@ class Draft:
     parent_id: bytes | None = None
     expires_at: int | None = None
     files: tuple[Path, ...] = ()
+    mark: bytes | None = None  # what its writer knows it by, kept from the moment it has a place: `Outbox.marks`
 
     def header(self, auth_ref: bytes | None, att_root: bytes | None = None) -> PayloadHdr:
         """The header it is sealed with; it names the capability it was admitted under."""

@@ -5,9 +5,10 @@ either nothing, and nobody has seen anything, or exactly the bytes to send again
 stands for two messages. It is taken out by `State.advance`, in the transaction that moves the label past its receipt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Self
 
 from veen.client.state import Moved, State
@@ -17,6 +18,7 @@ from veen.core import Msg
 from veen.core.hashing import HASH_BYTES, u64be
 
 _NEXT_PLACE = "outbox_next"
+_NO_MARKS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,12 @@ class Outbox:
     def __init__(self, state: State) -> None:
         self._tables = state.tables
 
-    def put(self, writer: Writer, messages: Sequence[Pending]) -> Writer:
+    def put(
+        self, writer: Writer, messages: Sequence[Pending], marks: Mapping[bytes, bytes] = _NO_MARKS
+    ) -> Writer:
         """Take the places of these messages for ever, and keep them. Gives the writer of the places after them.
+
+        `marks` are what a program knows some of them by, each with the leaf_hash: kept with the places or not at all.
 
         Raises `Moved` where another task or process has taken some of the places since `writer` was asked for: then
         nothing of these may leave, and they are signed again for other places.
@@ -57,10 +63,27 @@ class Outbox:
                 raise Moved("another sender took these places: ask for a writer again")
             rows.put("writers", client, used.encode())
             append(rows, writer.hub_id + writer.label, messages)
+            for mark, leaf_hash in marks.items():
+                rows.put("marks", mark, leaf_hash)
             room = writer.room - len(messages)
             if room == 0:
                 retire(rows, writer.generation)
         return replace(writer, used=used, room=room)
+
+    def marks(self, prefix: bytes) -> dict[bytes, bytes]:
+        """What has been given a place under marks that start so, with the leaf_hash of each: it is in the log, or here.
+
+        A message that was given up is none of them. So a program that marks its messages, and asks before it sends one,
+        sends nothing twice, whenever it was killed.
+        """
+        with self._tables.read() as rows:
+            return dict(rows.scan("marks", prefix))
+
+    def forget_marks(self, marks: Iterable[bytes]) -> None:
+        """Keep these no longer: their program will not ask again."""
+        with self._tables.write() as rows:
+            for mark in marks:
+                rows.delete("marks", mark)
 
     def pending(self, hub_id: bytes, label: bytes, limit: int | None = None) -> tuple[Pending, ...]:
         """What waits for an answer under a label, in the order in which the hub must see it."""
@@ -94,6 +117,7 @@ class Outbox:
                     rows.delete("leaves", message.leaf_hash)
                     gone.append(message)
             if gone:
+                _unmark(rows, {message.leaf_hash for message in gone})
                 rows.put("writers", client, replace(writer_state(rows, client), closed=True).encode())
         return tuple(gone)
 
@@ -106,6 +130,13 @@ def append(rows: Rows, label: bytes, messages: Sequence[Pending]) -> None:
         rows.put("outbox", key, message.encoded)
         rows.put("leaves", message.leaf_hash, key)
     rows.put_number(_NEXT_PLACE, first + len(messages))
+
+
+def _unmark(rows: Rows, leaves: set[bytes]) -> None:
+    """Messages that are given up have no place any more: whoever marked them may send them again."""
+    for mark, leaf_hash in tuple(rows.scan("marks")):
+        if leaf_hash in leaves:
+            rows.delete("marks", mark)
 
 
 def _used_after(writer: Writer, messages: Sequence[Pending]) -> WriterState:

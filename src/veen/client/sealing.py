@@ -59,7 +59,7 @@ class Sealing:
             writer = await self.writer(follower.label, epoch)
             sealed = await self._sealed(writer, follower, drafts[: writer.room])
             try:
-                await asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed)
+                await asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed, _marks(drafts, sealed))
             except Moved:
                 continue  # another process took the places; what was sealed for them never leaves
             return sealed
@@ -112,6 +112,10 @@ class Sealing:
             await attach.upload(contact.link, sealed, shown)
             parts.append(part)
         return tuple(parts)
+
+
+def _marks(drafts: Sequence[Draft], sealed: Sequence[Pending]) -> dict[bytes, bytes]:
+    return {draft.mark: one.leaf_hash for draft, one in zip(drafts, sealed, strict=False) if draft.mark is not None}
 
 
 async def authorize(contact: Contact, token: CapToken) -> AuthorizeResponse:

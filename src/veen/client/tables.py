@@ -10,6 +10,7 @@
     writers       client_id, hub_id, label           WriterState: which client_seq are taken
     outbox        hub_id, label, place               MSG: exactly the bytes that leave, or left
     leaves        leaf_hash                          its key in the outbox
+    marks         mark                               leaf_hash of the message that a program knows by the mark
     hubs          hub_id                             what is known of a hub
     urls          url                                hub_id
     streams       stream_id                          StreamRow: name and public reader key
@@ -43,6 +44,7 @@ TABLES = (
     "writers",
     "outbox",
     "leaves",
+    "marks",
     "hubs",
     "urls",
     "streams",

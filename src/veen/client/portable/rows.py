@@ -73,4 +73,5 @@ CARRIED: dict[str, tuple[int | None, int | type[Wire]]] = {
     "urls": (None, 32),
     "streams": (32, StreamKey),
     "grants": (2 * 32, 8),
+    "marks": (None, 32),
 }

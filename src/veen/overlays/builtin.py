@@ -8,6 +8,7 @@ from veen.overlays.identity import IDENTITY
 from veen.overlays.kv import KV
 from veen.overlays.operations import OPERATION_OVERLAYS
 from veen.overlays.queue import QUEUE
+from veen.overlays.record import RECORD
 from veen.overlays.registry import AnyOverlay, Registry, brought
 from veen.overlays.rpc import RPC
 from veen.overlays.wallet import WALLETS
@@ -25,6 +26,7 @@ BUILTIN: tuple[AnyOverlay, ...] = (
     *OPERATION_OVERLAYS,
     DISCOVERY,
     CONNECT,
+    *RECORD,
 )
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from veen.core import Malformed, canonjson, cbor, naming
-from veen.core.cbor import Bstr, Kind, Late, ListOf, Text, Uint, heads
+from veen.core.cbor import Bstr, Kind, Late, ListOf, Map, Text, Uint, heads
 from veen.core.hashing import U64_MAX, ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
 from veen.overlays.event import Event
@@ -67,21 +67,23 @@ class RecordEvent(Event):
     event_type: str
     event_time: int
     origin: str
-    payload: str
+    content: str  # the field `payload`: that name is taken by what makes a message of an event
     source: str | None = None
     position: Position | None = None
 
     NAME: ClassVar = "record.event.v1"
     SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(
+    LAYOUT: ClassVar = Map(
         NAME,
-        Text("subject_id", MAX_TEXT_BYTES),
-        Text("event_type", MAX_TEXT_BYTES),
-        Uint("event_time"),
-        Text("origin", MAX_TEXT_BYTES),
-        Text("payload", MAX_BODY_BYTES),
-        Text("source", MAX_TEXT_BYTES, optional=True),
-        _PositionKind("position", optional=True),
+        {
+            "subject_id": Text("subject_id", MAX_TEXT_BYTES),
+            "event_type": Text("event_type", MAX_TEXT_BYTES),
+            "event_time": Uint("event_time"),
+            "origin": Text("origin", MAX_TEXT_BYTES),
+            "payload": Text("content", MAX_BODY_BYTES),
+            "source": Text("source", MAX_TEXT_BYTES, optional=True),
+            "position": _PositionKind("position", optional=True),
+        },
     )
 
     def flaw(self) -> str | None:
@@ -91,14 +93,14 @@ class RecordEvent(Event):
         if (self.source is None) != (self.position is None):
             return "source and position come together"
         try:
-            canonjson.decode(self.payload.encode(), "payload")
+            canonjson.decode(self.content.encode(), "payload")
         except Malformed as error:
             return str(error)
         return None
 
-    def content(self) -> canonjson.Plain:
+    def value(self) -> canonjson.Plain:
         """The payload as a value."""
-        return canonjson.decode(self.payload.encode(), "payload")
+        return canonjson.decode(self.content.encode(), "payload")
 
 
 class _Names(ListOf):
@@ -171,9 +173,7 @@ class Migration(Event):
         if self.from_stream == self.to_stream:
             return "nothing moves: both streams are the same"
         return (
-            stream_flaw(self.from_stream)
-            or stream_flaw(self.to_stream)
-            or _unordered("event_types", self.event_types)
+            stream_flaw(self.from_stream) or stream_flaw(self.to_stream) or _unordered("event_types", self.event_types)
         )
 
 

@@ -1,0 +1,55 @@
+"""The recorder's events and what they come to. 001, products-spec-1 §3.
+
+`RECORD_TALLIES` counts the events of a stream, `RECORDER_CHANGES` folds what the administrator says.
+"""
+
+from veen.overlays.record.changes import (
+    RECORDER_CHANGES,
+    RecorderChanges,
+    Standing,
+    producer_of,
+    producers,
+    profile_of,
+    stream_of,
+    types_of,
+)
+from veen.overlays.record.events import (
+    CHANGES,
+    NAMESPACE,
+    MapType,
+    Migration,
+    Position,
+    Producer,
+    RecorderProfile,
+    RecordEvent,
+    stream_flaw,
+)
+from veen.overlays.record.tallies import RECORD_TALLIES, RecordTallies, Tally, place_key, tally_of
+
+RECORD = (RECORD_TALLIES, RECORDER_CHANGES)
+
+__all__ = [
+    "CHANGES",
+    "MapType",
+    "Migration",
+    "NAMESPACE",
+    "Position",
+    "Producer",
+    "RECORD",
+    "RECORDER_CHANGES",
+    "RECORD_TALLIES",
+    "RecordEvent",
+    "RecordTallies",
+    "RecorderChanges",
+    "RecorderProfile",
+    "Standing",
+    "Tally",
+    "place_key",
+    "producer_of",
+    "producers",
+    "profile_of",
+    "stream_flaw",
+    "stream_of",
+    "tally_of",
+    "types_of",
+]

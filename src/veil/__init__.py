@@ -1,1 +1,63 @@
 """VEIL: objects cut into shards of one size, carried through lossy and hostile networks."""
+
+from veil import profiles, tags
+from veil.assembly import Opened, Published, Received, open_object, publish, receive
+from veil.batching import Batcher, batch_payload
+from veil.channels import Channel, Feed, GroupChannel, Mailbox, publish_feed, send_group, send_private
+from veil.codec.native import NATIVE
+from veil.errors import Malformed, Refused, Unverified, VeilError
+from veil.fec.gathering import Gathered, Gathering
+from veil.fec.inbox import Inbox
+from veil.namespaces import ErasureMode, Namespace, NamespacePolicy
+from veil.objects import Address, Flags, ObjectV1
+from veil.profiles import Shape
+from veil.sealing.aead import SharedKey
+from veil.sealing.groups import Group, GroupSecret
+from veil.sealing.private import DeliveryKey, Recipient
+from veil.sealing.signing import SigningKey
+from veil.shards import ShardSet, ShardV1
+from veil.tags import Epochs
+
+__all__ = [
+    "Address",
+    "Batcher",
+    "Channel",
+    "DeliveryKey",
+    "Epochs",
+    "ErasureMode",
+    "Feed",
+    "Flags",
+    "Gathered",
+    "Gathering",
+    "Group",
+    "GroupChannel",
+    "GroupSecret",
+    "Inbox",
+    "Mailbox",
+    "Malformed",
+    "NATIVE",
+    "Namespace",
+    "NamespacePolicy",
+    "ObjectV1",
+    "Opened",
+    "Published",
+    "Received",
+    "Recipient",
+    "Refused",
+    "Shape",
+    "ShardSet",
+    "ShardV1",
+    "SharedKey",
+    "SigningKey",
+    "Unverified",
+    "VeilError",
+    "batch_payload",
+    "open_object",
+    "profiles",
+    "publish",
+    "publish_feed",
+    "receive",
+    "send_group",
+    "send_private",
+    "tags",
+]

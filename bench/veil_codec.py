@@ -1,0 +1,84 @@
+"""VEIL objects of 64 KiB, to shards and back, beside the hash and the seal that nothing can do without."""
+
+import os
+
+from blake3 import blake3
+from nacl import bindings
+
+from veen.bench.clock import Action, per_call
+from veen.bench.report import Report, Row, microseconds
+from veil import (
+    NATIVE,
+    Address,
+    ErasureMode,
+    Inbox,
+    NamespacePolicy,
+    Published,
+    SharedKey,
+    SigningKey,
+    open_object,
+    publish,
+    receive,
+)
+from veil.dialect import assembly as dialect
+from veil.fec import reed_solomon
+from veil.fec.hardened import harden
+
+KIB = 1024
+OBJECT_BYTES = 64 * KIB
+LEAST_MIB_S = 50
+SMALL_OBJECT_BYTES = 6 * KIB  # cut into buckets of 4 KiB
+_ADDRESS = Address(os.urandom(32), 40, 20_000)
+_KEY, _SIGNER = SharedKey.generate(), SigningKey.generate()
+_POLICY = NamespacePolicy()
+
+
+def encode(payload: bytes, mode: ErasureMode) -> Published:
+    """All that a sender does: sealed, signed, cut, and every shard with its id."""
+    made = publish(payload, _ADDRESS, _KEY, signer=_SIGNER, mode=mode)
+    for shard in made.shards:
+        NATIVE.shard_id(shard)
+    return made
+
+
+def decode(shards: tuple[bytes, ...]) -> bytes:
+    """All that a receiver does with k shards, from their bytes to the payload."""
+    inbox, gathered = Inbox(NATIVE), None
+    for data in shards:
+        NATIVE.shard_id(data)
+        gathered = inbox.add(NATIVE.decode_shard(data), 0)
+    assert gathered is not None
+    return open_object(receive(gathered.of, gathered.encoded, _POLICY), _KEY).payload
+
+
+def measure() -> Report:
+    payload, key, nonce = os.urandom(OBJECT_BYTES), os.urandom(32), os.urandom(24)
+    made = {mode: encode(payload, mode) for mode in ErasureMode}
+    small = encode(payload[:SMALL_OBJECT_BYTES], ErasureMode.HARDENED)
+    package = harden(bytes(32), made[ErasureMode.HARDENED].encoded)
+    k, n = small.of.shape.k, made[ErasureMode.HARDENED].of.shape.n
+    actions: dict[str, Action] = {
+        "BLAKE3 and XChaCha20-Poly1305": lambda: (
+            blake3(payload).digest(),
+            bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(payload, b"", nonce, key),
+        ),
+        "Reed-Solomon, four rows of six": lambda: reed_solomon.encode(package, 6, n),
+        "one object of 4 KiB shards, from k of them": lambda: decode(small.shards[-k:]),
+        "the dialect: encode 64 KiB": lambda: dialect.publish(payload, _ADDRESS),
+    }
+    for mode, one in made.items():
+        name = mode.name.lower()
+        lost = one.shards[one.of.shape.n - one.of.shape.k :]
+        actions[f"{name}: encode"] = lambda mode=mode: encode(payload, mode)  # type: ignore[misc]
+        actions[f"{name}: decode, as many lost as may be"] = lambda lost=lost: decode(lost)  # type: ignore[misc]
+    # Short rounds: on a machine that is shared, one that nobody interrupts is found the sooner.
+    times = per_call(actions, rounds=200, calls=1)
+    needed = times["BLAKE3 and XChaCha20-Poly1305"]
+    rows = [*microseconds(times)]
+    for name, seconds in times.items():
+        if name.startswith(("systematic", "hardened")):
+            rows.append(Row.of(f"{name}, 64 KiB", [OBJECT_BYTES / KIB / KIB / seconds], "MiB/s", least=LEAST_MIB_S))
+            rows.append(Row.of(f"{name}: of BLAKE3 and AEAD over the same bytes", [seconds / needed], "times"))
+    ingest = times["one object of 4 KiB shards, from k of them"]
+    rows.append(Row.of("shards of 4 KiB taken in, objects opened", [k / ingest], "/s"))
+    return Report("veil", tuple(rows))

@@ -1,0 +1,129 @@
+"""From a payload to encoded shards, and from a reconstructed object to its payload. Spec §7, §8 and §10.
+
+publish   choose a shape → pad to fill it → seal → sign → encode → root → cut into shards
+receive   root (`Gathering`) → decode → same address as its shards → signature and namespace policy
+    open      open the seal → unpad
+"""
+
+import os
+from dataclasses import dataclass
+
+from veil import profiles
+from veil.codec.batch import decode_batch
+from veil.codec.native import NATIVE, ciphertext_bytes, fixed_bytes, object_bytes
+from veil.errors import Malformed, Refused
+from veil.hashing import h
+from veil.limits import MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
+from veil.namespaces import ErasureMode, NamespacePolicy
+from veil.objects import NONCE_BYTES, Address, Flags, ObjectV1
+from veil.profiles import Shape
+from veil.sealing.aead import Key, Lock, pad, unpad
+from veil.sealing.signing import SigningKey, check_policy, sign_object
+from veil.shards import ShardSet
+
+_END_MARK_BYTES = 1
+_LONGEST_HEAD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """An object and all its shards, encoded: each is exactly `bucket_size` long."""
+
+    of: ShardSet
+    encoded: bytes
+    shards: tuple[bytes, ...]
+
+    @property
+    def object_root(self) -> bytes:
+        return self.of.object_root
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An object that was put together and may stand where its shards say: its signature, if any, holds."""
+
+    of: ShardSet
+    obj: ObjectV1
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What an object said. `sender_pubkey` is there where its signature was verified."""
+
+    address: Address
+    flags: Flags
+    payload: bytes
+    sender_pubkey: bytes | None
+
+    @property
+    def items(self) -> tuple[bytes, ...]:
+        """The items of a batch, or the payload as the only one. Raise `Malformed` where a batch is none."""
+        return decode_batch(self.payload) if self.flags & Flags.BATCHED else (self.payload,)
+
+
+def overhead(address: Address, lock: Lock, *, signed: bool) -> int:
+    """How much longer an object is than its payload, before it is padded to fill its shards."""
+    return fixed_bytes(address, signed) + _LONGEST_HEAD + lock.overhead + _END_MARK_BYTES
+
+
+def batch_target(address: Address, mode: ErasureMode, target: int = TARGET_BATCH_BYTES) -> int:
+    """The largest object within a batch target that still fills its shards."""
+    return profiles.fullest(target, lambda shape: object_bytes(address, shape, mode))
+
+
+def publish(
+    payload: bytes,
+    address: Address,
+    lock: Lock,
+    *,
+    flags: Flags = Flags.NONE,
+    signer: SigningKey | None = None,
+    mode: ErasureMode = ErasureMode.HARDENED,
+    jitter: int = 0,
+    shape: Shape | None = None,
+    nonce: bytes | None = None,
+) -> Published:
+    """Seal a payload and cut it into shards. Raise `Refused` where it is too large.
+
+    `nonce` and `shape` are for those who need the same bytes again; a nonce must never seal twice under one key.
+    """
+    size = len(payload) + overhead(address, lock, signed=signer is not None)
+    if size > MAX_OBJECT_BYTES:
+        raise Refused("object", f"{size} bytes, more than {MAX_OBJECT_BYTES}")
+    nonce = os.urandom(NONCE_BYTES) if nonce is None else nonce
+
+    def room(of: Shape) -> int:
+        return object_bytes(address, of, mode)
+
+    shape = shape or profiles.choose(size, room, jitter=jitter, draw=h(nonce)[0])
+    if size > room(shape):
+        raise Refused("object", f"{size} bytes do not fit {shape.k} shards of {shape.bucket_size}")
+    length = ciphertext_bytes(address, shape, mode, signer is not None)
+    sealed = lock.seal(address, nonce, pad(payload, length - lock.overhead))
+    obj = ObjectV1(address, flags & ~Flags.SIGNED, nonce, sealed)
+    encoded = NATIVE.encode_object(sign_object(obj, signer) if signer else obj)
+    of = ShardSet(address, h(encoded), shape, mode)
+    return Published(of, encoded, encode_shards(of, encoded))
+
+
+def encode_shards(of: ShardSet, encoded: bytes) -> tuple[bytes, ...]:
+    """All shards of an encoded object: who has put it together can give out those that are rare."""
+    return NATIVE.encode_shards(of, encoded)
+
+
+def receive(of: ShardSet, encoded: bytes, policy: NamespacePolicy) -> Received:
+    """The object that was put together from shards, if it may stand where they say. Needs no key."""
+    obj = NATIVE.decode_object(encoded)
+    if obj.address != of.address:
+        raise Malformed("object", "it names another address than its shards")
+    check_policy(obj, policy)
+    return Received(of, obj)
+
+
+def open_object(received: Received, key: Key) -> Opened:
+    """What an object says, for who has its key."""
+    obj = received.obj
+    payload = unpad(key.open(obj.address, obj.nonce, obj.ciphertext))
+    if len(payload) + fixed_bytes(obj.address, obj.signed) > MAX_OBJECT_BYTES:
+        raise Refused("object", f"a payload of {len(payload)} bytes, more than an object may carry")
+    return Opened(obj.address, obj.flags, payload, obj.sender_pubkey)

@@ -1,0 +1,67 @@
+"""Batching: small items share an object, up to the target; nothing goes beyond the limit. Spec §7.1."""
+
+from collections import deque
+
+from veil.codec.batch import encode_batch
+from veil.codec.heads import head_bytes
+from veil.errors import Refused
+from veil.limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
+from veil.objects import Flags
+
+Batch = tuple[bytes, ...]
+
+
+class Batcher:
+    """A queue of items, taken in order as batches whose objects stay within the target.
+
+    `overhead` is what an object has besides its payload (`assembly.overhead`); an item that is larger than the target
+    alone travels alone. Set `target` to `assembly.batch_target` and a full batch fills its shards: at the plain
+    96 KiB it is a few hundred bytes too large for six shards of 16 KiB, and would be padded to twice its size.
+    """
+
+    def __init__(self, overhead: int, target: int = TARGET_BATCH_BYTES, limit: int = MAX_OBJECT_BYTES) -> None:
+        self._target = min(target, limit) - overhead
+        self._limit = limit - overhead
+        self._next: list[bytes] = []
+        self._next_bytes = 0
+        self._later: deque[bytes] = deque()
+
+    def __len__(self) -> int:
+        return len(self._next) + len(self._later)
+
+    def add(self, item: bytes) -> None:
+        """Queue an item. Raise `Refused` where no object can carry it."""
+        if len(item) > self._limit:
+            raise Refused("item", f"{len(item)} bytes, more than the {self._limit} that an object can carry")
+        self._later.append(item)
+        self._fill()
+
+    @property
+    def full(self) -> bool:
+        """Whether waiting for more items would not make the next batch any fuller."""
+        return bool(self._later) or head_bytes(len(self._next)) + self._next_bytes >= self._target
+
+    def take(self, *, interactive: bool = False) -> Batch:
+        """The next batch: as many items as the target has room for, or just one; empty where there is none."""
+        if interactive:
+            self._later.extendleft(reversed(self._next[1:]))
+            self._next = self._next[:1]
+        batch, self._next, self._next_bytes = tuple(self._next), [], 0
+        self._fill()
+        return batch
+
+    def _fill(self) -> None:
+        """Move on what the next batch has room for. An item too large for the target is a batch of its own."""
+        while self._later and len(self._next) < MAX_BATCH_ITEMS:
+            grown = self._next_bytes + head_bytes(len(self._later[0])) + len(self._later[0])
+            if self._next and head_bytes(len(self._next) + 1) + grown > self._target:
+                break
+            self._next.append(self._later.popleft())
+            self._next_bytes = grown
+
+
+def batch_payload(items: Batch) -> tuple[bytes, Flags]:
+    """The payload that carries a batch, and the flag to set: one item travels as it is."""
+    if len(items) == 1:
+        return items[0], Flags.NONE
+    return encode_batch(items), Flags.BATCHED

@@ -1,0 +1,187 @@
+"""Our wire form: deterministic CBOR with byte strings, and shards whose encoding is exactly `bucket_size` long.
+
+    ObjectV1   [1, namespace, epoch, flags, tag, nonce, ciphertext, padding]
+               [1, namespace, epoch, flags, tag, nonce, ciphertext, padding, sender_pubkey, signature]
+    ShardV1    [2, namespace, epoch, tag, object_root, profile_id, erasure_mode, bucket_size, k, n, index, payload]
+
+An object is as long as its shards have room for, to the byte, so nothing is filled up outside of it. What fills it is
+inside the seal (`sealing.aead`), where it cannot be told from the payload: `padding` is there and empty.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from veil.codec import heads
+from veil.codec.heads import ARRAY, BYTES, UINT, Reader
+from veil.errors import Malformed, Unverified
+from veil.fec import reed_solomon
+from veil.fec.hardened import WRAPPED_BYTES, harden, unharden
+from veil.hashing import HASH_BYTES, h
+from veil.limits import BUCKET_SIZES, MAX_GROUP_BYTES, MAX_SHARDS, MAX_UINT16, MAX_UINT32
+from veil.namespaces import ErasureMode
+from veil.objects import (
+    ALL_FLAGS,
+    NONCE_BYTES,
+    OBJECT_VERSION,
+    PUBKEY_BYTES,
+    SIGNATURE_BYTES,
+    Address,
+    Flags,
+    ObjectV1,
+)
+from veil.profiles import Shape, is_known
+from veil.shards import SHARD_VERSION, ShardSet, ShardV1
+
+UNSIGNED_FIELDS, SIGNED_FIELDS, SHARD_FIELDS = 8, 10, 12
+_INDEX_BYTES = 1
+
+
+class NativeForm:
+    """Our form."""
+
+    name = "native"
+
+    def encode_object(self, obj: ObjectV1) -> bytes:
+        obj.check()
+        if obj.payload_root is not None or obj.padding:
+            raise ValueError("an object in this form has no root of its payload, and no padding outside the seal")
+        fields = [
+            heads.head(ARRAY, SIGNED_FIELDS if obj.signed else UNSIGNED_FIELDS),
+            object_head(obj.address, obj.flags, obj.nonce),
+            heads.head(BYTES, len(obj.ciphertext)),
+            obj.ciphertext,
+            heads.byte_string(b""),
+        ]
+        if obj.sender_pubkey is not None and obj.signature is not None:
+            fields += [heads.byte_string(obj.sender_pubkey), heads.byte_string(obj.signature)]
+        return b"".join(fields)
+
+    def decode_object(self, data: bytes) -> ObjectV1:
+        reader = Reader(data, "object")
+        count = reader.head(ARRAY, SIGNED_FIELDS)
+        if count not in (UNSIGNED_FIELDS, SIGNED_FIELDS):
+            reader.fail(f"{count} fields")
+        reader.exactly(UINT, OBJECT_VERSION)
+        namespace, epoch, flags = reader.uint(MAX_UINT16), reader.uint(MAX_UINT32), reader.uint(int(ALL_FLAGS))
+        address = Address(reader.fixed(HASH_BYTES), namespace, epoch)
+        nonce, ciphertext = reader.fixed(NONCE_BYTES), reader.byte_string(MAX_GROUP_BYTES)
+        padding = reader.fixed(0)
+        sender_pubkey = signature = None
+        if count == SIGNED_FIELDS:
+            sender_pubkey, signature = reader.fixed(PUBKEY_BYTES), reader.fixed(SIGNATURE_BYTES)
+        reader.end()
+        obj = ObjectV1(address, Flags(flags), nonce, ciphertext, padding, sender_pubkey, signature)
+        obj.check()
+        return obj
+
+    def encode_shard(self, shard: ShardV1) -> bytes:
+        shard.check()
+        check_shape(shard.of.shape)
+        if len(shard.payload) != payload_bytes(shard.of):
+            raise ValueError(f"a payload of {len(shard.payload)} bytes, not {payload_bytes(shard.of)}")
+        return b"".join((_shard_head(shard.of), heads.uint(shard.index), heads.byte_string(shard.payload)))
+
+    def encode_shards(self, of: ShardSet, encoded: bytes) -> tuple[bytes, ...]:
+        """All shards of an encoded object."""
+        of.check()
+        check_shape(of.shape)
+        rows = self._rows(of, encoded)
+        head, tail = _shard_head(of), heads.head(BYTES, len(rows[0]))
+        return tuple(b"".join((head, heads.uint(index), tail, row)) for index, row in enumerate(rows))
+
+    def decode_shard(self, data: bytes) -> ShardV1:
+        if len(data) not in BUCKET_SIZES:
+            raise Malformed("shard", f"no bucket has {len(data)} bytes")
+        reader = Reader(data, "shard")
+        reader.exactly(ARRAY, SHARD_FIELDS)
+        reader.exactly(UINT, SHARD_VERSION)
+        namespace, epoch = reader.uint(MAX_UINT16), reader.uint(MAX_UINT32)
+        address, object_root = Address(reader.fixed(HASH_BYTES), namespace, epoch), reader.fixed(HASH_BYTES)
+        profile_id, mode = reader.uint(MAX_UINT16), reader.uint(max(ErasureMode))
+        reader.exactly(UINT, len(data))
+        k, n = reader.uint(MAX_SHARDS), reader.uint(MAX_SHARDS)
+        shape = Shape(profile_id, k, n, len(data))
+        check_shape(shape)
+        index = reader.uint(n - 1)
+        payload = reader.byte_string(len(data))
+        reader.end()
+        return ShardV1(ShardSet(address, object_root, shape, ErasureMode(mode)), index, payload)
+
+    def shard_id(self, data: bytes) -> bytes:
+        return h(data)
+
+    def cut(self, of: ShardSet, encoded: bytes) -> list[bytes]:
+        return [bytes(row) for row in self._rows(of, encoded)]
+
+    def _rows(self, of: ShardSet, encoded: bytes) -> list[memoryview]:
+        if len(encoded) != object_bytes(of.address, of.shape, of.erasure_mode):
+            raise ValueError(f"{len(encoded)} bytes of object do not fill their shards")
+        hardened = of.erasure_mode is ErasureMode.HARDENED
+        package = harden(of.object_root, encoded) if hardened else encoded
+        return reed_solomon.encode(package, of.shape.k, of.shape.n)
+
+    def restore(self, of: ShardSet, payloads: Mapping[int, bytes]) -> bytes:
+        package = reed_solomon.decode(payloads, of.shape.k)
+        hardened = of.erasure_mode is ErasureMode.HARDENED
+        encoded = unharden(of.object_root, package) if hardened else package
+        if h(encoded) != of.object_root:
+            raise Unverified("object", "it does not have the root that its shards name")
+        return encoded
+
+
+NATIVE = NativeForm()
+
+
+def check_shape(shape: Shape) -> None:
+    if not is_known(shape):
+        raise Malformed("shard", f"no profile makes {shape.k} of {shape.n} shards of {shape.bucket_size} bytes")
+
+
+def object_head(address: Address, flags: Flags, nonce: bytes) -> bytes:
+    """The fields that every object has and every signature covers, one after the other."""
+    numbers = (OBJECT_VERSION, address.namespace, address.epoch, int(flags))
+    return b"".join(map(heads.uint, numbers)) + heads.byte_string(address.tag) + heads.byte_string(nonce)
+
+
+def _shard_head(of: ShardSet) -> bytes:
+    """An encoded shard up to its index."""
+    address, shape = of.address, of.shape
+    before = (SHARD_VERSION, address.namespace, address.epoch)
+    after = (shape.profile_id, int(of.erasure_mode), shape.bucket_size, shape.k, shape.n)
+    named = heads.byte_string(address.tag) + heads.byte_string(of.object_root)
+    return heads.head(ARRAY, SHARD_FIELDS) + b"".join((*map(heads.uint, before), named, *map(heads.uint, after)))
+
+
+def payload_bytes(of: ShardSet) -> int:
+    """How much of a shard is payload: all but its head, which is the same length for every index."""
+    return _payload_bytes(of.address.namespace, of.address.epoch, of.shape)
+
+
+@lru_cache(maxsize=1024)
+def _payload_bytes(namespace: int, epoch: int, shape: Shape) -> int:
+    """What else a head holds is of one length."""
+    of = ShardSet(Address(bytes(HASH_BYTES), namespace, epoch), bytes(HASH_BYTES), shape, ErasureMode.HARDENED)
+    room = shape.bucket_size - len(_shard_head(of)) - _INDEX_BYTES
+    return room - heads.head_bytes(room)
+
+
+def object_bytes(address: Address, shape: Shape, mode: ErasureMode) -> int:
+    """How long an object must be to fill its shards."""
+    room = shape.k * _payload_bytes(address.namespace, address.epoch, shape)
+    return room - (WRAPPED_BYTES if mode is ErasureMode.HARDENED else 0)
+
+
+def fixed_bytes(address: Address, signed: bool) -> int:
+    """How much of an object is neither ciphertext nor its head."""
+    signature = heads.head_bytes(PUBKEY_BYTES) + PUBKEY_BYTES + heads.head_bytes(SIGNATURE_BYTES) + SIGNATURE_BYTES
+    no_padding = heads.head_bytes(0)
+    named = len(object_head(address, Flags.NONE, bytes(NONCE_BYTES)))
+    return 1 + named + no_padding + (signature if signed else 0)
+
+
+def ciphertext_bytes(address: Address, shape: Shape, mode: ErasureMode, signed: bool) -> int:
+    """How long the ciphertext of an object must be for the object to fill its shards."""
+    room = object_bytes(address, shape, mode) - fixed_bytes(address, signed)
+    length = room - heads.head_bytes(room)
+    assert heads.head_bytes(length) + length == room, "a length that no head expresses"
+    return length

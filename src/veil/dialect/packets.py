@@ -1,0 +1,108 @@
+"""What else travels between existing nodes: batches, acknowledgements and requests for shards.
+
+Packets of a lane are told apart by how they begin; anything else is a shard.
+"""
+
+from dataclasses import dataclass
+
+from veil.codec import heads
+from veil.codec.heads import ARRAY, MAP, TEXT, UINT, Reader
+from veil.dialect.ints import encode_ints, read_bytes
+from veil.errors import Malformed
+from veil.hashing import HASH_BYTES
+from veil.limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, MAX_SHARDS
+
+ACK_MAGIC = b"VEIL_ACK_V1"
+REQUEST_MAGIC = b"VEILREQ1"
+MAX_WANTED = 8
+MAX_HOP = 255
+_REQUEST_VERSION = 1
+_REQUEST_FIELDS = 7
+
+
+def encode_batch(items: tuple[bytes, ...]) -> bytes:
+    """The payload of items, however few."""
+    return heads.head(ARRAY, len(items)) + b"".join(map(encode_ints, items))
+
+
+def decode_batch(payload: bytes) -> tuple[bytes, ...]:
+    reader = Reader(payload, "batch")
+    items = tuple(read_bytes(reader, MAX_OBJECT_BYTES) for _ in range(reader.head(ARRAY, MAX_BATCH_ITEMS)))
+    reader.end()
+    return items
+
+
+def batch_length(sizes: list[int], target: int, limit: int) -> int:
+    """How many queued items existing nodes take at once: until the target is reached, never beyond the limit."""
+    total, count = 0, 0
+    for size in sizes:
+        if total >= target or total + size > limit:
+            break
+        total, count = total + size, count + 1
+    return count
+
+
+def encode_ack(object_root: bytes) -> bytes:
+    """The payload that acknowledges the object whose shards name this root."""
+    return ACK_MAGIC + object_root
+
+
+def decode_ack(payload: bytes) -> bytes:
+    if not payload.startswith(ACK_MAGIC) or len(payload) != len(ACK_MAGIC) + HASH_BYTES:
+        raise Malformed("ack", "not an acknowledgement")
+    return payload[len(ACK_MAGIC) :]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRequest:
+    """Please send me these shards of an object."""
+
+    object_root: bytes
+    tag: bytes
+    k: int
+    n: int
+    want: tuple[int, ...]
+    hop: int
+
+    def encode(self) -> bytes:
+        fields = (
+            ("v", heads.uint(_REQUEST_VERSION)),
+            ("object_root", heads.byte_string(self.object_root)),
+            ("tag", heads.byte_string(self.tag)),
+            ("k", heads.uint(self.k)),
+            ("n", heads.uint(self.n)),
+            ("want", heads.head(ARRAY, len(self.want)) + b"".join(map(heads.uint, self.want))),
+            ("hop", heads.uint(self.hop)),
+        )
+        return REQUEST_MAGIC + heads.head(MAP, len(fields)) + b"".join(heads.text(key) + value for key, value in fields)
+
+    @classmethod
+    def decode(cls, packet: bytes) -> "ShardRequest":
+        if not packet.startswith(REQUEST_MAGIC):
+            raise Malformed("shard request", "it does not begin as one")
+        reader = Reader(packet[len(REQUEST_MAGIC) :], "shard request")
+        reader.exactly(MAP, _REQUEST_FIELDS)
+        _key(reader, "v")
+        reader.exactly(UINT, _REQUEST_VERSION)
+        _key(reader, "object_root")
+        object_root = reader.fixed(HASH_BYTES)
+        _key(reader, "tag")
+        tag = reader.fixed(HASH_BYTES)
+        _key(reader, "k")
+        k = reader.uint(MAX_SHARDS)
+        _key(reader, "n")
+        n = reader.uint(MAX_SHARDS)
+        _key(reader, "want")
+        want = tuple(reader.uint(MAX_SHARDS) for _ in range(reader.head(ARRAY, MAX_WANTED)))
+        _key(reader, "hop")
+        hop = reader.uint(MAX_HOP)
+        reader.end()
+        if not 0 < k <= n or any(index >= n for index in want):
+            raise Malformed("shard request", f"{want} of {k} of {n}")
+        return cls(object_root, tag, k, n, want, hop)
+
+
+def _key(reader: Reader, name: str) -> None:
+    reader.exactly(TEXT, len(name))
+    if reader.take(len(name)) != name.encode():
+        reader.fail(f"another key than {name}")

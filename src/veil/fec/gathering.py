@@ -1,0 +1,147 @@
+"""Putting one object together from its shards, some of which may be lies. Spec §10.
+
+Shards are grouped by their whole header, so a shard that differs in any field is of another object. Whether k shards
+belong together is decided by the root, and where they do not, other k of them are tried: a poisoned shard costs
+tries, never the object. Each shard pays for a number of tries, so work is bounded by what arrives; and tries begin
+with shards of the source that sent the newest, so an honest source that sent k shards is heard, whatever others sent.
+Who passed a lie on need not have told it: nobody can judge a shard alone.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from veil.codec.form import Form
+from veil.errors import Unverified
+from veil.limits import ATTEMPTS_PER_SHARD, MAX_RIVALS
+from veil.shards import ShardSet, ShardV1
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """An encoded object whose root holds, and the sources that sent shards which are not of it."""
+
+    of: ShardSet
+    encoded: bytes
+    liars: frozenset[Hashable]
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """A shard and all who sent it. The first of them is charged for it."""
+
+    index: int
+    payload: bytes
+    sources: list[Hashable]
+    standing: int
+
+
+class Gathering:
+    """The shards of one object, until it is whole. `ledger` counts the bytes held of each source."""
+
+    __slots__ = ("_attempts", "_form", "_ledger", "_pieces", "of")
+
+    def __init__(self, of: ShardSet, form: Form, ledger: Counter[Hashable] | None = None) -> None:
+        self.of = of
+        self._form = form
+        self._ledger: Counter[Hashable] = Counter() if ledger is None else ledger
+        self._pieces: list[_Piece] = []
+        self._attempts = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(len(piece.payload) for piece in self._pieces)
+
+    @property
+    def indices(self) -> frozenset[int]:
+        """Of the shards held: what need not be asked for."""
+        return frozenset(piece.index for piece in self._pieces)
+
+    def add(self, shard: ShardV1, source: Hashable = None, standing: int = 0) -> Gathered | None:
+        """Take a shard in; the object, where it is whole now. Where room is short, the lowest standing gives way."""
+        if shard.of != self.of:
+            raise ValueError("a shard of another object")
+        rivals = [piece for piece in self._pieces if piece.index == shard.index]
+        newest = next((piece for piece in rivals if piece.payload == shard.payload), None)
+        if newest is None:
+            if len(rivals) >= MAX_RIVALS:
+                self._remove(self._least(rivals))
+            newest = _Piece(shard.index, shard.payload, [], standing)
+            self._pieces.append(newest)
+            self._ledger[source] += len(newest.payload)
+        elif source in newest.sources:
+            return None
+        newest.sources.append(source)
+        newest.standing = max(newest.standing, standing)
+        self._attempts += ATTEMPTS_PER_SHARD
+        return self._try(newest, source)
+
+    def forget(self, source: Hashable) -> None:
+        """Let go of all that a source sent and nobody else; what others sent too is theirs to be charged for."""
+        for piece in [piece for piece in self._pieces if source in piece.sources]:
+            if piece.sources == [source]:
+                self._remove(piece)
+                continue
+            self._charge(piece, -1)
+            piece.sources.remove(source)
+            self._charge(piece, 1)
+
+    def clear(self) -> None:
+        for piece in list(self._pieces):
+            self._remove(piece)
+
+    def _least(self, rivals: Sequence[_Piece]) -> _Piece:
+        """Of rivals: of the lowest standing, of the source that told most of them, that fewest sent, and the oldest."""
+        told = [piece.sources[0] for piece in rivals]
+        return max(rivals, key=lambda piece: (-piece.standing, told.count(piece.sources[0]), -len(piece.sources)))
+
+    def _remove(self, piece: _Piece) -> None:
+        self._pieces = [other for other in self._pieces if other is not piece]
+        self._charge(piece, -1)
+
+    def _charge(self, piece: _Piece, times: int) -> None:
+        payer = piece.sources[0]
+        self._ledger[payer] += times * len(piece.payload)
+        if self._ledger[payer] <= 0:
+            del self._ledger[payer]
+
+    def _try(self, newest: _Piece, source: Hashable) -> Gathered | None:
+        """Every choice without the newest shard has been tried before, so only those with it are."""
+        for chosen in self._choices(newest, source):
+            if not self._attempts:
+                return None
+            self._attempts -= 1
+            try:
+                encoded = self._form.restore(self.of, {piece.index: piece.payload for piece in chosen})
+            except Unverified:
+                continue
+            return Gathered(self.of, encoded, self._liars(encoded, chosen))
+        return None
+
+    def _choices(self, newest: _Piece, source: Hashable) -> Iterator[tuple[_Piece, ...]]:
+        others = [piece for piece in self._pieces if piece.index != newest.index]
+        others.sort(key=lambda piece: (source not in piece.sources, -piece.standing))
+        yield from _distinct(others, (newest,), self.of.shape.k - 1)
+
+    def _liars(self, encoded: bytes, chosen: tuple[_Piece, ...]) -> frozenset[Hashable]:
+        """Who sent what is not of the object: known only now, by cutting it again."""
+        taken = set(map(id, chosen))
+        rest = [piece for piece in self._pieces if id(piece) not in taken]
+        if not rest:
+            return frozenset()
+        payloads = self._form.cut(self.of, encoded)
+        lies = [piece for piece in rest if piece.payload != payloads[piece.index]]
+        return frozenset(source for piece in lies for source in piece.sources)
+
+
+def _distinct(others: Sequence[_Piece], chosen: tuple[_Piece, ...], wanted: int) -> Iterator[tuple[_Piece, ...]]:
+    """`chosen` with `wanted` of the others, no index twice; never down a branch that has too few indices left."""
+    if not wanted:
+        yield chosen
+        return
+    used = {piece.index for piece in chosen}
+    for at, piece in enumerate(others):
+        if len({other.index for other in others[at:]} - used) < wanted:
+            return
+        if piece.index not in used:
+            yield from _distinct(others[at + 1 :], (*chosen, piece), wanted - 1)

@@ -1,0 +1,82 @@
+"""ObjectV1: what an application says, sealed, under the address it is asked for by. Spec §4."""
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+from veil.errors import Malformed
+from veil.hashing import HASH_BYTES, u16be, u32be
+from veil.limits import MAX_UINT16, MAX_UINT32
+
+OBJECT_VERSION = 1
+NONCE_BYTES = 24
+PUBKEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+
+class Flags(IntFlag):
+    """What an object says of itself; no other bit may be set."""
+
+    NONE = 0
+    SIGNED = 1
+    PUBLIC = 2
+    ACK_REQUESTED = 4
+    BATCHED = 8
+
+
+ALL_FLAGS = Flags.SIGNED | Flags.PUBLIC | Flags.ACK_REQUESTED | Flags.BATCHED
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an object belongs. An object and its shards carry it alike, and the seal is bound to it."""
+
+    tag: bytes
+    namespace: int
+    epoch: int
+
+    def check(self, what: str) -> None:
+        if len(self.tag) != HASH_BYTES:
+            raise Malformed(what, f"a tag of {len(self.tag)} bytes, not {HASH_BYTES}")
+        if not (0 <= self.namespace <= MAX_UINT16 and 0 <= self.epoch <= MAX_UINT32):
+            raise Malformed(what, "a namespace has 16 bits and an epoch 32")
+
+    def aad(self) -> bytes:
+        """What the AEAD is bound to, spec §7.2: tag || u16be(namespace) || u32be(epoch)."""
+        return self.tag + u16be(self.namespace) + u32be(self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectV1:
+    """A sealed object. Its root is the hash of its encoding, so it is not a field of it."""
+
+    address: Address
+    flags: Flags
+    nonce: bytes
+    ciphertext: bytes
+    padding: bytes = b""
+    sender_pubkey: bytes | None = None
+    signature: bytes | None = None
+    # Only the dialect carries this: a hash of the plaintext, which lets anyone confirm a guess of it.
+    payload_root: bytes | None = None
+
+    @property
+    def signed(self) -> bool:
+        return bool(self.flags & Flags.SIGNED)
+
+    def check(self) -> None:
+        """Raise `Malformed` unless the fields have their sizes and agree on whether there is a signature."""
+        self.address.check("object")
+        if self.flags & ~ALL_FLAGS:
+            raise Malformed("object", f"unknown flags in {int(self.flags):#06x}")
+        if len(self.nonce) != NONCE_BYTES:
+            raise Malformed("object", f"a nonce of {len(self.nonce)} bytes, not {NONCE_BYTES}")
+        if not self.ciphertext:
+            raise Malformed("object", "no ciphertext")
+        if not self.signed == (self.sender_pubkey is not None) == (self.signature is not None):
+            raise Malformed("object", "the flags say otherwise of a signature than the fields")
+        if self.sender_pubkey is not None and len(self.sender_pubkey) != PUBKEY_BYTES:
+            raise Malformed("object", f"a sender_pubkey of {len(self.sender_pubkey)} bytes, not {PUBKEY_BYTES}")
+        if self.signature is not None and len(self.signature) != SIGNATURE_BYTES:
+            raise Malformed("object", f"a signature of {len(self.signature)} bytes, not {SIGNATURE_BYTES}")
+        if self.payload_root is not None and len(self.payload_root) != HASH_BYTES:
+            raise Malformed("object", f"an object_root of {len(self.payload_root)} bytes, not {HASH_BYTES}")

@@ -1,0 +1,1 @@
+"""Who can read an object and whose word it is: feeds, private delivery, groups, and signatures."""

@@ -1,0 +1,21 @@
+"""The vector files of VEIL, read once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[2] / "vectors" / "veil"
+
+
+def load(name: str) -> dict[str, Any]:
+    """A file that is missing or empty is a fault of the tests, not a reason to pass."""
+    found: dict[str, Any] = json.loads((FOLDER / name).read_text("utf-8"))
+    assert found, name
+    return found
+
+
+DIALECT = load("dialect.json")
+
+
+def unhex(text: str) -> bytes:
+    return bytes.fromhex(text)

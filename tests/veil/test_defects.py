@@ -1,0 +1,165 @@
+"""Defects that another implementation of the specification has been seen to have: each claim fails there."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.veil.making import ADDRESS, KEY, SIGNER, gather, pattern, published, spoiled
+from veil import (
+    NATIVE,
+    Batcher,
+    Channel,
+    DeliveryKey,
+    Epochs,
+    ErasureMode,
+    Feed,
+    Flags,
+    Group,
+    GroupChannel,
+    GroupSecret,
+    Inbox,
+    Mailbox,
+    Malformed,
+    NamespacePolicy,
+    Recipient,
+    Unverified,
+    batch_payload,
+    open_object,
+    publish,
+    publish_feed,
+    receive,
+    send_group,
+    send_private,
+)
+from veil.assembly import batch_target, encode_shards, overhead
+from veil.hashing import h
+from veil.limits import CACHE_TTL_SECONDS, EPOCH_SECONDS, KIB, TARGET_BATCH_BYTES
+
+POLICY = NamespacePolicy()
+EPOCH = 20_000
+NOW = EPOCH * EPOCH_SECONDS + 40_000
+
+
+def test_all_that_forwarding_needs_is_read_of_a_shard_without_any_key() -> None:
+    """A relay that lacks the key would otherwise stop at the k-th shard."""
+    made = send_private(b"not for you", SIGNER, Recipient(DeliveryKey.generate().public_key), 2, EPOCH)
+    for index, data in enumerate(made.shards):
+        shard = NATIVE.decode_shard(data)
+        assert (shard.of, shard.index) == (made.of, index)
+        assert NATIVE.shard_id(data) == h(data)
+
+
+def test_a_relay_without_the_key_can_put_an_object_together_and_give_out_all_its_shards() -> None:
+    made = send_private(b"not for you", SIGNER, Recipient(DeliveryKey.generate().public_key), 2, EPOCH)
+    found = gather(made.of, made.shards[1:])
+    assert found is not None
+    receive(found.of, found.encoded, POLICY)
+    assert encode_shards(found.of, found.encoded) == made.shards
+
+
+def test_shards_that_come_after_delivery_leave_nothing_behind() -> None:
+    inbox = Inbox(NATIVE)
+    for number in range(50):
+        made = publish(b"%d" % number, ADDRESS, KEY)
+        for _ in range(2):
+            for shard in made.shards:
+                inbox.add(NATIVE.decode_shard(shard), number)
+    assert (len(inbox), inbox.held_bytes) == (0, 0)
+    inbox.expire(50 + CACHE_TTL_SECONDS)
+    assert inbox.done_count == 0
+
+
+def test_one_bogus_shard_with_a_known_root_blocks_nothing() -> None:
+    made = published()
+    inbox = Inbox(NATIVE)
+    good = [NATIVE.decode_shard(shard) for shard in made.shards]
+    other_header = replace(good[0], of=replace(made.of, address=replace(made.of.address, epoch=1)))
+    bad_bytes = NATIVE.decode_shard(spoiled(made.shards[1]))
+    assert [inbox.add(shard, 0) for shard in (other_header, bad_bytes)] == [None, None]
+    found = [inbox.add(shard, 0) for shard in good[2 : made.of.shape.k + 2]]
+    assert found[-1] is not None
+    assert found[-1].encoded == made.encoded
+
+
+def test_a_full_batch_of_96_kib_can_be_published() -> None:
+    for target in (TARGET_BATCH_BYTES, batch_target(ADDRESS, ErasureMode.HARDENED)):
+        batcher = Batcher(overhead(ADDRESS, KEY, signed=True), target)
+        while not batcher.full:
+            batcher.add(b"\xff" * KIB)
+        payload, flags = batch_payload(batcher.take())
+        made = publish(payload, ADDRESS, KEY, flags=flags, signer=SIGNER)
+        opened = open_object(receive(made.of, made.encoded, POLICY), KEY)
+        assert len(opened.items) >= 94
+        assert {len(shard) for shard in made.shards} == {made.of.shape.bucket_size}
+
+
+def test_what_is_sent_costs_no_more_than_its_shards_whatever_its_bytes_are() -> None:
+    lengths = {
+        sum(map(len, publish(byte * 60_000, ADDRESS, KEY).shards)) for byte in (b"\x00", b"\x17", b"\x18", b"\xff")
+    }
+    assert lengths == {10 * 16 * KIB}
+
+
+@pytest.mark.parametrize("kind", ["feed", "private", "group"])
+def test_others_can_read_what_one_identity_sends(kind: str) -> None:
+    bob, group = DeliveryKey.generate(), Group((GroupSecret.create(),))
+    channels: dict[str, Channel] = {
+        "feed": Feed.of(SIGNER.public_key, 1),
+        "private": Mailbox(bob, 2),
+        "group": GroupChannel(group, 40),
+    }
+    channel = channels[kind]
+    made = {
+        "feed": lambda: publish_feed(b"hello", SIGNER, 1, EPOCH),
+        "private": lambda: send_private(b"hello", SIGNER, Recipient(bob.public_key), 2, EPOCH),
+        "group": lambda: send_group(b"hello", SIGNER, group, 40, EPOCH),
+    }[kind]()
+    opened = channel.open(receive(made.of, made.encoded, POLICY), channel.keys(NOW)[made.of.address.tag])
+    assert (opened.payload, opened.sender_pubkey) == (b"hello", SIGNER.public_key)
+
+
+def test_the_root_that_publishing_returns_is_the_root_on_the_wire() -> None:
+    made = publish_feed(b"hello", SIGNER, 1, EPOCH)
+    assert {NATIVE.decode_shard(shard).of.object_root for shard in made.shards} == {made.object_root}
+    assert made.object_root == h(made.encoded)
+
+
+def test_no_root_confirms_a_guess_of_the_payload() -> None:
+    """The same payload under the same key and address twice has nothing in common but its address."""
+    one, two = (publish(b"yes", ADDRESS, KEY) for _ in range(2))
+    assert one.object_root != two.object_root
+    for made in (one, two):
+        for guess in (h(b"yes"), h(b"yes\x80")):
+            assert guess not in made.encoded
+            assert guess != made.object_root
+
+
+def test_an_object_with_another_root_or_address_than_its_shards_is_refused() -> None:
+    made = published()
+    payloads = {shard.index: shard.payload for shard in map(NATIVE.decode_shard, made.shards[: made.of.shape.k])}
+    with pytest.raises(Unverified):
+        NATIVE.restore(replace(made.of, object_root=bytes(32)), payloads)
+    with pytest.raises(Malformed):
+        receive(replace(made.of, address=replace(ADDRESS, namespace=7)), made.encoded, POLICY)
+
+
+def test_an_epoch_that_cannot_be_is_noticed() -> None:
+    assert Epochs().plausible(EPOCH, NOW)
+    assert not Epochs().plausible(EPOCH + 2, NOW)
+    assert not Epochs().plausible(EPOCH - 30, NOW)
+
+
+def test_a_lifetime_is_in_seconds_not_in_steps_of_a_loop() -> None:
+    inbox = Inbox(NATIVE)
+    made = published()
+    inbox.add(NATIVE.decode_shard(made.shards[0]), 0)
+    for _ in range(20_000):
+        inbox.expire(CACHE_TTL_SECONDS - 1)
+    assert len(inbox) == 1
+    assert CACHE_TTL_SECONDS == 90 * 60
+
+
+def test_the_length_of_what_is_sent_does_not_tell_how_much_of_it_is_padding() -> None:
+    lengths = [[len(shard) for shard in publish(pattern(size), ADDRESS, KEY).shards] for size in range(0, 3_000, 211)]
+    assert all(length == lengths[0] for length in lengths)
+    assert Flags.SIGNED not in NATIVE.decode_object(published().encoded).flags

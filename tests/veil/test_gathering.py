@@ -1,0 +1,245 @@
+"""An object is put together from any k of its shards, and no shard that lies can prevent it."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.veil.making import gather, published, spoiled
+from veil import NATIVE, ErasureMode, Gathered, Gathering, Published, ShardSet
+from veil.codec.native import NativeForm
+from veil.limits import ATTEMPTS_PER_SHARD, MAX_RIVALS
+from veil.profiles import SHAPES, Shape
+
+MADE = published()  # six of ten
+LARGE = published(200_000)  # ten of sixteen
+K, N = MADE.of.shape.k, MADE.of.shape.n
+
+
+class CountingForm(NativeForm):
+    """Our form, with a count of how often an object was tried, and a bound that fails at once."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self.tries = 0
+        self.most = most
+
+    def restore(self, of: ShardSet, payloads: Mapping[int, bytes]) -> bytes:
+        self.tries += 1
+        assert self.tries <= self.most
+        return super().restore(of, payloads)
+
+
+def feed(gathering: Gathering, *sent: tuple[bytes, str]) -> Gathered | None:
+    found = None
+    for shard, source in sent:
+        assert found is None, "whole before the last shard"
+        found = gathering.add(NATIVE.decode_shard(shard), source)
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("mode", ErasureMode)
+def test_k_shards_in_any_order_are_enough_and_fewer_are_not(shape: Shape, mode: ErasureMode) -> None:
+    made = published(900, mode, shape)
+    order = Random(shape.bucket_size).sample(made.shards, shape.k)
+    assert gather(made.of, order[:-1]) is None
+    found = gather(made.of, order)
+    assert found == Gathered(made.of, made.encoded, frozenset())
+
+
+def test_every_choice_of_k_is_enough() -> None:
+    for chosen in combinations(MADE.shards, K):
+        found = gather(MADE.of, chosen)
+        assert found is not None
+        assert found.encoded == MADE.encoded
+
+
+def test_work_is_bounded_by_what_arrives() -> None:
+    form = CountingForm()
+    gathering = Gathering(LARGE.of, form)
+    rng = Random(2)
+    for number in range(80):
+        shard = spoiled(LARGE.shards[number % len(LARGE.shards)], -1 - rng.randrange(9_000))
+        before = form.tries
+        form.most = (number + 1) * ATTEMPTS_PER_SHARD
+        assert gathering.add(NATIVE.decode_shard(shard), number) is None
+        if number > 3 * LARGE.of.shape.n:
+            assert form.tries - before <= ATTEMPTS_PER_SHARD
+    assert form.tries > 0
+
+
+def test_the_same_shard_many_times_is_one_shard() -> None:
+    gathering = Gathering(MADE.of, NATIVE)
+    assert feed(gathering, *[(MADE.shards[0], "a"), (MADE.shards[1], "b")] * 50) is None
+    assert gathering.indices == {0, 1}
+    assert gathering.held_bytes == 2 * len(NATIVE.decode_shard(MADE.shards[0]).payload)
+
+
+@pytest.mark.parametrize("made", [MADE, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_one_poisoned_shard_costs_one_good_one_and_no_more(made: Published, place: str) -> None:
+    k = made.of.shape.k
+    for index in range(made.of.shape.n):
+        poison = spoiled(made.shards[index])
+        good = [shard for shard in made.shards if shard != made.shards[index]][:k]
+        sent = [poison, *good] if place == "first" else [*good[:-1], poison, good[-1]]
+        gathering = Gathering(made.of, NATIVE)
+        found = feed(gathering, *((shard, "liar" if shard is poison else "honest") for shard in sent))
+        assert found is not None
+        assert found.encoded == made.encoded
+        assert found.liars == {"liar"}
+
+
+@pytest.mark.parametrize("made", [MADE, LARGE], ids=["small", "large"])
+def test_two_poisoned_shards_cost_two_good_ones_from_anyone(made: Published) -> None:
+    k = made.of.shape.k
+    sent = [spoiled(made.shards[0]), *made.shards[2:5], spoiled(made.shards[1]), *made.shards[5 : 2 + k]]
+    found = feed(Gathering(made.of, NATIVE), *((shard, f"peer {number}") for number, shard in enumerate(sent)))
+    assert found is not None
+    assert found.liars == {"peer 0", "peer 4"}
+
+
+def test_a_poisoned_shard_for_an_index_does_not_keep_the_good_one_out() -> None:
+    sent = [(spoiled(shard), "liar") for shard in MADE.shards]
+    found = feed(Gathering(MADE.of, NATIVE), *sent, *((shard, "honest") for shard in MADE.shards[:K]))
+    assert found is not None
+    assert found.encoded == MADE.encoded
+    assert found.liars == {"liar"}
+
+
+def test_a_crowd_of_liars_cannot_outshout_one_honest_source() -> None:
+    rng = Random(1)
+    gathering = Gathering(LARGE.of, NATIVE)
+    for source in range(8):
+        for shard in LARGE.shards:
+            assert gathering.add(NATIVE.decode_shard(spoiled(shard, -1 - rng.randrange(9_000))), source) is None
+    assert feed(gathering, *((shard, "slow") for shard in LARGE.shards[:2])) is None
+    found = feed(gathering, *((shard, "honest") for shard in LARGE.shards[3 : 3 + LARGE.of.shape.k]))
+    assert found is not None
+    assert found.encoded == LARGE.encoded
+    assert found.liars
+    assert found.liars <= set(range(8))
+
+
+def test_those_of_higher_standing_do_not_give_way_to_a_crowd() -> None:
+    gathering = Gathering(MADE.of, NATIVE)
+    for shard in MADE.shards[: K - 1]:
+        gathering.add(NATIVE.decode_shard(shard), "friend", 2)
+    for liar in range(3 * MAX_RIVALS):
+        for shard in MADE.shards[: K - 1]:
+            gathering.add(NATIVE.decode_shard(spoiled(shard, -1 - liar)), liar)
+    found = gathering.add(NATIVE.decode_shard(MADE.shards[K - 1]), "friend", 2)
+    assert found is not None
+    assert found.encoded == MADE.encoded
+
+
+def test_what_a_source_sent_can_be_forgotten() -> None:
+    gathering = Gathering(MADE.of, NATIVE)
+    feed(gathering, (MADE.shards[0], "a"), (MADE.shards[1], "b"), (MADE.shards[2], "a"))
+    gathering.forget("a")
+    assert gathering.indices == {1}
+    gathering.clear()
+    assert gathering.held_bytes == 0
+
+
+def test_who_sends_what_others_sent_before_is_heard_with_all_of_it() -> None:
+    """A liar may be the first to pass on some good shards: they count for the honest source all the same."""
+    gathering = Gathering(LARGE.of, NATIVE)
+    k = LARGE.of.shape.k
+    rng = Random(3)
+    for liar in range(4):
+        for shard in LARGE.shards:
+            gathering.add(NATIVE.decode_shard(spoiled(shard, -1 - rng.randrange(9_000))), liar)
+    for shard in LARGE.shards[: k - 1]:
+        assert gathering.add(NATIVE.decode_shard(shard), "first") is None
+    honest = [*LARGE.shards[1:k], LARGE.shards[0]]
+    found = [gathering.add(NATIVE.decode_shard(shard), "honest") for shard in honest]
+    whole = [gathered for gathered in found if gathered]
+    assert whole
+    assert whole[0].encoded == LARGE.encoded
+    assert not whole[0].liars & {"first", "honest"}
+
+
+def test_a_shard_that_several_sent_stays_when_one_of_them_is_forgotten() -> None:
+    ledger: Counter[Hashable] = Counter()
+    gathering = Gathering(MADE.of, NATIVE, ledger)
+    size = len(NATIVE.decode_shard(MADE.shards[0]).payload)
+    feed(gathering, (MADE.shards[0], "a"), (MADE.shards[0], "b"), (MADE.shards[1], "a"))
+    assert ledger == {"a": 2 * size}
+    gathering.forget("a")
+    assert ledger == {"b": size}
+    assert gathering.indices == {0}
+    gathering.forget("b")
+    assert not ledger
+    assert not gathering.indices
+
+
+def test_a_relay_that_passes_on_a_lie_with_every_shard_is_heard_too() -> None:
+    """It cannot tell one from the other, so both come from it, and choices among rivals are tried."""
+    gathering, found = Gathering(MADE.of, NATIVE), None
+    for shard in MADE.shards:
+        for sent in (spoiled(shard), shard):
+            found = found or gathering.add(NATIVE.decode_shard(sent), "relay")
+    assert found is not None
+    assert found.encoded == MADE.encoded
+    assert found.liars == {"relay"}
+
+
+def test_memory_is_bounded_whatever_arrives() -> None:
+    gathering = Gathering(MADE.of, NATIVE)
+    for number in range(20 * N):
+        gathering.add(NATIVE.decode_shard(spoiled(MADE.shards[number % N], -1 - number)), number)
+    assert gathering.held_bytes <= MAX_RIVALS * N * MADE.of.shape.bucket_size
+
+
+def test_nothing_is_tried_before_there_are_k_indices() -> None:
+    form = CountingForm()
+    gathering = Gathering(MADE.of, form)
+    for number in range(MAX_RIVALS * (K - 1)):
+        gathering.add(NATIVE.decode_shard(spoiled(MADE.shards[number % (K - 1)], -1 - number)), number)
+    assert form.tries == 0
+
+
+def test_a_whole_object_is_tried_once() -> None:
+    form = CountingForm()
+    gathering = Gathering(MADE.of, form)
+    assert feed(gathering, *((shard, shard[:4].hex()) for shard in MADE.shards[:K])) is not None
+    assert form.tries == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(MADE.of, object_root=bytes(32)),
+        replace(MADE.of, erasure_mode=ErasureMode.SYSTEMATIC),
+        replace(MADE.of, address=replace(MADE.of.address, epoch=MADE.of.address.epoch + 1)),
+        replace(MADE.of, address=replace(MADE.of.address, namespace=43)),
+        replace(MADE.of, address=replace(MADE.of.address, tag=bytes(32))),
+        replace(MADE.of, shape=Shape(2, 6, 10, 32_768)),
+    ],
+)
+def test_shards_that_differ_in_any_field_of_the_header_are_not_of_one_object(other: ShardSet) -> None:
+    assert other != MADE.of
+    shard = replace(NATIVE.decode_shard(MADE.shards[0]), of=other)
+    with pytest.raises(ValueError, match="another object"):
+        Gathering(MADE.of, NATIVE).add(shard)
+
+
+@given(st.data())
+def test_with_k_honest_shards_of_one_source_the_object_is_always_found(data: st.DataObject) -> None:
+    """Whatever liars send, and in whatever order it all arrives."""
+    honest = data.draw(st.permutations(range(N)))[:K]
+    lies = data.draw(st.lists(st.tuples(st.integers(0, N - 1), st.integers(1, 5_000), st.integers(0, 3)), max_size=12))
+    sent = [(MADE.shards[index], "honest") for index in honest]
+    sent += [(spoiled(MADE.shards[index], -at), f"liar {liar}") for index, at, liar in lies]
+    gathering, found = Gathering(MADE.of, NATIVE), None
+    for shard, source in data.draw(st.permutations(sent)):
+        found = found or gathering.add(NATIVE.decode_shard(shard), source)
+    assert found is not None
+    assert found.encoded == MADE.encoded
+    assert "honest" not in found.liars

@@ -1,0 +1,65 @@
+"""The public names of VEIL: a change here is a change for everyone who imports it."""
+
+import veil
+
+PUBLIC = [
+    "Address",
+    "Batcher",
+    "Channel",
+    "DeliveryKey",
+    "Epochs",
+    "ErasureMode",
+    "Feed",
+    "Flags",
+    "Gathered",
+    "Gathering",
+    "Group",
+    "GroupChannel",
+    "GroupSecret",
+    "Inbox",
+    "Mailbox",
+    "Malformed",
+    "NATIVE",
+    "Namespace",
+    "NamespacePolicy",
+    "ObjectV1",
+    "Opened",
+    "Published",
+    "Received",
+    "Recipient",
+    "Refused",
+    "Shape",
+    "ShardSet",
+    "ShardV1",
+    "SharedKey",
+    "SigningKey",
+    "Unverified",
+    "VeilError",
+    "batch_payload",
+    "open_object",
+    "profiles",
+    "publish",
+    "publish_feed",
+    "receive",
+    "send_group",
+    "send_private",
+    "tags",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert veil.__all__ == PUBLIC
+
+
+def test_each_public_name_is_there_and_says_what_it_is() -> None:
+    for name in PUBLIC:
+        said = getattr(veil, name).__doc__
+        assert said, name
+        # A dataclass without a docstring gets its signature as one, which says nothing.
+        assert not said.startswith(f"{name}("), name
+
+
+def test_a_star_import_gives_the_public_names_and_no_others() -> None:
+    space: dict[str, object] = {}
+    exec("from veil import *", space)
+    assert sorted(space.keys() - {"__builtins__"}) == PUBLIC

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from bench import client, decode, overlays, pipeline, prove, seal, veil_codec
+from bench import client, decode, folding, overlays, pipeline, prove, seal, veil_codec
 from veen.bench import growth, hub, labels
 from veen.bench.report import Report
 from veen.bench.rounds import Tell, silent
@@ -28,6 +28,7 @@ MEASUREMENTS: dict[str, Callable[[], Report]] = {
     "overlays": lambda: overlays.measure(tell),
     "veil": veil_codec.measure,
     "pipeline": lambda: pipeline.measure(tell),
+    "folding": lambda: folding.measure(tell),
 }
 
 

@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("hub", "veen.cli.hub", "run a hub, look after it, and ask it how it is"),
         Entry("fsck", "veen.cli.fsck", "check a data directory, trusting nothing in it"),
         Entry("audit", "veen.cli.audit", "verify whole data directories again, on every core or on Spark"),
-        Entry("audit", "veen.cli.audit", "verify whole data directories again, on every core or on Spark"),
+        Entry("pipeline", "veen.cli.pipeline", "make verified tables of whole logs, on Spark, and check them"),
         Entry("top", "veen.cli.top", "watch a hub: rate, latency, refusals, queue, disk"),
         Entry("selftest", "veen.cli.selftest", "try a hub, ours or not, against the specification"),
         Entry("bench", "veen.cli.bench", "measure a hub on this machine, and tell which promises it keeps"),
@@ -98,6 +98,12 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
     "find and connect": (
         Entry("discover", "veen.cli.overlay.discover", "find hubs, overlays and services, and let others find yours"),
         Entry("connect", "veen.cli.overlay.connect", "go from a directory to a service that can be called"),
+    ),
+    "across hubs": (
+        Entry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),
+    ),
+    "record events": (
+        Entry("recorder", "veen.cli.recorder", "record events with evidence, and replay them"),
     ),
     "prove": (
         Entry("receipt", "veen.cli.client.receipt", "fetch the hub's receipt for an entry, and verify it"),

@@ -50,9 +50,9 @@ app = typer.Typer(
 @command(
     app,
     "run",
-    "veen audit hub",
-    "veen audit hub copy --out audited --sign --client auditor",
-    "veen audit hub --spark --master spark://10.0.0.5:7077",
+    "veen audit run hub",
+    "veen audit run hub copy --out audited --sign --client auditor",
+    "veen audit run hub --spark --master spark://10.0.0.5:7077",
 )
 def run(
     directory: Annotated[list[str], typer.Argument(metavar="DIR", help="data directories, by path or by URL")],
@@ -64,7 +64,7 @@ def run(
         str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server, instead of --master")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--spark-config", metavar="FILE", help="Spark's own settings, as TOML or JSON")
+        Path | None, typer.Option("--spark-config", metavar="FILE", help="settings of Spark itself, as TOML or JSON")
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", min=1, help="processes; without --spark")
@@ -82,8 +82,8 @@ def run(
 ) -> None:
     """Verify whole data directories again, and report.
 
-    A directory may be audited while its hub runs; what only the journal has is then left to the hub. Secret keys are
-    not looked at, and an index is not needed.
+    veen audit DIR is the same. A directory may be audited while its hub runs; what only the journal has is then left
+    to the hub. Secret keys are not looked at, and an index is not needed.
 
     The exit status is 0 where all of it is sound, 7 where only what follows from the log is wrong, 8 where the log is
     damaged, and 11 where copies of one hub contradict each other.

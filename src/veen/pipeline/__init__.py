@@ -1,0 +1,8 @@
+"""Logs of any size on Spark: read, verified, audited. Nothing here starts Spark but `session` and what calls it."""
+
+from veen.pipeline.dataframe import read, read_stream, select
+from veen.pipeline.planning import Piece, Task, plan
+from veen.pipeline.selection import Selection, Verify
+from veen.pipeline.session import session
+
+__all__ = ["Piece", "Selection", "Task", "Verify", "plan", "read", "read_stream", "select", "session"]

@@ -1,0 +1,127 @@
+"""The pieces of a label put together again: each begins with the tree that the one before ended with.
+
+A snapshot is believed for one purpose only, to let a chunk be verified before the chunk in front of it is. Here it is
+held against what that chunk came to; where the two differ, the snapshot is wrong, and the chunk is gone through again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from veen.core import Limits
+from veen.pipeline.audit.outcome import ClientRun, Outcome, Place, place_of
+from veen.pipeline.planning import Piece
+from veen.pipeline.sources import Chunk
+from veen.storage.artifacts import IndexedCheckpoint
+from veen.storage.findings import Finding, Severity
+
+Outcomes = dict[Place, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A piece of a label with what came of it, in order."""
+
+    piece: Piece
+    outcome: Outcome
+
+
+def links(pieces: Sequence[Piece], outcomes: Outcomes) -> list[Link]:
+    return [Link(piece, outcomes[place_of(piece)]) for piece in pieces]
+
+
+def to_repeat(label: Sequence[Link]) -> Iterator[Piece]:
+    """The pieces of a label that must be gone through again, from peaks that are now known to be right."""
+    chunk_peaks: tuple[bytes, ...] | None = ()  # of the tree before the chunk under way; None where they are not known
+    before: Link | None = None
+    for link in label:
+        chunk = link.piece.chunk
+        if before is None:
+            chunk_peaks = () if chunk.start_seq == 1 else None
+        elif before.piece.chunk != chunk:
+            follows = before.piece.last + 1 == chunk.start_seq and before.outcome.sound
+            chunk_peaks = before.outcome.peaks if follows else None
+        before = link
+        if chunk_peaks is not None and link.outcome.peaks_before != chunk_peaks:
+            yield replace(link.piece, peaks=chunk_peaks)
+            # What follows within this round would be judged by what this piece says now, which is not to be believed.
+            before = Link(link.piece, replace(link.outcome, sound=False))
+
+
+def check_label(label: Sequence[Link], limits: Limits, missing: set[int]) -> Iterator[Finding]:
+    """What no piece can see by itself. `missing` is where chunks begin that are known to be gone."""
+    yield from _check_following(label, missing)
+    yield from _check_order(label)
+    yield from _check_rolling(label, limits)
+    for link in label:
+        if not link.outcome.anchored:
+            what = "its roots could not be judged: the peaks before it are damaged, and so is what they follow from"
+            yield _damaged(link.piece.chunk, what, link.piece.first)
+
+
+def _check_following(label: Sequence[Link], missing: set[int]) -> Iterator[Finding]:
+    expected = 1
+    for link in label:
+        chunk = link.piece.chunk
+        if link.piece.first == chunk.start_seq and chunk.start_seq != expected and expected not in missing:
+            yield _damaged(chunk, f"it stands where a chunk from {expected} belongs", None)
+        expected = chunk.end_seq + 1
+
+
+def _check_order(label: Sequence[Link]) -> Iterator[Finding]:
+    """Clients' numbers and the hub's clock go on from one piece to the next."""
+    known: dict[bytes, ClientRun] = {}
+    whole, clock, expected = True, 0, 1
+    for link in label:
+        outcome, chunk = link.outcome, link.piece.chunk
+        if link.piece.first != expected:  # what is not there may have gone on from what is
+            known, whole = {}, False
+        for client, run in outcome.clients.items() if link.piece.first > 1 else ():  # the first has been judged
+            last = known.get(client)
+            if (last is None and not whole) or 0 < outcome.doubtful_from < run.stream_seq:
+                continue
+            seq, ack = (last.last_seq, last.last_ack) if last else (0, 0)
+            if run.first_seq != seq + 1:
+                yield _damaged(chunk, f"order: client_seq {run.first_seq} follows {seq}", run.stream_seq)
+            if run.first_ack < ack:
+                yield _damaged(chunk, f"order: prev_ack {run.first_ack} goes back from {ack}", run.stream_seq)
+        known |= outcome.clients
+        if outcome.doubtful_from:
+            known, whole = {}, False
+        if outcome.hub_ts is not None:
+            if outcome.hub_ts[0] < clock:
+                yield _damaged(chunk, f"order: hub_ts goes back from {clock} to {outcome.hub_ts[0]}", link.piece.first)
+            clock = max(clock, outcome.hub_ts[1])
+        expected = link.piece.last + 1
+
+
+def _check_rolling(label: Sequence[Link], limits: Limits) -> Iterator[Finding]:
+    """Chunks end where the limits say and nowhere else."""
+    for before, link in pairwise([*label, None]):
+        if before is None or not before.outcome.sound:
+            continue
+        chunk, size = before.piece.chunk, before.outcome.chunk_bytes
+        if before.piece.last != chunk.end_seq:
+            continue
+        full = chunk.entries >= limits.max_checkpoint_interval
+        if chunk.entries > limits.max_checkpoint_interval or (size > limits.max_chunk_bytes and chunk.entries > 1):
+            yield _damaged(chunk, "it holds more than the limits allow", None)
+        elif link is None or link.outcome.first_bytes == 0 or link.piece.chunk.start_seq != chunk.end_seq + 1:
+            continue
+        elif not full and size + link.outcome.first_bytes <= limits.max_chunk_bytes:
+            yield _damaged(chunk, "it ends before the limits end it", None)
+
+
+def indexed(label: Sequence[Link]) -> list[IndexedCheckpoint]:
+    """The rows that the checkpoint index must have."""
+    rows = []
+    for link in label:
+        chunk = link.piece.chunk
+        if chunk.closed and link.piece.last == chunk.end_seq:
+            end = chunk.end_seq
+            rows.append(IndexedCheckpoint(end, link.outcome.root, chunk.start_seq, end, end))
+    return rows
+
+
+def _damaged(chunk: Chunk, what: str, seq: int | None) -> Finding:
+    return Finding(Severity.DAMAGED, f"log/{chunk.name}", what, chunk.label, seq)

@@ -1,0 +1,71 @@
+"""The columns of an entry, and how rows become Arrow batches."""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = tuple[Any, ...]
+
+
+class Kind(Enum):
+    """What a column holds; the value is its type in Spark's words."""
+
+    BYTES = "binary"
+    NUMBER = "bigint"
+    TEXT = "string"
+    TRUTH = "boolean"
+    TEXTS = "array<string>"
+
+
+KINDS: dict[str, Kind] = {
+    "source": Kind.TEXT,  # the directory or hub it was read from
+    "hub_id": Kind.BYTES,
+    "label": Kind.BYTES,
+    "stream_seq": Kind.NUMBER,
+    "hub_ts": Kind.NUMBER,
+    "client_id": Kind.BYTES,
+    "client_seq": Kind.NUMBER,
+    "prev_ack": Kind.NUMBER,
+    "auth_ref": Kind.BYTES,
+    "ct_hash": Kind.BYTES,
+    "leaf_hash": Kind.BYTES,
+    "mmr_root": Kind.BYTES,
+    "entry_hash": Kind.BYTES,
+    "msg": Kind.BYTES,
+    "receipt": Kind.BYTES,
+    "ok": Kind.TRUTH,
+    "faults": Kind.TEXTS,  # the checks that failed, by name
+}
+VERDICT_COLUMNS = ("ok", "faults")
+ENTRY_COLUMNS = tuple(name for name in KINDS if name not in VERDICT_COLUMNS)
+
+
+def schema_text(names: Sequence[str]) -> str:
+    """A schema in Spark's words."""
+    return ", ".join(f"{name} {KINDS[name].value}" for name in names)
+
+
+def arrow_schema(names: Sequence[str]) -> "pa.Schema":
+    """The same in Arrow's, exactly as Spark makes it of the other."""
+    import pyarrow as pa
+
+    types = {
+        Kind.BYTES: pa.binary(),
+        Kind.NUMBER: pa.int64(),
+        Kind.TEXT: pa.string(),
+        Kind.TRUTH: pa.bool_(),
+        Kind.TEXTS: pa.list_(pa.field("element", pa.string())),
+    }
+    return pa.schema([pa.field(name, types[KINDS[name]]) for name in names])
+
+
+def batch(rows: Sequence[Row], schema: "pa.Schema") -> "pa.RecordBatch":
+    """Rows as one Arrow batch."""
+    import pyarrow as pa
+
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,45 @@
+"""Events as plain JSON: names and values, bytes as lowercase hex, in one spelling."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+
+from veen.core import Malformed
+
+Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+
+
+def plain(value: object) -> Plain:
+    """A value of an event, without anything that JSON has no form for. Absent fields are left out."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Enum():
+            return plain(value.value)
+        case str():
+            return value
+        case bytes():
+            return value.hex()
+        case Mapping():
+            return {key if isinstance(key, str) else str(plain(key)): plain(one) for key, one in value.items()}
+        case tuple() | list() | frozenset():
+            return [plain(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        named = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return {name: plain(one) for name, one in named if one is not None}
+    raise TypeError(f"{type(value).__name__} is not plain")
+
+
+def written(value: Plain) -> str:
+    """JSON text, the same for the same value."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def parsed(text: str) -> Plain:
+    """The other way. Integers stay integers, however large."""
+    try:
+        found: Plain = json.loads(text)
+    except ValueError:
+        raise Malformed("event", "it is not JSON") from None
+    return found

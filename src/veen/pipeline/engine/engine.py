@@ -1,0 +1,174 @@
+"""The engine: a small question is answered here from the files it touches, a large one by Spark, with the same code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from veen.core import Unavailable
+from veen.pipeline import jobs
+from veen.pipeline.decoding.plain import Plain
+from veen.pipeline.engine import fields, partial
+from veen.pipeline.engine.partial import Partial, Source
+from veen.pipeline.engine.query import Query
+from veen.pipeline.engine.scan import Part, Scan, plan, scan, scan_encoded
+from veen.pipeline.tables.commit import FileRef, View
+from veen.pipeline.tables.layout import Table
+from veen.pipeline.tables.store import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_ROWS = 250_000  # a second or two of work: less than Spark takes to begin
+JOB_ROWS = 50_000
+_FRACTION_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An event behind an answer: where its receipt is, and the root that the receipt has."""
+
+    stream: str
+    label: bytes
+    stream_seq: int
+    msg_id: bytes
+    mmr_root: bytes
+    hub_id: bytes
+
+    @property
+    def receipt_id(self) -> str:
+        return fields.receipt_id(self.label, self.stream_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What the tables had when they were asked."""
+
+    stream: str
+    label: bytes
+    upto_seq: int
+    mmr_root: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows in their one order, and the events whose evidence is to be verified."""
+
+    rows: tuple[dict[str, Plain], ...]
+    places: tuple[Place, ...]
+    basis: tuple[Basis, ...]
+    ran: str  # "tables" or "spark"
+    rows_read: int
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows)
+
+
+class Engine:
+    """Asks the tables of one folder. `spark` is a session, or what makes one when it is first needed, or None."""
+
+    def __init__(
+        self,
+        root: Path,
+        spark: "SparkSession | Callable[[], SparkSession] | None" = None,
+        *,
+        small_rows: int = SMALL_ROWS,
+    ) -> None:
+        self._tables = Tables(root)
+        self._spark = spark
+        self._small_rows = small_rows
+        self._footer = lru_cache(maxsize=4_096)(self._read_footer)
+
+    def run(self, query: Query, *, seed: bytes = b"") -> Answer:
+        """The answer. `seed` is what the sample of evidence depends on, beside the events themselves."""
+        query.check()
+        view = self._tables.view()
+        known = {span.stream for span in view.spans.values()}
+        for stream in query.scope:
+            if stream not in known:
+                raise Unavailable(f"the tables have no stream {stream!r}")
+        parts = plan(view.of(Table.EVENTS, query.scope), query, str(self._tables.root.resolve()), self._footer)
+        rows = sum(part.rows for part in parts)
+        if rows <= self._small_rows or self._spark is None:
+            found, ran = scan(Scan(query, tuple(parts))), "tables"
+            found = partial.whole(query, [found])
+        else:
+            found, ran = self._on_spark(query, parts), "spark"
+        return self._answer(query, found, view, seed, ran)
+
+    def _on_spark(self, query: Query, parts: Sequence[Part]) -> Partial:
+        spark: Any = self._spark
+        if not hasattr(spark, "read"):
+            spark = self._spark = spark()
+        return spread(query, parts, jobs.on_spark(spark))
+
+    def _answer(self, query: Query, found: Partial, view: View, seed: bytes, ran: str) -> Answer:
+        if query.metrics:
+            rows, sources = partial.grouped(found), sorted(found.sources)
+        else:
+            rows, sources = [row for _, row, _ in found.rows], [source for _, _, source in found.rows]
+        hubs = {label.hex(): span.hub_id for label, span in view.spans.items()}
+        places = tuple(_place(source, hubs) for source in sampled(query, sources, seed))
+        basis = tuple(
+            Basis(span.stream, label, span.last, span.mmr_root)
+            for label, span in sorted(view.spans.items(), key=lambda one: (one[1].stream, one[1].epoch, one[0]))
+            if span.stream in query.scope
+        )
+        return Answer(tuple(rows), places, basis, ran, found.read)
+
+    def _read_footer(self, file: FileRef) -> Any:
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.read_metadata(self._tables.root / file.path)
+        except OSError as error:
+            raise Unavailable(f"{file.path} cannot be read: {error}") from None
+
+
+def spread(query: Query, parts: Sequence[Part], run: jobs.Runner) -> Partial:
+    """What comes of parts that are gone through elsewhere, some by each worker."""
+    made = run(scan_encoded, [Scan(query, some) for some in _dealt(parts)])
+    return partial.whole(query, [partial.decode(query, one) for one in made])
+
+
+def sampled(query: Query, sources: Sequence[Source], seed: bytes) -> list[Source]:
+    """Those whose evidence is to be verified: all, none, or a share of them that anyone can work out again."""
+    evidence = query.evidence
+    if evidence.mode == "none" or not sources:
+        return []
+    if evidence.mode == "full":
+        return list(sources)
+    assert evidence.sample_rate is not None
+    below = Fraction(evidence.sample_rate) * (1 << 8 * _FRACTION_BYTES)
+    drawn = [int.from_bytes(sha256(seed + _name(source)).digest()[:_FRACTION_BYTES], "big") for source in sources]
+    least = min(drawn)  # a sample of something is never nothing
+    return [source for source, number in zip(sources, drawn, strict=True) if number < below or number == least]
+
+
+def _name(source: Source) -> bytes:
+    return f"{source[1]}:{source[2]}".encode()
+
+
+def _place(source: Source, hubs: dict[str, bytes]) -> Place:
+    stream, label, seq, msg_id, root = source
+    return Place(stream, bytes.fromhex(label), seq, bytes.fromhex(msg_id), bytes.fromhex(root), hubs[label])
+
+
+def _dealt(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """Jobs of about equal weight: a large file is dealt out by its row groups."""
+    made: list[tuple[Part, ...]] = []
+    some: list[Part] = []
+    for part in parts:
+        each = max(1, part.rows // len(part.groups))
+        step = max(1, JOB_ROWS // each)
+        for at in range(0, len(part.groups), step):
+            groups = part.groups[at : at + step]
+            some.append(Part(part.path, part.stream, groups, each * len(groups)))
+            if sum(one.rows for one in some) >= JOB_ROWS:
+                made.append(tuple(some))
+                some = []
+    return [*made, tuple(some)] if some else made

@@ -1,0 +1,166 @@
+"""Part of an answer, and how parts become the whole: in any order and grouping, they come to the same."""
+
+import heapq
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from veen.pipeline.decoding.plain import Plain, written
+from veen.pipeline.engine.query import Metric, Query
+
+Order = tuple[int, str, int, str]  # hub_ts, stream, stream_seq, label in hex
+Source = tuple[str, str, int, str, str]  # stream, label, stream_seq, msg_id, mmr_root: the event that is behind it
+Rank = tuple[int, float | int | str, str]
+
+
+def rank(value: Plain) -> Rank:
+    """One order of all values: nothing, truth values, numbers, texts, then the rest by how they are written."""
+    match value:
+        case None:
+            return 0, 0, ""
+        case bool():
+            return 1, int(value), ""
+        case int() | float():
+            return 2, value, written(value)
+        case str():
+            return 3, value, ""
+    return 4, written(value), ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a metric has come to so far."""
+
+    count: int = 0
+    best: Plain = None
+    total: Fraction = field(default_factory=Fraction)
+    whole: bool = True  # nothing but integers was added
+    values: set[str] = field(default_factory=set)
+
+    def add(self, metric: Metric, value: Plain) -> None:
+        if metric.kind == "count":
+            self.count += 1
+        elif value is None:
+            return
+        elif metric.kind == "distinct":
+            self.values.add(written(value))
+        elif metric.kind != "sum":
+            self._take(metric, value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            self.count += 1
+            self.total += Fraction(value)
+            self.whole = self.whole and isinstance(value, int)
+
+    def merge(self, metric: Metric, other: "Tally") -> None:
+        self.count += other.count
+        self.total += other.total
+        self.whole = self.whole and other.whole
+        self.values |= other.values
+        if other.best is not None:
+            self._take(metric, other.best)
+
+    def _take(self, metric: Metric, value: Plain) -> None:
+        if self.best is None or (rank(value) < rank(self.best)) == (metric.kind == "min"):
+            self.best = value
+
+    def result(self, metric: Metric) -> Plain:
+        match metric.kind:
+            case "count":
+                return self.count
+            case "distinct":
+                return len(self.values)
+            case "sum":
+                # Added up exactly, whatever the order, and rounded once.
+                return None if not self.count else int(self.total) if self.whole else float(self.total)
+        return self.best
+
+    def plain(self) -> Plain:
+        total: list[Plain] = [str(self.total.numerator), str(self.total.denominator)]
+        return [self.count, self.best, total, self.whole, sorted(self.values)]  # type: ignore[list-item]
+
+    @classmethod
+    def of(cls, found: Any) -> "Tally":
+        count, best, (numerator, denominator), whole, values = found
+        return cls(count, best, Fraction(int(numerator), int(denominator)), whole, set(values))
+
+
+@dataclass(slots=True)
+class Partial:
+    """Rows or groups of some files."""
+
+    query: Query
+    rows: list[tuple[Order, dict[str, Plain], Source]] = field(default_factory=list)
+    groups: dict[str, tuple[list[Plain], list[Tally]]] = field(default_factory=dict)
+    sources: list[Source] = field(default_factory=list)  # behind the groups, where evidence is asked for
+    read: int = 0
+
+    def add(self, order: Order, found: dict[str, Plain], source: Source) -> None:
+        query = self.query
+        if not query.metrics:
+            self.rows.append((order, found, source))
+            if query.limit is not None and len(self.rows) > 2 * query.limit + 1_000:
+                self.shorten()
+            return
+        keys = [found[name] for name in query.group_by]
+        _, tallies = self.groups.setdefault(written(keys), (keys, [Tally() for _ in query.metrics]))
+        for metric, tally in zip(query.asked, tallies, strict=True):
+            tally.add(metric, None if metric.of is None else found[metric.of])
+        if query.evidence.mode != "none":
+            self.sources.append(source)
+
+    def shorten(self) -> None:
+        """In order, and no longer than the answer may be."""
+        if self.query.limit is None:
+            self.rows.sort(key=lambda row: row[0])
+        else:
+            self.rows = heapq.nsmallest(self.query.limit, self.rows, key=lambda row: row[0])
+
+    def merge(self, other: "Partial") -> None:
+        self.rows += other.rows
+        self.sources += other.sources
+        self.read += other.read
+        for text, (keys, tallies) in other.groups.items():
+            if text not in self.groups:
+                self.groups[text] = keys, tallies
+                continue
+            for metric, mine, theirs in zip(self.query.asked, self.groups[text][1], tallies, strict=True):
+                mine.merge(metric, theirs)
+
+    def encode(self) -> bytes:
+        self.shorten()
+        groups = [[keys, [tally.plain() for tally in tallies]] for keys, tallies in self.groups.values()]
+        return json.dumps([self.rows, groups, self.sources, self.read]).encode()
+
+
+def decode(query: Query, data: bytes) -> Partial:
+    rows, groups, sources, read = json.loads(data)
+    made = Partial(query, [(tuple(order), found, tuple(source)) for order, found, source in rows], read=read)
+    made.sources = [tuple(source) for source in sources]
+    made.groups = {written(keys): (keys, [Tally.of(one) for one in tallies]) for keys, tallies in groups}
+    return made
+
+
+def whole(query: Query, parts: Iterable[Partial]) -> Partial:
+    """All parts as one, with its rows in order."""
+    made = Partial(query)
+    for part in parts:
+        made.merge(part)
+    made.shorten()
+    return made
+
+
+def grouped(part: Partial) -> list[dict[str, Plain]]:
+    """The rows of an answer in groups, by their keys. Without group_by there is one row, also over nothing."""
+    query = part.query
+    groups = list(part.groups.values())
+    if not groups and not query.group_by:
+        groups = [([], [Tally() for _ in query.metrics])]
+    groups.sort(key=lambda group: [rank(key) for key in group[0]])
+    made = []
+    for keys, tallies in groups[: query.limit]:
+        row = dict(zip(query.group_by, keys, strict=True))
+        row |= {metric.name: tally.result(metric) for metric, tally in zip(query.asked, tallies, strict=True)}
+        made.append(row)
+    return made

@@ -1,0 +1,140 @@
+"""Which parts of which files a query must read, and what comes of one such part. No Spark here."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from veen.core import Unavailable
+from veen.pipeline.decoding.plain import Plain
+from veen.pipeline.engine import fields
+from veen.pipeline.engine.partial import Partial
+from veen.pipeline.engine.query import Query
+from veen.pipeline.tables.commit import FileRef
+
+_BASE = ("label", "stream_seq", "hub_ts", "msg_id", "mmr_root", "subject_id", "event_type")
+_AFTER = "\U0010ffff" * 4  # where files have the events that have no subject: behind all that have one
+
+Footer = Callable[[FileRef], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Row groups of one file."""
+
+    path: str
+    stream: str
+    groups: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a worker is to go through."""
+
+    query: Query
+    parts: tuple[Part, ...]
+
+
+def may_hold(file: FileRef, query: Query) -> bool:
+    """Whether a file can have anything of it, by what the commit says."""
+    if query.subject_id is not None:
+        within = file.least is not None and file.most is not None and file.least <= query.subject_id <= file.most
+        if not within:
+            return False
+    late = query.time_from is not None and file.ts_max is not None and file.ts_max < query.time_from
+    early = query.time_to is not None and file.ts_min is not None and file.ts_min >= query.time_to
+    return not late and not early
+
+
+def plan(files: Iterable[FileRef], query: Query, root: str, footer: Footer) -> list[Part]:
+    """The row groups that can have anything of it. A file is sorted by subject, so these are found by halving."""
+    made = []
+    for file in files:
+        if file.stream in query.scope and may_hold(file, query):
+            metadata = footer(file)
+            groups = _groups(metadata, query)
+            rows = sum(metadata.row_group(number).num_rows for number in groups)
+            if groups:
+                made.append(Part(f"{root}/{file.path}", file.stream, groups, rows))
+    return made
+
+
+def _groups(metadata: Any, query: Query) -> tuple[int, ...]:
+    numbers: Sequence[int] = range(metadata.num_row_groups)
+    if query.subject_id is not None:
+        subject = _column(metadata, "subject_id")
+        first = bisect_left(numbers, query.subject_id, key=lambda number: _bound(metadata, number, subject, "max"))
+        last = bisect_right(numbers, query.subject_id, key=lambda number: _bound(metadata, number, subject, "min"))
+        numbers = range(first, last)
+    if query.time_from is None and query.time_to is None:
+        return tuple(numbers)
+    at = _column(metadata, "hub_ts")
+    return tuple(number for number in numbers if _in_time(metadata.row_group(number).column(at).statistics, query))
+
+
+def _column(metadata: Any, name: str) -> int:
+    return next(at for at in range(metadata.num_columns) if metadata.schema.column(at).name == name)
+
+
+def _bound(metadata: Any, number: int, column: int, side: str) -> str:
+    statistics = metadata.row_group(number).column(column).statistics
+    if statistics is None or not statistics.has_min_max:
+        return _AFTER
+    found: str = getattr(statistics, side)
+    return found
+
+
+def _in_time(statistics: Any, query: Query) -> bool:
+    if statistics is None or not statistics.has_min_max:
+        return True
+    late = query.time_from is not None and statistics.max < query.time_from
+    return not late and not (query.time_to is not None and statistics.min >= query.time_to)
+
+
+def scan(job: Scan) -> Partial:
+    """What comes of some parts."""
+    made = Partial(job.query)
+    for part in job.parts:
+        _scan(part, made)
+    return made
+
+
+def scan_encoded(job: Scan) -> bytes:
+    """The same, as a worker hands it over."""
+    return scan(job).encode()
+
+
+def _scan(part: Part, made: Partial) -> None:
+    import pyarrow.parquet as pq
+
+    query = made.query
+    names = tuple(dict.fromkeys((*_BASE, *(one for name in query.fields for one in fields.columns(name)))))
+    try:
+        with pq.ParquetFile(part.path) as file:
+            rows = file.read_row_groups(list(part.groups), columns=list(names))
+    except OSError as error:
+        raise Unavailable(f"{part.path} cannot be read: {error}") from None
+    made.read += rows.num_rows
+    for row in rows.filter(_filter(query)).to_pylist():
+        row["stream"] = part.stream
+        label, seq = row["label"].hex(), row["stream_seq"]
+        found: dict[str, Plain] = fields.values(row, query.fields)
+        source = (part.stream, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
+        made.add((row["hub_ts"], part.stream, seq, label), found, source)
+
+
+def _filter(query: Query) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = pc.scalar(True)
+    if query.subject_id is not None:
+        wanted &= pc.field("subject_id") == query.subject_id
+    if query.event_types is not None:
+        wanted &= pc.field("event_type").isin(pa.array(query.event_types, pa.string()))
+    if query.time_from is not None:
+        wanted &= pc.field("hub_ts") >= query.time_from
+    if query.time_to is not None:
+        wanted &= pc.field("hub_ts") < query.time_to
+    return wanted

@@ -1,0 +1,147 @@
+"""The files of a data directory: on this machine, or on any filesystem that pyarrow or fsspec reaches by URL."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+
+from veen.core import Unavailable
+from veen.storage import frame
+from veen.storage.blocks import is_packed, mapped, read_blocks
+from veen.storage.frame import Data
+from veen.storage.packed import PackedChunk
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+
+class Missing(Unavailable):
+    """It is not there. Whatever else cannot be read may be there, and be read later."""
+
+
+class Files(Protocol):
+    """One data directory's files, by their path within it."""
+
+    def listed(self, folder: str) -> dict[str, int]:
+        """Names and sizes of the files in a folder. Raises `Unavailable` where there is none."""
+
+    def read(self, path: str) -> bytes:
+        """A whole small file. Raises `Unavailable` where there is none."""
+
+    def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
+        """The entries of a chunk, compressed or not; of one that is not, the first `size` bytes."""
+
+    def beginning(self, path: str) -> Data:
+        """Bytes that begin with a chunk's first entry."""
+
+    def packed(self, path: str) -> PackedChunk:
+        """A compressed chunk as its file has it."""
+
+
+class LocalFiles:
+    """On this machine: chunks are mapped, not read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def listed(self, folder: str) -> dict[str, int]:
+        with _reachable(str(self.root / folder)):
+            return {path.name: path.stat().st_size for path in (self.root / folder).iterdir() if path.is_file()}
+
+    def read(self, path: str) -> bytes:
+        with _reachable(str(self.root / path)):
+            return (self.root / path).read_bytes()
+
+    def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
+        yield from read_blocks(self.root / path, size=size)
+
+    def beginning(self, path: str) -> Data:
+        return next(self.blocks(path, 0))[0]
+
+    def packed(self, path: str) -> PackedChunk:
+        return PackedChunk(mapped(self.root / path))
+
+
+class FarFiles:
+    """Elsewhere: a chunk is fetched whole, since its entries are hashed from the first to the last anyway."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._system, self._root = _filesystem(url)
+
+    def listed(self, folder: str) -> dict[str, int]:
+        from pyarrow.fs import FileSelector, FileType
+
+        with _reachable(f"{self._url}/{folder}"):
+            found = self._system.get_file_info(FileSelector(f"{self._root}/{folder}"))
+            return {one.base_name: one.size for one in found if one.type == FileType.File}
+
+    def read(self, path: str) -> bytes:
+        with _reachable(f"{self._url}/{path}"), self._system.open_input_stream(f"{self._root}/{path}") as file:
+            return bytes(file.read())
+
+    def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
+        if is_packed(Path(path)):
+            yield from self.packed(path).blocks()
+        else:
+            data = self.read(path)
+            yield data[:size] if size else data, 0
+
+    def packed(self, path: str) -> PackedChunk:
+        return PackedChunk(self.read(path))
+
+    def beginning(self, path: str) -> Data:
+        if is_packed(Path(path)):
+            return next(self.blocks(path, 0))[0]
+        with _reachable(f"{self._url}/{path}"), self._system.open_input_file(f"{self._root}/{path}") as file:
+            head = bytes(file.read(frame.HEADER_BYTES))
+            return head + bytes(file.read(frame.length_at(head, 0) - len(head)))
+
+
+def open_files(url: str) -> LocalFiles | FarFiles:
+    """A path, a file: URL, or a URL of another filesystem."""
+    where = urlsplit(url)
+    if where.scheme == "file":
+        return LocalFiles(Path(unquote(where.path)))
+    return FarFiles(url.rstrip("/")) if "://" in url else LocalFiles(Path(url))
+
+
+def _filesystem(url: str) -> "tuple[FileSystem, str]":
+    """What reaches a URL: pyarrow itself, else fsspec if it is installed."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+    except ImportError:
+        raise _missing(url, "pyarrow") from None
+    try:
+        system, root = FileSystem.from_uri(url)
+        return system, root.rstrip("/")
+    except (ArrowException, ValueError, OSError) as error:
+        try:
+            from fsspec.core import url_to_fs
+        except ImportError:
+            unreachable = Unavailable(f"{url} cannot be reached: {error}")
+            unreachable.add_note("pip install fsspec, and what it needs for this kind of address, may reach it")
+            raise unreachable from None
+    try:
+        found, root = url_to_fs(url)
+    except (ValueError, ImportError, OSError) as error:
+        raise Unavailable(f"{url} cannot be reached: {error}") from None
+    return PyFileSystem(FSSpecHandler(found)), root.rstrip("/")
+
+
+def _missing(url: str, package: str) -> Unavailable:
+    error = Unavailable(f"{url} cannot be reached without {package}")
+    error.add_note("pip install 'veen[spark]' brings what the pipeline needs")
+    return error
+
+
+@contextmanager
+def _reachable(where: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise Missing(f"{where} is not there") from None
+    except OSError as error:
+        raise Unavailable(f"{where} cannot be read: {error.strerror or error}") from None

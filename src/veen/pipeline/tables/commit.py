@@ -1,0 +1,151 @@
+"""A commit: which rows came into the tables, in which files, and what they stand for. One JSON text per commit."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+from veen.core import Malformed
+from veen.pipeline.tables.layout import Table
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of entries of one label. `mmr_root` is the one that the hub signed for its last entry, if that holds."""
+
+    hub_id: bytes
+    label: bytes
+    stream: str
+    epoch: int
+    first: int
+    last: int
+    mmr_root: bytes | None
+
+    def joined(self, later: "Span") -> "Span":
+        """With the run that follows on it."""
+        if (later.label, later.hub_id, later.first) != (self.label, self.hub_id, self.last + 1):
+            raise Malformed("tables", f"entry {later.first} does not follow on entry {self.last}")
+        return replace(self, stream=later.stream, last=later.last, mmr_root=later.mmr_root)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRef:
+    """A file of a table: where it is, which entries it is of, and what its bytes hash to."""
+
+    table: Table
+    path: str  # from the folder of the tables
+    stream: str
+    day: str  # of state, empty
+    label: bytes
+    first: int
+    last: int
+    rows: int
+    size: int
+    sha256: bytes
+    least: str | None = None  # of events, the subjects in it
+    most: str | None = None
+    ts_min: int | None = None
+    ts_max: int | None = None
+    overlay: str | None = None  # of state
+    state_hash: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What changed. `base` commits list all there is, so those before them need not be read."""
+
+    number: int
+    kind: str
+    spans: tuple[Span, ...] = ()
+    adds: tuple[FileRef, ...] = ()
+    removes: tuple[str, ...] = ()
+    base: bool = False
+
+    def encode(self) -> bytes:
+        return encode({"version": VERSION, **asdict(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        found = decode(data)
+        try:
+            return cls(
+                found["number"],
+                found["kind"],
+                tuple(span_of(one) for one in found["spans"]),
+                tuple(file_of(one) for one in found["adds"]),
+                tuple(found["removes"]),
+                found["base"],
+            )
+        except (KeyError, TypeError, ValueError):
+            raise Malformed("commit", "it is not one of this version") from None
+
+
+@dataclass(slots=True)
+class View:
+    """What is in the tables after some commits."""
+
+    number: int = 0
+    spans: dict[bytes, Span] = field(default_factory=dict)  # by label, from its first entry on
+    files: dict[str, FileRef] = field(default_factory=dict)  # by path
+
+    def take(self, commit: Commit) -> None:
+        if commit.base:
+            self.spans, self.files = {}, {}
+        for span in commit.spans:
+            known = self.spans.get(span.label)
+            self.spans[span.label] = span if known is None else known.joined(span)
+        for path in commit.removes:
+            self.files.pop(path, None)
+        self.files.update((one.path, one) for one in commit.adds)
+        self.number = commit.number
+
+    def upto(self, label: bytes) -> int:
+        return self.spans[label].last if label in self.spans else 0
+
+    def of(self, table: Table, streams: Iterable[str] | None = None) -> list[FileRef]:
+        """The files of a table, by path."""
+        wanted = None if streams is None else set(streams)
+        found = (one for one in self.files.values() if one.table is table)
+        return sorted((one for one in found if wanted is None or one.stream in wanted), key=lambda one: one.path)
+
+
+def encode(value: object) -> bytes:
+    """JSON in one spelling, bytes as hex."""
+    return json.dumps(value, default=_hex, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        raise Malformed("commit", "it is not JSON") from None
+    if not isinstance(found, dict):
+        raise Malformed("commit", "it is not an object")
+    return found
+
+
+def span_of(found: dict[str, Any]) -> Span:
+    root = found["mmr_root"]
+    label, hub_id = bytes.fromhex(found["label"]), bytes.fromhex(found["hub_id"])
+    return Span(
+        **{**found, "label": label, "hub_id": hub_id, "mmr_root": None if root is None else bytes.fromhex(root)}
+    )
+
+
+def file_of(found: dict[str, Any]) -> FileRef:
+    hashed = found["state_hash"]
+    made = {
+        "table": Table(found["table"]),
+        "label": bytes.fromhex(found["label"]),
+        "sha256": bytes.fromhex(found["sha256"]),
+        "state_hash": None if hashed is None else bytes.fromhex(hashed),
+    }
+    return FileRef(**{**found, **made})
+
+
+def _hex(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,132 @@
+"""The folder of the tables: commits that happen entirely or not at all, whenever the process dies.
+
+A commit is prepared aside, in `_veen/staging`. Then its intent is written; from there on it will happen, now or when
+the tables are next written to: files are given their names, what they replace is removed, and the commit is listed. So
+dying before the intent leaves nothing, and dying after it leaves nothing undone.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+from veen.client import durable
+from veen.client.durable import Disk
+from veen.core import Malformed, Unavailable
+from veen.pipeline.tables import commit as commits
+from veen.pipeline.tables.commit import Commit, View
+from veen.pipeline.tables.layout import OWN
+
+_PLAIN_FILE = 0o644
+_COMMITS, _STAGING, _PENDING, _LOCK, FOLDS, CHECKPOINT = "commits", "staging", "pending.json", "lock", "folds", "stream"
+
+
+class Tables:
+    """The tables in one folder."""
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.root = root
+        self.own = root / OWN
+        self._disk = disk or Disk()
+
+    @property
+    def exist(self) -> bool:
+        return (self.own / _COMMITS).is_dir()
+
+    def view(self) -> View:
+        """What is in them. Raises `Unavailable` where there are none."""
+        if not self.exist:
+            raise Unavailable(f"there are no tables in {self.root}: veen pipeline run makes them")
+        paths = sorted((self.own / _COMMITS).glob("*.json"))
+        found: list[Commit] = []
+        for path in reversed(paths):
+            found.append(_commit(path))
+            if found[-1].base:
+                break
+        view = View()
+        for commit in reversed(found):
+            if view.number and commit.number != view.number + 1:
+                raise Malformed(str(self.own / _COMMITS), f"commit {view.number + 1} is missing")
+            view.take(commit)
+        if found and not found[-1].base and found[-1].number != 1:
+            raise Malformed(str(self.own / _COMMITS), f"commit {found[-1].number - 1} is missing")
+        return view
+
+    @contextmanager
+    def writing(self) -> Iterator[View]:
+        """The right to change them, one process at a time, with what was begun before brought to its end."""
+        self._make()
+        with durable.locked(self.own / _LOCK, str(self.root)):
+            self._recover()
+            yield self.view()
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A folder for files to be committed. What is left in it is removed, unless an intent still needs it."""
+        folder = Path(mkdtemp(dir=self.own / _STAGING))
+        folder.chmod(0o755)
+        try:
+            yield folder
+        finally:
+            if not (self.own / _PENDING).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, commit: Commit, moves: Mapping[str, Path]) -> None:
+        """Let a commit happen. `moves` are the staged files by the paths they get; the caller is in `writing`."""
+        staged = {target: str(path.relative_to(self.own)) for target, path in moves.items()}
+        intent = commits.encode({"commit": commits.decode(commit.encode()), "moves": staged})
+        self._disk.write_file(self.own / _PENDING, intent, _PLAIN_FILE)
+        self._disk.sync_folder(self.own)
+        self._finish()
+
+    def forget(self, number: int) -> None:
+        """Remove the commits before one that lists all there is."""
+        for path in (self.own / _COMMITS).glob("*.json"):
+            if int(path.stem) < number:
+                path.unlink()
+
+    def _finish(self) -> None:
+        """Carry out the intent, or the rest of it."""
+        pending = self.own / _PENDING
+        intent = commits.decode(pending.read_bytes())
+        commit = Commit.decode(commits.encode(intent["commit"]))
+        folders = set()
+        for target, staged in sorted(intent["moves"].items()):
+            path = self.root / target
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if (self.own / staged).exists():
+                self._disk.replace(self.own / staged, path)
+            folders.add(path.parent)
+        for name in commit.removes:
+            path = self.root / name
+            path.unlink(missing_ok=True)
+            folders.add(path.parent)
+        for folder in sorted(folders):
+            if folder.is_dir():
+                self._disk.sync_folder(folder)
+        self._disk.write_file(self.own / _COMMITS / f"{commit.number:08}.json", commit.encode(), _PLAIN_FILE)
+        self._disk.sync_folder(self.own / _COMMITS)
+        pending.unlink()
+        self._disk.sync_folder(self.own)
+
+    def _recover(self) -> None:
+        if (self.own / _PENDING).exists():
+            self._finish()
+        for left in (self.own / _STAGING).iterdir():
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _make(self) -> None:
+        for folder in (self.root, self.own, self.own / _COMMITS, self.own / _STAGING):
+            with durable.named(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+
+
+def _commit(path: Path) -> Commit:
+    try:
+        found = Commit.decode(path.read_bytes())
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
+    if path.stem != f"{found.number:08}":
+        raise Malformed(str(path), f"it is commit {found.number}")
+    return found

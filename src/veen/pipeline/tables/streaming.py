@@ -1,0 +1,128 @@
+"""Tables that follow a log: each batch of a streaming query becomes one commit, exactly once.
+
+What makes it once is the tables themselves: a batch that is run again, because its query died before Spark had noted
+it, finds its entries there and leaves them out. So a query may also be begun anew without its checkpoint.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from veen.core import Malformed, Msg, Receipt, Unverified
+from veen.pipeline import jobs, planning
+from veen.pipeline.decoding import Decoder, Found, Keys, Stream
+from veen.pipeline.reading import settle
+from veen.pipeline.selection import Selection, Verify
+from veen.pipeline.sources import open_source
+from veen.pipeline.tables.commit import Span
+from veen.pipeline.tables.loading import check_basis, known_streams, labels_of, publish
+from veen.pipeline.tables.staging import Staged, Stager
+from veen.pipeline.tables.store import CHECKPOINT, Tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+COLUMNS = ("hub_id", "label", "stream_seq", "msg", "receipt", "ok", "faults")
+
+Told = Callable[[tuple[Span, ...]], None]  # the runs that a batch brought in
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a worker must know to stage its part of a batch. It names places, never keys."""
+
+    streams: tuple[Stream, ...]
+    done: tuple[tuple[bytes, int], ...]  # how far each label is in the tables
+    keys: Keys
+    folder: str
+
+
+def follow(
+    tables: Tables,
+    selection: Selection,
+    keys: Keys,
+    spark: "SparkSession",
+    *,
+    once: bool = False,
+    every_sec: float = 1,
+    told: Told | None = None,
+) -> "StreamingQuery":
+    """A running query that brings in what comes; with `once`, what is there by now, and then it ends."""
+    tables_at = Tables(tables.root.resolve())
+    names = dict.fromkeys((*selection.streams, *keys.names()))
+    asked = replace(selection, columns=COLUMNS, verify=Verify.ENTRY)
+    if not asked.labels and not asked.streams and any(path.startswith("http") for path in asked.paths):
+        asked = replace(asked, streams=tuple(names))
+    with tables_at.writing():
+        pass  # what was begun before is brought to its end, and a folder that cannot be written to is noticed now
+    frame = spark.readStream.format("veen").options(**asked.options()).load()
+
+    def take(batch: "DataFrame", number: int) -> None:
+        made = _take(tables_at, asked, keys, batch)
+        if told is not None:
+            told(tuple(made.spans))
+
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tables_at.own / CHECKPOINT))
+    writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_sec} seconds")
+    return writer.start()
+
+
+def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") -> Staged:
+    """One batch, into the tables."""
+    with tables.writing() as view, tables.staging() as folder:
+        streams: dict[bytes, Stream] = {}
+        for path in selection.paths:
+            source = open_source(path)
+            papers = planning.pinned(source.papers(), selection.pin)
+            chunks = source.chunks(labels_of(selection, papers, keys, source))
+            found = known_streams(source, papers, chunks, selection, keys)
+            for label in found:
+                check_basis(source, papers, chunks, view, label)
+            streams |= found
+        done = tuple((label, view.upto(label)) for label in streams)
+        work = Batch(tuple(streams.values()), done, keys, str(folder))
+
+        def stage(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+            yield from staged(batches, work)
+
+        rows = batch.mapInArrow(stage, jobs.SCHEMA).collect()
+        return publish(tables, view, folder, [Staged.decode(one) for one in jobs.results_of(rows)])
+
+
+def staged(batches: "Iterator[pa.RecordBatch]", work: Batch) -> "Iterator[pa.RecordBatch]":
+    """What a worker does with its part of a batch; an error of ours comes back in words."""
+    settle()
+    yield jobs.batch_of([(0, jobs.outcome(lambda given: _stage(given, work), batches))])
+
+
+def _stage(batches: "Iterator[pa.RecordBatch]", work: Batch) -> bytes:
+    streams, done = {one.label: one for one in work.streams}, dict(work.done)
+    decoder, stagers = Decoder(streams, work.keys), dict[bytes, Stager]()
+    for batch in batches:
+        for row in batch.to_pylist():
+            if row["stream_seq"] > done.get(row["label"], 0):
+                stager = stagers.get(row["hub_id"])
+                if stager is None:
+                    stager = stagers[row["hub_id"]] = Stager(Path(work.folder), row["hub_id"], streams, decoder)
+                stager.add(_found(row))
+    whole = [stager.finish() for stager in stagers.values()]
+    return Staged([span for one in whole for span in one.spans], [file for one in whole for file in one.files]).encode()
+
+
+def _found(row: dict[str, Any]) -> Found:
+    """An entry as the reader handed it over."""
+    if "frame" in row["faults"]:
+        place = f"label {row['label'].hex()[:16]}…, entry {row['stream_seq']}"
+        raise Unverified(place, "nothing behind it in its chunk can be read: a run of its own puts that in quarantine")
+    message: Msg | None = None
+    receipt: Receipt | None = None
+    faults = tuple((name, "it does not hold") for name in row["faults"])
+    try:
+        receipt = Receipt.decode(row["receipt"])
+        message = Msg.decode(row["msg"])
+    except Malformed as error:
+        faults = faults or (("form", str(error)),)
+    return Found(row["label"], row["stream_seq"], message, receipt, faults)

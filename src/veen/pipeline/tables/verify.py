@@ -1,0 +1,249 @@
+"""Tables held against the log they stand for: a row that was changed, is missing or was added is found, and where.
+
+Of `entries` every leaf is derived again, every root follows from the leaves before it, and the last one is the one
+that the hub signed. `events` and `quarantine` have one row for each entry, with that entry's own values. With the keys,
+every row of both is made again from the log, too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from veen.core import Malformed, Mmr, Unverified, VeenError, naming
+from veen.pipeline import closing, planning
+from veen.pipeline.decoding import Decoder, Keys, Rows
+from veen.pipeline.planning import Piece
+from veen.pipeline.selection import Selection
+from veen.pipeline.sources import Chunk, DirectorySource, HubSource, open_source
+from veen.pipeline.tables import layout
+from veen.pipeline.tables.commit import FileRef, Span, View
+from veen.pipeline.tables.layout import COLUMNS, OWN, Table
+from veen.pipeline.tables.loading import found_in, known_streams, signed_at
+from veen.pipeline.tables.store import Tables
+from veen.storage.directory import Papers
+from veen.storage.logcheck import check_checkpoint
+
+_SHARED = ("hub_ts", "client_id", "auth_ref", "mmr_root", "epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the tables that is not as the log has it."""
+
+    where: str  # a table, or a file
+    what: str
+    label: bytes | None = None
+    stream_seq: int | None = None
+
+
+@dataclass(slots=True)
+class Checked:
+    """What was gone through."""
+
+    entries: int = 0
+    events: int = 0
+    quarantined: int = 0
+    signed: list[Span] = field(default_factory=list)  # what the hub's own word was found for
+    unmatched: list[Span] = field(default_factory=list)  # what none of the sources has
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    source: DirectorySource | HubSource
+    papers: Papers
+    chunks: tuple[Chunk, ...]
+
+
+def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> Checked:
+    """Go through all of it. What is wrong with the tables is a problem in the answer, never an error."""
+    view, made = tables.view(), Checked()
+    made.problems += check_files(tables.root, view)
+    logs = list(_logs(selection, view))
+    for _, span in sorted(view.spans.items()):
+        log = next((one for one in logs if one.papers.identity.hub_id == span.hub_id), None)
+        if log is None:
+            made.unmatched.append(span)
+            continue
+        made.problems += _check_label(tables.root, view, span, log, made)
+        if keys is not None:
+            made.problems += _check_again(tables.root, view, span, log, selection, keys)
+    return made
+
+
+def _logs(selection: Selection, view: View) -> Iterator[_Log]:
+    for path in selection.paths:
+        source = open_source(path)
+        papers = planning.pinned(source.papers(), selection.pin)
+        hub_id = papers.identity.hub_id
+        labels = frozenset(label for label, span in view.spans.items() if span.hub_id == hub_id)
+        yield _Log(source, papers, tuple(source.chunks(labels)) if labels else ())
+
+
+def check_files(root: Path, view: View) -> Iterator[Problem]:
+    """Files that are not as they were committed, and those that never were."""
+    for file in view.files.values():
+        try:
+            data = (root / file.path).read_bytes()
+        except OSError:
+            yield Problem(file.path, "the file is missing", file.label, file.first)
+            continue
+        if sha256(data).digest() != file.sha256:
+            yield Problem(file.path, "its bytes are not those that were committed", file.label)
+    for path in sorted(root.rglob("*.parquet")):
+        name = str(path.relative_to(root))
+        if not name.startswith(OWN) and name not in view.files:
+            yield Problem(name, "the file is of no commit")
+
+
+def _check_label(root: Path, view: View, span: Span, log: _Log, made: Checked) -> Iterator[Problem]:
+    """One label, from its first entry to its last."""
+    broken = {row["stream_seq"]: row for row in _rows(root, view, Table.QUARANTINE, span, where="unverified")}
+    tree, ends = Mmr(), {chunk.end_seq for chunk in log.chunks if chunk.label == span.label and chunk.closed}
+    walk = _Walk(span, log, tree, broken)
+    for row in _rows(root, view, Table.ENTRIES, span):
+        made.entries += 1
+        yield from walk.take(row, ends)
+    yield from walk.finish()
+    receipt = signed_at(log.source, log.papers, log.chunks, span.label, span.last)
+    if receipt is None:
+        yield Problem(Table.ENTRIES, "the log ends before it", span.label, span.last)
+    elif tree.size != span.last or tree.root() != receipt.mmr_root:
+        yield Problem(Table.ENTRIES, "its rows do not come to the root that the hub signed", span.label, span.last)
+    else:
+        made.signed.append(span)
+    if receipt is not None and span.mmr_root is not None and span.mmr_root != receipt.mmr_root:
+        yield Problem(OWN, "the root that the tables stand for is not the hub's", span.label, span.last)
+    yield from _check_said(root, view, span, made)
+
+
+class _Walk:
+    """The rows of `entries` of one label, put into a tree one after the other."""
+
+    def __init__(self, span: Span, log: _Log, tree: Mmr, broken: dict[int, dict[str, Any]]) -> None:
+        self._span, self._log, self._tree, self._broken = span, log, tree, broken
+        self._profile_id = log.papers.profile.profile_id()
+
+    def take(self, row: dict[str, Any], ends: set[int]) -> Iterator[Problem]:
+        seq, label = row["stream_seq"], self._span.label
+        if seq is None or row["label"] != label or seq > self._span.last or seq <= self._tree.size:
+            yield Problem(Table.ENTRIES, "a row too many", label, seq)
+            return
+        yield from self._pass(seq)
+        derived = naming.leaf_hash(label, self._profile_id, row["ct_hash"], row["client_id"], row["client_seq"])
+        before = self._tree.copy()
+        self._tree.append(derived)
+        if derived == row["leaf_hash"] and self._tree.root() == row["mmr_root"]:
+            if seq in ends:
+                yield from self._check_checkpoint(seq)
+            return
+        receipt = signed_at(self._log.source, self._log.papers, self._log.chunks, label, seq)
+        if receipt is not None:  # go on with what the hub says, so that one changed row is one problem
+            self._tree.size, self._tree.peaks = before.size, before.peaks
+            self._tree.append(receipt.leaf_hash)
+        yield Problem(Table.ENTRIES, "the row is not what the log has there", label, seq)
+
+    def _pass(self, seq: int) -> Iterator[Problem]:
+        """The places up to a row that have none: damaged ones have their leaf in quarantine."""
+        for missing in range(self._tree.size + 1, seq):
+            known = self._broken.get(missing)
+            leaf = known["msg_id"] if known else None
+            if known is None:
+                receipt = signed_at(self._log.source, self._log.papers, self._log.chunks, self._span.label, missing)
+                leaf = receipt.leaf_hash if receipt else None
+                yield Problem(Table.ENTRIES, "the row is missing", self._span.label, missing)
+            self._tree.append(leaf or bytes(32))
+
+    def finish(self) -> Iterator[Problem]:
+        yield from self._pass(self._span.last + 1)
+
+    def _check_checkpoint(self, seq: int) -> Iterator[Problem]:
+        """Where a chunk of the log ends, its checkpoint signs the same root."""
+        source, papers, label = self._log.source, self._log.papers, self._span.label
+        chunk = next(one for one in self._log.chunks if one.label == label and one.end_seq == seq)
+        if isinstance(source, DirectorySource):
+            try:
+                signed = source.artifact(closing.names_beside(chunk)[2])
+                check_checkpoint(signed, papers, label, seq, self._tree.root())
+            except (Malformed, Unverified) as error:
+                yield Problem(Table.ENTRIES, f"the checkpoint of the log says otherwise: {error}", label, seq)
+
+
+def _check_said(root: Path, view: View, span: Span, made: Checked) -> Iterator[Problem]:
+    """Each entry has one row that says what it is."""
+    for file in _files(view, Table.ENTRIES, span):
+        entries = {row["stream_seq"]: row for row in _within(root, view, Table.ENTRIES, span, file.first, file.last)}
+        seen: set[int] = set()
+        for table in (Table.EVENTS, Table.QUARANTINE):
+            for row in _within(root, view, table, span, file.first, file.last):
+                seq = row["stream_seq"]
+                made.events += table is Table.EVENTS
+                made.quarantined += table is Table.QUARANTINE
+                entry = entries.get(seq)
+                unverified = table is Table.QUARANTINE and row["kind"] == "unverified"
+                if seq in seen or (entry is None) != unverified:
+                    yield Problem(table, "a row too many", span.label, seq)
+                elif entry is not None and _differs(entry, row):
+                    yield Problem(table, "the row is not of the entry at its place", span.label, seq)
+                seen.add(seq)
+        for seq in sorted(entries.keys() - seen):
+            yield Problem(Table.EVENTS, "the row is missing", span.label, seq)
+
+
+def _differs(entry: dict[str, Any], row: dict[str, Any]) -> bool:
+    return row["msg_id"] != entry["leaf_hash"] or any(row[name] != entry[name] for name in _SHARED)
+
+
+def _check_again(root: Path, view: View, span: Span, log: _Log, selection: Selection, keys: Keys) -> Iterator[Problem]:
+    """Every row of events and quarantine, made again from the log."""
+    streams = known_streams(log.source, log.papers, log.chunks, selection, keys)
+    decoder = Decoder(streams, keys)
+    for chunk in log.chunks:
+        last = min(chunk.end_seq, span.last)
+        if chunk.label != span.label or chunk.start_seq > last:
+            continue
+        rows = Rows()
+        for found in found_in(log.source, log.papers, Piece(log.source.url, span.hub_id, chunk, chunk.start_seq, last)):
+            decoder.add(found, rows)
+        for table, expected in ((Table.EVENTS, rows.events), (Table.QUARANTINE, rows.quarantine)):
+            made = {row.stream_seq: row._asdict() for row in expected}
+            for row in _within(root, view, table, span, chunk.start_seq, last):
+                again = made.pop(row["stream_seq"], None)
+                if again is not None and again != row:
+                    names = ", ".join(name for name in COLUMNS[table] if again[name] != row[name])
+                    yield Problem(table, f"the row is not what the entry says: {names}", span.label, row["stream_seq"])
+                elif again is None:
+                    yield Problem(table, "the entry says something else", span.label, row["stream_seq"])
+
+
+def _files(view: View, table: Table, span: Span) -> list[FileRef]:
+    found = (file for file in view.of(table) if file.label == span.label)
+    return sorted(found, key=lambda file: file.first)
+
+
+def _rows(root: Path, view: View, table: Table, span: Span, where: str | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a label, file by file; those of a file that cannot be read are missing."""
+    for file in _files(view, table, span):
+        rows = sorted(_read(root, file), key=lambda row: row["stream_seq"] or 0)
+        yield from (row for row in rows if where is None or row["kind"] == where)
+
+
+def _within(root: Path, view: View, table: Table, span: Span, first: int, last: int) -> Iterator[dict[str, Any]]:
+    for file in _files(view, table, span):
+        if file.first <= last and first <= file.last:
+            yield from (row for row in _read(root, file) if first <= (row["stream_seq"] or 0) <= last)
+
+
+def _read(root: Path, file: FileRef) -> Sequence[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # The folders of its path are no columns of the file.
+        data = (root / file.path).read_bytes()
+        found: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data), schema=layout.schema(file.table)).to_pylist()
+    except (OSError, pa.ArrowException, VeenError):
+        return ()  # what is wrong with the file itself is told already
+    return found

@@ -1,0 +1,52 @@
+"""Logs that the pipeline is tried on, and one Spark session for all tests of a worker."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.biglog import BigLog
+from tests.storage.hubs import SCRATCH
+from veen.core import Limits
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What a test needs of Spark: it lives for a minute.
+QUICK = {
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",
+}
+SMALL = Limits(max_msg_bytes=4096, max_chunk_bytes=8192, max_checkpoint_interval=7)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that is quick to write to."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH if SCRATCH.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def log(tmp_path_factory: pytest.TempPathFactory) -> BigLog:
+    """Sixty entries on two streams in chunks of seven: seven seconds, ten entries in each."""
+    made = BigLog(tmp_path_factory.mktemp("log") / "hub", streams=2, clients=3, limits=SMALL, per_sec=10)
+    made.grow(61)
+    return made
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """Spark on two cores, started once for a worker."""
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+    from veen.pipeline import session
+
+    found = session(master="local[2]", settings=QUICK)
+    found.sparkContext.setLogLevel("FATAL")
+    yield found
+    found.stop()

@@ -1,0 +1,66 @@
+"""Ways to damage a data directory, and what an audit says of it."""
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from veen.pipeline.audit.auditing import Audit, audit
+from veen.pipeline.audit.copies import join_here
+from veen.pipeline.audit.running import in_processes
+from veen.storage import frame
+from veen.storage.findings import Finding, Severity
+
+Damage = Callable[[Path], None]
+
+
+def look(*roots: Path, pin: bytes | None = None) -> Audit:
+    """An audit in this process."""
+    return audit([str(root) for root in roots], in_processes(1), join_here, pin=pin)
+
+
+def findings(root: Path) -> list[Finding]:
+    """What is worse than left over."""
+    found = look(root).directories[0].findings
+    return [finding for finding in found if finding.severity is not Severity.LEFTOVER]
+
+
+def artifacts(root: Path) -> list[str]:
+    return sorted({finding.artifact for finding in findings(root)})
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def frames(path: Path) -> list[bytes]:
+    """The entries of a chunk, one by one."""
+    data, pos, made = path.read_bytes(), 0, []
+    while pos < len(data):
+        end = pos + frame.length_at(data, pos)
+        made.append(data[pos:end])
+        pos = end
+    return made
+
+
+def rewrite(path: Path, entries: Sequence[bytes]) -> None:
+    path.write_bytes(b"".join(entries))
+
+
+def swap(one: Path, other: Path) -> None:
+    aside = one.with_suffix(".aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def places(size: int, count: int, seed: str) -> list[tuple[int, int]]:
+    """First and last byte, and some between."""
+    rng = random.Random(seed)
+    return [(0, 0), (size - 1, 7)] + [(rng.randrange(size), rng.randrange(8)) for _ in range(count - 2)]
+
+
+def copied(root: Path, to: Path) -> Path:
+    return Path(shutil.copytree(root, to))

@@ -1,0 +1,266 @@
+"""Tables say what the log says: each entry once, whatever was run how often, and whenever it died."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+
+from bench.biglog import BigLog
+from bench.sealedlog import SealedLog
+from tests.pipeline.damage import flip, frames
+from tests.pipeline.tables.logs import DOORS, OTHERS, Place, begun, contents, everything, filled, recorded, writes
+from veen.client.durable import Disk
+from veen.core import Unavailable, Unverified
+from veen.pipeline import select
+from veen.pipeline.decoding import Keys
+from veen.pipeline.jobs import in_processes
+from veen.pipeline.tables import Table, Tables, load
+
+
+def places(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(row["stream"], row["stream_seq"]) for row in rows]
+
+
+def test_each_entry_is_an_event_or_in_quarantine_and_none_is_lost(place: Path) -> None:
+    made = filled(place)
+    assert (made.load().entries, len(contents(made.tables.root, Table.ENTRIES))) == (42, 42)
+    found = everything(made.tables.root)
+    assert [(row["kind"], row["stream_seq"]) for row in found["quarantine"]] == [("unknown", 21), ("malformed", 22)]
+    both = sorted(places(found["events"]) + places(found["quarantine"]))
+    assert (
+        both
+        == sorted(places(found["entries"]))
+        == [(name, n) for name, last in ((DOORS, 22), (OTHERS, 20)) for n in range(1, last + 1)]
+    )
+
+
+def test_an_event_has_its_columns(place: Path) -> None:
+    made = begun(place)
+    made.log.say([(OTHERS, recorded(7, path="/x", deep={"n": [1, 2]}))])
+    made.load()
+    (row,) = contents(made.tables.root, Table.EVENTS)
+    assert (row["subject_id"], row["event_type"], row["event_time"], row["origin"]) == (
+        "user:3",
+        "logout",
+        1_700_000_000_007,
+        "gateway",
+    )
+    assert (row["overlay"], row["stream"], row["day"]) == ("record.events", OTHERS, "2023-11-14")
+    assert '"payload":{"deep":{"n":[1,2]},"path":"/x"}' in row["event"]
+
+
+def test_entries_have_no_payload(place: Path) -> None:
+    made = filled(place)
+    made.load()
+    kept = b"".join(path.read_bytes() for path in (made.tables.root / "entries").rglob("*.parquet"))
+    assert b"value 3" not in kept
+    assert "body" not in contents(made.tables.root, Table.ENTRIES)[0]
+
+
+def test_without_a_key_entries_are_sealed_and_still_there(place: Path) -> None:
+    made = filled(place)
+    load(made.tables, made.selection, Keys())
+    found = everything(made.tables.root)
+    assert (len(found["entries"]), len(found["events"]), {row["kind"] for row in found["quarantine"]}) == (
+        42,
+        0,
+        {"sealed"},
+    )
+
+
+def test_running_again_changes_nothing_and_what_came_is_added(place: Path) -> None:
+    made = filled(place)
+    made.load()
+    before = everything(made.tables.root)
+    assert made.load().commits == 0
+    assert everything(made.tables.root) == before
+    made.log.say(writes(9, 100))
+    assert (made.load().entries, made.load().entries) == (9, 0)
+    after = everything(made.tables.root)
+    shutil.rmtree(made.tables.root)
+    made.load()
+    assert everything(made.tables.root) == after
+
+
+def test_in_steps_or_at_once_and_on_any_number_of_processes_the_tables_are_the_same(place: Path) -> None:
+    made = filled(place)
+    for last in (3, 11, None):
+        load(made.tables, select(made.log.folders.root, seq_max=last), made.keys)
+    whole = Tables(place / "whole")
+    load(whole, select(made.log.folders.root, parallelism=1), made.keys, in_processes(2))
+    assert everything(whole.root) == everything(made.tables.root)
+
+
+def test_days_are_folders(place: Path) -> None:
+    made = begun(place, per_sec=1)
+    made.log._born = 1_700_006_395  # five seconds before midnight
+    made.log.say(writes(10))
+    made.load()
+    found = sorted((row["day"], row["stream_seq"]) for row in contents(made.tables.root, Table.EVENTS))
+    assert found == [("2023-11-14", n) for n in range(1, 6)] + [("2023-11-15", n) for n in range(6, 11)]
+
+
+def test_a_damaged_entry_is_in_quarantine_with_what_failed_and_the_rest_is_not(place: Path) -> None:
+    made = filled(place)
+    path = next(
+        path for path in sorted(made.log.folders.root.glob("log/chunk-*-0*[0-9].log")) if "000000008" in path.name
+    )
+    flip(path, len(frames(path)[0]) + 300)
+    made.load()
+    found = everything(made.tables.root)
+    (row,) = [row for row in found["quarantine"] if row["kind"] == "unverified"]
+    assert row["stream_seq"] == 9
+    assert "client_sig" in row["reason"]
+    assert len(found["entries"]) == 41
+
+
+def test_entries_that_cannot_be_reached_are_in_quarantine_one_by_one(place: Path) -> None:
+    made = filled(place)
+    path = next(
+        path for path in sorted(made.log.folders.root.glob("log/chunk-*-0*[0-9].log")) if "000000008" in path.name
+    )
+    first = frames(path)[0]
+    path.write_bytes(first + b"\xff" * (path.stat().st_size - len(first)))
+    made.load()
+    found = everything(made.tables.root)
+    broken = [row["stream_seq"] for row in found["quarantine"] if row["kind"] == "unverified"]
+    assert broken == [9, 10, 11, 12, 13, 14]
+    assert len(found["entries"]) == 36
+
+
+def test_another_history_is_refused(place: Path) -> None:
+    made = filled(place)
+    made.load()
+    other = place / "other"
+    shutil.copytree(made.log.folders.root, other)
+    liar = begun_again(made, other)
+    liar.say(writes(3, 500))
+    made.log.say(writes(3, 600))
+    made.load()
+    with pytest.raises(Unverified, match="is not the log the tables are of"):
+        load(made.tables, select(other), made.keys)
+
+
+def begun_again(made: Place, other: Path) -> SealedLog:
+    copied = made.log.copied(other.parent / "copied")
+    shutil.rmtree(other)
+    shutil.move(other.parent / "copied", other)
+    copied._open(other)
+    assert isinstance(copied, SealedLog)
+    return copied
+
+
+def test_a_log_that_ends_before_the_tables_do_is_refused(place: Path) -> None:
+    made = filled(place)
+    older = place / "older"
+    shutil.copytree(made.log.folders.root, older)
+    made.log.say(writes(1))
+    made.load()
+    with pytest.raises(Unavailable, match="ends before entry 23, which the tables have"):
+        load(made.tables, select(older), made.keys)
+
+
+def test_two_copies_of_a_log_are_one_log(place: Path) -> None:
+    made = filled(place)
+    shutil.copytree(made.log.folders.root, place / "copy")
+    load(made.tables, select([place / "copy", made.log.folders.root]), made.keys)
+    assert len(contents(made.tables.root, Table.ENTRIES)) == 42
+
+
+def test_labels_of_no_known_stream_go_by_their_hex(place: Path) -> None:
+    log = BigLog(place / "hub", streams=1)
+    log.grow(3)
+    load(Tables(place / "tables"), select(place / "hub"), Keys())
+    assert places(contents(place / "tables", Table.QUARANTINE)) == [(log.labels[0].hex(), n) for n in (1, 2, 3)]
+
+
+class DyingDisk(Disk):
+    """Ends, in one way, at its nth call."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def _count(self) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+
+    def write_file(self, path: Path, *given: Any) -> None:
+        self._count()
+        super().write_file(path, *given)
+
+    def replace(self, source: Path, target: Path) -> None:
+        self._count()
+        super().replace(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._count()
+        super().sync_folder(folder)
+
+
+def test_whenever_a_commit_dies_the_next_run_gives_the_same_tables(place: Path) -> None:
+    made = filled(place)
+    load(Tables(place / "whole"), made.selection, made.keys)
+    whole, died = everything(place / "whole"), 0
+    for calls in range(40):
+        shutil.rmtree(made.tables.root, ignore_errors=True)
+        dying = Tables(made.tables.root, DyingDisk(calls))
+        try:
+            load(dying, made.selection, made.keys)
+            break
+        except KeyboardInterrupt:
+            died += 1
+        made.load()
+        assert everything(made.tables.root) == whole
+        assert made.load().commits == 0
+    assert died > 8
+
+
+def test_a_writer_that_is_killed_leaves_nothing_undone(place: Path) -> None:
+    made = filled(place)
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from veen.pipeline import select\n"
+        "from veen.pipeline.decoding import Keys\n"
+        "from veen.pipeline.tables import Tables, load\n"
+        "class Kill(Tables):\n"
+        "    def _finish(self):\n"
+        "        intent = (self.own / 'pending.json').read_bytes()\n"
+        "        if len(list((self.own / 'commits').iterdir())) == 0:\n"
+        "            os.kill(os.getpid(), 9)\n"
+        "        super()._finish()\n"
+        "load(Kill(Path(sys.argv[1])), select(sys.argv[2]), Keys(tuple(sys.argv[3:])))\n"
+    )
+    command = [sys.executable, "-c", code, str(made.tables.root), str(made.log.folders.root), *made.keys.references]
+    assert subprocess.run(command, check=False, env=dict(os.environ)).returncode == -9
+    assert not (made.tables.root / "entries").exists()
+    assert made.load().entries == 0  # the intent was there: it happened now
+    assert len(contents(made.tables.root, Table.ENTRIES)) == 42
+
+
+def test_two_writers_do_not_meet(place: Path) -> None:
+    made = filled(place)
+    with made.tables.writing(), pytest.raises(Unavailable, match="in use by process"):
+        made.load()
+
+
+def test_tables_that_are_not_there_say_how_to_make_them(place: Path) -> None:
+    with pytest.raises(Unavailable, match="veen pipeline run makes them"):
+        Tables(place / "none").view()
+
+
+def test_a_commit_that_went_missing_is_noticed(place: Path) -> None:
+    made = filled(place)
+    for count in (1, 2, 3):
+        made.log.say(writes(count))
+        made.load()
+    (made.tables.own / "commits" / "00000002.json").unlink()
+    with pytest.raises(Exception, match="commit 2 is missing"):
+        made.tables.view()

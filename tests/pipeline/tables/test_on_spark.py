@@ -1,0 +1,127 @@
+"""The same tables, made by Spark, at once and as entries come; and keys stay where they are."""
+
+import base64
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+
+from tests.pipeline.tables.logs import DOORS, OTHERS, everything, filled, recorded, writes
+from veen.core import Unavailable, Unverified, naming
+from veen.pipeline import jobs, planning, select
+from veen.pipeline.decoding import Keys, Stream
+from veen.pipeline.tables import Tables, load
+from veen.pipeline.tables.loading import Load
+from veen.pipeline.tables.streaming import COLUMNS, Batch, follow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def spellings(secret: bytes) -> list[bytes]:
+    """How a key might show up in a text."""
+    hexed = secret.hex().encode()
+    plain = [base64.b64encode(secret)[:-2], base64.urlsafe_b64encode(secret)[:-2], repr(secret)[2:-1].encode()]
+    shifted = [base64.b64encode(bytes(by) + secret)[4:-4] for by in (1, 2)]
+    return [secret, hexed, hexed.upper(), *plain, *shifted]
+
+
+def leaks(text: bytes, secrets: list[bytes]) -> list[bytes]:
+    return [form for secret in secrets for form in spellings(secret) if form in text]
+
+
+def test_spark_makes_the_tables_that_one_process_makes_and_tells_how_far_it_is(
+    spark: "SparkSession", place: Path
+) -> None:
+    made = filled(place)
+    made.load()
+    told: list[tuple[int, int]] = []
+    load(Tables(place / "spark"), made.selection, made.keys, jobs.on_spark(spark), tell=lambda *far: told.append(far))
+    assert everything(place / "spark") == everything(made.tables.root)
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def test_spark_reads_the_tables_as_pyarrow_does(spark: "SparkSession", place: Path) -> None:
+    made = filled(place)
+    made.load()
+    for table, rows in everything(made.tables.root).items():
+        frame = spark.read.parquet(str(made.tables.root / table))
+        seen = {(row["stream"], str(row["day"]), row["stream_seq"]) for row in frame.collect()}
+        assert seen == {(row["stream"], row["day"], row["stream_seq"]) for row in rows}
+
+
+def test_a_growing_log_is_followed_in_batches_each_entry_once(spark: "SparkSession", place: Path) -> None:
+    made = filled(place)
+    spans: list[int] = []
+
+    def run(root: Path) -> None:
+        selection = select(made.log.folders.root, max_entries=15)
+        query = follow(
+            Tables(root), selection, made.keys, spark, once=True, told=lambda found: spans.append(len(found))
+        )
+        query.awaitTermination()
+
+    run(place / "followed")
+    assert len(spans) == 3
+    made.log.say(writes(5, 50))
+    made.load()  # one kind of writer goes on where the other was
+    run(made.tables.root)
+    made.log.say((OTHERS, recorded(number)) for number in range(4))
+    run(made.tables.root)
+    made.load(run=jobs.here)
+    run(place / "followed")
+    assert everything(place / "followed") == everything(made.tables.root)
+    assert len(everything(place / "followed")["entries"]) == 51
+
+
+def test_a_failure_in_a_worker_is_an_error_of_ours(spark: "SparkSession", place: Path) -> None:
+    made = filled(place)
+    gone = Keys((str(place / "gone.key"),))
+    (place / "gone.key").write_bytes(b"x")
+    (place / "gone.key").chmod(0o600)
+    with pytest.raises(Exception, match="neither a client directory nor a reader key"):
+        load(made.tables, made.selection, gone, jobs.on_spark(spark))
+    with pytest.raises(Unverified, match=r"^job: for a reason$"):
+        jobs.on_spark(spark)(_fails, [1, 2])
+
+
+def _fails(job: int) -> bytes:
+    raise Unverified("job", "for a reason")
+
+
+def test_jobs_come_back_in_order_also_from_processes(spark: "SparkSession") -> None:
+    expected = [b"%d" % number for number in range(5)]
+    for run in (jobs.here, jobs.in_processes(2), jobs.on_spark(spark)):
+        assert run(_shown, range(5)) == expected
+    with pytest.raises(Unverified, match=r"^job: for a reason$"):
+        jobs.in_processes(2)(_fails, [1, 2])
+    with pytest.raises(Unavailable, match="Spark answered 0 of 1 jobs"):
+        jobs.results([], 1)
+
+
+def _shown(job: int) -> bytes:
+    return b"%d" % job
+
+
+def test_what_is_sent_to_workers_and_planned_has_no_key_in_it(spark: "SparkSession", place: Path) -> None:
+    made = filled(place)
+    secrets = [key.secret for key in made.log.keys.values()]
+    assert made.keys.key(naming.stream_id(DOORS)) is not None  # read, and kept nowhere that is sent
+    tasks = planning.plan(made.selection)
+    job = Load(tasks[0], bytes(32), (Stream(bytes(32), DOORS, naming.stream_id(DOORS)),), made.keys, "folder")
+    batch = Batch(job.streams, (), made.keys, "folder")
+    options = str(select(made.log.folders.root, columns=COLUMNS, verify="entry").options())
+    frame = spark.read.format("veen").load(str(made.log.folders.root))
+    plan = frame._jdf.queryExecution().toString()
+    sent = pickle.dumps((job, batch)) + repr((job, batch)).encode() + options.encode() + plan.encode()
+    assert leaks(sent, secrets) == []
+    made.load()
+    kept = b"".join(path.read_bytes() for path in made.tables.root.rglob("*") if path.is_file())
+    assert leaks(kept, secrets) == []
+    assert leaks(made.log.key_file(DOORS, place).read_bytes(), secrets) != []
+    assert all(leaks(b"in " + form + b" a text", secrets) for form in spellings(secrets[0]))

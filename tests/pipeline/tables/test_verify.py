@@ -1,0 +1,185 @@
+"""A table that is not what the log says is told from one that is: every change, and where it is."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+
+from tests.pipeline.tables.logs import Place, everything, filled, writes
+from veen.core import Unverified
+from veen.pipeline import select
+from veen.pipeline.tables import FileRef, Table
+from veen.pipeline.tables import commit as commits
+from veen.pipeline.tables.commit import Commit
+from veen.pipeline.tables.compacting import compact
+from veen.pipeline.tables.layout import parquet, schema
+from veen.pipeline.tables.verify import verify
+
+Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def made(place: Path) -> Place:
+    found = filled(place)
+    found.load()
+    return found
+
+
+def rewrite(made: Place, table: Table, change: Change, *, cover: bool = True) -> FileRef:
+    """Change the rows of one file, and with `cover` what the commit says of it, as one who hides would."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = made.tables.view().of(table)[0]
+    path = made.tables.root / file.path
+    rows = change(pq.read_table(pa.BufferReader(path.read_bytes())).to_pylist())
+    data = parquet(table, pa.Table.from_pylist(rows, schema=schema(table)))
+    path.write_bytes(data)
+    if cover:
+        listed = made.tables.own / "commits" / "00000001.json"
+        commit = Commit.decode(listed.read_bytes())
+        hidden = [
+            replace(one, sha256=sha256(data).digest(), rows=len(rows)) if one.path == file.path else one
+            for one in commit.adds
+        ]
+        listed.write_bytes(replace(commit, adds=tuple(hidden)).encode())
+    return file
+
+
+def problems(made: Place, *, keys: bool = False) -> list[tuple[str, int | None, str]]:
+    found = verify(made.tables, made.selection, made.keys if keys else None).problems
+    return [(str(one.where).split("/")[0], one.stream_seq, one.what) for one in found]
+
+
+def changed(at: int, **values: Any) -> Change:
+    return lambda rows: [{**row, **values} if row["stream_seq"] == at else row for row in rows]
+
+
+def without(at: int) -> Change:
+    return lambda rows: [row for row in rows if row["stream_seq"] != at]
+
+
+def doubled(at: int) -> Change:
+    return lambda rows: [row for row in rows for _ in range(2 if row["stream_seq"] == at else 1)]
+
+
+def test_tables_of_a_sound_log_are_what_the_hub_signed(made: Place) -> None:
+    for keys in (None, made.keys):
+        found = verify(made.tables, made.selection, keys)
+        assert (found.problems, found.entries, found.events, found.quarantined) == ([], 42, 40, 2)
+        assert found.signed == sorted(made.tables.view().spans.values(), key=lambda span: span.label)
+
+
+ENTRIES = [
+    (changed(5, client_seq=9), (5, "the row is not what the log has there")),
+    (changed(5, ct_hash=bytes(32)), (5, "the row is not what the log has there")),
+    (changed(5, leaf_hash=bytes(32)), (5, "the row is not what the log has there")),
+    (changed(5, mmr_root=bytes(32)), (5, "the row is not what the log has there")),
+    (changed(1, client_id=bytes(32)), (1, "the row is not what the log has there")),
+    (without(5), (5, "the row is missing")),
+    (doubled(5), (5, "a row too many")),
+    (changed(5, stream_seq=4), (4, "a row too many")),
+    (changed(5, stream_seq=1000), (1000, "a row too many")),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), ENTRIES)
+def test_a_row_of_entries_that_was_changed_removed_or_added_is_found(
+    made: Place, change: Change, expected: tuple[int, str]
+) -> None:
+    rewrite(made, Table.ENTRIES, change)
+    assert ("entries", *expected) in problems(made)
+
+
+def test_one_changed_row_is_one_problem_of_entries(made: Place) -> None:
+    rewrite(made, Table.ENTRIES, changed(5, client_seq=9))
+    assert [one for one in problems(made) if one[0] == "entries"] == [
+        ("entries", 5, "the row is not what the log has there")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (without(5), ("events", 5, "the row is missing")),
+        (doubled(5), ("events", 5, "a row too many")),
+        (changed(5, hub_ts=1), ("events", 5, "the row is not of the entry at its place")),
+        (changed(5, msg_id=bytes(32)), ("events", 5, "the row is not of the entry at its place")),
+        (changed(5, stream_seq=6), ("events", 6, "a row too many")),
+    ],
+)
+def test_a_row_of_events_that_was_changed_removed_or_added_is_found(
+    made: Place, change: Change, expected: tuple[str, int, str]
+) -> None:
+    rewrite(made, Table.EVENTS, change)
+    assert expected in problems(made)
+
+
+def test_what_an_event_says_is_held_against_the_log_with_the_keys(made: Place) -> None:
+    rewrite(made, Table.EVENTS, changed(5, event='{"key":"00"}', subject_id="me"))
+    assert problems(made) == []
+    assert problems(made, keys=True) == [("events", 5, "the row is not what the entry says: subject_id, event")]
+
+
+def test_a_file_whose_bytes_changed_is_found_without_a_word_of_the_log(made: Place) -> None:
+    rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
+    assert problems(made) == [("events", None, "its bytes are not those that were committed")]
+
+
+def test_a_file_that_is_missing_or_was_added_is_found(made: Place) -> None:
+    one, *_ = made.tables.view().of(Table.QUARANTINE)
+    path = made.tables.root / one.path
+    path.rename(path.with_name("f" * 8 + ".parquet"))
+    found = problems(made)
+    assert ("quarantine", 21, "the file is missing") in [(a, 21 if b == one.first else b, c) for a, b, c in found]
+    assert ("quarantine", None, "the file is of no commit") in found
+
+
+def test_tables_that_claim_another_root_are_found(made: Place) -> None:
+    listed = made.tables.own / "commits" / "00000001.json"
+    commit = Commit.decode(listed.read_bytes())
+    listed.write_bytes(replace(commit, spans=tuple(replace(one, mmr_root=bytes(32)) for one in commit.spans)).encode())
+    assert [one[2] for one in problems(made)] == ["the root that the tables stand for is not the hub's"] * 2
+
+
+def test_a_log_that_lacks_what_the_tables_have_is_told(made: Place, place: Path) -> None:
+    shutil.copytree(made.log.folders.root, place / "older")
+    made.log.say(writes(3))
+    made.load()
+    found = verify(made.tables, select(place / "older")).problems
+    assert [one.what for one in found] == ["the log ends before it"]
+
+
+def test_compacting_changes_no_row_and_leaves_few_files(made: Place) -> None:
+    for number in range(4):
+        made.log.say(writes(3, 100 * number))
+        made.load()
+    before = everything(made.tables.root)
+    done = compact(made.tables)
+    assert (done.before, done.after) == (13, 5)
+    assert everything(made.tables.root) == before
+    assert verify(made.tables, made.selection, made.keys).problems == []
+    assert compact(made.tables) == replace(done, before=5)
+    made.log.say(writes(2))
+    assert made.load().entries == 2
+
+
+def test_compacting_does_not_cover_up_damage(made: Place) -> None:
+    made.log.say(writes(3))
+    made.load()
+    rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
+    with pytest.raises(Unverified, match="its bytes are not those that were written"):
+        compact(made.tables)
+
+
+def test_a_commit_is_read_as_it_was_written(made: Place) -> None:
+    data = (made.tables.own / "commits" / "00000001.json").read_bytes()
+    assert Commit.decode(data).encode() == data
+    with pytest.raises(Exception, match="it is not one of this version"):
+        Commit.decode(commits.encode({"number": 1}))

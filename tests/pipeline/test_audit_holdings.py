@@ -1,0 +1,253 @@
+"""An audit of what a hub left: journal, compressed chunks, attachments, forks, several copies."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.biglog import BigLog
+from tests.hub.client import running
+from tests.pipeline.conftest import SMALL
+from tests.pipeline.damage import artifacts, copied, findings, flip, frames, look, places
+from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, receipts, small_history
+from veen.core import Msg, Receipt, receipt
+from veen.core.hashing import h
+from veen.hub.rules import Admission, Rules
+from veen.storage import fork, frame
+from veen.storage.attachments import AttachmentStore
+from veen.storage.directory import read_papers
+from veen.storage.findings import Severity
+from veen.storage.folders import Folders
+from veen.storage.frame import Entry
+from veen.storage.journal import Journal, segments
+from veen.storage.journal import read as read_journal
+from veen.storage.store import exclusive
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    return small_history(tmp_path_factory.mktemp("history") / "hub")
+
+
+@pytest.fixture(scope="module")
+def abandoned(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory whose hub was ended with entries that only the journal has."""
+    root = history.fresh(tmp_path_factory.mktemp("abandoned") / "hub")
+    hub = Hub(root)
+    for number, group in enumerate(history.groups):
+        receipts(hub.submit(group))
+        if number % 4 == 3:
+            hub.catch_up()
+    assert hub.store.pending.batch.records
+    hub.abandon()
+    AttachmentStore(QuickDisk(), Folders(root)).put(h(b"sealed"), b"sealed")
+    return root
+
+
+def test_a_journal_that_goes_on_from_the_log_is_sound(abandoned: Path) -> None:
+    found = look(abandoned).directories[0]
+    assert [one for one in found.findings if one.severity is not Severity.LEFTOVER] == []
+    assert found.journal_entries > 0
+
+
+def test_a_flipped_bit_of_the_journal_is_found(abandoned: Path, place: Path) -> None:
+    root = copied(abandoned, place / "hub")
+    path = next(root.glob("journal/*.wal"))
+    sound = path.read_bytes()
+    used = len(sound.rstrip(sound[-16:]))
+    for at, bit in places(used, 25, "journal"):
+        flip(path, at, bit)
+        assert artifacts(root), (at, bit)
+        assert all(one.startswith("journal") for one in artifacts(root)), (at, bit, findings(root))
+        path.write_bytes(sound)
+
+
+def test_an_entry_of_the_journal_that_nobody_signed_is_found(abandoned: Path, place: Path) -> None:
+    root = copied(abandoned, place / "hub")
+    tree = look(root).directories[0].labels
+    label, links = next((label, links) for label, links in tree.items() if len(links) > 1)
+    (last,) = [seq for one, seq in journal_ends(root).items() if one == label] or [links[-1].piece.last]
+    forged = frame.write(label, last + 1, *forgery(root, label, last + 1))[0]
+    groups = [group for group, _ in journal_groups(root)]
+    journal = Journal(QuickDisk(), root / "journal", groups[-1] + 1)
+    journal.append(forged, 1)
+    journal.close()
+    found = findings(root)
+    assert {(one.artifact, one.stream_seq) for one in found} == {(f"journal, group {groups[-1] + 1}", last + 1)}
+    assert {one.what.partition(":")[0] for one in found} >= {"hub_sig", "root"}
+
+
+def journal_groups(root: Path) -> list[tuple[int, list[Entry]]]:
+    first = segments(root / "journal")[0][0]
+    return [found for found in read_journal(root / "journal", first - 1) if isinstance(found, tuple)]
+
+
+def journal_ends(root: Path) -> dict[bytes, int]:
+    return {entry.label: entry.stream_seq for _, entries in journal_groups(root) for entry in entries}
+
+
+def forgery(root: Path, label: bytes, seq: int) -> tuple[bytes, bytes]:
+    """A message that its client signed, with a receipt that the hub did not."""
+    papers = read_papers(Folders(root))
+    rules = Rules.of(
+        papers.identity.hub_id, papers.profile, papers.limits, Admission.OPEN, bytes(32), papers.identity.routing_key
+    )
+    message = Client("dan", rules).message(label)
+    leaf = Msg.decode(message).leaf_hash()
+    made = receipt.sign(key("nobody"), label=label, stream_seq=seq, leaf_hash=leaf, mmr_root=bytes(32), hub_ts=NOW + 99)
+    return message, made.encode()
+
+
+def test_what_an_interrupted_write_left_is_no_damage(abandoned: Path, place: Path) -> None:
+    """A crash while the log catches up: a torn entry at the end of an open chunk that the journal has, too."""
+    root = copied(abandoned, place / "hub")
+    whole = copied(abandoned, place / "whole")
+    hub = Hub(whole)
+    hub.catch_up()
+    hub.abandon()
+    for path in (root / "log").glob("*-open.log"):
+        later = whole / "log" / path.name
+        if later.exists() and later.stat().st_size > path.stat().st_size:
+            path.write_bytes(later.read_bytes()[: path.stat().st_size + 30])
+    assert findings(root) == []
+
+
+def test_a_flipped_attachment_is_found(abandoned: Path, place: Path) -> None:
+    root = copied(abandoned, place / "hub")
+    path = next(path for path in root.glob("attachments/*/*") if path.is_file())
+    flip(path, 3)
+    assert artifacts(root) == [str(path.relative_to(root))]
+
+
+def test_a_flipped_bit_of_a_compressed_chunk_is_found(tmp_path: Path) -> None:
+    history = small_history(tmp_path / "packed", limits=PACKED)
+    hub = Hub(history.template)
+    for group in history.groups:
+        receipts(hub.submit(group))
+    hub.catch_up()
+    hub.close()
+    assert findings(history.template) == []
+    path = sorted(history.template.glob("log/*.zst"))[0]
+    sound = path.read_bytes()
+    for at, bit in places(len(sound), 40, "packed"):
+        flip(path, at, bit)
+        assert artifacts(history.template) == [f"log/{path.name}"], (at, bit, findings(history.template))
+        path.write_bytes(sound)
+
+
+def test_a_fork_is_audited_under_the_keys_of_its_origin(abandoned: Path, place: Path) -> None:
+    hub = Hub(copied(abandoned, place / "source"))
+    hub.catch_up()
+    hub.close()
+    fork.fork(QuickDisk(), place / "source", place / "hub", None, NOW + 10)
+    assert findings(place / "hub") == []
+    flip(place / "hub" / "origin.cbor", 100)
+    assert artifacts(place / "hub") == ["log", "origin.cbor"]
+
+
+def test_a_directory_without_keys_or_index_is_sound(log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    shutil.rmtree(root / "keys")
+    shutil.rmtree(root / "index")
+    assert findings(root) == []
+
+
+def test_a_pin_says_whose_log_it_must_be(log: BigLog) -> None:
+    root, hub_id = log.folders.root, log.papers.identity.hub_id
+    assert look(root, pin=hub_id).directories[0].findings == []
+    (found,) = look(root, pin=bytes(32)).directories[0].findings
+    assert found.artifact == "hub-identity.json"
+
+
+@pytest.fixture
+def twins(place: Path) -> tuple[Path, Path]:
+    """Two copies of one hub that went on differently behind entry 12 of its first label."""
+    made = BigLog(place / "one", streams=2, clients=3, limits=SMALL, per_sec=10)
+    made.grow(24)
+    other = made.copied(place / "other")
+    made.grow(20)
+    other.grow(30)
+    return place / "one", place / "other"
+
+
+def test_two_histories_of_one_hub_are_proved_by_two_receipts(twins: tuple[Path, Path]) -> None:
+    found = look(*twins)
+    assert [finding for one in found.directories for finding in one.findings] == []
+    assert {(one.label, one.stream_seq) for one in found.equivocations} == {
+        (label, 13) for label in found.directories[0].labels
+    }
+    for one in found.equivocations:
+        mine, other = map(Receipt.decode, one.receipts)
+        assert (mine.label, mine.stream_seq) == (other.label, other.stream_seq) == (one.label, one.stream_seq)
+        assert mine.mmr_root != other.mmr_root
+
+
+def test_copies_of_different_age_do_not_contradict_each_other(place: Path) -> None:
+    made = BigLog(place / "one", streams=2, clients=3, limits=SMALL)
+    made.grow(24)
+    shutil.copytree(place / "one", place / "old")
+    made.grow(20)
+    assert look(place / "one", place / "old").equivocations == ()
+
+
+def test_a_damaged_copy_is_damaged_and_no_liar(log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    path = sorted(root.glob("log/*-open.log"))[0]
+    size, last = path.stat().st_size, len(frames(path)[-1])
+    for at in (size - last + 160, size - 120, size - 90):  # client_id, leaf_hash and mmr_root of the last entry
+        flip(path, at)
+    found = look(log.folders.root, root)
+    assert found.equivocations == ()
+    assert found.directories[0].findings == []
+    assert {one.artifact for one in found.directories[1].findings} == {f"log/{path.name}"}
+
+
+def test_two_hubs_are_not_held_against_each_other(log: BigLog, place: Path) -> None:
+    other = BigLog(place / "other", streams=2, limits=SMALL)
+    other.grow(9)
+    assert look(log.folders.root, other.folders.root).equivocations == ()
+
+
+def test_a_directory_is_audited_while_its_hub_runs(log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    with running(root) as hub:
+        for number in range(9):
+            assert hub.submit(hub.writer("other").message(b"%d" % number)).status == 200
+        (found,) = look(root).directories
+        assert found.live
+        assert [one for one in found.findings if one.severity is not Severity.LEFTOVER] == []
+    assert findings(root) == []
+
+
+def test_what_a_running_hub_is_about_to_close_is_no_damage(log: BigLog, place: Path) -> None:
+    """Between the artifacts of a chunk and its new name, as another process would see it."""
+    root = copied(log.folders.root, place / "hub")
+    path = sorted(root.glob("log/chunk-*-0*[0-9].log"))[3]
+    path.rename(path.with_name(path.name[:92] + "open.log"))
+    for later in root.glob(f"log/*{path.name[6:70]}-*open.log"):
+        if later.name[:92] != path.name[:92]:
+            later.unlink()
+    with exclusive(Folders(root).lock):
+        found = look(root).directories[0]
+    assert found.live
+    assert [one for one in found.findings if one.severity is Severity.DAMAGED] == []
+
+
+def test_a_path_is_given_from_where_one_is(log: BigLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(log.folders.root.parent)
+    (found,) = look(Path("hub")).directories
+    assert (found.source.url, found.findings) == (str(log.folders.root), [])
+
+
+def test_a_file_that_cannot_be_read_is_a_finding(log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    path = sorted(root.glob("log/chunk-*-0*[0-9].log"))[1]
+    path.unlink()
+    path.symlink_to(path.name)  # which leads nowhere
+    assert artifacts(root) == [f"log/{path.name}"]
+
+
+def test_a_directory_without_a_log_is_said_to_have_none(log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    shutil.rmtree(root / "log")
+    assert artifacts(root) == ["log"]

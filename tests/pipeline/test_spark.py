@@ -1,0 +1,136 @@
+"""The format `veen` as Spark sees it: the same rows, however often and in whatever shape they are asked for."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from bench.biglog import BigLog
+from tests.pipeline.damage import copied, flip, frames, look
+from veen.pipeline import plan, read, read_stream, select
+from veen.pipeline.audit import audit, join_on, on_spark
+from veen.pipeline.columns import arrow_schema
+from veen.pipeline.reading import rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def collected(frame: "DataFrame") -> list[tuple[Any, ...]]:
+    return sorted(
+        tuple(bytes(value) if isinstance(value, bytearray) else value for value in row) for row in frame.collect()
+    )
+
+
+def test_spark_reads_what_the_reader_reads_and_finds_the_format_by_itself(spark: "SparkSession", log: BigLog) -> None:
+    root = str(log.folders.root)
+    made = select(root, columns=["label", "stream_seq", "hub_ts", "msg"], verify="full")
+    expected = sorted(row for task in plan(made) for row in rows(task, made))
+    assert collected(read(root, spark=spark, columns=["label", "stream_seq", "hub_ts", "msg"])) == expected
+    by_options = spark.read.format("veen").option("columns", "label,stream_seq,hub_ts,msg").load(root)
+    assert collected(by_options) == expected
+    by_schema = (
+        spark.read.format("veen").schema("label binary, stream_seq bigint, hub_ts bigint, msg binary").load(root)
+    )
+    assert collected(by_schema) == expected
+
+
+def test_a_dataframe_that_is_used_again_and_united_with_itself_counts_right(spark: "SparkSession", log: BigLog) -> None:
+    frame = read(log.folders.root, spark=spark, columns=["label", "stream_seq"])
+    frame.createOrReplaceTempView("entries")
+    first, last = frame.where("stream_seq <= 3"), frame.where("stream_seq > 3 and stream_seq <= 8")
+    assert [frame.count(), first.count(), frame.count(), last.count()] == [61, 6, 61, 10]
+    assert first.union(last).count() == 16
+    assert spark.sql("select count(*) from entries where stream_seq = 1").first() == (2,)
+    assert spark.sql("select count(*) from entries a join entries b using (label, stream_seq)").first() == (61,)
+
+
+def test_filters_are_not_pushed_into_the_source(spark: "SparkSession") -> None:
+    from pyspark.sql.datasource import DataSourceReader
+
+    from veen.pipeline.datasource import VeenReader
+
+    assert VeenReader.pushFilters is DataSourceReader.pushFilters
+
+
+def test_the_schema_of_the_batches_is_the_one_spark_makes(spark: "SparkSession", log: BigLog) -> None:
+    frame = read(log.folders.root, spark=spark, verify="entry")
+    assert arrow_schema(frame.columns) == to_arrow_schema(frame.schema, timezone="UTC")
+
+
+def test_what_failed_is_a_column_and_full_verification_ends_the_job(
+    spark: "SparkSession", log: BigLog, place: Path
+) -> None:
+    root = copied(log.folders.root, place / "hub")
+    path = sorted(root.glob("log/chunk-*-0*[0-9].log"))[2]
+    flip(path, len(frames(path)[0]) + 300)
+    seq = int(path.name.split("-")[2]) + 1
+    bad = read(root, spark=spark, verify="entry").where("not ok").select("stream_seq", "faults").collect()
+    assert [(row["stream_seq"], row["faults"]) for row in bad] == [(seq, ["entry_hash", "binding", "client_sig"])]
+    with pytest.raises(PySparkException, match=f"{path.name}, entry {seq}: "):
+        read(root, spark=spark).count()
+
+
+def test_options_that_make_no_sense_are_refused_before_anything_is_read(spark: "SparkSession", log: BigLog) -> None:
+    with pytest.raises(PySparkException, match="colour is not an option of it"):
+        spark.read.format("veen").option("colour", "red").load(str(log.folders.root))
+
+
+def test_an_empty_selection_is_an_empty_dataframe(spark: "SparkSession", log: BigLog) -> None:
+    assert read(log.folders.root, spark=spark, seq_min=1000).count() == 0
+
+
+def test_a_growing_log_is_streamed_in_bounded_batches_each_entry_once(spark: "SparkSession", place: Path) -> None:
+    made = BigLog(place / "hub", streams=3, clients=2)
+    made.grow(60)
+
+    def run() -> list[int]:
+        stream = read_stream(made.folders.root, spark=spark, columns=["label", "stream_seq"], max_entries=25)
+        writer = stream.writeStream.format("parquet").option("path", str(place / "out"))
+        query = writer.option("checkpointLocation", str(place / "at")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress]
+
+    assert run() == [25, 25, 10]
+    made.grow(30)
+    assert run() == [25, 5]
+    table = spark.read.parquet(str(place / "out"))
+    assert (table.count(), table.distinct().count()) == (90, 90)
+
+
+def test_an_audit_on_spark_comes_to_the_same(spark: "SparkSession", log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    flip(sorted(root.glob("log/chunk-*-0*[0-9].log"))[2], 2000)
+    flip(sorted(root.glob("log/peaks-*"))[1], 60)
+    other = BigLog(place / "one", streams=2, clients=3)
+    other.grow(20)
+    liar = other.copied(place / "two")
+    other.grow(4)
+    liar.grow(4)
+    roots = (log.folders.root, root, place / "one", place / "two")
+    here = look(*roots)
+    there = audit([str(one) for one in roots], on_spark(spark), join_on(spark))
+    assert [one.findings for one in there.directories] == [one.findings for one in here.directories]
+    assert there.equivocations == here.equivocations
+    assert len(here.equivocations) == 2
+    assert here.directories[1].findings
+
+
+def test_the_blocks_of_the_page_run(spark: "SparkSession", log: BigLog) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {"spark": spark}
+    for block in blocks:
+        exec(block.replace('"doors"', '"stream 1"').replace('"hub"', repr(str(log.folders.root))), names)
+    assert names["by_client"].count() == 3
+    assert names["broken"].count() == 0
+    assert names["stream"].isStreaming

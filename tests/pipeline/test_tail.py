@@ -1,0 +1,79 @@
+"""Offsets of a stream: what lies between two of them is fixed, bounded, and every label gets its turn."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+
+from bench.biglog import BigLog
+from tests.pipeline.conftest import SMALL
+from veen.core import Malformed
+from veen.pipeline import select
+from veen.pipeline.streaming import Offset, Tail
+
+
+def grown(place: Path, entries: int = 30) -> tuple[BigLog, Tail]:
+    made = BigLog(place / "hub", streams=3, clients=2, limits=SMALL)
+    made.grow(entries)
+    return made, Tail(select(made.folders.root))
+
+
+def count(offset: Offset) -> int:
+    return sum(last for labels in offset.values() for last in labels.values())
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 29, 30, 1000])
+def test_batches_are_bounded_and_together_all_entries_once(place: Path, most: int) -> None:
+    _, tail = grown(place)
+    start, end, seen = tail.beginning(), tail.end(), []
+    while start != end:
+        upto = tail.admitted(start, end, most)
+        found = [(one.chunk.label, seq) for one in tail.pieces(start, upto) for seq in range(one.first, one.last + 1)]
+        assert 1 <= len(found) <= most
+        seen += found
+        start = upto
+    assert len(seen) == len(set(seen)) == 30
+
+
+def test_a_batch_that_is_run_again_is_the_same_though_the_log_has_grown(place: Path) -> None:
+    made, tail = grown(place)
+    start = tail.admitted(tail.beginning(), tail.end(), 7)
+    upto = tail.admitted(start, tail.end(), 11)
+    ranges = [(one.chunk.label, one.first, one.last) for one in tail.pieces(start, upto)]
+    made.grow(40)
+    again = [(one.chunk.label, one.first, one.last) for one in Tail(select(made.folders.root)).pieces(start, upto)]
+    assert {seq for one in ranges for seq in [(one[0], at) for at in range(one[1], one[2] + 1)]} == {
+        seq for one in again for seq in [(one[0], at) for at in range(one[1], one[2] + 1)]
+    }
+
+
+def test_no_label_waits_for_a_long_one(place: Path) -> None:
+    _, tail = grown(place, 300)
+    (labels,) = tail.admitted(tail.beginning(), tail.end(), 9).values()
+    assert sorted(labels.values()) == [3, 3, 3]
+
+
+def test_a_label_that_comes_later_begins_at_its_beginning(place: Path) -> None:
+    made = BigLog(place / "hub", streams=2, clients=1, limits=SMALL)
+    made.grow(1)
+    tail = Tail(select(made.folders.root))
+    start = tail.end()
+    made.grow(9)
+    assert sorted(one.first for one in tail.pieces(start, tail.end())) == [1, 2]
+
+
+def test_a_log_that_lost_what_was_seen_is_not_read_over(place: Path) -> None:
+    made, tail = grown(place)
+    end = tail.end()
+    for path in made.folders.log.glob("*-open.log"):
+        path.unlink()
+    with pytest.raises(Malformed, match="now ends before it"):
+        Tail(select(made.folders.root)).pieces(tail.beginning(), end)
+
+
+def test_seq_min_is_where_a_stream_begins_and_seq_max_where_it_ends(place: Path) -> None:
+    made, _ = grown(place)
+    tail = Tail(select(made.folders.root, label=made.labels[0], seq_min=4, seq_max=9))
+    found = tail.pieces(tail.beginning(), tail.end())
+    assert [seq for one in found for seq in range(one.first, one.last + 1)] == list(range(4, 10))

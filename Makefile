@@ -20,7 +20,7 @@ demo: $(BASE) ## a hub, three people and a stranger: see all of it work
 	@$(PY) -m veen.cli demo
 
 test: $(DEV) ## run the tests, with the coverage of the core
-	@$(PY) -m pytest -q -n auto --cov=veen.core --cov-branch --cov-fail-under=98 --cov-report=term-missing:skip-covered
+	@$(PY) -m pytest -q -n auto --dist loadgroup --cov=veen.core --cov-branch --cov-fail-under=98 --cov-report=term-missing:skip-covered
 
 test-slow: $(DEV) ## run the slow tests and the fuzzers
 	@$(PY) -m pytest -q -m slow $(wildcard tests fuzz)

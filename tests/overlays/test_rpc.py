@@ -210,3 +210,16 @@ def test_a_call_shows_its_method_and_answer() -> None:
     part = call_part(msg_id(1))
     shown = RPC.plain(part, folded.states[part])
     assert shown == {"call": msg_id(1), "method": "add", "args": (1, 2), "ok": True, "result": 3}
+
+
+def test_a_call_past_its_timeout_is_owed_again_once_its_caller_asks_again_with_the_same_key() -> None:
+    folded = fold(RPC, log(request(7, 1000), request(7, 60_000), request(7, 60_000)))
+    assert [(one.call_id, one.known) for one in due(folded, 30)] == [(msg_id(1), None)]
+    folded.add(log(reply_to(1, 3), start=4)[0])
+    assert [(one.call_id, one.known) for one in due(folded, 30)] == [(msg_id(2), success(3)), (msg_id(3), success(3))]
+    assert not due(folded, 100)
+
+
+def test_nothing_is_owed_where_nobody_asks_any_more_with_that_key() -> None:
+    folded = fold(RPC, log(request(7, 1000), request(7, 1000), request(8, 60_000)))
+    assert [one.call_id for one in due(folded, 30)] == [msg_id(3)]

@@ -8,7 +8,8 @@ import pytest
 from tests.cli.town import liar
 from tests.client.hostile import HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, pair
-from tests.state.hubs import at_a_liar
+from tests.hub.client import Clock, Hub
+from tests.state.hubs import at_a_hub, at_a_liar
 from tests.state.test_channel import few
 from veen.client.blocking import BlockingClient
 from veen.client.trust import Pin
@@ -188,6 +189,32 @@ def test_calls_with_one_idempotency_key_are_one_call(place: Path) -> None:
         assert carried_out == [5]
 
     at_a_liar(place, work)
+
+
+def test_a_call_whose_time_ended_unanswered_is_answered_when_it_is_asked_again_with_its_key(place: Path) -> None:
+    carried_out: list[cbor.Value] = []
+    clock = Clock()
+
+    async def work(hub: Hub, people: Pair) -> None:
+        async with (
+            people.writer() as asking,
+            people.reader() as answering,
+            Caller.of(asking, STREAM) as caller,
+            Server.of(answering, STREAM, {"pay": carried_out.append}) as server,
+        ):
+            with pytest.raises(NoReply):
+                await caller.call("pay", 5, timeout_s=0.05, idem=9)
+            clock.now += 60
+            for client in (asking, answering):
+                await client.status()
+            assert await server.serve_waiting() == 0  # nobody asks any more
+            with pytest.raises(NoReply):
+                await caller.call("pay", 5, timeout_s=0.05, idem=9)
+            assert await server.serve_waiting() == 1
+            assert await caller.call("pay", 5, timeout_s=5, idem=9) is None
+        assert carried_out == [5]
+
+    at_a_hub(place, work, clock=clock)
 
 
 def test_a_request_for_a_reply_elsewhere_is_answered_with_an_error(place: Path) -> None:

@@ -236,16 +236,23 @@ class Owed:
 def owed(states: States, calls: Iterable[bytes], now_ms: int) -> Iterator[Owed]:
     """What a server has to do for these parts, in their order: `timeline.live()` or the states of a fold name them.
 
-    A call whose idempotency key belongs to another unanswered call waits for that one.
+    A call whose idempotency key belongs to another unanswered call waits for that one, and makes it owed again where
+    its time is over: its caller still asks.
     """
+    again = set[bytes]()
     for part in calls:
         call = states.get(part, NO_CALL)
         if call.asked is None or call.answered is not None or call.timed_out(now_ms):
             continue
         call_id = part[1:]
-        found = answer(states, call_id)
-        if found is not None or first_of(states, call_id) == call_id:
+        found, first = answer(states, call_id), first_of(states, call_id)
+        if found is not None or first == call_id:
             yield Owed(call_id, call.asked, found.reply if found else None)
+            continue
+        before = states.get(_CALL + first, NO_CALL)
+        if before.asked is not None and before.timed_out(now_ms) and first not in again:
+            again.add(first)
+            yield Owed(first, before.asked, None)
 
 
 class RpcFailure(Exception):

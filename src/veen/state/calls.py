@@ -96,7 +96,9 @@ class Caller(_Party):
             client_id = self._channel.client.dir.writers.current().client_id
             async with self.view.reading() as reading:
                 known = reading.state(rpc.idem_part(request.method, client_id, request.idem)).first_call
-            if known is not None:
+                # Nobody need answer it any more once its time is over: then it is asked again, and still one call.
+                over = known and reading.state(rpc.call_part(known)).timed_out(1000 * self.view.source.now())
+            if known is not None and not over:
                 return known
         return (await self._channel.say_anyway(request)).msg_id
 

@@ -67,8 +67,8 @@ class DirectoryLog:
                 raise Malformed("log", f"{ref.path.name} stands where entry {seq} belongs")
             for entry in _entries(ref, seq):
                 if (entry.label, entry.stream_seq) != (label, seq):
-                    where = f"where {seq} belongs, in {ref.path.name}"
-                    raise Malformed("log", f"entry {entry.stream_seq} stands {where}")
+                    stray = f"entry {entry.stream_seq}{'' if entry.label == label else ' of another label'}"
+                    raise Malformed("log", f"{stray} stands where {seq} belongs, in {ref.path.name}")
                 yield entry
                 seq += 1
             if ref.end_seq is not None and ref.end_seq >= seq:

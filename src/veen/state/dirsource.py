@@ -11,13 +11,13 @@ from veen.client.entry import Opener
 from veen.client.evidence import Evidence, Exhibit, Opening, Tie
 from veen.client.trust import HubRecord
 from veen.core import DhKey, Mmr, Msg, Receipt, Unavailable, Unverified, VeenError, naming, proof
-from veen.core.mmr import NodeReader
+from veen.core.mmr import NodeReader, peaks_at
 from veen.core.origin import Origin
 from veen.core.proof import Leaf
 from veen.overlays import At
 from veen.overlays.blocks import Bound
 from veen.state.dirlog import DirectoryLog
-from veen.state.source import PAGE
+from veen.state.source import PAGE, NoEntry
 from veen.storage.frame import Entry as Frame
 from veen.storage.judge import Judge
 from veen.storage.reader import LogReader
@@ -116,8 +116,16 @@ class DirectorySource:
     async def receipt(self, stream_id: bytes, at: At) -> Receipt:
         frame = self._log.entry(self.label(stream_id, at.epoch), at.stream_seq)
         if frame is None:
-            raise Unavailable(f"the directory has no entry {at.stream_seq} of this stream")
+            raise NoEntry(f"the directory has no entry {at.stream_seq} of this stream")
         return self._signed(frame)[1]
+
+    def tree_at(self, stream_id: bytes, at: At) -> Mmr:
+        """The tree after the entry at a place, for `read` to go on from: every root after it is checked there."""
+        label = self.label(stream_id, at.epoch)
+        try:
+            return Mmr(at.stream_seq, self._reader.peaks(label, at.stream_seq))
+        except (VeenError, OSError, EOFError, ValueError):
+            return Mmr(at.stream_seq, peaks_at(self._nodes(label, at.stream_seq), at.stream_seq))
 
     async def evidence(
         self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey

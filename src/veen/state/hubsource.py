@@ -14,11 +14,12 @@ from veen.client.proofs import exhibit
 from veen.client.reader import LabelReader, Range
 from veen.client.resync import checkpoint
 from veen.client.trust import HubRecord
-from veen.core import DhKey, Mmr, Receipt, Refused, Unavailable
+from veen.core import DhKey, Mmr, Receipt, Refused
 from veen.core.origin import lineage
 from veen.core.proof import Head
 from veen.overlays import At
 from veen.overlays.blocks import Bound
+from veen.state.source import NoEntry
 
 
 class HubSource:
@@ -81,7 +82,7 @@ class HubSource:
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
-            raise Unavailable(f"the log has no entry {at.stream_seq} yet") from None
+            raise NoEntry(f"the log has no entry {at.stream_seq} yet") from None
 
     async def evidence(
         self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey

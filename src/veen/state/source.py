@@ -19,6 +19,10 @@ from veen.overlays.blocks import Bound
 PAGE = 500  # entries at a time
 
 
+class NoEntry(Unavailable):
+    """The log does not reach a place, or not yet."""
+
+
 class Source(Protocol):
     """One hub's word on its streams."""
 
@@ -60,7 +64,7 @@ class Source(Protocol):
         ...
 
     async def receipt(self, stream_id: bytes, at: At) -> Receipt:
-        """The hub's word on one place, verified. Raises `Unavailable` where the log does not reach it."""
+        """The hub's word on one place, verified. Raises `NoEntry` where the log does not reach it."""
         ...
 
     async def evidence(

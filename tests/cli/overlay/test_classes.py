@@ -1,6 +1,6 @@
 """`veen label-class` and `veen schema`: what is kept where, and in what form."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,9 +8,10 @@ import pytest
 from tests.cli.overlay.realms import REALM, Realm, realm
 from tests.cli.runner import Veen
 from tests.cli.town import STREAM
+from veen.client import BlockingClient, ClientDir, Pin
 from veen.core import admin, naming
 from veen.core.hashing import h
-from veen.overlays.admin import LABEL_CLASSES, SCHEMAS
+from veen.overlays.admin import LABEL_CLASSES, SCHEMAS, Authority, Descriptor, LabelClass, Revocation
 from veen.state.proving import reckon
 
 LABEL = "5b" * 32
@@ -178,3 +179,29 @@ def test_a_registration_has_a_name_a_version_and_a_whole_id(town: Realm, argumen
     ran = town.tries("admin", "schema", *arguments)
     assert ran.status == 2
     assert ran.error
+
+
+@pytest.mark.parametrize(
+    ("command", "stream", "schema"),
+    [
+        ("revoke", admin.revocation_stream, Revocation.SCHEMA),
+        ("authority", admin.fed_admin_stream, Authority.SCHEMA),
+        ("label-class", admin.label_class_stream, LabelClass.SCHEMA),
+        ("schema", admin.schema_meta_stream, Descriptor.SCHEMA),
+    ],
+)
+def test_what_makes_no_sense_on_a_stream_of_the_realm_is_listed_and_stops_nobody(
+    town: Realm, command: str, stream: Callable[[bytes], bytes], schema: bytes
+) -> None:
+    assert f"every entry that veen {command} reads was taken" in town.does("reader", command, "faults").err
+    stream_id = stream(naming.realm_id(REALM))
+    with ClientDir.open(town.root / "admin") as folder:
+        folder.stream_keys.import_secret(stream_id.hex(), admin.reader_key(stream_id))
+        folder.caps.add_all((town.root / "admin.cap").read_bytes())
+        with BlockingClient(f"http://127.0.0.1:{town.hub.port}", folder, pin=Pin.parse(town.hub_id)) as client:
+            client.send(stream_id, b"no map", schema=schema)
+    (fault,) = town.does("reader", command, "faults", "--json").json()["faults"]
+    assert (fault["stream_seq"], fault["kind"]) == (1, "malformed")
+    assert town.reads(command, "faults").out.startswith("1\tmalformed\t")
+    assert town.reads(command, "faults", "--at", 0).out == ""
+    assert town.reads(command, "list").status == 0

@@ -86,6 +86,49 @@ def test_an_overlay_that_another_distribution_brings_applies_to_a_log_that_was_t
     sys.modules.pop("example_longest")
 
 
+@pytest.mark.parametrize("named", [("--overlay", "queue"), ("--overlay", "kv", "--part", "window")])
+def test_a_stream_of_something_else_is_said_to_have_nothing(filled: People, named: tuple[str, ...]) -> None:
+    ran = filled.does("fold", *named, "--json")
+    told = ran.json()
+    assert (told["parts"], told["faults"]) == ([], [])
+    assert "up to entry 4 there is nothing of" in ran.err
+    assert "there is nothing of" not in filled.does("fold", "--overlay", "kv").err
+
+
+@pytest.fixture(scope="module")
+def shown(filled: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Evidence of the last value, and of an entry that makes no sense."""
+    file = tmp_path_factory.mktemp("shown") / "file"
+    filled.does("evidence", "make", 3, 4, "--disclose", "--out", file)
+    return file
+
+
+def test_a_fold_of_evidence_lists_what_makes_no_sense_in_it(filled: People, shown: Path) -> None:
+    given = ("fold", "--overlay", "kv", "--evidence", shown, "--stream", filled.stream)
+    lines = filled.town.veen.done(*given).out.splitlines()
+    assert lines[-2].startswith("door\tvalue=shut")
+    assert lines[-1].startswith("entry 3\tmalformed: ")
+
+
+def test_a_fold_of_evidence_claims_nothing_of_what_is_not_in_it(filled: People, shown: Path) -> None:
+    given = ("fold", "--evidence", shown, "--stream", filled.stream, "--json")
+    for named in (("--overlay", "kv", "--part", "window"), ("--overlay", "queue")):
+        ran = filled.town.veen.done(*given, *named)
+        assert ran.json()["parts"] == []
+        assert "neither that it is there nor that it is not" in ran.err
+    assert "neither" not in filled.town.veen.done(*given, "--overlay", "kv").err
+
+
+@pytest.mark.parametrize("option", [("--at", 1), ("--at", 0), ("--prove",), ("--forget",), ("--data-dir", ".")])
+def test_options_that_a_fold_of_evidence_cannot_follow_are_refused(
+    filled: People, shown: Path, option: tuple[object, ...]
+) -> None:
+    ran = filled.town.veen("fold", "--overlay", "kv", "--evidence", shown, "--stream", filled.stream, *option)
+    assert ran.status == 2
+    assert f"{option[0]} does not go with --evidence" in ran.error
+    assert ran.out == ""
+
+
 def test_an_overlay_that_is_not_there_is_named_with_those_that_are(filled: People) -> None:
     ran = filled.tries("fold", "--overlay", "kvv")
     assert ran.status == 2

@@ -10,8 +10,10 @@ import pytest
 from tests.cli.overlay.identities import Society, society
 from tests.cli.runner import Veen
 from tests.overlays.test_identity_gateway import KEY, token
+from veen.client import BlockingClient, ClientDir, Pin
 from veen.core.hashing import ht
 from veen.overlays.identity import (
+    Device,
     ctx_id,
     ctx_stream,
     device_id,
@@ -252,3 +254,25 @@ def test_the_stream_of_anything_follows_from_its_id(people: Society) -> None:
     assert stream("--realm", "shop", "--handles") == handle_stream(REALM).hex()
     assert json.loads(stream("--realm", "shop", "--json"))["ctx_id"] == ctx_id(ann, REALM).hex()
     assert people.town.veen("id", "stream", "--handles", "--client", people.folder("ann")).status == 2
+
+
+def test_what_a_stream_says_of_another_principal_is_listed_whether_the_stream_is_named_or_not(people: Society) -> None:
+    people.does("ann", "create")
+    stream = principal_stream(people.key("ann"))
+    phone = people.key("phone")
+    event = Device(people.key("bob"), device_id(phone), phone, bytes(32), None, 1)
+    with (
+        ClientDir.open(people.folder("ann")) as folder,
+        BlockingClient(people.town.url, folder, pin=Pin.parse(people.town.hub_id)) as client,
+    ):
+        client.send(stream, event.encode(), schema=event.SCHEMA)
+        client.send(stream, b"no map", schema=event.SCHEMA)
+    for named in ((), ("--stream", stream.hex()), ("--principal", people.card("ann"))):
+        faults = people.does("ann", "faults", *named, "--json").json()["faults"]
+        assert [(one["stream_seq"], one["kind"]) for one in faults] == [(2, "malformed"), (3, "malformed")]
+        assert "not the one of this stream" in faults[0]["reason"]
+        assert people.reads_copy("ann", "faults", *named, "--json").json()["faults"] == faults
+    listed = people.does("ann", "device", "list", "--principal", people.card("bob"), "--stream", stream.hex(), "--json")
+    assert [one["device_pk"] for one in listed.json()["devices"]] == [phone.hex()]  # of several on one stream
+    assert people.does("ann", "device", "list", "--stream", stream.hex(), "--json").json()["devices"] == []
+    assert people.tries("ann", "faults", "--handles").status == 2

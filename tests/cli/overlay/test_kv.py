@@ -145,6 +145,7 @@ def test_a_writer_who_cannot_read_sends_blind_or_not_at_all(at_home: People) -> 
     ran = at_home.town.veen("kv", "put", "door", "open", *pinned)
     assert ran.status == 6
     assert "no reader key" in ran.error
+    assert "stream-key create" not in ran.err  # somebody has made it already
     told = at_home.town.veen.done("kv", "put", "door", "open", "--blind", *pinned).facts()
     assert told["state"] == "nobody looked: it was sent blind"
     assert at_home.does("kv", "get", "door").out == "open\n"
@@ -155,6 +156,7 @@ def test_a_stream_without_a_key_is_named_with_what_to_do(at_home: People) -> Non
     assert ran.status == 6
     assert "no reader key of stream 'another'" in ran.error
     assert "veen stream-key import" in ran.err
+    assert "veen stream-key create another" in ran.err
 
 
 def test_a_copy_that_was_tampered_with_is_refused(filled: People, tmp_path: Path) -> None:
@@ -168,6 +170,7 @@ def test_a_copy_that_was_tampered_with_is_refused(filled: People, tmp_path: Path
     ran = filled.reads(tmp_path / "copy", "kv", "get", "door", "--no-cache")
     assert ran.status == 3
     assert "journal" in ran.error
+    assert f"veen fsck {tmp_path / 'copy'} tells where" in ran.err
 
 
 def test_another_hubs_copy_is_refused_where_one_is_pinned(filled: People) -> None:
@@ -178,7 +181,10 @@ def test_another_hubs_copy_is_refused_where_one_is_pinned(filled: People) -> Non
 def test_a_directory_that_is_none_is_said_to_be_none(at_home: People, tmp_path: Path) -> None:
     assert "there is no data directory" in at_home.reads(tmp_path / "nowhere", "kv", "list").error
     (tmp_path / "empty").mkdir()
-    assert at_home.reads(tmp_path / "empty", "kv", "list").status == 6
+    for name in ("nowhere", "empty"):
+        ran = at_home.reads(tmp_path / name, "kv", "list")
+        assert ran.status == 6
+        assert "is no data directory of a hub" in ran.err
 
 
 def test_what_is_kept_is_forgotten_when_asked(filled: People) -> None:
@@ -242,3 +248,14 @@ def _line(fd: int) -> str | None:
     """What has been written, if anything was within a moment."""
     ready, _, _ = select.select([fd], [], [], 0.5)
     return os.read(fd, 1 << 16).decode().splitlines()[0] if ready else None
+
+
+def test_a_value_that_no_message_can_hold_is_refused_before_it_is_sent(at_home: People, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(2_000_000))
+    for more in ((), ("--blind",)):
+        ran = at_home.tries("kv", "put", "door", f"@{tmp_path / 'big'}", *more)
+        assert ran.status == 2
+        assert "value has 2000000 bytes, above" in ran.error
+    ran = at_home.tries("kv", "put", "door", "open", "--expires-in", 2**64)
+    assert ran.status == 2
+    assert at_home.does("kv", "list").out == ""

@@ -200,7 +200,10 @@ def test_what_is_known_beside_the_log_decides_what_is_open(town: People, tmp_pat
         assert (ran.status, [one["verdict"] for one in ran.json()["findings"]]) == (status, [verdict])
     assert town.does("op", "check", "--rule", "paid.P2", "--json", stream=OPS).json()["counts"]["open"] == 1
     known.write_text('{"effects": 7}')
-    assert town.tries("op", "check", "--known", known, stream=OPS).status == 3
+    ran = town.tries("op", "check", "--known", known, stream=OPS)
+    assert ran.status == 3
+    assert f"{known}: effects is of another type" in ran.error
+    assert "bootstrapped, capabilities" in ran.err
 
 
 def test_a_checkpoint_that_is_not_what_the_log_comes_to_is_found(town: People) -> None:

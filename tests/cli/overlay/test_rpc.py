@@ -37,10 +37,17 @@ def test_a_call_that_nobody_answers_is_told_and_stays_one_call(on_the_line: Peop
         ran = on_the_line.tries("rpc", "call", "add", "[1, 2]", "--timeout", 0.01, "--idem", 7)
         assert ran.status == 6
         assert "nobody answered" in ran.error
-    (line,) = on_the_line.does("rpc", "list", "--waiting").out.splitlines()
-    _, _, method, args, status, _ = line.split("\t")
-    assert (method, args) == ("add", "[1, 2]")
-    assert status in ("waiting", "timed out")  # by the hub's clock, which counts in seconds
+        assert "asks again, and is one call" in ran.err
+    # Where a second of the hub's clock has gone by, the first has timed out, and was asked again.
+    for line in on_the_line.does("rpc", "list", "--waiting").out.splitlines():
+        _, _, method, args, status, _ = line.split("\t")
+        assert (method, args) == ("add", "[1, 2]")
+        assert status in ("waiting", "timed out")
+    kept = on_the_line.does("fold", "--overlay", "rpc", "--json").json()["parts"]
+    assert len([part for part in kept if "first_call" in part["state"]]) == 1
+    ran = on_the_line.tries("rpc", "call", "add", "[1, 2]", "--timeout", 0.01)
+    assert "the same command is another call" in ran.err
+    assert "nothing was decided" not in ran.err
 
 
 def test_waiting_calls_are_answered_by_commands_and_functions(on_the_line: People) -> None:
@@ -97,6 +104,17 @@ def test_a_command_that_is_not_there_answers_with_an_error() -> None:
         method(None)
 
 
+def test_a_command_that_does_not_end_is_ended_and_the_call_fails() -> None:
+    _, method = methods.parse("m=sleep 600", 0.05)
+    with pytest.raises(RpcFailure, match=r"did not end within 0\.05 s"):
+        method(None)
+
+
+def test_a_command_that_no_shell_would_read_is_refused_before_anything_is_served() -> None:
+    with pytest.raises(Misuse, match="no command"):
+        methods.parse("m=echo 'half")
+
+
 def test_what_is_no_json_is_no_answer() -> None:
     for command in ("echo {", "echo 1.5"):
         _, method = methods.parse(f"m={command}")
@@ -109,3 +127,9 @@ def test_arguments_that_no_call_carries_are_refused(on_the_line: People, args: s
     ran = on_the_line.tries("rpc", "call", "add", args)
     assert ran.status == 2
     assert "no JSON that a call can carry" in ran.error
+
+
+@pytest.mark.parametrize("timeout", ["inf", "nan", "1e300", "0"])
+def test_a_time_that_nobody_can_wait_for_is_refused(on_the_line: People, timeout: str) -> None:
+    assert on_the_line.tries("rpc", "call", "add", "[1, 2]", "--timeout", timeout).status == 2
+    assert on_the_line.does("rpc", "list").out == ""

@@ -94,3 +94,27 @@ def test_a_wallet_that_is_not_there_is_said_not_to_be(bank: People) -> None:
     assert ran.status == 6
     assert "there is no such wallet" in ran.error
     assert "is not a wallet" in bank.tries("wallet", "balance", "x", **LEDGER).error
+
+
+def test_a_balance_of_more_than_64_bits_is_shown_as_a_number(bank: People) -> None:
+    opened(bank, MINE)
+    most = 2**64 - 1
+    for _ in range(2):
+        bank.does("wallet", "deposit", A, most, **LEDGER)
+    assert bank.does("wallet", "balance", A, **LEDGER).facts()["balance"] == str(2 * most)
+    told = bank.does("wallet", "balance", A, "--json", **LEDGER).json()
+    assert (told["balance"], told["pending_daily_spent"]) == (2 * most, 0)
+    assert bank.does("wallet", "list", "--json", **LEDGER).json()["wallets"][0]["balance"] == 2 * most
+
+
+@pytest.mark.parametrize(
+    "arguments", [("deposit", A, 2**64), ("adjust", A, "--delta", -(2**64 - 1)), ("limit", A, 10**40)]
+)
+def test_an_amount_that_no_event_can_hold_is_refused_and_nothing_is_sent(
+    bank: People, arguments: tuple[object, ...]
+) -> None:
+    opened(bank, MINE)
+    ran = bank.tries("wallet", *arguments, **LEDGER)
+    assert ran.status == 2
+    assert "hint" in ran.err
+    assert len(bank.does("wallet", "history", A, "--json", **LEDGER).json()["history"]) == 1

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from veen.cli import contextfile, output
@@ -20,10 +21,13 @@ from veen.state.dirsource import DirectorySource
 from veen.state.proving import prove
 from veen.state.reading import Reading
 from veen.state.view import View
+from veen.storage.folders import Folders
 
 S = TypeVar("S")
 M = TypeVar("M")
 T = TypeVar("T")
+
+_OF_A_LOG = ("chunk", "entry", "journal", "log")  # what is malformed where a data directory is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +110,13 @@ def viewing(
                     return await work(view, name)
 
             return call.run_with(folder, url, met)
-        source = DirectorySource(data_dir, folder, pins.anchor(asked.pin))
 
-        async def read() -> T:
+        async def read(source: DirectorySource) -> T:
             async with View(source, name, overlay, cached=not asked.no_cache) as view:
                 return await work(view, name)
 
-        return asyncio.run(read())
+        with from_directory(data_dir):
+            return asyncio.run(read(DirectorySource(data_dir, folder, pins.anchor(asked.pin))))
 
 
 def place(text: str | None, view: View[S, M]) -> At | None:
@@ -126,11 +130,30 @@ def place(text: str | None, view: View[S, M]) -> At | None:
 
 
 def need_reader_key(folder: ClientDir, stream: str) -> None:
-    if folder.stream_keys.secret(naming.stream_id(stream)) is None:
-        raise hinted(
+    keys, stream_id = folder.stream_keys, naming.stream_id(stream)
+    if keys.secret(stream_id) is None:
+        error = hinted(
             Unavailable(f"there is no reader key of stream {stream!r} here: its state cannot be told"),
             f"veen stream-key import FILE takes in the one that readers of {stream} have",
         )
+        if keys.public(stream_id) is None:
+            hinted(error, f"veen stream-key create {stream} makes it, where nobody has one yet")
+        raise error
+
+
+@contextmanager
+def from_directory(data_dir: Path) -> Iterator[None]:
+    """What to do about a data directory that is none, or is damaged."""
+    try:
+        yield
+    except Unavailable as error:
+        if not Folders(data_dir).identity.exists():
+            hinted(error, f"{data_dir} is no data directory of a hub, and no copy of one: check the path")
+        raise
+    except Malformed as error:
+        if error.what in _OF_A_LOG:
+            hinted(error, f"the log is damaged: veen fsck {data_dir} tells where, while no hub runs on it")
+        raise
 
 
 @contextmanager

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from veen.cli.command import Misuse, group
+from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
 from veen.cli.overlay.realmoptions import From, RealmReads, RealmSays, hub_id
 
 if TYPE_CHECKING:
     from veen.cli import output
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.realm import Look
+    from veen.cli.overlay.realm import AdminStream, Look
     from veen.cli.overlay.realmsaying import Saying
     from veen.overlays.admin.authority import Authority
     from veen.overlays.admin.lasting import Slot
@@ -214,3 +215,12 @@ def _slot_data(slot: "Slot[Authority]", now: int) -> dict[str, object]:
         "counts": slot.has(now),
         **slot.record.where(),
     }
+
+
+def _stream() -> "AdminStream[Records, Records]":
+    from veen.cli.overlay import realm
+
+    return realm.AUTHORITY
+
+
+faults.add_of_realm(app, "veen authority", _stream)

@@ -281,4 +281,4 @@ def _overlay() -> "AnyOverlay":
     return CONNECT
 
 
-faults.add(app, "veen connect", _overlay)
+faults.add(app, "veen connect", _overlay, STREAM)

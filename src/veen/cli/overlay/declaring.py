@@ -8,7 +8,7 @@ A command takes them as one object, its first argument:
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
@@ -16,10 +16,12 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 import typer
 
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.command import command
+from veen.cli.command import Misuse, command
 from veen.cli.options import Cap, ClientDir, HubUrl, JsonOption, Stream
 
 F = TypeVar("F", bound=Callable[..., None])
+_MOST = (1 << 64) - 1
+MAX_SECONDS = 10_000_000_000  # three centuries: beyond that a number is a slip of the hand
 
 AtOption: TypeAlias = Annotated[
     str | None,
@@ -40,7 +42,8 @@ Blind: TypeAlias = Annotated[
     bool, typer.Option("--blind", help="send without asking the state first: for writers who cannot read")
 ]
 ExpiresIn: TypeAlias = Annotated[
-    int | None, typer.Option("--expires-in", metavar="SECONDS", min=1, help="it is of no use after so long")
+    int | None,
+    typer.Option("--expires-in", metavar="SECONDS", min=1, max=MAX_SECONDS, help="it is of no use after so long"),
 ]
 
 
@@ -121,6 +124,7 @@ def taking(options: type[Any], app: typer.Typer, name: str, *examples: str) -> C
         parameters = [one.replace(kind=kind, annotation=own[one.name]) for one in listed] + given_to_all
 
         def run(**given: Any) -> None:
+            _check_numbers(given)
             taken = options(**{one.name: given.pop(one.name) for one in given_to_all})
             work(taken, **given)
 
@@ -131,3 +135,10 @@ def taking(options: type[Any], app: typer.Typer, name: str, *examples: str) -> C
         return work
 
     return declare
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    """No event has room for a number of more than 64 bits."""
+    for name, value in given.items():
+        if isinstance(value, int) and abs(value) > _MOST:
+            raise Misuse(f"{name.replace('_', '-')}: {value} needs more than 64 bits", f"give at most {_MOST}")

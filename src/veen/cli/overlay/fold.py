@@ -55,6 +55,7 @@ def fold(
     kind = of_class(overlay)
     wanted = None if part is None else texts.data_of(part)
     if evidence is not None:
+        _check_alone(asked, forget)
         _of_evidence(asked, kind, evidence, wanted)
     elif forget:
         _forget(asked, kind)
@@ -96,9 +97,25 @@ def _of_log(asked: Reads, kind: "AnyOverlay", wanted: bytes | None) -> None:
         rows = [(telling.name_of(key), telling.plain_line(kind, key, one)) for key, one in shown.items()]
         rows += [(f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in telling.fault_rows(faults)]
         parts = tuple(shown) if wanted is not None else ()
-        return asking.Answer(facts=facts, columns=("part", "state"), rows=rows, data=data, parts=parts)
+        remarks = () if rows else (f"up to entry {reading.at.stream_seq} there is nothing of {_what(kind, wanted)}",)
+        columns = ("part", "state")
+        return asking.Answer(facts=facts, columns=columns, rows=rows, data=data, parts=parts, remarks=remarks)
 
     asking.answer(asked, kind, look)
+
+
+def _what(kind: "AnyOverlay", wanted: bytes | None) -> str:
+    from veen.cli.overlay import telling
+
+    return f"overlay {kind.CLASS}" if wanted is None else f"part {telling.name_of(wanted)!s} of {kind.CLASS}"
+
+
+def _check_alone(asked: Reads, forget: bool) -> None:
+    """Refuse what a file of evidence has no answer to, rather than answer something else."""
+    given = {"--at": asked.at, "--prove": asked.prove, "--out": asked.out, "--data-dir": asked.data_dir}
+    for name, value in {**given, "--forget": forget}.items():
+        if value:
+            raise Misuse(f"{name} does not go with --evidence", "the file is folded as it is: leave one of them out")
 
 
 def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | None) -> None:
@@ -128,6 +145,7 @@ def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | N
         "hub_id": found.report.hub_id,
     }
     rows = [(telling.name_of(key), telling.plain_line(kind, key, one)) for key, one in found.states.items()]
+    rows += [(f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in telling.fault_rows(found.faults)]
     hashed: dict[str, output.Value] = {"state_hash": found.state_hash, "entries": len(found.report.entries)}
     shown = {
         "hub_id": found.report.hub_id,
@@ -140,6 +158,8 @@ def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | N
     output.facts({**facts, **hashed}, asked.as_json, shown)
     if not asked.as_json:
         output.table(("part", "state"), rows, False)
+    if not found.states:
+        output.remark(f"the file says nothing of {_what(kind, wanted)}: neither that it is there nor that it is not")
 
 
 def _forget(asked: Reads, kind: "AnyOverlay") -> None:

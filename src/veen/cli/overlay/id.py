@@ -1,20 +1,21 @@
 """`veen id`: who people, devices and organizations are, without accounts at anyone's."""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from veen.cli.command import command, group
 from veen.cli.options import ClientDir, JsonOption
-from veen.cli.overlay import faults, idcontext, iddevice, idgroup, idhandle, idlink, idmessage, idorg, idrole
+from veen.cli.overlay import idcontext, iddevice, idgroup, idhandle, idlink, idmessage, idorg, idrole
 from veen.cli.overlay.declaring import Reads, Says, reads, says
 from veen.cli.overlay.idnames import Principal
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
     from veen.cli.overlay.idnames import IdReading
-    from veen.overlays import AnyOverlay
+    from veen.overlays.identity import Scope
 
 app = group(
     "id",
@@ -28,13 +29,13 @@ for _under in (iddevice, idcontext, idorg, idgroup, idrole, idhandle, idlink, id
     app.add_typer(_under.app)
 
 
-def _everything() -> "AnyOverlay":
-    from veen.overlays.identity import IDENTITY
-
-    return IDENTITY
-
-
-faults.add(app, "veen id", _everything)
+ScopeRealm: TypeAlias = Annotated[
+    str | None, typer.Option("--realm", metavar="NAME|HEX", help="the stream of the account in this realm")
+]
+ScopeOrg: TypeAlias = Annotated[
+    str | None, typer.Option("--org", metavar="HEX|PATH", help="that of an organization: org_id, directory or card")
+]
+ScopeHandles: TypeAlias = Annotated[bool, typer.Option("--handles", help="that of the handles of --realm")]
 
 
 @says(app, "create", "veen id create --client ann", "veen id create --client ann --info name=Ann")
@@ -135,13 +136,9 @@ def revoke(
 @command(app, "stream", "veen id stream --client ann", "veen id stream --client ann --realm shop")
 def stream(
     principal: Principal = None,
-    realm: Annotated[
-        str | None, typer.Option("--realm", metavar="NAME|HEX", help="the stream of the account in this realm")
-    ] = None,
-    org: Annotated[
-        str | None, typer.Option("--org", metavar="HEX|PATH", help="that of an organization: org_id, directory or card")
-    ] = None,
-    handles: Annotated[bool, typer.Option("--handles", help="that of the handles of --realm")] = False,
+    realm: ScopeRealm = None,
+    org: ScopeOrg = None,
+    handles: ScopeHandles = False,
     client: ClientDir = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -152,24 +149,48 @@ def stream(
     import sys
 
     from veen.cli import output
-    from veen.cli.command import Misuse
-    from veen.cli.overlay import idnames
-    from veen.overlays.identity import CtxStream, HandleStream, OrgStream, PrincipalStream, Scope
 
-    realm_id = idnames.realm_or_all(realm)
-    scope: Scope
-    if handles:
-        if realm_id is None:
-            raise Misuse("handles are of a realm", "give --realm NAME")
-        scope = HandleStream(realm_id)
-    elif org is not None:
-        scope = OrgStream(idnames.org_of(org, client), realm_id)
-    elif realm_id is not None:
-        scope = CtxStream.of(idnames.principal_of(principal, client), realm_id)
-    else:
-        scope = PrincipalStream(idnames.principal_of(principal, client))
+    scope = _scope(principal, realm, org, handles, client)
     if as_json:
         named = {field.name: getattr(scope, field.name) for field in fields(scope)}
         output.document({**named, "stream_id": scope.stream_id})
     else:
         sys.stdout.write(scope.stream_id.hex() + "\n")
+
+
+@reads(app, "faults", "veen id faults --client ann", "veen id faults --org company.card --at 100 --json")
+def faults(
+    asked: Reads,
+    principal: Principal = None,
+    realm: ScopeRealm = None,
+    org: ScopeOrg = None,
+    handles: ScopeHandles = False,
+) -> None:
+    """List the entries that changed nothing for id, with their reasons.
+
+    They stay in the log, and no command stops at them. A stream of one principal, account or organization says nothing
+    of another; on one that --stream names, several may be kept together.
+    """
+    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay.faults import listed
+
+    overlay, stream = idnames.folding(_scope(principal, realm, org, handles, asked.client), asked.stream)
+    asking.answer(asked, overlay, listed("veen id"), stream=stream)
+
+
+def _scope(principal: str | None, realm: str | None, org: str | None, handles: bool, client: Path | None) -> "Scope":
+    """Whose stream the options name."""
+    from veen.cli.command import Misuse
+    from veen.cli.overlay import idnames
+    from veen.overlays.identity import CtxStream, HandleStream, OrgStream, PrincipalStream
+
+    realm_id = idnames.realm_or_all(realm)
+    if handles:
+        if realm_id is None:
+            raise Misuse("handles are of a realm", "give --realm NAME")
+        return HandleStream(realm_id)
+    if org is not None:
+        return OrgStream(idnames.org_of(org, client), realm_id)
+    if realm_id is not None:
+        return CtxStream.of(idnames.principal_of(principal, client), realm_id)
+    return PrincipalStream(idnames.principal_of(principal, client))

@@ -10,7 +10,7 @@ import typer
 from veen.cli.client.options import PassphraseFile
 from veen.cli.command import command, group
 from veen.cli.options import ClientDir, JsonOption
-from veen.cli.overlay.declaring import Reads, Says, reads, says
+from veen.cli.overlay.declaring import MAX_SECONDS, Reads, Says, reads, says
 from veen.cli.overlay.idnames import Principal
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ app = group(
     """,
 )
 
-MAX_SECONDS = 10_000_000_000  # three centuries: beyond that a number is a slip of the hand
 
 CardFile: TypeAlias = Annotated[
     str, typer.Argument(metavar="CARD", help="the device: its card, or its client directory")

@@ -104,10 +104,15 @@ def org_scope(given: str | None, scoped: str | None, client: Path | None) -> "Or
 
 
 def folding(scope: "Scope", stream: str | None) -> "tuple[Identity, str | None]":
-    """What to fold, and the stream where none is named: one that is named may hold what several would."""
+    """What to fold, and the stream where none is named: one that is named may hold what several would.
+
+    Named or not, a stream that follows from the scope is of that alone.
+    """
+    from veen.core import naming
     from veen.overlays.identity import IDENTITY, Identity
 
-    return (IDENTITY, None) if stream is not None else (Identity(scope), scope.stream_id.hex())
+    own = stream is None or naming.stream_id(stream) == scope.stream_id
+    return (Identity(scope), scope.stream_id.hex()) if own else (IDENTITY, None)
 
 
 def pair_of(text: str) -> tuple[str, str]:

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from veen.cli.command import Misuse, group
+from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
 from veen.cli.overlay.realmoptions import RealmReads, RealmSays
 from veen.cli.values import label as label_hex
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.realm import Look
+    from veen.cli.overlay.realm import AdminStream, Look
     from veen.cli.overlay.realmsaying import Saying
     from veen.overlays.admin.labelclass import LabelClass
     from veen.overlays.admin.records import Record
@@ -133,3 +134,12 @@ def _label(look: "Looked", stream: str | None, label: bytes | None) -> bytes:
         return label
     assert stream is not None
     return look.label(naming.stream_id(stream))
+
+
+def _stream() -> "AdminStream[Records, Records]":
+    from veen.cli.overlay import realm
+
+    return realm.CLASSES
+
+
+faults.add_of_realm(app, "veen label-class", _stream)

@@ -16,12 +16,12 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LONGEST_DETAIL = 500
 
 
-def parse(text: str) -> tuple[str, Method]:
-    """METHOD=COMMAND, or METHOD=package.module:function."""
+def parse(text: str, timeout_s: float | None = None) -> tuple[str, Method]:
+    """METHOD=COMMAND, or METHOD=package.module:function. A command may run for `timeout_s`."""
     name, _, what = text.partition("=")
     if not name or not what.strip():
         raise Misuse(f"{text!r} is not METHOD=COMMAND", "give the name of the method, =, and what answers it")
-    return name, _function(what) if _FUNCTION.fullmatch(what) else _command(what)
+    return name, _function(what) if _FUNCTION.fullmatch(what) else _command(what, timeout_s)
 
 
 def value_of(text: str) -> cbor.Value:
@@ -44,15 +44,20 @@ def _function(what: str) -> Method:
     return method
 
 
-def _command(what: str) -> Method:
-    words = shlex.split(what)
+def _command(what: str, timeout_s: float | None) -> Method:
+    try:
+        words = shlex.split(what)
+    except ValueError as error:
+        raise Misuse(f"{what!r} is no command: {error}".lower(), "quote it as for a shell") from None
 
     def run(args: cbor.Value) -> cbor.Value:
         given = json.dumps(_shown(args)).encode()
         try:
-            ran = subprocess.run(words, input=given, capture_output=True, check=False)
+            ran = subprocess.run(words, input=given, capture_output=True, check=False, timeout=timeout_s)
         except OSError as error:
             raise RpcFailure(FAILED, error.strerror) from None
+        except subprocess.TimeoutExpired:
+            raise RpcFailure(FAILED, f"it did not end within {timeout_s:g} s") from None
         if ran.returncode:
             told = ran.stderr.decode(errors="replace").strip().splitlines()
             raise RpcFailure(FAILED, told[-1][:_LONGEST_DETAIL] if told else f"status {ran.returncode}")

@@ -63,13 +63,13 @@ def check(
     strange = [rule for rule in wanted if rule not in Rule.__members__.values()]
     if strange:
         raise Misuse(f"there is no rule {strange[0]!r}", f"they are {', '.join(Rule)}")
-    data = known.read_bytes() if known is not None else b"{}"
+    world = _read(known)
     if asked.out is not None:
         files.check_new(asked.out)
 
     async def work(view: "View[Any, Any]", name: str) -> "Checked":
         async with view.reading(asking.place(asked.at, view)) as reading:
-            found = await _findings(view, list(reading.states.values()), data, not asked.no_cache)
+            found = await _findings(view, list(reading.states.values()), world, not asked.no_cache)
             chosen = tuple(one for one in found if str(one.rule) in wanted)
             told = _answer(chosen, every)
             return chosen, told, await asking.basis_of(asked, view, reading, name, told)
@@ -81,16 +81,30 @@ def check(
 
 
 async def _findings(
-    view: "View[Any, Any]", entries: "list[Entry | None]", data: bytes, cached: bool
+    view: "View[Any, Any]", entries: "list[Entry | None]", known: "World", cached: bool
 ) -> "tuple[Finding, ...]":
     from dataclasses import replace
 
     from veen.overlays.operations import check, operations
-    from veen.overlays.operations.evidence import read
 
     listed = operations(entries)
-    world = await _with_states(read(data, view.stream_id), view, listed, cached)
+    world = await _with_states(known, view, listed, cached)
     return check(listed, replace(world, stream_id=view.stream_id))
+
+
+def _read(known: Path | None) -> "World":
+    """What is known beside the log."""
+    from dataclasses import fields
+
+    from veen.cli.failures import hinted
+    from veen.core import Malformed
+    from veen.overlays.operations.evidence import Evidence, read
+
+    try:
+        return read(b"{}" if known is None else known.read_bytes())
+    except Malformed as error:
+        names = ", ".join(one.name for one in fields(Evidence))
+        raise hinted(Malformed(str(known), error.reason), f"it is a JSON object with some of {names}") from None
 
 
 async def _with_states(world: "World", view: "View[Any, Any]", listed: "Sequence[Logged]", cached: bool) -> "World":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.overlay.declaring import Says, taking
+from veen.cli.overlay.declaring import MAX_SECONDS, Says, taking
 from veen.cli.overlay.directory import COLUMNS, KindName, Looks, Publishers, row_of, stream_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ AskOption: TypeAlias = Annotated[
     str | None, typer.Option("--ask", metavar="STREAM", help="ask whoever serves queries on that stream")
 ]
 Timeout: TypeAlias = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="how long to wait for an answer")
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0.001, max=MAX_SECONDS, help="how long to wait for an answer"),
 ]
 DirectoryStreams: TypeAlias = Annotated[
     list[str] | None,

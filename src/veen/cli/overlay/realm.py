@@ -115,7 +115,8 @@ def visiting(asked: RealmReads, work: Callable[[Source], Awaitable[T]]) -> T:
         async def read(source: Source) -> T:
             return await work(source)
 
-        return asyncio.run(read(DirectorySource(asked.data_dir, folder, pins.anchor(asked.pin))))
+        with asking.from_directory(asked.data_dir):
+            return asyncio.run(read(DirectorySource(asked.data_dir, folder, pins.anchor(asked.pin))))
 
 
 @asynccontextmanager

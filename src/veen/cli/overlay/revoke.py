@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from veen.cli.command import group
+from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
 from veen.cli.overlay.realmoptions import From, RealmReads, RealmSays
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer, Basis
-    from veen.cli.overlay.realm import Look
+    from veen.cli.overlay.realm import AdminStream, Look
     from veen.cli.overlay.realmsaying import Saying
     from veen.overlays.admin.records import Record
     from veen.overlays.admin.revocation import Revocation
@@ -204,3 +205,12 @@ def check(
 
     found, basis = realm.visiting(asked, work)
     telling.tell(found, basis, asked.plain())
+
+
+def _stream() -> "AdminStream[Records, Records]":
+    from veen.cli.overlay import realm
+
+    return realm.REVOKED
+
+
+faults.add_of_realm(app, "veen revoke", _stream)

@@ -8,7 +8,7 @@ import typer
 
 from veen.cli.command import Misuse, group
 from veen.cli.overlay import faults
-from veen.cli.overlay.declaring import Reads, Says, reads, says
+from veen.cli.overlay.declaring import MAX_SECONDS, Reads, Says, reads, says
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ def call(
         typer.Option("--idem", metavar="N", min=0, help="calls with the same number are one call", show_default="none"),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="for how long to wait")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, max=MAX_SECONDS, help="for how long to wait")
     ] = 30.0,
 ) -> None:
     """Call a method, wait for the answer, and show it.
@@ -62,7 +62,7 @@ def call(
     from veen.cli.overlay import saying, telling
     from veen.core import Refused
     from veen.overlays.rpc import RpcFailure
-    from veen.state import Caller
+    from veen.state import Caller, NoReply
 
     given = _value(args)
     if asked.blind:
@@ -79,6 +79,9 @@ def call(
         raise hinted(
             Refused(code, detail or "no more was said"), "that is the server's answer, and it is in the log"
         ) from None
+    except NoReply as silence:
+        again = "the same command is another call" if idem is None else "the same command asks again, and is one call"
+        raise hinted(silence, "it is in the log, and may still be answered: veen rpc list shows it", again) from None
     if asked.as_json:
         output.document({"method": method, "result": telling.plain_json(found)})
     else:
@@ -99,8 +102,19 @@ def serve(
         typer.Argument(metavar="METHOD=COMMAND", help="a command for each, or a Python function, as module:name"),
     ],
     waiting: Annotated[bool, typer.Option("--waiting", help="answer the calls that wait now, and end")] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0.001,
+            max=1_000_000,
+            help="for how long a command may run before it is ended",
+            show_default="until it ends by itself",
+        ),
+    ] = None,
 ) -> None:
-    """Answer calls as they come, until ctrl-c.
+    """Answer calls as they come, one after the other, until ctrl-c.
 
     A command gets the arguments as JSON on standard input and writes the result as JSON. One that fails answers with an
     error whose detail is the last line it wrote to standard error. A call may be carried out more than once, where a
@@ -111,7 +125,7 @@ def serve(
     from veen.cli.overlay import saying
     from veen.state import Server
 
-    table: dict[str, Method] = dict(map(kinds.parse, methods))
+    table: dict[str, Method] = dict(kinds.parse(one, timeout) for one in methods)
     if asked.blind:
         raise Misuse("calls cannot be answered without reading the stream", "leave out --blind")
 

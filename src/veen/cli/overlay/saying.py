@@ -11,6 +11,7 @@ from veen.cli.failures import hinted
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay import asking
 from veen.cli.overlay.declaring import Says
+from veen.cli.overlay.directory import sendable
 from veen.client import sequence
 from veen.client.client import Client
 from veen.client.lane import Undecided
@@ -51,7 +52,7 @@ def say(
         async with View.of(client, name, overlay, cached=not asked.no_cache) as view:
             channel = Channel(view)
             async with view.reading() as reading:
-                event = make(reading)
+                event = sendable(make(reading))
                 channel.check(reading, event, parent_id)
             return await channel.say_anyway(event, parent_id=parent_id, expires_at=expires_at)
 
@@ -65,7 +66,9 @@ async def _blindly(
 ) -> Said:
     assert event is not None
     return Said(
-        await client.send(name, event.encode(), schema=event.SCHEMA, parent_id=parent_id, expires_at=expires_at)
+        await client.send(
+            name, sendable(event).encode(), schema=event.SCHEMA, parent_id=parent_id, expires_at=expires_at
+        )
     )
 
 

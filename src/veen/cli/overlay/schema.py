@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from veen.cli.command import Misuse, group
+from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
 from veen.cli.overlay.realmoptions import RealmReads, RealmSays, schema_id
 from veen.cli.values import public_key
@@ -12,7 +13,7 @@ from veen.cli.values import public_key
 if TYPE_CHECKING:
     from veen.cli import output
     from veen.cli.overlay.asking import Answer, Basis
-    from veen.cli.overlay.realm import Look
+    from veen.cli.overlay.realm import AdminStream, Look
     from veen.cli.overlay.realmsaying import Saying
     from veen.overlays.admin.records import Record
     from veen.overlays.admin.schemas import Descriptor
@@ -150,3 +151,12 @@ def check(
 
     found, basis = realm.visiting(asked, work)
     telling.tell(found, basis, asked.plain())
+
+
+def _stream() -> "AdminStream[Records, Records]":
+    from veen.cli.overlay import realm
+
+    return realm.REGISTRY
+
+
+faults.add_of_realm(app, "veen schema", _stream)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from veen.cli.overlay.asking import Answer
     from veen.client.client import Client
+    from veen.core import cbor
     from veen.overlays import Event, Step
     from veen.overlays.wallet import Wallets
     from veen.overlays.wallet.function import Function
@@ -90,9 +91,9 @@ def balance(asked: Reads, wallet: WalletId) -> None:
             raise hinted(
                 Unavailable(f"there is no such wallet at entry {shown(reading.at)}"), "veen wallet open opens it"
             )
-        plain = overlay.plain(wallet_id, found)
+        plain = _plain(wallet_id, found)
         facts = {name: telling.plain_cell(value) for name, value in plain.items() if name != "exists"}
-        return asking.Answer(facts=facts, data={**plain, "balance": found.balance}, parts=(wallet_id,))
+        return asking.Answer(facts=facts, data=plain, parts=(wallet_id,))
 
     asking.answer(asked, overlay, look, stream=stream)
 
@@ -108,11 +109,17 @@ def list_(asked: Reads) -> None:
             (part, telling.plain_cell(one.balance), "closed" if one.closed else "frozen" if one.frozen else "open")
             for part, one in found
         ]
-        data = [{**_overlay().plain(part, one), "balance": one.balance} for part, one in found]
+        data = [_plain(part, one) for part, one in found]
         parts = tuple(part for part, _ in found)
         return asking.Answer(columns=("wallet", "balance", "is"), rows=rows, data={"wallets": data}, parts=parts)
 
     asking.answer(asked, _overlay(), look)
+
+
+def _plain(part: bytes, state: "Wallet") -> "dict[str, cbor.Value]":
+    """A wallet's state, with numbers of any size as numbers."""
+    sums = {"balance": state.balance, "pending_daily_spent": state.pending_daily_spent}
+    return {**_overlay().plain(part, state), **sums}
 
 
 @reads(app, "history", "veen wallet history 7d2039… --stream ledger", "veen wallet history 7d2039… --json")
@@ -207,7 +214,10 @@ def close(asked: Says, wallet: WalletId) -> None:
 
 @says(app, "deposit", "veen wallet deposit 7d2039… 500 --stream ledger", "veen wallet deposit 7d2039… 500 --ref inv-7")
 def deposit(asked: Says, wallet: WalletId, amount: Amount, ref: Ref = None) -> None:
-    """Put an amount into a wallet."""
+    """Put an amount into a wallet.
+
+    A second deposit with the same --ref is another deposit.
+    """
     from veen.overlays.wallet import Deposit
 
     wallet_id, known_by = _id(wallet), _ref(ref)
@@ -326,13 +336,14 @@ def _send(
 ) -> None:
     """Send an event of a wallet, at the hub's time, unless the wallet refuses it; to the stream of `mirror` as well."""
     from veen.cli.overlay import saying
+    from veen.cli.overlay.directory import sendable
     from veen.overlays.wallet import wallet_stream
     from veen.state import Channel, Said, View
 
     overlay, stream = _of(asked.stream, wallet_id)
 
     async def work(client: "Client", name: str) -> "Said":
-        event = make(client.contact.clock.now())
+        event = sendable(make(client.contact.clock.now()))
         if asked.blind:
             said = Said(await client.send(name, event.encode(), schema=event.SCHEMA))
         else:

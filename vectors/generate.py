@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from vectors.bundles import bundles
 from vectors.capabilities import captokens, scenario_d
 from vectors.form import Doc, render
 from vectors.identities import identities
@@ -16,6 +17,7 @@ FOLDER = Path(__file__).parent
 
 # `known-answers.json` is not here: its figures are copied by hand, so that nothing of ours can change them.
 GENERATED: dict[str, Callable[[], Doc]] = {
+    "bundle.json": bundles,
     "captoken.json": captokens,
     "ciphertext.json": ciphertexts,
     "identity.json": identities,

@@ -10,8 +10,8 @@ from ssl import PEM_cert_to_DER_cert
 import pytest
 
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all
+from tests.http.certificates import write_certificate
 from tests.hub.client import Hub, make_dir, running
-from tests.hub.http.certificates import write_certificate
 from veen.client.tls import fingerprint_of
 from veen.client.trust import Pin
 from veen.core import Malformed, Unavailable, Unverified

@@ -7,9 +7,11 @@ from typing import Any, TypeAlias
 import cbor2
 
 from tests.overlays.oracle_admin import ADMIN_KEYS, AdminRules
+from tests.overlays.oracle_bridging import BRIDGING_KEYS, BridgingRules
 from tests.overlays.oracle_directory import DIRECTORY_KEYS, DirectoryRules
 from tests.overlays.oracle_identity import IDENTITY_KEYS, IdentityRules
 from tests.overlays.oracle_operations import OPERATION_KEYS, OperationRules
+from tests.overlays.oracle_record import RECORD_KEYS, RecordRules
 
 Doc: TypeAlias = dict[str, Any]
 DAY = 86_400
@@ -37,9 +39,11 @@ KEYS: dict[str, list[str]] = {
     "wallet.freeze.v1": ["wallet_id ts reason?"],
     "wallet.unfreeze.v1": ["wallet_id ts reason?"],
     **ADMIN_KEYS,
+    **BRIDGING_KEYS,
     **DIRECTORY_KEYS,
     **IDENTITY_KEYS,
     **OPERATION_KEYS,
+    **RECORD_KEYS,
 }
 NAMES = {sha256(name.encode()).hexdigest(): name for name in KEYS}
 
@@ -49,7 +53,7 @@ def fits(keys: list[str], form: str) -> bool:
     return [name.rstrip("?") for name in wanted if not name.endswith("?") or name[:-1] in keys] == keys
 
 
-class Oracle(IdentityRules, AdminRules, DirectoryRules, OperationRules):
+class Oracle(IdentityRules, AdminRules, BridgingRules, DirectoryRules, OperationRules, RecordRules):
     """One fold. `states` maps a part to what is encoded for it."""
 
     def __init__(self, class_name: str) -> None:

@@ -7,7 +7,7 @@ from tests.selftest import breakages as b
 from tests.selftest.breakages import AUTHORIZE, Case
 from tests.selftest.brokenhub import Answer, on, refusals, status_says
 from veen.core.admission import Stage
-from veen.core.envelopes import CheckpointResponse
+from veen.core.envelopes import CheckpointResponse, StreamResponse
 from veen.core.tooling import AuthorizeResponse, CheckpointList
 
 ROWS = (
@@ -249,6 +249,41 @@ FUZZ = [
     Case("fuzz.afterwards", "the log is another", b.pages_say(b.last_two_swapped)),
 ]
 
+_unlike = b.checkpoints_say(mmr_root=lambda told: b.flip(told.mmr_root))
+_one_less = b.pages_say(lambda page: replace(page, items=page.items[:-1]))
+_one_passed_over = b.pages_say(lambda page: replace(page, items=page.items[:1] + page.items[2:]))
+
+
+def _turned(page: StreamResponse) -> StreamResponse:
+    return replace(page, items=page.items[::-1])
+
+
+def _all_by_one(page: StreamResponse) -> StreamResponse:
+    """One principal for all: what several wrote is shown under one name."""
+    named = [replace(item, msg=replace(item.msg, client_id=page.items[0].msg.client_id)) for item in page.items]
+    return replace(page, items=tuple(named))
+
+
+RECORDER = [
+    Case("recorder.order", "in another order", b.pages_say(_turned)),
+    Case("recorder.order", "two events swapped", b.pages_say(b.last_two_swapped)),
+    Case("recorder.order", "the last left out", b.pages_for(b.exclusive)),
+    Case("recorder.window", "time runs back", b.fetched_receipts_say(hub_ts=lambda told: 99 - told.stream_seq)),
+    Case("recorder.window", "another time than was signed", _late_receipt),
+    Case("recorder.covered", "another root", _unlike),
+    Case("recorder.covered", "another sibling", b.proofs_say("/tooling/proof", b.other_sibling)),
+    Case("recorder.covered", "the signature fails", on("/v1/checkpoint", CheckpointResponse, b.bad_checkpoint_sig)),
+    Case("recorder.whole", "one left out in silence", _one_passed_over),
+    Case("recorder.whole", "the last left out in silence", _one_less),
+    Case("recorder.whole", "two swapped", b.pages_say(b.last_two_swapped)),
+    Case("recorder.stable", "never twice the same", on("/v1/checkpoint", CheckpointResponse, b.random_witness)),
+    Case("recorder.stable", "another sibling", b.proofs_say("/tooling/consistency", b.other_sibling)),
+    Case("recorder.actors", "one name for all", b.pages_say(_all_by_one)),
+    Case("recorder.actors", "one left out", _one_less),
+    Case("recorder.forged", "accepted", b.accepts("SIG_INVALID")),
+    Case("recorder.kept-apart", "accepted", b.accepts("AUTH_REF")),
+]
+
 CASES = [
     *STANDING,
     *APPENDING,
@@ -263,4 +298,5 @@ CASES = [
     *TOOLING,
     *PROPS,
     *FUZZ,
+    *RECORDER,
 ]

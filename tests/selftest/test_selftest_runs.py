@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from tests.http.certificates import client_context, write_certificate
 from tests.hub.client import ISSUER, make_dir, running
 from tests.hub.disks import QuickDisk
-from tests.hub.http.certificates import client_context, write_certificate
 from tests.selftest.breakages import crash, detail
 from tests.selftest.brokenhub import Answer, Breakage, BrokenHub, Call, Handle, HangUp, Liar, status_says
 from tests.selftest.trying import failures, outcomes, skipped, some
 from veen import selftest
 from veen.core import Malformed, Unavailable, jsontext
 from veen.core.hashing import U64_MAX
-from veen.selftest import ALL, SUITES, Outcome, Report, Result, core, fuzz, props
+from veen.selftest import ALL, SUITES, Outcome, Report, Result, core, fuzz, props, recorder
 from veen.selftest.check import Check
 from veen.selftest.core import (
     appending,
@@ -50,7 +50,7 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_only_suites_that_exist_are_listed() -> None:
-    assert list(SUITES) == ["core", "props", "fuzz"]
+    assert list(SUITES) == ["core", "props", "fuzz", "recorder"]
     assert ALL not in SUITES
 
 
@@ -63,7 +63,7 @@ def test_every_check_has_a_name_of_its_own_a_claim_and_a_source() -> None:
 
 MODULES = [
     *(appending, capabilities, checkpoints, forms, order, pages, rows, requests, sharing, standing, tooling),
-    *(props, fuzz),
+    *(props, fuzz, recorder),
 ]
 
 
@@ -77,10 +77,10 @@ def test_no_check_is_left_out_of_its_suite(module: ModuleType) -> None:
 
 def test_every_module_of_the_core_suite_is_looked_at_here() -> None:
     files = {path.stem for path in Path(core.__file__).parent.glob("*.py")} - {"__init__"}
-    assert files == {module.__name__.rpartition(".")[2] for module in MODULES[:-2]}
+    assert files == {module.__name__.rpartition(".")[2] for module in MODULES[:-3]}
 
 
-@pytest.mark.parametrize("suite", ["", "Core", "recorder", "none"])
+@pytest.mark.parametrize("suite", ["", "Core", "recorders", "none"])
 def test_a_suite_that_is_not_there_is_our_own_mistake(suite: str) -> None:
     with pytest.raises(ValueError, match="no suite"):
         selftest.run(suite, "http://127.0.0.1:1", seed=1, count=1)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vectors.form import Doc, render
-from vectors.overlays import administration, directory, histories, identity, operations
+from vectors.overlays import administration, bridging, directory, histories, identity, operations, record
 from vectors.overlays.logs import folded
 from veen.overlays.crdt import G_COUNTER, LWW, OR_SET
 from veen.overlays.kv import KV
@@ -24,8 +24,10 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "rpc.json": lambda: folded(RPC, histories.RPC_LOG),
     "wallet.json": lambda: folded(Wallets(only=histories.MINE), histories.WALLET_LOG),
     **administration.GENERATED,
+    **bridging.GENERATED,
     **directory.GENERATED,
     **operations.GENERATED,
+    **record.GENERATED,
 }
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = single("selftest")
 
+AIRGAP = "airgap"  # takes two hubs, so that it is in no other suite
 _COUNT = 200
 _SEED_BITS = 32
 
@@ -28,7 +29,7 @@ _SEED_BITS = 32
 def _suites(incomplete: str) -> list[str]:
     from veen.selftest import ALL, SUITES
 
-    return [name for name in (*SUITES, ALL) if name.startswith(incomplete)]
+    return [name for name in (*SUITES, AIRGAP, ALL) if name.startswith(incomplete)]
 
 
 @command(
@@ -37,10 +38,15 @@ def _suites(incomplete: str) -> list[str]:
     "veen selftest core",
     "veen selftest all --hub https://hub.example --issuer operator --pin 5f1c8a…",
     "veen selftest fuzz --seed 7 --count 5000 --json",
+    "veen selftest recorder --hub https://hub.example --issuer operator",
+    "veen selftest airgap",
 )
 def selftest(
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="core, props, fuzz, or all of them", autocompletion=_suites)
+        str,
+        typer.Argument(
+            metavar="SUITE", help="core, props, fuzz, recorder, or all of them; airgap", autocompletion=_suites
+        ),
     ],
     hub: Annotated[
         str | None,
@@ -55,6 +61,11 @@ def selftest(
     pin: Annotated[
         str | None, typer.Option("--pin", metavar="HEX|PATH", help="who it must be: its id, a fingerprint, or a file")
     ] = None,
+    hub2: Annotated[
+        str | None,
+        typer.Option("--hub2", metavar="URL", help="of airgap: the hub that events come to", parser=values.url),
+    ] = None,
+    pin2: Annotated[str | None, typer.Option("--pin2", metavar="HEX|PATH", help="who that must be")] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", min=0, help="the same choices again", show_default="by chance")
     ] = None,
@@ -73,12 +84,12 @@ def selftest(
     from veen.cli.failures import FAILED_STATUS
     from veen.selftest import run
 
-    if suite not in _suites(""):
-        raise Misuse(f"there is no suite {suite!r}", f"there are: {', '.join(_suites(''))}")
-    if hub is None and (issuer is not None or pin is not None):
-        raise Misuse("--issuer and --pin are about a hub of yours", "name it with --hub URL")
+    _check_given(suite, (hub, issuer, pin), (hub2, pin2))
     chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
     anchor = pins.anchor(pin)
+    if suite == AIRGAP:
+        _airgap((hub, hub2), (anchor, pins.anchor(pin2)), issuer, passphrase_file, chosen, count, as_json)
+        return
     with _hub(hub, issuer, passphrase_file) as (url, key), output.tally(f"trying {suite}", "claims") as tell:
 
         def told(done: int, total: int, result: "Result") -> None:
@@ -90,9 +101,46 @@ def selftest(
         raise typer.Exit(FAILED_STATUS)
 
 
+def _check_given(suite: str, first: tuple[object, object, object], second: tuple[object, object]) -> None:
+    """Refuse a suite that there is not, and options that do not go together."""
+    if suite not in _suites(""):
+        raise Misuse(f"there is no suite {suite!r}", f"there are: {', '.join(_suites(''))}")
+    if first[0] is None and first[1:] != (None, None):
+        raise Misuse("--issuer and --pin are about a hub of yours", "name it with --hub URL")
+    given = second[0] is not None
+    if (suite == AIRGAP and (first[0] is not None) != given) or (suite != AIRGAP and second != (None, None)):
+        raise Misuse("airgap takes two hubs, and nothing else does", "give --hub URL and --hub2 URL, or neither")
+
+
+def _airgap(
+    hubs: tuple[str | None, str | None],
+    anchors: tuple[bytes | None, bytes | None],
+    issuer: Path | None,
+    passphrase_file: Path | None,
+    seed: int,
+    count: int,
+    as_json: bool,
+) -> None:
+    """From one hub to another, both given or both started for it."""
+    from veen.cli.failures import FAILED_STATUS
+    from veen.selftest import airgap
+    from veen.selftest.airgap.crossing import Zone
+
+    with (
+        _hub(hubs[0], issuer, passphrase_file, AIRGAP) as (online, first),
+        _hub(hubs[1], issuer, passphrase_file, AIRGAP) as (offline, second),
+        output.tally(f"trying {AIRGAP}", "claims") as tell,
+    ):
+        zones = Zone(online, anchors[0], first), Zone(offline, anchors[1], second)
+        report = airgap.run(*zones, seed=seed, count=count, progress=lambda done, total, result: tell(done))
+    _show(report, as_json)
+    if not report.ok:
+        raise typer.Exit(FAILED_STATUS)
+
+
 @contextmanager
 def _hub(
-    url: str | None, issuer: Path | None, passphrase_file: Path | None
+    url: str | None, issuer: Path | None, passphrase_file: Path | None, suite: str = ""
 ) -> "Iterator[tuple[str, SigningKey | None]]":
     """Where to try, and whose capabilities count there."""
     from veen.cli.client import calling
@@ -106,12 +154,12 @@ def _hub(
         yield url, key
     else:
         key = SigningKey.generate()
-        with _own_hub(key.public_key) as own:
+        with _own_hub(key.public_key, () if suite != AIRGAP else ("--admission", "capability")) as own:
             yield own, key
 
 
 @contextmanager
-def _own_hub(issuer_pk: bytes) -> Iterator[str]:
+def _own_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
     import os
     import tempfile
     import time
@@ -124,7 +172,7 @@ def _own_hub(issuer_pk: bytes) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="veen-selftest-") as name:
         folder = Path(name)
         directory.create(Disk(), folder / "hub", Profile(), Limits(), int(time.time()))
-        options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex())
+        options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex(), *further)
         env = {**os.environ, "XDG_RUNTIME_DIR": name}  # nobody else need find it
         with LocalHub(folder / "hub", folder / "hub.log", *options, env=env) as hub:
             yield hub.url

@@ -46,9 +46,7 @@ class Outbox:
     def __init__(self, state: State) -> None:
         self._tables = state.tables
 
-    def put(
-        self, writer: Writer, messages: Sequence[Pending], marks: Mapping[bytes, bytes] = _NO_MARKS
-    ) -> Writer:
+    def put(self, writer: Writer, messages: Sequence[Pending], marks: Mapping[bytes, bytes] = _NO_MARKS) -> Writer:
         """Take the places of these messages for ever, and keep them. Gives the writer of the places after them.
 
         `marks` are what a program knows some of them by, each with the leaf_hash: kept with the places or not at all.

@@ -5,16 +5,16 @@ where such a number is read, it is the double that it denotes.
 """
 
 import json
+import math
 from typing import Any, NoReturn, TypeAlias
 
 import rfc8785
 
 from veen.core.errors import Malformed
-from veen.core.limits import MAX_JSON_BYTES, MAX_JSON_DEPTH
+from veen.core.limits import MAX_EXACT_INT, MAX_JSON_BYTES, MAX_JSON_DEPTH
 
+MAX_EXACT = MAX_EXACT_INT
 Plain: TypeAlias = "int | float | str | bool | list[Plain] | dict[str, Plain] | None"
-
-MAX_EXACT = 2**53 - 1
 
 
 def encode(value: Plain) -> bytes:
@@ -54,18 +54,29 @@ def parse(data: bytes, what: str, *, exact: bool = False) -> Plain:
         if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
             _check_nesting(text)
         value: Plain = json.loads(
-            text, parse_int=int if exact else _number, parse_constant=no_number, object_pairs_hook=named
+            text,
+            parse_int=int if exact else _number,
+            parse_float=_double,
+            parse_constant=no_number,
+            object_pairs_hook=named,
         )
     except (ValueError, RecursionError, OverflowError) as error:
         raise Malformed(what, f"not JSON text: {error}") from None
     return value
 
 
+def _double(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError(f"{text[:20]} is beyond what a double holds")
+    return found
+
+
 def _number(text: str) -> int | float:
-    if len(text) > len(str(MAX_EXACT)) + 1:
-        return float(text)
+    if len(text) > len(str(MAX_EXACT_INT)) + 1:
+        return _double(text)
     found = int(text)
-    return found if -MAX_EXACT <= found <= MAX_EXACT else float(text)
+    return found if -MAX_EXACT_INT <= found <= MAX_EXACT_INT else _double(text)
 
 
 def _check_nesting(text: str) -> None:
@@ -86,15 +97,9 @@ def _check_nesting(text: str) -> None:
 
 
 def _check_depth(value: Plain) -> None:
-    level: list[Plain] = [value]
-    for _ in range(MAX_JSON_DEPTH + 1):
-        inner: list[Plain] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner += one.values()
-            elif isinstance(one, list | tuple):
-                inner += one
-        if not any(isinstance(one, dict | list | tuple) for one in inner):
-            return
-        level = inner
-    raise ValueError(f"nested deeper than {MAX_JSON_DEPTH}")
+    depth, level = 0, [value]
+    while holding := [one for one in level if isinstance(one, dict | list | tuple)]:
+        depth += 1
+        if depth > MAX_JSON_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_JSON_DEPTH}")
+        level = [inner for one in holding for inner in (one.values() if isinstance(one, dict) else one)]

@@ -53,3 +53,4 @@ MAX_DETAIL_BYTES = 4_096
 MAX_VALUE_DEPTH = 16
 MAX_JSON_BYTES = 64 * MAX_MSG_BYTES
 MAX_JSON_DEPTH = 64
+MAX_EXACT_INT = 2**53 - 1  # in canonical JSON, where a number is a double

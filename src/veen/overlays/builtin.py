@@ -1,6 +1,7 @@
 """The overlays that come with VEEN."""
 
 from veen.overlays.admin import ADMIN
+from veen.overlays.bridging import BRIDGING_OVERLAYS
 from veen.overlays.connect import CONNECT
 from veen.overlays.crdt import G_COUNTER, LWW, OR_SET
 from veen.overlays.discovery import DISCOVERY
@@ -27,6 +28,7 @@ BUILTIN: tuple[AnyOverlay, ...] = (
     DISCOVERY,
     CONNECT,
     *RECORD,
+    *BRIDGING_OVERLAYS,
 )
 
 

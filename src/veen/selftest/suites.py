@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from veen.selftest import core, fuzz, props
+from veen.selftest import core, fuzz, props, recorder
 from veen.selftest.check import Check
 
 ALL = "all"
 SUITES: Mapping[str, tuple[Check, ...]] = MappingProxyType(
-    {"core": core.CHECKS, "props": props.CHECKS, "fuzz": fuzz.CHECKS}
+    {"core": core.CHECKS, "props": props.CHECKS, "fuzz": fuzz.CHECKS, "recorder": recorder.CHECKS}
 )
 
 

@@ -26,7 +26,7 @@ _SEGMENTS = 2  # record/app, and a name in it
 Position = int | bytes
 
 
-class _PositionKind(Kind):
+class PositionKind(Kind):
     """A number, or bytes where places have no numbers."""
 
     __slots__ = ()
@@ -82,7 +82,7 @@ class RecordEvent(Event):
             "origin": Text("origin", MAX_TEXT_BYTES),
             "payload": Text("content", MAX_BODY_BYTES),
             "source": Text("source", MAX_TEXT_BYTES, optional=True),
-            "position": _PositionKind("position", optional=True),
+            "position": PositionKind("position", optional=True),
         },
     )
 

@@ -1,0 +1,165 @@
+"""Checkpoints of a recorder: made at once or by cadence, and held against the log."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from veen.cli import output
+from veen.cli.overlay.declaring import taking
+from veen.cli.recorder.group import AtHub, FromLog, app, at_hub, from_log
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.recorder import CheckpointFolder, RecorderCheckpoint, Verdict
+    from veen.state.source import Source
+
+
+@taking(
+    AtHub,
+    app,
+    "checkpoint",
+    "veen recorder checkpoint --client admin",
+    "veen recorder checkpoint --client admin --watch --json",
+)
+def checkpoint(
+    asked: AtHub,
+    watch: Annotated[bool, typer.Option("--watch", help="whenever the profile says one is due, until ctrl-c")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="where they are kept", show_default="in the client directory"),
+    ] = None,
+) -> None:
+    """Make a checkpoint of every stream of the recorder.
+
+    It has the hub's signed checkpoint of each stream, and is signed by the administrator. Each names the one before it.
+    With --watch they are made by time and by volume, as veen recorder init set it up.
+    """
+    from veen.recorder import CheckpointFolder, make
+    from veen.recorder.making import keep_making
+
+    async def work(client: "Client") -> None:
+        kept = CheckpointFolder(folder) if folder else CheckpointFolder.of(client)
+        if not watch:
+            made = await make(client, kept.latest())
+            _show(made, kept.add(made), asked.as_json)
+            return
+        async for made in keep_making(client, kept):
+            _show(made, kept.files()[-1], asked.as_json)
+
+    at_hub(asked, work)
+
+
+def _show(made: "RecorderCheckpoint", path: Path, as_json: bool) -> None:
+    rows: dict[str, output.Value] = {
+        "log_root": made.log_root,
+        "profile_id": made.profile_id,
+        "created_at": output.moment(made.created_at // 1_000),
+        "streams": len(made.streams),
+        "entries": sum(one.last_seq for one in made.positions),
+        "file": str(path),
+    }
+    output.facts(rows, as_json, {**rows, **_data(made)})
+
+
+def _data(made: "RecorderCheckpoint") -> dict[str, object]:
+    positions = [
+        {
+            "stream": one.stream,
+            "epoch": one.checkpoint.epoch,
+            "last_seq": one.last_seq,
+            "mmr_root": one.checkpoint.mmr_root,
+        }
+        for one in made.positions
+    ]
+    return {
+        "hub_id": made.hub_id,
+        "hub_pk": made.hub_pk,
+        "created_at_ms": made.created_at,
+        "admin_pk": made.admin_pk,
+        "positions": positions,
+        "empty": made.empty,
+        "previous": made.previous,
+        "hash": made.hash(),
+    }
+
+
+@taking(
+    FromLog,
+    app,
+    "verify",
+    "veen recorder verify --client admin",
+    "veen recorder verify last.checkpoint --client admin --full --data-dir hub --json",
+)
+def verify(
+    asked: FromLog,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="a checkpoint; else the last that this client made")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="read every entry that it covers")] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="where they are kept", show_default="in the client directory"),
+    ] = None,
+) -> None:
+    """Hold a checkpoint against the log: nothing up to it may be missing or changed.
+
+    Shows the entries that it covers, stream by stream, and the last second up to which a window of time is wholly
+    covered. The exit status is 4 where the log is not what it was.
+    """
+    from veen.recorder import RecorderCheckpoint, verify
+
+    async def work(source: "Source") -> "Verdict":
+        data = file.read_bytes() if file else _last(source, folder).read_bytes()
+        return await verify(source, RecorderCheckpoint.decode(data), full=full)
+
+    verdict = from_log(asked, work)
+    made = verdict.checkpoint
+    held = [
+        (one.stream, one.epoch, one.last_seq, output.moment(one.last_hub_ts), one.read if full else None)
+        for one in verdict.held
+    ]
+    listed = [
+        {
+            "stream": one.stream,
+            "epoch": one.epoch,
+            "last_seq": one.last_seq,
+            "last_hub_ts": one.last_hub_ts,
+            "next_hub_ts": one.next_hub_ts,
+            "read": one.read,
+        }
+        for one in verdict.held
+    ]
+    data = {
+        "holds": True,
+        "log_root": made.log_root,
+        "safe_until": verdict.safe_until,
+        "profile_known": verdict.profile is not None,
+        "held": listed,
+        **_data(made),
+    }
+    if asked.as_json:
+        output.document(data)
+        return
+    output.table(("stream", "epoch", "last_seq", "last hub_ts", "read"), held, False)
+    output.facts({"log_root": made.log_root, "safe_until": output.moment(verdict.safe_until)}, False)
+    if verdict.profile is None:
+        output.remark("there is no key of the map here: whether these are all streams of the recorder was not checked")
+
+
+def _last(source: "Source", folder: Path | None) -> Path:
+    from veen.cli.failures import hinted
+    from veen.core import Unavailable
+
+    kept = _folder(source, folder).files()
+    if not kept:
+        raise hinted(Unavailable("no checkpoint was made here"), "veen recorder checkpoint makes one, or name a file")
+    return kept[-1]
+
+
+def _folder(source: "Source", folder: Path | None) -> "CheckpointFolder":
+    from veen.recorder import CheckpointFolder
+
+    if folder is not None:
+        return CheckpointFolder(folder)
+    return CheckpointFolder.at(source.folder.path, source.known.identity.hub_id)

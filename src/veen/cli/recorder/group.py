@@ -1,0 +1,170 @@
+"""The group itself, the options that its commands share, and what is said where a recorder refuses."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+
+import typer
+
+from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
+from veen.cli.command import group
+from veen.cli.options import ClientDir, HubUrl, JsonOption
+from veen.cli.overlay.declaring import FromDirectory
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.core import SigningKey
+    from veen.state.source import Source
+
+T = TypeVar("T")
+
+app = group(
+    "recorder",
+    """Record events with evidence, and replay them.
+
+    An administrator sets a recorder up and makes its checkpoints; producers write to its streams, and to nothing else.
+    """,
+)
+
+ORDER = (
+    "init",
+    "enrol",
+    "join",
+    "map",
+    "move",
+    "show",
+    "send",
+    "tail",
+    "pipe",
+    "ship",
+    "otlp",
+    "syslog",
+    "checkpoint",
+    "verify",
+    "replay",
+    "audit",
+)
+
+Issuer: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--issuer",
+        metavar="DIR",
+        help="whose capabilities the hub takes: a client directory",
+        show_default="the administrator's own",
+    ),
+]
+Origin: TypeAlias = Annotated[
+    str,
+    typer.Option("--origin", metavar="NAME", help="the service that the events are of: one that the producer is for"),
+]
+Subject: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--subject", metavar="ID", help="whose doing it is where an event does not say", show_default="the origin"
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AtHub:
+    """Options of a command that talks to a hub."""
+
+    hub: HubUrl = None
+    client: ClientDir = None
+    pin: HubPin = None
+    first_use: FirstUse = False
+    passphrase_file: PassphraseFile = None
+    as_json: JsonOption = False
+
+
+@dataclass(frozen=True, slots=True)
+class FromLog:
+    """Options of a command that reads the log: at a hub, or in a data directory."""
+
+    data_dir: FromDirectory = None
+    hub: HubUrl = None
+    client: ClientDir = None
+    pin: HubPin = None
+    first_use: FirstUse = False
+    passphrase_file: PassphraseFile = None
+    as_json: JsonOption = False
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """What to do where the recorder says no."""
+    from veen.cli.failures import hinted
+    from veen.client.lane import Undecided
+    from veen.core import Refused, Unavailable
+    from veen.recorder.routes import CODE
+    from veen.state.channel import NotTaken
+
+    try:
+        yield
+    except NotTaken as error:
+        raise hinted(error, "nothing was sent", "veen recorder show tells what stands") from None
+    except Undecided as error:
+        raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None
+    except Refused as refused:
+        if refused.code == CODE:
+            hinted(refused, "nothing was sent", _hint(refused.message))
+        raise
+    except Unavailable as error:
+        if "no recorder is set up" in str(error):
+            hinted(error, "veen recorder init sets one up")
+        raise
+
+
+def _hint(message: str) -> str:
+    if "no producer of" in message:
+        return "its administrator makes it one with veen recorder enrol, and veen recorder join takes that in"
+    if "lets anyone write" in message:
+        return "start the hub with --admission capability; --allow-open tries a recorder out without"
+    if "no administrator" in message or "no producer" in message:
+        return "use an identity of its own for each: veen keygen makes one"
+    return "veen recorder show tells the map, the producers and their streams"
+
+
+def at_hub(asked: AtHub, work: "Callable[[Client], Awaitable[T]]") -> T:
+    """Meet the hub, and do the work."""
+    from veen.cli.client.calling import Call
+
+    with advised():
+        return Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use).run(work)
+
+
+def from_log(asked: FromLog, work: "Callable[[Source], Awaitable[T]]") -> T:
+    """Do the work with a hub, or with the data directory that was named."""
+    import asyncio
+
+    from veen.cli.client import calling, pins
+    from veen.client.client import Client
+    from veen.state.dirsource import DirectorySource
+    from veen.state.hubsource import HubSource
+
+    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    with advised():
+        if asked.data_dir is None:
+
+            async def met(client: Client) -> T:
+                return await work(HubSource(client))
+
+            return call.run(met)
+        with calling.opened(asked.client, asked.passphrase_file) as folder:
+            source = DirectorySource(asked.data_dir, folder, pins.anchor(asked.pin))
+
+            async def read() -> T:
+                return await work(source)
+
+            return asyncio.run(read())
+
+
+def issuing(issuer: Path | None, asked: AtHub) -> "SigningKey":
+    """The key of whoever issues capabilities."""
+    from veen.cli.client import calling
+
+    with calling.opened(issuer or asked.client, asked.passphrase_file) as folder:
+        return folder.identity.id_sign

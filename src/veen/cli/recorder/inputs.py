@@ -1,0 +1,166 @@
+"""Events from a command, a file, a pipe, or the spool of a program that logs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from veen.cli import output
+from veen.cli.command import Misuse
+from veen.cli.overlay.declaring import taking
+from veen.cli.overlay.realmoptions import moment
+from veen.cli.recorder.group import AtHub, Origin, Subject, app, at_hub
+
+if TYPE_CHECKING:
+    from veen.client.client import Client
+    from veen.client.draft import Sent
+
+_LINE_TYPE = "json.line"
+LineType: TypeAlias = Annotated[
+    str, typer.Option("--type", metavar="TYPE", help="the event type of a line that does not say its own")
+]
+
+
+@taking(
+    AtHub,
+    app,
+    "send",
+    "veen recorder send login --subject alice --origin shop --payload '{\"ok\": true}' --client shop",
+)
+def send(
+    asked: AtHub,
+    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="what kind of event it is")],
+    subject: Annotated[str, typer.Option("--subject", metavar="ID", help="whose doing it is")],
+    origin: Origin,
+    payload: Annotated[str, typer.Option("--payload", metavar="JSON", help="what happened")] = "{}",
+    event_time: Annotated[
+        int | None,
+        typer.Option(
+            "--time", metavar="TIME", help="when, in seconds since 1970 or as a date", show_default="now", parser=moment
+        ),
+    ] = None,
+) -> None:
+    """Record one event, and verify the hub's receipt.
+
+    An event type without a stream, an origin that is not the producer's and a payload that is too large are refused
+    before anything is sent.
+    """
+    import time
+
+    from veen.core import Malformed, canonjson
+    from veen.overlays.record import RecordEvent
+    from veen.recorder import routes_of, shaping
+
+    try:
+        content = shaping.payload_of(canonjson.parse(payload.encode(), "payload", exact=True))
+    except Malformed as error:
+        raise Misuse(str(error), "give JSON, for example --payload '{\"ok\": true}'") from None
+    when = time.time_ns() // 1_000_000 if event_time is None else event_time * 1_000
+    event = RecordEvent(subject, event_type, when, origin, content)
+    flaw = event.flaw()
+    if flaw is not None:
+        raise Misuse(flaw, "give a subject, a type and an origin that say something")
+
+    async def work(client: "Client") -> "tuple[str, Sent]":
+        stream = (await routes_of(client)).stream(event)
+        return stream, await client.send(stream, event.encode(), schema=event.SCHEMA)
+
+    stream, sent = at_hub(asked, work)
+    rows: dict[str, output.Value] = {
+        "stream": stream,
+        "stream_seq": sent.stream_seq,
+        "msg_id": sent.msg_id,
+        "hub_ts": output.moment(sent.receipt.hub_ts),
+    }
+    data = {**rows, "hub_ts": sent.receipt.hub_ts, "epoch": sent.epoch, "receipt": sent.receipt.encode()}
+    output.facts(rows, asked.as_json, data)
+
+
+@taking(
+    AtHub,
+    app,
+    "tail",
+    "veen recorder tail app.jsonl --origin shop --client shop",
+    "veen recorder tail app.jsonl --origin shop --type http.request --once --client shop",
+)
+def tail(
+    asked: AtHub,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file of JSON objects, one on each line")],
+    origin: Origin,
+    subject: Subject = None,
+    event_type: LineType = _LINE_TYPE,
+    once: Annotated[bool, typer.Option("--once", help="what is there, and then end")] = False,
+) -> None:
+    """Record the JSON lines of a file, as they are written to it.
+
+    Goes on where it was left, each line exactly once, also when the file is rotated. A line that has subject_id,
+    event_type, event_time or origin says them; what is no JSON object is set aside.
+    """
+    from veen.cli.client import calling
+    from veen.cli.recorder.shipping import Input, state_file
+    from veen.recorder.jsonlines import JsonLines
+    from veen.recorder.shaping import Defaults
+
+    if once and not file.exists():
+        raise Misuse(f"there is no file {file}", "without --once it is waited for")
+    defaults = Defaults(origin, event_type, subject)
+    with calling.opened(asked.client, asked.passphrase_file) as folder:
+        state = state_file(folder, file)
+        feed = JsonLines(file, state, defaults, follow=not once, told=output.remark)
+        Input(asked, folder).run(feed)
+
+
+@taking(AtHub, app, "pipe", "veen recorder pipe --origin shop --type job.line --client shop")
+def pipe(asked: AtHub, origin: Origin, subject: Subject = None, event_type: LineType = _LINE_TYPE) -> None:
+    """Record the JSON lines that come in on standard input.
+
+    Each is on disk before the next is read, and sent from there: what was taken in is recorded exactly once, also
+    when this is killed. A pipe cannot be read again, so what it held then is its writer's to repeat.
+    """
+    import sys
+    from threading import Thread
+
+    from veen.cli.client import calling
+    from veen.cli.recorder.shipping import Input, own_folder
+    from veen.recorder import SpoolFeed, SpoolWriter
+    from veen.recorder.pipe import take_in
+    from veen.recorder.shaping import Defaults
+
+    with calling.opened(asked.client, asked.passphrase_file) as folder:
+        place = own_folder(folder, "spool", "pipe")
+        running = Input(asked, folder)
+        writer, feed = SpoolWriter(place), SpoolFeed(place, "pipe")
+
+        def read() -> None:
+            take_in(sys.stdin.buffer, writer, Defaults(origin, event_type, subject))
+            writer.close()
+            feed.end()
+
+        running.run(feed, opened=Thread(target=read, daemon=True).start)
+
+
+@taking(
+    AtHub,
+    app,
+    "ship",
+    "veen recorder ship spool --client shop",
+    "veen recorder ship spool --once --client shop --json",
+)
+def ship(
+    asked: AtHub,
+    spool: Annotated[Path, typer.Argument(metavar="DIR", help="the spool of a program that logs")],
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="what the source of its events is called")
+    ] = "log",
+    once: Annotated[bool, typer.Option("--once", help="what is there, and then end")] = False,
+) -> None:
+    """Send what a program's RecorderHandler has spooled.
+
+    The program writes to disk and never waits for a hub; this sends, each event exactly once.
+    """
+    from veen.cli.client import calling
+    from veen.cli.recorder.shipping import Input
+    from veen.recorder import SpoolFeed
+
+    with calling.opened(asked.client, asked.passphrase_file) as folder:
+        Input(asked, folder).run(SpoolFeed(spool, name, follow=not once))

@@ -1,0 +1,182 @@
+"""Events that others send: OTLP logs and syslog."""
+
+import ssl
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from veen.cli import output
+from veen.cli.command import Misuse
+from veen.cli.overlay.declaring import taking
+from veen.cli.recorder.group import AtHub, Origin, Subject, app
+from veen.cli.values import Address, address
+
+if TYPE_CHECKING:
+    from veen.recorder import SpoolWriter
+    from veen.recorder.otlpserver import OtlpServer
+    from veen.recorder.sysloglisten import SyslogListener
+
+Certificate: TypeAlias = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="speak TLS, with this certificate in PEM form")
+]
+CertificateKey: TypeAlias = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="the key of that certificate, in PEM form")
+]
+ClientCa: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--tls-client-ca", metavar="FILE", help="take only those whose certificate these authorities signed"),
+]
+
+
+@taking(
+    AtHub,
+    app,
+    "otlp",
+    "veen recorder otlp --origin shop --client shop",
+    "veen recorder otlp --origin shop --listen 127.0.0.1:4318 --client shop",
+)
+def otlp(
+    asked: AtHub,
+    origin: Origin,
+    subject: Subject = None,
+    listen: Annotated[
+        Address | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="where exporters send to",
+            show_default="127.0.0.1:4318",
+            parser=address,
+        ),
+    ] = None,
+    event_type: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="the event type of a record that has no event name")
+    ] = "otel.log",
+    cert: Certificate = None,
+    key: CertificateKey = None,
+    client_ca: ClientCa = None,
+) -> None:
+    """Record logs that OpenTelemetry exporters send, by OTLP over HTTP.
+
+    A request is answered once its records are on disk, and they are sent from there, exactly once. Records of another
+    service than the origin are rejected: an identity stands for one.
+    """
+    from veen.recorder.shaping import Defaults
+
+    try:
+        from veen.recorder import otlpserver
+    except ImportError:
+        raise Misuse("OpenTelemetry's formats are not installed", "pip install veen[recorder] has them") from None
+    defaults, tls = Defaults(origin, event_type, subject), _tls(cert, key, client_ca)
+
+    where = listen or Address("127.0.0.1", 4_318)
+
+    def make(writer: "SpoolWriter") -> "OtlpServer":
+        return otlpserver.OtlpServer(writer, defaults, where.host, where.port, tls=tls)
+
+    _listen(asked, "otlp", make, sync=True)
+
+
+@taking(
+    AtHub,
+    app,
+    "syslog",
+    "veen recorder syslog --origin router --client router",
+    "veen recorder syslog --origin router --listen 127.0.0.1:6514 --tls-cert c.pem --tls-key k.pem",
+)
+def syslog(
+    asked: AtHub,
+    origin: Origin,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            "--subject", metavar="ID", help="whose doing it is", show_default="the host that the message names"
+        ),
+    ] = None,
+    listen: Annotated[
+        Address | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="where messages are sent to",
+            show_default="127.0.0.1:5514",
+            parser=address,
+        ),
+    ] = None,
+    transport: Annotated[
+        str, typer.Option("--transport", metavar="WORD", help="udp, tcp, or both; with a certificate it is TLS")
+    ] = "both",
+    event_type: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="the event type of every message")
+    ] = "syslog.message",
+    cert: Certificate = None,
+    key: CertificateKey = None,
+    client_ca: ClientCa = None,
+) -> None:
+    """Record syslog messages, as RFC 5424 has them, over UDP, TCP or TLS.
+
+    What arrives is on disk at once, and sent from there, exactly once. A message that its sender numbers, with the
+    sequenceId of RFC 5424, is known when it is sent again.
+    """
+    from veen.recorder import sysloglisten
+    from veen.recorder.shaping import Defaults
+
+    if transport not in ("udp", "tcp", "both"):
+        raise Misuse(f"there is no transport {transport!r}", "give udp, tcp or both")
+    defaults, tls = Defaults(origin, event_type, subject), _tls(cert, key, client_ca)
+
+    where = listen or Address("127.0.0.1", 5_514)
+
+    def make(writer: "SpoolWriter") -> "SyslogListener":
+        return sysloglisten.SyslogListener(
+            writer,
+            defaults,
+            where.host,
+            where.port,
+            udp=transport != "tcp",
+            tcp=transport != "udp",
+            tls=tls,
+            told=output.remark,
+        )
+
+    _listen(asked, "syslog", make, sync=False)
+
+
+def _listen(
+    asked: AtHub, name: str, make: "Callable[[SpoolWriter], SyslogListener | OtlpServer]", *, sync: bool
+) -> None:
+    from veen.cli.client import calling
+    from veen.cli.recorder.shipping import Input, own_folder
+    from veen.recorder import SpoolFeed, SpoolWriter
+
+    with calling.opened(asked.client, asked.passphrase_file) as folder:
+        place = own_folder(folder, "spool", name)
+        running, writer = Input(asked, folder), SpoolWriter(place, sync=sync)
+        listener = make(writer)
+
+        def opened() -> None:
+            output.facts({"listening": listener.port}, asked.as_json)
+            sys.stdout.flush()
+
+        running.run(SpoolFeed(place, name), listener, opened)
+        writer.close()
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSLContext | None:
+    if cert is None:
+        if key is not None or client_ca is not None:
+            raise Misuse("TLS needs a certificate", "give --tls-cert FILE")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise Misuse(f"the certificate cannot be used: {error}", "give PEM files that belong together") from None
+    return context

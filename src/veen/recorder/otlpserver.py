@@ -1,0 +1,185 @@
+"""The endpoint that OpenTelemetry exporters send logs to: `POST /v1/logs`, OTLP/HTTP.
+
+A request is answered with success once its records are on disk. One whose answer was lost is sent again, and known.
+"""
+
+import asyncio
+import ssl
+import time
+import zlib
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import h11
+
+from veen.core import Malformed
+from veen.core.limits import MAX_MSG_BYTES
+from veen.recorder import otlp
+from veen.recorder.shaping import Defaults
+from veen.recorder.spool import SpoolWriter
+
+PATH = "/v1/logs"
+MAX_REQUEST_BYTES = 4 * MAX_MSG_BYTES
+MAX_UNPACKED_BYTES = 8 * MAX_MSG_BYTES
+MAX_CONNECTIONS = 128
+_IDLE_S = 60.0
+_RETRY_AFTER_S = 1
+_READ_BYTES = 65_536
+_MS = 1_000_000
+_TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = _TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class _Wrong(Exception):
+    """A request that cannot be taken, with the answer that says so."""
+
+    def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
+        super().__init__(reason)
+        self.answer = Answer(status, reason.encode(), headers=headers)
+
+
+class OtlpServer:
+    """An async context manager."""
+
+    def __init__(
+        self, writer: SpoolWriter, defaults: Defaults, host: str, port: int, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._writer = writer
+        self._defaults = defaults
+        self._address = host, port
+        self._tls = tls
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, *self._address, ssl=self._tls)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    @property
+    def port(self) -> int:
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _connected(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._tasks) >= MAX_CONNECTIONS:
+            stream.close()
+            return
+        self._tasks.add(task)
+        try:
+            await self._converse(h11.Connection(h11.SERVER), reader, stream)
+        except (ConnectionError, TimeoutError, ssl.SSLError, asyncio.CancelledError):
+            pass  # whoever has no answer asks again, of us or of the next run
+        finally:
+            self._tasks.discard(task)
+            stream.close()
+
+    async def _converse(self, wire: h11.Connection, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                found = await _request(wire, reader, stream)
+                if found is None:
+                    return
+                answer = await self._answer(*found)
+            except _Wrong as wrong:
+                answer = wrong.answer
+            except h11.RemoteProtocolError as error:
+                answer = Answer(error.error_status_hint, b"not HTTP as it should be")
+            if wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                stream.write(_written(wire, answer))
+                await stream.drain()
+            if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE:
+                return
+            wire.start_next_cycle()
+
+    async def _answer(self, request: h11.Request, body: bytes) -> Answer:
+        headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
+        if request.target.partition(b"?")[0] != PATH.encode():
+            raise _Wrong(404, f"there is only {PATH}")
+        if request.method != b"POST":
+            raise _Wrong(405, "logs are posted", ("allow", "POST"))
+        form = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if form not in (otlp.PROTOBUF, otlp.JSON):
+            raise _Wrong(415, f"logs are sent as {otlp.PROTOBUF} or {otlp.JSON}")
+        data = _unpacked(body, headers.get("content-encoding", "identity").strip().lower())
+        try:
+            exported = otlp.export(otlp.decode(data, form), data, self._defaults, time.time_ns() // _MS)
+            kept = await asyncio.to_thread(self._writer.append, exported.events, exported.digest, again=True)
+        except (Malformed, ValueError) as error:
+            raise _Wrong(400, str(error)) from None
+        if not kept:
+            raise _Wrong(503, "the spool is full", ("retry-after", str(_RETRY_AFTER_S)))
+        return Answer(200, otlp.encode(exported.response(), form), form)
+
+
+async def _request(
+    wire: h11.Connection, reader: asyncio.StreamReader, stream: asyncio.StreamWriter
+) -> tuple[h11.Request, bytes] | None:
+    """The next request of a connection; None at its end."""
+    request: h11.Request | None = None
+    body = bytearray()
+    while True:
+        event = wire.next_event()
+        if event is h11.NEED_DATA:
+            if wire.they_are_waiting_for_100_continue:
+                stream.write(wire.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+            async with asyncio.timeout(_IDLE_S):
+                wire.receive_data(await reader.read(_READ_BYTES))
+        elif isinstance(event, h11.Request):
+            request = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > MAX_REQUEST_BYTES:
+                raise _Wrong(413, f"a request of more than {MAX_REQUEST_BYTES} bytes")
+        elif isinstance(event, h11.EndOfMessage):
+            assert request is not None
+            return request, bytes(body)
+        else:
+            return None
+
+
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "gzip":
+        raise _Wrong(415, f"there is no content encoding {encoding[:40]!r} here, only gzip")
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        data = unpacker.decompress(body, MAX_UNPACKED_BYTES + 1)
+    except zlib.error:
+        raise _Wrong(400, "the body is not gzip") from None
+    if len(data) > MAX_UNPACKED_BYTES:
+        raise _Wrong(413, f"a request of more than {MAX_UNPACKED_BYTES} bytes when unpacked")
+    if not unpacker.eof or unpacker.unused_data:
+        raise _Wrong(400, "the body is not one whole gzip member")
+    return data
+
+
+def _written(wire: h11.Connection, answer: Answer) -> bytes:
+    headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body))), *answer.headers]
+    if wire.their_state is not h11.DONE:
+        headers.append(("connection", "close"))
+    parts = (
+        wire.send(h11.Response(status_code=answer.status, headers=headers)),
+        wire.send(h11.Data(data=answer.body)),
+        wire.send(h11.EndOfMessage()),
+    )
+    return b"".join(part for part in parts if part)

@@ -1,0 +1,130 @@
+"""Replay: the events of a stream by range or by time, in order, each with its receipt. 001, products-spec-1 §3.2.5.
+
+A range has both its ends in it, and so has a window of time. `hub_ts` never goes back within a label, so a window is a
+range, and its ends are found by halves: O(log n) looks, however long the log is.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from veen.client import tree as trees
+from veen.client.entry import Entry as ReadEntry
+from veen.client.tree import LabelTree
+from veen.core import Mmr, MmrProof, Receipt
+from veen.core.hashing import U64_MAX
+from veen.overlays import At, Entry, Fault
+from veen.overlays.record import RECORD_TALLIES, RecordEvent
+from veen.state.dirsource import DirectorySource
+from veen.state.hubsource import HubSource
+from veen.state.source import NoEntry, Source, folded, stream_id_of
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Entries of one epoch of one stream, both ends included."""
+
+    epoch: int
+    from_seq: int
+    to_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """An entry in its place; `event` where it is a recorder's event, else `flaw` says why not."""
+
+    entry: Entry
+    receipt: Receipt
+    proof: MmrProof  # at its own size, under the root that the receipt signs
+    event: RecordEvent | None
+    flaw: str | None = None
+
+
+class Replayer:
+    """Reads one stream from a hub or a data directory; every entry is verified first."""
+
+    def __init__(self, source: Source, stream: str | bytes) -> None:
+        self.source = source
+        self.stream_id = stream_id_of(stream)
+
+    async def last_seq(self, epoch: int) -> int:
+        """Where the log of an epoch ends: found by ever later places, then by halves."""
+        low, step = 0, 1
+        while low + step < U64_MAX and await self._receipt(epoch, low + step):
+            low, step = low + step, 2 * step
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if await self._receipt(epoch, middle) else (low, middle)
+        return low
+
+    async def window(self, start: int, end: int) -> list[Span]:
+        """The entries whose `hub_ts` is in [start, end], by epoch."""
+        if end < start:
+            raise ValueError(f"a window from {start} to {end} ends before it begins")
+        spans = []
+        for epoch in await self.source.epochs(self.stream_id, None):
+            last = await self.last_seq(epoch)
+            first = await self._first_from(epoch, last, start)
+            after = await self._first_from(epoch, last, end + 1)
+            if first < after:
+                spans.append(Span(epoch, first, after - 1))
+        return spans
+
+    async def _first_from(self, epoch: int, last: int, hub_ts: int) -> int:
+        """The first place whose time is `hub_ts` or later; one past the last where there is none."""
+        low, high = 1, last + 1
+        while low < high:
+            middle = (low + high) // 2
+            receipt = await self._receipt(epoch, middle)
+            if receipt is None:
+                raise NoEntry(f"the log ends before entry {middle}, and a moment ago it did not")
+            low, high = (low, middle) if receipt.hub_ts >= hub_ts else (middle + 1, high)
+        return low
+
+    async def _receipt(self, epoch: int, stream_seq: int) -> Receipt | None:
+        try:
+            return await self.source.receipt(self.stream_id, At(epoch, stream_seq))
+        except NoEntry:
+            return None
+
+    async def replay(self, span: Span) -> AsyncGenerator[Replayed, None]:
+        """The entries of a span, in order. Raises `NoEntry` where the log does not have all of them."""
+        if not 1 <= span.from_seq <= span.to_seq:
+            raise ValueError(f"{span.from_seq} to {span.to_seq} is not a range of a stream")
+        tree = await self._tree(span.epoch, span.from_seq - 1)
+        after = Mmr(tree.size, tree.peaks)
+        async with aclosing(self.source.read(self.stream_id, span.epoch, after)) as pages:
+            async for page in pages:
+                for entry in page:
+                    if tree.size == span.to_seq:
+                        return
+                    proof = trees.next_proof(tree, entry.receipt.leaf_hash)
+                    tree.append(entry.receipt)
+                    yield replayed(entry, proof)
+                if tree.size == span.to_seq:
+                    return
+        if tree.size < span.to_seq:
+            raise NoEntry(f"the log ends with entry {tree.size}: entries up to {span.to_seq} were asked for")
+
+    async def _tree(self, epoch: int, size: int) -> LabelTree:
+        if size and await self._receipt(epoch, size) is None:
+            raise NoEntry(f"the log has no entry {size + 1} yet")
+        if isinstance(self.source, HubSource):
+            return await self.source.client.follower(self.stream_id, epoch).tree_at(size)
+        assert isinstance(self.source, DirectorySource)
+        peaks = self.source.tree_at(self.stream_id, At(epoch, size)).peaks
+        return LabelTree(self.source.label(self.stream_id, epoch), size, tuple(peaks))
+
+
+def replayed(read: ReadEntry, proof: MmrProof) -> Replayed:
+    """An entry as a replay tells it."""
+    entry = folded(read)
+    steps = RECORD_TALLIES.read(entry)
+    if isinstance(steps, Fault):
+        return Replayed(entry, read.receipt, proof, None, steps.reason)
+    if not steps:
+        return Replayed(entry, read.receipt, proof, None, "it is not a recorder's event")
+    event = steps[0].event
+    assert isinstance(event, RecordEvent)
+    return Replayed(entry, read.receipt, proof, event)

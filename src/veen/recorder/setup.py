@@ -1,0 +1,224 @@
+"""Setting a recorder up at a hub: streams and their keys, the map, label classes, producers. 001, products-spec-1 §3.2.
+
+All of it is said in the log, so doing it again says only what is not there yet.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from veen.client import Card, caps
+from veen.client.client import Client
+from veen.core import Rate, Refused, SigningKey, Unavailable, admin, captoken, naming
+from veen.overlays import Event, Overlay
+from veen.overlays.admin import LABEL_CLASSES, LabelClass
+from veen.overlays.record import (
+    CHANGES,
+    RECORDER_CHANGES,
+    MapType,
+    Migration,
+    Producer,
+    RecorderProfile,
+    producer_of,
+    profile_of,
+    stream_of,
+    types_of,
+)
+from veen.recorder.kit import Kit
+from veen.recorder.routes import CODE, read_states
+from veen.recorder.spool import DROPPED
+from veen.state.channel import Channel, Said
+from veen.state.view import View
+
+OWN_STREAM = "record/infrastructure/recorder"
+LONG_TERM_SEC = 10 * 365 * 86_400
+LABEL_CLASS = "log"
+ADMIN_TTL_SEC = 10 * 365 * 86_400
+DEFAULT_PAYLOAD_BYTES = 65_536
+DEFAULT_EVERY_SEC, DEFAULT_EVERY_EVENTS = 300, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a recorder is to be: event types and the stream of each, how long and how much to keep, when to sign."""
+
+    types: Mapping[str, str] = field(default_factory=dict)
+    streams: tuple[str, ...] = ()  # beside those of the types
+    max_payload_bytes: int | None = None
+    retention_sec: int = LONG_TERM_SEC
+    every_sec: int | None = DEFAULT_EVERY_SEC
+    every_events: int | None = DEFAULT_EVERY_EVENTS
+    open_admission: bool = False  # take a hub where nothing keeps producers apart, to try things out
+
+    def all_types(self) -> dict[str, str]:
+        return {DROPPED: OWN_STREAM, **self.types}
+
+    def all_streams(self) -> tuple[str, ...]:
+        return tuple(sorted({CHANGES, OWN_STREAM, *self.streams, *self.types.values()}))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was said that was not there before."""
+
+    profile: RecorderProfile
+    said: tuple[Event, ...]
+
+
+async def init(client: Client, plan: Plan, issuer: SigningKey | None) -> Done:
+    """Set a recorder up, with the client as its administrator; `issuer` is whose capabilities the hub takes."""
+    _check_admission(client, plan, issuer)
+    _make_key(client, CHANGES)
+    states = await read_states(client)
+    _check_admin(client, producer_of(states, client.dir.writers.current().client_id), profile_of(states))
+    for stream in plan.all_streams():
+        _make_key(client, stream)
+    classes = _label_classes(client)
+    if issuer is not None:
+        await _grant_admin(client, issuer, (naming.stream_id(CHANGES), classes))
+    profile = _profile(client, plan, profile_of(states))
+    events: list[Event] = [] if profile == profile_of(states) else [profile]
+    for event_type, stream in sorted(plan.all_types().items()):
+        found = stream_of(states, event_type)
+        if found is None:
+            events.append(MapType(event_type, stream))
+        elif found != stream:
+            raise Refused(CODE, f"{event_type} is mapped to {found}: veen recorder move moves it to {stream}")
+    said = [await _say(client, CHANGES, RECORDER_CHANGES, event) for event in events]
+    assert all(one.taken for one in said)
+    labelled = await _classify(client, classes, profile)
+    return Done(profile, (*events, *labelled))
+
+
+def _check_admission(client: Client, plan: Plan, issuer: SigningKey | None) -> None:
+    if client.contact.status.admission == "open" and not plan.open_admission:
+        raise Refused(CODE, "this hub lets anyone write to any stream: nothing would keep producers to theirs")
+    if client.contact.status.admission != "open" and issuer is None:
+        raise Refused(CODE, "this hub goes by capabilities, and nobody was named who issues them")
+
+
+def _make_key(client: Client, stream: str) -> None:
+    if client.dir.stream_keys.secret(naming.stream_id(stream)) is None:
+        client.dir.stream_keys.create(stream)
+
+
+def _check_admin(client: Client, producer: Producer | None, profile: RecorderProfile | None) -> None:
+    if producer is not None:
+        raise Refused(CODE, f"this identity is producer {producer.name}, and a producer is no administrator")
+    if profile is not None and profile.admin_pk != client.dir.card.id_sign:
+        raise Refused(CODE, f"this recorder is administered by {profile.admin_pk.hex()[:16]}…")
+
+
+def _profile(client: Client, plan: Plan, known: RecorderProfile | None) -> RecorderProfile:
+    """Streams are added and never taken away: what was written to them stays under checkpoints."""
+    most = client.contact.trust.limits.max_body_bytes
+    wanted = min(DEFAULT_PAYLOAD_BYTES, most) if plan.max_payload_bytes is None else plan.max_payload_bytes
+    if wanted > most:
+        raise Refused(CODE, f"payloads of {wanted} bytes, where the hub takes bodies of {most}")
+    streams = sorted({*plan.all_streams(), *(known.streams if known else ())})
+    return RecorderProfile(
+        client.hub_id,
+        client.dir.card.id_sign,
+        tuple(streams),
+        wanted,
+        plan.retention_sec,
+        plan.every_sec,
+        plan.every_events,
+    )
+
+
+def _label_classes(client: Client) -> bytes:
+    """The stream on which labels are classified, with its key: the key is no secret."""
+    realm_id = client.contact.trust.known.identity.realm_id or admin.GLOBAL_REALM
+    stream_id = admin.label_class_stream(realm_id)
+    client.dir.stream_keys.import_secret(stream_id.hex(), admin.reader_key(stream_id))
+    return stream_id
+
+
+async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[bytes]) -> None:
+    """Leave for the administrator's own keys to say things; for none of the streams that producers write to."""
+    now, client_id = client.contact.clock.now(), client.dir.writers.current().client_id
+    wanted = tuple(streams)
+    held = [client.dir.caps.for_writer(client_id, stream, now, client.hub_id) for stream in wanted]
+    if client.contact.status.admission == "open" or all(held):
+        return
+    for one in client.dir.card.client_ids:
+        await client.authorize(captoken.mint(issuer, one, wanted, ADMIN_TTL_SEC))
+
+
+async def _say(client: Client, stream: str | bytes, overlay: Overlay, event: Event) -> Said:  # type: ignore[type-arg]
+    async with View.of(client, stream, overlay, cached=False) as view:
+        return await Channel(view).say(event)
+
+
+async def _classify(client: Client, stream_id: bytes, profile: RecorderProfile) -> list[Event]:
+    """The label of each stream is kept for the long term. With epochs a stream has a label for each: this is now's."""
+    said: list[Event] = []
+    async with View.of(client, stream_id, LABEL_CLASSES, cached=False) as view:
+        async with view.reading() as reading:
+            known = {part: records[0].said for part, records in dict(reading.states).items()}
+        for stream in profile.streams:
+            wanted = LabelClass(client.label(stream), LABEL_CLASS, None, profile.retention_sec)
+            if known.get(wanted.label) != wanted:
+                await Channel(view).say(wanted)
+                said.append(wanted)
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """Who is to produce what."""
+
+    name: str
+    card: Card
+    origins: tuple[str, ...]
+    streams: tuple[str, ...]
+    ttl: int
+    rate: Rate | None = None
+
+
+async def enrol(client: Client, who: Enrolment, issuer: SigningKey) -> Kit:
+    """Record a producer, and make what it needs. Raises `Refused` for an identity that administers the recorder."""
+    who.card.verify()
+    states = await read_states(client)
+    profile = _need_profile(profile_of(states))
+    own = {*client.dir.card.client_ids, client.dir.writers.current().client_id}
+    if who.card.id_sign in (profile.admin_pk, client.dir.card.id_sign) or own & set(who.card.client_ids):
+        raise Refused(CODE, "this identity administers the recorder, and an administrator is no producer")
+    streams = tuple(sorted({*who.streams, OWN_STREAM}))
+    unknown = [stream for stream in streams if stream not in profile.streams]
+    if unknown:
+        raise Refused(CODE, f"{unknown[0]} is no stream of this recorder: veen recorder init --stream adds it")
+    producer = Producer(who.name, tuple(sorted(who.card.client_ids)), tuple(sorted(set(who.origins))), streams)
+    tokens = caps.issue(issuer, who.card, [naming.stream_id(stream) for stream in streams], who.ttl, who.rate)
+    if producer not in [one.producer for one in states.values()]:
+        await _say(client, CHANGES, RECORDER_CHANGES, producer)
+    keys = {key.name: key for key, _ in client.dir.stream_keys.all()}
+    changes = client.dir.stream_keys.export(CHANGES)
+    return Kit(client.hub_id, profile.admin_pk, changes, tuple(keys[stream] for stream in streams), tokens)
+
+
+async def map_type(client: Client, event_type: str, stream: str) -> Said:
+    """Say which stream an event type goes to. Raises `NotTaken` where it goes to one already."""
+    profile = _need_profile(profile_of(await read_states(client)))
+    if stream not in profile.streams:
+        raise Refused(CODE, f"{stream} is no stream of this recorder: veen recorder init --stream adds it")
+    return await _say(client, CHANGES, RECORDER_CHANGES, MapType(event_type, stream))
+
+
+async def move(client: Client, from_stream: str, to_stream: str, types: Iterable[str], reason: str | None) -> Said:
+    """Move event types from one stream to another: all of them for a rename, some for a split. It is logged."""
+    states = await read_states(client)
+    profile, there, wanted = _need_profile(profile_of(states)), types_of(states, from_stream), tuple(sorted(set(types)))
+    if to_stream not in profile.streams:
+        raise Refused(CODE, f"{to_stream} is no stream of this recorder: veen recorder init --stream adds it")
+    if not there:
+        raise Refused(CODE, f"no event type is mapped to {from_stream}: there is nothing to move")
+    kind = "rename" if not wanted or wanted == there else "split"
+    migration = Migration(kind, from_stream, to_stream, wanted or there, reason)
+    return await _say(client, CHANGES, RECORDER_CHANGES, migration)
+
+
+def _need_profile(profile: RecorderProfile | None) -> RecorderProfile:
+    if profile is None:
+        raise Unavailable(f"no recorder is set up at this hub: {CHANGES} has no profile")
+    return profile

@@ -1,0 +1,145 @@
+"""A syslog listener: UDP (RFC 5426), TCP with octets counted or lines (RFC 6587), and TLS (RFC 5425).
+
+What arrives is on disk before anything else is done with it. Neither transport tells its sender so: what was on its way
+when this process ended is the sender's to send again.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from veen.recorder import syslog
+from veen.recorder.shaping import Defaults
+from veen.recorder.spool import SpoolWriter
+from veen.recorder.syslog import MAX_SYSLOG_BYTES
+
+MAX_CONNECTIONS = 256
+_FULL_PAUSE_S = 0.2
+_COUNT_DIGITS = 6
+_MS = 1_000_000
+
+
+class SyslogListener:
+    """Listens on one address with either or both transports. An async context manager."""
+
+    def __init__(
+        self,
+        writer: SpoolWriter,
+        defaults: Defaults,
+        host: str,
+        port: int,
+        *,
+        udp: bool = True,
+        tcp: bool = True,
+        tls: ssl.SSLContext | None = None,
+        told: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._writer = writer
+        self._defaults = defaults
+        self._address = host, port
+        self._wanted = udp and tls is None, tcp or tls is not None
+        self._tls = tls
+        self._told = told
+        self._server: asyncio.Server | None = None
+        self._datagrams: asyncio.DatagramTransport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        host, port = self._address
+        udp, tcp = self._wanted
+        if tcp:
+            # Room for a message that is as long as one may be, with what counts it.
+            self._server = await asyncio.start_server(
+                self._connected, host, port, limit=MAX_SYSLOG_BYTES + 2, ssl=self._tls
+            )
+            port = self.port
+        if udp:
+            loop = asyncio.get_running_loop()
+            self._datagrams, _ = await loop.create_datagram_endpoint(
+                lambda: _Datagrams(self._keep), local_addr=(host, port)
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._datagrams is not None:
+            self._datagrams.close()
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    @property
+    def port(self) -> int:
+        if self._server is not None:
+            return int(self._server.sockets[0].getsockname()[1])
+        assert self._datagrams is not None
+        return int(self._datagrams.get_extra_info("sockname")[1])
+
+    def _keep(self, data: bytes, again: bool = False) -> bool:
+        """Whether there was room for it."""
+        event, digest = syslog.event_of(data, self._defaults, time.time_ns() // _MS)
+        return self._writer.append([event], digest, again=again)
+
+    async def _connected(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._tasks) >= MAX_CONNECTIONS:
+            stream.close()
+            return
+        self._tasks.add(task)
+        try:
+            while (data := await _frame(reader)) is not None:
+                # A sender that is not read from waits, so that nothing is lost where the spool is full for a while.
+                while data and not self._keep(data, again=True):
+                    await asyncio.sleep(_FULL_PAUSE_S)
+        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
+            pass  # the sender is gone, or we are going; what it sent whole is kept
+        except ValueError as error:
+            self._told(f"a syslog connection was closed: {error}")
+        finally:
+            self._tasks.discard(task)
+            stream.close()
+
+
+async def _frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The next message of a connection; None at its end. Raises `ValueError` over one that is too long."""
+    first = await reader.read(1)
+    if not first:
+        return None
+    if not first.isdigit() or first == b"0":
+        return await _line(reader, first)
+    count = first
+    while (digit := await reader.readexactly(1)) != b" ":
+        count += digit
+        if not digit.isdigit() or len(count) > _COUNT_DIGITS:
+            raise ValueError(f"{count[:20]!r} is no count of octets")
+    if int(count) > MAX_SYSLOG_BYTES:
+        raise ValueError(f"a message of {int(count)} bytes, above {MAX_SYSLOG_BYTES}")
+    return await reader.readexactly(int(count))
+
+
+async def _line(reader: asyncio.StreamReader, first: bytes) -> bytes | None:
+    if first == b"\n":
+        return b""
+    try:
+        return (first + await reader.readuntil(b"\n")).rstrip(b"\r\n")
+    except asyncio.IncompleteReadError as error:
+        return (first + error.partial).rstrip(b"\r\n")
+    except asyncio.LimitOverrunError:
+        raise ValueError(f"a line longer than {MAX_SYSLOG_BYTES} bytes") from None
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, keep: Callable[[bytes], bool]) -> None:
+        self._keep = keep
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        if data:
+            self._keep(data.rstrip(b"\r\n\x00") or data)

@@ -1,0 +1,9 @@
+"""An air-gap bridge between two running hubs: the invariants of its profile, each tried so that it can fail.
+
+Nothing of it is written to a zone's own streams: names and keys are made for the run.
+"""
+
+from veen.selftest.airgap.claims import CHECKS
+from veen.selftest.airgap.running import run
+
+__all__ = ["CHECKS", "run"]

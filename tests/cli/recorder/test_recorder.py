@@ -1,0 +1,125 @@
+"""`veen recorder` from end to end, at a real hub."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.recorder.desk import ADMIN, LOGIN, SHOP, WEB, Desk, desk
+from tests.cli.runner import Veen
+from veen.client import ClientDir
+
+
+@pytest.fixture
+def at(veen: Veen, tmp_path: Path) -> Iterator[Desk]:
+    with desk(veen, tmp_path) as made:
+        yield made
+
+
+def send(at: Desk, number: int, event_type: str = "http.request", who: str = SHOP, origin: str = "shop") -> None:
+    payload = json.dumps({"n": number})
+    at.does(who, "send", event_type, "--subject", "alice", "--origin", origin, "--payload", payload)
+
+
+def replayed(text: str) -> list[int]:
+    return [json.loads(line)["payload"]["n"] for line in text.splitlines()]
+
+
+def test_an_event_is_sent_replayed_and_proved(at: Desk) -> None:
+    for number in range(3):
+        send(at, number)
+    ran = at.does(ADMIN, "replay", WEB, "--with-proofs", "--json")
+    first = json.loads(ran.out.splitlines()[0])
+    assert replayed(ran.out) == [0, 1, 2]
+    assert {"subject_id", "principal_id", "event_type", "event_time", "hub_commit_seq", "hub_commit_time"} < set(first)
+    assert first["proof"]
+    assert replayed(at.does(ADMIN, "replay", WEB, "--from", 2, "--to", 2, "--json").out) == [1]
+    assert at.reads("replay", WEB, "--with-proofs", "--json").out == ran.out
+
+
+def test_a_checkpoint_holds_and_tells_a_safe_window(at: Desk) -> None:
+    send(at, 1)
+    send(at, 2, "login")
+    made = at.does(ADMIN, "checkpoint", "--json").json()
+    assert {one["stream"]: one["last_seq"] for one in made["positions"]}[WEB] == 1
+    found = at.does(ADMIN, "verify", "--full", "--json").json()
+    assert found["holds"] is True
+    assert found["log_root"] == made["log_root"]
+    assert found["safe_until"]
+    assert at.reads("verify", made["file"], "--full", "--json").json()["held"] == found["held"]
+    send(at, 3)
+    covered = at.does(ADMIN, "replay", WEB, "--checkpoint", made["file"], "--json")
+    assert replayed(covered.out) == [1]
+    assert "left out" in covered.err
+
+
+def test_the_map_is_shown_and_moved(at: Desk) -> None:
+    at.does(ADMIN, "init", "--stream", "record/app/slow", "--every-events", 5)
+    at.does(ADMIN, "move", WEB, "record/app/slow", "--reason", "renamed")
+    shown = at.does(ADMIN, "show", "--json").json()
+    assert shown["types"]["http.request"] == "record/app/slow"
+    refused = at.tries(SHOP, "send", "http.request", "--subject", "a", "--origin", "shop")
+    assert (refused.status, "does not write to record/app/slow" in refused.error) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("send", "unheard.of", "--subject", "a", "--origin", "shop"), "mapped to no stream"),
+        (("send", "login", "--subject", "a", "--origin", "bank"), "is not one that shop speaks for"),
+        (("send", "login", "--subject", "a", "--origin", "shop", "--payload", json.dumps("x" * 70_000)), "above the"),
+        (("init", "--every", "5"), "no administrator"),
+        (("map", "x", WEB), "CAP_MISSING"),
+        (("checkpoint",), "administered by"),
+    ],
+)
+def test_a_producer_is_refused_before_anything_is_sent(at: Desk, arguments: tuple[str, ...], reason: str) -> None:
+    before = at.town.hub.status()["entries"]
+    ran = at.tries(SHOP, *arguments)
+    assert ran.status == 5
+    assert reason in ran.error
+    assert at.town.hub.status()["entries"] == before
+
+
+def test_an_administrator_cannot_be_enrolled_nor_join_nor_send(at: Desk) -> None:
+    kit = at.root / "own.kit"
+    options = ("--origin", "shop", "--stream", WEB, "--out", kit)
+    ran = at.tries(ADMIN, "enrol", "me", "--card", at.root / ADMIN, *options)
+    assert (ran.status, "no producer" in ran.error) == (5, True)
+    joined = at.town.veen("recorder", "join", at.root / "shop.kit", "--client", at.root / ADMIN)
+    assert (joined.status, "no producer" in joined.error) == (5, True)
+    sent = at.tries(ADMIN, "send", "login", "--subject", "a", "--origin", "shop")
+    assert (sent.status, "no producer" in sent.error) == (5, True)
+
+
+def test_a_kit_is_for_one_identity(at: Desk) -> None:
+    ClientDir.create(at.root / "thief", None, 1).close()
+    ran = at.town.veen("recorder", "join", at.root / "shop.kit", "--client", at.root / "thief")
+    assert (ran.status, "another identity" in ran.error) == (4, True)
+
+
+def test_the_audit_tells_who_wrote_what(at: Desk) -> None:
+    at.enrols("bank", "bank", streams=(LOGIN,))
+    send(at, 1)
+    send(at, 2, "login", "bank", "bank")
+    found = at.does(ADMIN, "audit", "--json").json()
+    assert {(one["producer"], one["stream"], one["origin"]) for one in found["uses"]} == {
+        ("shop", WEB, "shop"),
+        ("bank", LOGIN, "bank"),
+    }
+    assert found["strays"] == []
+
+
+def test_a_file_is_recorded_line_by_line_and_again_from_where_it_was_left(at: Desk) -> None:
+    file = at.root / "app.jsonl"
+    file.write_text('{"event_type":"login","n":1}\nnot json\n{"n":2}\n')
+    tail = ("tail", file, "--origin", "shop", "--type", "http.request", "--once")
+    first = at.does(SHOP, *tail, "--json").json()
+    assert (first["sent"], first["refused"]) == (2, 1)
+    assert "not JSON text" in Path(first["set_aside"]).read_text()
+    assert at.does(SHOP, *tail, "--json").json()["sent"] == 0
+    with file.open("a") as more:
+        more.write('{"n":3}\n')
+    assert at.does(SHOP, *tail, "--json").json()["sent"] == 1
+    assert replayed(at.does(ADMIN, "replay", WEB, "--json").out) == [2, 3]

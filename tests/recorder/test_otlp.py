@@ -1,0 +1,209 @@
+"""OTLP: requests of exporters in both forms, and what the endpoint answers."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
+from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
+
+from veen.core import Malformed
+from veen.overlays.record import RecordEvent
+from veen.recorder import SpoolWriter, otlp, spool
+from veen.recorder.otlpserver import MAX_REQUEST_BYTES, MAX_UNPACKED_BYTES, OtlpServer
+from veen.recorder.shaping import Defaults
+
+DEFAULTS = Defaults("shop", "otel.log")
+NOW = 7
+TIME = 1_700_000_000_123_456_789
+
+
+def request(*bodies: str, service: str | None = "shop", time: int = TIME) -> ExportLogsServiceRequest:
+    made = ExportLogsServiceRequest()
+    logs = made.resource_logs.add()
+    if service is not None:
+        logs.resource.attributes.add(key="service.name", value=AnyValue(string_value=service))
+    scope = logs.scope_logs.add()
+    scope.scope.name = "lib"
+    for body in bodies:
+        scope.log_records.add(time_unix_nano=time, body=AnyValue(string_value=body))
+    return made
+
+
+def exported(made: ExportLogsServiceRequest) -> otlp.Exported:
+    return otlp.export(made, made.SerializeToString(), DEFAULTS, NOW)
+
+
+def test_a_record_is_an_event() -> None:
+    made = request("hi")
+    record = made.resource_logs[0].scope_logs[0].log_records[0]
+    record.event_name = "login"
+    record.severity_text, record.severity_number = "WARN", SeverityNumber.SEVERITY_NUMBER_WARN
+    record.trace_id, record.span_id = bytes(range(16)), bytes(range(8))
+    record.attributes.add(key="enduser.id", value=AnyValue(string_value="alice"))
+    record.attributes.add(key="big", value=AnyValue(int_value=2**60))
+    record.attributes.add(key="raw", value=AnyValue(bytes_value=b"\x01\x02"))
+    nested = KeyValueList(values=[KeyValue(key="x", value=AnyValue(double_value=1.5))])
+    listed = ArrayValue(values=[AnyValue(bool_value=True), AnyValue(kvlist_value=nested), AnyValue()])
+    record.attributes.add(key="many", value=AnyValue(array_value=listed))
+    (event,) = exported(made).events
+    value = event.value()
+    assert isinstance(value, dict)
+    assert (event.subject_id, event.event_type, event.origin) == ("alice", "login", "shop")
+    assert event.event_time == TIME // 10**6
+    assert value["attributes"] == {
+        "enduser.id": "alice",
+        "big": str(2**60),
+        "raw": "0102",
+        "many": [True, {"x": 1.5}, None],
+    }
+    assert (value["body"], value["severity_text"], value["trace_id"]) == ("hi", "WARN", bytes(range(16)).hex())
+    assert value["time_unix_nano"] == str(TIME)
+
+
+def test_json_and_protobuf_say_the_same() -> None:
+    made = request("hi", "ho")
+    record = made.resource_logs[0].scope_logs[0].log_records[0]
+    record.trace_id, record.span_id = bytes(range(16)), bytes(range(8))
+    shown = json.loads(json_format.MessageToJson(made))
+    (listed,) = shown["resourceLogs"][0]["scopeLogs"]
+    listed["logRecords"][0] |= {"traceId": bytes(range(16)).hex(), "spanId": bytes(range(8)).hex().upper()}
+    assert otlp.decode(json.dumps(shown).encode(), otlp.JSON) == made
+    assert otlp.decode(made.SerializeToString(), otlp.PROTOBUF) == made
+
+
+def test_records_of_another_service_are_rejected_and_of_one_without_a_name_taken() -> None:
+    mixed = request("mine")
+    mixed.MergeFrom(request("theirs", "theirs too", service="bank"))
+    found = exported(mixed)
+    assert [event.origin for event in found.events] == ["shop"]
+    assert (found.rejected, "bank" in found.reason) == (2, True)
+    assert found.response().partial_success.rejected_log_records == 2
+    for nameless in (None, "", "unknown_service:python"):
+        assert len(exported(request("x", service=nameless)).events) == 1
+
+
+def test_a_request_is_known_again_only_where_each_record_has_a_time() -> None:
+    assert exported(request("x")).digest == exported(request("x")).digest is not None
+    assert exported(request("y")).digest != exported(request("x")).digest
+    assert exported(request("x", time=0)).digest is None
+    assert exported(request("x", time=0)).events[0].event_time == NOW
+
+
+@pytest.mark.parametrize(
+    ("data", "form"),
+    [
+        (b"\xff\xff", otlp.PROTOBUF),
+        (b"", otlp.JSON),
+        (b"[]", otlp.JSON),
+        (b'{"resourceLogs":5}', otlp.JSON),
+        (b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"traceId":"xyz"}]}]}]}', otlp.JSON),
+        (b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"timeUnixNano":"-1"}]}]}]}', otlp.JSON),
+        (b'{"a":' + b"[" * 60 + b"]" * 60 + b"}", otlp.JSON),
+    ],
+)
+def test_what_is_no_request_is_malformed(data: bytes, form: str) -> None:
+    with pytest.raises(Malformed):
+        otlp.decode(data, form)
+
+
+def asked(place: Path, work: Callable[[httpx.AsyncClient], Awaitable[None]], **bounds: int) -> list[RecordEvent]:
+    """What is in the spool of an endpoint after some requests."""
+
+    async def run() -> None:
+        writer = SpoolWriter(place / "spool", sync=True, **bounds)
+        async with (
+            OtlpServer(writer, DEFAULTS, "127.0.0.1", 0) as server,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client,
+        ):
+            await work(client)
+        writer.close()
+
+    asyncio.run(run())
+    paths = spool.segments(place / "spool")
+    return [one for path in paths for batch in spool.batches(path) for one in batch.events]
+
+
+def form(content_type: str, **headers: str) -> dict[str, str]:
+    return {"content-type": content_type, **{name.replace("_", "-"): text for name, text in headers.items()}}
+
+
+def test_an_exporter_is_answered_in_its_own_form_once_its_records_are_on_disk(place: Path) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        data = request("one").SerializeToString()
+        answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
+        assert (answer.status_code, answer.headers["content-type"]) == (200, otlp.PROTOBUF)
+        assert ExportLogsServiceResponse.FromString(answer.content) == ExportLogsServiceResponse()
+        shown = json_format.MessageToJson(request("two")).encode()
+        packed = gzip.compress(shown)
+        headers = form(f"{otlp.JSON}; charset=utf-8", content_encoding="gzip")
+        answer = await client.post("/v1/logs", content=packed, headers=headers)
+        assert (answer.status_code, answer.json()) == (200, {})
+        answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
+        assert answer.status_code == 200  # the first again, as after a lost answer
+        answer = await client.post(
+            "/v1/logs", content=request("x", service="bank").SerializeToString(), headers=form(otlp.PROTOBUF)
+        )
+        assert ExportLogsServiceResponse.FromString(answer.content).partial_success.rejected_log_records == 1
+
+    assert [event.value()["body"] for event in asked(place, work)] == ["one", "two"]  # type: ignore[call-overload, index]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "content", "status"),
+    [
+        ("GET", "/v1/logs", {}, b"", 405),
+        ("POST", "/v1/traces", form(otlp.JSON), b"{}", 404),
+        ("POST", "/v1/logs", {}, b"{}", 415),
+        ("POST", "/v1/logs", form("text/plain"), b"{}", 415),
+        ("POST", "/v1/logs", form(otlp.JSON), b"{", 400),
+        ("POST", "/v1/logs", form(otlp.PROTOBUF), b"\xff", 400),
+        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="br"), b"{}", 415),
+        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), b"{}", 400),
+        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}")[:-1], 400),
+        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}") + b"x", 400),
+        ("POST", "/v1/logs", form(otlp.JSON), b" " * (MAX_REQUEST_BYTES + 1), 413),
+        (
+            "POST",
+            "/v1/logs",
+            form(otlp.JSON, content_encoding="gzip"),
+            gzip.compress(bytes(MAX_UNPACKED_BYTES + 1)),
+            413,
+        ),
+    ],
+)
+def test_whatever_else_is_asked_is_refused_and_nothing_is_kept(
+    place: Path, method: str, path: str, headers: dict[str, str], content: bytes, status: int
+) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        answer = await client.request(method, path, content=content, headers=headers)
+        assert (answer.status_code, bool(answer.content)) == (status, True)
+        again = await client.post("/v1/logs", content=b"{}", headers=form(otlp.JSON))
+        assert again.status_code == 200
+
+    assert asked(place, work) == []
+
+
+def test_a_full_spool_asks_the_exporter_to_come_again(place: Path) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        data = request("x" * 500).SerializeToString()
+        answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+    assert asked(place, work, max_bytes=400) == []
+
+
+def test_what_is_not_http_is_answered_and_ended(place: Path) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        reader, stream = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+        stream.write(b"\x16\x03\x01 not http\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400")
+        stream.close()
+
+    assert asked(place, work) == []

@@ -1,0 +1,161 @@
+"""The spool: what was told is there once, whatever was killed, and no more than was allowed for."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.recorder.yard import event
+from veen.core import Malformed
+from veen.core.hashing import h
+from veen.overlays.record import RecordEvent
+from veen.recorder import SpoolFeed, SpoolWriter, spool
+from veen.recorder.feed import Item
+
+DIGEST = h(b"batch")
+
+
+def taken(feed: SpoolFeed, most: int = 1_000) -> list[Item]:
+    return list(asyncio.run(feed.take(most)))
+
+
+def read(folder: Path) -> list[RecordEvent]:
+    return [one for path in spool.segments(folder) for batch in spool.batches(path) for one in batch.events]
+
+
+def test_what_is_appended_is_read_in_order(place: Path) -> None:
+    writer = SpoolWriter(place / "s", segment_bytes=300)
+    for number in range(20):
+        assert writer.append([event(number)])
+    writer.close()
+    assert read(place / "s") == [event(number) for number in range(20)]
+    assert len(spool.segments(place / "s")) > 1
+
+
+def test_a_frame_that_was_cut_short_ends_its_segment_and_nothing_before_it(place: Path) -> None:
+    writer = SpoolWriter(place)
+    writer.append([event(1)])
+    writer.append([event(2)])
+    writer.close()
+    (path,) = spool.segments(place)
+    whole = path.read_bytes()
+    first = next(spool.batches(path)).end
+    for size in range(first, len(whole)):
+        path.write_bytes(whole[:size])
+        assert read(place) == [event(1)]
+    for at in range(first, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert read(place) == [event(1)]
+
+
+def test_what_was_settled_is_not_given_again_and_the_rest_is(place: Path) -> None:
+    writer = SpoolWriter(place)
+    writer.append([event(number) for number in range(5)])
+    writer.append([event(5)])
+    feed = SpoolFeed(place, "n", follow=False)
+    first = taken(feed, 3)
+    assert [item.position for item in first] == [1, 2, 3]
+    assert [item.position for item in taken(feed, 3)] == [4, 5, 6]
+    feed.settle(first)  # and here it is killed
+    again = SpoolFeed(place, "n", follow=False)
+    assert [item.event for item in taken(again)] == [event(3), event(4), event(5)]
+    assert {item.source for item in first} == {f"n/{spool.segments(place)[0].stem}"}
+
+
+def test_a_segment_goes_once_its_writer_has_and_all_of_it_is_settled(place: Path) -> None:
+    writer = SpoolWriter(place)
+    writer.append([event(1)])
+    feed = SpoolFeed(place, "n", follow=False)
+    feed.settle(taken(feed))
+    assert taken(feed) == []
+    assert len(spool.segments(place)) == 1  # it is still written to
+    writer.append([event(2)])
+    writer.close()
+    items = taken(feed)
+    assert [item.event for item in items] == [event(2)]
+    assert taken(feed) == []
+    assert len(spool.segments(place)) == 1  # not settled
+    feed.settle(items)
+    assert taken(feed) == []
+    assert spool.segments(place) == []
+
+
+def test_a_batch_that_is_told_again_is_known_also_after_a_restart_and_after_its_segment_is_gone(place: Path) -> None:
+    for _ in range(2):
+        writer = SpoolWriter(place)
+        assert writer.append([event(1), event(2)], DIGEST)
+        assert writer.append([event(1), event(2)], DIGEST)
+        writer.close()
+    assert read(place) == [event(1), event(2)]
+    feed = SpoolFeed(place, "n", follow=False)
+    feed.settle(taken(feed))
+    assert taken(feed) == []
+    assert spool.segments(place) == []
+    writer = SpoolWriter(place)
+    assert writer.append([event(1), event(2)], DIGEST)
+    assert writer.append([event(1)], h(b"another"))
+    assert read(place) == [event(1)]
+
+
+def test_a_spool_has_a_bound_and_says_how_much_it_dropped(place: Path) -> None:
+    room = len(spool.frame_of([event(1)], None))
+    writer = SpoolWriter(place, max_bytes=3 * room)
+    assert [writer.append([event(1)]) for _ in range(5)] == [True, True, True, False, False]
+    assert writer.dropped == 2
+    assert not writer.append([event(1)], again=True)
+    assert writer.dropped == 2
+    for path in spool.segments(place):
+        path.unlink()
+    writer.close()
+    assert writer.append([event(2)])
+    lost, found = read(place)
+    assert (lost.event_type, lost.value(), found) == (spool.DROPPED, {"dropped": 2}, event(2))
+    assert writer.dropped == 0
+
+
+def test_two_processes_write_segments_of_their_own(place: Path) -> None:
+    writer = SpoolWriter(place)
+    writer.append([event(1)])
+    child = os.fork()
+    if not child:
+        writer.append([event(2)])
+        os._exit(0)
+    os.waitpid(child, 0)
+    writer.append([event(3)])
+    found = [[one for batch in spool.batches(path) for one in batch.events] for path in spool.segments(place)]
+    assert found == [[event(1), event(3)], [event(2)]]
+
+
+def test_what_a_killed_process_appended_is_there(place: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from tests.recorder.yard import event
+from veen.recorder import SpoolWriter
+writer = SpoolWriter(Path(sys.argv[1]))
+for number in range(10**6):
+    writer.append([event(number)])
+    sys.stdout.write(f"{number}\\n")
+    sys.stdout.flush()
+"""
+    process = subprocess.Popen([sys.executable, "-c", program, str(place)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for _ in range(100):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    told = 100 + len([line for line in process.stdout if line.endswith(b"\n")])
+    process.wait()
+    process.stdout.close()
+    assert read(place)[:told] == [event(number) for number in range(told)]
+    assert len(read(place)) <= told + 1
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x80", b"\xa1\x61a\x01"])
+def test_places_that_are_damaged_are_refused(place: Path, data: bytes) -> None:
+    (place / "places").write_bytes(data)
+    with pytest.raises(Malformed):
+        SpoolFeed(place, "n")

@@ -1,0 +1,127 @@
+"""A hub that goes by capabilities, the administrator of a recorder there, and a producer: real ones, on loopback."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tests.hub.client import Hub, running
+from tests.hub.disks import QuickDisk
+from veen.client import ClientDir
+from veen.client.client import Client
+from veen.client.transport import Patience
+from veen.client.trust import Pin
+from veen.core import Limits, Profile
+from veen.hub.rules import Admission
+from veen.overlays.record import RecordEvent
+from veen.recorder import Enrolment, Plan, Replayed, Replayer, SetAside, Shipper, Span, enrol, init
+from veen.recorder.feed import Feed
+from veen.recorder.shipping import Count
+from veen.state import HubSource
+from veen.storage import directory
+from veen.storage.durable import Disk
+
+T = TypeVar("T")
+
+WEB, LOGIN = "record/app/web", "record/security/login"
+TYPES = {"http.request": WEB, "login": LOGIN}
+ORIGIN = "shop"
+QUICK = Patience(attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01)
+PLAN = Plan(TYPES, every_sec=300, every_events=10)
+
+
+def event(number: int, event_type: str = "http.request", origin: str = ORIGIN) -> RecordEvent:
+    return RecordEvent(f"user-{number % 7}", event_type, 1_700_000_000_000 + number, origin, f'{{"n":{number}}}')
+
+
+@dataclass
+class Yard:
+    """Where everything is."""
+
+    root: Path
+    hub: Hub
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.hub.port}"
+
+    @property
+    def data_dir(self) -> Path:
+        return self.hub.data_dir
+
+    @property
+    def hub_id(self) -> bytes:
+        return self.hub.service.papers.identity.hub_id
+
+    @asynccontextmanager
+    async def client(self, who: str) -> AsyncIterator[Client]:
+        with ClientDir.open(self.root / who) as folder:
+            async with Client(self.url, folder, pin=Pin(key=self.hub_id), patience=QUICK) as client:
+                yield client
+
+    def does(self, who: str, work: Callable[[Client], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with self.client(who) as client:
+                return await work(client)
+
+        return asyncio.run(run())
+
+    def enrol(self, who: str, *origins: str, streams: tuple[str, ...] = (WEB, LOGIN)) -> None:
+        """A new identity that the administrator makes a producer."""
+        with ClientDir.create(self.root / who, None, int(time.time())) as folder:
+            card = folder.card
+            kit = self.does("admin", lambda client: _enrol(client, Enrolment(who, card, origins, streams, 86_400)))
+            kit.join(folder)
+
+    def ship(self, who: str, feed: Feed) -> Count:
+        shipper = Shipper(lambda: self.client(who), feed, SetAside(self.root / f"{who}.refused"))
+        return asyncio.run(shipper.run())
+
+    def entries(self, stream: str) -> list[Replayed]:
+        """All of a stream, as the administrator replays it."""
+
+        async def read(client: Client) -> list[Replayed]:
+            replayer = Replayer(HubSource(client), stream)
+            last = await replayer.last_seq(0)
+            return [one async for one in replayer.replay(Span(0, 1, last))] if last else []
+
+        return self.does("admin", read)
+
+    def numbers(self, stream: str = WEB) -> list[int]:
+        """What the events of a stream count, in the order of the log."""
+        found = []
+        for one in self.entries(stream):
+            assert one.event is not None, one.flaw
+            value = one.event.value()
+            assert isinstance(value, dict)
+            found.append(value["n"])
+        return found  # type: ignore[return-value]
+
+
+async def _enrol(client: Client, who: Enrolment):  # type: ignore[no-untyped-def]
+    return await enrol(client, who, client.dir.identity.id_sign)
+
+
+@contextmanager
+def yard(
+    root: Path,
+    *,
+    plan: Plan = PLAN,
+    clock: Callable[[], float] = time.time,
+    profile: Profile | None = None,
+    limits: Limits | None = None,
+) -> Iterator[Yard]:
+    """A recorder that is set up, with one producer called `shop`."""
+    now = int(clock())
+    data_dir = root / "hub"
+    directory.create(Disk(), data_dir, profile or Profile(), limits or Limits(), now - 60)
+    with ClientDir.create(root / "admin", None, now) as folder:
+        issuers = frozenset({folder.card.id_sign})
+    with running(data_dir, clock, QuickDisk(), admission=Admission.CAPABILITY, issuers=issuers) as hub:
+        made = Yard(root, hub)
+        made.does("admin", lambda client: init(client, plan, client.dir.identity.id_sign))
+        made.enrol("shop", ORIGIN)
+        yield made

@@ -29,7 +29,7 @@ from veen.core.cbor import Wire
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, StreamRequest, SubmitRequest
 from veen.core.hashing import h
 from veen.core.upload import UploadProof
-from veen.hub.http import HttpSettings
+from veen.http import HttpSettings
 from veen.hub.openapi import ENDPOINTS
 
 SEED = int(os.environ.get("VEEN_FUZZ_SEED") or Random().getrandbits(32))

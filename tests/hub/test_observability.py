@@ -15,9 +15,9 @@ from veen.core import Limits, Rate, Refused, SigningKey, captoken, mmr
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ProofRequest, ProofResponse
 from veen.core.tooling import CheckpointList
+from veen.http import HttpSettings
 from veen.hub import health, log
 from veen.hub.health import DOUBT_S
-from veen.hub.http import HttpSettings
 from veen.hub.log import BURST_LINES, LINES_PER_S, Log
 from veen.hub.rules import Admission
 from veen.hub.submitlog import SubmitLog
@@ -506,7 +506,8 @@ def test_its_form_is_what_the_request_asks_for_as_far_as_it_can_be_told(
 def test_the_front_can_refuse_with_no_status_that_has_no_code() -> None:
     import ast
 
-    from veen.hub import answers, http
+    from veen import http
+    from veen.hub import answers
 
     folder = Path(http.__file__).parent
     found = set()

@@ -9,7 +9,7 @@ from veen.core.cbor import Wire
 from veen.core.cbor.heads import write_text
 from veen.core.envelopes import ErrorEnvelope, SubmitResponse
 from veen.core.limits import MAX_TEXT_BYTES, SERVER_VERSION
-from veen.hub.http.message import Request, Response
+from veen.http.message import Request, Response
 
 W = TypeVar("W", bound=Wire)
 

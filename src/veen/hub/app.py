@@ -5,8 +5,8 @@ from collections.abc import Callable
 from veen.core import Refused, jsonform
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
+from veen.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub import answers
-from veen.hub.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub.later import Later
 from veen.hub.pageroom import PageRoom
 from veen.hub.prefilter import Prefilter

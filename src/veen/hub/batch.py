@@ -6,8 +6,8 @@ from veen.core import Malformed, Msg, Refused
 from veen.core.cbor import Late
 from veen.core.cbor.value import read_value
 from veen.core.limits import MAX_PAGE_ITEMS
+from veen.http.message import Response
 from veen.hub import answers
-from veen.hub.http.message import Response
 from veen.hub.sequencer import Outcome
 from veen.hub.submits import Submits
 

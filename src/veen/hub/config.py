@@ -9,8 +9,8 @@ from pathlib import Path
 
 from veen.core import Refused, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
-from veen.hub.http import HttpSettings
-from veen.hub.http.callers import Network
+from veen.http import HttpSettings
+from veen.http.callers import Network
 from veen.hub.rules import Admission
 
 DEFAULT_PORT = 37411

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 
 from veen.core import Receipt, jsontext, mmr
+from veen.http.message import Response
 from veen.hub import answers
 from veen.hub.committer import Committer
-from veen.hub.http.message import Response
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Group
 from veen.storage import frame

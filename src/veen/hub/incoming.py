@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from veen.core import Malformed
+from veen.http.message import Respond, Response
 from veen.hub import answers
-from veen.hub.http.message import Respond, Response
 from veen.hub.later import Later
 from veen.storage.attachments import AttachmentStore, Draft
 

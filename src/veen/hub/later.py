@@ -7,8 +7,8 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from veen.core import Malformed, Refused, Unavailable, Unverified
+from veen.http.message import Report, Response
 from veen.hub import answers
-from veen.hub.http.message import Report, Response
 
 T = TypeVar("T")
 

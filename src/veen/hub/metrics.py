@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from veen.core import Refused
+from veen.http import HttpServer
 from veen.hub.committer import CommitReport
-from veen.hub.http import HttpServer
 from veen.hub.tally import Counts, Tally
 
 _MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)

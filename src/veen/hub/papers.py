@@ -10,8 +10,8 @@ from veen.core.hashing import h
 from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
 from veen.core.origin import Origin
 from veen.core.tooling import CheckpointList, Equivocation, EquivocationList, WitnessRequest
+from veen.http.message import Response
 from veen.hub import answers
-from veen.hub.http.message import Response
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.attachments import AttachmentStore
 from veen.storage.durable import Disk

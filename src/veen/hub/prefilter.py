@@ -11,7 +11,7 @@ from veen.core import Malformed, Unverified
 from veen.core.admission import BY_DETAIL
 from veen.core.limits import LEAST_MSG_BYTES, MAX_PAGE_ITEMS
 from veen.core.powcookie import HEADER, PowCookie, challenge_of
-from veen.hub.http.callers import Network
+from veen.http.callers import Network
 
 _HEADER = HEADER.encode()
 

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from veen.core import Checkpoint, Refused, Unavailable, checkpoint
 from veen.core.tooling import Equivocation
+from veen.http import HttpServer, tls_context
 from veen.hub import verifier
 from veen.hub.app import HubApp
 from veen.hub.committer import CommitReport, Committer
 from veen.hub.config import HubConfig
 from veen.hub.epochs import LabelBook
-from veen.hub.http import HttpServer, tls_context
 from veen.hub.later import Later
 from veen.hub.log import Log
 from veen.hub.metrics import Metrics

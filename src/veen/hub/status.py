@@ -7,9 +7,9 @@ from veen.core import HubIdentity, IdentitySignature, Refused, naming
 from veen.core.jsonform import to_json
 from veen.core.jsontext import Json
 from veen.core.limits import SERVER_VERSION
+from veen.http.message import Response
 from veen.hub.committer import CommitReport, Committer
 from veen.hub.health import Health
-from veen.hub.http.message import Response
 from veen.hub.metrics import Metrics
 from veen.hub.papers import PaperDesk
 from veen.hub.realm import Realm

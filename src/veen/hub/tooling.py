@@ -8,10 +8,10 @@ from veen.core import CapToken, Receipt, Refused, Unverified, jsontext
 from veen.core.admission import BY_DETAIL
 from veen.core.hashing import U64_MAX
 from veen.core.tooling import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, StreamRegistration
+from veen.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub import answers, batch, openapi
 from veen.hub.committer import Committer
 from veen.hub.config import HubConfig, need_operator
-from veen.hub.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.hub.later import Later
 from veen.hub.papers import PaperDesk
 from veen.hub.prefilter import Prefilter

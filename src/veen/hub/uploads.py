@@ -13,10 +13,10 @@ from veen.core import CapToken, Malformed, Refused, Unverified
 from veen.core.admission import BY_DETAIL
 from veen.core.aead import TAG_BYTES
 from veen.core.upload import SCHEME, UploadProof
+from veen.http.message import Request, Response
 from veen.hub import answers
 from veen.hub.allowance import ByteAllowance
 from veen.hub.config import HubConfig, need_operator
-from veen.hub.http.message import Request, Response
 from veen.hub.incoming import Incoming
 from veen.hub.later import Later
 from veen.hub.rules import Admission, Rules

@@ -4,10 +4,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 
-from veen.hub.http.connection import Connection, Service
-from veen.hub.http.intake import Intake
-from veen.hub.http.message import Response, Upload
-from veen.hub.http.wire import encode
+from veen.http.connection import Connection, Service
+from veen.http.intake import Intake
+from veen.http.message import Response, Upload
+from veen.http.wire import encode
 
 # A longer body leaves in pieces, as the peer takes them: it may be a file that is mapped, not held.
 _PIECE_BYTES = 1 << 16

@@ -17,13 +17,13 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError, StreamClosedError
 
-from veen.hub.http.connection import BodyRoom, Service
-from veen.hub.http.frames import FrameMeter
-from veen.hub.http.head import BadHead
-from veen.hub.http.intake import Intake
-from veen.hub.http.message import Response, Upload
-from veen.hub.http.outflow import Outflow
-from veen.hub.http.streams import Stream, head_of, length_of, read_head
+from veen.http.connection import BodyRoom, Service
+from veen.http.frames import FrameMeter
+from veen.http.head import BadHead
+from veen.http.intake import Intake
+from veen.http.message import Response, Upload
+from veen.http.outflow import Outflow
+from veen.http.streams import Stream, head_of, length_of, read_head
 
 
 class Http2(Outflow):
@@ -113,6 +113,7 @@ class Http2(Outflow):
         self._last_id = stream_id
         try:
             head = read_head(fields, self.peer, settings.max_header_bytes, settings.max_headers)
+            head.certificate = self.certificate
         except BadHead as bad:
             stream = self._streams[stream_id] = Stream(stream_id, head_of(fields, self.peer), now, self._answer)
             stream.request_ended = event.stream_ended is not None

@@ -1,4 +1,4 @@
-"""TLS of the hub: 1.2 and later, forward secrecy and authenticated encryption only."""
+"""TLS of a server: 1.2 and later, forward secrecy and authenticated encryption only."""
 
 import ssl
 from pathlib import Path
@@ -8,8 +8,8 @@ ALPN = ("h2", "http/1.1")
 _SUITES = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
-def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """A server's context from a PEM chain and its key."""
+def tls_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """A server's context from a PEM chain and its key. A client may show a certificate that `client_ca` vouches for."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_SUITES)
@@ -17,4 +17,7 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.set_alpn_protocols(list(ALPN))
     context.load_cert_chain(cert, key)
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context

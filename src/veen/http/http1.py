@@ -8,12 +8,12 @@ from typing import NoReturn
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from veen.hub.http.connection import BodyRoom, Service
-from veen.hub.http.head import BadHead, check_framing, check_size, glimpse, join_fields, split_target
-from veen.hub.http.message import Request, Respond, Response
-from veen.hub.http.pipeline import Exchange, Pipeline
-from veen.hub.http.websocket import WebSocket, accept_upgrade
-from veen.hub.http.wire import CONTINUE
+from veen.http.connection import BodyRoom, Service
+from veen.http.head import BadHead, check_framing, check_size, glimpse, join_fields, split_target
+from veen.http.message import Request, Respond, Response
+from veen.http.pipeline import Exchange, Pipeline
+from veen.http.websocket import WebSocket, accept_upgrade
+from veen.http.wire import CONTINUE
 
 _IDLE, _HEAD, _BODY = range(3)
 # The parser cannot be stopped amid what it was fed. Fed little at a time, it overshoots `max_pipelined` by little.
@@ -306,16 +306,18 @@ class Http1(Pipeline):
     # What becomes of a request.
 
     def _head(self) -> Request:
-        return Request(self._method, self._path, self._query, self._headers, b"", self.peer, self._version)
+        return self._request(b"")
+
+    def _request(self, body: bytes) -> Request:
+        return Request(
+            self._method, self._path, self._query, self._headers, body, self.peer, self._version, self.certificate
+        )
 
     def _hand_over(self, body: bytes, last: bool) -> None:
         exchange = Exchange(self, self._method == "HEAD", last)
         self.queue.append(exchange)
         try:
-            self.service.app.handle(
-                Request(self._method, self._path, self._query, self._headers, body, self.peer, self._version),
-                exchange.respond,
-            )
+            self.service.app.handle(self._request(body), exchange.respond)
         except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
             self._failed(exchange, error)
 

@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from veen.hub.http.message import NO_CONTENT, Response
+from veen.http.message import NO_CONTENT, Response
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}

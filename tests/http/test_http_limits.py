@@ -7,10 +7,10 @@ from ipaddress import ip_network
 
 import pytest
 
-from tests.hub.http.loopback import Client, Echo, House, get, house, post, run
-from veen.hub.http import HttpServer, HttpSettings, Response
-from veen.hub.http.callers import caller_of
-from veen.hub.http.connection import BodyRoom
+from tests.http.loopback import Client, Echo, House, get, house, post, run
+from veen.http import HttpServer, HttpSettings, Response
+from veen.http.callers import caller_of
+from veen.http.connection import BodyRoom
 
 HASTY = HttpSettings(
     header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05, write_timeout_s=0.05, linger_s=0.05

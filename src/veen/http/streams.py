@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from mmap import mmap
 
-from veen.hub.http.head import BadHead, check_size, glimpse, join_fields, split_target
-from veen.hub.http.intake import Intake
-from veen.hub.http.message import NO_CONTENT, Request, Response
+from veen.http.head import BadHead, check_size, glimpse, join_fields, split_target
+from veen.http.intake import Intake
+from veen.http.message import NO_CONTENT, Request, Response
 
 
 class Stream:
@@ -62,7 +62,9 @@ class Stream:
         """The request with the body that has come."""
         head, body = self.head, b"".join(self.pieces)
         self.pieces.clear()
-        return Request(head.method, head.path, head.query, head.headers, body, head.peer, head.http_version)
+        made = Request(head.method, head.path, head.query, head.headers, body, head.peer, head.http_version)
+        made.certificate = head.certificate
+        return made
 
 
 def read_head(fields: list[tuple[bytes, bytes]], peer: str, max_header_bytes: int, max_headers: int) -> Request:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.http.certificates import client_context, write_certificate
-from tests.hub.http.h2client import H2Client
-from tests.hub.http.loopback import Echo, get, house, post, run
-from veen.hub.http import HttpSettings, Response, tls_context
+from tests.http.certificates import client_context, write_certificate
+from tests.http.h2client import H2Client
+from tests.http.loopback import Echo, get, house, post, run
+from veen.http import HttpSettings, Response, tls_context
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from wsproto.connection import ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
-from veen.hub.http.connection import Connection, Service
-from veen.hub.http.head import BadHead
-from veen.hub.http.message import WebSocketHandler
+from veen.http.connection import Connection, Service
+from veen.http.head import BadHead
+from veen.http.message import WebSocketHandler
 
 _KEY_BYTES = 16
 _NORMAL, _GOING_AWAY, _UNSUPPORTED, _TOO_BIG, _INTERNAL = 1000, 1001, 1003, 1009, 1011

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from veen.hub.http.message import Report, Response, Upload
+from veen.http.message import Report, Response, Upload
 
 Answer = Callable[[Response, bool], None]  # the second says that the body is not complete yet
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.hub.http.frames import MAX_FRAME_BYTES, PREFACE, FrameMeter
+from veen.http.frames import MAX_FRAME_BYTES, PREFACE, FrameMeter
 
 
 def frame(length: int) -> bytes:

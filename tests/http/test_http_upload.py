@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.hub.http.h2client import H2Client, connected
-from tests.hub.http.loopback import BODY_LIMIT, Answer, Client, Echo, House, Taker, get, house, run
-from veen.hub.http import HttpSettings, Response
-from veen.hub.http.pipeline import Pipeline
+from tests.http.h2client import H2Client, connected
+from tests.http.loopback import BODY_LIMIT, Answer, Client, Echo, House, Taker, get, house, run
+from veen.http import HttpSettings, Response
+from veen.http.pipeline import Pipeline
 
 MIB = 1 << 20
 HASTY = HttpSettings(body_timeout_s=0.05, linger_s=0.05, idle_timeout_s=5.0)

@@ -10,10 +10,10 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
-from veen.hub.http.connection import Connection, Service
-from veen.hub.http.frames import MAX_FRAME_BYTES
-from veen.hub.http.message import NO_CONTENT, Response
-from veen.hub.http.streams import Stream, answer_fields
+from veen.http.connection import Connection, Service
+from veen.http.frames import MAX_FRAME_BYTES
+from veen.http.message import NO_CONTENT, Response
+from veen.http.streams import Stream, answer_fields
 
 _DEFAULT_WINDOW = 65535
 # Length 8, type 7, no flags, stream 0; then the last stream and NO_ERROR.

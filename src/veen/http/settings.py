@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from ipaddress import ip_network
 
-from veen.hub.http.callers import Network
+from veen.http.callers import Network
 
 _KIB = 1 << 10
 _MIB = 1 << 20

@@ -1,13 +1,14 @@
 """What every connection has: a transport, a place on the roster, and an end."""
 
 import asyncio
+import ssl
 from dataclasses import dataclass, field
 
-from veen.hub.http.callers import Callers
-from veen.hub.http.head import BadHead
-from veen.hub.http.message import App, Report
-from veen.hub.http.settings import HttpSettings
-from veen.hub.http.sweep import Sweep
+from veen.http.callers import Callers
+from veen.http.head import BadHead
+from veen.http.message import App, Report
+from veen.http.settings import HttpSettings
+from veen.http.sweep import Sweep
 
 
 class Roster:
@@ -76,6 +77,7 @@ class Connection(asyncio.Protocol):
         "_paused_since",
         "_unsent_bytes",
         "caller",
+        "certificate",
         "lost",
         "peer",
         "service",
@@ -90,6 +92,7 @@ class Connection(asyncio.Protocol):
         self.caller: bytes | None = None  # who is counted for it
         self.lost = False
         self.peer = ""
+        self.certificate: bytes | None = None
         self.write_paused = False
         self._leaving = False
         self._leaving_since = 0.0
@@ -101,6 +104,8 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) and name else ""
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        self.certificate = tls.getpeercert(True) if tls is not None else None
         self.service.roster.add(self)
         if predecessor is not None:
             self.write_paused = predecessor.write_paused

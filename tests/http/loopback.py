@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
-from veen.hub.http import HttpServer, HttpSettings, Request, Respond, Response, Upload, WebSocketHandler
+from veen.http import HttpServer, HttpSettings, Request, Respond, Response, Upload, WebSocketHandler
 
 PATIENCE_S = 10.0
 BODY_LIMIT = 1000

@@ -4,10 +4,10 @@ import asyncio
 import ssl
 from typing import cast
 
-from veen.hub.http.connection import Connection, Service
-from veen.hub.http.frames import PREFACE
-from veen.hub.http.http1 import Http1
-from veen.hub.http.http2 import Http2
+from veen.http.connection import Connection, Service
+from veen.http.frames import PREFACE
+from veen.http.http1 import Http1
+from veen.http.http2 import Http2
 
 
 class Door(Connection):

@@ -27,6 +27,7 @@ class Request:
     body: bytes
     peer: str  # the address, without the port
     http_version: str  # "1.0", "1.1" or "2"
+    certificate: bytes | None = None  # of the peer, in DER: one that TLS has verified
 
 
 @dataclass(slots=True)  # as a request

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from veen.hub.http.message import Request
+from veen.http.message import Request
 
 # Two of these are two opinions on where the message goes or ends.
 _SINGLE = frozenset({b"content-length", b"host", b"transfer-encoding", b"content-type", b"authorization", b"expect"})

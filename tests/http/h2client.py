@@ -16,7 +16,7 @@ from h2.events import (
     StreamReset,
 )
 
-from tests.hub.http.loopback import Client, House
+from tests.http.loopback import Client, House
 
 
 @dataclass

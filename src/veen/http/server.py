@@ -5,14 +5,14 @@ import errno
 import socket
 import ssl
 
-from veen.hub.http.callers import caller_of
-from veen.hub.http.connection import BodyRoom, Connection, Service
-from veen.hub.http.door import Door
-from veen.hub.http.head import glimpse
-from veen.hub.http.message import App, Report
-from veen.hub.http.settings import HttpSettings
-from veen.hub.http.sweep import Sweep
-from veen.hub.http.wire import encode
+from veen.http.callers import caller_of
+from veen.http.connection import BodyRoom, Connection, Service
+from veen.http.door import Door
+from veen.http.head import glimpse
+from veen.http.message import App, Report
+from veen.http.settings import HttpSettings
+from veen.http.sweep import Sweep
+from veen.http.wire import encode
 
 _ACCEPTS_PER_TURN = 64
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from bench import client, decode, folding, overlays, pipeline, prove, seal, veil_codec
+from bench import client, decode, folding, overlays, pipeline, prove, questions, seal, veil_codec, veil_node
 from veen.bench import growth, hub, labels
 from veen.bench.report import Report
 from veen.bench.rounds import Tell, silent
@@ -27,8 +27,10 @@ MEASUREMENTS: dict[str, Callable[[], Report]] = {
     "growth": lambda: growth.run(tell=tell),
     "overlays": lambda: overlays.measure(tell),
     "veil": veil_codec.measure,
+    "veil-node": veil_node.measure,
     "pipeline": lambda: pipeline.measure(tell),
     "folding": lambda: folding.measure(tell),
+    "questions": lambda: questions.measure(tell),
 }
 
 

@@ -49,6 +49,11 @@ def test_the_tree_has_what_was_promised() -> None:
     assert wanted | {"veen fsck", "veen top", "veen explain", "veen version"} <= set(BY_PATH)
 
 
+def test_every_command_is_listed_once() -> None:
+    named = [entry.name for entries in COMMANDS.values() for entry in entries]
+    assert sorted(named) == sorted(set(named))
+
+
 @each
 def test_a_command_has_one_line(found: Found) -> None:
     summary = found.page.summary

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import Veen
+from tests.http.certificates import write_certificate
 from tests.hub.client import until
-from tests.hub.http.certificates import write_certificate
 from veen.cli.hub import running
 from veen.core import Limits, Unavailable, naming
 from veen.storage.directory import read_papers

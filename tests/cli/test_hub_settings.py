@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import Veen
-from tests.hub.http.certificates import write_certificate
+from tests.http.certificates import write_certificate
 from veen.cli.command import Misuse
 from veen.cli.hub import settings
 from veen.cli.values import Address
 from veen.core import Malformed, Unavailable
+from veen.http import HttpSettings
 from veen.hub.config import HubConfig
-from veen.hub.http import HttpSettings
 from veen.hub.rules import Admission
 
 KEY = "ab" * 32

@@ -105,8 +105,8 @@ def test_no_key_is_in_a_plan_a_log_an_event_or_an_error_of_spark(place: Path) ->
     done = subprocess.run(command, check=True, capture_output=True)
     assert done.stdout.count(b"ERROR") == 3
     shutil.rmtree(made.log.folders.root)
-    for path in (*made.keys.references, place / "broken.key"):
-        os.unlink(path)
+    for key_file in (*made.keys.references, str(place / "broken.key")):
+        os.unlink(key_file)
     kept = {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}
     assert any("/events/" in path and len(data) > 10_000 for path, data in kept.items())
     assert len(done.stderr) > 100_000

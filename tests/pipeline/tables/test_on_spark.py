@@ -68,13 +68,11 @@ def test_a_growing_log_is_followed_in_batches_each_entry_once(spark: "SparkSessi
 
     run(place / "followed")
     assert len(spans) == 3
+    made.load()
     made.log.say(writes(5, 50))
-    made.load()  # one kind of writer goes on where the other was
-    run(made.tables.root)
     made.log.say((OTHERS, recorded(number)) for number in range(4))
-    run(made.tables.root)
-    made.load(run=jobs.here)
-    run(place / "followed")
+    run(made.tables.root)  # one kind of writer goes on where the other was, and Spark knows nothing of it
+    load(Tables(place / "followed"), made.selection, made.keys)
     assert everything(place / "followed") == everything(made.tables.root)
     assert len(everything(place / "followed")["entries"]) == 51
 

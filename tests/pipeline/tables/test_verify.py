@@ -12,14 +12,15 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
 
 from tests.pipeline.tables.logs import Place, everything, filled, writes
-from veen.core import Unverified
+from tests.pipeline.tables.test_loading import DyingDisk
+from veen.core import Mmr, Unverified, naming
 from veen.pipeline import select
-from veen.pipeline.tables import FileRef, Table
+from veen.pipeline.tables import FileRef, Table, Tables
 from veen.pipeline.tables import commit as commits
 from veen.pipeline.tables.commit import Commit
 from veen.pipeline.tables.compacting import compact
 from veen.pipeline.tables.layout import parquet, schema
-from veen.pipeline.tables.verify import verify
+from veen.pipeline.tables.verify import check_files, verify
 
 Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
@@ -97,6 +98,22 @@ def test_a_row_of_entries_that_was_changed_removed_or_added_is_found(
     assert ("entries", *expected) in problems(made)
 
 
+def test_rows_that_were_forged_to_fit_each_other_do_not_come_to_the_root_that_was_signed(made: Place) -> None:
+    profile_id = made.log.papers.profile.profile_id()
+
+    def forge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        tree, forged = Mmr(), changed(20, ct_hash=bytes(32))(rows)
+        for row in forged:
+            client = (row["ct_hash"], row["client_id"], row["client_seq"])
+            row["leaf_hash"] = naming.leaf_hash(row["label"], profile_id, *client)
+            tree.append(row["leaf_hash"])
+            row["mmr_root"] = tree.root()
+        return forged
+
+    rewrite(made, Table.ENTRIES, forge)
+    assert "its rows do not come to the root that the hub signed" in [one[2] for one in problems(made)]
+
+
 def test_one_changed_row_is_one_problem_of_entries(made: Place) -> None:
     rewrite(made, Table.ENTRIES, changed(5, client_seq=9))
     assert [one for one in problems(made) if one[0] == "entries"] == [
@@ -168,6 +185,28 @@ def test_compacting_changes_no_row_and_leaves_few_files(made: Place) -> None:
     assert compact(made.tables) == replace(done, before=5)
     made.log.say(writes(2))
     assert made.load().entries == 2
+
+
+def test_whenever_compacting_dies_the_rows_are_the_same(made: Place, place: Path) -> None:
+    for number in range(2):
+        made.log.say(writes(3, 100 * number))
+        made.load()
+    before, died = everything(made.tables.root), 0
+    for calls in range(40):
+        copied = place / f"copy {calls}"
+        shutil.copytree(made.tables.root, copied)
+        try:
+            compact(Tables(copied, DyingDisk(calls)))
+            break
+        except KeyboardInterrupt:
+            died += 1
+        listed = Tables(copied).view()
+        assert all((copied / path).exists() for path in listed.files)
+        with Tables(copied).writing():
+            pass
+        assert everything(copied) == before
+        assert list(check_files(copied, Tables(copied).view())) == []
+    assert died > 4
 
 
 def test_compacting_does_not_cover_up_damage(made: Place) -> None:

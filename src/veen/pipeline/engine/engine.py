@@ -16,7 +16,7 @@ from veen.pipeline.engine.partial import Partial, Source
 from veen.pipeline.engine.query import Query
 from veen.pipeline.engine.scan import Part, Scan, plan, scan, scan_encoded
 from veen.pipeline.tables.commit import FileRef, View
-from veen.pipeline.tables.layout import Table
+from veen.pipeline.tables.layout import Table, need_pyarrow
 from veen.pipeline.tables.store import Tables
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Engine:
         *,
         small_rows: int = SMALL_ROWS,
     ) -> None:
+        need_pyarrow()
         self._tables = Tables(root)
         self._spark = spark
         self._small_rows = small_rows
@@ -86,7 +87,15 @@ class Engine:
     def run(self, query: Query, *, seed: bytes = b"") -> Answer:
         """The answer. `seed` is what the sample of evidence depends on, beside the events themselves."""
         query.check()
-        view = self._tables.view()
+        while True:
+            view = self._tables.view()
+            try:
+                return self._run(query, view, seed)
+            except Unavailable:
+                if self._tables.view().number == view.number:
+                    raise  # otherwise its files were merged meanwhile, and are others now
+
+    def _run(self, query: Query, view: View, seed: bytes) -> Answer:
         known = {span.stream for span in view.spans.values()}
         for stream in query.scope:
             if stream not in known:

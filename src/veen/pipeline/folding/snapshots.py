@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from veen.client.durable import DISK
 from veen.core import Malformed, Unverified
 from veen.overlays import AnyOverlay, state_hash
 from veen.pipeline.decoding.plain import plain, written
@@ -17,6 +18,7 @@ from veen.pipeline.tables.layout import Table
 from veen.pipeline.tables.store import Tables
 
 _META = b"veen"
+_PLAIN_FILE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def write(
         known = view.files.get(file.path)
         if known == file:
             return file
-        (aside / "state.parquet").write_bytes(data)
+        DISK.write_file(aside / "state.parquet", data, _PLAIN_FILE)
         gone = tuple(one.path for one in of(view, overlay, stream) if one.path != file.path)
         tables.publish(Commit(view.number + 1, "state", (), (file,), gone), {file.path: aside / "state.parquet"})
     return file

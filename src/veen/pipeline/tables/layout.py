@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from veen.core import naming
+from veen.core import Unavailable, naming
 from veen.pipeline.decoding import decoder
 from veen.pipeline.decoding.decoder import EntryRow, EventRow, QuarantineRow
 
@@ -26,6 +26,16 @@ FILE_ROWS = 50_000
 _LONGEST_NAME = 200
 # What Spark and pyarrow both take for what it is once it is written as %XX; all else stands for itself.
 _ESCAPED = frozenset("\"#%'*/:=?\\{}[]^|<>\x7f") | {chr(code) for code in range(0x20)}
+
+
+def need_pyarrow() -> None:
+    """Raise where tables cannot be read or written for want of it."""
+    try:
+        import pyarrow.parquet  # noqa: F401 # whether it is there
+    except ImportError:
+        missing = Unavailable("tables need pyarrow, and it is not installed")
+        missing.add_note("pip install 'veen[spark]' brings what the pipeline needs")
+        raise missing from None
 
 
 class Table(StrEnum):

@@ -4,6 +4,7 @@ Where a log was brought in before, it must still be the log that it was: the roo
 against the hub's own word, and another history is refused.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,14 +141,23 @@ def found_in(source: DirectorySource | HubSource, papers: Papers, piece: Piece) 
         yield Found(label, left, None, None, ((Check.FRAME.value, why),))
 
 
+def in_epochs(selection: Selection, papers: Papers, ahead: int = 0) -> Selection:
+    """With the epochs that the hub has had, and some that it will have, where none were asked for."""
+    profile, skew = papers.profile, papers.limits.max_epoch_skew_sec
+    if not profile.epoch_sec or selection.epochs != (0,):
+        return selection
+    born = papers.lineage.identities[-1].hub_keys[0].valid_from
+    last = profile.epochs_around(int(time.time()), skew).stop + ahead
+    return replace(selection, epochs=tuple(range(profile.epochs_around(born, skew).start, last)))
+
+
 def labels_of(
     selection: Selection, papers: Papers, keys: Keys, source: DirectorySource | HubSource
 ) -> frozenset[bytes] | None:
     """The labels asked for. A hub does not list its labels: there, those of the streams whose keys are at hand."""
-    named = selection.labels_of(papers)
-    if named is None and isinstance(source, HubSource):
-        return replace(selection, streams=keys.names()).labels_of(papers)
-    return named
+    if not selection.labels and not selection.streams and isinstance(source, HubSource):
+        selection = replace(selection, streams=keys.names())
+    return in_epochs(selection, papers).labels_of(papers)
 
 
 def known_streams(
@@ -155,7 +165,9 @@ def known_streams(
 ) -> dict[bytes, Stream]:
     """The streams of these chunks, by the names that were given or whose keys are at hand."""
     names = dict.fromkeys((*selection.streams, *keys.names()))
-    return streams_of(source, papers, chunks, names, selection.epochs)
+    # A hub is asked for the first entry of a label, which costs more than deriving labels.
+    epochs = in_epochs(selection, papers).epochs if isinstance(source, HubSource) else selection.epochs
+    return streams_of(source, papers, chunks, names, epochs)
 
 
 def missing(

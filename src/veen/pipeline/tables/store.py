@@ -1,7 +1,7 @@
 """The folder of the tables: commits that happen entirely or not at all, whenever the process dies.
 
 A commit is prepared aside, in `_veen/staging`. Then its intent is written; from there on it will happen, now or when
-the tables are next written to: files are given their names, what they replace is removed, and the commit is listed. So
+the tables are next written to: files are given their names, the commit is listed, and what they replace is removed. So
 dying before the intent leaves nothing, and dying after it leaves nothing undone.
 """
 
@@ -16,7 +16,7 @@ from veen.client.durable import Disk
 from veen.core import Malformed, Unavailable
 from veen.pipeline.tables import commit as commits
 from veen.pipeline.tables.commit import Commit, View
-from veen.pipeline.tables.layout import OWN
+from veen.pipeline.tables.layout import OWN, need_pyarrow
 
 _PLAIN_FILE = 0o644
 _COMMITS, _STAGING, _PENDING, _LOCK, FOLDS, CHECKPOINT = "commits", "staging", "pending.json", "lock", "folds", "stream"
@@ -56,6 +56,7 @@ class Tables:
     @contextmanager
     def writing(self) -> Iterator[View]:
         """The right to change them, one process at a time, with what was begun before brought to its end."""
+        need_pyarrow()
         self._make()
         with durable.locked(self.own / _LOCK, str(self.root)):
             self._recover()
@@ -98,15 +99,12 @@ class Tables:
             if (self.own / staged).exists():
                 self._disk.replace(self.own / staged, path)
             folders.add(path.parent)
-        for name in commit.removes:
-            path = self.root / name
-            path.unlink(missing_ok=True)
-            folders.add(path.parent)
         for folder in sorted(folders):
-            if folder.is_dir():
-                self._disk.sync_folder(folder)
+            self._disk.sync_folder(folder)
         self._disk.write_file(self.own / _COMMITS / f"{commit.number:08}.json", commit.encode(), _PLAIN_FILE)
         self._disk.sync_folder(self.own / _COMMITS)
+        for name in commit.removes:  # only now: whoever goes by the commits never misses a file
+            (self.root / name).unlink(missing_ok=True)
         pending.unlink()
         self._disk.sync_folder(self.own)
 

@@ -16,7 +16,7 @@ from veen.pipeline.reading import settle
 from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.sources import open_source
 from veen.pipeline.tables.commit import Span
-from veen.pipeline.tables.loading import check_basis, known_streams, labels_of, publish
+from veen.pipeline.tables.loading import check_basis, in_epochs, known_streams, labels_of, publish
 from veen.pipeline.tables.staging import Staged, Stager
 from veen.pipeline.tables.store import CHECKPOINT, Tables
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+AHEAD = 1_000  # epochs whose labels a stream over files looks out for; over a hub, each would be asked for in vain
 COLUMNS = ("hub_id", "label", "stream_seq", "msg", "receipt", "ok", "faults")
 
 Told = Callable[[tuple[Span, ...]], None]  # the runs that a batch brought in
@@ -56,6 +57,8 @@ def follow(
     asked = replace(selection, columns=COLUMNS, verify=Verify.ENTRY)
     if not asked.labels and not asked.streams and any(path.startswith("http") for path in asked.paths):
         asked = replace(asked, streams=tuple(names))
+    papers = open_source(asked.paths[0]).papers()
+    asked = in_epochs(asked, papers, 0 if asked.paths[0].startswith("http") else AHEAD)
     with tables_at.writing():
         pass  # what was begun before is brought to its end, and a folder that cannot be written to is noticed now
     frame = spark.readStream.format("veen").options(**asked.options()).load()

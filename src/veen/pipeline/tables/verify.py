@@ -59,6 +59,7 @@ class _Log:
 
 def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> Checked:
     """Go through all of it. What is wrong with the tables is a problem in the answer, never an error."""
+    layout.need_pyarrow()
     view, made = tables.view(), Checked()
     made.problems += check_files(tables.root, view)
     logs = list(_logs(selection, view))

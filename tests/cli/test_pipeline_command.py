@@ -1,0 +1,159 @@
+"""`veen pipeline`: tables from a hub or a data directory, and nothing that starts Spark without need."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+
+from tests.cli.runner import Ran, Veen
+from tests.cli.town import STREAM, Town, town
+from veen.core import Profile, naming
+
+NO_SPARK = {"VEEN_SPARK_MASTER": "nonsense://nowhere"}  # what is started here fails
+
+
+@pytest.fixture
+def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
+    with town(veen, tmp_path) as found:
+        fill(found)
+        yield found
+
+
+@pytest.fixture
+def left(veen: Veen, tmp_path: Path) -> Town:
+    """The same once the hub has stopped: its directory has all of it."""
+    with town(veen, tmp_path) as found:
+        fill(found)
+    return found
+
+
+def fill(place: Town) -> None:
+    for number in range(4):
+        place.does("reader", "kv", "put", f"key {number % 2}", str(number))
+    place.does("writer", "send", "--body", "no event")
+
+
+def run(place: Town, source: object, *more: object, who: str = "reader") -> Ran:
+    arguments = ("pipeline", "run", source, "--out", place.root / "tables", "--client", place.root / who, *more)
+    return place.veen(*arguments, env=NO_SPARK)
+
+
+def test_tables_come_from_a_hub_or_its_directory_and_say_what_they_stand_for(place: Town) -> None:
+    done = run(place, place.url, "--processes", 1, "--json")
+    assert done.status == 0, done.err
+    found = done.json()
+    assert (found["entries"], found["events"], found["quarantined"], found["commits"]) == (5, 4, 1, 1)
+    (span,) = found["stands_for"]
+    assert (span["stream"], span["upto_seq"], span["hub_id"]) == (STREAM, 5, place.hub_id)
+    place.does("reader", "kv", "put", "key 1", "later")
+    again = run(place, place.url, "--stream", STREAM, "--processes", 1, "--json").json()
+    assert (again["entries"], again["stands_for"][0]["upto_seq"]) == (1, 6)
+    shown = place.veen.done("pipeline", "status", place.root / "tables", "--json").json()
+    (told,) = shown["stands_for"]
+    assert (told["entries"], told["events"], told["quarantine"], told["mmr_root"]) == (
+        6,
+        5,
+        1,
+        again["stands_for"][0]["mmr_root"],
+    )
+    assert shown["commits"] == 2
+
+
+def test_a_data_directory_will_do(left: Town) -> None:
+    found = run(left, left.root / "hub", "--processes", 1, "--json").json()
+    assert (found["entries"], found["events"], found["quarantined"]) == (5, 4, 1)
+
+
+def test_where_there_is_nothing_to_do_spark_is_not_started(place: Town) -> None:
+    run(place, place.url, "--processes", 1)
+    done = run(place, place.url)
+    assert (done.status, done.facts()["entries"]) == (0, "0")
+
+
+def test_a_stream_is_folded_and_its_state_is_that_of_the_state_commands(place: Town) -> None:
+    done = run(place, place.url, "--processes", 1, "--fold", "kv", "--json").json()
+    (state,) = done["state"]
+    told = place.veen.done("pipeline", "status", place.root / "tables", "--json").json()["state"]
+    assert told == [{"stream": STREAM, "overlay": "kv", "upto_seq": 5, "parts": 2, "state_hash": state["state_hash"]}]
+    shown = place.does("reader", "fold", "--overlay", "kv", "--json").json()
+    assert shown["state_hash"] == state["state_hash"]
+
+
+def test_tables_are_verified_against_a_hub_and_damage_is_a_status(place: Town) -> None:
+    run(place, place.url, "--processes", 1)
+    verify = ("pipeline", "verify", place.root / "tables", "--against")
+    sound = place.veen(*verify, place.url, "--json")
+    assert (sound.status, sound.json()["verdict"], sound.json()["opened_again"]) == (0, "sound", False), sound.out
+    assert place.veen(*verify, place.url, "--client", place.root / "reader", "--json").json()["opened_again"] is True
+    path = next((place.root / "tables" / "events").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+    damaged = place.veen(*verify, place.url)
+    assert damaged.status == 8
+    assert "its bytes are not those that were committed" in damaged.out
+
+
+def test_tables_of_another_hub_are_not_matched(place: Town, veen: Veen, tmp_path: Path) -> None:
+    run(place, place.url, "--processes", 1)
+    veen.done("hub", "init", "--data-dir", tmp_path / "other")
+    found = veen("pipeline", "verify", place.root / "tables", "--against", tmp_path / "other", "--json")
+    assert (found.status, len(found.json()["unmatched"])) == (8, 1)
+
+
+def test_small_files_are_merged(place: Town) -> None:
+    for number in range(3):
+        place.does("reader", "kv", "put", "key", str(number))
+        run(place, place.url, "--processes", 1)
+    done = place.veen.done("pipeline", "compact", place.root / "tables", "--processes", 1, "--json").json()
+    assert done == {"files_before": 7, "files_after": 3}
+    assert place.veen("pipeline", "verify", place.root / "tables", "--against", place.url).status == 0
+
+
+def test_whose_log_it_must_be_can_be_said(left: Town) -> None:
+    place = left
+    assert run(place, place.root / "hub", "--pin", place.hub_id, "--processes", 1).status == 0
+    assert "pin" in run(place, place.root / "hub", "--pin", "00" * 32, "--processes", 1).error
+
+
+def test_what_cannot_be_done_is_said_with_a_hint(left: Town, tmp_path: Path) -> None:
+    place, veen = left, left.veen
+    for command in (("status", tmp_path / "none"), ("compact", tmp_path / "none")):
+        assert "there are no tables in" in veen("pipeline", *command).error
+    assert not (tmp_path / "none").exists()
+    assert "contradict each other" in run(place, place.root / "hub", "--processes", 1, "--master", "local[1]").error
+    assert (
+        "a stream runs on Spark" in veen("pipeline", "stream", "hub", "--out", tmp_path / "t", "--processes", 1).error
+    )
+    assert run(place, tmp_path / "nowhere", "--processes", 1).status == 6
+    assert "no overlay of class nobody" in run(place, place.root / "hub", "--processes", 1, "--fold", "nobody").error
+    (tmp_path / "key").write_bytes(b"x")
+    (tmp_path / "key").chmod(0o600)
+    assert (
+        "neither a client directory nor a reader key" in run(place, place.root / "hub", "--key", tmp_path / "key").error
+    )
+    (tmp_path / "key").chmod(0o644)
+    assert "open to others" in run(place, place.root / "hub", "--key", tmp_path / "key").error
+
+
+def test_epochs_are_found_in_a_directory_and_at_a_hub(veen: Veen, tmp_path: Path) -> None:
+    with town(veen, tmp_path, profile=Profile(epoch_sec=3_600)) as place:
+        place.hub.register(naming.stream_id(STREAM))
+        fill(place)
+        found = run(place, place.url, "--processes", 1, "--json").json()
+        assert (found["entries"], found["stands_for"][0]["stream"]) == (5, STREAM)
+    for stream in ((), ("--stream", STREAM)):
+        out = ("--out", tmp_path / f"from directory {len(stream)}")
+        command = (
+            "pipeline",
+            "run",
+            tmp_path / "hub",
+            *out,
+            "--client",
+            tmp_path / "reader",
+            "--processes",
+            1,
+            "--json",
+        )
+        spans = veen.done(*command, *stream).json()["stands_for"]
+        assert [(one["stream"], one["epoch"] > 400_000) for one in spans if one["stream"] == STREAM] == [(STREAM, True)]

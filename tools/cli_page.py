@@ -53,7 +53,7 @@ FINDINGS = [
     (failures.DAMAGED_STATUS, "`veen fsck` found damage to the log, or to what it is verified with"),
     (failures.KEYLESS_STATUS, "`veen fsck` found all in order but a secret key, without which no hub can run"),
     (failures.MISSED_STATUS, "`veen bench` measured less than was promised"),
-    (failures.FAILED_STATUS, "`veen selftest` found a claim that the hub does not keep"),
+    (failures.FAILED_STATUS, "`veen selftest` found a claim that does not hold; two hubs of a `veen bridge` disagree"),
     (failures.CONTRADICTED_STATUS, "`veen evidence verify` found that all holds, and shows a hub contradicting itself"),
     (failures.VIOLATED_STATUS, "`veen op check` found an operation that violates a rule of its profile"),
 ]

@@ -108,13 +108,14 @@ def faults(page: str, found: list[Command], outcomes: list[Outcome]) -> Iterator
 
 
 def run(found: list[Command], folder: Path) -> list[Outcome]:
-    """Run a page's commands in one shell. Hubs that they leave running are ended, whatever happens."""
+    """Run a page's commands in one shell. Hubs and nodes that they leave running are ended, whatever happens."""
     home, here, tools, runtime = (folder / name for name in ("home", "here", "bin", "run"))
     for path in (home, here, tools, runtime):
         path.mkdir()
-    shim = tools / "veen"
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m veen.cli "$@"\n')
-    shim.chmod(0o755)
+    for name in ("veen", "veil"):
+        shim = tools / name
+        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name}.cli "$@"\n')
+        shim.chmod(0o755)
     ports = _free_ports(found)
     script = folder / "session.sh"
     script.write_text("".join(_steps(found, ports)), "utf-8")
@@ -133,6 +134,7 @@ def run(found: list[Command], folder: Path) -> list[Outcome]:
         told = _typed(script, here, env)
     finally:
         _end_hubs(runtime)
+        _end_nodes(here)
     for page_port, port in ports.items():
         told = told.replace(f"127.0.0.1:{port}", f"127.0.0.1:{page_port}")
     parts = told.split(MARK)
@@ -197,6 +199,13 @@ def _end_hubs(runtime: Path) -> None:
         hub = running.Running(**json.loads(record.read_bytes()))
         if not running.stop(hub, STOP_S):
             os.kill(hub.pid, 9)
+
+
+def _end_nodes(here: Path) -> None:
+    """The nodes of VEIL that a page left running, as their folders tell."""
+    for record in here.rglob("api.json"):
+        with suppress(ProcessLookupError):
+            os.kill(json.loads(record.read_bytes())["pid"], 9)
 
 
 def _squeezed(line: str) -> str:

@@ -1,0 +1,194 @@
+"""HTTP/1.1, as much of it as a local API needs: bounded, one request at a time, parsed by `httptools`."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import httptools
+
+from veil.lanes.streams import close_writer
+
+MAX_HEAD_BYTES = 16_384
+MAX_BODY_BYTES = 524_288
+MAX_CONNECTIONS = 64
+IDLE_SECONDS = 120.0
+LINGER_SECONDS = 2.0
+LINGER_BYTES = 4 * MAX_BODY_BYTES
+_READ_BYTES = 65_536
+
+
+@dataclass(slots=True)
+class Request:
+    """One request; `head` is as it came, for who takes the connection over."""
+
+    method: str = ""
+    path: str = ""
+    query: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    head: bytes = b""
+    upgrade: bool = False
+    keep_alive: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def json(cls, data: object, status: int = HTTPStatus.OK) -> "Response":
+        return cls(status, json.dumps(data, separators=(",", ":")).encode() + b"\n")
+
+    def encode(self, *, keep_alive: bool) -> bytes:
+        lines = [
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
+            f"content-type: {self.content_type}",
+            f"content-length: {len(self.body)}",
+            f"connection: {'keep-alive' if keep_alive else 'close'}",
+            "cache-control: no-store",
+            "x-content-type-options: nosniff",
+            *(f"{name}: {value}" for name, value in self.headers),
+        ]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1") + self.body
+
+
+class BadRequest(Exception):
+    """What came is no request that is taken here; says why."""
+
+
+Handle = Callable[[Request], Awaitable[Response]]
+Upgrade = Callable[[Request, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[Response | None]]
+
+
+class _Parser:
+    """Gathers one request from what the library tells."""
+
+    def __init__(self) -> None:
+        self.request = Request()
+        self.done = False
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._in_body = False
+
+    def feed(self, data: bytes) -> None:
+        if not self._in_body:
+            self.request.head += data
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.request.upgrade = True
+            self.done = True
+        except httptools.HttpParserError as error:
+            raise BadRequest(f"not HTTP: {error}") from None
+        if not self._in_body and len(self.request.head) > MAX_HEAD_BYTES:
+            raise BadRequest("a head of more bytes than is taken")
+        if len(self.request.body) > MAX_BODY_BYTES:
+            raise BadRequest("a body of more bytes than is taken")
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.request.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._in_body = True
+        parts = urlsplit(self._url.decode("latin-1"))
+        self.request.method = self._parser.get_method().decode("ascii")
+        self.request.path = parts.path
+        self.request.query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        self.request.keep_alive = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        self.request.body += body
+
+    def on_message_complete(self) -> None:
+        self.done = True
+
+
+class HttpServer:
+    """Serves on one address. `upgrade` may take a connection over, or answer that it does not."""
+
+    def __init__(self, handle: Handle, upgrade: Upgrade) -> None:
+        self._handle = handle
+        self._upgrade = upgrade
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """The port it is at: the one that was given out, where 0 was asked for."""
+        self._server = await asyncio.start_server(self._taken, host, port)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _taken(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._tasks) >= MAX_CONNECTIONS:
+            writer.close()
+            return
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            return  # who asked is gone, or says nothing
+        finally:
+            await close_writer(writer)
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Serve one request; whether another may follow."""
+        parser = _Parser()
+        try:
+            while not parser.done:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    data = await reader.read(_READ_BYTES)
+                if not data:
+                    return False
+                parser.feed(data)
+        except BadRequest as bad:
+            error = {"kind": "malformed", "what": "request", "reason": str(bad)}
+            writer.write(Response.json({"error": error}, HTTPStatus.BAD_REQUEST).encode(keep_alive=False))
+            await _let_read(reader, writer)
+            return False
+        request = parser.request
+        if request.upgrade:
+            refused = await self._upgrade(request, reader, writer)
+            if refused is not None:
+                writer.write(refused.encode(keep_alive=False))
+                await writer.drain()
+            return False
+        answer = await self._handle(request)
+        writer.write(answer.encode(keep_alive=request.keep_alive))
+        await writer.drain()
+        return request.keep_alive
+
+
+async def _let_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close so that the answer is read: while more comes than was taken, the system would throw it away."""
+    await writer.drain()
+    writer.write_eof()
+    left = LINGER_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while left > 0 and (data := await reader.read(_READ_BYTES)):
+                left -= len(data)

@@ -1,0 +1,303 @@
+"""What the local API answers. Every route is a row of `ROUTES`; docs/veil.md shows the same table."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from veil.api import plain
+from veil.api.asked import Asked, destination, hex32, pubkey, subscription
+from veil.api.http import Request, Response
+from veil.errors import Malformed
+from veil.namespaces import Namespace
+from veil.node import Tier
+from veil.runtime.contacts import Contact
+from veil.runtime.host import Host
+from veil.tags import feed_tag
+
+MAX_EVENTS = 1_024
+MAX_WAIT_S = 60
+DEFAULT_EVENTS = 256
+MAX_SHOWN = 4_096
+_ANY_SEQ = (1 << 53) - 1
+
+Answer = Callable[[Host, Request], Any]
+
+
+def names(host: Host) -> dict[bytes, str]:
+    """What keys are called here."""
+    known = {entry.contact.pubkey: entry.name for entry in host.book}
+    return known | {host.groups.ring.signing.public_key: "self"}
+
+
+def status(host: Host, request: Request) -> object:
+    own = {"pubkey": host.contact.pubkey, "name": host.groups.ring.name, "started_at": host.started_at}
+    return {**plain.plain(own), **plain.plain(host.node.status()), "sessions": len(host.sessions)}
+
+
+def lanes(host: Host, request: Request) -> object:
+    """Each lane: where it listens, how it does, and why it is not there."""
+    found = []
+    for info in host.node.lanes():
+        lane = host.lanes.running.get(info.lane)
+        found.append(
+            {
+                **plain.plain(info),
+                "running": lane is not None,
+                "why_not": host.lanes.absent.get(info.lane),
+                "endpoints": [str(one) for one in lane.endpoints] if lane else [],
+                **plain.plain(host.sessions.totals(info.lane)),
+                "strangers": getattr(lane, "strangers", 0),
+                "refused": getattr(lane, "refused", 0),
+            }
+        )
+    return found
+
+
+def peers(host: Host, request: Request) -> object:
+    known = names(host)
+    remotes: dict[bytes, list[str]] = {}
+    for lane, session in host.sessions.all():
+        remotes.setdefault(session.peer, []).append(f"{lane} {session.remote}")
+    return [
+        {**plain.plain(one), "name": known.get(one.pubkey or b""), "remotes": remotes.get(one.pubkey or b"", [])}
+        for one in host.node.peers()
+    ]
+
+
+def contacts(host: Host, request: Request) -> object:
+    return [plain.entry(one) for one in host.book]
+
+
+def own_contact(host: Host, request: Request) -> object:
+    return plain.contact(host.contact)
+
+
+def add_contact(host: Host, request: Request) -> object:
+    asked = Asked.body(request.body)
+    return plain.entry(host.add_contact(Contact.from_text(asked.text("contact")), asked.text("name", "")))
+
+
+def remove_contact(host: Host, request: Request) -> object:
+    entry = host.book.find(Asked(dict(request.query)).text("contact"))
+    return {"removed": host.remove_contact(entry.contact.pubkey), "name": entry.name}
+
+
+def subscriptions(host: Host, request: Request) -> object:
+    return [plain.subscription(one) for one in host.node.subscriptions()]
+
+
+def subscribe(host: Host, request: Request) -> object:
+    wanted = subscription(host, Asked.body(request.body))
+    return {"new": host.node.subscribe(wanted), **plain.subscription(wanted)}
+
+
+def unsubscribe(host: Host, request: Request) -> object:
+    wanted = subscription(host, Asked.body(request.body))
+    return {"removed": host.node.unsubscribe(wanted), **plain.subscription(wanted)}
+
+
+def publish(host: Host, request: Request) -> object:
+    asked = Asked.body(request.body)
+    interactive = asked.flag("interactive", True)
+    said = host.node.publish(
+        destination(host, asked), asked.payload(), ack=asked.flag("ack"), interactive=bool(interactive)
+    )
+    host.dialler.hurry()
+    return plain.plain(said)
+
+
+def outbound(host: Host, request: Request) -> object:
+    return [plain.plain(one) for one in host.node.outbound()]
+
+
+def cancel(host: Host, request: Request) -> object:
+    return {"cancelled": host.node.cancel(Asked(dict(request.query)).number("message_id", 0, _ANY_SEQ))}
+
+
+def feed(host: Host, request: Request) -> object:
+    """What was delivered, the newest last."""
+    asked = Asked(dict(request.query))
+    limit = asked.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
+    since = asked.number("since", 0, _ANY_SEQ)
+    sender = pubkey(host, asked.text("sender")) if asked.has("sender") else None
+    namespace = asked.number("namespace", 0) if asked.has("namespace") else None
+    found = []
+    while events := host.node.events(since, MAX_EVENTS):
+        since = events[-1].seq
+        for one in events:
+            of = one.data
+            if one.kind == "delivered" and sender in (None, of["sender"]) and namespace in (None, of["namespace"]):
+                found.append(one)
+    known = names(host)
+    shown = (plain.event(one, known) for one in found)
+    return [one for one in shown if "invitation" not in one["data"]][-limit:] if limit else []
+
+
+async def events(host: Host, request: Request) -> object:
+    """What happened after `since`; where that is nothing, what happens within `wait_s`."""
+    asked = Asked(dict(request.query))
+    since, limit = asked.number("since", 0, _ANY_SEQ), asked.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
+    wait_s = asked.number("wait_s", 0, MAX_WAIT_S)
+    found = host.node.events(since, limit)
+    if not found and wait_s:
+        await _one_more(host, wait_s)
+        found = host.node.events(since, limit)
+    known = names(host)
+    shown = [plain.event(one, known) for one in found]
+    return {"first_seq": host.node.first_seq, "last_seq": host.node.last_seq, "events": shown}
+
+
+async def _one_more(host: Host, wait_s: float) -> None:
+    more = asyncio.Event()
+
+    def listener(event: object) -> None:
+        more.set()
+
+    host.listeners.add(listener)
+    try:
+        async with asyncio.timeout(wait_s):
+            await more.wait()
+    except TimeoutError:
+        return
+    finally:
+        host.listeners.discard(listener)
+
+
+def policy(host: Host, request: Request) -> object:
+    known = names(host)
+    return [
+        {"pubkey": key.hex(), "name": known.get(key), "tier": tier.name.lower()}
+        for key, tier in host.node.tiers().items()
+    ]
+
+
+def set_policy(host: Host, request: Request) -> object:
+    asked = Asked.body(request.body)
+    key, wanted = pubkey(host, asked.text("pubkey")), asked.text("tier")
+    if wanted.upper() not in (*Tier.__members__, "NONE"):
+        raise Malformed("tier", f"{wanted!r} is none of {', '.join(name.lower() for name in Tier.__members__)}, none")
+    host.node.set_tier(key, None if wanted == "none" else Tier[wanted.upper()])
+    return plain.plain(host.node.explain(key))
+
+
+def explain(host: Host, request: Request) -> object:
+    """Why a node, or what comes under a tag, is treated as it is."""
+    asked = Asked(dict(request.query))
+    if asked.has("tag"):
+        return plain.plain(host.node.explain_tag(asked.hex32("tag"), asked.number("namespace", Namespace.PUBLIC_FEED)))
+    return plain.plain(host.node.explain(pubkey(host, asked.text("pubkey"))))
+
+
+def endorse(host: Host, request: Request) -> object:
+    return plain.plain(host.node.endorse(pubkey(host, Asked.body(request.body).text("pubkey"))))
+
+
+def tag(host: Host, request: Request) -> object:
+    """The tag of a publisher's feed, which is all that its readers need."""
+    asked = Asked(dict(request.query))
+    namespace = asked.number("namespace", Namespace.PUBLIC_FEED)
+    return {"tag": feed_tag(pubkey(host, asked.text("publisher", "self")), namespace).hex(), "namespace": namespace}
+
+
+def cache(host: Host, request: Request) -> object:
+    asked = Asked(dict(request.query))
+    return [plain.plain(one) for one in host.node.cache_entries(asked.number("limit", DEFAULT_EVENTS, MAX_SHOWN))]
+
+
+def forget(host: Host, request: Request) -> object:
+    return {"shards": host.node.forget(hex32(request.query.get("object_root", ""), "object_root"))}
+
+
+def groups(host: Host, request: Request) -> object:
+    return [plain.group(one) for one in host.groups.ring.groups]
+
+
+def create_group(host: Host, request: Request) -> object:
+    return plain.group(host.groups.create(Asked.body(request.body).text("name")))
+
+
+def invite(host: Host, request: Request) -> object:
+    asked = Asked.body(request.body)
+    return plain.plain(host.groups.invite(asked.text("group"), host.book.find(asked.text("contact"))))
+
+
+def rotate(host: Host, request: Request) -> object:
+    asked = Asked.body(request.body)
+    stay = tuple(host.book.find(one) for one in asked.texts("stay"))
+    named, sent = host.groups.rotate(asked.text("group"), stay)
+    return {**plain.group(named), "sent": plain.plain(sent)}
+
+
+def leave(host: Host, request: Request) -> object:
+    return plain.group(host.groups.leave(Asked.body(request.body).text("group")))
+
+
+def metrics(host: Host, request: Request) -> object:
+    """Prometheus text, or JSON where `format=json` is asked for."""
+    numbers = host.node.metrics()
+    if request.query.get("format") == "json":
+        return plain.plain(numbers)
+    lines = [f"veil_{name} {value}" for name, value in sorted(numbers.items())]
+    for name in host.lanes.running:
+        for field, value in plain.plain(host.sessions.totals(name)).items():
+            if not isinstance(value, str):
+                lines.append(f'veil_lane_{field}{{lane="{name}"}} {value}')
+    text = "\n".join([*lines, ""]).encode()
+    return Response(HTTPStatus.OK, text, "text/plain; version=0.0.4; charset=utf-8")
+
+
+def stop(host: Host, request: Request) -> object:
+    asyncio.get_running_loop().call_soon(host.stopping.set)
+    return {"stopping": True}
+
+
+ROUTES: dict[tuple[str, str], Answer] = {
+    ("GET", "/v1/status"): status,
+    ("GET", "/v1/lanes"): lanes,
+    ("GET", "/v1/peers"): peers,
+    ("GET", "/v1/contacts"): contacts,
+    ("POST", "/v1/contacts"): add_contact,
+    ("DELETE", "/v1/contacts"): remove_contact,
+    ("GET", "/v1/contacts/self"): own_contact,
+    ("GET", "/v1/subscriptions"): subscriptions,
+    ("POST", "/v1/subscriptions"): subscribe,
+    ("DELETE", "/v1/subscriptions"): unsubscribe,
+    ("POST", "/v1/publish"): publish,
+    ("GET", "/v1/outbound"): outbound,
+    ("DELETE", "/v1/outbound"): cancel,
+    ("GET", "/v1/feed"): feed,
+    ("GET", "/v1/events"): events,
+    ("GET", "/v1/tag"): tag,
+    ("GET", "/v1/policy"): policy,
+    ("POST", "/v1/policy"): set_policy,
+    ("GET", "/v1/policy/explain"): explain,
+    ("POST", "/v1/policy/endorse"): endorse,
+    ("GET", "/v1/cache"): cache,
+    ("DELETE", "/v1/cache"): forget,
+    ("GET", "/v1/groups"): groups,
+    ("POST", "/v1/groups"): create_group,
+    ("POST", "/v1/groups/invite"): invite,
+    ("POST", "/v1/groups/rotate"): rotate,
+    ("POST", "/v1/groups/leave"): leave,
+    ("GET", "/v1/metrics"): metrics,
+    ("POST", "/v1/stop"): stop,
+}
+
+
+async def answer(host: Host, request: Request) -> Response:
+    """What a route says. Raise `VeilError` where it says no."""
+    route = ROUTES.get((request.method, request.path))
+    if route is None:
+        known = {method for method, path in ROUTES if path == request.path}
+        if known:
+            reason = f"{request.path} takes {', '.join(sorted(known))}"
+            error = {"kind": "refused", "what": "method", "reason": reason}
+            return Response.json({"error": error}, HTTPStatus.METHOD_NOT_ALLOWED)
+        error = {"kind": "refused", "what": "path", "reason": f"there is no {request.path}"}
+        return Response.json({"error": error}, HTTPStatus.NOT_FOUND)
+    found = route(host, request)
+    if isinstance(found, Awaitable):
+        found = await found
+    host.moved()
+    return found if isinstance(found, Response) else Response.json(found)

@@ -1,0 +1,91 @@
+"""`veil bench`: how fast this machine is at what a node does."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from veil.cli import output
+from veil.cli.command import command, single
+from veil.cli.options import JsonOption
+
+app = single("bench")
+
+_MIB = 1 << 20
+LEAST_MIB_S = 50.0
+LEAST_SHARDS_S = 5_000.0
+_BATCH = 2_000
+
+
+def _per_second(work: Callable[[], object], seconds: float) -> float:
+    count, started = 0, time.perf_counter()
+    while (spent := time.perf_counter() - started) < seconds or not count:
+        work()
+        count += 1
+    return count / spent
+
+
+@command(app, "bench", "veil bench", "veil bench --seconds 3 --json")
+def bench(
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, max=60, help="for each of them")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how fast objects are cut, put together and taken in here.
+
+    One core, in this process. The status is 9 where a measurement is below what is promised.
+    """
+    from veil.cli.failures import MISSED_STATUS
+
+    encode, decode = _codec(seconds)
+    rows = [
+        ("encode objects of 64 KiB", round(encode, 1), "MiB/s", LEAST_MIB_S),
+        ("decode objects of 64 KiB", round(decode, 1), "MiB/s", LEAST_MIB_S),
+        ("take in shards of 4 KiB", round(_ingest(), 0), "shards/s", LEAST_SHARDS_S),
+    ]
+    output.table(("what", "measured", "unit", "promised"), rows, as_json)
+    if any(measured < promised for _, measured, _, promised in rows):
+        raise typer.Exit(MISSED_STATUS)
+
+
+def _codec(seconds: float) -> tuple[float, float]:
+    import os
+
+    from veil import NATIVE, Address, Inbox, NamespacePolicy, SharedKey, open_object, publish, receive
+
+    payload, address, key = os.urandom(64 << 10), Address(os.urandom(32), 40, 20_000), SharedKey.generate()
+    made = publish(payload, address, key)
+
+    def decode() -> None:
+        inbox, whole = Inbox(NATIVE), None
+        for shard in made.shards[-made.of.shape.k :]:
+            whole = inbox.add(NATIVE.decode_shard(shard), 0) or whole
+        assert whole is not None
+        open_object(receive(whole.of, whole.encoded, NamespacePolicy()), key)
+
+    size = len(payload) / _MIB
+    return size * _per_second(lambda: publish(payload, address, key), seconds), size * _per_second(decode, seconds)
+
+
+def _ingest() -> float:
+    """Shards of objects that the node asks for, two thousand of them, as a peer brings them."""
+    import os
+    import random
+
+    from veil import Address, SharedKey, publish
+    from veil.node import Identity, LaneSpec, Node, NodeConfig, Subscription
+    from veil.store import MemoryStore
+
+    tag, key, now = os.urandom(32), SharedKey.generate(), time.time()
+    config = NodeConfig(lanes=(LaneSpec("bench"),))
+    address = Address(tag, 40, config.epochs.at(now))
+    frames: list[bytes] = []
+    while len(frames) < _BATCH:
+        frames.extend(publish(os.urandom(6 << 10), address, key).shards)
+    node = Node(config, MemoryStore(), Identity.generate(), clock=lambda: now, random=random.Random(1))
+    node.subscribe(Subscription.relay(tag))
+    node.connected("bench", "peer")
+    started = time.perf_counter()
+    for frame in frames:
+        node.receive("bench", "peer", frame)
+    return len(frames) / (time.perf_counter() - started)

@@ -1,0 +1,156 @@
+"""What a command says of itself: one line, usage, options, examples. `--help` is written from this."""
+
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from typer.core import TyperArgument, TyperGroup, TyperOption
+
+WIDTH = 100
+_FIRST_COLUMN = 34
+_INDENT = "  "
+_BOLD, _NAME, _DIM, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A name and what it is."""
+
+    name: str
+    text: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        return f"{self.text} ({', '.join(self.notes)})" if self.notes else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Manual:
+    """All that `--help` shows."""
+
+    path: str
+    summary: str
+    text: str
+    usage: str
+    arguments: tuple[Row, ...]
+    options: tuple[Row, ...]
+    commands: tuple[tuple[str, tuple[Row, ...]], ...]  # by heading
+    examples: tuple[str, ...]
+
+
+# The command and its context are the library's own kinds, which have no public name.
+def manual(command: Any, ctx: Any) -> Manual:
+    """The manual of a command in its place."""
+    shown = [param for param in command.get_params(ctx) if not getattr(param, "hidden", False)]
+    return Manual(
+        ctx.command_path,
+        summary(command),
+        "\n\n".join(inspect.cleandoc(command.help or "").split("\n\n")[1:]),
+        _usage(command, ctx, shown),
+        tuple(_argument(param) for param in shown if isinstance(param, TyperArgument)),
+        tuple(_option(param) for param in shown if isinstance(param, TyperOption)),
+        tuple((heading, tuple(rows)) for heading, rows in command.listing(ctx)) if is_group(command) else (),
+        tuple((command.epilog or "").splitlines()),
+    )
+
+
+def is_group(command: object) -> bool:
+    return isinstance(command, TyperGroup)
+
+
+def summary(command: Any) -> str:
+    """The first sentence of a command's help, as the command line speaks: lower case, no full stop."""
+    first = " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
+    return lowered(first.removesuffix("."))
+
+
+def lowered(text: str) -> str:
+    """Without the capital of a sentence, which an abbreviation keeps."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
+def _usage(command: Any, ctx: Any, shown: Sequence[Any]) -> str:
+    needed = [_names(param) for param in shown if isinstance(param, TyperOption) and param.required]
+    arguments = [_place(param) for param in shown if isinstance(param, TyperArgument)]
+    rest = ["COMMAND …"] if is_group(command) else ["[options]"]
+    return " ".join([ctx.command_path, *arguments, *needed, *rest])
+
+
+def _place(param: TyperArgument) -> str:
+    name = str(param.metavar or param.name.upper())
+    name += "…" if param.nargs == -1 else ""
+    return name if param.required else f"[{name}]"
+
+
+def _argument(param: TyperArgument) -> Row:
+    return Row(_place(param), param.help or "", tuple(_notes(param)))
+
+
+def _option(param: TyperOption) -> Row:
+    text = param.help or ""
+    # The library's own options come in its own voice.
+    return Row(_names(param), lowered(text.removesuffix(".")), tuple(_notes(param)))
+
+
+def _names(param: TyperOption) -> str:
+    names = ", ".join([*param.opts, *param.secondary_opts])
+    return names if param.is_flag or param.count else f"{names} {param.metavar or 'VALUE'}"
+
+
+def _notes(param: TyperOption | TyperArgument) -> Iterator[str]:
+    if getattr(param, "multiple", False):
+        yield "may be repeated"
+    if param.envvar:
+        yield f"or {param.envvar}"
+    if isinstance(param.show_default, str):
+        yield f"default {param.show_default}"
+    elif isinstance(param.default, int | float) and not isinstance(param.default, bool):
+        yield f"default {param.default:g}"
+    if isinstance(param, TyperOption) and param.required:
+        yield "required"
+
+
+def as_text(page: Manual, width: int, *, colour: bool) -> str:
+    """The page for people, at most `width` wide."""
+    paint = _Paint(colour)
+    blocks = [f"{paint.bold(page.path)}: {page.summary}", f"{paint.bold('usage:')} {page.usage}"]
+    blocks += [textwrap.fill(" ".join(part.split()), width) for part in page.text.split("\n\n") if part]
+    sections = [*page.commands, ("arguments", page.arguments), ("options", page.options)]
+    # One column for the whole page, so that its sections line up.
+    names = [len(row.name) for _, rows in sections for row in rows if len(row.name) <= _FIRST_COLUMN]
+    first = max(names, default=0) + 2
+    for heading, rows in sections:
+        if rows:
+            lines = [line for row in rows for line in _row_lines(row, first, width, paint)]
+            blocks.append("\n".join([paint.bold(f"{heading}:"), *lines]))
+    if page.examples:
+        lines = [_INDENT + line for line in page.examples]
+        blocks.append("\n".join([paint.bold("examples:"), *lines]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _row_lines(row: Row, first: int, width: int, paint: "_Paint") -> Iterator[str]:
+    room = max(width - len(_INDENT) - first, 20)
+    told = textwrap.wrap(row.told, room) or [""]
+    name = _INDENT + paint.name(row.name)
+    gap = " " * (len(_INDENT) + first)
+    if len(row.name) > first - 2:
+        yield name
+    else:
+        yield name + " " * (first - len(row.name)) + told.pop(0)
+    for line in told:
+        yield gap + line
+
+
+@dataclass(frozen=True, slots=True)
+class _Paint:
+    colour: bool
+
+    def bold(self, text: str) -> str:
+        return f"{_BOLD}{text}{_PLAIN}" if self.colour else text
+
+    def name(self, text: str) -> str:
+        return f"{_NAME}{text}{_PLAIN}" if self.colour else text

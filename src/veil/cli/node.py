@@ -1,0 +1,186 @@
+"""`veil node`: a node's life, from its folder to its end."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from veil.cli import output
+from veil.cli.command import Misuse, command, group
+from veil.cli.options import DataDir, JsonOption, client, data_dir
+
+if TYPE_CHECKING:
+    from veil.runtime.settings import Settings
+
+app = group(
+    "node",
+    """Make a node, start it, stop it, and ask it how it is.
+
+    A node is a folder with its keys, and a process while it runs. Other commands talk to that process.
+    """,
+)
+
+Listen: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--listen", metavar="ENDPOINT", help="where to listen, one for each lane, like quic://0.0.0.0:4433"),
+]
+Announce: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--announce", metavar="ENDPOINT", help="where others reach it, if that is elsewhere"),
+]
+Api: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--api", metavar="HOST:PORT", help="where the local API is", show_default="a free port of 127.0.0.1"),
+]
+Proxy: TypeAlias = Annotated[
+    str | None, typer.Option("--proxy", metavar="HOST:PORT", help="the SOCKS5 port of Tor", show_default="no Tor")
+]
+Stun: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--stun", metavar="URL", help="a STUN server for WebRTC", show_default="none is asked"),
+]
+RelayAll: TypeAlias = Annotated[
+    bool | None, typer.Option("--relay-all/--no-relay-all", help="pass on every tag, subscribed or not")
+]
+
+
+def _chosen(
+    now: "Settings",
+    listen: list[str] | None,
+    announce: list[str] | None,
+    api: str | None,
+    proxy: str | None,
+    stun: list[str] | None,
+    relay_all: bool | None,
+) -> "Settings":
+    from dataclasses import replace
+
+    changes: dict[str, object] = {
+        "listen": None if listen is None else tuple(listen),
+        "announce": None if announce is None else tuple(announce),
+        "api": api,
+        "proxy": proxy,
+        "stun": None if stun is None else tuple(stun),
+        "relay_all": relay_all,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(now, **given)  # type: ignore[arg-type]
+
+
+@command(app, "init", "veil node init --listen quic://127.0.0.1:4433", "veil node init --data-dir alice --name alice")
+def init(
+    given: DataDir = None,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="what it calls itself in its contact")] = "",
+    listen: Listen = None,
+    announce: Announce = None,
+    api: Api = None,
+    proxy: Proxy = None,
+    stun: Stun = None,
+    relay_all: RelayAll = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a node: its folder and its keys."""
+    from veil.lanes import Certificate
+    from veil.runtime import keyring, settings
+    from veil.runtime.folder import Folder
+
+    folder = Folder(data_dir(given))
+    chosen = _chosen(settings.Settings(), listen, announce, api, proxy, stun, relay_all)
+    chosen.check()
+    ring = keyring.Keyring.generate(name)
+    folder.make()
+    settings.save(folder, chosen)
+    Certificate.load_or_make(folder.certificate)
+    keyring.save(folder, ring)
+    output.facts({"data_dir": str(folder.path), "pubkey": ring.signing.public_key, "name": name}, as_json)
+
+
+@command(app, "set", "veil node set --proxy 127.0.0.1:9050", "veil node set --listen quic://0.0.0.0:4433")
+def set_(
+    given: DataDir = None,
+    listen: Listen = None,
+    announce: Announce = None,
+    api: Api = None,
+    proxy: Proxy = None,
+    stun: Stun = None,
+    relay_all: RelayAll = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change what was chosen for a node; it counts from its next start.
+
+    What is not given stays as it is.
+    """
+    from dataclasses import asdict
+
+    from veil.runtime import settings
+    from veil.runtime.folder import Folder
+
+    folder = Folder(data_dir(given))
+    folder.check()
+    chosen = _chosen(settings.load(folder), listen, announce, api, proxy, stun, relay_all)
+    settings.save(folder, chosen)
+    shown = asdict(chosen)
+    rows = {name: " ".join(one) if isinstance(one, tuple) else one for name, one in shown.items()}
+    output.facts(rows, as_json, data=shown)
+
+
+@command(app, "start", "veil node start", "veil node start --data-dir alice --foreground")
+def start(
+    given: DataDir = None,
+    foreground: Annotated[bool, typer.Option("--foreground", help="run here, until ctrl-c")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a node, and return once it runs."""
+    from veil.cli import process
+
+    folder = data_dir(given)
+    if foreground:
+        process.run(folder)
+        return
+    url = process.start(folder)
+    with client(folder) as api:
+        status = api.get("/v1/status")
+        lanes = [place for lane in api.get("/v1/lanes") for place in lane["endpoints"]]
+    rows = {"pubkey": status["pubkey"], "api": url, "listens": " ".join(lanes)}
+    output.facts(rows, as_json, data={**rows, "listens": lanes})
+
+
+@command(app, "stop", "veil node stop", "veil node stop --data-dir alice")
+def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
+    """Stop a node, and return once it has ended."""
+    from veil.cli import process
+
+    folder = data_dir(given)
+    with client(folder) as api:
+        api.post("/v1/stop")
+    process.wait_end(folder)
+    output.facts({"stopped": True}, as_json)
+
+
+@command(app, "status", "veil node status", "veil node status --json")
+def status(given: DataDir = None, as_json: JsonOption = False) -> None:
+    """Show a running node at a glance."""
+    with client(given) as api:
+        found = api.get("/v1/status")
+    rows = {**found, "now": output.moment(found["now"]), "started_at": output.moment(found["started_at"])}
+    output.facts(rows, as_json, data=found)
+
+
+@command(app, "destroy", "veil node destroy --data-dir alice --yes")
+def destroy(
+    given: DataDir = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do it: the keys cannot be had back")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a node that does not run, with its keys and all that it keeps."""
+    import shutil
+
+    from veil.runtime.folder import Folder
+
+    folder = Folder(data_dir(given))
+    folder.check()
+    if not yes:
+        raise Misuse(f"{folder.path} would be gone for good, keys and all", "give --yes to do it")
+    folder.lock()
+    shutil.rmtree(folder.path)
+    output.facts({"removed": str(Path(folder.path))}, as_json)

@@ -1,0 +1,77 @@
+"""`veil publish`: say something."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from veil.cli import output
+from veil.cli.command import command, single
+from veil.cli.options import DataDir, JsonOption, Namespace, client
+
+if TYPE_CHECKING:
+    from veil.api.client import Client
+
+app = single("publish")
+
+_DONE = {"sent": ("sent", "acked"), "acked": ("acked",)}
+
+
+@command(app, "publish", "veil publish 'hello'", "veil publish 'for you alone' --to bob", "veil publish @notes.txt")
+def publish(
+    body: Annotated[str, typer.Argument(metavar="BODY", help="text, @FILE, or - for standard input")],
+    to: Annotated[str | None, typer.Option("--to", metavar="CONTACT", help="one node, by private delivery")] = None,
+    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="a group")] = None,
+    namespace: Namespace = None,
+    batch: Annotated[bool, typer.Option("--batch", help="it may wait a moment, to share an object")] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option("--wait", metavar="sent|acked", help="return once others have it, or once it is acknowledged"),
+    ] = None,
+    wait_s: Annotated[int, typer.Option("--wait-s", metavar="S", min=1, help="how long to wait for that")] = 60,
+    given: DataDir = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say something: in a feed, to one node, or to a group.
+
+    It is on disk when the command returns, and is sent as soon as somebody is there to take it, in days if need be.
+    """
+    import base64
+
+    from veil.cli.command import Misuse
+    from veil.cli.failures import PENDING_STATUS
+
+    if wait not in (None, *_DONE):
+        raise Misuse(f"{wait!r} cannot be waited for", "give sent or acked")
+    payload = base64.b64encode(_body(body)).decode()
+    with client(given) as api:
+        # Nobody acknowledges a feed: its readers are not known.
+        asked = {"to": to, "group": group, "namespace": namespace, "ack": True if wait == "acked" else None}
+        said = api.post("/v1/publish", payload_b64=payload, interactive=not batch, **asked)
+        became = _wait(api, said["message_id"], _DONE[wait], wait_s) if wait else None
+    rows: dict[str, Any] = {"message_id": said["message_id"], "state": became or "queued"}
+    output.facts(rows, as_json)
+    if wait and became is None:
+        output.remark(f"not {wait} within {wait_s} s; it stays queued, and veil outbox list shows it")
+        raise typer.Exit(PENDING_STATUS)
+
+
+def _wait(api: "Client", message_id: int, done: tuple[str, ...], seconds: int) -> str | None:
+    """What became of a message, once that is one of `done`."""
+    import time
+
+    since, until = 0, time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        found = api.get("/v1/events", since=since, limit=1_024, wait_s=max(1, min(int(left), 20)))
+        for event in found["events"]:
+            since = event["seq"]
+            if event["data"].get("message_id") == message_id and event["kind"] in (*done, "failed"):
+                return str(event["kind"])
+    return None
+
+
+def _body(given: str) -> bytes:
+    if given == "-":
+        return sys.stdin.buffer.read()
+    return Path(given[1:]).read_bytes() if given.startswith("@") else given.encode()

@@ -1,0 +1,90 @@
+"""The certificate of a node's lanes: self-signed, made once, known to others by the hash of its bytes.
+
+No authority vouches for it. Whoever dials knows its hash from a contact; and whether it does or not, the handshake of
+`session` has the node itself sign that hash, so that a certificate in the middle shows.
+"""
+
+import hashlib
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from veil.errors import Malformed, Unverified
+from veil.lanes.durable import write_file
+
+ALPN = "veil/1"
+PIN_BYTES = 32
+# A certificate tells nothing of its node, and all of them look alike.
+_NAME = "veil.invalid"
+_LIFETIME = timedelta(days=36_500)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate and its key, in the file that TLS libraries read them from."""
+
+    path: Path
+    pin: bytes
+
+    @classmethod
+    def load_or_make(cls, path: Path) -> Self:
+        """The certificate of a data directory; it is made where there is none."""
+        if not path.exists():
+            write_file(path, _make())
+        try:
+            found = x509.load_pem_x509_certificate(path.read_bytes())
+        except ValueError:
+            raise Malformed("certificate", f"{path} holds none") from None
+        return cls(path, pin_of(found.public_bytes(serialization.Encoding.DER)))
+
+    def listening(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self.path)
+        return context
+
+
+def dialling() -> ssl.SSLContext:
+    """TLS that takes any certificate: which one it was is checked after, by `check_pin` and by the handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def pin_of(der: bytes) -> bytes:
+    return hashlib.sha256(der).digest()
+
+
+def check_pin(found: bytes, wanted: bytes | None) -> None:
+    """Raise `Unverified` where another certificate answered than the one that a contact named."""
+    if wanted is not None and found != wanted:
+        raise Unverified("certificate", "another one answered than the contact names")
+
+
+def _make() -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _NAME)])
+    start = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + _LIFETIME)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return made.public_bytes(serialization.Encoding.PEM) + secret

@@ -1,0 +1,217 @@
+"""The QUIC lane: one connection per peer, kept, and one stream per message, so that a lost packet delays one message.
+
+Certificates are pinned, not vouched for; see `certificate`. A message is all that a unidirectional stream carries,
+up to its end.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from veil.errors import Malformed, VeilError
+from veil.lanes import bounds
+from veil.lanes.certificate import ALPN, Certificate, pin_of
+from veil.lanes.endpoint import Endpoint
+from veil.lanes.lane import AcceptLink, Link, Unavailable, library
+
+if TYPE_CHECKING:
+    from aioquic.asyncio.protocol import QuicConnectionProtocol
+    from aioquic.asyncio.server import QuicServer
+    from aioquic.quic.configuration import QuicConfiguration
+
+# What one connection may hold of messages that are not whole.
+_PARTIAL_BYTES = 2 * bounds.WINDOW_BYTES
+# And of those that are, and wait to be taken.
+_WHOLE_MESSAGES = 4 * bounds.WINDOW_FRAMES
+_TOO_MUCH = 0x1
+
+
+class QuicLane:
+    """Listens on a UDP port, if it does, and dials from one of its own for each connection."""
+
+    name = "quic"
+    shares_addresses = False
+    pinned = True
+
+    def __init__(
+        self, certificate: Certificate, listen: Endpoint | None = None, announce: tuple[Endpoint, ...] = ()
+    ) -> None:
+        library("aioquic", self.name)
+        self._certificate = certificate
+        self._listen = listen
+        self._announce = announce
+        self._server: QuicServer | None = None
+        self._port = 0
+
+    async def start(self, accept: AcceptLink) -> None:
+        if self._listen is None:
+            return
+        from aioquic.asyncio.server import serve
+
+        configuration = _configuration(is_client=False)
+        configuration.load_cert_chain(self._certificate.path)
+        make = _protocol(lambda link: accept(link), self._certificate.pin)
+        try:
+            # An address that did not answer to us yet costs no more than a token.
+            self._server = await serve(
+                self._listen.host, self._listen.port, configuration=configuration, create_protocol=make, retry=True
+            )
+        except OSError as error:
+            raise Unavailable(str(self._listen), error.strerror or str(error)) from None
+        transport = cast("asyncio.DatagramTransport", self._server._transport)
+        self._port = transport.get_extra_info("sockname")[1]
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        if self._announce or self._server is None or self._listen is None:
+            return self._announce
+        return (self._listen.at(self._port),)
+
+    async def dial(self, endpoint: Endpoint, peer: bytes) -> Link:
+        try:
+            async with asyncio.timeout(bounds.DIAL_SECONDS):
+                return await _dial(endpoint)
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(str(endpoint), str(error) or "no answer") from None
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+
+def _configuration(*, is_client: bool) -> "QuicConfiguration":
+    from aioquic.quic.configuration import QuicConfiguration
+
+    return QuicConfiguration(
+        is_client=is_client,
+        alpn_protocols=[ALPN],
+        idle_timeout=bounds.SILENCE_SECONDS,
+        max_data=bounds.WINDOW_BYTES,
+        max_stream_data=bounds.MAX_MESSAGE_BYTES,
+        verify_mode=ssl.CERT_NONE,
+    )
+
+
+async def _dial(endpoint: Endpoint) -> Link:
+    from aioquic.quic.connection import QuicConnection
+
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)
+    family, _, _, _, address = found[0]
+    local = "::" if family == socket.AF_INET6 else "0.0.0.0"
+    waiting: asyncio.Future[QuicLink] = loop.create_future()
+    make = _protocol(waiting.set_result, None)
+    connection = QuicConnection(configuration=_configuration(is_client=True))
+    transport, protocol = await loop.create_datagram_endpoint(
+        lambda: make(connection), local_addr=(local, 0), family=family
+    )
+    try:
+        protocol.connect(address)
+        await protocol.wait_connected()
+        link = await waiting
+    except BaseException:
+        protocol.close()
+        transport.close()
+        raise
+    link.transport = transport
+    return link
+
+
+class QuicLink:
+    """Messages over one connection."""
+
+    def __init__(self, protocol: "QuicConnectionProtocol", binding: bytes, remote: str) -> None:
+        self.binding = binding
+        self.remote = remote
+        self.transport: asyncio.BaseTransport | None = None
+        self._protocol = protocol
+        self._partial: dict[int, bytearray] = {}
+        self._partial_bytes = 0
+        self._whole: asyncio.Queue[bytes | VeilError] = asyncio.Queue()
+        self._gone: VeilError | None = None
+
+    async def send(self, message: bytes) -> None:
+        if self._gone is not None:
+            raise self._gone
+        quic = self._protocol._quic
+        quic.send_stream_data(quic.get_next_available_stream_id(is_unidirectional=True), message, end_stream=True)
+        self._protocol._transmit_soon()
+        # The session lets no more be under way than its window holds: that is what bounds what is buffered here.
+        await asyncio.sleep(0)
+
+    async def receive(self) -> bytes:
+        found = await self._whole.get()
+        if isinstance(found, VeilError):
+            self._whole.put_nowait(found)
+            raise found
+        return found
+
+    async def close(self) -> None:
+        self.fail(Unavailable("link", "it is closed"))
+        self._protocol.close()
+        if self.transport is not None:
+            self.transport.close()
+
+    def piece(self, stream_id: int, data: bytes, ended: bool) -> None:
+        """Part of a message. Where there is too much of it, the connection is closed at once."""
+        if self._gone is not None:
+            return
+        held = self._partial.setdefault(stream_id, bytearray())
+        held += data
+        self._partial_bytes += len(data)
+        too_long = len(held) > bounds.MAX_MESSAGE_BYTES or (ended and not held)
+        if too_long or self._partial_bytes > _PARTIAL_BYTES or self._whole.qsize() > _WHOLE_MESSAGES:
+            self.fail(Malformed("message", f"more than {bounds.MAX_MESSAGE_BYTES} bytes, or too many at a time"))
+            self._protocol.close(_TOO_MUCH, "too much")
+        elif ended:
+            self._partial_bytes -= len(held)
+            self._whole.put_nowait(bytes(self._partial.pop(stream_id)))
+
+    def dropped(self, stream_id: int) -> None:
+        """The other end took back what it had begun to say."""
+        self._partial_bytes -= len(self._partial.pop(stream_id, b""))
+
+    def fail(self, error: VeilError) -> None:
+        if self._gone is None:
+            self._gone = error
+            self._partial.clear()
+            self._whole.put_nowait(error)
+
+
+def _protocol(opened: Callable[[QuicLink], None], own_pin: bytes | None) -> Callable[..., "QuicConnectionProtocol"]:
+    """A protocol of the library's that hands over a link once it is secure; `own_pin` is for the end that listens."""
+    from aioquic.asyncio.protocol import QuicConnectionProtocol
+    from aioquic.quic import events
+
+    class Protocol(QuicConnectionProtocol):
+        link: QuicLink | None = None
+
+        def quic_event_received(self, event: events.QuicEvent) -> None:
+            if isinstance(event, events.HandshakeCompleted):
+                address = self._quic._network_paths[0].addr
+                binding = _pin_met(self) if own_pin is None else own_pin
+                self.link = QuicLink(self, binding, f"{address[0]}:{address[1]}")
+                opened(self.link)
+            elif self.link is None:
+                return
+            elif isinstance(event, events.StreamDataReceived):
+                self.link.piece(event.stream_id, event.data, event.end_stream)
+            elif isinstance(event, events.StreamReset):
+                self.link.dropped(event.stream_id)
+            elif isinstance(event, events.ConnectionTerminated):
+                self.link.fail(Unavailable("link", event.reason_phrase or "it is gone"))
+                if self.link.transport is not None:
+                    self.link.transport.close()
+
+    return Protocol
+
+
+def _pin_met(protocol: "QuicConnectionProtocol") -> bytes:
+    found = protocol._quic.tls._peer_certificate
+    if found is None:
+        raise Unavailable("link", "nobody showed a certificate")
+    return pin_of(found.public_bytes(Encoding.DER))

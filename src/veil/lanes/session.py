@@ -1,0 +1,256 @@
+"""A link on which both ends know who the other is: frames, bounded both ways, each one answered for.
+
+The receiving end says how many frames it has taken in. Until then they count as under way, and no more may be under
+way than the window holds: a slow peer slows its own session, and nobody's memory grows. Frames are pulled when the
+window has room for them, so what waits, waits where it can be put in order and kept on disk.
+
+    1 HELLO   2 ANSWER   3 PROOF   4 READY   5 FRAME bytes   6 TAKEN u64   7 PING   8 PONG   9 BYE
+    10 SIGNAL bytes, by which another lane is set up
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from enum import IntEnum
+
+from veil.errors import Malformed, VeilError
+from veil.lanes import bounds, handshake
+from veil.lanes.health import Health
+from veil.lanes.lane import Incoming, Link, Pull, Unavailable
+from veil.sealing.signing import SigningKey
+
+_U64 = 8
+_GOOD_BYE_SECONDS = 1.0
+_MAX_SIGNALS = 8
+
+
+class Kind(IntEnum):
+    """What a message is, by its first byte."""
+
+    HELLO = 1
+    ANSWER = 2
+    PROOF = 3
+    READY = 4
+    FRAME = 5
+    TAKEN = 6
+    PING = 7
+    PONG = 8
+    BYE = 9
+    SIGNAL = 10
+
+
+async def dial(link: Link, key: SigningKey, wanted: bytes | None) -> "LinkSession":
+    """Prove who we are on a link that we opened, to the node that we meant. The link is closed where that fails."""
+    async with _proving(link):
+        hello = handshake.Hello.make()
+        await _say(link, Kind.HELLO, hello.encode())
+        answered = await _hear(link, Kind.ANSWER)
+        peer, transcript = handshake.check_answer(answered, hello, link.binding, wanted)
+        await _say(link, Kind.PROOF, handshake.proof(transcript, key))
+        # What is said by then is said to a node that proved itself, so it need not wait for this.
+        first = await link.receive()
+    session = LinkSession(link, peer)
+    session.early = first
+    return session
+
+
+async def answer(link: Link, key: SigningKey) -> "LinkSession":
+    """Find out who opened a link, having proved who we are."""
+    async with _proving(link):
+        hello = handshake.Hello.decode(await _hear(link, Kind.HELLO))
+        answered, transcript = handshake.answer(hello, key, link.binding)
+        await _say(link, Kind.ANSWER, answered)
+        peer = handshake.check_proof(await _hear(link, Kind.PROOF), transcript)
+        await _say(link, Kind.READY, b"")
+    return LinkSession(link, peer)
+
+
+@asynccontextmanager
+async def _proving(link: Link) -> AsyncIterator[None]:
+    """The time that a handshake has. After it, as after any fault, the link is closed."""
+    try:
+        async with asyncio.timeout(bounds.HANDSHAKE_SECONDS):
+            yield
+    except TimeoutError:
+        await link.close()
+        raise Unavailable("peer", "it did not say who it is in time") from None
+    except BaseException:
+        await link.close()
+        raise
+
+
+async def _say(link: Link, kind: Kind, body: bytes) -> None:
+    await link.send(bytes((kind,)) + body)
+
+
+async def _hear(link: Link, kind: Kind) -> bytes:
+    message = await link.receive()
+    if message == bytes((Kind.BYE,)):
+        raise Unavailable("peer", "it said good-bye")
+    if message[0] != kind:
+        raise Malformed("handshake", f"a message of kind {message[0]}, not {int(kind)}")
+    return message[1:]
+
+
+class LinkSession:
+    """One peer over one link."""
+
+    def __init__(self, link: Link, peer: bytes) -> None:
+        self.peer = peer
+        self.remote = link.remote
+        self.health = Health()
+        self.closed = asyncio.Event()
+        # What to do where the other end breaks the protocol.
+        self.on_fault: Callable[[], None] = lambda: None
+        # What to do with what is said about other lanes.
+        self.on_signal: Callable[[bytes], None] = lambda data: None
+        self._signals: deque[bytes] = deque()
+        # Said before we knew that the other end is ready.
+        self.early: bytes | None = None
+        self._link = link
+        # Length and time of each frame under way, the oldest first.
+        self._under_way: deque[tuple[int, float]] = deque()
+        self._under_way_bytes = 0
+        self._taken = 0
+        self._taken_told = 0
+        self._peer_taken = 0
+        self._ping_due = False
+        self._pong_due = False
+        self._work = asyncio.Event()
+        self._heard = time.monotonic()
+
+    def wake(self) -> None:
+        self._work.set()
+
+    def signal(self, data: bytes) -> bool:
+        """Say something about another lane; False where too much of that waits already."""
+        if self.closed.is_set() or len(self._signals) >= _MAX_SIGNALS or len(data) > bounds.MAX_FRAME_BYTES:
+            return False
+        self._signals.append(data)
+        self._work.set()
+        return True
+
+    async def run(self, pull: Pull, incoming: Incoming) -> None:
+        self._work.set()
+        works = self._send_all(pull), self._receive_all(incoming), self._watch()
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except Malformed:
+            self.health.strikes += 1
+            self.on_fault()
+            raise
+        finally:
+            self.closed.set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.health.lost(len(self._under_way))
+            await self._link.close()
+
+    async def close(self) -> None:
+        """Say good-bye and leave; `run` ends."""
+        if not self.closed.is_set():
+            self.closed.set()
+            with suppress(VeilError, TimeoutError):
+                async with asyncio.timeout(_GOOD_BYE_SECONDS):
+                    await self._link.send(bytes((Kind.BYE,)))
+            await self._link.close()
+
+    async def _send_all(self, pull: Pull) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await self._send_control()
+            while room := self._room():
+                frames = pull(room)
+                if not frames:
+                    break
+                for frame in frames:
+                    await self._send_frame(frame)
+                await self._send_control()
+
+    async def _send_control(self) -> None:
+        while self._signals:
+            await self._link.send(bytes((Kind.SIGNAL,)) + self._signals.popleft())
+        if self._pong_due:
+            self._pong_due = False
+            await self._link.send(bytes((Kind.PONG,)))
+        if self._ping_due:
+            self._ping_due = False
+            await self._link.send(bytes((Kind.PING,)))
+        if self._taken_told != self._taken:
+            self._taken_told = self._taken
+            await self._link.send(bytes((Kind.TAKEN,)) + self._taken_told.to_bytes(_U64, "big"))
+
+    async def _send_frame(self, frame: bytes) -> None:
+        if len(frame) > bounds.MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {len(frame)} bytes, more than {bounds.MAX_FRAME_BYTES}")
+        self._under_way.append((len(frame), time.monotonic()))
+        self._under_way_bytes += len(frame)
+        self.health.frames_sent += 1
+        self.health.bytes_sent += len(frame)
+        await self._link.send(bytes((Kind.FRAME,)) + frame)
+
+    def _room(self) -> int:
+        """How many bytes the window has room for: none where it is open for less than the largest frame."""
+        room = bounds.WINDOW_BYTES - self._under_way_bytes
+        return room if room >= bounds.MAX_FRAME_BYTES and len(self._under_way) < bounds.WINDOW_FRAMES else 0
+
+    async def _receive_all(self, incoming: Incoming) -> None:
+        if self.early is not None and not self._take(self.early, incoming):
+            return
+        self.early = None
+        while self._take(await self._link.receive(), incoming):
+            self._heard = time.monotonic()
+
+    def _take(self, message: bytes, incoming: Incoming) -> bool:
+        """Do what a message says; whether more may follow."""
+        kind, body = message[0], message[1:]
+        if kind == Kind.FRAME:
+            self.health.frames_received += 1
+            self.health.bytes_received += len(body)
+            incoming(body)
+            self._taken += 1
+            self._work.set()
+        elif kind == Kind.TAKEN and len(body) == _U64:
+            self._peer_took(int.from_bytes(body, "big"))
+        elif kind == Kind.BYE:
+            return False
+        elif kind == Kind.SIGNAL:
+            self.on_signal(body)
+        elif kind == Kind.PING and not body:
+            self._pong_due = True
+            self._work.set()
+        elif kind not in (Kind.PONG, Kind.READY) or body:
+            raise Malformed("message", f"of kind {kind} and {len(body)} bytes")
+        return True
+
+    def _peer_took(self, taken: int) -> None:
+        count = taken - self._peer_taken
+        if count > len(self._under_way):
+            raise Malformed("message", "it took in more frames than it was sent")
+        if count <= 0:
+            return  # messages may overtake each other on some lanes: this one is old
+        self._peer_taken = taken
+        since = self._under_way[0][1]
+        for _ in range(count):
+            size, since = self._under_way.popleft()
+            self._under_way_bytes -= size
+        self.health.delivered(count, time.monotonic() - since)
+        self._work.set()
+
+    async def _watch(self) -> None:
+        """Ask whether the other end is there while it says nothing, and end where it stays silent."""
+        while True:
+            await asyncio.sleep(bounds.PING_SECONDS)
+            silent = time.monotonic() - self._heard
+            if silent > bounds.SILENCE_SECONDS:
+                raise Unavailable("peer", f"silent for {silent:.0f} s")
+            if silent > bounds.PING_SECONDS / 2:
+                self._ping_due = True
+                self._work.set()

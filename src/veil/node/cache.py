@@ -1,0 +1,200 @@
+"""The shard cache: bounded, what has expired goes first, then what is most common. Spec §11.
+
+Entries stand in ranks, one for each tier and number of known replicas, the oldest first in each. So the entry to give
+up is found by looking at the first of each rank, however many entries there are: a shard that many peers have goes
+before one that few have, one of a tier that is over its share before all others, and of equals the oldest.
+"""
+
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from veil.node.config import Bounds, Tier, TierPolicy
+from veil.node.counters import Counters
+from veil.node.frames import decode_set, encode_set
+from veil.node.ledger import Tracked
+from veil.shards import ShardSet
+from veil.store.tables import Store, Table
+
+MAX_RANK = 12
+_RECORD = struct.Struct(">dBB")
+# A tier weighs as much as this many replicas: what is trusted stays longer.
+_TIER_WEIGHT = {Tier.TRUSTED: 0, Tier.KNOWN: 3, Tier.UNKNOWN: 6, Tier.MUTED: 12, Tier.BLOCKED: 24}
+
+
+@dataclass(slots=True)
+class CacheEntry:
+    """One shard in the cache. `tracked` is None for a shard of a tag nobody here asked for."""
+
+    shard_id: bytes
+    of: ShardSet
+    index: int
+    expiry: float
+    last_seen: float
+    tier: Tier
+    rank: int
+    tracked: Tracked | None
+
+    @property
+    def size(self) -> int:
+        return self.of.shape.bucket_size
+
+
+Rank = OrderedDict[bytes, None]
+
+
+class Cache:
+    """Encoded shards by their id."""
+
+    def __init__(self, store: Store, bounds: Bounds, tiers: dict[Tier, TierPolicy], counters: Counters) -> None:
+        self._store = store
+        self._bounds = bounds
+        self._tiers = tiers
+        self._counters = counters
+        # In the order of their expiry, which is that of their coming, since all live equally long.
+        self._entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
+        self._strays: OrderedDict[bytes, CacheEntry] = OrderedDict()
+        self._stray_frames: dict[bytes, bytes] = {}
+        self._ranks: dict[tuple[Tier, int], Rank] = {}
+        self._bytes: dict[Tier, int] = dict.fromkeys(Tier, 0)
+        self._stray_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._strays)
+
+    def __iter__(self) -> Iterator[CacheEntry]:
+        yield from self._entries.values()
+        yield from self._strays.values()
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(self._bytes.values()) + self._stray_bytes
+
+    def get(self, shard_id: bytes) -> bytes | None:
+        return self._store.get(Table.SHARDS, shard_id)
+
+    def put(self, shard_id: bytes, frame: bytes, tracked: Tracked, index: int, now: float) -> None:
+        if shard_id in self._entries:
+            return
+        rank = self._rank(tracked, index)
+        entry = CacheEntry(shard_id, tracked.of, index, tracked.expiry, now, tracked.tier, rank, tracked)
+        self._insert(entry, frame)
+        self._make_room(now, shard_id)
+
+    def put_stray(self, shard_id: bytes, frame: bytes, of: ShardSet, index: int, now: float) -> None:
+        """Keep a shard for a short while, in memory and in a small room of its own: nothing else gives way to it."""
+        entry = CacheEntry(shard_id, of, index, now + self._bounds.stray_ttl_s, now, Tier.UNKNOWN, 0, None)
+        self._strays[shard_id] = entry
+        self._stray_frames[shard_id] = frame
+        self._stray_bytes += entry.size
+        while self._stray_bytes > self._bounds.stray_bytes:
+            self._remove_stray(next(iter(self._strays)))
+            self._counters["cache_evicted"] += 1
+
+    def has_stray(self, shard_id: bytes) -> bool:
+        return shard_id in self._strays
+
+    def strays_of(self, tags: frozenset[bytes]) -> list[CacheEntry]:
+        """The strays under some tags: for when somebody asks for them after all."""
+        return [entry for entry in self._strays.values() if entry.of.address.tag in tags]
+
+    def take_stray(self, entry: CacheEntry) -> bytes:
+        frame = self._stray_frames[entry.shard_id]
+        self._remove_stray(entry.shard_id)
+        return frame
+
+    def touch(self, shard_id: bytes, now: float) -> None:
+        entry = self._entries.get(shard_id)
+        if entry is not None:
+            entry.last_seen = now
+
+    def rank(self, tracked: Tracked) -> None:
+        """Look again at how common the shards of an object are."""
+        for index, shard_id in tracked.held.items():
+            entry = self._entries.get(shard_id)
+            if entry is None:
+                continue
+            rank = self._rank(tracked, index)
+            if rank != entry.rank:
+                self._leave_rank(entry)
+                entry.rank = rank
+                self._ranks.setdefault((entry.tier, rank), OrderedDict())[shard_id] = None
+
+    def remove(self, shard_id: bytes) -> None:
+        entry = self._entries.pop(shard_id, None)
+        if entry is None:
+            return
+        self._leave_rank(entry)
+        self._bytes[entry.tier] -= entry.size
+        self._store.delete(Table.SHARDS, shard_id)
+        self._store.delete(Table.INDEX, shard_id)
+        if entry.tracked is not None and entry.tracked.held.get(entry.index) == shard_id:
+            del entry.tracked.held[entry.index]
+
+    def expire(self, now: float) -> None:
+        while self._entries and next(iter(self._entries.values())).expiry <= now:
+            self.remove(next(iter(self._entries)))
+            self._counters["cache_expired"] += 1
+        while self._strays and next(iter(self._strays.values())).expiry <= now:
+            self._remove_stray(next(iter(self._strays)))
+            self._counters["cache_expired"] += 1
+
+    def stored(self) -> Iterator[tuple[bytes, ShardSet, int, float, Tier]]:
+        """What a store has of an earlier run."""
+        for shard_id, record in self._store.items(Table.INDEX):
+            expiry, tier, index = _RECORD.unpack_from(record)
+            yield shard_id, decode_set(record[_RECORD.size :]), index, expiry, Tier(tier)
+
+    def adopt(self, shard_id: bytes, tracked: Tracked, index: int) -> None:
+        """Take up a shard that the store has already."""
+        entry = CacheEntry(shard_id, tracked.of, index, tracked.expiry, tracked.expiry, tracked.tier, 1, tracked)
+        self._insert(entry, None)
+
+    def _insert(self, entry: CacheEntry, frame: bytes | None) -> None:
+        self._entries[entry.shard_id] = entry
+        self._ranks.setdefault((entry.tier, entry.rank), OrderedDict())[entry.shard_id] = None
+        self._bytes[entry.tier] += entry.size
+        if frame is not None:
+            record = _RECORD.pack(entry.expiry, entry.tier, entry.index) + encode_set(entry.of)
+            self._store.put(Table.SHARDS, entry.shard_id, frame)
+            self._store.put(Table.INDEX, entry.shard_id, record)
+
+    def _make_room(self, now: float, newest: bytes) -> None:
+        if not self._is_over():
+            return
+        self.expire(now)
+        while self._is_over():
+            victim = self._victim()
+            self.remove(victim)
+            self._counters["cache_evicted"] += 1
+            if victim == newest:
+                return
+
+    def _is_over(self) -> bool:
+        bounds = self._bounds
+        return sum(self._bytes.values()) > bounds.cache_bytes or len(self._entries) > bounds.cache_shards
+
+    def _victim(self) -> bytes:
+        def worth(place: tuple[Tier, int]) -> tuple[bool, int, float]:
+            tier, rank = place
+            over = self._bytes[tier] > self._tiers[tier].storage_share * self._bounds.cache_bytes
+            first = self._entries[next(iter(self._ranks[place]))]
+            return over, rank + _TIER_WEIGHT[tier], -first.expiry
+
+        return next(iter(self._ranks[max(self._ranks, key=worth)]))
+
+    def _rank(self, tracked: Tracked, index: int) -> int:
+        """Replicas, less what was asked for: a shard that others miss is worth keeping."""
+        return max(min(tracked.replicas(index), MAX_RANK) - min(tracked.requested, MAX_RANK // 2), 0)
+
+    def _leave_rank(self, entry: CacheEntry) -> None:
+        place = entry.tier, entry.rank
+        del self._ranks[place][entry.shard_id]
+        if not self._ranks[place]:
+            del self._ranks[place]
+
+    def _remove_stray(self, shard_id: bytes) -> None:
+        entry = self._strays.pop(shard_id)
+        del self._stray_frames[shard_id]
+        self._stray_bytes -= entry.size

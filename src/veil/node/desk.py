@@ -1,0 +1,133 @@
+"""What the parts of a node share: settings, time, chance, the store, and everything that is held."""
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from veil.codec.form import Form
+from veil.codec.native import NATIVE
+from veil.fec.inbox import Inbox
+from veil.node.agenda import Agenda
+from veil.node.cache import Cache
+from veil.node.config import LaneClass, NodeConfig, Tier
+from veil.node.counters import Counters
+from veil.node.events import Events
+from veil.node.frames import Control, encode
+from veil.node.identity import Identity
+from veil.node.ledger import Ledger, Tracked
+from veil.node.peers import Link, Peer, Peers
+from veil.node.subscriptions import Subscriptions
+from veil.node.trust import Trust
+from veil.objects import Address
+from veil.store.tables import Store
+
+_LEAST_SCORE = 0.02
+_SILENT_SCORE = 0.1
+_COMMIT_S = 0.5
+
+
+@dataclass(slots=True)
+class Desk:
+    """One node's state. Its parts act on it; it decides nothing itself."""
+
+    config: NodeConfig
+    store: Store
+    identity: Identity
+    clock: Callable[[], float]
+    random: random.Random
+    counters: Counters
+    agenda: Agenda
+    peers: Peers
+    ledger: Ledger
+    cache: Cache
+    trust: Trust
+    subscriptions: Subscriptions
+    events: Events
+    inbox: Inbox
+    form: Form = NATIVE
+    # Ids of shards that have been here, with the object and index of each. The least recently seen give way.
+    seen: OrderedDict[bytes, tuple[Tracked, int]] = field(default_factory=OrderedDict)
+    # Whether a frame waits that says something which must be true after a crash.
+    promised: bool = False
+    commit_due: bool = False
+
+    def commit(self) -> None:
+        self.promised = False
+        if self.store.uncommitted:
+            self.store.commit()
+        self.events.tell()
+
+    def commit_soon(self) -> None:
+        """What promises nothing is committed a moment later, together."""
+        if not self.commit_due:
+            self.commit_due = True
+            self.agenda.after(_COMMIT_S, self._commit_later)
+
+    def _commit_later(self) -> None:
+        self.commit_due = False
+        self.commit()
+
+    def tell(self, kind: str, **data: str | int | float | bytes | None) -> None:
+        self.events.add(self.clock(), kind, **data)
+        self.commit_soon()
+
+    def remember(self, shard_id: bytes, tracked: Tracked, index: int) -> None:
+        self.seen[shard_id] = tracked, index
+        if len(self.seen) > self.config.bounds.seen_ids:
+            self.seen.popitem(last=False)
+
+    def send(self, link: Link, frame: Control) -> bool:
+        return self._sent(self.peers.send(link, encode(frame), control=True))
+
+    def send_shard(self, link: Link, frame: bytes) -> bool:
+        return self._sent(self.peers.send(link, frame, control=False))
+
+    def _sent(self, queued: bool) -> bool:
+        if not queued:
+            self.counters["queue_overflows"] += 1
+        return queued
+
+    def blame(self, peer: Peer, points: float, reason: str) -> None:
+        """Make a peer answer for what it sent."""
+        now = self.clock()
+        if peer.blame(points, now):
+            self.tell("peer_muted", peer=peer.name, reason=reason, until=peer.muted_until)
+            for of in list(peer.open_objects):
+                self.ledger.drop(of)
+
+    def tier_of(self, address: Address, peer: Peer | None) -> Tier:
+        """How far what comes under an address is trusted: what was asked for is known, the rest is its bringer's.
+
+        A feed of a key whose tier was set by hand is known by its tag, without looking inside.
+        """
+        tier = self.trust.feed_tier(address.tag, address.namespace)
+        if tier is not None:
+            return tier
+        brought = peer.tier if peer else Tier.TRUSTED
+        return max(Tier.KNOWN, brought) if self.subscriptions.subscribed(address.tag) else brought
+
+    def heard_peers(self) -> int:
+        """How many peers are more than a name."""
+        return sum(any(link.score >= _SILENT_SCORE for link in peer.links.values()) for peer in self.peers)
+
+    def choose_for(self, klass: LaneClass, count: int, without: Callable[[Peer], bool]) -> list[Link]:
+        """Links for the part of a class: where its lanes are dead, any others take the part."""
+        return self.choose(count, klass if self.peers.is_alive(klass) else None, without)
+
+    def choose(self, count: int, klass: LaneClass | None, without: Callable[[Peer], bool]) -> list[Link]:
+        """Some links, of a class or of any, at random, those that do well the more often; one for each peer."""
+        now = self.clock()
+        drawn, silent = list[tuple[float, Link]](), list[tuple[float, Link]]()
+        for peer in self.peers:
+            link = None if now < peer.muted_until or without(peer) else peer.best_link(klass)
+            if link is None:
+                continue
+            # Who is never heard is tried now and then, and always where nobody is heard.
+            is_silent = link.score < _SILENT_SCORE and self.random.random() > _SILENT_SCORE
+            draw = self.random.random() ** (1.0 / max(link.score, _LEAST_SCORE))
+            (silent if is_silent else drawn).append((draw, link))
+        if not self.heard_peers():
+            drawn += silent
+        found = sorted(drawn, key=lambda pair: pair[0], reverse=True)
+        return [link for _, link in found[:count]]

@@ -1,0 +1,98 @@
+"""What happened, numbered and kept: who missed some asks again from the last number it saw.
+
+An event is written in the same transaction as what it tells of, so after a crash either both are there or neither.
+The oldest give way, by number and by bytes.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from veil.node.config import Bounds
+from veil.store.tables import Store, Table
+
+Value = str | int | float | bytes | None
+_SEQ = struct.Struct(">Q")
+_LAST = b"last_event"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened."""
+
+    seq: int
+    at: float
+    kind: str
+    data: Mapping[str, Value]
+
+    def encode(self) -> bytes:
+        """A line of JSON that names byte strings by their length, and then the byte strings one after the other."""
+        plain = {key: [len(value)] if isinstance(value, bytes) else value for key, value in self.data.items()}
+        line = json.dumps([self.at, self.kind, plain], separators=(",", ":")).encode()
+        return b"\n".join((line, b"".join(value for value in self.data.values() if isinstance(value, bytes))))
+
+    @classmethod
+    def decode(cls, seq: int, stored: bytes) -> "Event":
+        line, _, rest = stored.partition(b"\n")
+        at, kind, plain = json.loads(line)
+        data: dict[str, Value] = {}
+        for key, value in plain.items():
+            if isinstance(value, list):
+                data[key], rest = rest[: value[0]], rest[value[0] :]
+            else:
+                data[key] = value
+        return cls(seq, at, kind, data)
+
+
+class Events:
+    """The events that are kept."""
+
+    def __init__(self, store: Store, bounds: Bounds) -> None:
+        self._store = store
+        self._bounds = bounds
+        self._sizes = {_SEQ.unpack(key)[0]: len(value) for key, value in store.items(Table.EVENTS)}
+        self._bytes = sum(self._sizes.values())
+        last = store.get(Table.META, _LAST)
+        self.last_seq = _SEQ.unpack(last)[0] if last else 0
+        self.listener: Callable[[Event], None] | None = None
+        self._untold: list[Event] = []
+
+    @property
+    def first_seq(self) -> int:
+        """The oldest that is kept; one after the last where there is none."""
+        return next(iter(self._sizes), self.last_seq + 1)
+
+    def add(self, at: float, kind: str, **data: Value) -> Event:
+        self.last_seq += 1
+        event = Event(self.last_seq, at, kind, data)
+        stored = event.encode()
+        self._store.put(Table.EVENTS, _SEQ.pack(event.seq), stored)
+        self._store.put(Table.META, _LAST, _SEQ.pack(event.seq))
+        self._sizes[event.seq] = len(stored)
+        self._bytes += len(stored)
+        while len(self._sizes) > self._bounds.events or (
+            self._bytes > self._bounds.event_bytes and len(self._sizes) > 1
+        ):
+            oldest = next(iter(self._sizes))
+            self._bytes -= self._sizes.pop(oldest)
+            self._store.delete(Table.EVENTS, _SEQ.pack(oldest))
+        if self.listener is not None:
+            self._untold.append(event)
+        return event
+
+    def tell(self) -> None:
+        """Hand what is committed to who listens: a number that was told is never given to anything else."""
+        untold, self._untold = self._untold, []
+        for event in untold:
+            if self.listener is not None:
+                self.listener(event)
+
+    def since(self, seq: int, limit: int) -> tuple[Event, ...]:
+        """Up to `limit` events after a number, in order."""
+        found = []
+        for number in range(max(seq + 1, self.first_seq), min(self.last_seq, max(seq, self.first_seq - 1) + limit) + 1):
+            stored = self._store.get(Table.EVENTS, _SEQ.pack(number))
+            if stored is not None:
+                found.append(Event.decode(number, stored))
+        return tuple(found)

@@ -1,0 +1,163 @@
+"""What nodes say to their neighbours besides shards: what they have, what they want, and a summary of it all.
+
+    inventory   [1, [entry, …]]
+        entry   [namespace, epoch, tag, object_root, profile_id, erasure_mode, bucket_size, indices]
+    want        [2, object_root, indices, count]
+    summary     [3, version, epoch, salt, hashes, bits]
+
+`indices` has bit i set for the shard of index i. An inventory of all indices says that the object was put together and
+its root held, so whoever says it answers for every shard of it. A frame that starts like a shard is a shard.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from veil.codec import heads
+from veil.codec.heads import ARRAY, BYTES, UINT, Reader
+from veil.codec.native import SHARD_FIELDS
+from veil.errors import Malformed
+from veil.hashing import HASH_BYTES
+from veil.limits import BUCKET_SIZES, KIB, MAX_SHARDS, MAX_UINT16, MAX_UINT32
+from veil.namespaces import ErasureMode
+from veil.objects import Address
+from veil.profiles import SHAPES
+from veil.shards import ShardSet
+
+SHARD_START = heads.head(ARRAY, SHARD_FIELDS)[0]
+MAX_CONTROL_BYTES = 16 * KIB
+MAX_FRAME_BYTES = BUCKET_SIZES[-1]
+MAX_ENTRIES = 128
+MAX_FILTER_BYTES = 8 * KIB
+MAX_HASHES = 16
+SALT_BYTES = 16
+SUMMARY_VERSION = 1
+
+_INVENTORY, _WANT, _SUMMARY = 1, 2, 3
+_LENGTHS = {_INVENTORY: 2, _WANT: 4, _SUMMARY: 6}
+_ENTRY_FIELDS = 8
+_ALL_INDICES = (1 << MAX_SHARDS) - 1
+_SHAPES = {(shape.profile_id, shape.bucket_size): shape for shape in SHAPES}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Which shards of an object a peer has."""
+
+    of: ShardSet
+    indices: int
+
+    @property
+    def whole(self) -> bool:
+        return self.indices == all_indices(self.of)
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a peer has."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Please send `count` of these shards; where none are named, please say which there are."""
+
+    object_root: bytes
+    indices: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A Bloom filter over what a node has, salted so that two filters do not fail alike. Spec §11.1."""
+
+    epoch: int
+    salt: bytes
+    hashes: int
+    bits: bytes
+
+
+Control = Inventory | Want | Summary
+
+
+def all_indices(of: ShardSet) -> int:
+    return (1 << of.shape.n) - 1
+
+
+def encode(frame: Control) -> bytes:
+    match frame:
+        case Inventory(entries):
+            start = heads.head(ARRAY, 2) + heads.uint(_INVENTORY) + heads.head(ARRAY, len(entries))
+            return start + b"".join(map(_encode_entry, entries))
+        case Want(root, indices, count):
+            fields = (heads.uint(_WANT), heads.byte_string(root), heads.uint(indices), heads.uint(count))
+        case Summary(epoch, salt, hashes, bits):
+            numbers = b"".join(map(heads.uint, (_SUMMARY, SUMMARY_VERSION, epoch)))
+            fields = (numbers, heads.byte_string(salt), heads.uint(hashes), heads.byte_string(bits))
+    return heads.head(ARRAY, _LENGTHS[_WANT if isinstance(frame, Want) else _SUMMARY]) + b"".join(fields)
+
+
+def decode(data: bytes) -> Control:
+    """The frame in some bytes. Raise `Malformed` for all others."""
+    reader = Reader(data, "frame")
+    length = reader.head(ARRAY, max(_LENGTHS.values()))
+    kind = reader.uint(_SUMMARY)
+    if _LENGTHS.get(kind) != length:
+        reader.fail(f"{length} fields of kind {kind}")
+    frame: Control
+    if kind == _INVENTORY:
+        frame = Inventory(tuple(_decode_entry(reader) for _ in range(reader.head(ARRAY, MAX_ENTRIES))))
+    elif kind == _WANT:
+        frame = Want(reader.fixed(HASH_BYTES), reader.uint(_ALL_INDICES), reader.uint(MAX_SHARDS))
+    else:
+        reader.exactly(UINT, SUMMARY_VERSION)
+        epoch, salt = reader.uint(MAX_UINT32), reader.fixed(SALT_BYTES)
+        hashes, bits = reader.uint(MAX_HASHES), reader.take(reader.head(BYTES, MAX_FILTER_BYTES))
+        if not hashes or not bits:
+            reader.fail("a filter of nothing")
+        frame = Summary(epoch, salt, hashes, bits)
+    reader.end()
+    return frame
+
+
+def _encode_entry(entry: Entry) -> bytes:
+    return encode_set(entry.of) + heads.uint(entry.indices)
+
+
+@lru_cache(maxsize=1024)
+def encode_set(of: ShardSet) -> bytes:
+    """A shard set as it stands at the start of an entry, and as a node writes it down for itself."""
+    address, shape = of.address, of.shape
+    return b"".join((
+        heads.head(ARRAY, _ENTRY_FIELDS),
+        heads.uint(address.namespace),
+        heads.uint(address.epoch),
+        heads.byte_string(address.tag),
+        heads.byte_string(of.object_root),
+        heads.uint(shape.profile_id),
+        heads.uint(int(of.erasure_mode)),
+        heads.uint(shape.bucket_size),
+    ))  # fmt: skip
+
+
+def _decode_entry(reader: Reader) -> Entry:
+    of = _decode_set(reader)
+    return Entry(of, reader.uint(all_indices(of)))
+
+
+def decode_set(data: bytes) -> ShardSet:
+    reader = Reader(data, "shard set")
+    of = _decode_set(reader)
+    reader.end()
+    return of
+
+
+def _decode_set(reader: Reader) -> ShardSet:
+    reader.exactly(ARRAY, _ENTRY_FIELDS)
+    namespace, epoch = reader.uint(MAX_UINT16), reader.uint(MAX_UINT32)
+    address, root = Address(reader.fixed(HASH_BYTES), namespace, epoch), reader.fixed(HASH_BYTES)
+    profile_id, mode = reader.uint(MAX_UINT16), ErasureMode(reader.uint(max(ErasureMode)))
+    shape = _SHAPES.get((profile_id, reader.uint(BUCKET_SIZES[-1])))
+    if shape is None:
+        raise Malformed("frame", "no profile makes such shards")
+    return ShardSet(address, root, shape, mode)

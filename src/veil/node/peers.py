@@ -1,0 +1,246 @@
+"""Peers and the links to them: what waits to be sent, how well each link does, and what a peer has to answer for.
+
+A peer may be linked over several lanes. What it sends is paid from its own budgets, and what is wrong with it counts
+against it alone: enough of it, and the peer is not heard for a while, at the cost of one comparison a frame.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from veil.node.config import LaneClass, NodeConfig, Penalties, Tier, TierPolicy
+
+_BURST_S = 2.0
+_EWMA = 0.25
+_SILENCE = 8.0
+# Frames sent over a lane and nothing heard on any of its links: it is taken for dead.
+_DEAD_AFTER = 32
+LinkKey = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Link:
+    """One lane to one peer. Control frames go first; shards wait, and the newest are dropped where there is no room."""
+
+    lane: str
+    klass: LaneClass
+    peer: "Peer"
+    max_bytes: int
+    control: deque[bytes] = field(default_factory=deque)
+    shards: deque[bytes] = field(default_factory=deque)
+    queued_bytes: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    # Frames sent since one was heard: on a lane that somebody swallows it only grows.
+    unheard: int = 0
+    answered: float = 1.0
+    rtt_s: float = 0.0
+
+    @property
+    def key(self) -> LinkKey:
+        return self.lane, self.peer.name
+
+    @property
+    def score(self) -> float:
+        """From 0 to 1: how likely it is that what is sent here arrives."""
+        return self.answered / (1.0 + self.unheard / _SILENCE)
+
+    def push(self, frame: bytes, *, control: bool) -> bool:
+        """Queue a frame. Control frames are small and have twice the room, so shards cannot crowd them out."""
+        if self.queued_bytes + len(frame) > self.max_bytes * (2 if control else 1):
+            return False
+        (self.control if control else self.shards).append(frame)
+        self.queued_bytes += len(frame)
+        return True
+
+    def take(self, max_bytes: int) -> list[bytes]:
+        """What to send now: at least one frame where there is any."""
+        taken: list[bytes] = []
+        room = max_bytes
+        for queue in (self.control, self.shards):
+            while queue and (room >= len(queue[0]) or not taken):
+                frame = queue.popleft()
+                room -= len(frame)
+                taken.append(frame)
+        size = max_bytes - room
+        self.queued_bytes -= size
+        self.bytes_out += size
+        self.unheard += len(taken)
+        return taken
+
+    def heard(self, size: int) -> None:
+        self.bytes_in += size
+        self.unheard = 0
+
+    def note(self, answered: float, seconds: float | None = None) -> None:
+        """What part of what was asked for over this link came, and how soon."""
+        self.answered += _EWMA * (answered - self.answered)
+        if seconds is not None:
+            self.rtt_s = seconds if not self.rtt_s else self.rtt_s + _EWMA * (seconds - self.rtt_s)
+
+
+class Peer:
+    """Whoever is at the other end."""
+
+    __slots__ = (
+        "_credit",
+        "_credit_at",
+        "_demerits",
+        "_demerits_at",
+        "_penalties",
+        "_tokens",
+        "_tokens_at",
+        "bytes_in",
+        "lies",
+        "links",
+        "muted_until",
+        "name",
+        "open_objects",
+        "pubkey",
+        "served",
+        "tier",
+    )
+
+    def __init__(self, name: str, pubkey: bytes | None, tier: Tier, penalties: Penalties) -> None:
+        self.name = name
+        self.pubkey = pubkey
+        self.tier = tier
+        self.links: dict[str, Link] = {}
+        self.muted_until = 0.0
+        self.bytes_in = 0
+        self.lies = 0
+        self.served = 0
+        # The objects it was the first to name and that are not whole, the oldest first.
+        self.open_objects: dict[object, None] = {}
+        self._penalties = penalties
+        self._demerits = self._demerits_at = 0.0
+        self._tokens, self._tokens_at = -1.0, 0.0
+        self._credit, self._credit_at = float(penalties.credit_bytes), 0.0
+
+    def admit(self, size: int, now: float, policy: TierPolicy) -> bool:
+        """Whether a frame is to be looked at: the peer is heard, and within its rate."""
+        if now < self.muted_until:
+            return False
+        burst = policy.rate_bytes_s * _BURST_S
+        if self._tokens < 0:
+            self._tokens = burst
+        else:
+            self._tokens = min(burst, self._tokens + (now - self._tokens_at) * policy.rate_bytes_s)
+        self._tokens_at = now
+        if self._tokens < size:
+            return False
+        self._tokens -= size
+        self.bytes_in += size
+        return True
+
+    def spend(self, size: int, now: float) -> bool:
+        """Pay for passing on what is not known to be true."""
+        grown = self._credit + (now - self._credit_at) * self._penalties.credit_bytes_s
+        self._credit, self._credit_at = min(grown, float(self._penalties.credit_bytes)), now
+        if self._credit < size:
+            return False
+        self._credit -= size
+        return True
+
+    def refund(self, size: int) -> None:
+        self._credit = min(self._credit + size, float(self._penalties.credit_bytes))
+
+    def demerits(self, now: float) -> float:
+        return float(self._demerits * 0.5 ** ((now - self._demerits_at) / self._penalties.half_life_s))
+
+    def blame(self, points: float, now: float) -> bool:
+        """Add demerits; whether the peer is muted for it now."""
+        self._demerits, self._demerits_at = self.demerits(now) + points, now
+        if self._demerits < self._penalties.limit or now < self.muted_until:
+            return False
+        self._demerits = 0.0
+        self.muted_until = now + self._penalties.mute_s
+        return True
+
+    def best_link(self, klass: LaneClass | None = None) -> Link | None:
+        """The link most likely to carry, of a class or of any; a fast one where they do equally well."""
+        best, most = None, -1.0
+        for link in self.links.values():
+            if klass is None or link.klass is klass:
+                score = link.score * (1.2 if link.klass is LaneClass.FAST else 1.0)
+                if score > most:
+                    best, most = link, score
+        return best
+
+
+class Peers:
+    """All peers that are linked now."""
+
+    def __init__(self, config: NodeConfig, on_ready: Callable[[str, str], None] | None) -> None:
+        self._config = config
+        self._on_ready = on_ready
+        self._peers: dict[str, Peer] = {}
+        self._unheard: dict[str, int] = {}
+        # Those that went with something to answer for: coming back does not make it undone.
+        self._gone: OrderedDict[str, Peer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._peers.values())
+
+    def get(self, name: str) -> Peer | None:
+        return self._peers.get(name)
+
+    def link(self, lane: str, name: str) -> Link | None:
+        peer = self._peers.get(name)
+        return peer.links.get(lane) if peer else None
+
+    def links(self) -> Iterator[Link]:
+        for peer in self._peers.values():
+            yield from peer.links.values()
+
+    def is_alive(self, klass: LaneClass) -> bool:
+        """Whether anything is heard over the lanes of a class. One that is swallowed is soon known by its silence."""
+        return any(
+            link.klass is klass and self._unheard.get(link.lane, 0) < _DEAD_AFTER
+            for peer in self._peers.values()
+            for link in peer.links.values()
+        )
+
+    def take(self, link: Link, max_bytes: int) -> list[bytes]:
+        taken = link.take(max_bytes)
+        self._unheard[link.lane] = self._unheard.get(link.lane, 0) + len(taken)
+        return taken
+
+    def heard(self, link: Link, size: int) -> None:
+        link.heard(size)
+        self._unheard[link.lane] = 0
+
+    def connect(self, lane: str, name: str, pubkey: bytes | None, tier: Tier) -> Link | None:
+        """The link, new or as it was; none where there are too many peers."""
+        peer = self._peers.get(name)
+        if peer is None:
+            if len(self._peers) >= self._config.bounds.peers:
+                return None
+            peer = self._gone.pop(name, None) or Peer(name, pubkey, tier, self._config.penalties)
+            self._peers[name] = peer
+        if pubkey is not None:
+            peer.pubkey, peer.tier = pubkey, tier
+        klass = self._config.lane_class(lane)
+        return peer.links.setdefault(lane, Link(lane, klass, peer, self._config.bounds.link_queue_bytes))
+
+    def disconnect(self, lane: str, name: str) -> Peer | None:
+        """The peer, where that was its last link."""
+        peer = self._peers.get(name)
+        if peer is None or peer.links.pop(lane, None) is None or peer.links:
+            return None
+        del self._peers[name]
+        self._gone[name] = peer
+        while len(self._gone) > self._config.bounds.peers_gone:
+            self._gone.popitem(last=False)
+        return peer
+
+    def send(self, link: Link, frame: bytes, *, control: bool) -> bool:
+        was_empty = not link.queued_bytes
+        if not link.push(frame, control=control):
+            return False
+        if was_empty and self._on_ready is not None:
+            self._on_ready(link.lane, link.peer.name)
+        return True

@@ -1,0 +1,193 @@
+"""What a node asks for and passes on. Spec §9.2.
+
+A subscription is to a channel, which this node can read, or to a tag or mailbox that it merely relays for, which needs
+no key. Rendezvous tags change with the epoch, so the set of tags is worked out anew at every turn.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+from veil.channels import Channel, Feed, GroupChannel, Mailbox
+from veil.codec import heads
+from veil.codec.heads import ARRAY, Reader
+from veil.errors import Malformed, Refused
+from veil.hashing import HASH_BYTES
+from veil.limits import MAX_UINT16
+from veil.node.config import NodeConfig
+from veil.node.identity import Identity
+from veil.sealing.aead import Key
+from veil.store.tables import Store, Table
+from veil.tags import rv_tags
+
+_FIELDS = 3
+
+
+class Kind(IntEnum):
+    """What a subscription is to."""
+
+    FEED = 1
+    MAILBOX = 2
+    GROUP = 3
+    RELAY = 4
+    RELAY_MAILBOX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One thing that is asked for. `key` is a tag, a group_id or a delivery key, and empty for our own mailbox."""
+
+    kind: Kind
+    key: bytes
+    namespace: int
+
+    @classmethod
+    def feed(cls, tag: bytes, namespace: int) -> Self:
+        return cls(Kind.FEED, tag, namespace)
+
+    @classmethod
+    def mailbox(cls, namespace: int) -> Self:
+        return cls(Kind.MAILBOX, b"", namespace)
+
+    @classmethod
+    def group(cls, group_id: bytes, namespace: int) -> Self:
+        return cls(Kind.GROUP, group_id, namespace)
+
+    @classmethod
+    def relay(cls, tag: bytes) -> Self:
+        """Pass on what comes under a tag, in whatever namespace."""
+        return cls(Kind.RELAY, tag, 0)
+
+    @classmethod
+    def relay_mailbox(cls, delivery_pubkey: bytes, namespace: int) -> Self:
+        """Pass on what is for somebody else."""
+        return cls(Kind.RELAY_MAILBOX, delivery_pubkey, namespace)
+
+    def check(self) -> None:
+        if len(self.key) != (0 if self.kind is Kind.MAILBOX else HASH_BYTES):
+            raise Malformed("subscription", f"a key of {len(self.key)} bytes")
+        if not 0 <= self.namespace <= MAX_UINT16:
+            raise Malformed("subscription", f"a namespace of {self.namespace}")
+
+    def encode(self) -> bytes:
+        numbers = heads.uint(self.kind), heads.byte_string(self.key), heads.uint(self.namespace)
+        return heads.head(ARRAY, _FIELDS) + b"".join(numbers)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        reader = Reader(data, "subscription")
+        reader.exactly(ARRAY, _FIELDS)
+        kind = reader.uint(max(Kind))
+        if not kind:
+            reader.fail("no kind")
+        found = cls(Kind(kind), reader.byte_string(HASH_BYTES), reader.uint(MAX_UINT16))
+        reader.end()
+        found.check()
+        return found
+
+
+class Subscriptions:
+    """All of them, and the tags they come to now."""
+
+    def __init__(self, store: Store, config: NodeConfig, identity: Identity, now: float) -> None:
+        self._store = store
+        self._config = config
+        self._identity = identity
+        self._all = {Subscription.decode(key): None for key, _ in store.items(Table.SUBSCRIPTIONS)}
+        self._readers: dict[bytes, list[tuple[Channel, Key]]] = {}
+        self._relayed: set[bytes] = set()
+        # Tags on which an acknowledgement of something of ours is awaited.
+        self._awaited: dict[bytes, int] = {}
+        self._epochs: tuple[int, ...] = ()
+        self.refresh(now)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def all(self) -> tuple[Subscription, ...]:
+        return tuple(self._all)
+
+    def add(self, subscription: Subscription, now: float) -> bool:
+        subscription.check()
+        if subscription in self._all:
+            return False
+        if len(self._all) >= self._config.bounds.subscriptions:
+            raise Refused("subscription", f"there are {len(self._all)} already")
+        if subscription.kind is Kind.GROUP:
+            self._identity.group(subscription.key)
+        self._all[subscription] = None
+        self._store.put(Table.SUBSCRIPTIONS, subscription.encode(), b"")
+        self._work_out(now)
+        return True
+
+    def remove(self, subscription: Subscription, now: float) -> bool:
+        if subscription not in self._all:
+            return False
+        del self._all[subscription]
+        self._store.delete(Table.SUBSCRIPTIONS, subscription.encode())
+        self._work_out(now)
+        return True
+
+    def set_identity(self, identity: Identity, now: float) -> None:
+        self._identity = identity
+        self._work_out(now)
+
+    def refresh(self, now: float) -> bool:
+        """Work the tags out anew where the epochs that count have changed."""
+        if self._config.epochs.around(now) == self._epochs:
+            return False
+        self._work_out(now)
+        return True
+
+    def await_tag(self, tag: bytes) -> None:
+        self._awaited[tag] = self._awaited.get(tag, 0) + 1
+
+    def release_tag(self, tag: bytes) -> None:
+        left = self._awaited.get(tag, 0) - 1
+        if left > 0:
+            self._awaited[tag] = left
+        else:
+            self._awaited.pop(tag, None)
+
+    def subscribed(self, tag: bytes) -> bool:
+        return tag in self._readers or tag in self._relayed or tag in self._awaited
+
+    def wanted(self, tag: bytes) -> bool:
+        """Whether shards under a tag are passed on here."""
+        return self._config.relay_all or self.subscribed(tag)
+
+    def readers(self, tag: bytes) -> list[tuple[Channel, Key]]:
+        """The channels that may open what comes under a tag, with the key of each."""
+        return self._readers.get(tag, [])
+
+    def tags(self) -> frozenset[bytes]:
+        return frozenset(self._readers) | self._relayed
+
+    def _work_out(self, now: float) -> None:
+        epochs = self._config.epochs
+        self._epochs = epochs.around(now)
+        self._readers, self._relayed = {}, set()
+        for subscription in self._all:
+            if subscription.kind is Kind.RELAY:
+                self._relayed.add(subscription.key)
+            elif subscription.kind is Kind.RELAY_MAILBOX:
+                self._relayed.update(rv_tags(subscription.key, subscription.namespace, now, epochs))
+            else:
+                channel = self._channel(subscription)
+                if channel is None:
+                    continue
+                for tag, key in channel.keys(now, epochs).items():
+                    self._readers.setdefault(tag, []).append((channel, key))
+
+    def _channel(self, subscription: Subscription) -> Channel | None:
+        """None for a group that this node has left: the subscription waits for its return."""
+        match subscription.kind:
+            case Kind.FEED:
+                return Feed(subscription.key, subscription.namespace)
+            case Kind.MAILBOX:
+                return Mailbox(self._identity.delivery, subscription.namespace)
+            case _:
+                try:
+                    return GroupChannel(self._identity.group(subscription.key), subscription.namespace)
+                except Refused:
+                    return None

@@ -1,0 +1,106 @@
+"""The groups of a running node: made, joined by invitation, rotated, left.
+
+An invitation counts where it comes from a contact. Whoever has been in a group may rotate it; who is not sent the new
+secret is out, of what is said from then on.
+"""
+
+from dataclasses import replace
+
+from veil.errors import Refused, VeilError
+from veil.namespaces import Namespace
+from veil.node import Destination, Event, Node, Publication, Subscription
+from veil.runtime import keyring
+from veil.runtime.addressbook import AddressBook, Entry
+from veil.runtime.contacts import check_name
+from veil.runtime.folder import Folder
+from veil.runtime.invitations import MAGIC, Invitation
+from veil.runtime.keyring import Keyring, NamedGroup
+from veil.sealing.groups import Group, GroupSecret
+
+_SEEN = "seen.json"
+
+
+class Groups:
+    """Keeps the secrets of groups on disk before anything is done with them."""
+
+    def __init__(self, folder: Folder, ring: Keyring, book: AddressBook, node: Node) -> None:
+        self.ring = ring
+        self._folder = folder
+        self._book = book
+        self._node = node
+        self._seen = int(folder.read(_SEEN).get("events", 0))
+
+    def create(self, name: str) -> NamedGroup:
+        check_name(name)
+        if not name:
+            raise Refused("group", "it needs a name")
+        named = NamedGroup(name, Group((GroupSecret.create(),)))
+        self._adopt(named)
+        return named
+
+    def invite(self, wanted: str, entry: Entry) -> Publication:
+        """Send a contact the newest secret of a group."""
+        named = self.ring.group(wanted)
+        invitation = Invitation(named.name, named.group.newest)
+        destination = Destination.private(entry.contact.delivery_pubkey, Namespace.PRIVATE)
+        return self._node.publish(destination, invitation.encode(), ack=True)
+
+    def rotate(self, wanted: str, stay: tuple[Entry, ...]) -> tuple[NamedGroup, tuple[Publication, ...]]:
+        """A new secret, for those who stay."""
+        named = self.ring.group(wanted)
+        named = replace(named, group=named.group.adopt(named.group.newest.rotate()))
+        self._adopt(named)
+        return named, tuple(self.invite(named.name, entry) for entry in stay)
+
+    def leave(self, wanted: str) -> NamedGroup:
+        named = self.ring.group(wanted)
+        self._set(self.ring.without_group(named.group_id))
+        for subscription in self._node.subscriptions():
+            if subscription.key == named.group_id:
+                self._node.unsubscribe(subscription)
+        return named
+
+    def catch_up(self) -> None:
+        """Take in the invitations that came since the last time, and before a crash."""
+        while events := self._node.events(self._seen):
+            for event in events:
+                self.heard(event)
+
+    def heard(self, event: Event) -> None:
+        """Look at an event; one that was looked at is not looked at again, after a restart either."""
+        if event.seq <= self._seen:
+            return
+        payload = event.data.get("payload")
+        if event.kind == "delivered" and isinstance(payload, bytes) and payload.startswith(MAGIC):
+            if event.data.get("namespace") == Namespace.PRIVATE:
+                self._consider(payload, event.data.get("sender"))
+            self._folder.write(_SEEN, {"events": event.seq})
+        self._seen = event.seq
+
+    def _consider(self, payload: bytes, sender: object) -> None:
+        try:
+            if not isinstance(sender, bytes) or self._book.get(sender) is None:
+                raise Refused("invitation", "not from a contact")
+            invitation = Invitation.decode(payload)
+            self._adopt(self._joined(invitation), Namespace.PRIVATE)
+        except VeilError:
+            return  # what a stranger, or a contact in error, sent changes nothing
+
+    def _joined(self, invitation: Invitation) -> NamedGroup:
+        known = [one for one in self.ring.groups if one.group_id == invitation.secret.group_id]
+        if known:
+            return replace(known[0], group=known[0].group.adopt(invitation.secret))
+        taken = {one.name for one in self.ring.groups}
+        digits = invitation.secret.group_id.hex()[:8]
+        name = invitation.name if invitation.name not in taken else f"{invitation.name}-{digits}"
+        return NamedGroup(name, Group((invitation.secret,)))
+
+    def _adopt(self, named: NamedGroup, *namespaces: int) -> None:
+        self._set(self.ring.with_group(named))
+        for namespace in namespaces or (Namespace.PRIVATE,):
+            self._node.subscribe(Subscription.group(named.group_id, namespace))
+
+    def _set(self, ring: Keyring) -> None:
+        keyring.save(self._folder, ring)
+        self.ring = ring
+        self._node.set_identity(ring.identity)

@@ -1,0 +1,98 @@
+"""A node's secrets in its folder: its keys, and the groups it is in with the names it calls them by."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from veil.errors import Malformed, Refused
+from veil.node import Identity
+from veil.runtime.contacts import check_name
+from veil.runtime.folder import Folder
+from veil.sealing.groups import Group, GroupSecret
+from veil.sealing.private import DeliveryKey
+from veil.sealing.signing import SigningKey
+
+_FILE = "identity.json"
+MAX_GROUPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class NamedGroup:
+    """A group, and what it is called here."""
+
+    name: str
+    group: Group
+
+    @property
+    def group_id(self) -> bytes:
+        return self.group.newest.group_id
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """All secrets of a node."""
+
+    signing: SigningKey
+    delivery: DeliveryKey
+    name: str = ""
+    groups: tuple[NamedGroup, ...] = ()
+
+    @classmethod
+    def generate(cls, name: str = "") -> "Keyring":
+        check_name(name)
+        return cls(SigningKey.generate(), DeliveryKey.generate(), name)
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.signing, self.delivery, tuple(named.group for named in self.groups))
+
+    def group(self, wanted: str) -> NamedGroup:
+        """A group by its name or the first digits of its id. Raise `Refused` where that is none, or several."""
+        found = [one for one in self.groups if one.name == wanted]
+        found = found or [one for one in self.groups if wanted and one.group_id.hex().startswith(wanted.lower())]
+        if len(found) != 1:
+            raise Refused("group", f"{'no' if not found else 'more than one'} group here is {wanted!r}")
+        return found[0]
+
+    def with_group(self, named: NamedGroup) -> "Keyring":
+        others = tuple(one for one in self.groups if one.group_id != named.group_id)
+        if len(others) >= MAX_GROUPS:
+            raise Refused("group", f"this node is in {len(others)} groups already")
+        if any(one.name == named.name for one in others):
+            raise Refused("group", f"there is another one called {named.name!r}")
+        return replace(self, groups=(*others, named))
+
+    def without_group(self, group_id: bytes) -> "Keyring":
+        return replace(self, groups=tuple(one for one in self.groups if one.group_id != group_id))
+
+
+def save(folder: Folder, keyring: Keyring) -> None:
+    folder.write(
+        _FILE,
+        {
+            "version": 1,
+            "name": keyring.name,
+            "signing": keyring.signing.seed.hex(),
+            "delivery": keyring.delivery.secret.hex(),
+            "groups": [
+                {"name": one.name, "secrets": [secret.encode().hex() for secret in one.group.secrets]}
+                for one in keyring.groups
+            ],
+        },
+    )
+
+
+def load(folder: Folder) -> Keyring:
+    folder.check()
+    return _read(folder.read(_FILE))
+
+
+def _read(data: dict[str, Any]) -> Keyring:
+    try:
+        groups = tuple(
+            NamedGroup(one["name"], Group(tuple(GroupSecret.decode(bytes.fromhex(s)) for s in one["secrets"])))
+            for one in data["groups"]
+        )
+        signing, delivery = SigningKey(bytes.fromhex(data["signing"])), DeliveryKey(bytes.fromhex(data["delivery"]))
+        return Keyring(signing, delivery, str(data["name"]), groups)
+    except (KeyError, TypeError, ValueError):
+        raise Malformed(_FILE, "not the secrets of a node") from None

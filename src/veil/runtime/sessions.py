@@ -1,0 +1,164 @@
+"""The sessions a node has now: which peer over which lane, and the one of several that is spoken on.
+
+Two nodes may dial each other at the same time, and one may come back before the other has noticed that it was gone.
+So a peer may have several sessions on one lane: all are listened to, and the newest is the one to speak on.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+
+from veil.errors import VeilError
+from veil.lanes import Session, bounds
+from veil.lanes.session import LinkSession
+from veil.node import Node
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a lane did since the node started, sessions that ended included."""
+
+    sessions: int = 0
+    frames_sent: int = 0
+    frames_delivered: int = 0
+    frames_lost: int = 0
+    frames_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    dials_failed: int = 0
+    strikes: int = 0
+    last_fault: str = ""
+
+
+_COUNTED = ("frames_sent", "frames_delivered", "frames_lost", "frames_received", "bytes_sent", "bytes_received")
+
+
+@dataclass(slots=True)
+class _Way:
+    """All sessions with one peer on one lane, the newest last."""
+
+    sessions: list[Session] = field(default_factory=list)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Sessions:
+    """Binds sessions to the node: what it hears, what it says, and what became of it."""
+
+    def __init__(self, node: Node, moved: Callable[[], None]) -> None:
+        self._node = node
+        self._moved = moved
+        self._ways: dict[tuple[str, bytes], _Way] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._totals: dict[str, Totals] = {}
+        self.on_signal: Callable[[bytes, bytes], None] = lambda peer, data: None
+
+    def __len__(self) -> int:
+        return sum(len(way.sessions) for way in self._ways.values())
+
+    def totals(self, lane: str) -> Totals:
+        """What a lane did: what ended, and what is under way."""
+        found = Totals(**{name: getattr(self._ended(lane), name) for name in Totals.__slots__})
+        for name, session in self.all():
+            if name == lane:
+                found.sessions += 1
+                _count(found, session)
+        return found
+
+    def all(self) -> Iterator[tuple[str, Session]]:
+        for (lane, _), way in self._ways.items():
+            for session in way.sessions:
+                yield lane, session
+
+    def dial_failed(self, lane: str, why: str) -> None:
+        totals = self._ended(lane)
+        totals.dials_failed += 1
+        totals.last_fault = why
+
+    def has(self, lane: str, peer: bytes) -> bool:
+        return (lane, peer) in self._ways
+
+    async def gone(self, lane: str, peer: bytes) -> None:
+        """Wait until there is no session with a peer on a lane."""
+        way = self._ways.get((lane, peer))
+        if way is not None:
+            await way.gone.wait()
+
+    def wake(self, lane: str, peer: str) -> None:
+        way = self._ways.get((lane, bytes.fromhex(peer)))
+        if way is not None:
+            way.sessions[-1].wake()
+
+    def signal(self, peer: bytes, data: bytes) -> bool:
+        """Say something about another lane over whichever there is."""
+        for _, session in self.all():
+            if session.peer == peer and isinstance(session, LinkSession) and session.signal(data):
+                return True
+        return False
+
+    def add(self, lane: str, session: Session) -> None:
+        """Take a session up. Where there are too many, the oldest of its peer goes, or this one."""
+        way = self._ways.get((lane, session.peer))
+        if len(self) >= bounds.MAX_SESSIONS and way is None:
+            self._keep(session.close())
+            return
+        if way is None:
+            if not self._node.connected(lane, session.peer.hex(), session.peer):
+                self._keep(session.close())
+                return
+            way = self._ways[lane, session.peer] = _Way()
+        way.sessions.append(session)
+        if len(way.sessions) > bounds.MAX_SESSIONS_PER_PEER:
+            self._keep(way.sessions[0].close())
+        self._keep(self._run(lane, session, way))
+        self._moved()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(session.close() for _, session in list(self.all())), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _run(self, lane: str, session: Session, way: _Way) -> None:
+        peer = session.peer.hex()
+        node = self._node
+
+        def pull(most: int) -> tuple[bytes, ...]:
+            return node.take(lane, peer, most) if way.sessions[-1] is session else ()
+
+        def incoming(frame: bytes) -> None:
+            node.receive(lane, peer, frame)
+            self._moved()
+
+        session.health.tell = lambda ok, seconds: node.note_sent(lane, peer, ok, seconds)
+        if isinstance(session, LinkSession):
+            session.on_signal = lambda data: self.on_signal(session.peer, data)
+        try:
+            await session.run(pull, incoming)
+        except VeilError as error:
+            self._ended(lane).last_fault = str(error)
+        finally:
+            self._remove(lane, session, way)
+
+    def _remove(self, lane: str, session: Session, way: _Way) -> None:
+        way.sessions.remove(session)
+        session.health.tell = None
+        _count(self._ended(lane), session)
+        if way.sessions:
+            way.sessions[-1].wake()
+            return
+        del self._ways[lane, session.peer]
+        way.gone.set()
+        self._node.disconnected(lane, session.peer.hex())
+        self._moved()
+
+    def _ended(self, lane: str) -> Totals:
+        return self._totals.setdefault(lane, Totals())
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _count(totals: Totals, session: Session) -> None:
+    for name in _COUNTED:
+        setattr(totals, name, getattr(totals, name) + getattr(session.health, name))
+    totals.strikes += session.health.strikes

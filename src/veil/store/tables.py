@@ -1,0 +1,48 @@
+"""What a node asks of its store: a few tables of bytes in the order of their keys, and changes that come together."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Protocol
+
+
+class Table(StrEnum):
+    """Everything that survives a restart."""
+
+    SHARDS = "shards"  # shard_id -> encoded shard
+    INDEX = "index"  # shard_id -> what it is a piece of, and until when
+    DONE = "done"  # object_root -> when it was whole
+    QUEUE = "queue"  # message_id -> an item that waits for its object
+    PARCELS = "parcels"  # object_root -> an object of ours that is under way
+    EVENTS = "events"  # seq -> event
+    SUBSCRIPTIONS = "subscriptions"
+    TIERS = "tiers"  # public key -> tier set by hand
+    ENDORSEMENTS = "endorsements"  # endorser, subject -> when
+    META = "meta"
+
+
+class Store(Protocol):
+    """Ordered tables. A change is seen at once, and is there after a crash once `commit` has returned.
+
+    A crash leaves all changes up to some commit and none after it. One thread uses a store.
+    """
+
+    def get(self, table: Table, key: bytes) -> bytes | None: ...
+
+    def put(self, table: Table, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, table: Table, key: bytes) -> None: ...
+
+    def items(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
+        """All of a table, in the order of its keys. The table must not change meanwhile."""
+        ...
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether anything has changed since the last commit."""
+        ...
+
+    def commit(self) -> None: ...
+
+    def close(self) -> None:
+        """Commit and let go."""
+        ...

@@ -1,0 +1,109 @@
+"""Running nodes in this process, with their local APIs, for tests."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from veil.api.server import ApiServer
+from veil.node import Event, NodeConfig
+from veil.runtime import keyring, settings
+from veil.runtime.folder import Folder
+from veil.runtime.host import Host
+from veil.runtime.settings import Settings
+
+
+class Running:
+    """A node and its API."""
+
+    def __init__(self, host: Host, api: ApiServer) -> None:
+        self.host = host
+        self.token = host.folder.token()
+        self.url = api.url
+        self._heard = asyncio.Event()
+        host.listeners.add(lambda event: self._heard.set())
+
+    @property
+    def pubkey(self) -> bytes:
+        return self.host.groups.ring.signing.public_key
+
+    async def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
+        """One request, with the token."""
+        headers = {"authorization": f"Bearer {self.token}", **given.pop("headers", {})}
+        transport = httpx.AsyncHTTPTransport(verify=False)  # plain HTTP: no certificates to load
+        async with httpx.AsyncClient(base_url=self.url, trust_env=False, transport=transport, timeout=60) as http:
+            return await http.request(method, path, headers=headers, **given)
+
+    async def get(self, path: str, **params: Any) -> Any:
+        return _good(await self.ask("GET", path, params=params))
+
+    async def post(self, path: str, **body: Any) -> Any:
+        return _good(await self.ask("POST", path, json=body))
+
+    async def until(self, wanted: Callable[[list[Event]], bool]) -> list[Event]:
+        """All events, once they are as wanted."""
+        while True:
+            self._heard.clear()
+            found = list(self.host.node.events(0, 4_096))
+            if wanted(found):
+                return found
+            await self._heard.wait()
+
+    async def said(self, count: int) -> list[bytes]:
+        """The payloads that were delivered, once there are so many."""
+        events = await self.until(lambda found: len([one for one in found if one.kind == "delivered"]) >= count)
+        return [payload for one in events if isinstance(payload := one.data.get("payload"), bytes)]
+
+    async def linked(self) -> None:
+        while not len(self.host.sessions):
+            await asyncio.sleep(0.01)
+
+
+def _good(answer: httpx.Response) -> Any:
+    assert answer.status_code == httpx.codes.OK, answer.text
+    return json.loads(answer.content)
+
+
+def make(folder: Path, name: str, chosen: Settings | None = None) -> Folder:
+    """The folder of a new node."""
+    made = Folder(folder / name)
+    made.make()
+    settings.save(made, chosen or Settings(listen=("tls://127.0.0.1:0",)))
+    keyring.save(made, keyring.Keyring.generate(name))
+    return made
+
+
+@asynccontextmanager
+async def running(folder: Folder, config: NodeConfig | None = None) -> AsyncIterator[Running]:
+    host = Host(folder, config)
+    api = ApiServer(host)
+    await host.start()
+    await api.start()
+    try:
+        yield Running(host, api)
+    finally:
+        await api.stop()
+        await host.stop()
+
+
+@asynccontextmanager
+async def town(folder: Path, *names: str) -> AsyncIterator[list[Running]]:
+    """Nodes that all have each other's contacts, and are linked."""
+    made = [make(folder, name) for name in names]
+    entered = [running(one) for one in made]
+    nodes = [await one.__aenter__() for one in entered]
+    try:
+        for node in nodes:
+            for other in nodes:
+                if other is not node:
+                    node.host.add_contact(other.host.contact)
+        for node in nodes:
+            await node.linked()
+        yield nodes
+    finally:
+        for one in entered:
+            await one.__aexit__(None, None, None)

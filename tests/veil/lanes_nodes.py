@@ -1,0 +1,103 @@
+"""Real nodes for tests: processes of their own, with folders of their own, used through their local API."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import veil
+from veil.api.client import Client
+from veil.runtime import keyring, settings
+from veil.runtime.folder import Folder
+from veil.runtime.settings import Settings
+
+SRC = str(Path(veil.__file__).parents[1])
+
+
+class NodeProcess:
+    """A node that can be started, killed without warning, and started again."""
+
+    def __init__(self, path: Path, name: str, chosen: Settings) -> None:
+        self.folder = Folder(path / name)
+        self.folder.make()
+        settings.save(self.folder, chosen)
+        ring = keyring.Keyring.generate(name)
+        keyring.save(self.folder, ring)
+        self.pubkey = ring.signing.public_key
+        self.seen = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._api: Client | None = None
+
+    def start(self) -> "NodeProcess":
+        self.folder.remove("api.json")
+        command = [
+            sys.executable,
+            "-m",
+            "veil.cli",
+            "node",
+            "start",
+            "--foreground",
+            "--data-dir",
+            str(self.folder.path),
+        ]
+        log = (self.folder.path / "node.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, "PYTHONPATH": SRC}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        while not (self.folder.path / "api.json").exists():
+            assert self._process.poll() is None, self.log()
+            time.sleep(0.02)
+        self._api = Client(self.folder.path)
+        return self
+
+    @property
+    def api(self) -> Client:
+        assert self._api is not None
+        return self._api
+
+    def log(self) -> str:
+        return (self.folder.path / "node.log").read_text("utf-8", errors="replace")
+
+    def kill(self) -> None:
+        """kill -9: it has no say in the matter."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self.api.__exit__()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+            self.api.__exit__()
+
+    def contact(self) -> str:
+        found: str = self.api.get("/v1/contacts/self")["contact"]
+        return found
+
+    def knows(self, other: "NodeProcess") -> None:
+        self.api.post("/v1/contacts", contact=other.contact())
+
+    def delivered(self) -> list[dict[str, Any]]:
+        """What was delivered since this was last asked, having waited for some of it."""
+        found = self.api.get("/v1/events", since=self.seen, limit=1024, wait_s=5)["events"]
+        if found:
+            self.seen = found[-1]["seq"]
+        return [one["data"] for one in found if one["kind"] == "delivered"]
+
+    def url(self) -> str:
+        found: str = json.loads((self.folder.path / "api.json").read_bytes())["url"]
+        return found
+
+
+def stop_all(*nodes: NodeProcess) -> None:
+    """End them all, and only then complain of what one of them said."""
+    for node in nodes:
+        node.stop()
+    for node in nodes:
+        assert node.log() == ""

@@ -1,0 +1,204 @@
+"""Garbage, poison and oversized frames: what they cost, and whom."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.veil.making import spoiled
+from tests.veil.node.net import FEED, Net, drained, feed_object, listening, payload_of
+from veil.limits import BUCKET_SIZES
+from veil.node import Bounds, NodeConfig, Penalties, Subscription
+from veil.node.frames import MAX_CONTROL_BYTES, Entry, Inventory, Want, all_indices, decode, encode
+
+
+def wants(node_frames: list[tuple[str, bytes]]) -> list[tuple[str, Want]]:
+    control = [(peer, frame) for peer, frame in node_frames if len(frame) not in BUCKET_SIZES]
+    found = [(peer, decode(frame)) for peer, frame in control]
+    return [(peer, frame) for peer, frame in found if isinstance(frame, Want)]
+
+
+def test_one_poisoned_shard_does_not_block_an_object() -> None:
+    net, node = listening()
+    made = feed_object(payload_of(50_000))
+    node.receive("fast", "q", spoiled(made.shards[0]))
+    for shard in made.shards[1 : made.of.shape.k + 1]:
+        node.receive("fast", "p", shard)
+    assert net.delivered("n") == [payload_of(50_000)]
+
+
+def test_poison_at_every_index_does_not_block_an_object() -> None:
+    """Whoever says it has the object is asked for all of it alone, until one of them tells the truth."""
+    net, node = listening()
+    made = feed_object(payload_of(50_000))
+    for shard in made.shards:
+        node.receive("fast", "q", spoiled(shard))
+    claim = encode(Inventory((Entry(made.of, all_indices(made.of)),)))
+    for number in range(200):
+        # The liar is the first to say that it has the object, and the first to be asked.
+        if number in (0, 20):
+            node.receive("fast", "p" if number else "q", claim)
+        net.now += 0.25
+        node.tick()
+        for peer, want in wants(drained(node)):
+            indices = [index for index in range(made.of.shape.n) if want.indices >> index & 1][: want.count]
+            for index in indices:
+                node.receive("fast", peer, made.shards[index] if peer == "p" else spoiled(made.shards[index], -2))
+    assert net.delivered("n") == [payload_of(50_000)]
+    info = {peer.peer: peer for peer in node.peers()}
+    assert info["p"].lies == 0
+    assert info["q"].lies >= 1
+
+
+def test_true_shards_that_came_among_lies_count_for_who_sends_them_again() -> None:
+    """Most of what the honest peer gives is here already, from others and in between too many lies to try them all."""
+    net, node = listening()
+    made = feed_object(payload_of(50_000))
+    for at in (-1, -2, -3, -4, -5):
+        for shard in made.shards:
+            node.receive("fast", "q", spoiled(shard, at))
+    for shard in made.shards[:5]:
+        node.receive("fast", "r", shard)
+    assert net.delivered("n") == []
+    node.receive("fast", "p", encode(Inventory((Entry(made.of, all_indices(made.of)),))))
+    for _ in range(20):
+        net.now += 0.25
+        node.tick()
+        for peer, want in wants(drained(node)):
+            indices = [index for index in range(made.of.shape.n) if want.indices >> index & 1][: want.count]
+            for index in indices if peer == "p" else ():
+                node.receive("fast", "p", made.shards[index])
+    assert net.delivered("n") == [payload_of(50_000)]
+    assert node.metrics()["pulls_sent"] == 1
+
+
+def test_what_is_given_out_of_a_poisoned_object_is_true() -> None:
+    net, node = listening()
+    made = feed_object(payload_of(50_000))
+    for shard in made.shards[:3]:
+        node.receive("fast", "q", spoiled(shard))
+    for shard in made.shards[3 : 3 + made.of.shape.k]:
+        node.receive("fast", "p", shard)
+    net.advance(0.2)
+    assert node.status().objects_whole == 1
+    drained(node)
+    node.receive("fast", "r", encode(Want(made.object_root, all_indices(made.of), made.of.shape.n)))
+    given_out = [frame for peer, frame in drained(node) if peer == "r" and len(frame) in BUCKET_SIZES]
+    assert sorted(given_out) == sorted(made.shards)
+
+
+@pytest.mark.parametrize("kind", ["garbage", "oversized", "truncated"])
+def test_bad_frames_silence_the_peer_that_sends_them_and_nobody_else(kind: str) -> None:
+    net, node = listening()
+    made = feed_object()
+    chance = Random(1)
+    for _ in range(40):
+        frame = {
+            "garbage": b"\x8c" + chance.randbytes(2047),
+            "oversized": chance.randbytes(MAX_CONTROL_BYTES + 1),
+            "truncated": made.shards[0][:-1],
+        }[kind]
+        node.receive("fast", "p", frame)
+    info = {peer.peer: peer for peer in node.peers()}
+    assert info["p"].muted_until > net.now
+    assert info["q"].muted_until == 0
+    assert node.metrics()["frames_refused"] > 0
+    assert len(net.events("n", "peer_muted")) == 1
+    for shard in made.shards:
+        node.receive("fast", "p", shard)
+    assert net.delivered("n") == []
+    for shard in made.shards:
+        node.receive("fast", "q", shard)
+    assert net.delivered("n") == [b"hello"]
+
+
+def test_a_peer_that_goes_and_comes_back_has_still_to_answer_for_what_it_sent() -> None:
+    net, node = listening()
+    for _ in range(40):
+        node.receive("fast", "p", b"\x00")
+    node.disconnected("fast", "p")
+    node.connected("fast", "p")
+    for shard in feed_object().shards:
+        node.receive("fast", "p", shard)
+    assert net.delivered("n") == []
+
+
+def test_those_who_went_are_remembered_up_to_a_bound() -> None:
+    net = Net()
+    node = net.add("n", NodeConfig(bounds=Bounds(peers_gone=4, peers=8)))
+    for number in range(100):
+        assert node.connected("fast", f"p{number}")
+        node.disconnected("fast", f"p{number}")
+    assert [node.connected("fast", f"q{number}") for number in range(9)] == [True] * 8 + [False]
+
+
+def test_a_muted_peer_is_heard_again_after_its_time() -> None:
+    net, node = listening(NodeConfig(penalties=Penalties(limit=10, mute_s=60)))
+    for _ in range(3):
+        node.receive("fast", "p", b"\x00")
+    assert node.peers()[0].muted_until == net.now + 60
+    net.now += 61
+    for shard in feed_object().shards:
+        node.receive("fast", "p", shard)
+    assert net.delivered("n") == [b"hello"]
+
+
+@given(st.one_of(st.binary(max_size=300), st.binary(min_size=2048, max_size=2048)), st.booleans())
+def test_no_frame_whatever_is_in_it_raises(data: bytes, like_a_shard: bool) -> None:
+    _, node = listening()
+    node.receive("fast", "p", b"\x8c\x02" + data[2:] if like_a_shard else data)
+    node.tick()
+
+
+def test_shards_of_objects_that_never_come_are_bounded_and_their_sender_loses_its_own() -> None:
+    bounds = Bounds(open_per_peer=8, cache_shards=64, inbox_bytes=200_000)
+    net, node = listening(NodeConfig(bounds=bounds))
+    honest = feed_object(payload_of(50_000))
+    node.receive("fast", "q", honest.shards[0])
+    for number in range(200):
+        node.receive("fast", "p", feed_object(payload_of(2_000, number)).shards[0])
+    status = node.status()
+    assert status.objects_open == 9
+    assert status.inbox_bytes <= 200_000
+    for shard in honest.shards[1 : honest.of.shape.k]:
+        node.receive("fast", "q", shard)
+    assert net.delivered("n") == [payload_of(50_000)]
+
+
+def test_a_peer_cannot_have_us_pass_on_without_end_what_proves_to_be_nothing() -> None:
+    config = NodeConfig(penalties=Penalties(credit_bytes=100_000, credit_bytes_s=0))
+    _, node = listening(config)
+    for number in range(200):
+        node.receive("fast", "p", feed_object(payload_of(2_000, number)).shards[0])
+    passed = sum(len(frame) for _, frame in drained(node) if len(frame) in BUCKET_SIZES)
+    assert 0 < passed <= 100_000
+
+
+def test_who_sends_true_objects_may_go_on_for_ever() -> None:
+    config = NodeConfig(penalties=Penalties(credit_bytes=100_000, credit_bytes_s=0))
+    net, node = listening(config)
+    for number in range(100):
+        for shard in feed_object(payload_of(2_000, number)).shards:
+            node.receive("fast", "p", shard)
+        drained(node)
+    assert len(net.delivered("n")) == 100
+    assert node.metrics()["shards_forwarded"] * 2048 > 100_000
+
+
+def test_inventories_of_things_that_do_not_exist_cost_the_node_a_bounded_number_of_questions() -> None:
+    net = Net()
+    node = net.add("n", NodeConfig(bounds=Bounds(open_per_peer=16)))
+    node.subscribe(Subscription.feed(FEED, 1))
+    node.connected("fast", "p")
+    drained(node)
+    for number in range(300):
+        made = feed_object(payload_of(100, number))
+        node.receive("fast", "p", encode(Inventory((Entry(made.of, all_indices(made.of)),))))
+    asked = 0
+    for _ in range(40):
+        net.now += 0.25
+        node.tick()
+        asked += len(wants(drained(node)))
+    assert node.status().objects_open == 16
+    assert asked <= 16 * 8

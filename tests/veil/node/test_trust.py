@@ -1,0 +1,186 @@
+"""Tiers: set by hand or earned by endorsement, local in either case, and explained."""
+
+import pytest
+
+from tests.veil.node.net import FEED, START, Net
+from veil import Malformed
+from veil.node import Bounds, Destination, NodeConfig, Subscription, Tier
+from veil.node.config import DEFAULT_TIERS
+from veil.node.trust import FADING_S, MAX_AGE_S, Trust, decode_endorsement, encode_endorsement
+from veil.store import MemoryStore, Table
+from veil.tags import feed_tag
+
+
+def key(number: int) -> bytes:
+    return bytes([number]) * 32
+
+
+def trust(bounds: Bounds | None = None, store: MemoryStore | None = None) -> Trust:
+    return Trust(store or MemoryStore(), bounds or Bounds(), dict(DEFAULT_TIERS))
+
+
+def trusting(count: int) -> Trust:
+    found = trust()
+    for number in range(count):
+        found.set_tier(key(number), Tier.TRUSTED)
+    return found
+
+
+EARNED = [(0, Tier.UNKNOWN), (1, Tier.UNKNOWN), (2, Tier.KNOWN), (3, Tier.TRUSTED)]
+WORD = encode_endorsement(key(1), 5)
+
+
+@pytest.mark.parametrize(("endorsers", "tier"), EARNED)
+def test_one_endorser_is_none_two_make_a_key_known_and_three_trusted(endorsers: int, tier: Tier) -> None:
+    found = trusting(5)
+    for number in range(endorsers):
+        assert found.endorsed(key(number), key(99), START, START)
+    assert found.tier(key(99), START) is tier
+
+
+def test_endorsements_of_keys_that_nobody_trusts_count_nothing() -> None:
+    found = trusting(1)
+    for number in range(50, 90):
+        found.endorsed(key(number), key(99), START, START)
+    assert found.tier(key(99), START) is Tier.UNKNOWN
+    assert found.score(key(99), START) == 0
+
+
+def test_those_whom_the_trusted_vouch_for_count_less_and_only_in_numbers() -> None:
+    found = trusting(1)
+    for number in range(10, 14):
+        found.endorsed(key(0), key(number), START, START)
+        found.endorsed(key(number), key(99), START, START)
+    assert found.tier(key(99), START) is Tier.KNOWN
+    assert 0.4 <= found.score(key(99), START) < 0.8
+
+
+def test_a_muted_key_vouches_for_nobody() -> None:
+    found = trusting(1)
+    for number in range(10, 14):
+        found.endorsed(key(0), key(number), START, START)
+        found.endorsed(key(number), key(99), START, START)
+        found.set_tier(key(number), Tier.MUTED)
+    assert found.score(key(99), START) == 0
+
+
+def test_endorsements_fade() -> None:
+    found = trusting(3)
+    for number in range(3):
+        found.endorsed(key(number), key(99), START, START)
+    assert found.tier(key(99), START + FADING_S) is Tier.KNOWN
+    assert found.tier(key(99), START + MAX_AGE_S + 1) is Tier.UNKNOWN
+
+
+@pytest.mark.parametrize("at", [START - MAX_AGE_S - 1, START + FADING_S + 1])
+def test_a_word_from_too_long_ago_or_from_the_future_is_none(at: float) -> None:
+    assert not trusting(1).endorsed(key(0), key(99), at, START)
+
+
+def test_nobody_vouches_for_himself() -> None:
+    assert not trusting(1).endorsed(key(0), key(0), START, START)
+
+
+@pytest.mark.parametrize("tier", [Tier.BLOCKED, Tier.MUTED, Tier.UNKNOWN])
+def test_what_was_set_by_hand_holds_against_any_number_of_endorsements(tier: Tier) -> None:
+    found = trusting(5)
+    for number in range(5):
+        found.endorsed(key(number), key(99), START, START)
+    found.set_tier(key(99), tier)
+    assert found.tier(key(99), START) is tier
+    found.set_tier(key(99), None)
+    assert found.tier(key(99), START) is Tier.TRUSTED
+
+
+def test_endorsements_are_bounded_by_endorser_and_in_all() -> None:
+    store = MemoryStore()
+    found = trust(Bounds(endorsers=4, endorsements_per_endorser=3), store)
+    for endorser in range(10):
+        for subject in range(20, 30):
+            found.endorsed(key(endorser), key(subject), START + subject, START + 100)
+    assert len(list(store.items(Table.ENDORSEMENTS))) == 4 * 3
+
+
+def test_tiers_and_endorsements_survive_a_restart() -> None:
+    store = MemoryStore()
+    found = trust(store=store)
+    for number in range(3):
+        found.set_tier(key(number), Tier.TRUSTED)
+        found.endorsed(key(number), key(99), START, START)
+    assert trust(store=store).tier(key(99), START) is Tier.TRUSTED
+
+
+def test_an_explanation_says_who_and_how_many_and_what_it_allows() -> None:
+    found = trusting(3)
+    assert found.explain(key(99), START).reasons == ("nobody has said anything about it",)
+    found.endorsed(key(0), key(99), START, START)
+    assert "2 are needed" in found.explain(key(99), START).reasons[0]
+    found.set_tier(key(99), Tier.BLOCKED)
+    explained = found.explain(key(99), START)
+    assert explained.reasons[0] == "set to blocked by hand"
+    assert (explained.forward_quota, explained.rate_bytes_s) == (0.0, 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x83", WORD[:-1], WORD + b"\x00"])
+def test_an_endorsement_is_read_strictly(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        decode_endorsement(data)
+
+
+def test_a_key_of_another_length_has_no_tier() -> None:
+    with pytest.raises(Malformed):
+        Net().add("n").set_tier(b"short", Tier.TRUSTED)
+
+
+def test_an_endorsement_travels_in_its_signers_own_feed() -> None:
+    net = Net()
+    for name in ("a", "b", "c"):
+        net.add(name)
+    subject = net.identities["c"].signing.public_key
+    reader = net.nodes["a"]
+    for name in ("b", "c"):
+        endorser = net.identities[name].signing.public_key
+        reader.set_tier(endorser, Tier.TRUSTED)
+        reader.subscribe(Subscription.feed(feed_tag(endorser, 3), 3))
+        net.connect("a", name)
+    net.nodes["b"].endorse(key(99))
+    net.nodes["c"].endorse(key(99))
+    net.advance(3)
+    assert reader.explain(key(99)).tier is Tier.KNOWN
+    assert subject != key(99)
+
+
+def test_an_endorsement_said_anywhere_else_is_only_words() -> None:
+    net = Net()
+    for name in ("a", "b"):
+        net.add(name)
+    endorser = net.identities["b"].signing.public_key
+    net.nodes["a"].set_tier(endorser, Tier.TRUSTED)
+    net.nodes["a"].subscribe(Subscription.feed(feed_tag(endorser, 1), 1))
+    net.connect("a", "b")
+    net.nodes["b"].publish(Destination.feed(1), encode_endorsement(key(99), START))
+    net.advance(3)
+    assert len(net.delivered("a")) == 1
+    assert net.nodes["a"].explain(key(99)).score == 0
+
+
+def test_changing_a_tier_changes_what_a_linked_peer_may_at_once() -> None:
+    net = Net()
+    node = net.add("n", NodeConfig(relay_all=True))
+    node.connected("fast", "p", key(7))
+    assert node.peers()[0].tier is Tier.UNKNOWN
+    node.set_tier(key(7), Tier.BLOCKED)
+    assert node.peers()[0].tier is Tier.BLOCKED
+    node.receive("fast", "p", b"anything")
+    assert node.metrics()["frames_refused"] == 1
+    assert node.tiers() == {key(7): Tier.BLOCKED}
+
+
+def test_why_a_tag_is_passed_on_or_not_is_explained() -> None:
+    net = Net()
+    node = net.add("n")
+    assert node.explain_tag(FEED, 1).reasons == ("not subscribed: kept for a short while and not passed on",)
+    node.subscribe(Subscription.feed(FEED, 1))
+    assert node.explain_tag(FEED, 1).reasons[0].startswith("subscribed")
+    relay = net.add("r", NodeConfig(relay_all=True))
+    assert "relays every tag" in relay.explain_tag(FEED, 1).reasons[0]

@@ -1,0 +1,248 @@
+"""The `veil` command: what it says of itself, how it fails, and what it does with real nodes."""
+
+import importlib
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.core import TyperArgument, TyperOption
+from typer.main import get_command
+
+from tests.veil.cli_runner import Veil
+from veil import errors
+from veil.cli import failures, manual
+from veil.cli.app import COMMANDS, app
+from veil.cli.manual import Manual, Row
+from veil.lanes import Unavailable
+
+ISSUED = {"node", "id", "contact", "subscribe", "publish", "feed", "peers", "lanes", "policy", "cache", "sim", "bench"}
+
+
+@pytest.fixture
+def veil(tmp_path: Path) -> Veil:
+    return Veil(tmp_path / "home")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A command in its place."""
+
+    path: str
+    command: Any
+    page: Manual
+
+
+def walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Found]:
+    ctx = typer.Context(command, parent=parent, info_name=name)
+    yield Found(ctx.command_path, command, manual.manual(command, ctx))
+    if manual.is_group(command):
+        for under in command.list_commands(ctx):
+            yield from walk(command.get_command(ctx, under), ctx, under)
+
+
+TREE = list(walk(get_command(app), None, "veil"))
+BY_PATH = {found.path: found for found in TREE}
+each = pytest.mark.parametrize("found", TREE, ids=lambda found: found.path)
+each_leaf = pytest.mark.parametrize(
+    "found", [one for one in TREE if not manual.is_group(one.command)], ids=lambda found: found.path
+)
+
+
+def test_the_tree_has_what_was_promised() -> None:
+    assert {f"veil {name}" for name in ISSUED} <= set(BY_PATH)
+    assert {"veil sim run", "veil sim sweep", "veil node start", "veil contact add"} <= set(BY_PATH)
+
+
+@each
+def test_a_command_has_one_line_and_a_page(found: Found, veil: Veil) -> None:
+    assert 10 <= len(found.page.summary) <= 90
+    assert found.page.summary[0].islower()
+    assert not found.page.summary.endswith(".")
+    ran = veil.done(*found.path.split()[1:], "--help")
+    assert ran.out.startswith(f"{found.path}: {found.page.summary}\n")
+    assert max(map(len, ran.out.splitlines())) <= manual.WIDTH
+
+
+@each_leaf
+def test_a_command_has_an_example_of_itself_and_answers_in_json(found: Found) -> None:
+    assert any(example.startswith(found.path) for example in found.page.examples)
+    assert [row for row in found.page.options if row.name == "--json"] == [Row("--json", "the result as JSON")]
+
+
+@each
+def test_an_example_names_commands_and_options_that_exist(found: Found) -> None:
+    for example in found.page.examples:
+        assert len(example) <= manual.WIDTH - 2
+        words = shlex.split(re.split(r" (?:\||&&|>) ", example)[0])
+        path = max((path for path in BY_PATH if words[: len(path.split())] == path.split()), key=len)
+        known = {name for param in BY_PATH[path].command.params for name in param.opts}
+        assert {word for word in words if word.startswith("--")} <= known, example
+        assert not manual.is_group(BY_PATH[path].command), example
+
+
+@each
+def test_every_option_says_what_it_takes_and_what_it_is_for(found: Found) -> None:
+    for param in found.command.params:
+        assert isinstance(param, TyperOption | TyperArgument)
+        if isinstance(param, TyperOption) and (param.hidden or "completion" in (param.name or "")):
+            continue
+        assert param.help, param.name
+        assert param.help[0].islower() or param.help[:2].isupper()
+        assert getattr(param, "is_flag", False) or param.metavar, param.name
+
+
+def test_the_list_of_commands_says_what_their_modules_say() -> None:
+    for entries in COMMANDS.values():
+        for entry in entries:
+            assert BY_PATH[f"veil {entry.name}"].page.summary == entry.summary
+            assert importlib.import_module(entry.module).app.info.name == entry.name
+
+
+def test_every_error_has_a_status_and_a_hint() -> None:
+    kinds = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.VeilError)}
+    assert kinds - {errors.VeilError} | {Unavailable} <= set(failures.STATUS)
+    assert set(failures.STATUS) - {typer.TyperException} == set(failures.HINTS)
+
+
+WRONG = [
+    (["nod"], 2, "no command 'nod'"),
+    (["node", "shwo"], 2, "no command 'shwo'"),
+    (["peers"], 6, "no node lives here"),
+    (["id", "show"], 6, "no node lives here"),
+    (["node", "start"], 6, "no node lives here"),
+    (["node", "init", "--listen", "http://x:1"], 3, "endpoint"),
+    (["node", "init", "--api", "0.0.0.0:80"], 3, "stays on this machine"),
+    (["node", "init", "--api", "here"], 3, "HOST:PORT"),
+    (["node", "init", "--name", "a\nb"], 3, "name"),
+    (["publish"], 2, "missing argument"),
+    (["publish", "x", "--wait", "for ever"], 2, "cannot be waited for"),
+    (["contact", "add", "bob"], 2, "starts with veil:"),
+    (["contact", "add", "@nowhere"], 6, "nowhere"),
+    (["policy", "explain"], 2, "a node or a tag"),
+    (["sim", "run", "--eclipsed", "tor"], 2, "no lane 'tor'"),
+    (["sim", "sweep", "--losses", "a,b"], 2, "not a list of losses"),
+    (["sim", "sweep", "--losses", "0.99"], 2, "not a list of losses"),
+    (["sim", "run", "--nodes", "2"], 2, "--nodes"),
+    (["feed", "--limt", "1"], 2, "no such option"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "why"), WRONG, ids=lambda one: " ".join(one) if isinstance(one, list) else ""
+)
+def test_what_is_wrong_is_said_with_a_hint(arguments: list[str], status: int, why: str, veil: Veil) -> None:
+    ran = veil(*arguments)
+    assert ran.status == status, ran.err
+    assert why in ran.error
+    assert ran.out == ""
+    assert not (veil.home / "data" / "veil" / "identity.json").exists()
+
+
+def test_a_group_without_a_command_lists_its_commands_and_fails(veil: Veil) -> None:
+    for arguments in ([], ["node"], ["sim"]):
+        ran = veil(*arguments)
+        assert (ran.status, ran.out) == (2, "")
+        assert "usage: veil" in ran.err
+
+
+def test_a_node_is_made_once(veil: Veil) -> None:
+    made = veil.done("node", "init", "--name", "alice").facts()
+    assert veil.done("id", "show").facts()["pubkey"] == made["pubkey"]
+    assert veil("node", "init").status == 5
+    assert veil("peers").status == 6
+    assert veil("node", "destroy").status == 2
+    veil.done("node", "destroy", "--yes")
+    assert veil("id", "show").status == 6
+
+
+def test_settings_are_changed_one_at_a_time(veil: Veil) -> None:
+    veil.done("node", "init", "--listen", "quic://127.0.0.1:0")
+    veil.done("node", "set", "--proxy", "127.0.0.1:9050")
+    shown = veil.done("node", "set", "--relay-all", "--json").json()
+    assert (shown["listen"], shown["proxy"], shown["relay_all"]) == (["quic://127.0.0.1:0"], "127.0.0.1:9050", True)
+    assert veil("node", "set", "--proxy", "nonsense").status == 3
+    assert veil.done("node", "set", "--no-relay-all", "--json").json()["proxy"] == "127.0.0.1:9050"
+
+
+def test_a_simulation_tells_what_was_delivered(veil: Veil) -> None:
+    arguments = ("sim", "run", "--nodes", 12, "--objects", 2, "--payload-bytes", 2000, "--seed", 7, "--json")
+    told = veil.done(*arguments).json()
+    assert told["rate"] == 1
+    assert veil.done(*arguments).json() == told
+
+
+def test_a_sweep_is_drawn(veil: Veil, tmp_path: Path) -> None:
+    sizes = ("--nodes", 12, "--objects", 1, "--payload-bytes", 2000, "--seeds", 1)
+    rows = veil.done("sim", "sweep", "--losses", "0,0.2", *sizes, "--svg", tmp_path / "x.svg", "--json").json()
+    assert [row["loss"] for row in rows] == [0, 0.2]
+    assert (tmp_path / "x.svg").read_text().startswith("<svg")
+
+
+def test_a_measurement_says_whether_it_keeps_the_promise(veil: Veil) -> None:
+    ran = veil("bench", "--seconds", 0.1, "--json")
+    kept = all(row["measured"] >= row["promised"] for row in ran.json())
+    assert ran.status == (0 if kept else failures.MISSED_STATUS)
+
+
+def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> None:
+    here = {name: tmp_path / name for name in ("alice", "bob")}
+    at = {name: ("--data-dir", path) for name, path in here.items()}
+    for name in here:
+        veil.done("node", "init", "--name", name, "--listen", "tls://127.0.0.1:0", *at[name])
+    try:
+        for name in here:
+            assert veil.apart("node", "start", *at[name]).facts()["listens"].startswith("tls://127.0.0.1:")
+        assert "running already" in veil("node", "start", *at["bob"]).error
+        for name, other in (("alice", "bob"), ("bob", "alice")):
+            contact = tmp_path / f"{name}.contact"
+            contact.write_text(veil.done("contact", "show", *at[name]).out)
+            veil.done("contact", "add", f"@{contact}", *at[other])
+        assert [one["name"] for one in veil.done("contact", "list", "--json", *at["bob"]).json()] == ["alice"]
+        veil.done("subscribe", "feed", "alice", *at["bob"])
+        said = veil.done("publish", "hello", "--to", "bob", "--wait", "acked", *at["alice"])
+        assert said.facts()["state"] == "acked"
+        veil.done("publish", "to all", "--wait", "sent", *at["alice"])
+        heard = veil.done("feed", "--follow", "--count", 2, *at["bob"]).out.splitlines()
+        assert sorted(heard) == ["alice\thello", "alice\tto all"]
+        assert veil.done("feed", "--raw", "--namespace", 1, *at["bob"]).out == "to all"
+        assert veil.done("peers", "--json", *at["bob"]).json()[0]["name"] == "alice"
+        assert {row.split("\t")[0] for row in veil.done("lanes", *at["bob"]).out.splitlines()} >= {
+            "quic",
+            "tls",
+            "file",
+        }
+        assert veil.done("cache", "list", "--json", *at["bob"]).json()
+        assert "veil_frames_in" in veil.done("metrics", *at["bob"]).out
+        assert "█" in veil.done("contact", "show", "--qr", *at["bob"]).out
+        tag = veil.done("id", "tag", "alice", *at["bob"]).facts()["tag"]
+        assert tag in veil.done("subscribe", "list", *at["bob"]).out
+        assert json.loads(veil.done("policy", "explain", "--tag", tag, "--json", *at["bob"]).out)["reasons"]
+        kinds = {line.split("\t")[2] for line in veil.done("events", *at["alice"]).out.splitlines()}
+        assert {"peer_up", "queued", "sealed", "acked"} <= kinds
+        assert veil.done("outbox", "list", "--json", *at["alice"]).json() == []
+        late = veil(
+            "publish", "nobody reads", "--to", "bob", "--namespace", 77, "--wait", "acked", "--wait-s", 1, *at["alice"]
+        )
+        assert late.status == failures.PENDING_STATUS
+        assert "stays queued" in late.err
+    finally:
+        for name in here:
+            stopped = veil("node", "stop", *at[name])
+            assert stopped.status == 0, stopped.err
+    assert veil("peers", *at["bob"]).status == 6
+    for path in here.values():
+        assert (path / "node.log").read_text() == ""
+
+
+def test_a_node_that_cannot_start_says_why(veil: Veil, tmp_path: Path) -> None:
+    veil.done("node", "init")
+    (veil.home / "data" / "veil" / "contacts.json").write_text("{")
+    ran = veil("node", "start")
+    assert ran.status == 6
+    assert "not JSON" in ran.error

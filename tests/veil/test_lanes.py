@@ -1,0 +1,100 @@
+"""Every lane carries frames whole, both ways, between two nodes that have proved who they are."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.veil.lanes_town import ALICE, ALL_LANES, BOB, EVE, LINK_LANES, Listener, meet, run
+from veil.errors import Unverified
+from veil.lanes import Lane, bounds
+
+each_lane = pytest.mark.parametrize("name", ALL_LANES)
+each_link_lane = pytest.mark.parametrize("name", LINK_LANES)
+
+
+@each_lane
+def test_frames_arrive_whole_both_ways(name: str, tmp_path: Path) -> None:
+    sent = [os.urandom(size) for size in (1, 100, 2048, bounds.MAX_FRAME_BYTES)]
+
+    async def work(alice: Lane, listener: Listener) -> None:
+        ours, theirs = await meet(alice, listener)
+        ours.say(*sent)
+        theirs.say(*reversed(sent))
+        assert sorted(await theirs.until(4)) == sorted(sent)
+        assert sorted(await ours.until(4)) == sorted(sent)
+
+    run(name, tmp_path, work)
+
+
+@each_lane
+def test_each_end_knows_the_other(name: str, tmp_path: Path) -> None:
+    async def work(alice: Lane, listener: Listener) -> None:
+        ours, theirs = await meet(alice, listener)
+        assert ours.session.peer == BOB.public_key
+        assert theirs.session.peer == ALICE.public_key
+
+    run(name, tmp_path, work)
+
+
+@each_lane
+def test_more_than_a_window_of_frames_arrives(name: str, tmp_path: Path) -> None:
+    sent = [number.to_bytes(4, "big") + bytes(4092) for number in range(3 * bounds.WINDOW_FRAMES)]
+
+    async def work(alice: Lane, listener: Listener) -> None:
+        ours, theirs = await meet(alice, listener)
+        ours.say(*sent)
+        assert sorted(await theirs.until(len(sent))) == sent
+
+    run(name, tmp_path, work)
+
+
+@each_link_lane
+def test_a_session_ends_at_both_ends(name: str, tmp_path: Path) -> None:
+    async def work(alice: Lane, listener: Listener) -> None:
+        ours, theirs = await meet(alice, listener)
+        await ours.session.close()
+        await theirs.ended()
+        assert theirs.session.closed.is_set()
+
+    run(name, tmp_path, work)
+
+
+@each_link_lane
+def test_another_node_than_was_dialled_is_refused(name: str, tmp_path: Path) -> None:
+    async def work(alice: Lane, listener: Listener) -> None:
+        if name == "webrtc":  # where nobody answers for Eve, her folder is Bob's
+            folder = Path(listener.endpoint.path)
+            (folder / EVE.public_key.hex()).symlink_to(folder / BOB.public_key.hex())
+        with pytest.raises(Unverified, match="another node answered"):
+            await alice.dial(listener.endpoint, EVE.public_key, None)
+        assert listener.ends.empty()
+
+    run(name, tmp_path, work)
+
+
+@pytest.mark.parametrize("name", ["quic", "wss", "tls", "tor"])
+def test_another_certificate_than_the_contact_names_is_refused(name: str, tmp_path: Path) -> None:
+    async def work(alice: Lane, listener: Listener) -> None:
+        with pytest.raises(Unverified, match="another one answered"):
+            await alice.dial(listener.endpoint, BOB.public_key, bytes(32))
+        session = await alice.dial(listener.endpoint, BOB.public_key, listener.certificate.pin)
+        await session.close()
+
+    run(name, tmp_path, work)
+
+
+@each_link_lane
+def test_health_tells_what_happened(name: str, tmp_path: Path) -> None:
+    async def work(alice: Lane, listener: Listener) -> None:
+        ours, theirs = await meet(alice, listener)
+        ours.say(b"a", b"bc")
+        await theirs.until(2)
+        while ours.session.health.frames_delivered < 2:
+            await asyncio.sleep(0)
+        assert ours.session.health.bytes_sent == 3
+        assert theirs.session.health.bytes_received == 3
+        assert 0 < ours.session.health.round_trip_s < 10
+
+    run(name, tmp_path, work)

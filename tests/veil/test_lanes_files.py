@@ -1,0 +1,194 @@
+"""The file lane: parcels are for one node, by one node, and gone only once they are safe."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.veil.lanes_town import ALICE, BOB, EVE, End
+from veil.errors import Malformed, Unverified
+from veil.lanes import Endpoint, Unavailable, bounds, parcels
+from veil.lanes.durable import write_file
+from veil.lanes.files import SUFFIX, FileLane
+from veil.lanes.lane import Session
+
+FRAMES = (b"one", bytes(2048), os.urandom(bounds.MAX_FRAME_BYTES))
+
+
+def packed() -> bytes:
+    return parcels.pack(ALICE, BOB.public_key, FRAMES)
+
+
+def test_a_parcel_gives_its_frames_to_whom_it_is_for() -> None:
+    found = parcels.unpack(packed(), BOB.public_key)
+    assert (found.sender, found.recipient, found.frames) == (ALICE.public_key, BOB.public_key, FRAMES)
+
+
+@pytest.mark.parametrize("at", [0, 14, 46, 80, 82, 200, -65, -64, -1])
+def test_a_changed_parcel_is_refused(at: int) -> None:
+    changed = bytearray(packed())
+    changed[at] ^= 1
+    with pytest.raises((Malformed, Unverified)):
+        parcels.unpack(bytes(changed), BOB.public_key)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 60, 150, 2000])
+def test_part_of_a_parcel_is_refused(cut: int) -> None:
+    with pytest.raises((Malformed, Unverified)):
+        parcels.unpack(packed()[:cut], BOB.public_key)
+
+
+def test_a_parcel_for_another_is_refused() -> None:
+    with pytest.raises(Unverified, match="for another node"):
+        parcels.unpack(packed(), EVE.public_key)
+
+
+@pytest.mark.parametrize("frame", [b"", bytes(bounds.MAX_FRAME_BYTES + 1)])
+def test_a_frame_of_no_size_or_too_much_is_refused(frame: bytes) -> None:
+    with pytest.raises(Malformed):
+        parcels.unpack(parcels.pack(ALICE, BOB.public_key, [frame]), BOB.public_key)
+
+
+@given(st.binary(max_size=300))
+def test_bytes_are_no_parcel(data: bytes) -> None:
+    with pytest.raises((Malformed, Unverified)):
+        parcels.unpack(parcels.MAGIC + data, BOB.public_key)
+
+
+def put(folder: Path, name: str, data: bytes) -> Path:
+    inbox = folder / BOB.public_key.hex()
+    inbox.mkdir(exist_ok=True)
+    write_file(inbox / name, data)
+    return inbox / name
+
+
+def parcel_name(number: int, sender: bytes = ALICE.public_key) -> str:
+    return f"{sender.hex()}-{number:020d}{SUFFIX}"
+
+
+async def taken(folder: Path, settle: list[int]) -> tuple[FileLane, list[Session]]:
+    """Bob's lane, having looked once at a folder."""
+    sessions: list[Session] = []
+    lane = FileLane(BOB, folder, lambda: settle.append(sum(1 for _ in (folder / BOB.public_key.hex()).iterdir())))
+    lane._accept = sessions.append
+    lane.look()
+    return lane, sessions
+
+
+def test_a_parcel_is_removed_only_after_what_it_held_is_safe(tmp_path: Path) -> None:
+    async def work() -> None:
+        put(tmp_path, parcel_name(1), packed())
+        settled: list[int] = []
+        _, (met,) = await taken(tmp_path, settled)
+        end = End(met).start()
+        assert await end.until(3) == list(FRAMES)
+        await met.close()
+        await end.ended()
+        assert settled == [1]  # it was still there when that was asked for
+        assert list((tmp_path / BOB.public_key.hex()).iterdir()) == []
+
+    asyncio.run(work())
+
+
+BAD = {
+    "garbage": os.urandom(500),
+    "empty": b"",
+    "for another": parcels.pack(ALICE, EVE.public_key, FRAMES),
+    "by another than its name": parcels.pack(EVE, BOB.public_key, FRAMES),
+    "cut short": packed()[:-1],
+    "too large": packed() + bytes(parcels.MAX_FILE_BYTES),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_parcel_costs_its_sender_and_hides_no_other(bad: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        put(tmp_path, parcel_name(1), BAD[bad])
+        put(tmp_path, parcel_name(2), parcels.pack(ALICE, BOB.public_key, [b"good"]))
+        _, (met,) = await taken(tmp_path, [])
+        end = End(met).start()
+        assert await end.until(1) == [b"good"]
+        assert met.health.strikes == 1
+        await met.close()
+        await end.ended()
+        assert list((tmp_path / BOB.public_key.hex()).iterdir()) == []
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    "name", ["x.parcel", "zz-1.parcel", "00-1.parcel", f"{ALICE.public_key.hex()}-1.txt", ".x.part"]
+)
+def test_a_file_of_another_name_is_left_alone(name: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        path = put(tmp_path, name, packed())
+        _, sessions = await taken(tmp_path, [])
+        assert sessions == []
+        assert path.exists()
+
+    asyncio.run(work())
+
+
+def test_what_cannot_be_removed_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    async def work() -> None:
+        put(tmp_path, parcel_name(1), packed())
+        lane, (met,) = await taken(tmp_path, [])
+        monkeypatch.setattr(Path, "unlink", refuse)
+        end = End(met).start()
+        await end.until(3)
+        lane.look()
+        met.wake()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(end.incoming) == 3
+        await met.close()
+        await end.ended()
+
+    asyncio.run(work())
+
+
+def test_no_more_parcels_are_left_than_the_bound(tmp_path: Path) -> None:
+    async def work() -> None:
+        outbox = tmp_path / BOB.public_key.hex()
+        outbox.mkdir()
+        for number in range(bounds.MAX_PARCELS):
+            (outbox / parcel_name(number)).touch()
+        lane = FileLane(ALICE)
+        end = End(await lane.dial(Endpoint("file", path=str(tmp_path)), BOB.public_key, None))
+        end.say(b"waits")
+        end.start()
+        await asyncio.sleep(0.05)
+        assert end.outgoing == [b"waits"]
+        next(outbox.iterdir()).unlink()
+        end.session.wake()
+        while end.outgoing:
+            await asyncio.sleep(0)
+        await end.session.close()
+        await end.ended()
+
+    asyncio.run(work())
+
+
+def test_a_stick_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    async def work() -> None:
+        with pytest.raises(Unavailable, match="no such folder"):
+            await FileLane(ALICE).dial(Endpoint("file", path=str(tmp_path / "stick")), BOB.public_key, None)
+
+    asyncio.run(work())
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_file(path, b"old")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_file(tmp_path / "folder", b"new")
+    assert path.read_bytes() == b"old"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "x"]
+    assert path.stat().st_mode & 0o777 == 0o600

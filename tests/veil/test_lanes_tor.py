@@ -1,0 +1,116 @@
+"""The Tor lane tells its proxy a name and nothing more, and says what the proxy said."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.veil.lanes_proxy import Socks5, socks5_server
+from tests.veil.lanes_town import ALICE, BOB, Listener
+from veil.errors import Malformed
+from veil.lanes import Certificate, Endpoint, Unavailable, socks
+from veil.lanes.secured import Secured
+from veil.lanes.tor import TorLane
+
+ONION = "pg6mmjiyjmcrsslvykfwnntlaru7p5svn6y2ymmju6nubxndf4pscryd.onion"
+
+
+def dial(folder: Path, reply: int = 0, proxies: list[Socks5] | None = None) -> None:
+    """Alice dials Bob's onion address twice, through a proxy that answers with `reply`."""
+
+    async def work() -> None:
+        certificate = Certificate.load_or_make(folder / "pem")
+        async with socks5_server() as proxy:
+            proxy.reply = reply
+            bob = Secured(TorLane(certificate, proxy.address, Endpoint("tor", "127.0.0.1", 0)), BOB)
+            listener = Listener(bob, certificate)
+            await bob.start(listener.accept)
+            alice = Secured(TorLane(certificate, proxy.address, isolate=True), ALICE)
+            try:
+                for _ in range(2):
+                    place = Endpoint("tor", ONION, listener.endpoint.port)
+                    met = await alice.dial(place, BOB.public_key, certificate.pin)
+                    await met.close()
+            finally:
+                for end in listener.running:
+                    await end.session.close()
+                    await end.ended()
+                await bob.stop()
+                if proxies is not None:
+                    proxies.append(proxy)
+
+    asyncio.run(work())
+
+
+def test_a_name_is_looked_up_by_the_proxy_alone(tmp_path: Path) -> None:
+    proxies: list[Socks5] = []
+    dial(tmp_path, proxies=proxies)
+    assert {host for host, _ in proxies[0].asked} == {ONION}
+
+
+def test_each_dial_has_a_circuit_of_its_own(tmp_path: Path) -> None:
+    proxies: list[Socks5] = []
+    dial(tmp_path, proxies=proxies)
+    assert len(set(proxies[0].names)) == 2
+
+
+@pytest.mark.parametrize(("reply", "why"), [(1, "proxy failed"), (4, "not reachable"), (5, "refused"), (99, "99")])
+def test_a_refusal_of_the_proxy_is_said(reply: int, why: str, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=why):
+        dial(tmp_path, reply)
+
+
+def test_a_proxy_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2]
+        server.close()
+        await server.wait_closed()
+        lane = TorLane(Certificate.load_or_make(tmp_path / "pem"), address)
+        with pytest.raises(Unavailable, match="does not answer") as refused:
+            await lane.dial(Endpoint("tor", ONION, 1), BOB.public_key)
+        assert "start Tor" in refused.value.__notes__[0]
+
+    asyncio.run(work())
+
+
+def talk(*heard: bytes) -> list[bytes]:
+    """What we say to a proxy that answers so."""
+    steps = socks.connect("a.onion", 443)
+    said = [next(steps)[0]]
+    for answer in heard:
+        try:
+            said.append(steps.send(answer)[0])
+        except StopIteration:
+            break
+    return said
+
+
+def test_socks_says_what_rfc_1928_says() -> None:
+    assert talk(b"\x05\x00", b"\x05\x00\x00\x01", bytes(6)) == [
+        b"\x05\x01\x00",
+        b"\x05\x01\x00\x03\x07a.onion\x01\xbb",
+        b"",
+    ]
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        [b"\x04\x00"],
+        [b"HT"],
+        [b"\x05\xff"],
+        [b"\x05\x02"],
+        [b"\x05\x00", b"\x04\x00\x00\x01"],
+        [b"\x05\x00", b"\x05\x00\x00\x09"],
+    ],
+)
+def test_what_is_no_socks_proxy_is_refused(heard: list[bytes]) -> None:
+    with pytest.raises(Unavailable):
+        talk(*heard)
+
+
+@pytest.mark.parametrize("host", ["", "x" * 256])
+def test_a_name_that_socks_cannot_say_is_refused(host: str) -> None:
+    with pytest.raises(Malformed):
+        next(socks.connect(host, 1))

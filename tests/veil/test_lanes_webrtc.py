@@ -1,0 +1,125 @@
+"""WebRTC: offers go through a folder or over another lane, and who alters one gains nothing."""
+
+import asyncio
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.veil.lanes_town import ALICE, BOB, Listener
+from veil.errors import Malformed, VeilError
+from veil.lanes import Certificate, Endpoint, Unavailable
+from veil.lanes.lane import library
+from veil.lanes.secured import Secured
+from veil.lanes.signalling import CarriedSignalling
+from veil.lanes.webrtc import WebRtcLane, _binding
+
+PLACE = Endpoint("webrtc")
+Alter = Callable[[bytes], bytes]
+
+
+def carried(folder: Path, alter: Alter = lambda data: data) -> None:
+    """Alice dials Bob, each description passing through `alter`; a frame there, and one back."""
+
+    async def work() -> None:
+        ends: dict[bytes, CarriedSignalling] = {}
+
+        def carry(sender: bytes) -> Callable[[bytes, bytes], bool]:
+            def pass_on(peer: bytes, data: bytes) -> bool:
+                ends[peer].arrived(sender, alter(data))
+                return True
+
+            return pass_on
+
+        for key in (ALICE, BOB):
+            ends[key.public_key] = CarriedSignalling(carry(key.public_key))
+        bob = Secured(WebRtcLane(ends[BOB.public_key], (PLACE,)), BOB)
+        alice = Secured(WebRtcLane(ends[ALICE.public_key]), ALICE)
+        listener = Listener(bob, Certificate.load_or_make(folder / "pem"))
+        await bob.start(listener.accept)
+        await alice.start(lambda met: None)
+        try:
+            ours = listener.start(await alice.dial(PLACE, BOB.public_key, None))
+            theirs = await listener.ends.get()
+            ours.say(b"there")
+            theirs.say(b"back")
+            assert await theirs.until(1) == [b"there"]
+            assert await ours.until(1) == [b"back"]
+        finally:
+            for end in listener.running:
+                await end.session.close()
+                await end.ended()
+            await alice.stop()
+            await bob.stop()
+
+    asyncio.run(work())
+
+
+def test_another_lane_can_carry_the_descriptions(tmp_path: Path) -> None:
+    carried(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda data: data.replace(b"m=application", b"m=audio") if data[:1] == b"A" else data,
+        lambda data: data.replace(b"a=fingerprint:sha-256", b"a=nothing") if data[:1] == b"A" else data,
+        lambda data: data[:200] if data[:1] == b"A" else data,
+        lambda data: data[:17] + b"\xff" * 100 if data[:1] == b"A" else data,
+    ],
+)
+def test_an_answer_that_is_none_is_refused(alter: Alter, tmp_path: Path) -> None:
+    with pytest.raises(VeilError):
+        carried(tmp_path, alter)
+
+
+def test_nobody_to_carry_an_offer_is_said() -> None:
+    async def work() -> None:
+        signalling = CarriedSignalling(lambda peer, data: False)
+        lane = WebRtcLane(signalling)
+        with pytest.raises(Unavailable, match="no other lane"):
+            await lane.dial(PLACE, BOB.public_key)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("data", [b"", b"A", b"O", b"X" + bytes(16), b"A" + bytes(16) + b"x", b"O" + bytes(10)])
+def test_what_is_said_about_lanes_and_means_nothing_changes_nothing(data: bytes) -> None:
+    async def work() -> None:
+        signalling = CarriedSignalling(lambda peer, data: False)
+        signalling.arrived(BOB.public_key, data)
+        await signalling.stop()
+
+    asyncio.run(work())
+
+
+LINE = "a=fingerprint:sha-256 " + ":".join(["AB"] * 32)
+OTHER = "a=fingerprint:sha-256 " + ":".join(["CD"] * 32)
+
+
+@pytest.mark.parametrize("text", ["", "a=fingerprint:sha-256 AB", f"{LINE}\n{OTHER}"])
+def test_a_description_names_one_key(text: str) -> None:
+    with pytest.raises(Malformed):
+        _binding(text, LINE)
+    with pytest.raises(Malformed):
+        _binding(LINE, text)
+
+
+def test_both_keys_are_bound() -> None:
+    assert len({_binding(LINE, OTHER), _binding(OTHER, LINE), _binding(LINE, LINE)}) == 3
+
+
+def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: object) -> object:
+        if name.startswith("aiortc"):
+            raise ImportError(name)
+        return real(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr("importlib.import_module", without)
+    with pytest.raises(Unavailable, match="needs aiortc, which is not installed") as missing:
+        library("aiortc", "webrtc")
+    assert "pip install" in missing.value.__notes__[0]

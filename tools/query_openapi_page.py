@@ -1,0 +1,31 @@
+"""Writes `docs/query-openapi.json`: the HTTP interface of the query service, as it serves it at `/api/openapi.json`.
+
+python -m tools.query_openapi_page            write the file
+python -m tools.query_openapi_page --check    fail where the file on disk is another
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from veen.query import openapi
+
+PAGE = Path(__file__).parents[1] / "docs" / "query-openapi.json"
+
+
+def main(arguments: Sequence[str] | None = None, path: Path = PAGE) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.query_openapi_page", description=f"Write docs/{PAGE.name}.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the file is out of date")
+    if not parser.parse_args(arguments).check:
+        path.write_bytes(openapi.text().encode())
+    elif not path.exists() or path.read_bytes() != openapi.text().encode():
+        sys.stderr.write(
+            f"veen: error: {path.name} is out of date\nveen: hint: run python -m tools.query_openapi_page\n"
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -32,7 +32,7 @@ REPAIRABLE_STATUS, DAMAGED_STATUS = 7, 8
 KEYLESS_STATUS = 12
 # A measurement missed what was promised.
 MISSED_STATUS = 9
-# A hub failed a check of `veen selftest`; evidence that holds shows a hub contradicting itself.
+# A hub failed a check of `veen selftest`, or two of a bridge do not agree; evidence shows a hub contradicting itself.
 FAILED_STATUS, CONTRADICTED_STATUS = 10, 11
 # An operation violates a rule of its profile.
 VIOLATED_STATUS = 13

@@ -115,7 +115,9 @@ def progress(title: str) -> Iterator[Report]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # What goes into a pipe stays out of the bar's way: only where both are seen is one kept clear of the other.
+    shared = sys.stdout.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shared) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -131,7 +133,9 @@ def tally(title: str, unit: str = "", total: int | None = None) -> Iterator[Call
 
     count = (TextColumn("{task.completed:,.0f} " + unit),) if unit else ()
     columns = (TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # What goes into a pipe stays out of the bar's way: only where both are seen is one kept clear of the other.
+    shared = sys.stdout.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shared) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.update(task, completed=done)
 

@@ -1,0 +1,223 @@
+"""The export bundle: a stretch of a stream with all that proves it, in one file named by its contents. 001, AGB0 §4.4.
+
+Events travel as the hub has them: MSG and RECEIPT, sealed. Nothing is in plain on the way, and whoever carries a bundle
+need not be able to read it. `verifying.verify` judges one; nothing is believed for being in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from veen.client.trust import HubRecord
+from veen.core import Checkpoint, HubIdentity, IdentitySignature, Malformed, MmrProof, Msg, Profile, Receipt, naming
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.cbor.heads import BSTR, MAP, UINT, write_head, write_text
+from veen.core.hashing import HASH_BYTES, h, ht
+from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, WIRE_VERSION
+from veen.core.origin import Origin
+
+KIND = "veen.bundle.v1"
+SUFFIX = ".bundle"
+MAX_BUNDLE_BYTES = 1 << 28
+MAX_BUNDLE_EVENTS = 1 << 16
+_TAG = "veen/bundle"
+
+
+@dataclass(frozen=True, slots=True)
+class Header(Wire):
+    """What the bundle is of. All of it follows from the rest, and is checked against it."""
+
+    source_hub_id: bytes
+    source_profile_id: str  # what the source stream is kept under: SDR0 for a recorder's
+    export_stream: str
+    export_stream_id: bytes
+    epoch: int
+    export_seq_from: int
+    export_seq_to: int
+    export_time_from: int
+    export_time_to: int
+
+    LAYOUT: ClassVar = Map(
+        "bundle header",
+        {
+            1: Bstr("source_hub_id"),
+            2: Text("source_profile_id", MAX_TEXT_BYTES),
+            3: Text("export_stream", MAX_TEXT_BYTES),
+            4: Bstr("export_stream_id"),
+            5: Uint("epoch"),
+            6: Uint("export_seq_from", least=1),
+            7: Uint("export_seq_to", least=1),
+            8: Uint("export_time_from"),
+            9: Uint("export_time_to"),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        if self.export_seq_from > self.export_seq_to or self.export_time_from > self.export_time_to:
+            return "it ends before it begins"
+        same = naming.stream_id(self.export_stream) == self.export_stream_id
+        return None if same else "export_stream_id is not that of export_stream"
+
+    @property
+    def count(self) -> int:
+        return self.export_seq_to - self.export_seq_from + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCheckpoint(Wire):
+    """The hub's word on the log that the events are from: its root, its last number, its time, and who signed."""
+
+    root: bytes
+    last_seq: int
+    timestamp: int
+    hub_public: bytes
+    checkpoint: Checkpoint
+    receipt: Receipt  # of the last entry: it signs the time together with the root
+
+    LAYOUT: ClassVar = Map(
+        "export checkpoint",
+        {
+            1: Bstr("root"),
+            2: Uint("last_seq", least=1),
+            3: Uint("timestamp"),
+            4: Bstr("hub_public"),
+            5: Nested("checkpoint", Checkpoint),
+            6: Nested("receipt", Receipt),
+        },
+    )
+
+    @property
+    def checkpoint_id(self) -> bytes:
+        """The digest that the hub signed."""
+        return self.checkpoint.signing_digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Carried(Wire):
+    """One event: what its writer signed, and what the hub signed for it."""
+
+    msg: Msg
+    receipt: Receipt
+
+    LAYOUT: ClassVar = Map("carried event", {1: Nested("msg", Msg), 2: Nested("receipt", Receipt)})
+
+
+@dataclass(frozen=True, slots=True)
+class BundleProof(Wire):
+    """That the events, in this order and without a gap, are in the log of the checkpoint.
+
+    From the peaks before the first event each further root can be worked out, and `growth` ties the last one to the
+    checkpoint: O(log n) hashes, however many events.
+    """
+
+    peaks_before: tuple[bytes, ...]
+    growth: MmrProof
+
+    LAYOUT: ClassVar = Map(
+        "bundle proof",
+        {1: ListOf("peaks_before", Bstr("peak"), most=MAX_PEAKS), 2: Nested("growth", MmrProof)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Source(Wire):
+    """The hub that signed, as it shows itself: enough to check its signatures, once its id is trusted."""
+
+    identity: HubIdentity
+    signature: IdentitySignature
+    profile: Profile
+    origin: Origin | None = None  # where the hub is a fork
+
+    LAYOUT: ClassVar = Map(
+        "bundle source",
+        {
+            1: Nested("identity", HubIdentity),
+            2: Nested("signature", IdentitySignature),
+            3: Nested("profile", Profile),
+            4: Nested("origin", Origin, optional=True),
+        },
+    )
+
+    @classmethod
+    def of(cls, known: HubRecord) -> Self:
+        return cls(known.identity, known.signature, known.profile, known.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents(Wire):
+    """All that `bundle_id` is the hash of."""
+
+    header: Header
+    source: Source
+    export_checkpoint: ExportCheckpoint
+    events: tuple[Carried, ...]
+    proof: BundleProof
+
+    LAYOUT: ClassVar = Map(
+        "bundle contents",
+        {
+            1: Nested("header", Header),
+            2: Nested("source", Source),
+            3: Nested("export_checkpoint", ExportCheckpoint),
+            4: ListOf("events", Nested("event", Carried), most=MAX_BUNDLE_EVENTS, least=1),
+            5: Nested("proof", BundleProof),
+        },
+    )
+
+    def bundle_id(self) -> bytes:
+        return ht(_TAG, self.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle(Wire):
+    """The file. The same events under the same checkpoint make the same bytes."""
+
+    bundle_id: bytes
+    contents: Contents
+
+    LAYOUT: ClassVar = Map(
+        "bundle",
+        {1: Constant("kind", KIND), 2: Version(), 3: Bstr("bundle_id"), 4: Nested("contents", Contents)},
+    )
+
+    @classmethod
+    def of(cls, contents: Contents) -> Self:
+        return cls(contents.bundle_id(), contents)
+
+    @property
+    def header(self) -> Header:
+        return self.contents.header
+
+    @property
+    def events(self) -> Sequence[Carried]:
+        return self.contents.events
+
+    @property
+    def name(self) -> str:
+        """What its file is called."""
+        return f"{self.bundle_id.hex()}{SUFFIX}"
+
+
+# All that stands before the id: kind and version are the same in every bundle.
+_BEFORE_ID = (
+    write_head(MAP, len(Bundle.LAYOUT.kinds))
+    + b"\x01"
+    + write_text(KIND)
+    + b"\x02"
+    + write_head(UINT, WIRE_VERSION)
+    + b"\x03"
+    + write_head(BSTR, HASH_BYTES)
+)
+
+
+def claimed_id(data: bytes) -> bytes:
+    """The id that a file says it has; the hash of the file where it says none, so that a failure has a name."""
+    end = len(_BEFORE_ID) + HASH_BYTES
+    return data[len(_BEFORE_ID) : end] if data.startswith(_BEFORE_ID) and len(data) >= end else h(data)
+
+
+def decode(data: bytes) -> Bundle:
+    """The bundle whose encoding this is. Raises `Malformed`."""
+    if len(data) > MAX_BUNDLE_BYTES:
+        raise Malformed("bundle", f"{len(data)} bytes, above {MAX_BUNDLE_BYTES}")
+    return Bundle.decode(data)

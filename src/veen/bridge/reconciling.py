@@ -1,0 +1,224 @@
+"""What left one zone against what came into the other: missing, partial and repeated, and how far both agree.
+
+Pure: from what the two audit logs and the import streams say, to a report. 001, AGB0 §4.7, J1, J2, K2.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from veen.core.jsontext import Json
+from veen.overlays.bridging import Exported, ImportStates, Origin, Standing, Traced
+from veen.overlays.bridging.exports import Ranges, joined
+from veen.overlays.bridging.imports import NOTHING
+from veen.overlays.entry import At
+from veen.overlays.operations import missing as missing_of
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An entry of an import stream: where it is, and which original it names."""
+
+    stream: str
+    at: At
+    msg_id: bytes
+    parent_id: bytes | None
+    hub_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """How far one stream of one epoch is the same in both zones: from its first entry to `upto_seq`, without a gap.
+
+    What lies beyond is not settled: `gaps` are numbers that left, or are before one that left, and have not come in.
+    """
+
+    source_hub_id: bytes
+    export_stream: str
+    epoch: int
+    upto_seq: int
+    upto_time: int | None  # hub_ts of that entry in the zone it is from
+    exported: Ranges
+    imported: Ranges
+    gaps: Ranges
+
+    def to_json(self) -> Json:
+        return {
+            "source_hub_id": self.source_hub_id.hex(),
+            "export_stream": self.export_stream,
+            "epoch": self.epoch,
+            "consistent_upto_seq": self.upto_seq,
+            "consistent_upto_time": self.upto_time,
+            "exported": _plain(self.exported),
+            "imported": _plain(self.imported),
+            "gaps": _plain(self.gaps),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A bundle that left and did not come in, or not as a whole."""
+
+    bundle_id: bytes
+    export_stream: str
+    epoch: int
+    export_seq_from: int
+    export_seq_to: int
+    reason: str
+    lacking: tuple[int, ...] = ()  # numbers of a partial import that are not in the import stream
+
+    def to_json(self) -> Json:
+        return {
+            "bundle_id": self.bundle_id.hex(),
+            "export_stream": self.export_stream,
+            "epoch": self.epoch,
+            "export_seq_from": self.export_seq_from,
+            "export_seq_to": self.export_seq_to,
+            "reason": self.reason,
+            "lacking": list(self.lacking),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """One original that stands more than once in an import stream, and where."""
+
+    origin_msg_id: bytes
+    stream: str
+    places: tuple[At, ...]
+
+    def to_json(self) -> Json:
+        return {
+            "origin_msg_id": self.origin_msg_id.hex(),
+            "import_stream": self.stream,
+            "places": [[place.epoch, place.stream_seq] for place in self.places],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a reconciliation found. It is clean where nothing is in any list but `regions`."""
+
+    missing: tuple[Missed, ...]
+    partial: tuple[Missed, ...]
+    duplicates: tuple[Repeated, ...]
+    unexplained: tuple[Arrived, ...]  # in an import stream, and of no origin that an intake names
+    unannounced: tuple[bytes, ...]  # bundles that came in and never left, as far as the zone they are from says
+    regions: tuple[Region, ...]
+    events: int
+
+    @property
+    def clean(self) -> bool:
+        found = (self.missing, self.partial, self.duplicates, self.unexplained, self.unannounced)
+        return not any(found) and not any(region.gaps for region in self.regions)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "clean": self.clean,
+            "events": self.events,
+            "missing": [one.to_json() for one in self.missing],
+            "partial": [one.to_json() for one in self.partial],
+            "duplicates": [one.to_json() for one in self.duplicates],
+            "unexplained": [
+                {"import_stream": one.stream, "epoch": one.at.epoch, "stream_seq": one.at.stream_seq}
+                for one in self.unexplained
+            ],
+            "unannounced": [one.hex() for one in self.unannounced],
+            "regions": [one.to_json() for one in self.regions],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """All that is compared. `exports` are of the one zone, the rest is of the other."""
+
+    exports: Sequence[Exported]
+    imports: ImportStates
+    traced: Mapping[bytes, Traced]  # by the msg_id of the original
+    arrived: Sequence[Arrived]
+
+
+def reconcile(books: Books) -> Report:
+    """Compare the two zones."""
+    arrivals: dict[tuple[str, bytes], list[At]] = defaultdict(list)
+    for one in books.arrived:
+        if one.parent_id is not None:
+            arrivals[one.stream, one.parent_id].append(one.at)
+    present = {parent for _, parent in arrivals}
+    carried: dict[bytes, dict[int, Origin]] = defaultdict(dict)
+    for traced in books.traced.values():
+        carried[traced.bundle_id][traced.origin.receipt.stream_seq] = traced.origin
+    lacking = {
+        bundle_id: _lacking(standing, carried[bundle_id], present)
+        for bundle_id, standing in books.imports.items()
+        if standing.announced
+    }
+    missing, partial = _missed(books, lacking)
+    left = {one.bundle_id for one in books.exports}
+    return Report(
+        missing,
+        partial,
+        tuple(
+            Repeated(parent, stream, tuple(sorted(places)))
+            for (stream, parent), places in arrivals.items()
+            if len(places) > 1
+        ),
+        tuple(one for one in books.arrived if one.parent_id is None or one.parent_id not in books.traced),
+        tuple(sorted(set(lacking) - left)),
+        tuple(_regions(books, lacking, carried)),
+        len(books.arrived),
+    )
+
+
+def _missed(books: Books, lacking: Mapping[bytes, tuple[int, ...]]) -> tuple[tuple[Missed, ...], tuple[Missed, ...]]:
+    missing, partial = [], []
+    for one in books.exports:
+        standing = books.imports.get(one.bundle_id, NOTHING)
+        named = (one.bundle_id, one.export_stream, one.epoch, one.export_seq_from, one.export_seq_to)
+        if not standing.announced:
+            why = f"refused: {standing.reason}" if standing.failures else "there is no record of it"
+            missing.append(Missed(*named, why))
+        elif not standing.imported or lacking[one.bundle_id]:
+            why = "said to be imported, and is not" if standing.imported else "begun, and not ended"
+            partial.append(Missed(*named, why, lacking[one.bundle_id]))
+    return tuple(missing), tuple(partial)
+
+
+def _lacking(standing: Standing, origins: Mapping[int, Origin], present: set[bytes]) -> tuple[int, ...]:
+    """The numbers of a bundle whose events are not in the import stream, though no policy left them out."""
+    return tuple(
+        seq
+        for seq in range(standing.export_seq_from, standing.export_seq_to + 1)
+        if seq not in standing.excluded and (seq not in origins or origins[seq].msg_id not in present)
+    )
+
+
+_Key = tuple[bytes, str, int]
+
+
+def _regions(
+    books: Books, lacking: Mapping[bytes, tuple[int, ...]], carried: Mapping[bytes, Mapping[int, Origin]]
+) -> Iterator[Region]:
+    """By hub, stream and epoch: what left, what is there, and from where on that is not the same."""
+    gone: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+    there: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+    times: dict[_Key, dict[int, int]] = defaultdict(dict)
+    for one in books.exports:
+        gone[one.source_hub_id, one.export_stream, one.epoch].append((one.export_seq_from, one.export_seq_to))
+    for bundle_id, absent in lacking.items():
+        standing = books.imports[bundle_id]
+        if standing.source_hub_id is None or not standing.imported:
+            continue
+        key = standing.source_hub_id, standing.export_stream, standing.epoch
+        seqs = range(standing.export_seq_from, standing.export_seq_to + 1)
+        there[key] += [(seq, seq) for seq in seqs if seq not in absent]
+        times[key].update((seq, origin.receipt.hub_ts) for seq, origin in carried[bundle_id].items())
+    for key in sorted({*gone, *there}):
+        exported, imported = joined(gone[key]), joined(there[key])
+        last = max((end for _, end in (*exported, *imported)), default=0)
+        upto = imported[0][1] if imported and imported[0][0] == 1 else 0
+        yield Region(*key, upto, times[key].get(upto), exported, imported, missing_of(imported, last))
+
+
+def _plain(ranges: Ranges) -> Json:
+    return [[first, last] for first, last in ranges]

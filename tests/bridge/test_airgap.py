@@ -1,0 +1,90 @@
+"""Events leave one zone in bundles and come into the other: all of them, once, as they were."""
+
+import asyncio
+from pathlib import Path
+
+from tests.bridge.zones import EXPORT, IMPORT, zones
+from tests.hub.client import START, Clock
+from veen.bridge import books
+from veen.bridge.exporting import Sizes
+from veen.bridge.reconciling import reconcile
+from veen.core import Limits, Profile
+from veen.overlays.bridging import ONLINE_LOG, Exported, Imported, Intake, Result, TargetRange
+from veen.state import HubSource
+
+
+def test_events_arrive_as_they_were_with_their_originals_named(place: Path) -> None:
+    async def run() -> None:
+        sent = await at.produce(*(b"event %d" % number for number in range(7)))
+        first, second, third = await at.export(sizes=Sizes(events=3))
+        outcomes = [await at.take(data) for data in (first, second, third)]
+        assert [(one.result, one.event_count, one.written) for one in outcomes] == [
+            (Result.SUCCESS, 3, 3),
+            (Result.SUCCESS, 3, 3),
+            (Result.SUCCESS, 1, 1),
+        ]
+        found = await at.imported()
+        assert [entry.body for entry in found] == [b"event %d" % number for number in range(7)]
+        assert [entry.header.parent_id for entry in found if entry.header] == [one.msg_id for one in sent]
+        assert outcomes[1].targets == (TargetRange(0, 4, 6),)
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_both_zones_have_a_record_of_it(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        outcome = await at.take(data)
+        (left,) = await at.said(ONLINE_LOG)
+        exported = Exported.decode(left.body or b"")
+        assert (exported.bundle_id, exported.export_stream, exported.event_count) == (outcome.bundle_id, EXPORT, 2)
+        first, last = await at.said()
+        intake, ended = Intake.decode(first.body or b""), Imported.decode(last.body or b"")
+        assert (intake.bundle_id, intake.import_stream, len(intake.origins)) == (outcome.bundle_id, IMPORT, 2)
+        assert (ended.result, ended.event_count, ended.targets) == (Result.SUCCESS, 2, (TargetRange(0, 1, 2),))
+        assert ended.operator == "test"
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_every_epoch_leaves_and_arrives_and_is_told_apart(place: Path) -> None:
+    """A stream has another label in every epoch, and numbers begin anew in each."""
+    clock = Clock(START)
+
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        first = await at.export()
+        clock.now += 1000
+        await at.produce(b"c")
+        second = await at.export()
+        assert [len(first), len(second)] == [1, 1]
+        for data in (*first, *second):
+            outcome = await at.take(data)
+            assert outcome.ok, outcome.fault
+        async with at.client("analyst", at.online) as client:
+            left = await books.exports_of(HubSource(client))
+        async with at.client("analyst", at.offline) as client:
+            found = reconcile(await books.books(HubSource(client), left))
+        assert found.clean, found.to_json()
+        assert [(region.upto_seq, region.epoch) for region in found.regions] == [
+            (2, START // 500),
+            (1, (START + 1000) // 500),
+        ]
+
+    with zones(place, profile=Profile(epoch_sec=500), limits=Limits(max_epoch_skew_sec=0), clock=clock) as at:
+        asyncio.run(run())
+
+
+def test_a_hub_with_small_messages_gets_an_intake_in_parts(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(*(b"%d" % number for number in range(12)))
+        (data,) = await at.export()
+        assert (await at.take(data)).written == 12
+        parts = [entry for entry in await at.said() if entry.schema == Intake.SCHEMA]
+        assert len(parts) > 2
+
+    with zones(place, limits=Limits(max_msg_bytes=8192, max_body_bytes=8000)) as at:
+        asyncio.run(run())

@@ -1,0 +1,257 @@
+"""A bundle is verified by its bytes and a trusted hub alone, and no change to it goes unseen."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from tests.bridge.zones import EXPORT, zones
+from veen.bridge import bundle as bundles
+from veen.bridge import verifying
+from veen.bridge.bundle import Bundle, Contents
+from veen.bridge.exporting import Range, build
+from veen.bridge.faults import BundleFault, Code
+from veen.core import Malformed, SigningKey
+from veen.core.hashing import h
+
+SAMPLES, SEED = 400, 20_261
+
+
+class Made(NamedTuple):
+    """A bundle of entries 3 to 5 of six, the hub it is of, and bundles beside it."""
+
+    data: bytes
+    later: bytes  # the same events under a later checkpoint
+    before: bytes  # entries 1 to 2
+    other: bytes  # the same bodies at another hub
+    small: bytes  # one entry alone
+    hub_id: bytes
+    other_id: bytes
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    async def run() -> tuple[bytes, ...]:
+        await at.produce(*(b"body %d" % number for number in range(6)))
+        async with at.client("exporter", at.online) as client:
+            again = [await build(client, EXPORT, Range(0, 3, 5)) for _ in range(2)]
+            assert again[0].encode() == again[1].encode()
+            later = await build(client, EXPORT, Range(0, 3, 5), upto_seq=6)
+            before = await build(client, EXPORT, Range(0, 1, 2))
+            small = await build(client, EXPORT, Range(0, 6, 6))
+        async with at.client("producer", at.offline) as client:
+            for number in range(6):
+                await client.send(EXPORT, b"body %d" % number)
+        async with at.client("analyst", at.offline) as client:
+            other = await build(client, EXPORT, Range(0, 3, 5))
+        return tuple(one.encode() for one in (again[0], later, before, other, small))
+
+    with zones(tmp_path_factory.mktemp("zones")) as at:
+        data, later, before, other, small = asyncio.run(run())
+        yield Made(data, later, before, other, small, at.source_id, at.target_id)
+
+
+def fault(data: bytes, *trusted: bytes) -> BundleFault:
+    with pytest.raises(BundleFault) as caught:
+        verifying.verify(data, trusted)
+    return caught.value
+
+
+def test_a_bundle_holds_by_itself(made: Made) -> None:
+    for data in (made.data, made.later, made.before, made.small):
+        found = verifying.verify(data, {made.hub_id})
+        assert found.bundle.encode() == data
+        assert found.bundle_hash == h(data)
+    shown = found.to_json()
+    assert (shown["export_seq_from"], shown["export_seq_to"], shown["export_stream"]) == (6, 6, EXPORT)
+
+
+def test_it_is_named_by_its_contents(made: Made) -> None:
+    found = Bundle.decode(made.data)
+    assert found.name == f"{found.contents.bundle_id().hex()}.bundle"
+    assert bundles.claimed_id(made.data) == found.bundle_id
+    assert Bundle.decode(made.later).bundle_id != found.bundle_id
+
+
+@pytest.mark.parametrize("data", [b"", b"\xa4", b"\xa4\x01\x6eveen.bundle.v1\x02\x01\x03\x58\x20short"])
+def test_what_is_no_bundle_is_known_by_its_hash(data: bytes) -> None:
+    assert bundles.claimed_id(data) == h(data)
+    assert fault(data).code is Code.MALFORMED
+
+
+def test_only_a_trusted_hub_counts(made: Made) -> None:
+    assert fault(made.data).code is Code.SOURCE
+    assert fault(made.data, made.other_id).code is Code.SOURCE
+    assert fault(made.other, made.hub_id).code is Code.SOURCE
+
+
+def test_a_bundle_beyond_every_bound_is_not_read() -> None:
+    with pytest.raises(Malformed):
+        bundles.decode(bytes(bundles.MAX_BUNDLE_BYTES + 1))
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
+
+
+def test_no_bit_can_be_flipped(made: Made) -> None:
+    chance = Random(SEED)
+    for bit in chance.sample(range(8 * len(made.data)), SAMPLES):
+        assert fault(flipped(made.data, bit), made.hub_id).code in (Code.MALFORMED, Code.BUNDLE_ID), bit
+
+
+@pytest.mark.slow
+def test_no_bit_of_a_small_bundle_can_be_flipped(made: Made) -> None:
+    for bit in range(8 * len(made.small)):
+        assert fault(flipped(made.small, bit), made.hub_id).code in (Code.MALFORMED, Code.BUNDLE_ID), bit
+
+
+@pytest.mark.parametrize("cut", [1, 33, 200])
+def test_it_ends_where_it_ends(made: Made, cut: int) -> None:
+    assert fault(made.data[:-cut], made.hub_id).code is Code.MALFORMED
+    assert fault(made.data + bytes(cut), made.hub_id).code is Code.MALFORMED
+
+
+# Someone who changes a bundle and gives it the id that goes with the change.
+
+Change = Callable[[Contents, Made], Contents]
+
+
+def _events(change: Callable[[list[bundles.Carried]], object]) -> Change:
+    def changed(contents: Contents, made: Made) -> Contents:
+        events = list(contents.events)
+        change(events)
+        return replace(contents, events=tuple(events))
+
+    return changed
+
+
+def _header(**fields: object) -> Change:
+    return lambda contents, made: replace(contents, header=replace(contents.header, **fields))  # type: ignore[arg-type]
+
+
+def _upto(**fields: object) -> Change:
+    def changed(contents: Contents, made: Made) -> Contents:
+        return replace(contents, export_checkpoint=replace(contents.export_checkpoint, **fields))  # type: ignore[arg-type]
+
+    return changed
+
+
+def _proof(**fields: object) -> Change:
+    return lambda contents, made: replace(contents, proof=replace(contents.proof, **fields))  # type: ignore[arg-type]
+
+
+def _shorter(contents: Contents, made: Made) -> Contents:
+    """Without its last event, and with a header to match."""
+    last = contents.events[-2].receipt
+    header = replace(contents.header, export_seq_to=last.stream_seq, export_time_to=last.hub_ts)
+    return replace(contents, header=header, events=contents.events[:-1])
+
+
+def _swap(events: list[bundles.Carried]) -> None:
+    events[0], events[1] = events[1], events[0]
+
+
+def _swap_receipts(events: list[bundles.Carried]) -> None:
+    first, second = events[0], events[1]
+    events[0], events[1] = replace(first, receipt=second.receipt), replace(second, receipt=first.receipt)
+
+
+def _of_another_hub(contents: Contents, made: Made) -> Contents:
+    return replace(contents, source=Bundle.decode(made.other).contents.source)
+
+
+def _checkpoint_of_another_hub(contents: Contents, made: Made) -> Contents:
+    return replace(contents, export_checkpoint=Bundle.decode(made.other).contents.export_checkpoint)
+
+
+def _earlier_checkpoint(contents: Contents, made: Made) -> Contents:
+    return replace(contents, export_checkpoint=Bundle.decode(made.before).contents.export_checkpoint)
+
+
+def _proof_of_another(contents: Contents, made: Made) -> Contents:
+    return replace(contents, proof=Bundle.decode(made.later).contents.proof)
+
+
+def _signed_by_a_stranger(contents: Contents, made: Made) -> Contents:
+    upto = contents.export_checkpoint
+    checkpoint = replace(upto.checkpoint, hub_sig=SigningKey.generate().sign(upto.checkpoint.signing_digest()))
+    return replace(contents, export_checkpoint=replace(upto, checkpoint=checkpoint))
+
+
+def _message_unsigned(events: list[bundles.Carried]) -> None:
+    event = events[1]
+    events[1] = replace(event, msg=replace(event.msg, sig=bytes(64)))
+
+
+def _message_changed(events: list[bundles.Carried]) -> None:
+    event = events[1]
+    events[1] = replace(event, msg=replace(event.msg, ciphertext=flipped(event.msg.ciphertext, 900)))
+
+
+def _receipt_redated(events: list[bundles.Carried]) -> None:
+    event = events[1]
+    events[1] = replace(event, receipt=replace(event.receipt, hub_ts=event.receipt.hub_ts + 1))
+
+
+def _papers_unsigned(contents: Contents, made: Made) -> Contents:
+    source = contents.source
+    return replace(contents, source=replace(source, signature=replace(source.signature, sig=bytes(64))))
+
+
+CHANGES: dict[str, tuple[Change, Code, int | None]] = {
+    "another hub is named": (
+        lambda contents, made: _header(source_hub_id=made.other_id)(contents, made),
+        Code.SOURCE,
+        None,
+    ),
+    "the papers of another hub": (_of_another_hub, Code.SOURCE, None),
+    "papers that nobody signed": (_papers_unsigned, Code.SOURCE, None),
+    "an earlier beginning": (_header(export_seq_from=1), Code.HEADER, None),
+    "a later end": (_header(export_seq_to=6), Code.HEADER, None),
+    "another time": (_header(export_time_from=1), Code.HEADER, None),
+    "another epoch": (_header(epoch=1), Code.CHECKPOINT, None),
+    "another stream": (_header(export_stream="export/x", export_stream_id=h(b"export/x")), Code.CHECKPOINT, None),
+    "an event dropped": (_events(lambda events: events.pop(1)), Code.ORDER, None),
+    "an event doubled": (_events(lambda events: events.insert(1, events[0])), Code.ORDER, None),
+    "two events swapped": (_events(_swap), Code.HEADER, None),
+    "two receipts swapped": (_events(_swap_receipts), Code.HEADER, None),
+    "the last event cut off": (_shorter, Code.PROOF, None),
+    "a message unsigned": (_events(_message_unsigned), Code.SIGNATURE, 2),
+    "a message changed": (_events(_message_changed), Code.RECEIPT, 2),
+    "a receipt redated": (_events(_receipt_redated), Code.RECEIPT, 2),
+    "another root": (_upto(root=bytes(32)), Code.CHECKPOINT, None),
+    "another last number": (_upto(last_seq=6), Code.CHECKPOINT, None),
+    "another key": (_upto(hub_public=bytes(32)), Code.CHECKPOINT, None),
+    "another moment": (_upto(timestamp=1), Code.CHECKPOINT, None),
+    "a checkpoint that a stranger signed": (_signed_by_a_stranger, Code.CHECKPOINT, None),
+    "a checkpoint of another hub": (_checkpoint_of_another_hub, Code.CHECKPOINT, None),
+    "a checkpoint before the events": (_earlier_checkpoint, Code.CHECKPOINT, None),
+    "other peaks": (_proof(peaks_before=(bytes(32),)), Code.PROOF, 1),
+    "too few peaks": (_proof(peaks_before=()), Code.PROOF, None),
+    "the proof of another checkpoint": (_proof_of_another, Code.PROOF, None),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_bundle_with_an_id_to_match_is_refused_for_what_was_changed(made: Made, name: str) -> None:
+    change, code, position = CHANGES[name]
+    forged = Bundle.of(change(Bundle.decode(made.data).contents, made)).encode()
+    found = fault(forged, made.hub_id)
+    assert (found.code, found.position) == (code, position), str(found)
+
+
+def test_a_stream_id_that_is_not_that_of_the_stream_does_not_decode(made: Made) -> None:
+    name = EXPORT.encode()
+    assert made.data.count(name) == 1
+    found = fault(made.data.replace(name, name[:-1] + b"x"), made.hub_id)
+    assert (found.code, "export_stream_id" in str(found)) == (Code.MALFORMED, True)
+
+
+def test_every_code_of_a_bundle_by_itself_is_reached() -> None:
+    alone = {code for _, code, _ in CHANGES.values()} | {Code.MALFORMED, Code.BUNDLE_ID}
+    later = {Code.MAPPING, Code.SEALED, Code.ATTACHMENT, Code.DUPLICATE, Code.OVERLAP, Code.PARTIAL, Code.REFUSED}
+    assert alone | later == set(Code)

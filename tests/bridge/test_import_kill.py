@@ -1,0 +1,82 @@
+"""An importer that is killed at any moment finishes exactly once when it runs again, and is seen to be unfinished."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.zones import EXPORT, Zones, zones
+from veen.bridge import books
+from veen.bridge.exporting import Sizes
+from veen.bridge.reconciling import Report, reconcile
+from veen.client import ClientDir
+from veen.overlays.bridging import Imported, Intake, Result
+from veen.state import HubSource
+
+EVENTS = 6
+
+
+def _run(at: Zones, file: Path, calls: int) -> "subprocess.CompletedProcess[bytes]":
+    url = f"http://127.0.0.1:{at.offline.port}"
+    given = [url, at.root / "importer", at.target_id.hex(), at.source_id.hex(), file, calls]
+    command = [sys.executable, "-m", "tests.bridge.importing_process", *map(str, given)]
+    return subprocess.run(command, capture_output=True)
+
+
+async def _report(at: Zones) -> Report:
+    async with at.client("analyst", at.online) as client:
+        left = await books.exports_of(HubSource(client))
+    async with at.client("analyst", at.offline) as client:
+        return reconcile(await books.books(HubSource(client), left))
+
+
+def _killed_at_each(place: Path, moments: int) -> None:
+    async def export() -> list[Path]:
+        await at.produce(*(b"event %d" % number for number in range(EVENTS * (moments + 1))))
+        await at.export(sizes=Sizes(events=EVENTS))
+        seqs = {path: books.exports_in(path.parent, {at.source_id}) for path in at.drop.glob("*.bundle")}
+        order = {one.bundle_id.hex(): one.export_seq_from for found in seqs.values() for one in found}
+        return sorted(seqs, key=lambda path: order[path.stem])
+
+    partial = 0
+    with zones(place) as at:
+        first, *files = asyncio.run(export())
+        at.folders["importer"].close()
+        whole = int(_run(at, first, 0).stdout)
+        for number, file in enumerate(files, 1):
+            # No two runs make quite as many calls: the last moment is well before the end.
+            killed = _run(at, file, whole * number * 9 // (moments * 10))
+            assert killed.returncode == -signal.SIGKILL, killed.stderr
+            report = asyncio.run(_report(at))
+            unfinished = {one.bundle_id.hex() for one in (*report.missing, *report.partial)}
+            done = EVENTS * (number + 1) <= report.regions[0].upto_seq  # killed after its last word was in the log
+            assert (file.stem in unfinished) is not done
+            partial += len(report.partial)
+            assert _run(at, file, 0).returncode == 0
+        at.folders["importer"] = ClientDir.open(at.root / "importer")
+        report = asyncio.run(_report(at))
+        assert report.clean, report.to_json()
+        found = asyncio.run(at.imported())
+        logged = asyncio.run(at.said())
+    ended = [Imported.decode(entry.body or b"") for entry in logged if entry.schema == Imported.SCHEMA]
+    assert sum(entry.schema == Intake.SCHEMA for entry in logged) == moments + 1
+    assert Counter(one.result for one in ended)[Result.SUCCESS] == moments + 1
+    assert {one.error_code for one in ended} <= {None, "duplicate"}
+    assert [entry.body for entry in found] == [b"event %d" % number for number in range(EVENTS * (moments + 1))]
+    assert set(Counter(entry.header.parent_id for entry in found if entry.header).values()) == {1}
+    assert partial, "no moment was between the intake and the end"
+    (region,) = report.regions
+    assert (region.export_stream, region.upto_seq, region.gaps) == (EXPORT, EVENTS * (moments + 1), ())
+
+
+def test_an_importer_killed_in_the_middle_finishes_exactly_once(place: Path) -> None:
+    _killed_at_each(place, 6)
+
+
+@pytest.mark.slow
+def test_an_importer_killed_at_many_moments_finishes_exactly_once(place: Path) -> None:
+    _killed_at_each(place, 60)

@@ -1,0 +1,350 @@
+"""Import refuses and records on any fault, writes nothing then, and never leaves a half import unseen."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.test_bundle import flipped
+from tests.bridge.zones import EXPORT, IMPORT, Zones, allow, zones
+from veen.bridge import roles
+from veen.bridge.exporting import Exporter, Range, Sizes, build
+from veen.bridge.faults import Code
+from veen.bridge.importing import Importer, Policy
+from veen.bridge.mapping import Mapping, parse
+from veen.client import ClientDir
+from veen.client.draft import Draft
+from veen.core import DhKey, Limits, Refused, Unavailable, naming
+from veen.core.hashing import h
+from veen.hub.rules import Admission
+from veen.overlays.bridging import OFFLINE_LOG, ONLINE_LOG, Imported, Result
+
+
+async def _ended(at: Zones) -> list[Imported]:
+    found = [entry for entry in await at.said() if entry.schema == Imported.SCHEMA]
+    return [Imported.decode(entry.body or b"") for entry in found]
+
+
+def test_a_flipped_bit_is_refused_and_audited_and_nothing_comes_in(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b", b"c")
+        (data,) = await at.export()
+        bits = (8 * len(data) // 5, 4 * len(data), 8 * len(data) - 1, 8 * 40)
+        for number, bit in enumerate(bits, 1):
+            outcome = await at.take(flipped(data, bit))
+            assert outcome.result is Result.FAILURE
+            assert await at.imported() == []
+            said = (await _ended(at))[-1]
+            assert len(await _ended(at)) == number
+            assert (said.bundle_id, said.result) == (outcome.bundle_id, Result.FAILURE)
+            assert said.bundle_hash == h(flipped(data, bit))
+            assert said.error_code in (Code.MALFORMED, Code.BUNDLE_ID)
+            assert said.reason
+        assert (await at.take(data)).ok  # the true one still comes in
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_a_bundle_comes_in_once(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        assert (await at.take(data)).written == 2
+        again = await at.take(data)
+        assert (again.fault and again.fault.code, again.ok, again.written) == (Code.DUPLICATE, True, 0)
+        assert len(await at.imported()) == 2
+        assert [(one.result, one.error_code) for one in await _ended(at)] == [
+            ("success", None),
+            ("failure", "duplicate"),
+        ]
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_bundles_that_share_an_event_do_not_both_come_in(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b", b"c")
+        async with at.client("exporter", at.online) as client:
+            first, second = [(await build(client, EXPORT, Range(0, *seqs))).encode() for seqs in ((1, 2), (2, 3))]
+        assert (await at.take(first)).ok
+        refused = await at.take(second)
+        assert refused.fault
+        assert refused.fault.code is Code.OVERLAP
+        assert [entry.body for entry in await at.imported()] == [b"a", b"b"]
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_another_stream_needs_a_rule(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", stream="record/app/http")
+        (data,) = await at.export("record/app/http")
+        refused = await at.take(data)
+        assert refused.fault
+        assert refused.fault.code is Code.MAPPING
+        assert (await _ended(at))[-1].error_code == "mapping"
+        key = at.folders["producer"].stream_keys.secret(naming.stream_id("record/app/http"))
+        assert key
+        at.folders["importer"].stream_keys.import_secret("record/app/http", key)
+        done = await at.take(data, mapping=Mapping((("record/app/", "import/zone1/"), ("export/", "import/"))))
+        assert (done.import_stream, done.written) == ("import/zone1/http", 1)
+
+    with zones(place, (EXPORT, "import/zone1/http")) as at:
+        allow(at.folders["producer"], "record/app/http")
+        at.folders["producer"].stream_keys.create("record/app/http")
+        asyncio.run(run())
+
+
+def test_what_does_not_open_stops_a_bundle_unless_a_policy_names_it(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a")
+        stranger = at.folders["exporter"]
+        allow(stranger, EXPORT)
+        stranger.stream_keys.add_public(EXPORT, DhKey.generate().public_key)  # a key that no reader has
+        async with at.client("exporter", at.online) as client:
+            await client.send(EXPORT, b"for nobody")
+        await at.produce(b"c")
+        async with at.client("analyst", at.online) as client:
+            data = (await build(client, EXPORT, Range(0, 1, 3))).encode()
+        refused = await at.take(data)
+        assert refused.fault
+        assert (refused.fault.code, refused.fault.position) == (Code.SEALED, 2)
+        assert await at.imported() == []
+        done = await at.take(data, exclude=[Policy.SEALED])
+        assert (done.ok, done.excluded, done.event_count) == (True, (2,), 2)
+        said = (await _ended(at))[-1]
+        assert (said.excluded, said.policy) == ((2,), "sealed")
+        assert [entry.body for entry in await at.imported()] == [b"a", b"c"]
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_attachments_are_not_lost_in_silence(place: Path) -> None:
+    async def run() -> None:
+        (place / "picture").write_bytes(b"pixels")
+        async with at.client("producer", at.online) as client:
+            await client.send(EXPORT, b"see", attachments=[place / "picture"])
+        (data,) = await at.export()
+        refused = await at.take(data)
+        assert refused.fault
+        assert (refused.fault.code, refused.fault.position) == (Code.ATTACHMENT, 1)
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_a_refusal_of_the_zone_s_hub_is_on_record_and_the_import_goes_on_later(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        importer = at.folders["importer"]
+        refused = await at.take(data)
+        assert refused.fault
+        assert (refused.fault.code, refused.fault.position) == (Code.REFUSED, 1)
+        assert (await _ended(at))[-1].error_code == "refused"
+        allow(importer, IMPORT)
+        done = await at.take(data)
+        assert (done.ok, done.written, done.event_count) == (True, 2, 2)
+        assert [entry.body for entry in await at.imported()] == [b"a", b"b"]
+
+    with zones(place, (EXPORT, "import/zone1/elsewhere")) as at:
+        key = DhKey.generate()
+        at.folders["importer"].stream_keys.add_public(IMPORT, key.public_key)
+        at.folders["analyst"].stream_keys.import_secret(IMPORT, key)
+        asyncio.run(run())
+
+
+def test_an_event_too_large_for_the_zone_is_known_before_anything_is_written(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"small", bytes(20_000), b"small")
+        (data,) = await at.export()
+        refused = await at.take(data)
+        assert refused.fault
+        assert (refused.fault.code, refused.fault.position) == (Code.REFUSED, 2)
+        assert await at.imported() == []
+        assert [entry.schema for entry in await at.said()] == [Imported.SCHEMA]
+
+    with zones(place, offline_limits=Limits(max_msg_bytes=8192, max_body_bytes=8000)) as at:
+        asyncio.run(run())
+
+
+def test_what_another_importer_began_is_not_finished_by_this_one(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        assert not (await at.take(data)).ok  # the intake is logged, no event is
+        first = at.folders["importer"].stream_keys
+        with ClientDir.create(place / "second", None, 1) as second:
+            for stream in (EXPORT, OFFLINE_LOG):
+                key = first.secret(naming.stream_id(stream))
+                assert key
+                second.stream_keys.import_secret(stream, key)
+            second.stream_keys.add_public(IMPORT, first.public(naming.stream_id(IMPORT)) or b"")
+            allow(second, IMPORT, OFFLINE_LOG)
+            at.folders["importer"], kept = second, at.folders["importer"]
+            refused = await at.take(data)
+            at.folders["importer"] = kept
+        assert refused.fault
+        assert refused.fault.code is Code.PARTIAL
+
+    with zones(place, (EXPORT, "import/zone1/elsewhere")) as at:
+        at.folders["importer"].stream_keys.add_public(IMPORT, DhKey.generate().public_key)
+        asyncio.run(run())
+
+
+def test_an_importer_without_the_keys_writes_nothing(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", stream="export/b")
+        (data,) = await at.export("export/b")
+        with pytest.raises(Unavailable, match="reader key"):
+            await at.take(data)
+        at.folders["importer"].stream_keys.import_secret("export/b", DhKey.generate())
+        with pytest.raises(Unavailable, match="'import/b'"):
+            await at.take(data)
+
+    with zones(place) as at:
+        allow(at.folders["producer"], "export/b")
+        at.folders["producer"].stream_keys.create("export/b")
+        asyncio.run(run())
+
+
+# One way only.
+
+
+def _exporter(at: Zones) -> None:
+    roles.check_exporter(at.folders["exporter"])
+
+
+def _importer(at: Zones) -> None:
+    roles.check_importer(at.folders["importer"], Mapping())
+
+
+def test_the_two_roles_hold_nothing_that_lets_events_flow_back(place: Path) -> None:
+    with zones(place) as at:
+        _exporter(at)
+        _importer(at)
+
+
+@pytest.mark.parametrize("stream", [EXPORT, "record/app/http", OFFLINE_LOG])
+def test_whoever_exports_writes_nothing_but_the_log(place: Path, stream: str) -> None:
+    with zones(place) as at:
+        allow(at.folders["exporter"], stream)
+        with pytest.raises(roles.BothWays, match="capability"):
+            _exporter(at)
+
+
+def test_whoever_exports_does_not_read_what_came_in(place: Path) -> None:
+    with zones(place) as at:
+        at.folders["exporter"].stream_keys.create("import/zone2/x")
+        with pytest.raises(roles.BothWays, match="import/zone2/x"):
+            _exporter(at)
+
+
+@pytest.mark.parametrize("stream", ["import/zone9/x", "record/app/http", ONLINE_LOG])
+def test_whoever_imports_reads_nothing_of_the_zone_but_the_log(place: Path, stream: str) -> None:
+    with zones(place) as at:
+        at.folders["importer"].stream_keys.create(stream)
+        with pytest.raises(roles.BothWays, match=stream):
+            _importer(at)
+
+
+@pytest.mark.parametrize("stream", [EXPORT, ONLINE_LOG])
+def test_whoever_imports_writes_nothing_of_the_other_zone(place: Path, stream: str) -> None:
+    with zones(place) as at:
+        allow(at.folders["importer"], stream)
+        with pytest.raises(roles.BothWays, match=stream):
+            _importer(at)
+
+
+def test_an_exporter_or_importer_of_both_ways_is_not_even_made(place: Path) -> None:
+    async def run() -> None:
+        async with at.client("producer", at.online) as client:
+            with pytest.raises(roles.BothWays):
+                Exporter(client, at.drop)
+        async with at.client("analyst", at.offline) as client:
+            with pytest.raises(roles.BothWays):
+                Importer(client, {at.source_id})
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_the_hub_itself_keeps_the_exporter_from_writing(place: Path) -> None:
+    async def run() -> None:
+        at.folders["exporter"].stream_keys.add_public(EXPORT, DhKey.generate().public_key)
+        async with at.client("exporter", at.online) as client:
+            with pytest.raises(Refused, match="CAP_MISSING"):
+                await client.sender(EXPORT).put(Draft(b"back"))
+
+    with zones(place) as at:
+        asyncio.run(run())
+    assert roles.enforced(Admission.CAPABILITY)
+    assert not roles.enforced(Admission.OPEN)
+
+
+@pytest.mark.parametrize(
+    ("stream", "target"),
+    [("export/zoneX/foo", "import/zoneX/foo"), ("export/a", "import/a"), ("export/x/y/z", "import/x/y/z")],
+)
+def test_a_stream_keeps_its_name_in_the_other_zone(stream: str, target: str) -> None:
+    assert Mapping().target(stream) == target
+
+
+def test_the_longest_rule_counts() -> None:
+    rules = parse(["export/=import/", "export/secret/=import/sealed/"])
+    assert rules.target("export/secret/x") == "import/sealed/x"
+    assert rules.target("export/x") == "import/x"
+
+
+@pytest.mark.parametrize("text", ["export/", "=import/", "export/=", "a/=a/"])
+def test_a_rule_without_two_ends_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse([text])
+
+
+# The way out.
+
+
+def test_what_left_does_not_leave_again(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(*(b"%d" % number for number in range(5)))
+        assert len(await at.export(sizes=Sizes(events=2))) == 3
+        assert await at.export() == []
+        await at.produce(b"5")
+        (last,) = await at.export()
+        assert (await at.take(last)).ok
+        assert len(await at.said(ONLINE_LOG)) == 4
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_a_draft_the_log_does_not_know_is_forgotten_and_one_it_knows_is_named(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        (file,) = at.drop.glob("*.bundle")
+        file.rename(at.drop / f".{file.name}.draft")  # as a crash leaves it, after the announcement
+        async with at.client("exporter", at.online) as client:
+            unknown = await build(client, EXPORT, Range(0, 1, 1))
+        (at.drop / f".{unknown.name}.draft").write_bytes(unknown.encode())  # and before it
+        (at.drop / ".0000.bundle.draft").write_bytes(data[:-1])
+        assert await at.export() == [data]
+        assert sorted(path.name for path in at.drop.iterdir()) == [file.name]
+        assert len(await at.said(ONLINE_LOG)) == 1
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_bundles_end_where_bytes_do(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(bytes(3000), bytes(3000), b"c")
+        assert len(await at.export(sizes=Sizes(size=6000))) == 2
+
+    with zones(place) as at:
+        asyncio.run(run())

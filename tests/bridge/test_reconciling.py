@@ -1,0 +1,156 @@
+"""Reconciliation finds what is missing, half there, there twice or of nobody, and says how far both zones agree."""
+
+import asyncio
+from pathlib import Path
+
+from tests.bridge.zones import EXPORT, IMPORT, Zones, allow, zones
+from veen.bridge import books
+from veen.bridge.exporting import Sizes
+from veen.bridge.reconciling import Report, reconcile
+from veen.client.draft import Draft
+from veen.overlays.bridging import OFFLINE_LOG, Imported, Intake, Origin, Result, TargetRange
+from veen.state import DirectorySource, HubSource
+
+
+async def _report(at: Zones, *, by_bundles: bool = False) -> Report:
+    if by_bundles:
+        left = books.exports_in(at.drop, {at.source_id})
+    else:
+        async with at.client("analyst", at.online) as client:
+            left = await books.exports_of(HubSource(client))
+    async with at.client("analyst", at.offline) as client:
+        return reconcile(await books.books(HubSource(client), left))
+
+
+async def _say(at: Zones, person: str, stream: str, *drafts: Draft) -> None:
+    async with at.client(person, at.offline) as client:
+        for draft in drafts:
+            await client.sender(stream).put(draft)
+
+
+def test_two_zones_that_agree_are_clean_by_the_log_and_by_the_bundles(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(*(b"%d" % number for number in range(5)))
+        for data in await at.export(sizes=Sizes(events=2)):
+            await at.take(data)
+        for by_bundles in (False, True):
+            report = await _report(at, by_bundles=by_bundles)
+            assert report.clean
+            assert report.to_json()["events"] == 5
+            (region,) = report.regions
+            assert (region.upto_seq, region.exported, region.imported, region.gaps) == (5, ((1, 5),), ((1, 5),), ())
+            assert region.upto_time is not None
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_the_same_from_copies_of_the_data_alone(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        await at.take(data)
+
+    with zones(place) as at:
+        asyncio.run(run())
+        analyst = at.folders["analyst"]
+        online, offline = (DirectorySource(hub.data_dir, analyst) for hub in (at.online, at.offline))
+        found = asyncio.run(books.books(offline, asyncio.run(books.exports_of(online))))
+        assert reconcile(found).clean
+
+
+def test_a_missing_bundle_is_named_and_what_comes_after_it_is_not_settled(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(*(b"%d" % number for number in range(6)))
+        first, second, third = await at.export(sizes=Sizes(events=2))
+        await at.take(first)
+        await at.take(third)
+        report = await _report(at)
+        (missed,) = report.missing
+        assert (missed.export_seq_from, missed.export_seq_to, missed.lacking) == (3, 4, ())
+        assert not report.clean
+        (region,) = report.regions
+        assert (region.upto_seq, region.gaps) == (2, ((3, 4),))
+        refused = await at.take(second[:-1] + bytes([second[-1] ^ 1]))
+        assert not refused.ok
+        assert "refused" in (await _report(at)).missing[0].reason
+        await at.take(second)
+        assert (await _report(at)).clean
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_a_half_import_is_named_with_what_it_lacks(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        assert not (await at.take(data)).ok
+        report = await _report(at)
+        (half,) = report.partial
+        assert (half.reason, half.lacking) == ("begun, and not ended", (1, 2))
+        assert report.missing == ()
+        allow(at.folders["importer"], IMPORT)
+        assert (await at.take(data)).ok
+        assert (await _report(at)).clean
+
+    with zones(place, (EXPORT, "import/zone1/elsewhere")) as at:
+        key = at.folders["analyst"].stream_keys.create(IMPORT)
+        at.folders["importer"].stream_keys.add_public(IMPORT, key.public_key)
+        asyncio.run(run())
+
+
+def test_an_import_that_is_said_and_did_not_happen_is_named(place: Path) -> None:
+    """An importer that lies about success: J2."""
+
+    async def run() -> None:
+        await at.produce(b"a", b"b")
+        (data,) = await at.export()
+        found = books.exports_in(at.drop, {at.source_id})[0]
+        from veen.bridge.bundle import Bundle
+
+        events = Bundle.decode(data).events
+        origins = tuple(Origin.of(one.msg, one.receipt) for one in events)
+        named = (found.bundle_id, at.source_id, EXPORT, 0, 1, 2, 2, IMPORT, 1)
+        intake = Intake(*named, origins)
+        ended = Imported(found.bundle_id, found.bundle_hash, IMPORT, (TargetRange(0, 1, 2),), 2, Result.SUCCESS, "liar")
+        drafts = [Draft(one.encode(), one.SCHEMA) for one in (intake, ended)]
+        await _say(at, "importer", OFFLINE_LOG, *drafts)
+        report = await _report(at)
+        (half,) = report.partial
+        assert (half.reason, half.lacking) == ("said to be imported, and is not", (1, 2))
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_an_event_that_is_there_twice_or_of_nobody_is_named(place: Path) -> None:
+    """J1: exactly one original for each."""
+
+    async def run() -> None:
+        (sent,) = await at.produce(b"a")
+        (data,) = await at.export()
+        await at.take(data)
+        await _say(at, "importer", IMPORT, Draft(b"a", parent_id=sent.msg_id), Draft(b"invented"))
+        report = await _report(at)
+        (twice,) = report.duplicates
+        assert (twice.origin_msg_id, [place.stream_seq for place in twice.places]) == (sent.msg_id, [1, 2])
+        assert [one.at.stream_seq for one in report.unexplained] == [3]
+        assert not report.clean
+
+    with zones(place) as at:
+        asyncio.run(run())
+
+
+def test_a_bundle_that_never_left_is_named(place: Path) -> None:
+    async def run() -> None:
+        await at.produce(b"a")
+        (data,) = await at.export()
+        outcome = await at.take(data)
+        async with at.client("analyst", at.offline) as client:
+            report = reconcile(await books.books(HubSource(client), []))
+        assert report.unannounced == (outcome.bundle_id,)
+        assert not report.clean
+
+    with zones(place) as at:
+        asyncio.run(run())

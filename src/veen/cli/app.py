@@ -101,9 +101,11 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
     ),
     "across hubs": (
         Entry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),
+        Entry("anchor", "veen.cli.anchor", "bind checkpoints to something that their hub cannot change"),
     ),
     "record events": (
         Entry("recorder", "veen.cli.recorder", "record events with evidence, and replay them"),
+        Entry("query", "veen.cli.query", "ask about recorded events, and prove the answers"),
     ),
     "prove": (
         Entry("receipt", "veen.cli.client.receipt", "fetch the hub's receipt for an entry, and verify it"),
@@ -197,6 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def selftest_main() -> None:
     """The `veen-selftest` command of a container: `veen selftest`."""
     main(["selftest", *sys.argv[1:]])
+
+
+def bridge_main() -> None:
+    """The `veen-bridge` command of a container: `veen bridge`."""
+    main(["bridge", *sys.argv[1:]])
 
 
 def hub_main() -> None:

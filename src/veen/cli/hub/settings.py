@@ -14,8 +14,8 @@ from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
+from veen.http import HttpSettings, tls_context
 from veen.hub.config import HubConfig
-from veen.hub.http import HttpSettings, tls_context
 from veen.hub.rules import Admission
 
 # Every setting there is: names are those of `veen hub start`, with underscores; paths are relative to the file.

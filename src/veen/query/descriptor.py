@@ -1,0 +1,236 @@
+"""QueryDescriptor: a query in its one normal form, so that a hash of its text can stand for it. 001, query-api-spec §4.
+
+`time` is hub_commit_time, from `from` to before `to`. What is not understood is refused and never passed over: a filter
+that is not applied would answer another question.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from veen.core import Malformed, canonjson
+from veen.core.canonjson import Plain
+from veen.core.hashing import h
+from veen.pipeline.engine import Evidence, Query
+from veen.query import times
+from veen.query.faults import Code, QueryFault, invalid
+
+VERSION = 1
+MAX_DESCRIPTOR_BYTES = 32_768
+MAX_LISTED = 256
+ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+_ID = re.compile(ID_PATTERN, re.ASCII)
+_REQUIRED = ("scope", "filter", "projection", "evidence")
+_KNOWN = {"query_id", "version", *_REQUIRED, "aggregate", "meta"}
+_WHOLE_PAYLOAD = "payload.*"
+_RESULT = b"veen/query/result/"
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A query that can be asked; the engine's own rules hold, too."""
+
+    query_id: str
+    scope: tuple[str, ...]
+    subject_id: str | None
+    event_types: tuple[str, ...] | None
+    time_from: int | None  # milliseconds
+    time_to: int | None
+    projection: tuple[str, ...]
+    aggregate: tuple[tuple[str, ...], tuple[str, ...]] | None  # group_by, metrics
+    evidence: Evidence
+    meta: str | None = None  # canonical JSON of an object
+
+    def plain(self) -> dict[str, Plain]:
+        """The normal form."""
+        made: dict[str, Plain] = {
+            "query_id": self.query_id,
+            "version": VERSION,
+            "scope": list(self.scope),
+            "filter": {
+                "subject_id": self.subject_id,
+                "event_type": None if self.event_types is None else list(self.event_types),
+                "time": {"from": _written(self.time_from), "to": _written(self.time_to)},
+            },
+            "projection": list(self.projection),
+            "evidence": policy(self.evidence),
+        }
+        if self.aggregate is not None:
+            made["aggregate"] = {"group_by": list(self.aggregate[0]), "metrics": list(self.aggregate[1])}
+        if self.meta is not None:
+            made["meta"] = canonjson.decode(self.meta.encode(), "meta")
+        return made
+
+    def text(self) -> str:
+        """The normal form as canonical JSON."""
+        return canonjson.encode(self.plain()).decode()
+
+    @property
+    def result_id(self) -> str:
+        """A query is executed once, so its result goes by what was asked: the same in every zone."""
+        return f"r-{h(_RESULT + self.text().encode()).hex()[:32]}"
+
+    def query(self) -> Query:
+        """As the engine is asked."""
+        group_by, metrics = self.aggregate or ((), ())
+        return Query(
+            scope=self.scope,
+            subject_id=self.subject_id,
+            event_types=self.event_types,
+            time_from=times.ceil_seconds(self.time_from),
+            time_to=times.ceil_seconds(self.time_to),
+            projection=self.projection,
+            group_by=group_by,
+            metrics=metrics,
+            evidence=self.evidence,
+        )
+
+
+def decode(text: str) -> Descriptor:
+    """What was recorded: the normal form, and nothing else. Raises `Malformed`."""
+    try:
+        found = normalise(canonjson.decode(text.encode(), "query descriptor"), "")
+    except QueryFault as fault:
+        raise Malformed("query descriptor", fault.message) from None
+    if found.text() != text:
+        raise Malformed("query descriptor", "it is not in its normal form")
+    return found
+
+
+def parse(data: bytes) -> Plain:
+    """The JSON of a request. Raises `QueryFault`."""
+    try:
+        return canonjson.parse(data, "body")
+    except Malformed as error:
+        raise QueryFault(Code.INVALID_JSON, error.reason) from None
+
+
+def normalise(value: Plain, new_id: str) -> Descriptor:
+    """The query that a client means; `new_id` is its id where it gives none. Raises `QueryFault`."""
+    given = _object(value, "a query descriptor", _KNOWN)
+    version = given.get("version", VERSION)
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise invalid("version is not an integer")
+    if version != VERSION:
+        raise QueryFault(Code.UNSUPPORTED_VERSION, f"version {version}, where {VERSION} is spoken")
+    missing = [name for name in _REQUIRED if name not in given]
+    if missing:
+        raise invalid(f"{missing[0]} is missing")
+    kept = _object(given["filter"], "filter", {"subject_id", "event_type", "time"})
+    window = _object(kept.get("time") or {}, "filter.time", {"from", "to"})
+    event_type = kept.get("event_type")
+    made = Descriptor(
+        query_id=_query_id(given.get("query_id"), new_id),
+        scope=tuple(sorted(set(_texts(given["scope"], "scope", least=1)))),
+        subject_id=_text_or_none(kept.get("subject_id"), "filter.subject_id"),
+        event_types=None if event_type is None else tuple(sorted(set(_texts(event_type, "filter.event_type")))),
+        time_from=_time(window.get("from"), "filter.time.from"),
+        time_to=_time(window.get("to"), "filter.time.to"),
+        projection=_projection(given["projection"]),
+        aggregate=_aggregate(given.get("aggregate")),
+        evidence=_evidence(given["evidence"]),
+        meta=_meta(given.get("meta")),
+    )
+    if made.time_from is not None and made.time_to is not None and made.time_from > made.time_to:
+        raise invalid("filter.time ends before it begins")
+    _check(made)
+    return made
+
+
+def policy(evidence: Evidence) -> dict[str, Plain]:
+    """An evidence policy in its normal form."""
+    if evidence.sample_rate is None:
+        return {"mode": evidence.mode}
+    return {"mode": evidence.mode, "sample_rate": evidence.sample_rate}
+
+
+def _check(made: Descriptor) -> None:
+    try:
+        made.query().check()
+        if made.aggregate is not None and not made.aggregate[1]:
+            raise invalid("aggregate names no metric; count is one")
+        size = len(made.text().encode())
+    except Malformed as error:
+        raise invalid(error.reason) from None
+    except ValueError as error:  # texts that are no Unicode
+        raise invalid(str(error)) from None
+    if size > MAX_DESCRIPTOR_BYTES:
+        raise invalid(f"{size} bytes in its normal form, above {MAX_DESCRIPTOR_BYTES}")
+
+
+def _object(value: Plain, what: str, known: set[str]) -> Mapping[str, Plain]:
+    if not isinstance(value, dict):
+        raise invalid(f"{what} is not an object")
+    unknown = sorted(value.keys() - known)
+    if unknown:
+        raise invalid(f"{what} has no field {unknown[0][:64]!r}")
+    return value
+
+
+def _query_id(value: Plain, new_id: str) -> str:
+    if value is None and new_id:
+        return new_id
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise invalid("query_id is not 1 to 64 letters, digits, dots, colons, hyphens or underscores")
+    return value
+
+
+def _texts(value: Plain, what: str, least: int = 0) -> list[str]:
+    if not isinstance(value, list) or not least <= len(value) <= MAX_LISTED:
+        raise invalid(f"{what} is not a list of {least} to {MAX_LISTED} texts")
+    if not all(isinstance(one, str) and one for one in value):
+        raise invalid(f"{what} has something in it that is no text")
+    return [str(one) for one in value]
+
+
+def _text_or_none(value: Plain, what: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise invalid(f"{what} is not a text")
+
+
+def _time(value: Plain, what: str) -> int | None:
+    if value is None:
+        return None
+    try:
+        return times.parse(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise invalid(f"{what} is {error}") from None
+
+
+def _projection(value: Plain) -> tuple[str, ...]:
+    named = _texts(value, "projection", least=1)
+    return tuple("payload" if name == _WHOLE_PAYLOAD else name for name in named)
+
+
+def _aggregate(value: Plain) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    if value is None:
+        return None
+    given = _object(value, "aggregate", {"group_by", "metrics"})
+    group_by = _texts(given.get("group_by") or [], "aggregate.group_by")
+    return tuple(group_by), tuple(_texts(given.get("metrics"), "aggregate.metrics", least=1))
+
+
+def _evidence(value: Plain) -> Evidence:
+    given = _object(value, "evidence", {"mode", "sample_rate"})
+    mode, rate = given.get("mode"), given.get("sample_rate")
+    if not isinstance(mode, str):
+        raise invalid("evidence.mode is not a text")
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float)):
+        raise invalid("evidence.sample_rate is not a number")
+    return Evidence(mode, rate)
+
+
+def _meta(value: Plain) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise invalid("meta is not an object")
+    try:
+        return canonjson.encode(value).decode()
+    except ValueError as error:
+        raise invalid(f"meta: {error}") from None
+
+
+def _written(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else times.write(milliseconds)

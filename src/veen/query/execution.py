@@ -1,0 +1,103 @@
+"""A query carried out: asked of the tables, verified as its policy says, and summed up in a digest. §5, §6."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from veen.client.client import Client
+from veen.client.durable import Busy
+from veen.core import HubIdentity, canonjson, naming
+from veen.core.canonjson import Plain
+from veen.query import digest as digests
+from veen.query import times, verifying
+from veen.query.asking import Asker, Bounds, Streams
+from veen.query.descriptor import Descriptor
+from veen.query.digest import ResultDigest
+from veen.query.origins import NONE, Origins, origins_of
+from veen.query.recording import REQUESTS
+from veen.state import HubSource
+
+_MS = 1000
+
+Refresh = Callable[[Sequence[int]], None]  # of these epochs
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Rows in their order, each as canonical JSON, and what stands for them."""
+
+    texts: list[bytes] = field(repr=False)
+    summary: dict[str, Plain] = field(repr=False)
+    digest: ResultDigest
+    ran: str
+
+    def evidence(self) -> bytes:
+        return canonjson.encode(self.summary)
+
+
+class Execution:
+    """Carries queries out for one client of one hub. `refresh` brings the tables up to date, and blocks."""
+
+    def __init__(
+        self,
+        client: Client,
+        asker: Asker,
+        *,
+        papers: Mapping[bytes, HubIdentity] | None = None,
+        refresh: Refresh | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._asker = asker
+        self._papers = papers or {}
+        self._refresh = refresh
+        self._clock = clock
+        self._refreshing = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Bring the tables up to date, where this service does that; where another process does, that one will."""
+        if self._refresh is not None:
+            async with self._refreshing:
+                epochs = await HubSource(self._client).epochs(naming.stream_id(REQUESTS), None)
+                with suppress(Busy):
+                    await asyncio.to_thread(self._refresh, epochs)
+
+    async def streams(self, asked: Descriptor, of_hub: bytes | None = None) -> tuple[Streams, Origins]:
+        """What its scope means here. Raises `QueryFault` where there is no such stream."""
+        known = await asyncio.to_thread(self._asker.known)
+        here = of_hub is None and all(name in known for name in asked.scope)
+        came = NONE if here else await origins_of(self._client)
+        return await asyncio.to_thread(self._asker.streams, asked.scope, came, of_hub), came
+
+    async def run(
+        self,
+        asked: Descriptor,
+        *,
+        of_hub: bytes | None = None,
+        bounds: Bounds | None = None,
+        profile_id: str | None = None,
+        request_receipt_id: str | None = None,
+    ) -> Result:
+        """The result. With `of_hub`, as that hub's zone would have it; with `bounds`, of no more than up to there."""
+        streams, came = await self.streams(asked, of_hub)
+        query, seed = asked.query(), asked.query_id.encode()
+        found = await asyncio.to_thread(self._asker.ask, query, seed, streams, came, bounds)
+        shown = await verifying.verify(self._client, query, found.behind, came, self._papers)
+        texts = await asyncio.to_thread(lambda: [digests.row_text(row) for row in found.rows])
+        summary = digests.evidence_summary(asked, shown)
+        digest = ResultDigest(
+            query_id=asked.query_id,
+            result_id=asked.result_id,
+            row_count=len(texts),
+            evidence_policy=asked.evidence,
+            rows_hash=digests.rows_hash(texts),
+            evidence_hash=digests.evidence_hash(summary),
+            executed_at=times.write(int(self._clock() * _MS)),
+            hub_id=self._client.hub_id.hex(),
+            basis=found.basis,
+            profile_id=profile_id,
+            request_receipt_id=request_receipt_id,
+        )
+        return Result(texts, summary, digest, found.ran)

@@ -1,0 +1,171 @@
+"""Who may ask about what: principals, how each is known, and which streams are theirs to see. 001, query-api-spec §7.1.
+
+A principal stands for one VEEN client identity. It is known by a bearer token, of which only the hash is kept, or by a
+certificate that TLS has verified. It may ask about the streams of its scope, and sees its own results, or all.
+"""
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any
+
+from veen.client import durable
+from veen.client.durable import DISK
+from veen.core import Malformed, Unavailable, canonjson
+
+TOKEN_PREFIX = "veenq_"
+OWN, ALL = "own", "all"
+ANYTHING = "*"
+_VERSION = 1
+_TOKEN_BYTES = 32
+_MOST_BYTES = 1 << 24
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a token hashes to; the token itself is nowhere. With 256 random bits it needs no slow hash."""
+
+    name: str
+    sha256: str
+    expires_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """One who may ask. `scope` has names of streams; one that ends in * stands for all that begin so."""
+
+    name: str
+    client_id: str  # the VEEN client identity behind it
+    scope: tuple[str, ...] = ()
+    sees: str = OWN
+    subject: str | None = None  # on whose behalf its queries are; else the identity
+    tokens: tuple[Token, ...] = ()
+    certificates: tuple[str, ...] = ()  # SHA-256 of each, in DER
+
+    @property
+    def subject_id(self) -> str:
+        return self.subject or f"client:{self.client_id}"
+
+    def may_ask(self, stream: str) -> bool:
+        return any(_covers(rule, stream) for rule in self.scope)
+
+    def flaw(self) -> str | None:
+        if not self.name or not _HASH.fullmatch(self.client_id):
+            return f"principal {self.name!r} has no name, or no client_id of 64 lowercase hex digits"
+        if not all(_HASH.fullmatch(one) for one in (*(token.sha256 for token in self.tokens), *self.certificates)):
+            return f"principal {self.name!r} has a token or certificate that is no SHA-256 in hex"
+        return None if self.sees in (OWN, ALL) else f"principal {self.name!r} sees {self.sees!r}, not own or all"
+
+
+def _covers(rule: str, stream: str) -> bool:
+    return stream.startswith(rule[:-1]) if rule.endswith(ANYTHING) else stream == rule
+
+
+def hashed(token: str) -> str:
+    return sha256(token.encode()).hexdigest()
+
+
+def new_token() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+class Book:
+    """The principals, in a file that only its owner can read. A change counts from the next request on."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._clock = clock
+        self._seen: tuple[int, ...] | None = None
+        self._principals: tuple[Principal, ...] = ()
+
+    def principals(self) -> tuple[Principal, ...]:
+        """Raises `Unavailable` or `Malformed` where the file cannot be relied on: then nobody is known."""
+        if not self.path.exists():
+            return ()
+        with durable.named(self.path):
+            stat = self.path.stat()
+        seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if seen != self._seen:
+            durable.check_private(self.path)
+            self._principals, self._seen = _decode(durable.read_file(self.path, _MOST_BYTES), self.path), seen
+        return self._principals
+
+    def by_token(self, token: str) -> Principal | None:
+        """Every hash is compared, each in constant time: how long it takes tells nothing."""
+        given, now, found = hashed(token), self._clock(), None
+        for principal in self.principals():
+            for one in principal.tokens:
+                if compare_digest(one.sha256, given) and (one.expires_at is None or now < one.expires_at):
+                    found = principal
+        return found
+
+    def by_certificate(self, der: bytes) -> Principal | None:
+        given = sha256(der).hexdigest()
+        return next((one for one in self.principals() if given in one.certificates), None)
+
+    def get(self, name: str) -> Principal | None:
+        return next((one for one in self.principals() if one.name == name), None)
+
+    def put(self, principal: Principal) -> None:
+        """Add a principal, or put it in the place of the one of its name."""
+        if (flaw := principal.flaw()) is not None:
+            raise ValueError(flaw)
+        others = [one for one in self.principals() if one.name != principal.name]
+        self._write([*others, principal])
+
+    def issue(self, name: str, token_name: str, ttl_s: int | None = None) -> str:
+        """A new token of a principal: shown once, kept as a hash."""
+        principal = self._need(name)
+        if any(one.name == token_name for one in principal.tokens):
+            raise Unavailable(f"{name} has a token {token_name!r} already")
+        token, now = new_token(), int(self._clock())
+        kept = Token(token_name, hashed(token), None if ttl_s is None else now + ttl_s)
+        self.put(replace(principal, tokens=(*principal.tokens, kept)))
+        return token
+
+    def revoke(self, name: str, token_name: str) -> None:
+        principal = self._need(name)
+        left = tuple(one for one in principal.tokens if one.name != token_name)
+        if left == principal.tokens:
+            raise Unavailable(f"{name} has no token {token_name!r}")
+        self.put(replace(principal, tokens=left))
+
+    def _need(self, name: str) -> Principal:
+        found = self.get(name)
+        if found is None:
+            raise Unavailable(f"there is no principal {name!r} in {self.path}")
+        return found
+
+    def _write(self, principals: Iterable[Principal]) -> None:
+        listed = [asdict(one) for one in sorted(principals, key=lambda one: one.name)]
+        data = json.dumps({"version": _VERSION, "principals": listed}, indent=2) + "\n"
+        DISK.write_file(self.path, data.encode())
+        DISK.sync_folder(self.path.parent)
+
+
+def _decode(data: bytes, path: Path) -> tuple[Principal, ...]:
+    found: Any = canonjson.parse(data, str(path))
+    try:
+        if found["version"] != _VERSION:
+            raise Malformed(str(path), f"version {found['version']}, not {_VERSION}")
+        made = tuple(_principal(one) for one in found["principals"])
+    except (KeyError, TypeError):
+        raise Malformed(str(path), "it is not a list of principals") from None
+    for one in made:
+        if (flaw := one.flaw()) is not None:
+            raise Malformed(str(path), flaw)
+    return made
+
+
+def _principal(found: Any) -> Principal:
+    listed: Any = {name: tuple(map(str, found.get(name) or ())) for name in ("scope", "certificates")}
+    tokens = tuple(Token(one["name"], str(one["sha256"]), one.get("expires_at")) for one in found.get("tokens") or ())
+    own = {name: found[name] for name in ("name", "client_id", "sees", "subject") if name in found}
+    return Principal(**own, **listed, tokens=tokens)

@@ -1,0 +1,229 @@
+"""The query service: takes queries, records them, carries them out, records what came of them, and keeps it. §7, §8.
+
+The order of writes: the job (pending), the event of the query, its place in the job; running; rows and digest; the
+event of the digest; completed. A crash between any two leaves what the next run brings to its end, with the same digest
+if there was one, and nothing is recorded twice.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from veen.client.client import Client
+from veen.core import Unavailable, VeenError
+from veen.core.canonjson import Plain
+from veen.query import descriptor as descriptors
+from veen.query.descriptor import Descriptor
+from veen.query.digest import ResultDigest
+from veen.query.execution import Execution
+from veen.query.faults import Code, QueryFault
+from veen.query.policy import ALL, Principal
+from veen.query.recording import Recording
+from veen.query.store import Job, JobStore, Status
+
+DEFAULT_LIMIT, MAX_LIMIT = 1_000, 10_000  # rows of a page
+_MS = 1000
+_RETRY_S = 1.0
+_ID_BYTES = 16
+_MOST_MESSAGE = 2_000
+
+T = TypeVar("T")
+Report = Callable[[str, BaseException], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some rows of a result, as canonical JSON."""
+
+    rows: list[bytes]
+    offset: int
+    limit: int
+    total: int
+
+    @property
+    def has_more(self) -> bool:
+        return self.offset + len(self.rows) < self.total
+
+
+class QueryService:
+    """One service on one folder, on the running loop."""
+
+    def __init__(
+        self,
+        client: Client,
+        store: JobStore,
+        execution: Execution,
+        report: Report,
+        *,
+        workers: int = 2,
+        max_waiting: int = 256,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._execution = execution
+        self._recording = Recording(client)
+        self._report = report
+        self._workers = workers
+        self._clock = clock
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._max_waiting = max_waiting
+        self._taken: set[str] = set()  # query_ids, of this service or in the log
+        self._ended: dict[str, asyncio.Event] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._submitting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Take up what an earlier run left, then be ready."""
+        self._taken = await self._recording.open()
+        self._taken |= {job.query_id for job in self._store}
+        for job in sorted(self._store, key=lambda job: job.submitted_at):
+            if not job.ended:
+                self._schedule(job)
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(self._workers)]
+
+    async def stop(self) -> None:
+        """What is under way is left as it is: the next run takes it up."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Taking queries.
+
+    async def submit(self, principal: Principal, value: Plain) -> Job:
+        """Take a query, and record it. Raises `QueryFault`."""
+        asked = descriptors.normalise(value, f"q-{secrets.token_hex(_ID_BYTES)}")
+        for stream in asked.scope:
+            if not principal.may_ask(stream):
+                raise QueryFault(Code.FORBIDDEN_SCOPE, f"{principal.name} may not ask about {stream!r}")
+        if self._queue.qsize() >= self._max_waiting:
+            raise QueryFault(Code.UNAVAILABLE, "too many queries wait to be carried out")
+        self._check_new(asked)
+        await self._execution.refresh()
+        await self._execution.streams(asked)
+        async with self._submitting:
+            self._check_new(asked)
+            job = self._job(principal, asked)
+            self._store.add(job)
+            self._taken.add(asked.query_id)
+        return await self._accept(job)
+
+    def _check_new(self, asked: Descriptor) -> None:
+        if asked.query_id in self._taken:
+            raise QueryFault(Code.DUPLICATE_QUERY_ID, f"there is a query {asked.query_id} already")
+
+    def _job(self, principal: Principal, asked: Descriptor) -> Job:
+        now_ms = int(self._clock() * _MS)
+        return Job(asked.query_id, asked.result_id, principal.name, principal.subject_id, now_ms, asked.text())
+
+    async def _accept(self, job: Job) -> Job:
+        try:
+            job = self._store.move(job.result_id, Status.PENDING, request=await self._recording.request(job))
+        except VeenError as error:
+            self._report("record", error)
+            self._fail(job, Code.INTERNAL_ERROR, f"the query could not be recorded: {error}")
+            raise QueryFault(Code.UNAVAILABLE, "the query could not be recorded") from None
+        self._schedule(job)
+        return job
+
+    def _schedule(self, job: Job) -> None:
+        self._ended[job.result_id] = asyncio.Event()
+        self._queue.put_nowait(job.result_id)
+
+    # Carrying them out.
+
+    async def _work(self) -> None:
+        while True:
+            result_id = await self._queue.get()
+            job = self._store.job(result_id)
+            assert job is not None
+            try:
+                await self._carry_out(job)
+            except QueryFault as fault:
+                self._fail(job, Code.EXECUTION_FAILED, fault.message)
+            except VeenError as error:
+                self._fail(job, Code.EXECUTION_FAILED, str(error))
+            except Exception as error:  # noqa: BLE001  whatever it is, whoever asked must hear of it
+                self._report("execution", error)
+                self._fail(job, Code.INTERNAL_ERROR, "the service failed; its log says why")
+            self._ended.pop(result_id).set()
+
+    async def _carry_out(self, job: Job) -> None:
+        if job.request is None:
+            request = await self._persist(lambda: self._recording.request(job))
+            job = self._store.move(job.result_id, job.status, request=request)
+        job = self._store.move(job.result_id, Status.RUNNING)
+        if job.digest is None:
+            assert job.request is not None
+            result = await self._execution.run(
+                descriptors.decode(job.descriptor),
+                profile_id=self._recording.profile_id,
+                request_receipt_id=job.request.receipt_id,
+            )
+            self._store.put_rows(job.result_id, result.texts, result.evidence())
+            job = self._store.move(job.result_id, Status.RUNNING, digest=result.digest.text())
+        assert job.digest is not None
+        digest = ResultDigest.decode(job.digest)
+        await self._persist(lambda: self._complete(job.result_id, digest))
+
+    async def _complete(self, result_id: str, digest: ResultDigest) -> None:
+        self._store.move(result_id, Status.COMPLETED, result=await self._recording.result(digest))
+
+    async def _persist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """A message may be in the outbox, on its way: a hub or a disk that is away is waited for.
+
+        A job that failed here could be one whose digest is in the log.
+        """
+        while True:
+            try:
+                return await work()
+            except Unavailable as error:
+                self._report("record", error)
+                await asyncio.sleep(_RETRY_S)
+
+    def _fail(self, job: Job, code: Code, message: str) -> None:
+        self._store.move(job.result_id, Status.FAILED, error_code=str(code), message=message[:_MOST_MESSAGE])
+
+    # Answering.
+
+    def seen(self, principal: Principal, result_id: str) -> Job:
+        """A job that this principal may see. Whose it is not, to them it is not there."""
+        return self._visible(principal, self._store.job(result_id), result_id)
+
+    def asked(self, principal: Principal, query_id: str) -> Job:
+        return self._visible(principal, self._store.of_query(query_id), query_id)
+
+    def _visible(self, principal: Principal, job: Job | None, name: str) -> Job:
+        if job is None or (principal.sees != ALL and job.principal != principal.name):
+            raise QueryFault(Code.QUERY_NOT_FOUND, f"there is no {name[:80]!r} here")
+        return job
+
+    async def ended(self, job: Job, wait_s: float) -> Job:
+        """The job once it has ended, or as it is after so long."""
+        event = self._ended.get(job.result_id)
+        if event is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), wait_s)
+        found = self._store.job(job.result_id)
+        assert found is not None
+        return found
+
+    def page(self, job: Job, offset: int, limit: int) -> tuple[ResultDigest, Page]:
+        """Rows of a result. Raises `QueryFault` where there is none, or not yet."""
+        digest = self.digest(job)
+        rows = self._store.rows(job.result_id, digest.rows_hash, offset, limit)
+        return digest, Page(rows, offset, limit, digest.row_count)
+
+    def digest(self, job: Job) -> ResultDigest:
+        if job.status is Status.FAILED:
+            raise QueryFault(Code(job.error_code or Code.EXECUTION_FAILED), job.message or "it failed")
+        if job.status is not Status.COMPLETED or job.digest is None:
+            raise QueryFault(Code.RESULT_NOT_READY, f"{job.result_id} is {job.status}")
+        return ResultDigest.decode(job.digest)
+
+    def evidence(self, job: Job) -> dict[str, Plain]:
+        self.digest(job)
+        return self._store.evidence(job.result_id)

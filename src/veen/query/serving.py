@@ -1,0 +1,91 @@
+"""A query service as it is run: its folder, the tables it asks, and the port it listens on.
+
+FOLDER/principals.json   who may ask about what
+FOLDER/jobs/  rows/      queries and their results
+"""
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from veen.client.client import Client
+from veen.core import HubIdentity, Unavailable
+from veen.http import HttpServer, HttpSettings
+from veen.pipeline.decoding import Keys
+from veen.pipeline.selection import Selection
+from veen.pipeline.tables import Tables, load
+from veen.query.app import QueryApp, Report
+from veen.query.asking import Asker
+from veen.query.execution import Execution, Refresh
+from veen.query.policy import Book
+from veen.query.service import QueryService
+from veen.query.store import JobStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK = "127.0.0.1"
+PRINCIPALS = "principals.json"
+_GRACE_S = 5.0
+_MAX_CONNECTIONS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a service is run. `source` is what the tables are brought up to date from before each query, if anything."""
+
+    folder: Path
+    tables: Path
+    host: str = LOOPBACK
+    port: int = 0
+    tls: ssl.SSLContext | None = None
+    source: str | None = None
+    keys: Keys = field(default_factory=Keys)
+    papers: Mapping[bytes, HubIdentity] = field(default_factory=dict)
+    spark: "Callable[[], SparkSession] | None" = None
+    workers: int = 2
+
+
+def loader(settings: Settings, hub_id: bytes) -> Refresh | None:
+    """What brings the tables up to where the log is."""
+    if settings.source is None:
+        return None
+    selection = Selection((settings.source,), pin=hub_id)
+
+    def refresh(epochs: Sequence[int]) -> None:
+        load(Tables(settings.tables), replace(selection, epochs=tuple(epochs)), settings.keys)
+
+    return refresh
+
+
+def execution_of(client: Client, settings: Settings, clock: Callable[[], float] = time.time) -> Execution:
+    asker = Asker(settings.tables, settings.spark)
+    refresh = loader(settings, client.hub_id)
+    return Execution(client, asker, papers=settings.papers, refresh=refresh, clock=clock)
+
+
+@asynccontextmanager
+async def serving(
+    client: Client, settings: Settings, report: Report, clock: Callable[[], float] = time.time
+) -> AsyncIterator[HttpServer]:
+    """A service that listens; what was under way when it last stopped goes on."""
+    with JobStore(settings.folder) as store:
+        execution = execution_of(client, settings, clock)
+        service = QueryService(client, store, execution, report, workers=settings.workers, clock=clock)
+        server = HttpServer(report)
+        await service.start()
+        try:
+            app = QueryApp(service, Book(settings.folder / PRINCIPALS, clock), report)
+            limits = HttpSettings(max_connections=_MAX_CONNECTIONS)
+            try:
+                await server.start(app, settings.host, settings.port, tls=settings.tls, settings=limits)
+            except OSError as error:
+                raise Unavailable(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
+            yield server
+        finally:
+            await server.stop(_GRACE_S)
+            await service.stop()

@@ -1,0 +1,36 @@
+"""A query that is submitted is recorded, carried out, and summed up in a digest that is recorded, too."""
+
+from pathlib import Path
+
+from tests.query.office import COUNT, LOGIN, WEB, Office, event, office
+from veen.client.client import Client
+from veen.core import Profile
+from veen.query.replaying import Replayed, replay
+from veen.query.serving import execution_of
+
+
+def test_an_answer_has_the_rows_that_were_asked_for(shared: Office) -> None:
+    found = shared.answer()
+    assert [row["payload.n"] for row in found["rows"]] == list(range(COUNT))
+    assert found["result_digest"]["row_count"] == COUNT
+
+
+def test_evidence_of_every_row_is_verified(shared: Office) -> None:
+    found = shared.answer(scope=[WEB, LOGIN], evidence={"mode": "full"}, projection=["*"])
+    shown = shared.get(f"/api/query/evidence/{found['result_digest']['result_id']}").json()["evidence_summary"]
+    assert [one["receipt_id"] for one in shown["verified"]] == [row["receipt_id"] for row in found["rows"]]
+
+
+def test_a_hub_with_epochs_is_asked_like_any_other(place: Path) -> None:
+    with office(place, Profile(epoch_sec=3_600)) as own:
+        own.source = own.hub_url
+        own.record(WEB, [event(50)])
+        with own.serving():
+            found = own.answer(evidence={"mode": "full"}, query_id="q-epochs")
+            assert found["result_digest"]["row_count"] == COUNT + 1
+        own.record(WEB, [event(51)])
+
+        async def again(client: Client) -> Replayed:
+            return await replay(client, execution_of(client, own.settings()), "q-epochs")
+
+        assert own.does(again).agrees

@@ -1,0 +1,128 @@
+"""The description is what the service does, and schemathesis, which we did not write, finds no fault with it."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import APIOperation, Case, GenerationMode
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.query.office import PATIENCE_S, Office
+from tools import query_openapi_page
+from veen.query import openapi
+from veen.query.faults import STATUS, Code
+
+SCHEMA = schemathesis.openapi.from_dict(json.loads(openapi.text()))
+SCHEMA.config.checks.negative_data_rejection.expected_statuses.append("413")
+Operation = APIOperation[Any, Any, Any, Any]
+OPERATIONS: list[Operation] = [found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)]
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance, negative_data_rejection]
+
+
+def test_the_file_on_disk_is_the_one_that_is_written() -> None:
+    assert query_openapi_page.PAGE.read_text("utf-8") == openapi.text()
+    assert query_openapi_page.main(["--check"]) == 0
+
+
+def test_the_service_serves_it(shared: Office) -> None:
+    assert shared.get("/api/openapi.json").json() == openapi.describe()
+
+
+def test_it_tells_of_every_path_of_the_specification() -> None:
+    told = {(method.upper(), path) for path, methods in openapi.describe()["paths"].items() for method in methods}
+    assert told >= {
+        ("POST", "/api/query/submit"),
+        ("GET", "/api/query/status/{result_id}"),
+        ("GET", "/api/query/result/{result_id}"),
+        ("GET", "/api/query/descriptor/{query_id}"),
+        ("GET", "/api/openapi.json"),
+    }
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many requests of each kind."""
+
+    examples: int
+    derandomize: bool
+
+
+QUICK = Effort(examples=15, derandomize=True)
+THOROUGH = Effort(examples=300, derandomize=False)
+
+
+def probe(office: Office, operation: Operation, mode: GenerationMode, effort: Effort) -> None:
+    known = office.answer(evidence={"mode": "full"})["result_digest"]
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=effort.examples,
+        derandomize=effort.derandomize,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    def ask(case: Case[Any]) -> None:
+        if mode is GenerationMode.POSITIVE:
+            # Ids that are there: made-up ones are all answered alike.
+            case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
+        headers = {"Authorization": f"Bearer {office.tokens['alice']}"}
+        response = case.call(base_url=f"http://127.0.0.1:{office.port}", headers=headers, timeout=PATIENCE_S)
+        case.validate_response(response, checks=CHECKS)
+        check(response)
+
+    ask()
+
+
+def check(response: schemathesis.Response) -> None:
+    """Never a mistake of ours; and what is refused is refused in one way."""
+    assert response.status_code < 500, response.text
+    if response.status_code >= 400:
+        found = response.json()
+        assert set(found) == {"error_code", "message"}
+        assert Code(found["error_code"]) in STATUS
+
+
+def modes(operation: Operation) -> list[GenerationMode]:
+    return list(GenerationMode) if operation.body or operation.path_parameters else [GenerationMode.POSITIVE]
+
+
+CASES = [(operation, mode) for operation in OPERATIONS for mode in modes(operation)]
+IDS = [f"{mode.value} {operation.label}" for operation, mode in CASES]
+
+
+@pytest.mark.parametrize(("operation", "mode"), CASES, ids=IDS)
+def test_schemathesis_finds_no_fault(shared: Office, operation: Operation, mode: GenerationMode) -> None:
+    probe(shared, operation, mode, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("operation", "mode"), CASES, ids=IDS)
+def test_schemathesis_finds_no_fault_however_long_it_looks(
+    shared: Office, operation: Operation, mode: GenerationMode
+) -> None:
+    probe(shared, operation, mode, THOROUGH)
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(OPERATIONS) == 6
+
+
+def test_a_digest_without_one_of_its_fields_is_none() -> None:
+    described = openapi.describe()
+    named = {"$ref": "#/components/schemas/ResultDigest", "components": described["components"]}
+    validator = jsonschema_rs.Draft202012Validator(named)
+    for name in described["components"]["schemas"]["ResultDigest"]["required"]:
+        assert any(name in error.message for error in validator.iter_errors({}))

@@ -1,0 +1,66 @@
+"""Where a recorder is set up, the service is one of its producers, and its map has the last word."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.query.office import asking
+from tests.recorder.yard import TYPES, WEB, Yard, yard
+from veen.client import ClientDir
+from veen.client.client import Client
+from veen.core import Refused, naming
+from veen.overlays.record import CHANGES
+from veen.pipeline.decoding import Keys
+from veen.query.policy import Principal
+from veen.query.recording import ANSWERED, ORIGIN, REQUESTS, RESULTS, SUBMITTED, Recording
+from veen.query.service import QueryService
+from veen.query.serving import Settings, execution_of
+from veen.query.store import JobStore, Status
+from veen.recorder import Plan
+
+ALICE = Principal("alice", "a1" * 32, ("record/*",))
+MAPPED = {**TYPES, SUBMITTED: REQUESTS, ANSWERED: RESULTS}
+
+
+def hired(at: Yard) -> None:
+    """The service as a producer of its own events, and a reader of what it answers about."""
+    at.enrol("service", ORIGIN, streams=(REQUESTS, RESULTS))
+    with ClientDir.open(at.root / "admin") as admin:
+        secrets = {one: admin.stream_keys.secret(naming.stream_id(one)) for one in (REQUESTS, RESULTS, WEB)}
+    with ClientDir.open(at.root / "service") as folder:
+        for stream, key in secrets.items():
+            assert key is not None
+            folder.stream_keys.import_secret(stream, key)
+
+
+def test_the_profile_of_the_recorder_is_named_in_the_digest(place: Path) -> None:
+    async def run() -> None:
+        async with at.client("service") as client:
+            keys = Keys((str(place / "service"),))
+            settings = Settings(place / "queries", place / "tables", source=at.url, keys=keys)
+            with JobStore(settings.folder) as store:
+                service = QueryService(client, store, execution_of(client, settings), lambda *_: None)
+                await service.start()
+                query = asking(scope=[REQUESTS], evidence={"mode": "full"}, projection=["*"], query_id="q-1")
+                await service.ended(await service.submit(ALICE, {**query, "query_id": "q-0", "scope": [CHANGES]}), 60)
+                job = await service.ended(await service.submit(ALICE, query), 60)
+                await service.stop()
+            assert job.status is Status.COMPLETED, job.message
+            digest, page = service.page(job, 0, 10)
+            assert digest.profile_id is not None
+            assert len(page.rows) >= 1  # the query before it is an event like any other
+
+    with yard(place, plan=Plan(MAPPED)) as at:
+        hired(at)
+        asyncio.run(run())
+
+
+def test_a_map_that_sends_queries_elsewhere_is_not_overruled(place: Path) -> None:
+    async def start(client: Client) -> None:
+        await Recording(client).open()
+
+    with yard(place, plan=Plan(TYPES, streams=(REQUESTS, RESULTS))) as at:
+        hired(at)
+        with pytest.raises(Refused, match=r"query.submitted is mapped to None"):
+            at.does("service", start)

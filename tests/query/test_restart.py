@@ -1,0 +1,182 @@
+"""A service that is stopped or killed at any point goes on: nothing is lost, changed or recorded twice. §8."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.query.office import LOGIN, WEB, Office, asking
+from veen.query.descriptor import normalise
+from veen.query.execution import Execution
+from veen.query.policy import Principal
+from veen.query.recording import ANSWERED, REQUESTS, RESULTS, SUBMITTED, Recording, events
+from veen.query.serving import execution_of
+from veen.query.store import MOVES, Ended, Job, JobStore, Status
+
+ALICE = Principal("alice", "a1" * 32)
+
+
+def job(query_id: str = "q-left", **changes: Any) -> Job:
+    asked = normalise(asking(query_id=query_id, evidence={"mode": "full"}), "")
+    now_ms = int(time.time() * 1000)
+    made = Job(asked.query_id, asked.result_id, "alice", ALICE.subject_id, now_ms, asked.text())
+    return Job(**{**{name: getattr(made, name) for name in asdict(made)}, **changes})
+
+
+def logged(own: Office) -> tuple[list[str], list[str]]:
+    """The query_ids of the events on both streams."""
+
+    async def read(client: Any) -> Any:
+        asked = await events(client, REQUESTS, SUBMITTED)
+        told = await events(client, RESULTS, ANSWERED)
+        return tuple([json.loads(one.content)["query_id"] for one, _ in found] for found in (asked, told))
+
+    found: tuple[list[str], list[str]] = own.does(read)
+    return found
+
+
+def finished(own: Office, result_id: str) -> dict[str, Any]:
+    """The result, once the service has brought it to its end."""
+    while True:
+        answer = own.get(f"/api/query/result/{result_id}")
+        if answer.status_code != 425:
+            assert answer.status_code == 200, answer.text
+            return dict(answer.json())
+        assert answer.json()["error_code"] == "result_not_ready"
+
+
+def left_at(own: Office, stage: str) -> Job:
+    """What a kill leaves on disk and in the log, at each place between two writes."""
+    left = job()
+    with JobStore(own.folder) as store:
+        store.add(left)
+        if stage == "pending":
+            return left
+
+        async def go_on(client: Any) -> None:
+            recording = Recording(client)
+            await recording.open()
+            request = await recording.request(left)
+            if stage == "request logged":
+                return
+            store.move(left.result_id, Status.PENDING, request=request)
+            if stage == "request known":
+                return
+            store.move(left.result_id, Status.RUNNING)
+            if stage == "running":
+                return
+            execution: Execution = execution_of(client, own.settings())
+            asked = normalise(json.loads(left.descriptor), "")
+            result = await execution.run(asked, request_receipt_id=request.receipt_id)
+            store.put_rows(left.result_id, result.texts, result.evidence())
+            if stage == "rows kept":
+                return
+            store.move(left.result_id, Status.RUNNING, digest=result.digest.text())
+            if stage == "digest kept":
+                return
+            await recording.result(result.digest)
+
+        own.does(go_on)
+    return left
+
+
+STAGES = ["pending", "request logged", "request known", "running", "rows kept", "digest kept", "digest logged"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_was_under_way_is_brought_to_its_end_once(own: Office, stage: str) -> None:
+    left = left_at(own, stage)
+    with own.serving():
+        found = finished(own, left.result_id)
+        assert found["result_digest"]["query_id"] == "q-left"
+        again = own.submit(asking(query_id="q-left"))
+        assert again.json()["error_code"] == "duplicate_query_id"
+    assert logged(own) == (["q-left"], ["q-left"])
+    with own.serving():
+        assert finished(own, left.result_id) == found
+    assert logged(own) == (["q-left"], ["q-left"])
+
+
+def test_results_outlive_the_service(own: Office) -> None:
+    with own.serving():
+        before = own.answer(scope=[WEB, LOGIN], evidence={"mode": "full"})
+    with own.serving():
+        found = finished(own, before["result_digest"]["result_id"])
+    assert (found["result_digest"], found["rows"]) == (before["result_digest"], before["rows"])
+
+
+def test_a_failure_outlives_the_service_and_is_not_tried_again(own: Office) -> None:
+    with JobStore(own.folder) as store:
+        store.add(job())
+        store.move(job().result_id, Status.FAILED, error_code="execution_failed", message="it was so")
+    with own.serving():
+        answer = own.get(f"/api/query/result/{job().result_id}")
+        assert (answer.status_code, answer.json()["message"]) == (500, "it was so")
+    assert logged(own) == ([], [])
+
+
+@pytest.mark.parametrize("before", list(Status))
+@pytest.mark.parametrize("after", list(Status))
+def test_a_job_goes_where_the_state_machine_says(tmp_path: Path, before: Status, after: Status) -> None:
+    with JobStore(tmp_path) as store:
+        store.add(job(status=before))
+        result_id = job().result_id
+        if after in MOVES[before]:
+            assert store.move(result_id, after).status is after
+        else:
+            with pytest.raises(Ended):
+                store.move(result_id, after)
+    with JobStore(tmp_path) as store:
+        found = store.job(result_id)
+        assert found is not None
+        assert found.status is (after if after in MOVES[before] else before)
+
+
+def test_the_state_machine_is_that_of_the_specification() -> None:
+    steps = {(a, b) for a, others in MOVES.items() for b in others if a is not b}
+    assert steps == {
+        (Status.PENDING, Status.RUNNING),
+        (Status.PENDING, Status.FAILED),
+        (Status.RUNNING, Status.COMPLETED),
+        (Status.RUNNING, Status.FAILED),
+    }
+    assert not MOVES[Status.COMPLETED]
+    assert not MOVES[Status.FAILED]
+
+
+def test_a_folder_is_one_services_at_a_time(own: Office) -> None:
+    from veen.client.durable import Busy
+
+    with own.serving(), pytest.raises(Busy), JobStore(own.folder):
+        pass
+
+
+def test_a_service_that_is_killed_goes_on_with_what_it_accepted(own: Office) -> None:
+    """A real process, killed as soon as it has said 202 a few times."""
+    command = [sys.executable, "-m", "veen.cli", "query", "serve", str(own.folder), "--tables", str(own.tables)]
+    command += ["--client", str(own.root / "service"), "--hub", own.hub_url, "--pin", own.hub_id.hex()]
+    command += ["--listen", "127.0.0.1:0", "--json"]
+    env = {**os.environ, "HOME": str(own.root), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        own.port = httpx.URL(json.loads(process.stdout.readline())["url"]).port or 0
+        accepted = []
+        for number in range(6):
+            answer = own.submit(asking(query_id=f"q-{number}", evidence={"mode": "full"}), wait=False)
+            assert answer.status_code == 202
+            accepted.append(answer.json()["result_id"])
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with own.serving():
+        for result_id in accepted:
+            finished(own, result_id)
+    asked, told = logged(own)
+    assert sorted(asked) == sorted(told) == [f"q-{number}" for number in range(6)]

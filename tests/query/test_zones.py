@@ -1,0 +1,182 @@
+"""A query of one zone, asked again in the other over events that came across the air gap, has the same digest. §9.1"""
+
+import asyncio
+import time
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridge.zones import Zones, allow, zones
+from tests.query.office import COUNT, WEB, asking, event
+from veen.bridge.mapping import Mapping
+from veen.client import ClientDir
+from veen.core import Unverified, naming
+from veen.overlays.record import RecordEvent
+from veen.pipeline.decoding import Keys
+from veen.query import descriptor as descriptors
+from veen.query.digest import ResultDigest
+from veen.query.policy import Principal
+from veen.query.recording import REQUESTS, RESULTS
+from veen.query.replaying import Replayed, replay
+from veen.query.service import QueryService
+from veen.query.serving import Settings, execution_of
+from veen.query.store import JobStore, Status
+
+STREAMS = (WEB, REQUESTS, RESULTS)
+PAIRS = tuple((stream, f"import/{stream}") for stream in STREAMS)
+MAPPING = Mapping((("record/", "import/record/"),))
+ALICE = Principal("alice", "a1" * 32, ("record/*",))
+EVENTS = [event(number) for number in range(COUNT)]
+SCHEMA = RecordEvent.SCHEMA
+
+QUERIES: dict[str, dict[str, Any]] = {
+    "rows": asking(projection=["*"]),
+    "full": asking(projection=["*"], evidence={"mode": "full"}),
+    "spot": asking(evidence={"mode": "spot", "sample_rate": 0.3}),
+    "filtered": asking(filter={"subject_id": "user:1"}, projection=["receipt_id", "hub_commit_time", "principal_id"]),
+    "grouped": asking(
+        projection=["*"],
+        aggregate={"group_by": ["payload.http.status"], "metrics": ["count", "max(hub_commit_seq)", "min(event_time)"]},
+        evidence={"mode": "full"},
+    ),
+}
+
+
+@asynccontextmanager
+async def asker(at: Zones, person: str, online: bool, root: Path, papers: Any = None):  # type: ignore[no-untyped-def]
+    """A client of a zone, and what carries queries out there."""
+    hub = at.online if online else at.offline
+    async with at.client(person, hub) as client:
+        source = f"http://127.0.0.1:{hub.port}"
+        keys = Keys((str(at.root / person),))
+        settings = Settings(root / "queries", root / "tables", source=source, keys=keys, papers=papers or {})
+        yield client, execution_of(client, settings), settings
+
+
+async def submit(at: Zones, query: dict[str, Any]) -> ResultDigest:
+    """Asked and recorded in the first zone, as the service does it."""
+    async with asker(at, "service", True, at.root / "z1") as (client, execution, settings):
+        with JobStore(settings.folder) as store:
+            service = QueryService(client, store, execution, lambda *_: None)
+            await service.start()
+            job = await service.ended(await service.submit(ALICE, query), 60)
+            await service.stop()
+        assert job.status is Status.COMPLETED, job.message
+        return service.digest(job)
+
+
+async def carry(at: Zones) -> None:
+    """Everything that has not left yet goes across."""
+    for stream in STREAMS:
+        for data in await at.export(stream):
+            outcome = await at.take(data, mapping=MAPPING)
+            assert outcome.ok, outcome
+
+
+async def again(at: Zones, query_id: str, papers: Any = None) -> Replayed:
+    known = {at.source_id: at.online.service.papers.identity} if papers is None else papers
+    async with asker(at, "analyst", False, at.root / "z2", known) as (client, execution, _):
+        return await replay(client, execution, query_id)
+
+
+@pytest.fixture
+def at(place: Path):  # type: ignore[no-untyped-def]
+    with ExitStack() as stack:
+        made = stack.enter_context(zones(place, *PAIRS))
+        service = stack.enter_context(ClientDir.create(place / "service", None, int(time.time())))
+        made.folders["service"] = service
+        analyst = made.folders["analyst"]
+        for stream in STREAMS:
+            key = analyst.stream_keys.secret(naming.stream_id(stream))
+            assert key is not None
+            service.stream_keys.import_secret(stream, key)
+        allow(service, REQUESTS, RESULTS)
+        for zone in ("z1", "z2"):
+            (place / zone).mkdir()
+        yield made
+
+
+def test_the_same_query_has_the_same_digest_in_both_zones(at: Zones) -> None:
+    async def run() -> None:
+        await at.produce(*(one.encode() for one in EVENTS), stream=WEB, schema=SCHEMA)
+        first = {name: await submit(at, {**query, "query_id": f"q-{name}"}) for name, query in QUERIES.items()}
+        await carry(at)
+        for name, digest in first.items():
+            found = await again(at, f"q-{name}")
+            assert found.found.digest == digest
+            assert found.agrees, (name, found.differences)
+            assert found.result.digest.hub_id != digest.hub_id
+            assert (found.result.digest.rows_hash, found.result.digest.evidence_hash) == (
+                digest.rows_hash,
+                digest.evidence_hash,
+            )
+
+    asyncio.run(run())
+
+
+def test_what_came_later_in_the_first_zone_changes_nothing(at: Zones) -> None:
+    async def run() -> None:
+        await at.produce(*(one.encode() for one in EVENTS[:5]), stream=WEB, schema=SCHEMA)
+        await submit(at, {**QUERIES["full"], "query_id": "q-1"})
+        await at.produce(*(one.encode() for one in EVENTS[5:]), stream=WEB, schema=SCHEMA)
+        await carry(at)
+        assert (await again(at, "q-1")).agrees
+        async with asker(at, "service", True, at.root / "z1") as (client, execution, _):
+            assert (await replay(client, execution, "q-1")).agrees
+
+    asyncio.run(run())
+
+
+def test_events_that_did_not_come_across_are_noticed(at: Zones) -> None:
+    async def run() -> None:
+        await at.produce(*(one.encode() for one in EVENTS[:5]), stream=WEB, schema=SCHEMA)
+        await carry(at)
+        await at.produce(*(one.encode() for one in EVENTS[5:]), stream=WEB, schema=SCHEMA)
+        await submit(at, {**QUERIES["spot"], "query_id": "q-1"})
+        for stream in (REQUESTS, RESULTS):
+            for data in await at.export(stream):
+                assert (await at.take(data, mapping=MAPPING)).ok
+        found = await again(at, "q-1")
+        assert not found.agrees
+        assert set(found.differences) == {"row_count", "rows_hash", "evidence_hash"}
+
+    asyncio.run(run())
+
+
+def test_evidence_of_another_hub_needs_its_papers(at: Zones) -> None:
+    async def run() -> None:
+        await at.produce(*(one.encode() for one in EVENTS), stream=WEB, schema=SCHEMA)
+        for name in ("rows", "full"):
+            await submit(at, {**QUERIES[name], "query_id": f"q-{name}"})
+        await carry(at)
+        assert (await again(at, "q-rows", papers={})).agrees
+        with pytest.raises(Unverified, match="papers of hub"):
+            await again(at, "q-full", papers={})
+        other = {at.source_id: at.offline.service.papers.identity}
+        with pytest.raises(Unverified):
+            await again(at, "q-full", papers=other)
+
+    asyncio.run(run())
+
+
+def test_a_stream_of_the_other_zone_can_be_asked_about_by_its_name(at: Zones) -> None:
+    async def run() -> None:
+        await at.produce(*(one.encode() for one in EVENTS), stream=WEB, schema=SCHEMA)
+        await carry(at)
+        known = {at.source_id: at.online.service.papers.identity}
+        asked = descriptors.normalise({**QUERIES["full"], "query_id": "q-there"}, "")
+        async with asker(at, "analyst", False, at.root / "z2", known) as (_, execution, _settings):
+            await execution.refresh()
+            there = await execution.run(asked)
+            copies = await execution.run(descriptors.normalise({**asking(), "scope": [f"import/{WEB}"]}, "q-copies"))
+        async with asker(at, "service", True, at.root / "z1") as (_, execution, _settings):
+            await execution.refresh()
+            here = await execution.run(asked)
+        assert there.texts == here.texts
+        assert there.digest.differences(here.digest) == ()
+        assert there.digest.basis == here.digest.basis
+        assert len(copies.texts) == COUNT
+
+    asyncio.run(run())

@@ -141,7 +141,7 @@ def test_an_exporter_is_answered_in_its_own_form_once_its_records_are_on_disk(pl
         assert (answer.status_code, answer.headers["content-type"]) == (200, otlp.PROTOBUF)
         assert ExportLogsServiceResponse.FromString(answer.content) == ExportLogsServiceResponse()
         shown = json_format.MessageToJson(request("two")).encode()
-        packed = gzip.compress(shown)
+        packed = gzip.compress(shown, mtime=0)
         headers = form(f"{otlp.JSON}; charset=utf-8", content_encoding="gzip")
         answer = await client.post("/v1/logs", content=packed, headers=headers)
         assert (answer.status_code, answer.json()) == (200, {})
@@ -166,8 +166,8 @@ def test_an_exporter_is_answered_in_its_own_form_once_its_records_are_on_disk(pl
         ("POST", "/v1/logs", form(otlp.PROTOBUF), b"\xff", 400),
         ("POST", "/v1/logs", form(otlp.JSON, content_encoding="br"), b"{}", 415),
         ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), b"{}", 400),
-        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}")[:-1], 400),
-        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}") + b"x", 400),
+        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}", mtime=0)[:-1], 400),
+        ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}", mtime=0) + b"x", 400),
         ("POST", "/v1/logs", form(otlp.JSON), b" " * (MAX_REQUEST_BYTES + 1), 413),
         (
             "POST",

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in PAGES}
 SESSIONS = {page: found for page, text in TEXTS.items() if (found := doc_commands.commands(text))}
-TASKS = {
+BRIEF = {
     "run-a-hub",
     "send-and-read",
     "capabilities",
@@ -26,7 +27,9 @@ TASKS = {
     "backup-and-clone",
     "limits",
     "state",
-} | {
+}
+# A page that takes a minute is run by `make test-slow`.
+TASKS = BRIEF | {
     "administration",
     "anchoring",
     "bridge",
@@ -51,7 +54,12 @@ def test_readme_and_every_task_have_commands_to_run() -> None:
     assert set(SESSIONS) >= {"README.md", *(f"docs/{task}.md" for task in TASKS)}
 
 
-@pytest.mark.parametrize("page", sorted(SESSIONS))
+def _marked(page: str) -> Any:
+    brief = page == "README.md" or page.removeprefix("docs/").removesuffix(".md") in BRIEF
+    return pytest.param(page, marks=() if brief else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("page", map(_marked, sorted(SESSIONS)))
 def test_a_page_shows_what_its_commands_do(page: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # a short name, so that no line that shows it is broken
         outcomes = doc_commands.run(SESSIONS[page], Path(folder))

@@ -50,6 +50,7 @@ def test_a_journal_that_goes_on_from_the_log_is_sound(abandoned: Path) -> None:
     assert found.journal_entries > 0
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_the_journal_is_found(abandoned: Path, place: Path) -> None:
     root = copied(abandoned, place / "hub")
     path = next(root.glob("journal/*.wal"))
@@ -119,6 +120,7 @@ def test_a_flipped_attachment_is_found(abandoned: Path, place: Path) -> None:
     assert artifacts(root) == [str(path.relative_to(root))]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_a_compressed_chunk_is_found(tmp_path: Path) -> None:
     history = small_history(tmp_path / "packed", limits=PACKED)
     hub = Hub(history.template)

@@ -20,7 +20,7 @@ from veen.pipeline.tables.streaming import COLUMNS, Batch, follow
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def spellings(secret: bytes) -> list[bytes]:

@@ -23,7 +23,7 @@ test: $(DEV) ## run the tests, with the coverage of the core
 	@$(PY) -m pytest -q -n auto --dist loadgroup --cov=veen.core --cov-branch --cov-fail-under=98 --cov-report=term-missing:skip-covered
 
 test-slow: $(DEV) ## run the slow tests and the fuzzers
-	@$(PY) -m pytest -q -m slow $(wildcard tests fuzz)
+	@$(PY) -m pytest -q -m slow --hypothesis-profile=thorough $(wildcard tests fuzz)
 
 check: lint types contracts test ## all that CI does
 

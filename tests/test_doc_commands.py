@@ -59,7 +59,7 @@ def _marked(page: str) -> Any:
     return pytest.param(page, marks=() if brief else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("page", map(_marked, sorted(SESSIONS)))
+@pytest.mark.parametrize("page", [_marked(page) for page in sorted(SESSIONS)])
 def test_a_page_shows_what_its_commands_do(page: str) -> None:
     with tempfile.TemporaryDirectory() as folder:  # a short name, so that no line that shows it is broken
         outcomes = doc_commands.run(SESSIONS[page], Path(folder))

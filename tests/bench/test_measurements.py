@@ -50,6 +50,7 @@ def test_the_labels_measurement_compares_many_labels_with_one(tmp_path: Path) ->
     assert not report.row("one label: catch-ups of the log").kept
 
 
+@pytest.mark.slow
 def test_the_growth_measurement_reads_both_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "_LEFT_OVER", 70)
     monkeypatch.setattr(growth, "TURNS", 2)

@@ -88,6 +88,7 @@ def test_an_empty_selection_is_an_empty_dataframe(spark: "SparkSession", log: Bi
     assert read(log.folders.root, spark=spark, seq_min=1000).count() == 0
 
 
+@pytest.mark.slow
 def test_a_growing_log_is_streamed_in_bounded_batches_each_entry_once(spark: "SparkSession", place: Path) -> None:
     made = BigLog(place / "hub", streams=3, clients=2)
     made.grow(60)
@@ -106,6 +107,7 @@ def test_a_growing_log_is_streamed_in_bounded_batches_each_entry_once(spark: "Sp
     assert (table.count(), table.distinct().count()) == (90, 90)
 
 
+@pytest.mark.slow
 def test_an_audit_on_spark_comes_to_the_same(spark: "SparkSession", log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     flip(sorted(root.glob("log/chunk-*-0*[0-9].log"))[2], 2000)
@@ -124,6 +126,7 @@ def test_an_audit_on_spark_comes_to_the_same(spark: "SparkSession", log: BigLog,
     assert here.directories[1].findings
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_page_run(spark: "SparkSession", log: BigLog) -> None:
     page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

@@ -261,6 +261,7 @@ QUERIES = (
 
 
 @pytest.mark.xdist_group("spark")
+@pytest.mark.slow
 def test_spark_answers_the_same(root: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "JOB_ROWS", 40)
     started: list[int] = []
@@ -285,6 +286,7 @@ def test_a_small_question_starts_nothing(root: Path) -> None:
     assert Engine(root, never).run(QUERIES[0]).ran == "tables"
 
 
+@pytest.mark.slow
 def test_a_look_up_reads_as_much_of_a_table_five_times_as_large(tmp_path: Path) -> None:
     read = {}
     for count in (8_000, 40_000):

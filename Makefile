@@ -5,6 +5,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --no-input --disable-pip-version-check
 
+# Coverage is traced where the core is tried by itself: tracing everything else costs minutes.
+CORE_TESTS := tests/core $(wildcard tests/test_vectors*.py)
+
 # A stamp is touched last, so what was interrupted is done again.
 MADE := $(VENV)/.made
 BASE := $(VENV)/.base
@@ -20,7 +23,8 @@ demo: $(BASE) ## a hub, three people and a stranger: see all of it work
 	@$(PY) -m veen.cli demo
 
 test: $(DEV) ## run the tests, with the coverage of the core
-	@$(PY) -m pytest -q -n auto --dist loadgroup --cov=veen.core --cov-branch --cov-fail-under=98 --cov-report=term-missing:skip-covered
+	@$(PY) -m pytest -q -n auto --cov=veen.core --cov-branch --cov-fail-under=98 --cov-report=term-missing:skip-covered $(CORE_TESTS)
+	@$(PY) -m pytest -q -n auto --dist loadgroup $(CORE_TESTS:%=--ignore=%)
 
 test-slow: $(DEV) ## run the slow tests and the fuzzers
 	@$(PY) -m pytest -q -m slow --hypothesis-profile=thorough $(wildcard tests fuzz)

@@ -42,6 +42,7 @@ def test_the_hub_measurement_shows_what_was_promised_of_every_mode(
     assert len(told) == len(hub.MODES)
 
 
+@pytest.mark.slow
 def test_the_labels_measurement_compares_many_labels_with_one(tmp_path: Path) -> None:
     report = labels.run(labels=20, rounds=1, per_round=100, connections=8, folder=tmp_path)
     assert_measured(report, tmp_path)

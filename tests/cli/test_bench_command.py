@@ -11,6 +11,7 @@ from veen.cli import bench
 from veen.cli.failures import MISSED_STATUS
 
 
+@pytest.mark.slow
 def test_a_hub_is_measured_and_nothing_is_left_behind(veen: Veen, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()

@@ -17,7 +17,7 @@ from veen.pipeline.tables import Tables
 from veen.pipeline.tables.compacting import compact
 
 FEW, MANY, MATCH = 100_000, 1_000_000, 100
-MOST_TIMES = 2
+MOST_TIMES = 1.5
 STREAM = "record/app/http"
 _START = 1_700_006_400  # a midnight, so that all of it is of one day
 _LABEL, _CLIENT = sha256(b"a label").digest(), sha256(b"a client").digest()

@@ -24,8 +24,9 @@ class Lasting(Event):
     ts: int
 
     @property
+    @abstractmethod
     def end(self) -> int | None:
-        raise NotImplementedError
+        """The first second in which it no longer holds; None where it holds for ever."""
 
 
 L = TypeVar("L", bound=Lasting)

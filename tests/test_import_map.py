@@ -135,7 +135,16 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
     if not (tree / "src").exists():
         shutil.copy(ROOT / "pyproject.toml", tree)
         shutil.copytree(ROOT / "tools", tree / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-        for package in ("veen", "veen/core", "veen/hub", "veen/cli", "veen/attic", "veil", "pyspark_veen"):
+        for package in (
+            "veen",
+            "veen/core",
+            "veen/hub",
+            "veen/cli",
+            "veen/attic",
+            "veil",
+            "pyspark_veen",
+            "terminalface",
+        ):
             (tree / "src" / package).mkdir(parents=True)
             if package != "veen/attic":
                 (tree / "src" / package / "__init__.py").touch()

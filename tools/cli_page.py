@@ -13,11 +13,11 @@ from typing import Any
 import typer
 from typer.main import get_command
 
+from terminalface.manual import Manual, is_group, manual
 from tools.error_page import table
 from veen.cli import failures
 from veen.cli.app import app
 from veen.cli.hub import settings
-from veen.cli.manual import Manual, is_group, manual
 from veen.core import Limits
 from veen.core.cbor import Uint
 

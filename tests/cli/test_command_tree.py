@@ -12,10 +12,10 @@ import typer
 from typer.core import TyperArgument, TyperOption
 from typer.main import get_command
 
+from terminalface import manual
+from terminalface.manual import Manual, Row
 from tests.cli.runner import Veen
-from veen.cli import manual
 from veen.cli.app import COMMANDS, app
-from veen.cli.manual import Manual, Row
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import pytest
 import typer
 
 import veen as package
+from terminalface.command import Misuse
 from tests.cli.runner import Veen
 from veen.cli import failures
-from veen.cli.command import Misuse
 from veen.core import Malformed, Refused, Unavailable, Unverified, VeenError
 from veen.core.admission import ADMISSION, API_STATUS, Row
 from veen.storage.journal import JournalBroken

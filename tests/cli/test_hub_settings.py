@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from terminalface.command import Misuse
 from tests.cli.runner import Veen
 from tests.http.certificates import write_certificate
-from veen.cli.command import Misuse
 from veen.cli.hub import settings
 from veen.cli.values import Address
 from veen.core import Malformed, Unavailable

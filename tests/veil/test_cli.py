@@ -14,11 +14,12 @@ import typer
 from typer.core import TyperArgument, TyperOption
 from typer.main import get_command
 
+from terminalface import manual
+from terminalface.manual import Manual, Row
 from tests.veil.cli_runner import Veil
 from veil import errors
-from veil.cli import failures, manual
+from veil.cli import failures
 from veil.cli.app import COMMANDS, app
-from veil.cli.manual import Manual, Row
 from veil.lanes import Unavailable
 
 ISSUED = {"node", "id", "contact", "subscribe", "publish", "feed", "peers", "lanes", "policy", "cache", "sim", "bench"}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
+from terminalface.command import Misuse, command, group
 from veen.cli import output
 from veen.cli.anchoroptions import AnchorPin, AnchorStream, Target, Targets, target_of
 from veen.cli.bridge.group import Calls
-from veen.cli.command import Misuse, command, group
 from veen.cli.options import ClientDir, JsonOption, Stream
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking

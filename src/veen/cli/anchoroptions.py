@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse
 from veen.cli import values
-from veen.cli.command import Misuse
 
 if TYPE_CHECKING:
     from veen.bridge.anchoring import Backend

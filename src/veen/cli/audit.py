@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from terminalface.command import Group, Misuse, command
 from veen.cli import output
 from veen.cli.client.options import HubPin, PassphraseFile
-from veen.cli.command import Group, Misuse, command
 from veen.cli.fsck import brief
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.output import Marked, Tone

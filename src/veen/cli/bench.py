@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import command, group
 from veen.cli import output
-from veen.cli.command import command, group
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 

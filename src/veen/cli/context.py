@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import command, group
 from veen.cli import output, values
-from veen.cli.command import command, group
 from veen.cli.options import JsonOption
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a context: the one in use, unless one is named."""
+    from terminalface.command import Misuse
     from veen.cli import contextfile
-    from veen.cli.command import Misuse
 
     contexts = contextfile.load()
     used = contextfile.used_name(contexts)

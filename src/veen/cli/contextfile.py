@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 from veen.cli.failures import hinted
 from veen.core import Malformed, Unavailable
 from veen.storage.durable import PRIVATE_FILE, Disk

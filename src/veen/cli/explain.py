@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from terminalface.command import Misuse, command, single
 from veen.cli import output
-from veen.cli.command import Misuse, command, single
 from veen.cli.options import JsonOption
 
 app = single("explain")

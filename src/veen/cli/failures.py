@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import typer
 
-from veen.cli.command import is_colourful
-from veen.cli.manual import lowered
+from terminalface.command import is_colourful
+from terminalface.manual import lowered
 from veen.core import Malformed, Refused, Unavailable, Unverified, VeenError
 from veen.core.admission import API_MEANING, BY_DETAIL
 from veen.storage.journal import JournalBroken

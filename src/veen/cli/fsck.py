@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import command, single
 from veen.cli import output
-from veen.cli.command import command, single
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Seen, Tone
 

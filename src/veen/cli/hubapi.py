@@ -13,8 +13,8 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
+from terminalface.manual import lowered
 from veen.cli.failures import hinted
-from veen.cli.manual import lowered
 from veen.core import HubIdentity, Malformed, Refused, Unavailable, jsonform, jsontext
 from veen.core.cbor import Wire
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse, command, single
 from veen.cli import output, values
 from veen.cli.client.options import PassphraseFile
-from veen.cli.command import Misuse, command, single
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 

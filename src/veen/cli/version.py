@@ -1,7 +1,7 @@
 """`veen version`: this program, and what it speaks."""
 
+from terminalface.command import command, single
 from veen.cli import output
-from veen.cli.command import command, single
 from veen.cli.options import JsonOption
 
 app = single("version")

@@ -4,32 +4,12 @@ A command's module is imported when the command is named, and imports what it wo
 must not wait for libraries it does not use.
 """
 
-import importlib
-import io
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Sequence
 
 import typer
-from typer.main import get_command
 
-from veil.cli.command import Group
-from veil.cli.manual import Row
-
-INTERRUPTED_STATUS = 130
-BROKEN_PIPE_STATUS = 141
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A command, the module whose `app` it is, and its one line, which is also the first of its help."""
-
-    name: str
-    module: str
-    summary: str
-
+from terminalface import root as roots
+from terminalface.root import Entry
 
 # By heading, in the order people meet them.
 COMMANDS: dict[str, tuple[Entry, ...]] = {
@@ -60,52 +40,18 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("bench", "veil.cli.bench", "measure how fast objects are cut, put together and taken in here"),
     ),
 }
-_BY_NAME = {entry.name: entry for entries in COMMANDS.values() for entry in entries}
 
 
-class Root(Group):
+class Root(roots.Root):
     """`veil` itself."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(_BY_NAME)
+    PROGRAM = "veil"
+    COMMANDS = COMMANDS
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        entry = _BY_NAME.get(cmd_name)
-        if entry is not None and cmd_name not in self.commands:
-            self.commands[cmd_name] = get_command(importlib.import_module(entry.module).app)
-        return self.commands.get(cmd_name)
+    def tell(self, error: Exception) -> int | None:
+        from veil.cli import failures
 
-    def listing(self, ctx: Any) -> Iterator[tuple[str, Sequence[Row]]]:
-        for heading, entries in COMMANDS.items():
-            yield heading, [Row(entry.name, entry.summary) for entry in entries]
-
-    def main(self, *args: Any, **given: Any) -> NoReturn:
-        """Run, and turn whatever comes of it into a line or two and an exit status."""
-        try:
-            status = super().main(*args, **{**given, "standalone_mode": False})
-            sys.stdout.flush()
-        except BrokenPipeError:
-            _leave_the_pipe()
-        except SystemExit as ended:
-            if isinstance(ended.__context__, BrokenPipeError):  # as the library ends then
-                _leave_the_pipe()
-            raise
-        except Exception as error:
-            from veil.cli import failures
-
-            told = failures.tell(error)
-            if told is None:
-                raise
-            sys.exit(told)
-        if status == INTERRUPTED_STATUS:
-            sys.stderr.write("veil: interrupted\n")
-        sys.exit(status)
-
-
-def _leave_the_pipe() -> NoReturn:
-    """Whoever read this has enough. The interpreter flushes once more on its way out: let that go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.exit(BROKEN_PIPE_STATUS)
+        return failures.tell(error)
 
 
 app = typer.Typer(name="veil", cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -118,7 +64,4 @@ def root() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `veil` command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a dash that a terminal does not have is no reason to fail
-    get_command(app).main(arguments, "veil")
+    roots.run(app, "veil", arguments)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from terminalface.command import command, group
 from veil.cli import output
-from veil.cli.command import command, group
 from veil.cli.options import DataDir, JsonOption, client
 
 app = group("cache", "Show the shards that this node keeps for others, and let go of some.")

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from terminalface.command import command, single
 from veil.cli import output
-from veil.cli.command import command, single
 from veil.cli.options import DataDir, JsonOption, client
 
 app = single("events")

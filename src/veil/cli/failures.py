@@ -7,8 +7,8 @@ import sys
 
 import typer
 
-from veil.cli.command import is_colourful
-from veil.cli.manual import lowered
+from terminalface.command import is_colourful
+from terminalface.manual import lowered
 from veil.errors import Malformed, Refused, Unverified
 from veil.lanes import Unavailable
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from terminalface.command import command, single
 from veil.cli import output
-from veil.cli.command import command, single
 from veil.cli.options import DataDir, JsonOption, Namespace, client
 
 app = single("feed")

@@ -4,9 +4,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import command
+from terminalface.command import group as declare
 from veil.cli import output
-from veil.cli.command import command
-from veil.cli.command import group as declare
 from veil.cli.options import DataDir, JsonOption, client
 
 app = declare(

@@ -1,7 +1,7 @@
 """`veil lanes`: the ways there are."""
 
+from terminalface.command import command, single
 from veil.cli import output
-from veil.cli.command import command, single
 from veil.cli.options import DataDir, JsonOption, client
 
 app = single("lanes")

@@ -2,8 +2,8 @@
 
 import sys
 
+from terminalface.command import command, single
 from veil.cli import output
-from veil.cli.command import command, single
 from veil.cli.options import DataDir, JsonOption, client
 
 app = single("metrics")

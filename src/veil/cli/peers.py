@@ -1,7 +1,7 @@
 """`veil peers`: who is connected."""
 
+from terminalface.command import command, single
 from veil.cli import output
-from veil.cli.command import command, single
 from veil.cli.options import DataDir, JsonOption, client
 
 app = single("peers")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from terminalface.command import command, single
 from veil.cli import output
-from veil.cli.command import command, single
 from veil.cli.options import DataDir, JsonOption, Namespace, client
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def publish(
     """
     import base64
 
-    from veil.cli.command import Misuse
+    from terminalface.command import Misuse
     from veil.cli.failures import PENDING_STATUS
 
     if wait not in (None, *_DONE):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse, command, group
 from veil.cli import output
-from veil.cli.command import Misuse, command, group
 from veil.cli.options import JsonOption
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from terminalface.command import Misuse
 from tests.cli.overlay.people import KEEPER, People, people
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
 from tests.cli.town import STREAM
-from veen.cli.command import Misuse
 from veen.cli.overlay import methods
 from veen.core import cbor
 from veen.overlays.rpc import RpcFailure

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse, command
 from veen.cli import output
 from veen.cli.bridge.group import Calls, Operator, Trust, app, need_folder, trusted
-from veen.cli.command import Misuse, command
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking

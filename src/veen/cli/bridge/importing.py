@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse
 from veen.cli import output
 from veen.cli.bridge.group import Calls, Every, Map, Operator, Trust, app, need_folder, trusted
-from veen.cli.command import Misuse
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
 

@@ -40,8 +40,8 @@ def mirror(
     Every message is validated first: the hub's signature, the client's, the proof. What is mirrored already is known
     from the target's log, so this can be stopped and run again, by anyone who reads and writes there.
     """
+    from terminalface.command import Misuse
     from veen.cli.client import calling
-    from veen.cli.command import Misuse
 
     wanted = routes(streams, records, copies=not records_only)
     if follow and len(wanted) != 1:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from terminalface.command import Misuse, command
 from veen.cli import output
 from veen.cli.bridge.group import app, need_folder
-from veen.cli.command import Misuse, command
 from veen.cli.options import JsonOption
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse
 from veen.cli import output, values
 from veen.cli.bridge.group import Calls, app, need_folder, trusted
-from veen.cli.command import Misuse
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import FromDirectory, taking
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from terminalface.command import Misuse
 from veen.cli import contextfile, output, values
 from veen.cli.client import passphrase, pins
-from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.client import ClientDir, WrongPassphrase
 from veen.client.client import Client

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse, command, group
 from veen.cli import output, values
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.command import Misuse, command, group
 from veen.cli.options import ClientDir, HubUrl, JsonOption
 from veen.cli.output import Seen
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse, command, single
 from veen.cli import output
 from veen.cli.client.options import PassphraseFile
-from veen.cli.command import Misuse, command, single
 from veen.cli.options import ClientDir, JsonOption
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
+from terminalface.command import command, single
 from veen.cli import output
 from veen.cli.client.options import Epoch, FirstUse, HubPin, OutFile, PassphraseFile
-from veen.cli.command import command, single
 from veen.cli.options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.output import Marked, Tone
 

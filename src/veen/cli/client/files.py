@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 
 PUBLIC, SECRET = 0o644, 0o600
 

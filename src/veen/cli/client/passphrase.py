@@ -4,7 +4,7 @@ import getpass
 import os
 from pathlib import Path
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 
 VARIABLE = "VEEN_PASSPHRASE"
 _MOST_BYTES = 1 << 16

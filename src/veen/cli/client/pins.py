@@ -1,6 +1,6 @@
 """Whom to believe, as people say it."""
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 from veen.cli.failures import hinted
 from veen.client.trust import Pin
 from veen.core import Malformed, VeenError

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from terminalface.command import command, single
 from veen.cli import output
 from veen.cli.client.options import PassphraseFile
-from veen.cli.command import command, single
 from veen.cli.options import JsonOption
 
 app = single("import-identity")

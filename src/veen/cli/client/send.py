@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse, command, single
 from veen.cli import output
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.command import Misuse, command, single
 from veen.cli.options import Cap, ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.output import Marked, Tone
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import command, group
 from veen.cli import output
 from veen.cli.client.options import PassphraseFile
-from veen.cli.command import command, group
 from veen.cli.options import ClientDir, JsonOption
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse, command, single
 from veen.cli import output
 from veen.cli.client.options import Epoch, FirstUse, HubPin, PassphraseFile
-from veen.cli.command import Misuse, command, single
 from veen.cli.options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.output import Marked, Tone
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from veen.cli.command import command, single
+from terminalface.command import command, single
 from veen.cli.options import JsonOption
 
 app = single("demo")

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from terminalface.command import is_colourful
 from veen.cli import output
-from veen.cli.command import is_colourful
 
 _WIDTH = 100
 _INDENT = "   "

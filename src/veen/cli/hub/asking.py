@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from terminalface.command import Misuse
 from veen.cli import contextfile, values
-from veen.cli.command import Misuse
 from veen.cli.hub import running
 from veen.cli.hubapi import HubApi
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from terminalface.command import Misuse, command
 from veen.cli import output, values
-from veen.cli.command import Misuse, command
 from veen.cli.hub.group import app
 from veen.cli.options import DataDir, JsonOption
 

@@ -1,6 +1,6 @@
 """The group that the commands of `veen hub` are declared in."""
 
-from veen.cli.command import group
+from terminalface.command import group
 
 app = group(
     "hub",

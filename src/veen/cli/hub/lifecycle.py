@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse, command, given
 from veen.cli import output, values
-from veen.cli.command import Misuse, command, given
 from veen.cli.hub import startoptions as options
 from veen.cli.hub.group import app
 from veen.cli.options import DataDir, JsonOption

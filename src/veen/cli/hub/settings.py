@@ -9,8 +9,8 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+from terminalface.command import Misuse
 from veen.cli import values
-from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY

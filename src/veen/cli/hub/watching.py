@@ -6,8 +6,8 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface.command import command
 from veen.cli import output
-from veen.cli.command import command
 from veen.cli.hub.group import app
 from veen.cli.options import HubUrl, JsonOption
 from veen.cli.output import Marked, Tone

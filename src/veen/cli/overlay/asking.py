@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from terminalface.command import Misuse
 from veen.cli import contextfile, output
 from veen.cli.client import calling, files, pins
-from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.cli.overlay.declaring import Follows, Reads
 from veen.client import ClientDir

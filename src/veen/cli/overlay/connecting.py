@@ -8,9 +8,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from terminalface.command import Misuse
 from veen.cli import output
 from veen.cli.client import pins
-from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.cli.overlay import asking, texts
 from veen.cli.overlay.directory import Looks, look_at, moment, overlay_of, stream_of

@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
+from terminalface.command import Misuse, command
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.command import Misuse, command
 from veen.cli.options import Cap, ClientDir, HubUrl, JsonOption, Stream
 
 F = TypeVar("F", bound=Callable[..., None])

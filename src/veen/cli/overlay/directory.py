@@ -122,7 +122,7 @@ async def moment(view: "View[S, M]", reading: "Reading[S, M]", dated: bool, when
 
 def sendable(event: "E") -> "E":
     """An event that fits into its body, or `Misuse` with what is too much in it."""
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
 
     try:
         event.encode()
@@ -142,7 +142,7 @@ def filter_of(
     tags: Sequence[str] | None = None,
 ) -> "Filter":
     """What to look for. Raises `Misuse` for what things of this kind do not have."""
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
     from veen.cli.overlay import texts
     from veen.overlays.discovery import FILTERS, DescriptorKind
 

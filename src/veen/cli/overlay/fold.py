@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse, single
 from veen.cli import output
-from veen.cli.command import Misuse, single
 from veen.cli.overlay.declaring import Reads, reads
 
 if TYPE_CHECKING:

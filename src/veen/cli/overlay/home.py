@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
+from terminalface.command import Misuse
 from veen.cli import contextfile, output
 from veen.cli.client import calling
 from veen.cli.client import cap as caps
-from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.cli.overlay import asking, saying
 from veen.cli.overlay.declaring import Says

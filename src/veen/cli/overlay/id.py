@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import command, group
+from terminalface.command import command, group
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay import idcontext, iddevice, idgroup, idhandle, idlink, idmessage, idorg, idrole
 from veen.cli.overlay.declaring import Reads, Says, reads, says
@@ -114,7 +114,7 @@ def revoke(
     With --as-org and neither of the others it is the organization itself. A revocation is for good, and holds from
     its entry on: applications that read the stream refuse what it names.
     """
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
     from veen.cli.overlay import idnames, saying
     from veen.overlays.identity import OrgStream, PrincipalStream, Revocation, Scope, org_id
 
@@ -180,7 +180,7 @@ def faults(
 
 def _scope(principal: str | None, realm: str | None, org: str | None, handles: bool, client: Path | None) -> "Scope":
     """Whose stream the options name."""
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
     from veen.cli.overlay import idnames
     from veen.overlays.identity import CtxStream, HandleStream, OrgStream, PrincipalStream
 

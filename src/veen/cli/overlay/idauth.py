@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse, command, group
 from veen.cli.client.options import PassphraseFile
-from veen.cli.command import Misuse, command, group
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay.declaring import Reads, reads
 from veen.cli.overlay.idnames import Realm

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import command, group
 from veen.cli.client.options import PassphraseFile
-from veen.cli.command import command, group
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay.declaring import MAX_SECONDS, Reads, Says, reads, says
 from veen.cli.overlay.idnames import Principal
@@ -281,8 +281,8 @@ def _card(text: str) -> "Card":
 
 
 def _key(text: str) -> bytes:
+    from terminalface.command import Misuse
     from veen.cli import values
-    from veen.cli.command import Misuse
 
     try:
         return values.card_key(text)
@@ -291,14 +291,14 @@ def _key(text: str) -> bytes:
 
 
 def _no_blind(asked: Says) -> None:
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
 
     if asked.blind:
         raise Misuse("this cannot be said without a look at the state", "leave out --blind")
 
 
 def _differ(old: bytes, new: "Device") -> None:
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
 
     if new.device_id == old:
         raise Misuse("the new device is the old one", "make new keys with veen keygen, and give their card")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import group
+from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
 from veen.cli.overlay.idnames import Account, Realm
 
@@ -38,7 +38,7 @@ def set_(
     reassign: Annotated[bool, typer.Option("--reassign", help="also where it stands for another")] = False,
 ) -> None:
     """Let a handle stand for an account, or with --org for an organization."""
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
     from veen.cli.failures import hinted
     from veen.cli.overlay import idnames, saying
     from veen.core import Unavailable

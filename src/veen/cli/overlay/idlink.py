@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import group
+from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
 from veen.cli.overlay.idnames import Account, Realm
 
@@ -136,7 +136,7 @@ def _principal_of(gateway_key: "SigningKey", provider: str, subject: str) -> "Si
 
 
 def _provider(path: Path) -> "Provider":
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
     from veen.cli.overlay import idnames
     from veen.overlays.identity.gateway import Provider
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veen.cli.command import group
+from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
 from veen.cli.overlay.idnames import Org, ScopedTo
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import group
+from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
 from veen.cli.overlay.idnames import InRealm, Org, ScopedTo
 
@@ -98,7 +98,7 @@ def _bind(
     *,
     grants: bool,
 ) -> None:
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
     from veen.cli.overlay import idnames, saying
     from veen.overlays.identity import RoleBinding, RoleRevoke, group_id
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from terminalface.command import Misuse
 from veen.cli import output
 from veen.cli.client import calling
 from veen.cli.client import cap as caps
-from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.cli.overlay import asking, calls, telling
 from veen.cli.overlay.connecting import need_hub_key

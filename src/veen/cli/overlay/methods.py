@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from typing import Any
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 from veen.core import cbor
 from veen.overlays.rpc import RpcFailure
 from veen.state.calls import FAILED, Method

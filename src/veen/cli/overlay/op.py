@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import command, group
 from veen.cli import output
-from veen.cli.command import command, group
 from veen.cli.options import JsonOption
 from veen.cli.overlay import faults, opcheck, opgrant, opsend
 from veen.cli.overlay.declaring import Reads, reads

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 from veen.core import Malformed, cbor, jsontext, naming
 from veen.core.cbor import Bstr, Kind, ListOf, Text, Uint
 from veen.core.hashing import HASH_BYTES

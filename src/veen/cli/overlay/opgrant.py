@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from terminalface.command import Misuse
 from veen.cli import output
-from veen.cli.command import Misuse
 from veen.cli.overlay.declaring import Follows, follows
 from veen.cli.overlay.opnames import OperationId
 

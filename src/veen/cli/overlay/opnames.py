@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 
 if TYPE_CHECKING:
     from veen.overlays import Entry

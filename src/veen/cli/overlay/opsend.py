@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 from veen.cli.overlay.declaring import Says, says
 
 if TYPE_CHECKING:

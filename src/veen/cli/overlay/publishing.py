@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import Misuse, group
+from terminalface.command import Misuse, group
 from veen.cli.overlay.declaring import Says, says
 from veen.cli.overlay.directory import KindName, sendable, stream_of
 

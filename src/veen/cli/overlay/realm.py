@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from terminalface.command import Misuse
 from veen.cli.client import calling, files, pins
-from veen.cli.command import Misuse
 from veen.cli.overlay import asking, telling
 from veen.cli.overlay.asking import Answer, Basis
 from veen.cli.overlay.realmoptions import RealmReads

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import group
+from terminalface.command import group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
 from veen.cli.overlay.realmoptions import From, RealmReads, RealmSays

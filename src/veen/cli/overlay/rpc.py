@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from veen.cli.command import Misuse, group
+from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import MAX_SECONDS, Reads, Says, reads, says
 

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
+from terminalface.command import Misuse
 from veen.cli import contextfile, output
 from veen.cli.client import calling
 from veen.cli.client import cap as caps
-from veen.cli.command import Misuse
 from veen.cli.failures import hinted
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay import asking

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from veen.cli.command import Misuse, group
+from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
 from veen.cli.overlay.realmoptions import RealmReads, RealmSays, schema_id

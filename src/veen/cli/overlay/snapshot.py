@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface.command import command, group
 from veen.cli import output
-from veen.cli.command import command, group
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import Reads, reads
@@ -39,8 +39,8 @@ def make(asked: Reads, overlay: OverlayClass) -> None:
 
     --out names the file. It holds what the stream says: keep it as you keep the reader key.
     """
+    from terminalface.command import Misuse
     from veen.cli.client import files
-    from veen.cli.command import Misuse
     from veen.cli.overlay import asking
     from veen.cli.overlay.fold import of_class
     from veen.state import snapshots

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from terminalface.command import Misuse
 from veen.cli.client import cap, cards
-from veen.cli.command import Misuse
 from veen.core import CapToken
 from veen.overlays.admin.revocation import token_target
 

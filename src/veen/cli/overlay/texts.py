@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 
 _HEX, _FILE = "hex:", "@"
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse, command, group
 from veen.cli import output
-from veen.cli.command import Misuse, command, group
 from veen.cli.options import JsonOption
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import Reads, Says, reads, says

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from terminalface.command import command
 from veen.cli import output
-from veen.cli.command import command
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from terminalface.command import Misuse, group
 from veen.cli import contextfile, output
 from veen.cli.client.options import HubPin
-from veen.cli.command import Misuse, group
 from veen.cli.options import ClientDir, JsonOption
 
 if TYPE_CHECKING:

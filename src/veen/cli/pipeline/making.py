@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import command
 from veen.cli import output
-from veen.cli.command import command
 from veen.cli.options import JsonOption
 from veen.cli.overlay.declaring import taking
 from veen.cli.pipeline.group import Out, Running, Sources, TablesDir, app, told
@@ -102,7 +102,7 @@ def stream(
     Each batch is one commit, exactly once: a batch that was under way when the process died is run again, and adds
     nothing that is there already.
     """
-    from veen.cli.command import Misuse
+    from terminalface.command import Misuse
     from veen.pipeline.tables import Tables
     from veen.pipeline.tables.streaming import follow
 

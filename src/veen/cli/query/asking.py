@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse
 from veen.cli import output
-from veen.cli.command import Misuse
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
 from veen.cli.query import showing

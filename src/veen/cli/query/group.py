@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse, group
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.command import Misuse, group
 from veen.cli.options import ClientDir, HubUrl, JsonOption
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface.command import Misuse, command
 from veen.cli import output
-from veen.cli.command import Misuse, command
 from veen.cli.options import JsonOption
 from veen.cli.query.group import app
 

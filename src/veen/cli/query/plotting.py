@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.sax.saxutils import escape
 
-from veen.cli.command import Misuse
+from terminalface.command import Misuse
 
 _TIMES = ("hub_commit_time", "event_time")
 _STEPS_S = (1, 5, 15, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800, 2_592_000, 31_536_000)

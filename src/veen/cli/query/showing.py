@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from terminalface.command import Misuse
 from veen.cli import output
-from veen.cli.command import Misuse
 from veen.core import Unverified
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
+from terminalface.command import group
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.command import group
 from veen.cli.options import ClientDir, HubUrl, JsonOption
 from veen.cli.overlay.declaring import FromDirectory
 

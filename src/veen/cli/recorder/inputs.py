@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse
 from veen.cli import output
-from veen.cli.command import Misuse
 from veen.cli.overlay.declaring import taking
 from veen.cli.overlay.realmoptions import moment
 from veen.cli.recorder.group import AtHub, Origin, Subject, app, at_hub

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse
 from veen.cli import output
-from veen.cli.command import Misuse
 from veen.cli.overlay.declaring import taking
 from veen.cli.recorder.group import AtHub, Origin, Subject, app
 from veen.cli.values import Address, address

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface.command import Misuse, command
 from veen.cli import output, values
 from veen.cli.client.options import PassphraseFile
-from veen.cli.command import Misuse, command
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay.declaring import Reads, reads, taking
 from veen.cli.recorder.group import AtHub, Issuer, app, at_hub, issuing

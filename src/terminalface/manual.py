@@ -1,4 +1,4 @@
-"""What a command says of itself: one line, usage, options, examples. `--help` is written from this."""
+"""What a command says of itself: one line, usage, options, examples. `--help` and pages are written from this."""
 
 import inspect
 import textwrap

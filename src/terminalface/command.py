@@ -10,16 +10,25 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from veen.cli import manual
-from veen.cli.manual import Row
+from terminalface import manual
+from terminalface.manual import Row
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 USAGE_STATUS = 2
-_GIVEN = "veen.cli.given"
+_GIVEN = "terminalface.given"
 # What other programs call it.
-_ELSEWHERE = {"list": "show", "ls": "show", "new": "create", "remove": "delete", "rm": "delete"}
+_ELSEWHERE = {
+    "delete": ("remove",),
+    "list": ("show",),
+    "ls": ("list", "show"),
+    "new": ("create",),
+    "remove": ("delete",),
+    "rm": ("remove", "delete"),
+    "run": ("start",),
+    "show": ("list",),
+}
 
 
 class Misuse(typer.TyperException):
@@ -91,8 +100,9 @@ def _meant(ctx: Any, word: str, names: Sequence[str]) -> str | None:
     root = ctx.find_root()
     if word in root.command.list_commands(root):
         return f"{root.command_path} {word}"
-    if _ELSEWHERE.get(word) in names:
-        return f"{ctx.command_path} {_ELSEWHERE[word]}"
+    for known in _ELSEWHERE.get(word, ()):
+        if known in names:
+            return f"{ctx.command_path} {known}"
     near = difflib.get_close_matches(word, names, 1)
     return f"{ctx.command_path} {near[0]}" if near else None
 

@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
     "state of a stream": (
         Entry(
             "id",
-            "veen.cli.overlay.id",
+            "veen.cli.overlay.identity.root",
             "keep identities: principals, their devices, accounts per realm, organizations, handles",
         ),
         Entry("kv", "veen.cli.overlay.kv", "keep keys and values on a stream, at any moment of their history"),
@@ -52,7 +52,7 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("rpc", "veen.cli.overlay.rpc", "call methods over a stream, and answer calls"),
         Entry(
             "op",
-            "veen.cli.overlay.op",
+            "veen.cli.overlay.operation.root",
             "send operations, see what they came from, and check that they keep their rules",
         ),
         Entry(
@@ -68,18 +68,26 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         ),
     ),
     "run a realm": (
-        Entry("revoke", "veen.cli.overlay.revoke", "revoke client keys and capabilities, for a time or for good"),
-        Entry("authority", "veen.cli.overlay.authority", "say which hub orders which stream of a realm"),
+        Entry("revoke", "veen.cli.overlay.realm.revoke", "revoke client keys and capabilities, for a time or for good"),
+        Entry("authority", "veen.cli.overlay.realm.authority", "say which hub orders which stream of a realm"),
         Entry(
             "label-class",
-            "veen.cli.overlay.labelclass",
+            "veen.cli.overlay.realm.labelclass",
             "say what kind of data a label holds, as advice on padding, rate and retention",
         ),
-        Entry("schema", "veen.cli.overlay.schema", "register schemas of a realm, and see which of them a stream uses"),
+        Entry(
+            "schema",
+            "veen.cli.overlay.realm.schema",
+            "register schemas of a realm, and see which of them a stream uses",
+        ),
     ),
     "find and connect": (
-        Entry("discover", "veen.cli.overlay.discover", "find hubs, overlays and services, and let others find yours"),
-        Entry("connect", "veen.cli.overlay.connect", "go from a directory to a service that can be called"),
+        Entry(
+            "discover",
+            "veen.cli.overlay.discovery.discover",
+            "find hubs, overlays and services, and let others find yours",
+        ),
+        Entry("connect", "veen.cli.overlay.discovery.connect", "go from a directory to a service that can be called"),
     ),
     "across hubs": (
         Entry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),

@@ -10,7 +10,7 @@ import typer
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
 from veen.cli.options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.overlay.declaring import AtOption, FromDirectory, NoCache, ProofFile, Prove, Reads
-from veen.cli.overlay.realmoptions import When
+from veen.cli.overlay.realm.options import When
 
 if TYPE_CHECKING:
     from veen.cli import output

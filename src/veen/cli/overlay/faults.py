@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from veen.cli.overlay.declaring import Reads, reads, taking
-from veen.cli.overlay.realmoptions import RealmReads
+from veen.cli.overlay.realm.options import RealmReads
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.realm import AdminStream, Look
+    from veen.cli.overlay.realm.realm import AdminStream, Look
     from veen.overlays import AnyOverlay
     from veen.state.reading import Reading
 
@@ -32,7 +32,7 @@ def add_of_realm(app: typer.Typer, command: str, stream: "Callable[[], AdminStre
     """The same in a group whose stream follows from the realm."""
 
     def faults(asked: RealmReads) -> None:
-        from veen.cli.overlay import realm
+        from veen.cli.overlay.realm import realm
 
         def look(taken: "Look[Any, Any]") -> "Answer":
             return listed(command)(taken.reading)

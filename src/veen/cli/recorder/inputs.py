@@ -8,7 +8,7 @@ import typer
 from terminalface.command import Misuse
 from veen.cli import output
 from veen.cli.overlay.declaring import taking
-from veen.cli.overlay.realmoptions import moment
+from veen.cli.overlay.realm.options import moment
 from veen.cli.recorder.group import AtHub, Origin, Subject, app, at_hub
 
 if TYPE_CHECKING:

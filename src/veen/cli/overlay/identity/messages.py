@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veen.cli.overlay.declaring import Reads, reads
-from veen.cli.overlay.idauth import app
-from veen.cli.overlay.idnames import Realm
+from veen.cli.overlay.identity.authenticating import app
+from veen.cli.overlay.identity.whom import Realm
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
     from veen.client.entry import Entry
     from veen.overlays.identity import Grant
     from veen.overlays.identity.state import State
@@ -36,19 +36,20 @@ def message(
     Its signature, its capability and its device must hold. The capability is looked up in the hub's own log, and
     the device on its principal's stream, as that is now or with --at as it was.
     """
-    from veen.cli.overlay import asking, idgrants, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import grants, whom
     from veen.core import naming
     from veen.overlays.identity import Policy, PrincipalStream, authenticate, device_id, parts
 
     entry, grant, label, name = _gathered(asked, seq)
-    policy = Policy(idnames.realm_of(realm), frozenset({naming.stream_id(name)}))
-    overlay, stream = idnames.folding(PrincipalStream(grant.token.issuer_pk), people)
+    policy = Policy(whom.realm_of(realm), frozenset({naming.stream_id(name)}))
+    overlay, stream = whom.folding(PrincipalStream(grant.token.issuer_pk), people)
 
     def look(reading: "IdReading") -> "Answer":
         states = dict(reading.states)
         session = authenticate(entry.msg, grant, policy, states, hub_ts=entry.hub_ts, labels=(label,))
         device = parts.device(session.issuer_pk, device_id(session.subject_pk))
-        return idgrants.shown(session, (device,) if device in states else ())
+        return grants.shown(session, (device,) if device in states else ())
 
     asking.answer(replace(asked, stream=people), overlay, look, stream=stream)
 
@@ -56,7 +57,8 @@ def message(
 def _gathered(asked: Reads, seq: str) -> "tuple[Entry, Grant, bytes, str]":
     """The entry, its capability, the label that its stream has then, and the stream."""
     from veen.cli.failures import hinted
-    from veen.cli.overlay import asking, idgrants
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import grants
     from veen.core import Unverified
     from veen.overlays.identity import IDENTITY
 
@@ -67,7 +69,7 @@ def _gathered(asked: Reads, seq: str) -> "tuple[Entry, Grant, bytes, str]":
         if entry.msg.auth_ref is None:
             hint = "only what is sent under a capability tells whose it is"
             raise hinted(Unverified("auth", "the message names no capability"), hint)
-        grant = await idgrants.grant_of(view.source, entry.msg.auth_ref, cached=not asked.no_cache)
+        grant = await grants.grant_of(view.source, entry.msg.auth_ref, cached=not asked.no_cache)
         return entry, grant, view.source.label(view.stream_id, at.epoch), name
 
     return asking.viewing(replace(asked, at=None, prove=False, out=None), IDENTITY, gather)

@@ -60,14 +60,15 @@ def send(
     out: an operation is committed with its receipt, and not before. A mirror record is made from evidence, and from
     nothing that was not verified; what a state.checkpoint does not say is taken from the log.
     """
-    from veen.cli.overlay import opfields, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.operation import shapes
     from veen.overlays.operations import operation_id
 
-    made_of = opfields.kind_of(kind)
+    made_of = shapes.kind_of(kind)
     given = _given(made_of, fields or [], body)
     checked = _checked(made_of, given, source, source_pin)
     overlay = overlay_of(made_of)
-    event = None if _follows(made_of, given) else opfields.operation(made_of, given)
+    event = None if _follows(made_of, given) else shapes.operation(made_of, given)
 
     async def speak(client: "Client", name: str) -> "Said":
         from veen.state.channel import Channel, Said
@@ -120,12 +121,12 @@ def overlay_of(kind: "type[Operation]") -> "AnyOverlay":
 
 
 def _given(kind: "type[Operation]", fields: list[str], body: str | None) -> "dict[str, Json]":
-    from veen.cli.overlay import opfields
+    from veen.cli.overlay.operation import shapes
 
     if body is None:
-        return opfields.words(kind, fields)
+        return shapes.words(kind, fields)
     data = Path(body[1:]).read_bytes() if body.startswith(_FILE) else body.encode()
-    return {**opfields.document(kind, data), **opfields.words(kind, fields)}
+    return {**shapes.document(kind, data), **shapes.words(kind, fields)}
 
 
 def _checked(
@@ -166,20 +167,20 @@ def _checked(
 
 
 def _mirror(checked: "Validated", given: "dict[str, Json]", view: "View[Any, Any]") -> "Mirror":
-    from veen.cli.overlay import opfields
+    from veen.cli.overlay.operation import shapes
     from veen.overlays.operations import Mirror, record
 
     made = record(checked, view.source.label(view.stream_id, view.present_epoch()))
     fields = {name: getattr(made, name) for name in ("source_hub_identifier", "source_stream_seq")}
     hashes = ("source_label", "source_leaf_hash", "source_receipt_root", "target_label")
-    whole = opfields.operation(Mirror, {**given, **fields, **{name: getattr(made, name).hex() for name in hashes}})
+    whole = shapes.operation(Mirror, {**given, **fields, **{name: getattr(made, name).hex() for name in hashes}})
     assert isinstance(whole, Mirror)
     return whole
 
 
 async def _checkpoint(given: "dict[str, Json]", view: "View[Any, Any]") -> "Operation":
     """What a checkpoint does not say is taken from the log: the whole state, at the end, unless it says otherwise."""
-    from veen.cli.overlay import opfields
+    from veen.cli.overlay.operation import shapes
     from veen.overlays import At, registry
     from veen.overlays.operations import StateCheckpoint
     from veen.state.view import View
@@ -187,17 +188,17 @@ async def _checkpoint(given: "dict[str, Json]", view: "View[Any, Any]") -> "Oper
     asked_for: dict[str, Json] = {"state_id": view.stream_id.hex(), **given}
     overlay = registry().of_class(str(given.get("state_class", "")))
     if overlay is None:  # then nobody here can say what it comes to
-        return opfields.operation(StateCheckpoint, asked_for)
+        return shapes.operation(StateCheckpoint, asked_for)
     upto = given.get("upto_stream_seq")
     at = At(view.present_epoch(), upto) if isinstance(upto, int) else None
     async with View(view.source, view.stream_id, overlay, cached=False) as states, states.reading(at) as reading:
         if not reading.at.stream_seq:
             raise Misuse("this stream has no entries yet", "a checkpoint is of what is there")
-        state_id = opfields.id_of("state_id", asked_for["state_id"])
+        state_id = shapes.id_of("state_id", asked_for["state_id"])
         part = (state_id,) if state_id in reading.states else ()
         found: dict[str, Json] = {
             "upto_stream_seq": reading.at.stream_seq,
             "mmr_root": (await view.source.receipt(view.stream_id, reading.at)).mmr_root.hex(),
             "state_hash": reading.state_hash(*part).hex(),
         }
-    return opfields.operation(StateCheckpoint, {**found, **asked_for})
+    return shapes.operation(StateCheckpoint, {**found, **asked_for})

@@ -7,14 +7,14 @@ import typer
 from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
-from veen.cli.overlay.realmoptions import RealmReads, RealmSays, schema_id
+from veen.cli.overlay.realm.options import RealmReads, RealmSays, schema_id
 from veen.cli.values import public_key
 
 if TYPE_CHECKING:
     from veen.cli import output
     from veen.cli.overlay.asking import Answer, Basis
-    from veen.cli.overlay.realm import AdminStream, Look
-    from veen.cli.overlay.realmsaying import Saying
+    from veen.cli.overlay.realm.realm import AdminStream, Look
+    from veen.cli.overlay.realm.saying import Saying
     from veen.overlays.admin.records import Record
     from veen.overlays.admin.schemas import Descriptor
     from veen.state.source import Source
@@ -52,7 +52,7 @@ def register(
     ] = None,
 ) -> None:
     """Register a schema, or say something else of one that is registered."""
-    from veen.cli.overlay import realm, realmsaying
+    from veen.cli.overlay.realm import realm, saying
     from veen.overlays.admin import schemas
 
     if not name:
@@ -69,9 +69,9 @@ def register(
             remark = f"another schema has that name: {others[0].schema_id.hex()}"
         shown: dict[str, output.Value] = {"schema_id": event.schema_id, "name": name, "version": version}
         data = {"realm_id": look.realm_id, **shown, "doc_url": doc, "owner": owner, "ts": event.ts}
-        return [realmsaying.Saying(event, event.schema_id, shown, {**data, "name_fits": event.fits()}, remark)]
+        return [saying.Saying(event, event.schema_id, shown, {**data, "name_fits": event.fits()}, remark)]
 
-    realmsaying.say(asked, realm.REGISTRY, make)
+    saying.say(asked, realm.REGISTRY, make)
 
 
 @taking(RealmReads, app, "show", "veen schema show door.report.v1", "veen schema show 3a67… --prove")
@@ -81,7 +81,8 @@ def show(
     """Show what is registered of a schema, and which overlays read it."""
     from veen.cli import output
     from veen.cli.failures import hinted
-    from veen.cli.overlay import asking, realm, targets, telling
+    from veen.cli.overlay import asking, telling
+    from veen.cli.overlay.realm import realm, targets
     from veen.core import Unavailable, naming
     from veen.overlays import registry
     from veen.overlays.admin import schemas
@@ -113,7 +114,8 @@ def show(
 def list_(asked: RealmReads) -> None:
     """List the schemas that are registered."""
     from veen.cli.client.showing import printable, short
-    from veen.cli.overlay import asking, realm, telling
+    from veen.cli.overlay import asking, telling
+    from veen.cli.overlay.realm import realm
     from veen.overlays.admin.schemas import SCHEMAS
 
     def look(here: "Looked") -> "Answer":
@@ -141,7 +143,8 @@ def check(
     With --at, as far as that entry of the stream, and as the registry is now.
     """
     from veen.cli.client import files
-    from veen.cli.overlay import realm, telling, usage
+    from veen.cli.overlay import telling
+    from veen.cli.overlay.realm import realm, usage
 
     if asked.out is not None:
         files.check_new(asked.out)
@@ -154,7 +157,7 @@ def check(
 
 
 def _stream() -> "AdminStream[Records, Records]":
-    from veen.cli.overlay import realm
+    from veen.cli.overlay.realm import realm
 
     return realm.REGISTRY
 

@@ -6,11 +6,11 @@ import typer
 
 from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
-from veen.cli.overlay.idnames import InRealm, Org, ScopedTo
+from veen.cli.overlay.identity.whom import InRealm, Org, ScopedTo
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
 
 app = group(
     "role",
@@ -67,12 +67,13 @@ def list_(
 ) -> None:
     """List the roles of an account: its own, and those of the groups it is in."""
     from veen.cli.client.showing import printable
-    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import parts, views
 
-    scope = idnames.org_scope(org, scoped, asked.client)
-    ctx_id, realm_id = idnames.id_of(account, "a ctx_id"), idnames.realm_or_all(realm) or scope.realm_id
-    overlay, stream = idnames.folding(scope, asked.stream)
+    scope = whom.org_scope(org, scoped, asked.client)
+    ctx_id, realm_id = whom.id_of(account, "a ctx_id"), whom.realm_or_all(realm) or scope.realm_id
+    overlay, stream = whom.folding(scope, asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         states, org_id = reading.states, scope.own_id
@@ -99,18 +100,19 @@ def _bind(
     grants: bool,
 ) -> None:
     from terminalface.command import Misuse
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import RoleBinding, RoleRevoke, group_id
 
     if not accounts and not groups:
         raise Misuse("a role is for someone", "give --account HEX or --group NAME")
     realm, org, scoped = where
-    scope = idnames.org_scope(org, scoped, asked.client)
-    realm_id = idnames.realm_or_all(realm) or scope.realm_id
-    to_ctx = idnames.ids_of(accounts, "a ctx_id") or None
+    scope = whom.org_scope(org, scoped, asked.client)
+    realm_id = whom.realm_or_all(realm) or scope.realm_id
+    to_ctx = whom.ids_of(accounts, "a ctx_id") or None
     to_group = tuple(group_id(scope.own_id, one) for one in groups) or None
     kind = RoleBinding if grants else RoleRevoke
-    event = kind(scope.own_id, realm_id, role, to_ctx, to_group, idnames.now())
-    overlay, stream = idnames.folding(scope, asked.stream)
-    shown = {"role": role, **idnames.shown({"org_id": scope.own_id, "realm_id": realm_id})}
+    event = kind(scope.own_id, realm_id, role, to_ctx, to_group, whom.now())
+    overlay, stream = whom.folding(scope, asked.stream)
+    shown = {"role": role, **whom.shown({"org_id": scope.own_id, "realm_id": realm_id})}
     saying.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event)

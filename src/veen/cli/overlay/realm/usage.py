@@ -5,9 +5,9 @@ from dataclasses import replace
 from veen.cli import output
 from veen.cli.client.showing import printable, short
 from veen.cli.output import Marked, Tone
-from veen.cli.overlay import realm
 from veen.cli.overlay.asking import Answer, Basis, need_reader_key, place
-from veen.cli.overlay.realmoptions import RealmReads
+from veen.cli.overlay.realm import realm
+from veen.cli.overlay.realm.options import RealmReads
 from veen.core import Mmr, naming
 from veen.overlays import At, registry
 from veen.overlays.admin.schemas import Use, descriptor, uses

@@ -11,10 +11,11 @@ from veen.cli import output
 from veen.cli.client import calling
 from veen.cli.client import cap as caps
 from veen.cli.failures import hinted
-from veen.cli.overlay import asking, calls, telling
-from veen.cli.overlay.connecting import need_hub_key
+from veen.cli.overlay import asking, telling
 from veen.cli.overlay.directory import moment
-from veen.cli.overlay.home import Home, at_home
+from veen.cli.overlay.discovery import calls
+from veen.cli.overlay.discovery.connecting import need_hub_key
+from veen.cli.overlay.discovery.home import Home, at_home
 from veen.client import sequence
 from veen.client.client import Client
 from veen.core import CapToken, Refused, Unavailable, cbor

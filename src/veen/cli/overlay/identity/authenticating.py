@@ -10,11 +10,11 @@ from terminalface.command import Misuse, command, group
 from veen.cli.client.options import PassphraseFile
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay.declaring import Reads, reads
-from veen.cli.overlay.idnames import Realm
+from veen.cli.overlay.identity.whom import Realm
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer as Shown
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
     from veen.core import CapToken
     from veen.overlays.identity import Answer, Challenge, OrgStream
     from veen.overlays.identity.state import State
@@ -53,11 +53,11 @@ def challenge(
 
     from veen.cli import output
     from veen.cli.client import files
-    from veen.cli.overlay import idnames
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import Challenge
 
-    now = idnames.now()
-    made = Challenge(audience, idnames.realm_of(realm), os.urandom(32), now, now + lasts)
+    now = whom.now()
+    made = Challenge(audience, whom.realm_of(realm), os.urandom(32), now, now + lasts)
     try:
         data = made.encode()
     except ValueError as error:
@@ -87,7 +87,7 @@ def answer(
     from veen.cli import output
     from veen.cli.client import calling, files
     from veen.cli.client.cap import read
-    from veen.cli.overlay import idnames
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import challenge as challenges
 
     files.check_new(out)
@@ -95,7 +95,7 @@ def answer(
     with calling.opened(client, passphrase_file) as folder:
         key = folder.identity.id_sign
         token = _own_token(tokens, key.public_key)
-        made = challenges.answer(found, key, token, audience=audience, now=idnames.now())
+        made = challenges.answer(found, key, token, audience=audience, now=whom.now())
     files.write_new(out, made.encode())
     rows: dict[str, output.Value] = {"device_pk": key.public_key, "issuer": token.issuer_pk, "file": str(out)}
     output.facts(rows, as_json)
@@ -138,7 +138,8 @@ def verify(
     The signature, the capability and the device must hold, and nothing of them may be revoked. The principal's
     stream is read, and the organization's where roles are asked for. Take one answer to a challenge.
     """
-    from veen.cli.overlay import asking, idgrants, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import grants, whom
     from veen.core import naming
     from veen.overlays.identity import OrgStream, Policy, PrincipalStream, parts, views
     from veen.overlays.identity import challenge as challenges
@@ -146,18 +147,18 @@ def verify(
     found, answered = _challenge(challenge_file), _answer(answer_file)
     scope = None
     if org is not None:
-        scope = OrgStream(idnames.org_of(org, asked.client), found.realm_id if scoped else None)
+        scope = OrgStream(whom.org_of(org, asked.client), found.realm_id if scoped else None)
     wanted = frozenset(naming.stream_id(name) for name in streams)
     policy = Policy(found.realm_id, wanted, None if scope is None else scope.own_id, _roles(role, scope))
     token = answered.token
-    overlay, stream = idnames.folding(PrincipalStream(token.issuer_pk), asked.stream)
+    overlay, stream = whom.folding(PrincipalStream(token.issuer_pk), asked.stream)
     began, beside = _gathered(asked, token, issued_at, scope)
 
     def look(reading: "IdReading") -> "Shown":
         states = views.together(dict(reading.states), beside)
-        session = challenges.verify(found, answered, policy, states, issued_at=began, now=idnames.now())
+        session = challenges.verify(found, answered, policy, states, issued_at=began, now=whom.now())
         device = parts.device(token.issuer_pk, _device_id(token))
-        return idgrants.shown(session, (device,) if device in reading.states else ())
+        return grants.shown(session, (device,) if device in reading.states else ())
 
     asking.answer(asked, overlay, look, stream=stream)
 
@@ -166,7 +167,8 @@ def _gathered(
     asked: Reads, token: "CapToken", issued_at: int | None, scope: "OrgStream | None"
 ) -> "tuple[int, States]":
     """When the capability's time began, and what the organization says: all that is not on the principal's stream."""
-    from veen.cli.overlay import asking, idgrants
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import grants
     from veen.overlays.identity import IDENTITY, Identity, PrincipalStream
 
     if issued_at is not None and (scope is None or asked.stream is not None):
@@ -177,7 +179,7 @@ def _gathered(
     async def gather(view: "View[State, State]", name: str) -> "tuple[int, States]":
         began = issued_at
         if began is None:
-            began = (await idgrants.grant_of(view.source, token.auth_ref(), cached=not asked.no_cache)).issued_at
+            began = (await grants.grant_of(view.source, token.auth_ref(), cached=not asked.no_cache)).issued_at
         if scope is None or asked.stream is not None:
             return began, {}
         async with view.reading() as reading:

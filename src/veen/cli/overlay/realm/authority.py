@@ -7,13 +7,13 @@ import typer
 from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
-from veen.cli.overlay.realmoptions import From, RealmReads, RealmSays, hub_id
+from veen.cli.overlay.realm.options import From, RealmReads, RealmSays, hub_id
 
 if TYPE_CHECKING:
     from veen.cli import output
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.realm import AdminStream, Look
-    from veen.cli.overlay.realmsaying import Saying
+    from veen.cli.overlay.realm.realm import AdminStream, Look
+    from veen.cli.overlay.realm.saying import Saying
     from veen.overlays.admin.authority import Authority
     from veen.overlays.admin.lasting import Slot
     from veen.overlays.admin.records import Record
@@ -63,7 +63,7 @@ def set_(
 ) -> None:
     """Say which hub is primary for a stream, and for how long."""
     from veen.cli import output
-    from veen.cli.overlay import realm, realmsaying
+    from veen.cli.overlay.realm import realm, saying
     from veen.core import admin, naming
     from veen.overlays.admin.authority import Authority, part_of
     from veen.overlays.admin.lasting import slots
@@ -95,16 +95,17 @@ def set_(
             "replica_hubs": list(replica or ()),
         }
         told = {**data, "policy": policy, "ts": ts, "ttl": ttl}
-        return [realmsaying.Saying(event, stream_id, shown, told, remark)]
+        return [saying.Saying(event, stream_id, shown, told, remark)]
 
-    realmsaying.say(asked, realm.AUTHORITY, make)
+    saying.say(asked, realm.AUTHORITY, make)
 
 
 @taking(RealmReads, app, "show", "veen authority show doors", "veen authority show doors --when 2030-01-31 --prove")
 def show(asked: RealmReads, stream: StreamName) -> None:
     """Show which hub orders a stream, now or at any other time, and what is planned."""
     from veen.cli import output
-    from veen.cli.overlay import asking, realm
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.realm import realm
     from veen.core import naming
     from veen.overlays.admin.authority import contested, label_authority, part_of
     from veen.overlays.admin.lasting import slots
@@ -149,7 +150,8 @@ def list_(
 ) -> None:
     """List the streams that have a primary, and which hub that is."""
     from veen.cli.client.showing import short
-    from veen.cli.overlay import asking, realm
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.realm import realm
     from veen.core.hashing import HASH_BYTES
     from veen.overlays.admin.lasting import slots
 
@@ -173,7 +175,7 @@ def list_(
 def streams(asked: RealmReads) -> None:
     """Show the streams of a realm, for its administrators' capabilities to name."""
     from veen.cli import output
-    from veen.cli.overlay import realm
+    from veen.cli.overlay.realm import realm
     from veen.core import admin
 
     async def work(source: "Source") -> bytes:
@@ -218,7 +220,7 @@ def _slot_data(slot: "Slot[Authority]", now: int) -> dict[str, object]:
 
 
 def _stream() -> "AdminStream[Records, Records]":
-    from veen.cli.overlay import realm
+    from veen.cli.overlay.realm import realm
 
     return realm.AUTHORITY
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from veen.cli import output
 from veen.cli.client.showing import printable
 from veen.cli.failures import hinted
-from veen.cli.overlay import asking, realm
+from veen.cli.overlay import asking
+from veen.cli.overlay.realm import realm
 from veen.core import Unavailable, control, naming
 from veen.overlays.admin import AUTHORIZATIONS
 from veen.overlays.identity import Grant, Session

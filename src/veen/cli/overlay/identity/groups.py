@@ -6,11 +6,11 @@ import typer
 
 from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
-from veen.cli.overlay.idnames import Accounts, Org, ScopedTo
+from veen.cli.overlay.identity.whom import Accounts, Org, ScopedTo
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
 
 app = group(
     "group",
@@ -52,11 +52,12 @@ def remove(
 def list_(asked: Reads, org: Org = None, scoped: ScopedTo = None) -> None:
     """List the groups of an organization, and who is in them."""
     from veen.cli.client.showing import printable, short
-    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import parts, views
 
-    scope = idnames.org_scope(org, scoped, asked.client)
-    overlay, stream = idnames.folding(scope, asked.stream)
+    scope = whom.org_scope(org, scoped, asked.client)
+    overlay, stream = whom.folding(scope, asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         states, org_id = dict(reading.states), scope.own_id
@@ -87,20 +88,21 @@ def _change(
     org: str | None,
     scoped: str | None,
 ) -> None:
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import Group, group_id, parts
     from veen.overlays.identity.state import Named
 
-    scope = idnames.org_scope(org, scoped, asked.client)
+    scope = whom.org_scope(org, scoped, asked.client)
     group_ = group_id(scope.own_id, name)
-    joins, leaves = (idnames.ids_of(listed, "a ctx_id") for listed in (added, removed))
-    overlay, stream = idnames.folding(scope, asked.stream)
+    joins, leaves = (whom.ids_of(listed, "a ctx_id") for listed in (added, removed))
+    overlay, stream = whom.folding(scope, asked.stream)
 
     def make(reading: "IdReading | None") -> Group:
         found = None if reading is None else reading.state(parts.group(scope.own_id, group_))
-        now = idnames.now()
+        now = whom.now()
         shown_as, ts = (found.name, max(now, found.ts)) if isinstance(found, Named) else (name, now)
         return Group(scope.own_id, scope.realm_id, group_, called or shown_as, joins or None, leaves or None, ts)
 
-    shown = idnames.shown({"org_id": scope.own_id, "group_id": group_})
+    shown = whom.shown({"org_id": scope.own_id, "group_id": group_})
     saying.say(asked, overlay, make, shown, stream=stream, blind=make(None))

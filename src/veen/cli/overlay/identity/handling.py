@@ -6,11 +6,11 @@ import typer
 
 from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
-from veen.cli.overlay.idnames import Account, Realm
+from veen.cli.overlay.identity.whom import Account, Realm
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
 
 app = group(
     "handle",
@@ -40,7 +40,8 @@ def set_(
     """Let a handle stand for an account, or with --org for an organization."""
     from terminalface.command import Misuse
     from veen.cli.failures import hinted
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.core import Unavailable
     from veen.overlays.identity import HandleMap, HandleStream, views
     from veen.overlays.identity.events import CTX, ORG, handle_flaw
@@ -50,22 +51,22 @@ def set_(
         raise Misuse(f"{handle!r} cannot be a handle", flaw)
     if org is not None and account is not None:
         raise Misuse("--account and --org contradict each other", "give one of them")
-    realm_id = idnames.realm_of(realm)
+    realm_id = whom.realm_of(realm)
     if org is None:
-        kind, target = CTX, idnames.account_of(account, realm_id, asked.client)
+        kind, target = CTX, whom.account_of(account, realm_id, asked.client)
     else:
-        kind, target = ORG, idnames.org_of(org, asked.client)
-    overlay, stream = idnames.folding(HandleStream(realm_id), asked.stream)
+        kind, target = ORG, whom.org_of(org, asked.client)
+    overlay, stream = whom.folding(HandleStream(realm_id), asked.stream)
 
     def make(reading: "IdReading | None") -> HandleMap:
         found = None if reading is None else views.handle(reading.states, realm_id, handle)
         if found is not None and found.target_id != target and not reassign:
             raise hinted(Unavailable(f"{handle} stands for another"), "--reassign gives it to this one all the same")
         # Under the time that stands, where that is ahead of our clock: so nobody keeps a handle by a far time.
-        ts = idnames.now() if found is None else max(idnames.now(), found.ts)
+        ts = whom.now() if found is None else max(whom.now(), found.ts)
         return HandleMap(realm_id, handle, kind, target, ts)
 
-    shown = {"handle": handle, **idnames.shown({"realm_id": realm_id, "target_id": target})}
+    shown = {"handle": handle, **whom.shown({"realm_id": realm_id, "target_id": target})}
     saying.say(asked, overlay, make, shown, stream=stream, blind=make(None))
 
 
@@ -74,12 +75,13 @@ def resolve(asked: Reads, handle: Handle, realm: Realm) -> None:
     """Show whom a handle stands for."""
     from veen.cli import output
     from veen.cli.failures import hinted
-    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import whom
     from veen.core import Unavailable
     from veen.overlays.identity import HandleStream, parts, views
 
-    realm_id = idnames.realm_of(realm)
-    overlay, stream = idnames.folding(HandleStream(realm_id), asked.stream)
+    realm_id = whom.realm_of(realm)
+    overlay, stream = whom.folding(HandleStream(realm_id), asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         found = views.handle(reading.states, realm_id, handle)
@@ -100,12 +102,13 @@ def resolve(asked: Reads, handle: Handle, realm: Realm) -> None:
 def list_(asked: Reads, realm: Realm) -> None:
     """List the handles of a realm, and whom each stands for."""
     from veen.cli.client.showing import short
-    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import HandleStream, parts
     from veen.overlays.identity.state import LatestHandle
 
-    realm_id = idnames.realm_of(realm)
-    overlay, stream = idnames.folding(HandleStream(realm_id), asked.stream)
+    realm_id = whom.realm_of(realm)
+    overlay, stream = whom.folding(HandleStream(realm_id), asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         states = dict(reading.states)

@@ -8,10 +8,10 @@ import typer
 from terminalface.command import Misuse
 from veen.cli import output
 from veen.cli.overlay.declaring import Follows, follows
-from veen.cli.overlay.opnames import OperationId
+from veen.cli.overlay.operation.named import OperationId
 
 if TYPE_CHECKING:
-    from veen.cli.overlay.opnames import OpReading
+    from veen.cli.overlay.operation.named import OpReading
     from veen.overlays.operations import Grant
     from veen.state.view import View
 
@@ -85,10 +85,10 @@ def _clients(grant: "Grant", card: Path | None) -> tuple[bytes, ...]:
 
 
 def _grant(reading: "OpReading", operation: str) -> "Grant":
-    from veen.cli.overlay import opnames
+    from veen.cli.overlay.operation import named
     from veen.overlays.operations import Grant
 
-    one = opnames.found(reading, operation)
+    one = named.found(reading, operation)
     if not isinstance(one.event, Grant):
         raise Misuse(f"{operation} is no access.grant", "veen op list --kind access.grant shows them")
     return one.event

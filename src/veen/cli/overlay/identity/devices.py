@@ -11,12 +11,12 @@ from terminalface.command import command, group
 from veen.cli.client.options import PassphraseFile
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay.declaring import MAX_SECONDS, Reads, Says, reads, says
-from veen.cli.overlay.idnames import Principal
+from veen.cli.overlay.identity.whom import Principal
 
 if TYPE_CHECKING:
     from veen.cli import output
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
     from veen.client import Card
     from veen.overlays import Event
     from veen.overlays.identity import Device, Identity
@@ -62,13 +62,14 @@ def add(
     A client writes with client_ids that change every day. With --client-ids those on the card are devices too, each
     until the card says that its day is over.
     """
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import PrincipalStream
 
-    principal_pk, found = idnames.own_key(asked.client), _card(card)
+    principal_pk, found = whom.own_key(asked.client), _card(card)
     event = _record(principal_pk, found, name, expires_in, disabled=disabled)
-    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
-    shown = idnames.shown({"device_id": event.device_id, "device_pk": event.device_pk})
+    overlay, stream = whom.folding(PrincipalStream(principal_pk), asked.stream)
+    shown = whom.shown({"device_id": event.device_id, "device_pk": event.device_pk})
     if client_ids:
         _no_blind(asked)
         _say_all(
@@ -115,14 +116,14 @@ def grant(
     """
     from veen.cli import output
     from veen.cli.client import calling, files
-    from veen.cli.overlay import idnames
+    from veen.cli.overlay.identity import whom
     from veen.client import sequence
     from veen.core import naming
     from veen.overlays.identity import delegate
 
     files.check_new(out)
     found = _card(card)
-    realms = [idnames.realm_of(one) for one in realm or ()]
+    realms = [whom.realm_of(one) for one in realm or ()]
     streams = [naming.stream_id(one) for one in stream or ()]
     with calling.opened(client, passphrase_file) as folder:
         key = folder.identity.id_sign
@@ -146,14 +147,15 @@ def grant(
 def list_(asked: Reads, principal: Principal = None) -> None:
     """List the devices of a principal, and whether each may act now."""
     from veen.cli.client.showing import printable, short
-    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import PrincipalStream, parts, views
 
-    principal_pk = idnames.principal_of(principal, asked.client)
-    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
+    principal_pk = whom.principal_of(principal, asked.client)
+    overlay, stream = whom.folding(PrincipalStream(principal_pk), asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
-        states, now = dict(reading.states), idnames.now()
+        states, now = dict(reading.states), whom.now()
         rows, data, proved = [], [], []
         for one in views.devices(states, principal_pk):
             why = views.inactive(states, principal_pk, one.device_pk, now)
@@ -173,13 +175,14 @@ def list_(asked: Reads, principal: Principal = None) -> None:
 @says(app, "revoke", "veen id device revoke phone.card --client ann --reason lost")
 def revoke(asked: Says, device: DeviceKey, reason: Reason = None) -> None:
     """Revoke a device for good: no later record makes it one again."""
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import PrincipalStream, Revocation, device_id
 
-    principal_pk, revoked = idnames.own_key(asked.client), device_id(_key(device))
-    event = Revocation(principal_pk, device_id=revoked, reason=reason, ts=idnames.now())
-    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
-    shown = idnames.shown({"device_id": revoked})
+    principal_pk, revoked = whom.own_key(asked.client), device_id(_key(device))
+    event = Revocation(principal_pk, device_id=revoked, reason=reason, ts=whom.now())
+    overlay, stream = whom.folding(PrincipalStream(principal_pk), asked.stream)
+    shown = whom.shown({"device_id": revoked})
     saying.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
 
 
@@ -199,17 +202,17 @@ def rotate(
 
     The new one is added, then the old one is revoked.
     """
-    from veen.cli.overlay import idnames
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import PrincipalStream, Revocation, device_id
 
-    principal_pk, old = idnames.own_key(asked.client), device_id(_key(device))
+    principal_pk, old = whom.own_key(asked.client), device_id(_key(device))
     new = _record(principal_pk, _card(card), name, expires_in)
-    revoked = None if auth_ref is None else idnames.id_of(auth_ref, "an auth_ref")
-    gone = Revocation(principal_pk, None, old, revoked, reason=reason, ts=idnames.now())
-    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
+    revoked = None if auth_ref is None else whom.id_of(auth_ref, "an auth_ref")
+    gone = Revocation(principal_pk, None, old, revoked, reason=reason, ts=whom.now())
+    overlay, stream = whom.folding(PrincipalStream(principal_pk), asked.stream)
     _no_blind(asked)
     _differ(old, new)
-    shown = idnames.shown({"device_id": new.device_id, "device_pk": new.device_pk, "revoked": old})
+    shown = whom.shown({"device_id": new.device_id, "device_pk": new.device_pk, "revoked": old})
     # In this order: whoever stops in between has two devices, and never none.
     _say_all(asked, overlay, stream, (new, gone), shown)
 
@@ -252,10 +255,10 @@ def _of_client_ids(device: "Device", card: "Card") -> "tuple[Device, ...]":
 def _record(
     principal_pk: bytes, card: "Card", name: str | None, expires_in: int | None, *, disabled: bool = False
 ) -> "Device":
-    from veen.cli.overlay import idnames
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import Device, Flags, device_id
 
-    now = idnames.now()
+    now = whom.now()
     ends = None if expires_in is None else now + expires_in
     flags = Flags(True) if disabled else None
     return Device(principal_pk, device_id(card.id_sign), card.id_sign, card.id_dh, name, now, ends, flags)

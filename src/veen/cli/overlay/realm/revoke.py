@@ -8,12 +8,12 @@ import typer
 from terminalface.command import group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
-from veen.cli.overlay.realmoptions import From, RealmReads, RealmSays
+from veen.cli.overlay.realm.options import From, RealmReads, RealmSays
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer, Basis
-    from veen.cli.overlay.realm import AdminStream, Look
-    from veen.cli.overlay.realmsaying import Saying
+    from veen.cli.overlay.realm.realm import AdminStream, Look
+    from veen.cli.overlay.realm.saying import Saying
     from veen.overlays.admin.records import Record
     from veen.overlays.admin.revocation import Revocation
     from veen.state.source import Source
@@ -56,7 +56,7 @@ def client_id(
 
     A client changes its client_id every day. A card lists the next ones, and all of them are revoked.
     """
-    from veen.cli.overlay import targets
+    from veen.cli.overlay.realm import targets
 
     _revoke(asked, "client-id", targets.client_ids(who), reason, since, ttl)
 
@@ -76,7 +76,7 @@ def auth_ref(
     ttl: Ttl = None,
 ) -> None:
     """Revoke a capability by the name that messages refer to it by."""
-    from veen.cli.overlay import targets
+    from veen.cli.overlay.realm import targets
 
     _revoke(asked, "auth-ref", targets.auth_refs(what), reason, since, ttl)
 
@@ -98,7 +98,7 @@ def cap_token(
     ttl: Ttl = None,
 ) -> None:
     """Revoke a capability by the hash of its token: each token in the file."""
-    from veen.cli.overlay import targets
+    from veen.cli.overlay.realm import targets
 
     _revoke(asked, "cap-token", targets.token_hashes(what), reason, since, ttl)
 
@@ -107,7 +107,7 @@ def _revoke(
     asked: RealmSays, kind: str, named: Sequence[bytes], reason: str | None, since: int | None, ttl: int | None
 ) -> None:
     from veen.cli import output
-    from veen.cli.overlay import realm, realmsaying
+    from veen.cli.overlay.realm import realm, saying
     from veen.overlays.admin import Revocation
 
     def make(look: "Looked") -> "list[Saying]":
@@ -121,10 +121,10 @@ def _revoke(
                 "until": "for good" if event.end is None else output.moment(event.end),
             }
             data = {"kind": kind, "target": target, "reason": reason, "ts": event.ts, "ttl": ttl}
-            made.append(realmsaying.Saying(event, target, shown, {**data, "realm_id": look.realm_id}))
+            made.append(saying.Saying(event, target, shown, {**data, "realm_id": look.realm_id}))
         return made
 
-    realmsaying.say(asked, realm.REVOKED, make)
+    saying.say(asked, realm.REVOKED, make)
 
 
 @taking(
@@ -137,7 +137,8 @@ def list_(
     """List what is revoked, now or at any other time."""
     from veen.cli import output
     from veen.cli.client.showing import printable, short
-    from veen.cli.overlay import asking, realm
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.realm import realm
     from veen.overlays.admin import revocation
 
     def look(here: "Looked") -> "Answer":
@@ -195,7 +196,8 @@ def check(
     revoked. What the hub was shown is in its own log, which anyone may read. With --prove, the entry that decides.
     """
     from veen.cli.client import files
-    from veen.cli.overlay import realm, standing, telling
+    from veen.cli.overlay import telling
+    from veen.cli.overlay.realm import realm, standing
 
     if asked.out is not None:
         files.check_new(asked.out)
@@ -208,7 +210,7 @@ def check(
 
 
 def _stream() -> "AdminStream[Records, Records]":
-    from veen.cli.overlay import realm
+    from veen.cli.overlay.realm import realm
 
     return realm.REVOKED
 

@@ -8,11 +8,11 @@ import typer
 
 from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
-from veen.cli.overlay.idnames import Account, Realm
+from veen.cli.overlay.identity.whom import Account, Realm
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
     from veen.core import SigningKey
     from veen.overlays.identity.gateway import Provider
 
@@ -33,18 +33,19 @@ Subject: TypeAlias = Annotated[str, typer.Argument(metavar="SUBJECT", help="who 
 @says(app, "add", "veen id link add github ann-42 --realm shop --client ann")
 def add(asked: Says, provider: OfProvider, subject: Subject, realm: Realm) -> None:
     """Link the account of your own keys in a realm to an outside subject."""
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import CtxStream, ExternalLink, views
 
-    scope = CtxStream.of(idnames.own_key(asked.client), idnames.realm_of(realm))
-    overlay, stream = idnames.folding(scope, asked.stream)
+    scope = CtxStream.of(whom.own_key(asked.client), whom.realm_of(realm))
+    overlay, stream = whom.folding(scope, asked.stream)
 
     def make(reading: "IdReading | None") -> ExternalLink:
         found = None if reading is None else views.link(reading.states, scope.realm_id, provider, subject)
-        ts = idnames.now() if found is None else max(idnames.now(), found.ts)
+        ts = whom.now() if found is None else max(whom.now(), found.ts)
         return ExternalLink(scope.realm_id, scope.ctx_id, None, provider, subject, None, ts)
 
-    shown = {"provider": provider, "external_sub": subject, **idnames.shown({"ctx_id": scope.ctx_id})}
+    shown = {"provider": provider, "external_sub": subject, **whom.shown({"ctx_id": scope.ctx_id})}
     saying.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
@@ -52,12 +53,13 @@ def add(asked: Says, provider: OfProvider, subject: Subject, realm: Realm) -> No
 def list_(asked: Reads, realm: Realm, account: Account = None) -> None:
     """List the links of an account, or of all that are kept on --stream."""
     from veen.cli.client.showing import printable, short
-    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import CtxStream, parts, views
 
-    realm_id = idnames.realm_of(realm)
-    ctx_id = idnames.account_of(account, realm_id, asked.client)
-    overlay, stream = idnames.folding(CtxStream(ctx_id, realm_id), asked.stream)
+    realm_id = whom.realm_of(realm)
+    ctx_id = whom.account_of(account, realm_id, asked.client)
+    overlay, stream = whom.folding(CtxStream(ctx_id, realm_id), asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         found = [one for one in views.links(dict(reading.states)) if one.realm_id == realm_id]
@@ -95,24 +97,23 @@ def login(
     until its owner brings one.
     """
     from veen.cli import output
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.client.client import Client
     from veen.overlays.identity import IDENTITY, gateway
     from veen.state.channel import Channel
     from veen.state.view import View
 
-    realm_id, trusted = idnames.realm_of(realm), _provider(provider)
+    realm_id, trusted = whom.realm_of(realm), _provider(provider)
     text = token.read_bytes().decode("ascii", errors="replace").strip()
-    subject = gateway.validate(trusted, text, now=idnames.now(), nonce=nonce)
+    subject = gateway.validate(trusted, text, now=whom.now(), nonce=nonce)
 
     async def work(client: Client, name: str) -> "tuple[gateway.Login, list[int]]":
         key = _principal_of(client.dir.identity.id_sign, subject.provider, subject.external_sub)
         async with View.of(client, name, IDENTITY, cached=not asked.no_cache) as view:
             channel = Channel(view)
             async with view.reading() as reading:
-                made = gateway.login(
-                    subject, realm_id, reading.states, new_principal_pk=key.public_key, now=idnames.now()
-                )
+                made = gateway.login(subject, realm_id, reading.states, new_principal_pk=key.public_key, now=whom.now())
             return made, [(await channel.say(event)).sent.stream_seq for event in made.events]
 
     made, entries = saying.talking(asked, IDENTITY, work)
@@ -137,12 +138,12 @@ def _principal_of(gateway_key: "SigningKey", provider: str, subject: str) -> "Si
 
 def _provider(path: Path) -> "Provider":
     from terminalface.command import Misuse
-    from veen.cli.overlay import idnames
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity.gateway import Provider
 
     try:
         found = json.loads(path.read_text("utf-8"))
-        keys = {str(kid): idnames.id_of(str(key), "a key") for kid, key in dict(found["keys"]).items()}
+        keys = {str(kid): whom.id_of(str(key), "a key") for kid, key in dict(found["keys"]).items()}
         said = (str(found["name"]), str(found["issuer"]), str(found["audience"]))
         return Provider(*said, keys, tuple(map(str, found.get("mirrored", ()))))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

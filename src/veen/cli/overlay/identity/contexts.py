@@ -6,11 +6,11 @@ import typer
 
 from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
-from veen.cli.overlay.idnames import Account, Realm
+from veen.cli.overlay.identity.whom import Account, Realm
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
 
 app = group(
     "context",
@@ -36,22 +36,23 @@ def set_(
 
     It stands in place of the one before. The key of its stream is made where there is none.
     """
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.core import cbor
     from veen.overlays.identity import CtxProfile, CtxStream, views
 
-    scope = CtxStream.of(idnames.own_key(asked.client), idnames.realm_of(realm))
-    prefs = dict(idnames.pair_of(one) for one in pref or ())
-    said = (name, None if avatar is None else idnames.id_of(avatar, "a coid"), cbor.encode(prefs) if prefs else None)
-    overlay, stream = idnames.folding(scope, asked.stream)
+    scope = CtxStream.of(whom.own_key(asked.client), whom.realm_of(realm))
+    prefs = dict(whom.pair_of(one) for one in pref or ())
+    said = (name, None if avatar is None else whom.id_of(avatar, "a coid"), cbor.encode(prefs) if prefs else None)
+    overlay, stream = whom.folding(scope, asked.stream)
 
     def make(reading: "IdReading | None") -> CtxProfile:
         found = None if reading is None else views.ctx_profile(reading.states, scope.ctx_id, scope.realm_id)
         # Under the time that stands, where a clock was ahead of ours: then the later entry wins.
-        ts = idnames.now() if found is None else max(idnames.now(), found.updated_at)
+        ts = whom.now() if found is None else max(whom.now(), found.updated_at)
         return CtxProfile(scope.ctx_id, scope.realm_id, *said, ts)
 
-    shown = idnames.shown({"ctx_id": scope.ctx_id, "realm_id": scope.realm_id})
+    shown = whom.shown({"ctx_id": scope.ctx_id, "realm_id": scope.realm_id})
     saying.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
@@ -61,20 +62,21 @@ def show(asked: Reads, realm: Realm, account: Account = None) -> None:
     from veen.cli import output
     from veen.cli.client.showing import printable
     from veen.cli.failures import hinted
-    from veen.cli.overlay import asking, idnames, telling
+    from veen.cli.overlay import asking, telling
+    from veen.cli.overlay.identity import whom
     from veen.core import Unavailable, cbor
     from veen.overlays.identity import CtxStream, parts, views
 
-    realm_id = idnames.realm_of(realm)
-    ctx_id = idnames.account_of(account, realm_id, asked.client)
-    overlay, stream = idnames.folding(CtxStream(ctx_id, realm_id), asked.stream)
+    realm_id = whom.realm_of(realm)
+    ctx_id = whom.account_of(account, realm_id, asked.client)
+    overlay, stream = whom.folding(CtxStream(ctx_id, realm_id), asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         found = views.ctx_profile(reading.states, ctx_id, realm_id)
         if found is None:
             raise hinted(Unavailable("nothing is said of this account"), "veen id context set gives it a profile")
         prefs = None if found.prefs is None else cbor.decode(found.prefs)
-        names = idnames.shown({"ctx_id": ctx_id, "realm_id": realm_id})
+        names = whom.shown({"ctx_id": ctx_id, "realm_id": realm_id})
         said = {"avatar_coid": found.avatar_coid, "prefs": telling.plain_json(prefs), "updated_at": found.updated_at}
         facts: dict[str, output.Value] = {
             **names,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from terminalface.command import Misuse, group
-from veen.cli.overlay import faults, publishing, querying
+from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import Says, says, taking
 from veen.cli.overlay.directory import (
     COLUMNS,
@@ -22,6 +22,7 @@ from veen.cli.overlay.directory import (
     sendable,
     stream_of,
 )
+from veen.cli.overlay.discovery import publishing, querying
 
 if TYPE_CHECKING:
     from veen.cli import output

@@ -14,7 +14,7 @@ from veen.cli.client import pins
 from veen.cli.failures import hinted
 from veen.cli.overlay import asking, texts
 from veen.cli.overlay.directory import Looks, look_at, moment, overlay_of, stream_of
-from veen.cli.overlay.home import Home, at_home
+from veen.cli.overlay.discovery.home import Home, at_home
 from veen.client.client import Client
 from veen.client.trust import HubRecord, Pin
 from veen.core import Profile, Unavailable, Unverified, hashing

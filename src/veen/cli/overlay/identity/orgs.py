@@ -6,11 +6,11 @@ import typer
 
 from terminalface.command import group
 from veen.cli.overlay.declaring import Reads, Says, reads, says
-from veen.cli.overlay.idnames import Org, ScopedTo
+from veen.cli.overlay.identity.whom import Org, ScopedTo
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
 
 app = group(
     "org",
@@ -35,20 +35,21 @@ def create(
 
     The key of its stream is made where there is none.
     """
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.core import cbor
     from veen.overlays.identity import OrgProfile, views
 
-    scope = idnames.org_scope(None, scoped, asked.client)
-    said = dict(idnames.pair_of(one) for one in metadata or ())
-    overlay, stream = idnames.folding(scope, asked.stream)
+    scope = whom.org_scope(None, scoped, asked.client)
+    said = dict(whom.pair_of(one) for one in metadata or ())
+    overlay, stream = whom.folding(scope, asked.stream)
 
     def make(reading: "IdReading | None") -> OrgProfile:
-        found, now = None if reading is None else views.org_profile(reading.states, scope.own_id), idnames.now()
+        found, now = None if reading is None else views.org_profile(reading.states, scope.own_id), whom.now()
         times = (now, now) if found is None else (found.created_at, max(now, found.updated_at))
         return OrgProfile(scope.own_id, name, cbor.encode(said) if said else None, *times)
 
-    shown = idnames.shown({"org_id": scope.own_id, "realm_id": scope.realm_id})
+    shown = whom.shown({"org_id": scope.own_id, "realm_id": scope.realm_id})
     saying.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
@@ -58,12 +59,13 @@ def show(asked: Reads, org: Org = None, scoped: ScopedTo = None) -> None:
     from veen.cli import output
     from veen.cli.client.showing import printable
     from veen.cli.failures import hinted
-    from veen.cli.overlay import asking, idnames, telling
+    from veen.cli.overlay import asking, telling
+    from veen.cli.overlay.identity import whom
     from veen.core import Unavailable, cbor
     from veen.overlays.identity import parts, views
 
-    scope = idnames.org_scope(org, scoped, asked.client)
-    overlay, stream = idnames.folding(scope, asked.stream)
+    scope = whom.org_scope(org, scoped, asked.client)
+    overlay, stream = whom.folding(scope, asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         states, org_id = reading.states, scope.own_id

@@ -11,7 +11,7 @@ from terminalface.command import Misuse
 from veen.cli.client import calling, files, pins
 from veen.cli.overlay import asking, telling
 from veen.cli.overlay.asking import Answer, Basis
-from veen.cli.overlay.realmoptions import RealmReads
+from veen.cli.overlay.realm.options import RealmReads
 from veen.client.client import Client
 from veen.core import DhKey, admin
 from veen.overlays import Overlay

@@ -7,13 +7,14 @@ import typer
 from terminalface.command import command, group
 from veen.cli import output
 from veen.cli.options import JsonOption
-from veen.cli.overlay import faults, opcheck, opgrant, opsend
+from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import Reads, reads
-from veen.cli.overlay.opnames import OperationId
+from veen.cli.overlay.operation import checking, granting, sending
+from veen.cli.overlay.operation.named import OperationId
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.opnames import OpReading
+    from veen.cli.overlay.operation.named import OpReading
     from veen.overlays.operations import Logged
     from veen.overlays.operations.index import Operations
 
@@ -26,7 +27,7 @@ app = group(
     paid.operation shows what the payments of a stream come to, and so for every profile.
     """,
 )
-opsend.add(app)
+sending.add(app)
 
 
 def _overlay() -> "Operations":
@@ -44,10 +45,11 @@ def list_(
     ] = None,
 ) -> None:
     """List the operations of a stream, in its order."""
-    from veen.cli.overlay import asking, opfields
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.operation import shapes
     from veen.overlays.operations import OPERATIONS, operations
 
-    wanted = {opfields.kind_of(kind) for kind in kinds or ()}
+    wanted = {shapes.kind_of(kind) for kind in kinds or ()}
 
     def look(reading: "OpReading") -> "Answer":
         found = [one for one in operations(reading.states.values()) if not wanted or type(one.event) in wanted]
@@ -64,13 +66,14 @@ def list_(
 @reads(app, "show", "veen op show 3f7a0c… --stream ops", "veen op show 3f7a0c… --prove --out paid.evidence")
 def show(asked: Reads, operation: OperationId) -> None:
     """Show one operation: what it says, who sent it, and where it is."""
-    from veen.cli.overlay import asking, opnames, telling
+    from veen.cli.overlay import asking, telling
+    from veen.cli.overlay.operation import named
     from veen.overlays.operations import OPERATIONS
     from veen.overlays.operations.index import plain_body
     from veen.state.view import shown
 
     def look(reading: "OpReading") -> "Answer":
-        one = opnames.found(reading, operation)
+        one = named.found(reading, operation)
         entry = one.entry
         facts: dict[str, output.Value] = {
             "operation_id": one.operation_id,
@@ -94,12 +97,13 @@ def trace(asked: Reads, operation: OperationId) -> None:
 
     The operations it names, directly or in turn, stand above it with a minus; those that name it stand below.
     """
-    from veen.cli.overlay import asking, opnames
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.operation import named
     from veen.overlays.operations import OPERATIONS, operations
     from veen.overlays.operations import trace as traced
 
     def look(reading: "OpReading") -> "Answer":
-        start = opnames.found(reading, operation).operation_id
+        start = named.found(reading, operation).operation_id
         links = traced(operations(reading.states.values()), start)
         rows: list[tuple[output.Value, ...]] = [
             (f"{link.distance:+d}" if link.distance else "0", *_line(link.operation_id, link.found)) for link in links
@@ -116,8 +120,8 @@ def trace(asked: Reads, operation: OperationId) -> None:
     asking.answer(asked, OPERATIONS, look)
 
 
-opcheck.add(app)
-opgrant.add(app)
+checking.add(app)
+granting.add(app)
 faults.add(app, "veen op", _overlay)
 
 
@@ -127,16 +131,16 @@ def kinds(
     as_json: JsonOption = False,
 ) -> None:
     """List the kinds of operation, or the fields of one."""
-    from veen.cli.overlay import opfields, opsend
+    from veen.cli.overlay.operation import sending, shapes
     from veen.overlays.operations import BY_NAME
 
     if kind is None:
-        rows = [(name, opsend.overlay_of(event).CLASS, event.SCHEMA) for name, event in BY_NAME.items()]
+        rows = [(name, sending.overlay_of(event).CLASS, event.SCHEMA) for name, event in BY_NAME.items()]
         output.table(("kind", "overlay", "schema"), rows, as_json)
         return
     listed = [
         (one.name, type(one).__name__, "may be left out" if one.optional else "needed")
-        for one in opfields.kind_of(kind).LAYOUT.kinds
+        for one in shapes.kind_of(kind).LAYOUT.kinds
     ]
     words = {"Bstr": "64 hex digits, or name: and a name", "Uint": "number", "Text": "text", "ListOf": "list"}
     output.table(("field", "value", "when"), [(a, words.get(b, "anything, as JSON"), c) for a, b, c in listed], as_json)

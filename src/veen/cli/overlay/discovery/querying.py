@@ -51,7 +51,8 @@ def ask(asked: Looks, kind: KindName, made: "Query", stream: str, timeout: float
     from veen.cli import output
     from veen.cli.client import calling
     from veen.cli.failures import hinted
-    from veen.cli.overlay import asking, calls
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.discovery import calls
     from veen.core import Refused
     from veen.overlays.discovery import request, result_of
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from veen.cli import output
 from veen.cli.client.showing import printable, short
 from veen.cli.output import Marked, Tone
-from veen.cli.overlay import realm, targets
 from veen.cli.overlay.asking import Answer, Basis
-from veen.cli.overlay.realm import Look
-from veen.cli.overlay.realmoptions import RealmReads
+from veen.cli.overlay.realm import realm, targets
+from veen.cli.overlay.realm.options import RealmReads
+from veen.cli.overlay.realm.realm import Look
 from veen.client import ClientDir
 from veen.core import CapToken, control, naming
 from veen.overlays.admin import (

@@ -8,13 +8,13 @@ import typer
 
 from terminalface.command import command, group
 from veen.cli.options import ClientDir, JsonOption
-from veen.cli.overlay import idcontext, iddevice, idgroup, idhandle, idlink, idmessage, idorg, idrole
 from veen.cli.overlay.declaring import Reads, Says, reads, says
-from veen.cli.overlay.idnames import Principal
+from veen.cli.overlay.identity import contexts, devices, groups, handling, links, messages, orgs, roles
+from veen.cli.overlay.identity.whom import Principal
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.idnames import IdReading
+    from veen.cli.overlay.identity.whom import IdReading
     from veen.overlays.identity import Scope
 
 app = group(
@@ -25,7 +25,7 @@ app = group(
     follows from its key, and so has every account; --stream names another one, where several are kept together.
     """,
 )
-for _under in (iddevice, idcontext, idorg, idgroup, idrole, idhandle, idlink, idmessage):
+for _under in (devices, contexts, orgs, groups, roles, handling, links, messages):
     app.add_typer(_under.app)
 
 
@@ -50,15 +50,16 @@ def create(
     The key of its stream is made where there is none. A second record may bring other info; the key it is of, and when
     it began, stay as they are.
     """
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.core import cbor
     from veen.overlays.identity import Principal, PrincipalStream
 
-    principal_pk = idnames.own_key(asked.client)
-    said = dict(idnames.pair_of(one) for one in info or ())
-    event = Principal(principal_pk, idnames.now(), cbor.encode(said) if said else None)
-    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
-    shown = idnames.shown({"principal_pk": principal_pk})
+    principal_pk = whom.own_key(asked.client)
+    said = dict(whom.pair_of(one) for one in info or ())
+    event = Principal(principal_pk, whom.now(), cbor.encode(said) if said else None)
+    overlay, stream = whom.folding(PrincipalStream(principal_pk), asked.stream)
+    shown = whom.shown({"principal_pk": principal_pk})
     saying.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event, begins=True)
 
 
@@ -67,12 +68,13 @@ def show(asked: Reads, principal: Principal = None) -> None:
     """Show a principal: when it began, and what is said of it."""
     from veen.cli import output
     from veen.cli.failures import hinted
-    from veen.cli.overlay import asking, idnames, telling
+    from veen.cli.overlay import asking, telling
+    from veen.cli.overlay.identity import whom
     from veen.core import Unavailable, cbor
     from veen.overlays.identity import PrincipalStream, parts, principal_id, views
 
-    principal_pk = idnames.principal_of(principal, asked.client)
-    overlay, stream = idnames.folding(PrincipalStream(principal_pk), asked.stream)
+    principal_pk = whom.principal_of(principal, asked.client)
+    overlay, stream = whom.folding(PrincipalStream(principal_pk), asked.stream)
 
     def look(reading: "IdReading") -> "Answer":
         part = parts.principal(principal_pk)
@@ -115,22 +117,23 @@ def revoke(
     its entry on: applications that read the stream refuse what it names.
     """
     from terminalface.command import Misuse
-    from veen.cli.overlay import idnames, saying
+    from veen.cli.overlay import saying
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import OrgStream, PrincipalStream, Revocation, Scope, org_id
 
-    own = idnames.own_key(asked.client)
+    own = whom.own_key(asked.client)
     if auth_ref is None and account is None and not as_org:
         raise Misuse("nothing is named that could be revoked", "give --auth-ref HEX or --account HEX")
     scope: Scope = OrgStream(org_id(own)) if as_org else PrincipalStream(own)
     named = {
-        "revoked_auth_ref": None if auth_ref is None else idnames.id_of(auth_ref, "an auth_ref"),
-        "ctx_id": None if account is None else idnames.id_of(account, "a ctx_id"),
-        "realm_id": idnames.realm_or_all(realm),
+        "revoked_auth_ref": None if auth_ref is None else whom.id_of(auth_ref, "an auth_ref"),
+        "ctx_id": None if account is None else whom.id_of(account, "a ctx_id"),
+        "realm_id": whom.realm_or_all(realm),
     }
     by = {"principal_pk": None if as_org else own, "org_id": org_id(own) if as_org else None}
-    event = Revocation(**by, **named, reason=reason, ts=idnames.now())
-    overlay, stream = idnames.folding(scope, asked.stream)
-    saying.say(asked, overlay, lambda _: event, idnames.shown({**by, **named}), stream=stream, blind=event)
+    event = Revocation(**by, **named, reason=reason, ts=whom.now())
+    overlay, stream = whom.folding(scope, asked.stream)
+    saying.say(asked, overlay, lambda _: event, whom.shown({**by, **named}), stream=stream, blind=event)
 
 
 @command(app, "stream", "veen id stream --client ann", "veen id stream --client ann --realm shop")
@@ -171,26 +174,27 @@ def faults(
     They stay in the log, and no command stops at them. A stream of one principal, account or organization says nothing
     of another; on one that --stream names, several may be kept together.
     """
-    from veen.cli.overlay import asking, idnames
+    from veen.cli.overlay import asking
     from veen.cli.overlay.faults import listed
+    from veen.cli.overlay.identity import whom
 
-    overlay, stream = idnames.folding(_scope(principal, realm, org, handles, asked.client), asked.stream)
+    overlay, stream = whom.folding(_scope(principal, realm, org, handles, asked.client), asked.stream)
     asking.answer(asked, overlay, listed("veen id"), stream=stream)
 
 
 def _scope(principal: str | None, realm: str | None, org: str | None, handles: bool, client: Path | None) -> "Scope":
     """Whose stream the options name."""
     from terminalface.command import Misuse
-    from veen.cli.overlay import idnames
+    from veen.cli.overlay.identity import whom
     from veen.overlays.identity import CtxStream, HandleStream, OrgStream, PrincipalStream
 
-    realm_id = idnames.realm_or_all(realm)
+    realm_id = whom.realm_or_all(realm)
     if handles:
         if realm_id is None:
             raise Misuse("handles are of a realm", "give --realm NAME")
         return HandleStream(realm_id)
     if org is not None:
-        return OrgStream(idnames.org_of(org, client), realm_id)
+        return OrgStream(whom.org_of(org, client), realm_id)
     if realm_id is not None:
-        return CtxStream.of(idnames.principal_of(principal, client), realm_id)
-    return PrincipalStream(idnames.principal_of(principal, client))
+        return CtxStream.of(whom.principal_of(principal, client), realm_id)
+    return PrincipalStream(whom.principal_of(principal, client))

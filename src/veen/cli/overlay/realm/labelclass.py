@@ -7,13 +7,13 @@ import typer
 from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
-from veen.cli.overlay.realmoptions import RealmReads, RealmSays
+from veen.cli.overlay.realm.options import RealmReads, RealmSays
 from veen.cli.values import label as label_hex
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
-    from veen.cli.overlay.realm import AdminStream, Look
-    from veen.cli.overlay.realmsaying import Saying
+    from veen.cli.overlay.realm.realm import AdminStream, Look
+    from veen.cli.overlay.realm.saying import Saying
     from veen.overlays.admin.labelclass import LabelClass
     from veen.overlays.admin.records import Record
 
@@ -60,7 +60,7 @@ def set_(
     ] = None,
 ) -> None:
     """Classify a label. What was said before of it no longer counts."""
-    from veen.cli.overlay import realm, realmsaying
+    from veen.cli.overlay.realm import realm, saying
     from veen.overlays.admin import LabelClass
 
     if not class_:
@@ -70,16 +70,17 @@ def set_(
         found = _label(look, stream, label)
         event = LabelClass(found, class_, sensitivity, retention)
         shown = {"label": found, "class": class_, "sensitivity": sensitivity, "retention_hint": retention}
-        return [realmsaying.Saying(event, found, shown, {"realm_id": look.realm_id, **shown})]
+        return [saying.Saying(event, found, shown, {"realm_id": look.realm_id, **shown})]
 
-    realmsaying.say(asked, realm.CLASSES, make)
+    saying.say(asked, realm.CLASSES, make)
 
 
 @taking(RealmReads, app, "show", "veen label-class show doors", "veen label-class show --label 5b1e… --json")
 def show(asked: RealmReads, stream: StreamName = None, label: LabelOption = None) -> None:
     """Show the class of a label, and the hints that follow from it."""
     from veen.cli.client.showing import printable
-    from veen.cli.overlay import asking, realm
+    from veen.cli.overlay import asking
+    from veen.cli.overlay.realm import realm
     from veen.overlays.admin.labelclass import class_of, policy
 
     def look(here: "Looked") -> "Answer":
@@ -106,7 +107,8 @@ def show(asked: RealmReads, stream: StreamName = None, label: LabelOption = None
 def list_(asked: RealmReads) -> None:
     """List the labels that have a class."""
     from veen.cli.client.showing import printable, short
-    from veen.cli.overlay import asking, realm, telling
+    from veen.cli.overlay import asking, telling
+    from veen.cli.overlay.realm import realm
     from veen.overlays.admin.labelclass import LABEL_CLASSES
 
     def look(here: "Looked") -> "Answer":
@@ -137,7 +139,7 @@ def _label(look: "Looked", stream: str | None, label: bytes | None) -> bytes:
 
 
 def _stream() -> "AdminStream[Records, Records]":
-    from veen.cli.overlay import realm
+    from veen.cli.overlay.realm import realm
 
     return realm.CLASSES
 

@@ -11,8 +11,8 @@ from veen.cli.client.showing import short
 from veen.cli.failures import hinted
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay import saying
-from veen.cli.overlay.realm import AdminStream, Look, viewing
-from veen.cli.overlay.realmoptions import RealmReads, RealmSays
+from veen.cli.overlay.realm.options import RealmReads, RealmSays
+from veen.cli.overlay.realm.realm import AdminStream, Look, viewing
 from veen.client import sequence
 from veen.client.client import Client
 from veen.client.lane import Undecided

@@ -8,7 +8,7 @@ from terminalface.command import group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import Says, says, taking
 from veen.cli.overlay.directory import Looks, Publishers, Region, Tags, look_at, sendable, stream_of
-from veen.cli.overlay.querying import Timeout
+from veen.cli.overlay.discovery.querying import Timeout
 
 if TYPE_CHECKING:
     from veen.cli import output
@@ -70,7 +70,7 @@ def hubs(
     trust: TrustOption = None,
 ) -> None:
     """Propose hubs, the best first, and say which were left out and why."""
-    from veen.cli.overlay import connecting
+    from veen.cli.overlay.discovery import connecting
 
     wish = connecting.hub_wish(region, tag, overlay, profile)
     connecting.look_at_hubs(asked, wish, connecting.pin_of(trust))
@@ -88,7 +88,7 @@ def services(
 
     Overlays and services are read from one stream, where --stream names it; else from the two well-known ones.
     """
-    from veen.cli.overlay import connecting
+    from veen.cli.overlay.discovery import connecting
 
     connecting.look_at_services(asked, _service_wish(method, region, tag), overlay)
 
@@ -126,7 +126,7 @@ def hub(
     A directory only hints. A hub is trusted where this client knows it already, or where --trust names it; to one that
     is not, no capability is shown and nothing is sent.
     """
-    from veen.cli.overlay import connecting
+    from veen.cli.overlay.discovery import connecting
 
     wish = connecting.hub_wish(region, tag, overlay, profile, latency)
     connecting.choose_hub(asked, name, wish, chosen, trust, directory or stream_of("hub"), publisher)
@@ -153,7 +153,7 @@ def service(
 
     Its overlay must have exactly the schemas that this client expects.
     """
-    from veen.cli.overlay import connecting
+    from veen.cli.overlay.discovery import connecting
 
     wish = _service_wish(method, region, tag)
     connecting.choose_service(asked, name, wish, overlay, chosen, directory, publisher)
@@ -185,7 +185,7 @@ def cap(
     Without --token it says what is needed and from whom. With it, the token is checked, shown to the chosen hub, and
     the hub's answer is kept. Again, with another token, renews.
     """
-    from veen.cli.overlay import leave
+    from veen.cli.overlay.discovery import leave
 
     leave.get(asked, name, leave.Wanted(token, ask, ttl, wait, timeout, directory or stream_of("service")))
 
@@ -231,7 +231,7 @@ def call(
     timeout: Timeout = 30,
 ) -> None:
     """Call the service of a connection that is bound, and show its answer."""
-    from veen.cli.overlay import leave
+    from veen.cli.overlay.discovery import leave
 
     leave.call(asked, name, method, args, timeout)
 

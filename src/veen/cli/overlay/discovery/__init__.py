@@ -1,0 +1,1 @@
+"""`veen discover` and `veen connect`: from a directory to a service that can be called."""

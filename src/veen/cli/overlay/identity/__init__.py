@@ -1,0 +1,1 @@
+"""`veen id`: principals, devices, organizations, groups, roles, handles."""

@@ -1,0 +1,1 @@
+"""`veen op`: operations that leave a proof of what was done."""

@@ -1,0 +1,1 @@
+"""What the keeper of a realm says: revocations, authority, label classes, schemas."""

@@ -1,19 +1,28 @@
-"""`veen explain` knows every code that a hub can answer with."""
+"""`veen explain` knows every code that a hub, a state or a query service can answer with."""
+
+import re
+from pathlib import Path
 
 import pytest
 
 from tests.cli.runner import Veen
-from veen.cli import explain
+from veen.cli import explain, othercodes
 from veen.core.admission import ADMISSION, API_STATUS, STATUS
+from veen.overlays import rpc, wallet
+from veen.query import faults
+from veen.state import calls
 
-EVERY = [*(f"{row.code}/{row.detail_enum}" for row in ADMISSION), *API_STATUS]
+OF_HUBS = [*(f"{row.code}/{row.detail_enum}" for row in ADMISSION), *API_STATUS]
+EVERY = [*OF_HUBS, *othercodes.STATE, *faults.Code]
+HTTP = {**STATUS, **faults.STATUS}
 
 
 def test_the_list_is_total_and_in_the_order_of_the_checks(veen: Veen) -> None:
     rows = [line.split("\t") for line in veen.done("explain").out.splitlines()]
     assert [row[0] for row in rows] == EVERY
-    assert {row[0].split("/")[0] for row in rows} == set(STATUS)
-    assert all(len(row) == 4 and all(row) for row in rows)
+    assert {row[0].split("/")[0] for row in rows[: len(OF_HUBS)]} == set(STATUS)
+    assert all(len(row) == 4 for row in rows)
+    assert [row[0] for row in rows if not all(row)] == list(othercodes.STATE)  # said without HTTP
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -21,7 +30,7 @@ def test_every_code_is_explained_by_the_name_that_errors_print(name: str, veen: 
     code, _, detail = name.partition("/")
     told = veen.done("explain", name, "--json").json()
     assert (told["code"], told["detail_enum"]) == (code, detail or None)
-    assert told["http_status"] == STATUS[code]
+    assert told["http_status"] == HTTP.get(code)
     assert told["when"]
     assert told["what_to_do"]
     shown = veen.done("explain", name).facts()
@@ -41,11 +50,21 @@ def test_a_code_with_several_causes_lists_them(veen: Veen) -> None:
 
 
 @pytest.mark.parametrize("asked", ["", "E", "E.", "TTL", "E.TIME/", "E.TIME/AUTH_REF", "418"])
-def test_what_no_hub_says_is_not_explained(asked: str, veen: Veen) -> None:
+def test_what_nothing_says_is_not_explained(asked: str, veen: Veen) -> None:
     ran = veen("explain", asked)
     assert ran.status == 2
-    assert ran.error == f"no hub answers with {asked!r}"
+    assert ran.error == f"nothing answers with {asked!r}"
 
 
 def test_every_code_is_found_once_by_its_own_name() -> None:
     assert [[one.name for one in explain.find(name)] for name in EVERY] == [[name] for name in EVERY]
+
+
+def test_every_code_that_is_written_anywhere_is_explained() -> None:
+    known = {one.code for one in explain.codes()}
+    sources = [path.read_text() for path in (Path(__file__).parents[2] / "src" / "veen").rglob("*.py")]
+    written = {code for text in sources for code in re.findall(r'Refused\(\s*"([^"]+)"', text)}
+    assert len(written) > 5
+    assert written <= known
+    assert {*wallet.Code, rpc.UNKNOWN_METHOD, calls.FAILED, calls.REPLY_TO} <= known
+    assert set(othercodes.QUERY) == set(faults.Code)

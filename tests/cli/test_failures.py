@@ -121,7 +121,7 @@ USAGE = [
     (["hub", "start", "--data-dir", "x", "--issuer", "zz"], None),
     (["fsck"], "missing argument 'DIR'"),
     (["top", "--interval", "0"], None),
-    (["explain", "E.NONE"], "no hub answers with 'E.NONE'"),
+    (["explain", "E.NONE"], "nothing answers with 'E.NONE'"),
     (["--nonsense"], "no such option: --nonsense"),
 ]
 

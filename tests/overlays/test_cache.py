@@ -177,6 +177,25 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
         Cache(tmp_path / "c", G_COUNTER)
 
 
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.75, 0.99])
+def test_a_cache_that_was_cut_short_is_refused_or_right_and_never_ends_the_process(tmp_path: Path, kept: float) -> None:
+    entries = counted(600)
+    with Cache(tmp_path, G_COUNTER) as cache:
+        cache.extend(entries, root(entries))
+        with cache.reading() as timeline:
+            whole = dict(timeline.states())
+    file = tmp_path / "data.mdb"
+    with file.open("r+b") as opened:
+        opened.truncate(int(file.stat().st_size * kept))
+    try:
+        with Cache(tmp_path, G_COUNTER) as cache, cache.reading() as timeline:
+            assert dict(timeline.states()) == whole
+            refused = False
+    except Malformed:
+        refused = True
+    assert refused or kept > 0.9
+
+
 def test_a_place_where_no_folder_can_be_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"")
     with pytest.raises(Unavailable):

@@ -14,11 +14,11 @@ app = single("explain")
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One way for a hub to say no."""
+    """One way to say no."""
 
     code: str
     detail_enum: str | None
-    http_status: int
+    http_status: int | None
     stage: str | None
     when: str
     what_to_do: str
@@ -30,19 +30,31 @@ class Code:
 
 
 def codes() -> list[Code]:
-    """Every code, in the order of the checks; then those of the endpoints."""
+    """Every code: a hub's, in the order of its checks, then its endpoints'; a state's; a query service's."""
+    from veen.cli import othercodes
     from veen.core.admission import ADMISSION, API_MEANING, STATUS
+    from veen.query import faults
 
     admission = [
         Code(row.code, row.detail_enum, STATUS[row.code], str(row.stage), row.failure, row.advice) for row in ADMISSION
     ]
-    return admission + [Code(code, None, STATUS[code], None, *meaning) for code, meaning in API_MEANING.items()]
+    endpoints = [Code(code, None, STATUS[code], None, *meaning) for code, meaning in API_MEANING.items()]
+    states = [Code(code, None, None, None, *meaning) for code, meaning in othercodes.STATE.items()]
+    queries = [
+        Code(code, None, faults.STATUS[code], None, othercodes.QUERY[code], faults.HINTS[code]) for code in faults.Code
+    ]
+    return admission + endpoints + states + queries
 
 
 def find(text: str) -> list[Code]:
     """The codes meant: E.CAP/CAP_TTL is one, CAP_TTL too, E.CAP is every row of it; capitals do not matter."""
-    asked = text.upper().removesuffix(":")
-    return [one for one in codes() if asked in (one.name, one.code, one.detail_enum, one.code.removeprefix("E."))]
+    known, text = codes(), text.removesuffix(":")
+    return [one for one in known if one.name == text] or [one for one in known if text.upper() in _called(one)]
+
+
+def _called(one: Code) -> tuple[str | None, ...]:
+    short = one.code.partition(".")[2] or one.code
+    return one.name.upper(), one.code.upper(), one.detail_enum, short.upper()
 
 
 def _names(incomplete: str) -> list[str]:
@@ -63,7 +75,7 @@ def explain(
         return
     found = find(code)
     if not found:
-        raise Misuse(f"no hub answers with {code!r}", "veen explain lists every code")
+        raise Misuse(f"nothing answers with {code!r}", "veen explain lists every code")
     if len(found) > 1:
         _list(found, as_json)
         return
@@ -71,7 +83,8 @@ def explain(
     rows: dict[str, output.Value] = {"code": one.name, "when": one.when, "what to do": one.what_to_do}
     if one.stage is not None:
         rows["stage"] = one.stage
-    rows["http status"] = one.http_status
+    if one.http_status is not None:
+        rows["http status"] = one.http_status
     output.facts(rows, as_json, asdict(one))
 
 

@@ -4,6 +4,7 @@ Anything here can be made again from the log, and nothing here is believed again
 root the log no longer has, and whoever wants a new one says so with `discard`.
 """
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -74,6 +75,7 @@ class Cache(Generic[S, M]):
         try:
             folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
             self._env = lmdb.open(str(folder), map_size=MAP_BYTES, readahead=False, max_spare_txns=4)
+            _lengthen(self._env, folder)
             self._env.reader_check()  # readers that were killed keep their seats until someone looks
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             raise Malformed("cache", str(error)) from None
@@ -98,8 +100,11 @@ class Cache(Generic[S, M]):
     @contextmanager
     def reading(self) -> Iterator[Timeline[S, M]]:
         """The timeline as it is now, whatever is added meanwhile."""
-        with self._env.begin() as txn:
-            yield Timeline(self.overlay, LmdbRows(txn))
+        try:
+            with self._env.begin() as txn:
+                yield Timeline(self.overlay, LmdbRows(txn))
+        except lmdb.Error as error:
+            raise Malformed("cache", str(error)) from None
 
     def check(self, root_at: RootAt) -> None:
         """Refuse the cache unless the log still has the roots it was made under. See `Timeline.check`."""
@@ -111,6 +116,8 @@ class Cache(Generic[S, M]):
         try:
             with self._env.begin(write=True) as txn:
                 return extend(self.overlay, LmdbRows(txn), entries, mmr_root)
+        except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError) as error:
+            raise Malformed("cache", str(error)) from None
         except lmdb.Error as error:
             raise Unavailable(f"the cache cannot be written: {error}") from None
 
@@ -125,3 +132,15 @@ def folder_of(base: Path, overlay: Overlay[S, M], stream_id: bytes) -> Path:
 def discard(folder: Path) -> None:
     """Forget a cache, so that a new one can be made from the log."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lengthen(env: lmdb.Environment, folder: Path) -> None:
+    """Make the file reach to its last page: a page that is not there would take the process down when it is touched.
+
+    A whole file may end before it. In one that was cut short, pages of zeros come to be where others were, and those
+    are found to be of the wrong type.
+    """
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    with (folder / "data.mdb").open("r+b") as file:
+        if os.fstat(file.fileno()).st_size < needed:
+            os.posix_fallocate(file.fileno(), 0, needed)  # adds and never cuts, whoever else writes meanwhile

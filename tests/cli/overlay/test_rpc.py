@@ -1,10 +1,13 @@
 """`veen rpc`: calls are answered by commands and by functions, and every way to fail is told apart."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import isawaitable
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from tests.cli.town import STREAM
 from veen.cli.overlay import methods
 from veen.core import cbor
 from veen.overlays.rpc import RpcFailure
+from veen.state.calls import Method
 
 ADD = f"{sys.executable} -c 'import json, sys; print(sum(json.load(sys.stdin)))'"
 
@@ -24,6 +28,31 @@ ADD = f"{sys.executable} -c 'import json, sys; print(sum(json.load(sys.stdin)))'
 def doubled(args: cbor.Value) -> cbor.Value:
     assert isinstance(args, int)
     return 2 * args
+
+
+def called(method: Method) -> cbor.Value:
+    async def call() -> cbor.Value:
+        found = method(None)
+        return await found if isawaitable(found) else found
+
+    return asyncio.run(call())
+
+
+@contextmanager
+def running(on_the_line: People, who: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command of `veen rpc` in a process of its own, until the block ends."""
+    asked = [
+        *map(str, ("--client", on_the_line.town.root / who, "--hub", on_the_line.town.url)),
+        *map(str, ("--stream", STREAM, "--pin", on_the_line.data_dir, "--json")),
+    ]
+    env = {**on_the_line.town.veen.shell_env(os.environ), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(
+        [*COMMAND, "rpc", *words, *asked], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
 @pytest.fixture
@@ -51,19 +80,9 @@ def test_a_call_that_nobody_answers_is_told_and_stays_one_call(on_the_line: Peop
 
 
 def test_waiting_calls_are_answered_by_commands_and_functions(on_the_line: People) -> None:
-    server = subprocess.Popen(
-        [
-            *COMMAND,
-            *map(str, ("rpc", "serve", f"add={ADD}", "double=tests.cli.overlay.test_rpc:doubled", "no=false")),
-            *map(str, ("--client", on_the_line.town.root / "reader", "--hub", on_the_line.town.url)),
-            *map(str, ("--stream", STREAM, "--pin", on_the_line.data_dir, "--json")),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**on_the_line.town.veen.shell_env(os.environ), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    try:
+    with running(
+        on_the_line, "reader", "serve", f"add={ADD}", "double=tests.cli.overlay.test_rpc:doubled", "no=false"
+    ) as server:
         assert on_the_line.does("rpc", "call", "add", "[1, 2]").out == "3\n"
         assert on_the_line.does("rpc", "call", "double", "21", "--json").json() == {"method": "double", "result": 42}
         for method, args, said in [
@@ -79,15 +98,26 @@ def test_waiting_calls_are_answered_by_commands_and_functions(on_the_line: Peopl
         assert server.stdout is not None
         told = [json.loads(server.stdout.readline()) for _ in range(6)]
         assert [one["method"] for one in told] == ["add", "double", "add", "double", "no", "nothing"]
-    finally:
-        server.terminate()
-        server.wait()
-        assert server.stdout is not None
-        server.stdout.close()
     calls = on_the_line.reads(on_the_line.data_dir, "rpc", "list", "--json").json()["calls"]
     assert [call["status"] for call in calls] == ["answered", "answered", "failed", "failed", "failed", "failed"]
     assert on_the_line.does("rpc", "faults").out == ""
     assert (on_the_line.town.root / KEEPER).exists()
+
+
+def test_a_server_that_is_ended_ends_its_command_and_leaves_the_call_to_the_next(on_the_line: People) -> None:
+    pid_file = on_the_line.town.root / "pid"
+    os.mkfifo(pid_file)
+    slow = f"slow=sh -c 'echo $$ > {pid_file}; exec sleep 600'"
+    with (
+        running(on_the_line, "reader", "serve", slow) as server,
+        running(on_the_line, KEEPER, "call", "slow", "null", "--timeout", "600"),
+    ):
+        pid = int(pid_file.read_text())  # waits for the command to begin
+        server.terminate()
+        assert server.wait() == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert on_the_line.does("rpc", "list").out.split("\t")[4] == "waiting"
 
 
 @pytest.mark.parametrize(
@@ -101,13 +131,13 @@ def test_a_method_that_cannot_be_used_is_refused_before_anything_is_served(text:
 def test_a_command_that_is_not_there_answers_with_an_error() -> None:
     _, method = methods.parse("m=/no/such/command")
     with pytest.raises(RpcFailure, match="No such file"):
-        method(None)
+        called(method)
 
 
 def test_a_command_that_does_not_end_is_ended_and_the_call_fails() -> None:
     _, method = methods.parse("m=sleep 600", 0.05)
     with pytest.raises(RpcFailure, match=r"did not end within 0\.05 s"):
-        method(None)
+        called(method)
 
 
 def test_a_command_that_no_shell_would_read_is_refused_before_anything_is_served() -> None:
@@ -119,7 +149,7 @@ def test_what_is_no_json_is_no_answer() -> None:
     for command in ("echo {", "echo 1.5"):
         _, method = methods.parse(f"m={command}")
         with pytest.raises(RpcFailure, match="no JSON"):
-            method(None)
+            called(method)
 
 
 @pytest.mark.parametrize("args", ["{", "1.5", "[1, 2.5]"])

@@ -1,10 +1,11 @@
 """What answers a call: a command that reads and writes JSON, or a Python function."""
 
+import asyncio
 import importlib
 import json
 import re
 import shlex
-import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from terminalface.command import Misuse
@@ -50,23 +51,36 @@ def _command(what: str, timeout_s: float | None) -> Method:
     except ValueError as error:
         raise Misuse(f"{what!r} is no command: {error}".lower(), "quote it as for a shell") from None
 
-    def run(args: cbor.Value) -> cbor.Value:
-        given = json.dumps(_shown(args)).encode()
+    async def run(args: cbor.Value) -> cbor.Value:
+        status, out, err = await _ran(words, json.dumps(_shown(args)).encode(), timeout_s)
+        if status:
+            told = err.decode(errors="replace").strip().splitlines()
+            raise RpcFailure(FAILED, told[-1][:_LONGEST_DETAIL] if told else f"status {status}")
         try:
-            ran = subprocess.run(words, input=given, capture_output=True, check=False, timeout=timeout_s)
-        except OSError as error:
-            raise RpcFailure(FAILED, error.strerror) from None
-        except subprocess.TimeoutExpired:
-            raise RpcFailure(FAILED, f"it did not end within {timeout_s:g} s") from None
-        if ran.returncode:
-            told = ran.stderr.decode(errors="replace").strip().splitlines()
-            raise RpcFailure(FAILED, told[-1][:_LONGEST_DETAIL] if told else f"status {ran.returncode}")
-        try:
-            return value_of(ran.stdout.decode())
+            return value_of(out.decode())
         except ValueError:
             raise RpcFailure(FAILED, "what it wrote is no JSON that a call can carry") from None
 
     return run
+
+
+async def _ran(words: Sequence[str], given: bytes, timeout_s: float | None) -> tuple[int, bytes, bytes]:
+    """A command's status and what it wrote. It does not outlive the call, however that ends."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        child = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        raise RpcFailure(FAILED, error.strerror) from None
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await child.communicate(given)
+    except TimeoutError:
+        raise RpcFailure(FAILED, f"it did not end within {timeout_s:g} s") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    return child.returncode or 0, out, err
 
 
 def _shown(value: cbor.Value) -> object:

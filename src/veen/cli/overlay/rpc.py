@@ -1,6 +1,8 @@
 """`veen rpc`: calls over a stream, and a server that answers them."""
 
+import asyncio
 import json
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -11,7 +13,7 @@ from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import MAX_SECONDS, Reads, Says, reads, says
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from veen.cli.overlay.asking import Answer
     from veen.client.client import Client
@@ -114,7 +116,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Answer calls as they come, one after the other, until ctrl-c.
+    """Answer calls as they come, one after the other, until ctrl-c or SIGTERM.
 
     A command gets the arguments as JSON on standard input and writes the result as JSON. One that fails answers with an
     error whose detail is the last line it wrote to standard error. A call may be carried out more than once, where a
@@ -134,12 +136,27 @@ def serve(
             if waiting:
                 return await server.serve_waiting(_told(asked.as_json))
             output.remark(f"answering calls on {name}: {', '.join(table)}")
-            await server.serve(_told(asked.as_json))
+            await _until_ended(server.serve(_told(asked.as_json)))
             return 0
 
     answered = saying.talking(asked, _overlay(), work)
     if waiting and not asked.as_json:
         output.remark(f"answered {answered}")
+
+
+async def _until_ended(serving: "Coroutine[Any, Any, None]") -> None:
+    """Serve until SIGTERM. A command that runs then is ended too, and its call waits for the next server."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    tasks = asyncio.ensure_future(serving), asyncio.ensure_future(ended.wait())
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 def _told(as_json: bool) -> "Callable[[Owed, Reply], None]":

@@ -1,0 +1,53 @@
+"""The codes that no hub answers with: what state refuses, before sending and when folding, and what commands say."""
+
+from collections.abc import Mapping
+
+# code: when it is said, and what to do then
+STATE: Mapping[str, tuple[str, str]] = {
+    "E.STATE": (
+        "the state of the stream does not take it, so it is not sent; or another entry came first and it had no effect",
+        "look at the state as it is now and decide again",
+    ),
+    "E.RECORDER": (
+        "an event type is mapped to no stream, or to another one",
+        "veen recorder map shows and sets which stream a type goes to",
+    ),
+    "WAL.NO_WALLET": (
+        "the wallet was never opened",
+        "open it, or check the realm, context and currency it is named by",
+    ),
+    "WAL.ALREADY_OPEN": ("the wallet is open already", "use it as it is"),
+    "WAL.CLOSED": ("the wallet is closed, which is for good", "use another wallet"),
+    "WAL.FROZEN": ("the wallet is frozen, and spends nothing until it is unfrozen", "ask whoever froze it"),
+    "WAL.DAILY_LIMIT_EXCEEDED": ("more would be spent than the day's limit allows", "wait for the next day, or less"),
+    "WAL.INSUFFICIENT_FUNDS": ("the balance is smaller than the amount", "deposit first, or spend less"),
+    "WAL.INVALID_CURRENCY": ("the currency is not the wallet's", "name a wallet of that currency"),
+    "WAL.UNAUTHORIZED_OPERATION": (
+        "the realm does not let this client do that to wallets",
+        "ask for a capability that the realm's authority names for it",
+    ),
+    "RPC.UNKNOWN_METHOD": ("the server has no such method", "check its name with whoever runs the server"),
+    "RPC.FAILED": ("what answers the method did not end well", "the text beside it, if any, is the server's"),
+    "RPC.REPLY_TO": ("the server does not answer on the stream that the call names", "leave the stream of replies out"),
+}
+
+# error_code of a query service: when it answers so; what to do is among its own hints
+QUERY: Mapping[str, str] = {
+    "invalid_json": "a query service was sent something that is not one JSON object",
+    "invalid_query_descriptor": "a query has a field that does not exist, lacks one, or has one of the wrong kind",
+    "unsupported_version": "a query is of another version than 1",
+    "invalid_parameter": "a page of a result was asked for with an offset or limit that cannot be",
+    "bad_request": "a request to a query service has a form that it does not take",
+    "unauthorized": "a request to a query service came without a token or certificate that it knows",
+    "forbidden_scope": "the asker may not ask about one of the streams of the query",
+    "query_not_found": "there is no such query of this asker",
+    "not_found": "a query service has nothing at that path",
+    "method_not_allowed": "a query service does not take that method at that path",
+    "duplicate_query_id": "there is a query with that id already",
+    "too_large": "a query or its body is larger than the service takes",
+    "unsupported_media_type": "a query service was sent something that does not say it is JSON",
+    "result_not_ready": "the query has not ended yet",
+    "execution_failed": "the query was begun and could not be carried out",
+    "internal_error": "the query service met something that nobody foresaw",
+    "unavailable": "the query service, or the hub behind it, cannot answer now",
+}

@@ -14,7 +14,7 @@ from veen.state import calls
 
 OF_HUBS = [*(f"{row.code}/{row.detail_enum}" for row in ADMISSION), *API_STATUS]
 EVERY = [*OF_HUBS, *othercodes.STATE, *faults.Code]
-HTTP = {**STATUS, **faults.STATUS}
+HTTP: dict[str, int] = {**STATUS, **{str(code): status for code, status in faults.STATUS.items()}}
 
 
 def test_the_list_is_total_and_in_the_order_of_the_checks(veen: Veen) -> None:

@@ -148,7 +148,7 @@ async def _until_ended(serving: "Coroutine[Any, Any, None]") -> None:
     """Serve until SIGTERM. A command that runs then is ended too, and its call waits for the next server."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    tasks = asyncio.ensure_future(serving), asyncio.ensure_future(ended.wait())
+    tasks: list[asyncio.Future[Any]] = [asyncio.ensure_future(serving), asyncio.ensure_future(ended.wait())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -25,6 +25,10 @@ class ShardSet:
     shape: Shape
     erasure_mode: ErasureMode
 
+    def __hash__(self) -> int:
+        """Of what tells objects apart; what else there is to differ in has few values, and equality asks for all."""
+        return hash((self.object_root, self.address.namespace, self.address.epoch))
+
     def check(self) -> None:
         self.address.check("shard")
         if len(self.object_root) != HASH_BYTES:

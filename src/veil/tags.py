@@ -44,7 +44,7 @@ class Epochs:
     def plausible(self, epoch: int, now_s: float) -> bool:
         """Whether an object that arrives now can be of an epoch: neither of the future nor older than our history."""
         oldest = self.at(now_s - self.overlap_seconds - self.history_seconds)
-        return oldest <= epoch <= self.around(now_s)[-1]
+        return oldest <= epoch <= self.at(now_s + min(self.overlap_seconds, self.seconds))
 
 
 DEFAULT_EPOCHS = Epochs()

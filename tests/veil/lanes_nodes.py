@@ -83,12 +83,16 @@ class NodeProcess:
     def knows(self, other: "NodeProcess") -> None:
         self.api.post("/v1/contacts", contact=other.contact())
 
-    def delivered(self) -> list[dict[str, Any]]:
-        """What was delivered since this was last asked, having waited for some of it."""
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        """What happened since this was last asked, having waited for some of it: kinds and what they tell."""
         found = self.api.get("/v1/events", since=self.seen, limit=1024, wait_s=5)["events"]
         if found:
             self.seen = found[-1]["seq"]
-        return [one["data"] for one in found if one["kind"] == "delivered"]
+        return [(one["kind"], one["data"]) for one in found]
+
+    def delivered(self) -> list[dict[str, Any]]:
+        """What was delivered since this was last asked, having waited for some of it."""
+        return [data for kind, data in self.events() if kind == "delivered"]
 
     def url(self) -> str:
         found: str = json.loads((self.folder.path / "api.json").read_bytes())["url"]

@@ -34,6 +34,19 @@ def test_a_private_word_reaches_one_node_and_is_acknowledged(tmp_path: Path) -> 
     asyncio.run(work())
 
 
+def test_a_tier_holds_for_a_node_whichever_of_the_two_dialled(tmp_path: Path) -> None:
+    """A node is known by its key and not by the address it happens to come from."""
+
+    async def work() -> None:
+        async with town(tmp_path, "alice", "bob") as (alice, bob):
+            for one, other in ((alice, "bob"), (bob, "alice")):
+                await one.post("/v1/policy", pubkey=other, tier="muted")
+                (peer,) = await one.get("/v1/peers")
+                assert (peer["name"], peer["tier"]) == (other, "muted")
+
+    asyncio.run(work())
+
+
 def test_a_group_hears_its_members_until_it_is_rotated_without_one(tmp_path: Path) -> None:
     async def work() -> None:
         async with town(tmp_path, "alice", "bob", "carol") as (alice, bob, carol):

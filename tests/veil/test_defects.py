@@ -1,6 +1,11 @@
-"""Defects that another implementation of the specification has been seen to have: each claim fails there."""
+"""Defects that another implementation of the specification has been seen to have: each claim fails there.
 
+`BEHAVIOURS` says what was seen, and which tests hold that it is otherwise here; many of them are in other files.
+"""
+
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -35,9 +40,95 @@ from veil.assembly import batch_target, encode_shards, overhead
 from veil.hashing import h
 from veil.limits import CACHE_TTL_SECONDS, EPOCH_SECONDS, KIB, TARGET_BATCH_BYTES
 
+BEHAVIOURS: dict[str, dict[str, tuple[str, ...]]] = {
+    "a relay without the key stops at the k-th shard": {
+        "node/test_passing.py": (
+            "test_a_relay_without_the_key_passes_on_every_shard_an_object_needs",
+            "test_a_keyless_relay_between_two_nodes_is_enough_to_be_heard",
+        ),
+    },
+    "shards that come after delivery are kept for ever": {
+        "test_defects.py": ("test_shards_that_come_after_delivery_leave_nothing_behind",),
+        "node/test_defects.py": ("test_memory_is_flat_over_a_hundred_thousand_objects_of_k_to_n_shards",),
+    },
+    "one bogus shard blocks an object": {
+        "test_defects.py": ("test_one_bogus_shard_with_a_known_root_blocks_nothing",),
+        "node/test_poison.py": ("test_poison_at_every_index_does_not_block_an_object",),
+    },
+    "nothing is left to escalate with, and one root hides the others": {
+        "node/test_outbox.py": (
+            "test_the_first_wave_keeps_shards_back_from_every_peer_of_every_profile",
+            "test_every_parcel_escalates_and_not_only_the_first",
+            "test_an_acknowledgement_is_asked_of_a_reader_and_not_of_a_feed",
+        ),
+    },
+    "replicas are never counted, and summaries are dropped": {
+        "node/test_passing.py": ("test_duplicates_raise_the_count_of_replicas_once_for_each_peer",),
+        "node/test_cache.py": (
+            "test_inventories_and_summaries_raise_the_count_of_replicas_like_duplicates_do",
+            "test_a_shard_that_others_ask_for_is_kept_longer",
+        ),
+        "node/test_summaries.py": ("test_a_summary_is_answered_with_what_it_lacks_and_nothing_else",),
+    },
+    "full batches cannot be published, and what is too large is queued and dropped": {
+        "test_defects.py": ("test_a_full_batch_of_96_kib_can_be_published",),
+        "node/test_outbox.py": ("test_the_largest_payload_is_sent_and_one_byte_more_is_refused_when_it_is_said",),
+    },
+    "only who has the same secret can read": {
+        "test_defects.py": ("test_others_can_read_what_one_identity_sends",),
+        "node/test_defects.py": ("test_what_one_node_says_another_identity_reads",),
+    },
+    "one frame is dealt with for each tick": {
+        "node/test_defects.py": ("test_every_frame_is_dealt_with_when_it_comes_and_not_one_a_tick",),
+    },
+    "a peer that does not exist is sent everything, and dead ones stay": {
+        "node/test_defects.py": (
+            "test_a_peer_that_is_not_there_is_not_sent_everything",
+            "test_a_peer_that_is_gone_is_sent_nothing_and_is_not_remembered",
+        ),
+    },
+    "what is said offline is dropped, and sent means queued": {
+        "node/test_outbox.py": (
+            "test_what_is_said_offline_is_delivered_days_later",
+            "test_sent_means_that_a_peer_has_it_and_not_that_it_was_written_to_a_socket",
+        ),
+    },
+    "the root that is returned is never on the wire, and a policy that is set is not looked at": {
+        "test_defects.py": ("test_the_root_that_publishing_returns_is_the_root_on_the_wire",),
+        "node/test_outbox.py": ("test_the_root_that_publishing_returns_is_the_root_that_is_delivered",),
+        "node/test_trust.py": ("test_changing_a_tier_changes_what_a_linked_peer_may_at_once",),
+        "test_api_hosts.py": ("test_a_tier_holds_for_a_node_whichever_of_the_two_dialled",),
+    },
+    "a root confirms a guess, lifetimes are ticks, and nothing is asked of epochs, contacts and endorsements": {
+        "test_defects.py": (
+            "test_no_root_confirms_a_guess_of_the_payload",
+            "test_a_lifetime_is_in_seconds_not_in_steps_of_a_loop",
+            "test_an_epoch_that_cannot_be_is_noticed",
+        ),
+        "test_channels.py": ("test_nothing_in_clear_names_the_sender_of_a_letter_or_of_what_is_said_in_a_group",),
+        "node/test_passing.py": ("test_what_came_before_it_was_asked_for_is_there_when_it_is",),
+        "test_lanes_endpoints.py": ("test_a_contact_signed_by_another_is_refused", "test_a_contact_has_its_bounds"),
+        "node/test_trust.py": ("test_an_endorsement_said_anywhere_else_is_only_words",),
+    },
+    "programs name what is gone, defaults are not those expected, and frames for nobody count as sent": {
+        "test_rot.py": (
+            "test_every_module_is_imported_and_has_what_it_says_is_public",
+            "test_types_are_checked_of_every_program_measurement_and_test",
+            "test_a_node_that_was_told_nothing_listens_to_nobody_but_its_owner",
+            "test_what_is_addressed_to_a_peer_that_is_not_there_is_kept_and_not_said_to_be_sent",
+        ),
+    },
+}
 POLICY = NamespacePolicy()
 EPOCH = 20_000
 NOW = EPOCH * EPOCH_SECONDS + 40_000
+
+
+def test_thirteen_behaviours_have_tests_and_the_tests_are_there() -> None:
+    assert len(BEHAVIOURS) == 13
+    for name, claims in [pair for where in BEHAVIOURS.values() for pair in where.items()]:
+        tree = ast.parse((Path(__file__).parent / name).read_text("utf-8"))
+        assert set(claims) <= {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}, name
 
 
 def test_all_that_forwarding_needs_is_read_of_a_shard_without_any_key() -> None:
@@ -61,10 +152,10 @@ def test_shards_that_come_after_delivery_leave_nothing_behind() -> None:
     inbox = Inbox(NATIVE)
     for number in range(50):
         made = publish(b"%d" % number, ADDRESS, KEY)
-        for _ in range(2):
-            for shard in made.shards:
-                inbox.add(NATIVE.decode_shard(shard), number)
-    assert (len(inbox), inbox.held_bytes) == (0, 0)
+        for times in range(1, 4):
+            found = [inbox.add(NATIVE.decode_shard(shard), number) for shard in made.shards]
+            assert sum(one is not None for one in found) == (times == 1)
+            assert (len(inbox), inbox.held_bytes) == (0, 0)
     inbox.expire(50 + CACHE_TTL_SECONDS)
     assert inbox.done_count == 0
 

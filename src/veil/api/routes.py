@@ -214,7 +214,12 @@ def groups(host: Host, request: Request) -> object:
 
 
 def create_group(host: Host, request: Request) -> object:
-    return plain.group(host.groups.create(Asked.body(request.body).text("name")))
+    """A new group; with `secret`, the one of all who have it."""
+    asked = Asked.body(request.body)
+    if asked.has("secret"):
+        namespace = asked.number("namespace", Namespace.PRIVATE)
+        return plain.group(host.groups.join(asked.text("name"), asked.hex32("secret"), namespace))
+    return plain.group(host.groups.create(asked.text("name")))
 
 
 def invite(host: Host, request: Request) -> object:

@@ -1,5 +1,6 @@
 """`veil sim`: the real node, by the hundred, in one process and under virtual time."""
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -39,6 +40,7 @@ Split: TypeAlias = Annotated[
     float | None,
     typer.Option("--split-s", metavar="S", min=0, help="for so long, half of the nodes hear nothing of the others"),
 ]
+Svg: TypeAlias = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it, too")]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="what all chance follows from")]
 _MAX_LOSS = 0.95
 
@@ -69,7 +71,7 @@ def _told(result: "Result") -> dict[str, Any]:
         "wanted": result.wanted,
         "delivered": result.delivered,
         "rate": round(result.rate, 6),
-        "far_rate": round(result.far_rate, 6),
+        "far_rate": round(result.far_rate, 6) if result.far_wanted else None,
         "max_hops": result.max_hops,
         "latency_p50_s": round(result.latency(0.5), 3) if result.delivered else None,
         "latency_p99_s": round(result.latency(0.99), 3) if result.delivered else None,
@@ -83,6 +85,7 @@ def run(
         float, typer.Option("--loss", metavar="PART", min=0, max=_MAX_LOSS, help="the part of frames that is lost")
     ] = 0.1,
     seed: Seed = 1,
+    svg: Svg = None,
     nodes: Nodes = 200,
     objects: Objects = 10,
     payload: Payload = 96_256,
@@ -95,10 +98,13 @@ def run(
     """Simulate one network, and show what was delivered, how fast and at what cost."""
     from dataclasses import replace
 
+    from veil.sim import plot_run_svg
     from veil.sim import run as simulate
 
     scenario = replace(_scenario(nodes, objects, payload, sybils, eclipsed, churn, split_s), loss=loss)
     result = simulate(scenario, seed)
+    if svg is not None:
+        svg.write_text(plot_run_svg(scenario, result), "utf-8")
     output.facts(_told(result), as_json, data={**_told(result), "counters": result.counters})
 
 
@@ -109,7 +115,7 @@ def sweep(
     ] = "0,0.1,0.2,0.3,0.4,0.5,0.6",
     seed: Seed = 1,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="how many seeds, from --seed on")] = 3,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it, too")] = None,
+    svg: Svg = None,
     nodes: Nodes = 200,
     objects: Objects = 10,
     payload: Payload = 96_256,
@@ -133,10 +139,9 @@ def sweep(
             point.loss,
             round(point.rate, 6),
             round(point.worst_rate, 6),
-            round(point.far_rate, 6),
-            round(point.latency(0.5), 3),
-            round(point.latency(0.99), 3),
-            round(point.cost, 3),
+            round(point.far_rate, 6) if any(result.far_wanted for result in point.results) else None,
+            *(round(point.latency(part), 3) if point.rate else None for part in (0.5, 0.99)),
+            round(point.cost, 3) if math.isfinite(point.cost) else None,
         )
         for point in found.points
     ]

@@ -36,6 +36,11 @@ def head_bytes(value: int) -> int:
     return 1 + next(width for width in (8, 4, 2, 1) if value >= _LEAST[width])
 
 
+def width(first: int) -> int:
+    """How long the head is that a byte begins; 1 for a byte that begins none."""
+    return 1 + _WIDTHS.get(first & 31, 0)
+
+
 def uint(value: int) -> bytes:
     return head(UINT, value)
 
@@ -54,9 +59,9 @@ class Reader:
 
     __slots__ = ("at", "data", "what")
 
-    def __init__(self, data: bytes, what: str) -> None:
+    def __init__(self, data: bytes, what: str, at: int = 0) -> None:
         self.data = data
-        self.at = 0
+        self.at = at
         self.what = what
 
     def fail(self, reason: str) -> NoReturn:
@@ -64,18 +69,19 @@ class Reader:
 
     def head(self, major: int, most: int) -> int:
         """The value of a head of one major type, no more than `most`."""
-        if self.at >= len(self.data):
+        data, end = self.data, self.at + 1
+        if end > len(data):
             self.fail("cut short")
-        first = self.data[self.at]
+        first = data[end - 1]
         if first >> 5 != major:
             self.fail(f"CBOR of major type {first >> 5}, not {major}")
-        value, end = first & 31, self.at + 1
+        value = first & 31
         if value >= _IMMEDIATE:
             width = _WIDTHS.get(value, 0)
             end += width
-            if not width or end > len(self.data):
+            if not width or end > len(data):
                 self.fail("not a length or value" if not width else "cut short")
-            value = int.from_bytes(self.data[end - width : end], "big")
+            value = int.from_bytes(data[end - width : end], "big")
             if value < _LEAST[width]:
                 self.fail("a head longer than it need be")
         if value > most:

@@ -34,6 +34,7 @@ from veil.shards import SHARD_VERSION, ShardSet, ShardV1
 
 UNSIGNED_FIELDS, SIGNED_FIELDS, SHARD_FIELDS = 8, 10, 12
 _INDEX_BYTES = 1
+_NAMED_BYTES = 2 * len(heads.byte_string(bytes(HASH_BYTES)))  # tag and object_root
 
 
 class NativeForm:
@@ -92,20 +93,15 @@ class NativeForm:
     def decode_shard(self, data: bytes) -> ShardV1:
         if len(data) not in BUCKET_SIZES:
             raise Malformed("shard", f"no bucket has {len(data)} bytes")
-        reader = Reader(data, "shard")
-        reader.exactly(ARRAY, SHARD_FIELDS)
-        reader.exactly(UINT, SHARD_VERSION)
-        namespace, epoch = reader.uint(MAX_UINT16), reader.uint(MAX_UINT32)
-        address, object_root = Address(reader.fixed(HASH_BYTES), namespace, epoch), reader.fixed(HASH_BYTES)
-        profile_id, mode = reader.uint(MAX_UINT16), reader.uint(max(ErasureMode))
-        reader.exactly(UINT, len(data))
-        k, n = reader.uint(MAX_SHARDS), reader.uint(MAX_SHARDS)
-        shape = Shape(profile_id, k, n, len(data))
-        check_shape(shape)
-        index = reader.uint(n - 1)
+        end = _head_end(data)
+        of = _decode_set(data[:end])
+        if of.shape.bucket_size != len(data):
+            raise Malformed("shard", f"{len(data)} bytes of a bucket of {of.shape.bucket_size}")
+        reader = Reader(data, "shard", end)
+        index = reader.uint(of.shape.n - 1)
         payload = reader.byte_string(len(data))
         reader.end()
-        return ShardV1(ShardSet(address, object_root, shape, ErasureMode(mode)), index, payload)
+        return ShardV1(of, index, payload)
 
     def shard_id(self, data: bytes) -> bytes:
         return h(data)
@@ -152,6 +148,29 @@ def _shard_head(of: ShardSet) -> bytes:
     return heads.head(ARRAY, SHARD_FIELDS) + b"".join((*map(heads.uint, before), named, *map(heads.uint, after)))
 
 
+def _head_end(data: bytes) -> int:
+    """Where the index of a shard is, by the widths of the three numbers in its head that differ in width."""
+    epoch = 2 + heads.width(data[2])
+    bucket_size = epoch + heads.width(data[epoch]) + _NAMED_BYTES + 2
+    return bucket_size + heads.width(data[bucket_size]) + 2
+
+
+@lru_cache(maxsize=1024)
+def _decode_set(head: bytes) -> ShardSet:
+    """What a shard says up to its index. All shards of an object say the same, so it is read once for most of them."""
+    reader = Reader(head, "shard")
+    reader.exactly(ARRAY, SHARD_FIELDS)
+    reader.exactly(UINT, SHARD_VERSION)
+    namespace, epoch = reader.uint(MAX_UINT16), reader.uint(MAX_UINT32)
+    address, object_root = Address(reader.fixed(HASH_BYTES), namespace, epoch), reader.fixed(HASH_BYTES)
+    profile_id, mode = reader.uint(MAX_UINT16), reader.uint(max(ErasureMode))
+    bucket_size, k, n = reader.uint(BUCKET_SIZES[-1]), reader.uint(MAX_SHARDS), reader.uint(MAX_SHARDS)
+    reader.end()
+    shape = Shape(profile_id, k, n, bucket_size)
+    check_shape(shape)
+    return ShardSet(address, object_root, shape, ErasureMode(mode))
+
+
 def payload_bytes(of: ShardSet) -> int:
     """How much of a shard is payload: all but its head, which is the same length for every index."""
     return _payload_bytes(of.address.namespace, of.address.epoch, of.shape)
@@ -173,9 +192,14 @@ def object_bytes(address: Address, shape: Shape, mode: ErasureMode) -> int:
 
 def fixed_bytes(address: Address, signed: bool) -> int:
     """How much of an object is neither ciphertext nor its head."""
+    return _fixed_bytes(address.namespace, address.epoch, signed)
+
+
+@lru_cache(maxsize=1024)
+def _fixed_bytes(namespace: int, epoch: int, signed: bool) -> int:
     signature = heads.head_bytes(PUBKEY_BYTES) + PUBKEY_BYTES + heads.head_bytes(SIGNATURE_BYTES) + SIGNATURE_BYTES
     no_padding = heads.head_bytes(0)
-    named = len(object_head(address, Flags.NONE, bytes(NONCE_BYTES)))
+    named = len(object_head(Address(bytes(HASH_BYTES), namespace, epoch), Flags.NONE, bytes(NONCE_BYTES)))
     return 1 + named + no_padding + (signature if signed else 0)
 
 

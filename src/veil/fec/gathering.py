@@ -107,6 +107,8 @@ class Gathering:
 
     def _try(self, newest: _Piece, source: Hashable) -> Gathered | None:
         """Every choice without the newest shard has been tried before, so only those with it are."""
+        if len(self._pieces) < self.of.shape.k:
+            return None
         for chosen in self._choices(newest, source):
             if not self._attempts:
                 return None

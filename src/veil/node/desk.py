@@ -127,7 +127,7 @@ class Desk:
             is_silent = link.score < _SILENT_SCORE and self.random.random() > _SILENT_SCORE
             draw = self.random.random() ** (1.0 / max(link.score, _LEAST_SCORE))
             (silent if is_silent else drawn).append((draw, link))
-        if not self.heard_peers():
+        if silent and not self.heard_peers():
             drawn += silent
         found = sorted(drawn, key=lambda pair: pair[0], reverse=True)
         return [link for _, link in found[:count]]

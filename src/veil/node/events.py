@@ -15,6 +15,7 @@ from veil.store.tables import Store, Table
 Value = str | int | float | bytes | None
 _SEQ = struct.Struct(">Q")
 _LAST = b"last_event"
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Event:
     def encode(self) -> bytes:
         """A line of JSON that names byte strings by their length, and then the byte strings one after the other."""
         plain = {key: [len(value)] if isinstance(value, bytes) else value for key, value in self.data.items()}
-        line = json.dumps([self.at, self.kind, plain], separators=(",", ":")).encode()
+        line = _JSON.encode([self.at, self.kind, plain]).encode()
         return b"\n".join((line, b"".join(value for value in self.data.values() if isinstance(value, bytes))))
 
     @classmethod

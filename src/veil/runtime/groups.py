@@ -38,6 +38,16 @@ class Groups:
         self._adopt(named)
         return named
 
+    def join(self, name: str, secret: bytes, namespace: int) -> NamedGroup:
+        """Be in the group of all who have a secret; joining it again changes nothing."""
+        check_name(name)
+        if not name:
+            raise Refused("group", "it needs a name")
+        agreed = GroupSecret.agreed(secret)
+        named = NamedGroup(self._name_for(name, agreed.group_id), Group((agreed,)))
+        self._adopt(named, namespace)
+        return named
+
     def invite(self, wanted: str, entry: Entry) -> Publication:
         """Send a contact the newest secret of a group."""
         named = self.ring.group(wanted)
@@ -48,6 +58,8 @@ class Groups:
     def rotate(self, wanted: str, stay: tuple[Entry, ...]) -> tuple[NamedGroup, tuple[Publication, ...]]:
         """A new secret, for those who stay."""
         named = self.ring.group(wanted)
+        if named.group.newest.is_agreed:
+            raise Refused("group", f"the members of {named.name!r} have its secret from elsewhere")
         named = replace(named, group=named.group.adopt(named.group.newest.rotate()))
         self._adopt(named)
         return named, tuple(self.invite(named.name, entry) for entry in stay)
@@ -88,12 +100,17 @@ class Groups:
 
     def _joined(self, invitation: Invitation) -> NamedGroup:
         known = [one for one in self.ring.groups if one.group_id == invitation.secret.group_id]
+        if known and known[0].group.newest.is_agreed:
+            raise Refused("invitation", "nobody is invited to a group that is agreed on")
         if known:
             return replace(known[0], group=known[0].group.adopt(invitation.secret))
-        taken = {one.name for one in self.ring.groups}
-        digits = invitation.secret.group_id.hex()[:8]
-        name = invitation.name if invitation.name not in taken else f"{invitation.name}-{digits}"
+        name = self._name_for(invitation.name, invitation.secret.group_id)
         return NamedGroup(name, Group((invitation.secret,)))
+
+    def _name_for(self, name: str, group_id: bytes) -> str:
+        """A name that no other group has here."""
+        taken = {one.name for one in self.ring.groups if one.group_id != group_id}
+        return name if name not in taken else f"{name}-{group_id.hex()[:8]}"
 
     def _adopt(self, named: NamedGroup, *namespaces: int) -> None:
         self._set(self.ring.with_group(named))

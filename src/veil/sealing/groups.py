@@ -4,10 +4,12 @@
     tag          = rv_tag(locator, epoch, namespace)
     content key  = derive("veil group content v1", the same)
     next secret  = derive("veil group ratchet v1", the same)
+    agreed id    = derive("veil group agreed v1", secret)
 
 Only members can tell which tags belong to a group, or that two tags belong to the same one. `ratchet` moves everyone
 on without a message, and who forgets the old secret can no longer open what was said under it. `rotate` draws a new
-secret, which is handed to those who stay by private delivery: who is not given it is out.
+secret, which is handed to those who stay by private delivery: who is not given it is out. A group whose members have
+their secret from elsewhere is agreed on: it has one generation, and nobody is invited to another.
 """
 
 import os
@@ -44,6 +46,15 @@ class GroupSecret:
     @classmethod
     def create(cls) -> Self:
         return cls(os.urandom(HASH_BYTES), 0, os.urandom(KEY_BYTES))
+
+    @classmethod
+    def agreed(cls, secret: bytes) -> Self:
+        """The group of all who have a secret from elsewhere: its id follows from that, so that they need not meet."""
+        return cls(derive("veil group agreed v1", secret), 0, secret)
+
+    @property
+    def is_agreed(self) -> bool:
+        return self.generation == 0 and self == self.agreed(self.secret)
 
     def locator(self) -> bytes:
         """What stands in for a public key in the tags of the group."""

@@ -1,56 +1,123 @@
-"""A sweep as a picture: delivery rate and cost over loss, in SVG made by hand, so that nothing has to be installed."""
+"""What a simulation found, as a picture: SVG made by hand, so that nothing has to be installed."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from veil.sim.running import Sweep
+from veil.sim.running import Result, Sweep
+from veil.sim.scenario import Scenario
 
-WIDTH, HEIGHT = 720, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 64, 48, 56
-_INK, _RATE, _FAR, _COST, _GRID = "#333333", "#1b6ca8", "#7fb3d5", "#b5541c", "#dddddd"
+WIDTH, PANEL_HEIGHT = 720, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 64, 24, 44, 56, 44
+_TICKS = 5
+_INK, _GRID, _BLUE, _GREEN, _BROWN = "#333333", "#dddddd", "#1b6ca8", "#3d7d3a", "#b5541c"
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """A value for each place on the axis below; where there is none, it is not finite and nothing is drawn."""
+
+    values: Sequence[float]
+    is_dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """One kind of value and its scale."""
+
+    heading: str
+    colour: str
+    low: float
+    high: float
+    tell: Callable[[float], str]
+    series: tuple[_Series, ...]
 
 
 def plot_svg(sweep: Sweep, title: str = "Delivery over loss") -> str:
-    """Delivery rate on the left, bytes sent per delivered byte and hop on the right, loss below."""
+    """Delivery rate, latency and bytes sent per delivered byte and hop, one below the other, over loss."""
     points = sweep.points
-    most = max(max(point.cost for point in points) * 1.15, 1.0)
-    least = min(0.9, min(point.worst_rate for point in points))
-    last = max(points[-1].loss, 0.01)
+    costs = [point.cost for point in points]
+    half, most = ([point.latency(part) for point in points] for part in (0.5, 0.99))
+    slowest, dearest = (max(filter(math.isfinite, values), default=1.0) for values in (most, costs))
+    least = min(0.95, math.floor(20 * min(point.worst_rate for point in points)) / 20)
+    panels = (
+        _Panel(
+            "delivered, of all seeds together; dashed: the worst seed", _BLUE, least, 1.0, "{:.1%}".format,
+            (_Series([point.worst_rate for point in points], True), _Series([point.rate for point in points])),
+        ),
+        _Panel(
+            "half of it within; dashed: 99 % of it", _GREEN, 0.0, 5.0 * math.ceil(slowest / 5), "{:.0f} s".format,
+            (_Series(most, True), _Series(half)),
+        ),
+        _Panel(
+            "bytes sent per delivered byte and hop", _BROWN, 0.0, float(math.ceil(dearest)), "{:.1f}".format,
+            (_Series(costs),),
+        ),
+    )  # fmt: skip
+    seeds = len(points[0].results)
+    below = f"frames lost; {_told(sweep.scenario)}, {seeds} seed{'s' if seeds != 1 else ''}"
+    losses = [point.loss for point in points]
+    return _draw(title, below, losses, [(loss, f"{loss:.0%}") for loss in losses], panels)
 
-    def x(loss: float) -> float:
-        return _LEFT + loss / last * (WIDTH - _LEFT - _RIGHT)
 
-    def y(part: float) -> float:
-        return HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM)
+def plot_run_svg(scenario: Scenario, result: Result, title: str = "Delivery over time") -> str:
+    """How much of what is wanted had come how long after it was said."""
+    times = [0.0, *sorted(result.latencies_s)]
+    parts = [number / max(result.wanted, 1) for number in range(len(times))]
+    last = max(times[-1], 1.0)
+    ticks = [(last * step / 6, f"{last * step / 6:.1f}") for step in range(7)]
+    below = f"seconds after it was said; {_told(scenario)}, {scenario.loss:.0%} of frames lost, seed {result.seed}"
+    panel = _Panel("delivered", _BLUE, 0.0, 1.0, "{:.0%}".format, (_Series(parts),))
+    return _draw(title, below, times, ticks, (panel,), has_dots=False)
 
-    def rate(value: float) -> float:
-        return y((value - least) / (1.0 - least))
+
+def _told(scenario: Scenario) -> str:
+    return f"{scenario.nodes} nodes, {scenario.objects} objects of {scenario.payload_bytes} bytes"
+
+
+def _draw(
+    title: str,
+    below: str,
+    places: Sequence[float],
+    ticks: Sequence[tuple[float, str]],
+    panels: Sequence[_Panel],
+    *,
+    has_dots: bool = True,
+) -> str:
+    height = _TOP + len(panels) * PANEL_HEIGHT + _BOTTOM
+    last = max(places[-1], ticks[-1][0], 0.01)
+
+    def x(place: float) -> float:
+        return _LEFT + place / last * (WIDTH - _LEFT - _RIGHT)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(WIDTH / 2, 24, title, _INK, "middle", size=15),
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        _text(WIDTH / 2, 26, title, _INK, "middle", size=16),
     ]
-    for step in range(6):
-        at = y(step / 5)
-        parts.append(f'<path d="M{_LEFT} {at:.1f}H{WIDTH - _RIGHT}" stroke="{_GRID}"/>')
-        parts.append(_text(_LEFT - 8, at + 4, f"{least + (1 - least) * step / 5:.1%}", _RATE, "end"))
-        parts.append(_text(WIDTH - _RIGHT + 8, at + 4, f"{most * step / 5:.1f}", _COST, "start"))
-    for point in points:
-        parts.append(_text(x(point.loss), HEIGHT - _BOTTOM + 20, f"{point.loss:.0%}", _INK, "middle"))
-    parts.append(_text(WIDTH / 2, HEIGHT - 14, _subtitle(sweep), _INK, "middle"))
-    parts.append(_line([(x(point.loss), rate(point.worst_rate)) for point in points], _FAR, dashed=True))
-    parts.append(_line([(x(point.loss), rate(point.rate)) for point in points], _RATE))
-    parts.append(_line([(x(point.loss), y(point.cost / most)) for point in points], _COST))
-    parts.append(_text(_LEFT, 42, "delivered (dashed: the worst seed)", _RATE, "start"))
-    parts.append(_text(WIDTH - _RIGHT, 42, "bytes sent per delivered byte and hop", _COST, "end"))
+    for number, panel in enumerate(panels):
+        parts += _panel(panel, [x(place) for place in places], _TOP + number * PANEL_HEIGHT, has_dots)
+    end = height - _BOTTOM
+    parts += [_text(x(place), end + 18, words, _INK, "middle") for place, words in ticks]
+    parts.append(_text(WIDTH / 2, height - 14, below, _INK, "middle"))
     return "\n".join((*parts, "</svg>\n"))
 
 
-def _subtitle(sweep: Sweep) -> str:
-    scenario, seeds = sweep.scenario, len(sweep.points[0].results)
-    said = f"{scenario.objects} objects of {scenario.payload_bytes} bytes"
-    return f"frames lost; {scenario.nodes} nodes, {said}, {seeds} seed{'s' if seeds != 1 else ''}"
+def _panel(panel: _Panel, xs: Sequence[float], top: float, has_dots: bool) -> list[str]:
+    def y(value: float) -> float:
+        part = (value - panel.low) / (panel.high - panel.low)
+        return top + PANEL_HEIGHT - part * (PANEL_HEIGHT - _GAP)
+
+    parts = [_text(_LEFT, top + _GAP - 14, panel.heading, panel.colour, "start", size=13)]
+    for step in range(_TICKS + 1):
+        value = panel.low + (panel.high - panel.low) * step / _TICKS
+        parts.append(f'<path d="M{_LEFT} {y(value):.1f}H{WIDTH - _RIGHT}" stroke="{_GRID}"/>')
+        parts.append(_text(_LEFT - 8, y(value) + 4, panel.tell(value), panel.colour, "end"))
+    for series in panel.series:
+        found = [(at, y(value)) for at, value in zip(xs, series.values, strict=True) if math.isfinite(value)]
+        parts.append(_line(found, panel.colour, series.is_dashed, has_dots))
+    return parts
 
 
 def _text(x: float, y: float, words: str, colour: str, anchor: str, size: int = 12) -> str:
@@ -58,8 +125,9 @@ def _text(x: float, y: float, words: str, colour: str, anchor: str, size: int = 
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
 
 
-def _line(points: Sequence[tuple[float, float]], colour: str, *, dashed: bool = False) -> str:
+def _line(points: Sequence[tuple[float, float]], colour: str, is_dashed: bool, has_dots: bool) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points)
-    dash = ' stroke-dasharray="5 4"' if dashed else ""
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>{"" if dashed else dots}'
+    dash = ' stroke-dasharray="5 4" stroke-opacity="0.6"' if is_dashed else ""
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+    drawn = dots if has_dots and not is_dashed else []
+    return "".join((f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>', *drawn))

@@ -91,7 +91,8 @@ class Point:
 
     @property
     def cost(self) -> float:
-        return sum(one.bytes_sent for one in self.results) / max(sum(one.bytes_delivered for one in self.results), 1)
+        delivered = sum(one.bytes_delivered for one in self.results)
+        return sum(one.bytes_sent for one in self.results) / delivered if delivered else float("inf")
 
     def latency(self, part: float) -> float:
         return statistics.median(one.latency(part) for one in self.results)

@@ -14,6 +14,7 @@ from veil.store.tables import Table
 
 FORMAT = b"veil-node-1"
 _FORMAT_KEY = b"format"
+_PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 # The most that the file may grow to. It is as large as what it holds, not as this.
 DEFAULT_MAX_BYTES = 8 << 30
 
@@ -22,8 +23,12 @@ class DiskStore:
     """Tables in one directory. Only one process may have it open for writing."""
 
     def __init__(self, path: Path, *, max_bytes: int = DEFAULT_MAX_BYTES, sync: bool = True) -> None:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._env = lmdb.open(str(path), map_size=max_bytes, max_dbs=len(Table), sync=sync, metasync=sync, mode=0o600)
+        path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
+        # What waits to be sent and what was read is in clear here, whoever made the folder and however.
+        path.chmod(_PRIVATE_FOLDER)
+        self._env = lmdb.open(
+            str(path), map_size=max_bytes, max_dbs=len(Table), sync=sync, metasync=sync, mode=_PRIVATE_FILE
+        )
         self._tables = {table: self._env.open_db(table.encode()) for table in Table}
         self._txn: lmdb.Transaction | None = None
         found = self.get(Table.META, _FORMAT_KEY)

@@ -113,6 +113,22 @@ def test_bad_frames_silence_the_peer_that_sends_them_and_nobody_else(kind: str) 
     assert net.delivered("n") == [b"hello"]
 
 
+@pytest.mark.parametrize("claims", [True, False])
+def test_poison_silences_who_says_it_has_the_object_and_not_who_only_passed_it_on(claims: bool) -> None:
+    net, node = listening()
+    for number in range(5):
+        made = feed_object(payload_of(50_000, number))
+        if claims:
+            node.receive("fast", "q", encode(Inventory((Entry(made.of, all_indices(made.of)),))))
+        node.receive("fast", "q", spoiled(made.shards[0]))
+        for shard in made.shards[1 : made.of.shape.k + 1]:
+            node.receive("fast", "p", shard)
+    assert len(net.delivered("n")) == 5
+    muted = {peer.peer for peer in node.peers() if peer.muted_until > net.now}
+    assert muted == ({"q"} if claims else set())
+    assert node.metrics()["lies_found"] == (4 if claims else 5)
+
+
 def test_a_peer_that_goes_and_comes_back_has_still_to_answer_for_what_it_sent() -> None:
     net, node = listening()
     for _ in range(40):

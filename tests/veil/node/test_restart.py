@@ -69,6 +69,19 @@ def test_a_killed_process_leaves_all_up_to_a_commit_and_nothing_after_it(tmp_pat
     store.close()
 
 
+def test_nobody_but_its_owner_may_read_what_a_store_keeps(tmp_path: Path) -> None:
+    """Not even where the folder was there before, and open to all."""
+    folder = tmp_path / "n"
+    folder.mkdir()
+    folder.chmod(0o777)
+    store = DiskStore(folder)
+    store.put(Table.QUEUE, b"1", b"not for others")
+    store.commit()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    store.close()
+
+
 def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
     store = DiskStore(tmp_path)
     store.put(Table.META, b"format", b"something else")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.veil.node.net import feed_object
 from veil import NATIVE
-from veil.sim import Scenario, Split, plot_svg, run, sweep
+from veil.sim import Scenario, Split, plot_run_svg, plot_svg, run, sweep
 from veil.sim.sybils import Sybil
 from veil.sim.topology import hops, rings
 
@@ -67,11 +67,31 @@ def test_more_loss_costs_more() -> None:
     assert none.rate == half.rate == 1.0
 
 
-def test_a_sweep_is_drawn_as_well_formed_svg_with_a_point_for_each_loss() -> None:
+def circles(svg: str) -> int:
+    return sum(one.tag.endswith("circle") for one in ElementTree.fromstring(svg).iter())
+
+
+def test_a_sweep_is_drawn_with_rate_latency_and_cost_for_each_loss() -> None:
     found = sweep(Scenario(nodes=6, objects=1, publishers=1, settle_s=10), (0.0, 0.3), seeds=(1,))
-    drawn = ElementTree.fromstring(plot_svg(found, "A & B"))
-    circles = [one for one in drawn.iter() if one.tag.endswith("circle")]
-    assert len(circles) == 4
+    drawn = plot_svg(found, "A & B")
+    assert circles(drawn) == 3 * 2
+    assert all(
+        words in drawn for words in ("A &amp; B", "delivered", "half of it within", "per delivered byte and hop")
+    )
+
+
+def test_where_nothing_was_delivered_no_latency_and_no_cost_is_drawn() -> None:
+    nothing = replace(SMALL, nodes=6, objects=1, publishers=1, eclipsed="fast", settle_s=0.1)
+    found = sweep(nothing, (0.0, 0.95), seeds=(1,))
+    assert found.points[1].rate == 0.0
+    assert circles(plot_svg(found)) == 2 + 2 * (found.points[0].rate > 0)
+
+
+def test_a_run_is_drawn_as_what_had_come_by_when() -> None:
+    scenario = replace(SMALL, nodes=6, objects=1, publishers=1, settle_s=10)
+    drawn = ElementTree.fromstring(plot_run_svg(scenario, run(scenario, 1)))
+    (line,) = (one for one in drawn.iter() if one.tag.endswith("polyline"))
+    assert len(line.attrib["points"].split()) == 1 + 5
 
 
 @pytest.mark.parametrize(

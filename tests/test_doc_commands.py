@@ -36,6 +36,7 @@ TASKS = BRIEF | {
     "discovery",
     "operations",
     "veil",
+    "veil-carriage",
     "query",
     "recorder",
 }

@@ -1,6 +1,7 @@
 """Reconciliation finds what is missing, half there, there twice or of nobody, and says how far both zones agree."""
 
 import asyncio
+import json
 from pathlib import Path
 
 from tests.bridge.zones import EXPORT, IMPORT, Zones, allow, zones
@@ -90,6 +91,8 @@ def test_a_half_import_is_named_with_what_it_lacks(place: Path) -> None:
         (half,) = report.partial
         assert (half.reason, half.lacking) == ("begun, and not ended", (1, 2))
         assert report.missing == ()
+        (told,) = json.loads(json.dumps(report.to_json()))["partial"]
+        assert (told["bundle_id"], told["lacking"]) == (half.bundle_id.hex(), [1, 2])
         allow(at.folders["importer"], IMPORT)
         assert (await at.take(data)).ok
         assert (await _report(at)).clean
@@ -137,6 +140,10 @@ def test_an_event_that_is_there_twice_or_of_nobody_is_named(place: Path) -> None
         assert (twice.origin_msg_id, [place.stream_seq for place in twice.places]) == (sent.msg_id, [1, 2])
         assert [one.at.stream_seq for one in report.unexplained] == [3]
         assert not report.clean
+        told = json.loads(json.dumps(report.to_json()))
+        place_of = {"origin_msg_id": sent.msg_id.hex(), "import_stream": IMPORT, "places": [[0, 1], [0, 2]]}
+        assert (told["clean"], told["duplicates"]) == (False, [place_of])
+        assert told["unexplained"] == [{"import_stream": IMPORT, "epoch": 0, "stream_seq": 3}]
 
     with zones(place) as at:
         asyncio.run(run())

@@ -1,6 +1,18 @@
-"""`veen bridge`: events across an air gap, and mirrors between hubs that can see each other."""
+"""`veen bridge`: events across an air gap, mirrors between hubs that can see each other, and clients that compare."""
 
-from veen.cli.bridge import comparing, exporting, importing, mirroring, printing, reconciling
+from veen.cli.bridge import carrying, comparing, exporting, hearing, importing, mirroring, printing, reconciling
 from veen.cli.bridge.group import app
 
-__all__ = ["app", "comparing", "exporting", "importing", "mirroring", "printing", "reconciling"]
+app.add_typer(carrying.app)
+
+__all__ = [
+    "app",
+    "carrying",
+    "comparing",
+    "exporting",
+    "hearing",
+    "importing",
+    "mirroring",
+    "printing",
+    "reconciling",
+]

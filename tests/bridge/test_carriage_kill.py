@@ -1,0 +1,79 @@
+"""A receiver that is killed at any moment loses nothing, and counts and keeps nothing twice, when it runs again."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.carrying import STREAM, Side, between
+from veen.bridge.carriage.inbox import BUNDLES, EVIDENCE, Inbox
+from veen.bridge.carriage.items import PART_BYTES, Item, What
+from veen.bridge.carriage.publishing import Publisher
+from veen.bridge.carriage.staging import Staging
+
+Kept = tuple[dict[str, int], list[str], list[str], int, int]
+
+
+async def _process(side: Side, inbox: Path, calls: int) -> tuple[int | None, bytes]:
+    hub = f"http://127.0.0.1:{side.hub.port}"
+    given = [side.node.url, side.node.token, hub, side.folder.path, inbox, calls]
+    command = [sys.executable, "-m", "tests.bridge.carriage_process", *map(str, given)]
+    ran = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    said, _ = await ran.communicate()
+    return ran.returncode, said
+
+
+def _kept(side: Side) -> Kept:
+    """All that a receiver has at its end."""
+    with Inbox(side.inbox, side.hub_id) as inbox:
+        files = [path.name for name in (BUNDLES, EVIDENCE) for path in (side.inbox / name).iterdir()]
+        rows = [inbox.rows.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("heads", "seen")]
+        found = [one.reason for one in inbox.found() if not one.untold]
+        return inbox.counts(), sorted(files), sorted(found), rows[0], Staging(inbox).bytes_held()
+
+
+async def _say_all(alice: Side, bob: Side) -> None:
+    await bob.read()
+    async with alice.client() as client, alice.meeting() as meeting:
+        publisher = Publisher(meeting, client.contact.trust.known)
+        await publisher.checkpoint(client, await client.checkpoint(STREAM))
+        for number in range(3):
+            await client.send(STREAM, bytes((number,)) * 40_000)
+        await publisher.checkpoint(client, await client.checkpoint(STREAM, 4))
+        large = (await client.evidence(STREAM, [4, 5, 6])).encode()
+        assert len(large) > PART_BYTES
+        said = await publisher.evidence(large)
+    await alice.put(b"junk", Item(bytes(32), What.PART, b""), b"more junk")
+    await bob.heard(2 + len(said.message_ids) + 3)
+
+
+def _killed_at_each(place: Path, moments: int) -> None:
+    async def work(alice: Side, bob: Side) -> None:
+        await bob.write(b"for bob")
+        await _say_all(alice, bob)
+        bob.inbox = place / "whole"
+        status, said = await _process(bob, bob.inbox, 0)
+        assert status == 0
+        wanted = _kept(bob)
+        assert wanted[0] == {"checkpoints": 2, "evidence": 1, "refused foreign": 1, "refused malformed": 2}
+        assert (len(wanted[1]), len(wanted[2]), wanted[3:]) == (1, 1, (2, 0))
+        for number in range(1, moments + 1):
+            bob.inbox = place / f"inbox-{number}"
+            status, _ = await _process(bob, bob.inbox, int(said) * number * 9 // (moments * 10))
+            assert status == -signal.SIGKILL
+            await bob.receive()
+            assert _kept(bob) == wanted
+            assert await bob.receive() == []
+
+    between(place, work, forked=True)
+
+
+def test_a_receiver_killed_in_the_middle_loses_and_repeats_nothing(place: Path) -> None:
+    _killed_at_each(place, 2)
+
+
+@pytest.mark.slow
+def test_a_receiver_killed_at_many_moments_loses_and_repeats_nothing(place: Path) -> None:
+    _killed_at_each(place, 60)

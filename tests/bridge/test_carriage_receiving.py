@@ -1,0 +1,201 @@
+"""What a receiver makes of what comes, one by one: nothing is missed in silence, or grows without end."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tests.bridge.two_histories import KNOWN, Scene, scene
+from tests.client.hostile import Log
+from veen.bridge.carriage.holding import Holder, Standing
+from veen.bridge.carriage.inbox import Found, Inbox, Room
+from veen.bridge.carriage.items import PART_BYTES, Item, What, items_of
+from veen.bridge.carriage.meeting import NAMESPACE, Meeting
+from veen.bridge.carriage.node import Delivered, Page, VeilNode
+from veen.bridge.carriage.receiving import MISSED, REFUSED, Receiver, Told
+from veen.client.evidence import Evidence
+from veen.core.hashing import h
+
+NODE = h(b"node")
+
+
+class MemoryNode(VeilNode):
+    """A node without a network: what is put here was delivered, and what is said goes to `said`."""
+
+    def __init__(self) -> None:
+        self.first_seq = 1
+        self.events: list[Delivered] = []
+        self.said: list[Item] = []
+        self.pages = 2
+
+    def put(self, *payloads: bytes | Item, sender: bytes = NODE) -> None:
+        for one in payloads:
+            data = one.encode() if isinstance(one, Item) else one
+            self.events.append(Delivered(self.first_seq + len(self.events), sender, data))
+
+    def let_go(self, count: int) -> None:
+        self.first_seq += count
+        del self.events[:count]
+
+    async def pubkey(self) -> bytes:
+        return NODE
+
+    async def publish(self, payload: bytes, group: str, namespace: int) -> int:
+        self.said.append(Item.decode(payload))
+        return len(self.said)
+
+    async def page(self, since: int, namespace: int, wait_s: int = 0) -> Page:
+        assert namespace == NAMESPACE
+        last = self.first_seq + len(self.events) - 1
+        found = [one for one in self.events if one.seq > since][: self.pages]
+        return Page(self.first_seq, last, found[-1].seq if found else since, tuple(found))
+
+
+class Listener:
+    """A receiver over such a node."""
+
+    def __init__(self, at: Scene, folder: Path, room: Room | None = None) -> None:
+        self.at = at
+        self.node = MemoryNode()
+        self._folder = folder
+        self._room = room
+
+    def checkpoint(self, log: Log) -> Item:
+        return Item(self.at.hub.identity.hub_id, What.CHECKPOINT, self.at.shown(self.at.hub.checkpoint_of(log)))
+
+    @contextmanager
+    def inbox(self) -> Iterator[Inbox]:
+        with Inbox(self._folder, self.at.hub.identity.hub_id, self._room) as inbox:
+            yield inbox
+
+    async def receive(self) -> list[Told]:
+        hub_id = self.at.hub.identity.hub_id
+        with self.inbox() as inbox:
+            holder = Holder(self.at.people.reader_dir, self.at.reader.contact.trust.known, self.at.reader)
+            receiver = Receiver(Meeting(self.node, hub_id, "here"), inbox, holder)
+            return [told async for told in receiver.receive()]
+
+    def counts(self) -> dict[str, int]:
+        with self.inbox() as inbox:
+            return inbox.counts()
+
+
+def test_what_the_node_let_go_before_it_was_read_is_counted(place: Path) -> None:
+    async def then(at: Scene) -> None:
+        one = Listener(at, place / "inbox")
+        one.node.put(b"a", b"b", b"c")
+        assert len(await one.receive()) == 3
+        one.node.put(b"d", b"e", b"f", b"g")
+        one.node.let_go(5)
+        assert len(await one.receive()) == 2
+        assert one.counts() == {"refused malformed": 5, MISSED: 2}
+        assert await one.receive() == []
+
+    scene(place, then)
+
+
+def test_a_node_that_begins_its_numbers_anew_is_read_from_the_start(place: Path) -> None:
+    async def then(at: Scene) -> None:
+        one = Listener(at, place / "inbox")
+        one.node.put(b"a", b"b", b"c")
+        await one.receive()
+        one.node = MemoryNode()
+        one.node.put(b"d")
+        assert len(await one.receive()) == 1
+        assert MISSED not in one.counts()
+
+    scene(place, then)
+
+
+def test_a_label_that_was_proved_once_is_not_proved_again_and_again(place: Path) -> None:
+    """A hub that forked goes on signing: each of its checkpoints would be one more proof of the same."""
+
+    async def then(at: Scene) -> None:
+        one, other = Listener(at, place / "inbox"), at.other(4, KNOWN + 20)
+        at.grow(KNOWN + 20)
+        one.node.put(*(one.checkpoint(other.cut(size)) for size in range(5, KNOWN + 20)))
+        found = await one.receive()
+        assert {told.standing for told in found} == {Standing.FORKED}
+        assert len({told.file for told in found}) == 1
+        assert len([*at.people.reader_dir.evidence.glob("*")]) == 1
+        assert [item.what for item in one.node.said] == [What.EVIDENCE]
+        await one.receive()
+        assert len(one.node.said) == 1
+
+    scene(place, then)
+
+
+def test_evidence_in_other_words_is_the_same_evidence(place: Path) -> None:
+    async def then(at: Scene) -> None:
+        one, hub_id = Listener(at, place / "inbox", Room(found=2)), at.hub.identity.hub_id
+        held = await at.hold(at.other(4, KNOWN))
+        assert held.evidence
+        shown = Evidence.decode(held.evidence.read_bytes())
+        words = [replace(shown, claim=f"claim {number}", made_at=number) for number in range(3)]
+        fewer = [replace(shown, checkpoints=(*shown.checkpoints, at.hub.checkpoint_of(at.log.cut(n)))) for n in (1, 2)]
+        for each in (*words, *fewer):
+            one.node.put(*items_of(hub_id, What.EVIDENCE, each.encode()))
+        found = await one.receive()
+        reasons = [told.reason.partition(":")[0] for told in found if told.result == REFUSED]
+        assert reasons == ["again", "again", "room"]
+        with one.inbox() as inbox:
+            assert len(inbox.found()) == 2
+
+    scene(place, then)
+
+
+def test_what_there_was_no_room_for_is_taken_when_it_comes_again(place: Path) -> None:
+    async def then(at: Scene) -> None:
+        held = await at.hold(at.other(4, KNOWN))
+        assert held.evidence
+        content = held.evidence.read_bytes()
+        item = Item(at.hub.identity.hub_id, What.EVIDENCE, content)
+        one = Listener(at, place / "inbox", Room(evidence_bytes=len(content) - 1))
+        one.node.put(item)
+        assert [told.reason.partition(":")[0] for told in await one.receive()] == ["room"]
+        one._room = Room()
+        one.node.put(item, item)
+        found = await one.receive()
+        assert [told.result for told in found] == ["taken", REFUSED]
+
+    scene(place, then)
+
+
+def test_what_cannot_be_decided_is_asked_again_until_it_can(place: Path) -> None:
+    async def then(at: Scene) -> None:
+        one, other = Listener(at, place / "inbox"), at.other(4, KNOWN + 3)
+        one.node.put(one.checkpoint(other))
+        assert [told.standing for told in await one.receive()] == [Standing.UNSHOWN]
+        assert await one.receive() == []
+        at.grow(KNOWN + 3)
+        assert [told.standing for told in await one.receive()] == [Standing.FORKED]
+        assert [item.what for item in one.node.said] == [What.EVIDENCE]
+        assert await one.receive() == []
+
+    scene(place, then)
+
+
+def test_evidence_that_its_owner_took_away_is_not_waited_for(place: Path) -> None:
+    async def then(at: Scene) -> None:
+        one = Listener(at, place / "inbox")
+        with one.inbox() as inbox, inbox.change():
+            inbox.put_found(Found(str(place / "gone.evidence"), "it lied", untold=True))
+        await one.receive()
+        assert one.node.said == []
+        with one.inbox() as inbox:
+            assert [found.untold for found in inbox.found()] == [False]
+
+    scene(place, then)
+
+
+def test_a_flood_of_parts_that_belong_to_nothing_fills_its_room_and_no_more(place: Path) -> None:
+    async def then(at: Scene) -> None:
+        one, hub_id = Listener(at, place / "inbox", Room(staged_bytes=1 << 20, seen=100)), at.hub.identity.hub_id
+        for number in range(200):
+            one.node.put(Item(hub_id, What.PART, number.to_bytes(2, "big") * (PART_BYTES // 2)), b"junk %d" % number)
+        told = await one.receive()
+        assert {each.result for each in told} == {"staged", REFUSED}
+        assert one.counts() == {"let go": 189, "refused malformed": 200}
+        assert (place / "inbox" / "received.db").stat().st_size < 2 << 20
+
+    scene(place, then)

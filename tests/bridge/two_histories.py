@@ -1,0 +1,72 @@
+"""A hub that can be made to tell anything, a client that knows six of its entries, and other histories of its log."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.client.hostile import START, HostileHub, Log
+from tests.client.pair import STREAM, Pair, pair, read_all, send_all
+from veen.bridge.carriage import judging
+from veen.bridge.carriage.holding import Held, Holder
+from veen.bridge.carriage.items import Shown
+from veen.bridge.carriage.judging import Judged
+from veen.client import verdict
+from veen.client.client import Client
+from veen.client.trust import Pin
+from veen.core import Checkpoint
+from veen.core import identity as identities
+
+KNOWN = 6
+
+
+@dataclass
+class Scene:
+    """A hub, a client that knows six entries, and others who may have been told otherwise."""
+
+    hub: HostileHub
+    people: Pair
+    reader: Client
+
+    @property
+    def log(self) -> Log:
+        return self.hub.log(self.hub.label(STREAM))
+
+    def other(self, common: int, size: int) -> Log:
+        """Another history of the same label, which goes its own way after `common` entries."""
+        made = self.log.cut(common)
+        while made.tree.size < size:
+            made.append(self.hub.key, self.hub.forged(made.label), START)
+        return made
+
+    def grow(self, size: int) -> None:
+        while self.log.tree.size < size:
+            self.log.append(self.hub.key, self.hub.forged(self.log.label), START)
+
+    def shown(self, checkpoint: Checkpoint) -> bytes:
+        return Shown(self.hub.identity, identities.sign(self.hub.identity, self.hub.key), checkpoint).encode()
+
+    def judged(self, log: Log) -> Judged:
+        return judging.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.contact.trust.known)
+
+    async def hold(self, log: Log, *others: Log, ask: bool = True) -> Held:
+        holder = Holder(self.people.reader_dir, self.reader.contact.trust.known, self.reader if ask else None)
+        return await holder.hold(self.judged(log), [self.hub.checkpoint_of(one) for one in others])
+
+    def proves(self, held: Held) -> bool:
+        assert held.evidence is not None
+        return bool(verdict.verify(held.evidence.read_bytes(), self.hub.identity.hub_id).contradictions)
+
+
+def scene(place: Path, then: Callable[[Scene], Awaitable[None]]) -> None:
+    async def work() -> None:
+        with pair(place) as people:
+            async with HostileHub() as hub:
+                people.url, people.pin = hub.url, Pin(key=hub.identity.hub_id)
+                async with people.writer() as writer:
+                    await send_all(writer, *(b"%d" % number for number in range(KNOWN)))
+                async with people.reader() as reader:
+                    await read_all(reader)
+                    await then(Scene(hub, people, reader))
+
+    asyncio.run(work())

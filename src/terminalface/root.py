@@ -17,6 +17,7 @@ from typer.main import get_command
 from terminalface.command import Group
 from terminalface.manual import Row
 
+MISSING_STATUS = 6
 INTERRUPTED_STATUS = 130
 BROKEN_PIPE_STATUS = 141
 

@@ -408,6 +408,22 @@ def test_needing_a_hub_that_is_not_there_says_how_to_start_it(data_dir: Path) ->
     assert caught.value.__notes__ == [f"veen hub start --data-dir {data_dir} starts one"]
 
 
+def test_a_hub_whose_log_was_cut_short_does_not_start_and_says_which_and_what_to_do(
+    veen: Veen, data_dir: Path, tmp_path: Path
+) -> None:
+    client = ("--client", tmp_path / "alice", "--stream", "doors", "--pin", data_dir)
+    veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase")
+    veen.done("stream-key", "create", "doors", "--client", tmp_path / "alice")
+    with background(veen, data_dir, "--admission", "open") as told:
+        veen.done("send", *client, "--hub", told["url"], "--body", "x")
+    chunk = next((data_dir / "log").glob("chunk-*.log"))
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    ran = veen.apart("hub", "start", "--data-dir", data_dir, *ANYWHERE)
+    assert ran.status == 3
+    assert ran.error.startswith(f"{data_dir}: ")
+    assert f"veen fsck {data_dir}" in ran.err
+
+
 def test_a_reader_of_a_damaged_hub_is_told_what_its_operator_can_do(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
     client = ("--client", tmp_path / "alice", "--stream", "doors", "--pin", data_dir)
     veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase")

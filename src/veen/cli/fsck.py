@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = single("fsck")
 
 _HASH = re.compile(r"([0-9a-f]{8})[0-9a-f]{56}")
-_PADDED = re.compile(r"0{1,19}(\d)")
+_PADDED = re.compile(r"(?<![0-9a-f])0+(\d+)(?![0-9a-f…])")
 
 
 @command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --json")

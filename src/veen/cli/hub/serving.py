@@ -16,7 +16,7 @@ from veen.cli import values
 from veen.cli.failures import hinted
 from veen.cli.hub import running
 from veen.cli.hub.running import Running
-from veen.core import Unavailable
+from veen.core import Malformed, Unavailable, Unverified
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
 from veen.storage.directory import has_no_keys
@@ -35,6 +35,9 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
         service = HubService(config)
     except Unavailable as error:
         raise hinted(error, *_start_hints(config.data_dir)) from None
+    except (Malformed, Unverified) as error:
+        damaged = type(error)(str(config.data_dir), str(error))
+        raise hinted(damaged, f"veen fsck {config.data_dir} says where, and whether it can be mended") from None
     try:
         uvloop.run(_serve(service, config, ready))
     except Unavailable as error:

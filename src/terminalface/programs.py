@@ -1,0 +1,23 @@
+"""Programs whose libraries come with an extra: without them, one line says how to get them."""
+
+import importlib
+import sys
+
+from terminalface.root import MISSING_STATUS
+
+
+def veil() -> None:
+    """The `veil` command."""
+    _start("veil", "veil.cli.app")
+
+
+def _start(program: str, module: str) -> None:
+    try:
+        main = importlib.import_module(module).main
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == program:
+            raise
+        sys.stderr.write(f"{program}: error: {error.name} is not installed\n")
+        sys.stderr.write(f"{program}: hint: pip install 'veen[{program}]' brings all that it needs\n")
+        sys.exit(MISSING_STATUS)
+    main()

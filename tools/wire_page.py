@@ -15,6 +15,7 @@ from veen.core import (
     admin,
     captoken,
     checkpoint,
+    dleq,
     envelopes,
     identity,
     msg,
@@ -54,7 +55,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "wire.md"
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Wire objects": (profile, msg, payload, receipt, checkpoint),
     "Capability": (captoken,),
-    "Proof": (proof,),
+    "Proof": (proof, dleq),
     "Envelopes": (envelopes,),
     "Tooling": (tooling, upload),
     "Admin streams and proof of work": (admin, powcookie),
@@ -192,6 +193,31 @@ att_root       root of the tree below with the coids as leaves and the tags veen
 
 A reader takes any number of zeros after the body, refuses anything else there, and refuses a `cap_ref` that is not
 the message's `auth_ref`.
+
+### The proof of a shared secret
+
+Whoever has `shared`, the X25519 secret that `enc` and the reader's key have in common, can open the message without
+the key. The AEADs do not commit to a key, so it must be proved to be that secret: that one number w makes P of B and S
+of E, on the curve of Ed25519. Points are encoded as there (RFC 8032 §5.1.2); numbers are 32 bytes, little-endian and
+below L, the order of the base point B.
+
+```text
+lift(u)        the point with y = (u - 1) / (u + 1) and an even x; none where there is no such point
+P              lift(reader_pk), with reader_pk = X25519(secret, 9)
+E              (1/8 mod L) * 8 * lift(enc): without its part of small order. enc is read as X25519 reads it:
+               without its top bit, modulo the prime
+S              lift(shared), or its negative where `negative` is true
+w              the clamped secret modulo L, or its negative: the one with P = wB; then S = wE
+k              the prover's nonce, Ht512("veen/shared-proof-nonce", w || 32 random bytes || statement)
+statement      leaf_hash || reader_pk || enc || shared || P || E || S
+challenge      Ht512("veen/shared-proof", statement || kB || kE)
+response       k + challenge * w mod L
+Ht512(tag, x)  SHA-512(tag || 00 || x), read as a little-endian number, modulo L
+```
+
+A verifier puts `response` B - `challenge` P for kB and `response` E - `challenge` S for kE, and the challenge must come
+out the same. It refuses a `reader_pk` or `shared` that is not below the prime, a P or S that is not of order L, an
+`enc` that is on the twist or of small order, numbers that are not below L, and a product that is the neutral element.
 
 ## The tree
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.runner import Veen
+from tests.cli.runner import Ran, Veen
 from tests.cli.town import STREAM, Town, liar, town
 from tests.hub.client import hub_key
+from veen.client.evidence import Evidence
 from veen.core import Checkpoint, Receipt
 
 
@@ -141,6 +142,69 @@ def test_evidence_shows_an_entry_to_someone_who_has_nothing_but_the_hubs_id(plac
     wrong = stranger("evidence", "verify", file, "--pin", "ab" * 32)
     assert wrong.status == 4
     assert wrong.error
+
+
+def _unproved(file: Path) -> None:
+    """The file as it was made before there were proofs."""
+    made = Evidence.decode(file.read_bytes())
+    (exhibit,) = made.exhibits
+    assert exhibit.opening is not None
+    bare = replace(exhibit, opening=replace(exhibit.opening, proof=None))
+    file.write_bytes(replace(made, exhibits=(bare,)).encode())
+
+
+def _facts(ran: Ran) -> dict[str, str]:
+    """The names and values that stand before the table."""
+    pairs = [line.split("\t") for line in ran.out.splitlines()]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def test_what_is_disclosed_is_held_against_the_readers_key(place: Town) -> None:
+    place.send("one")
+    file, secret, public = (place.root / name for name in ("e", "doors.reader-key", "doors.stream-key"))
+    made = _facts(place.does("reader", "evidence", "make", 1, "--disclose", "--out", file))
+    mine = ["doors", "--client", place.root / "reader"]
+    key = place.veen.done("stream-key", "show", *mine).facts()["public_key"]
+    assert (made["content"], made["reader_pk"]) == ("proved to be what the reader's key that was named opens", key)
+    place.veen.done("stream-key", "export", *mine, "--out", secret)
+    place.veen.done("stream-key", "export", *mine, "--public", "--out", public)
+    verify = ["evidence", "verify", file, "--pin", place.hub_id]
+    for named in (key, key.upper(), secret, public):
+        assert _facts(place.veen.done(*verify, "--reader", named))["content"] == made["content"]
+        assert place.veen.done(*verify, "--reader", named, "--json").json()["reader_pinned"] is True
+    unpinned = _facts(place.veen.done(*verify))
+    assert unpinned["content"] == "proved to be what reader_pk opens: --reader says whose key it must be"
+    assert unpinned["reader_pk"] == key
+    shown = place.veen.done(*verify, "--json").json()
+    assert shown["reader_pinned"] is False
+    assert [(entry["reader_pk"], entry["proved"]) for entry in shown["entries"]] == [(key, True)]
+    wrong = place.veen(*verify, "--reader", "ab" * 32)
+    assert wrong.status == 4
+    assert "not the pinned reader" in wrong.err
+
+
+@pytest.mark.parametrize(("reader", "status"), [("nowhere", 2), ("ab", 2), ("zz" * 32, 2), ("", 2), ("e", 3)])
+def test_what_is_no_readers_key_is_no_pin_for_content(reader: str, status: int, place: Town) -> None:
+    place.send("one")
+    place.does("reader", "evidence", "make", 1, "--disclose", "--out", place.root / "e")
+    named = place.root / "e" if reader == "e" else reader
+    ran = place.veen("evidence", "verify", place.root / "e", "--reader", named)
+    assert ran.status == status
+    assert ran.error
+
+
+def test_a_file_without_proofs_is_shown_as_its_makers_word(place: Town) -> None:
+    place.send("one")
+    file = place.root / "e"
+    key = _facts(place.does("reader", "evidence", "make", 1, "--disclose", "--out", file))["reader_pk"]
+    _unproved(file)
+    verify = ["evidence", "verify", file, "--pin", place.hub_id]
+    assert _facts(place.veen.done(*verify))["content"].startswith("as the file's maker says")
+    (entry,) = place.veen.done(*verify, "--json").json()["entries"]
+    assert (entry["text"], entry["proved"]) == ("one", False)
+    pinned = place.veen(*verify, "--reader", key)
+    assert pinned.status == 4
+    assert "nothing proves that entry 1" in pinned.err
 
 
 def test_without_disclosure_what_it_says_stays_sealed(place: Town) -> None:

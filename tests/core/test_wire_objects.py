@@ -169,10 +169,10 @@ def test_an_object_has_the_fields_of_the_specification(cls: type[Wire]) -> None:
     assert " ".join(fields) == SPECIFIED[cls]
 
 
-def test_only_the_files_of_a_hub_and_its_tooling_are_left_to_us() -> None:
+def test_only_the_files_of_a_hub_its_tooling_and_disclosure_are_left_to_us() -> None:
     ours = {cls.__module__ for cls in ALL_WIRE if cls not in SPECIFIED}
     files = {"veen.core.identity", "veen.core.origin", "veen.core.registry"}
-    assert ours == files | {"veen.core.tooling", "veen.core.upload"}
+    assert ours == files | {"veen.core.dleq", "veen.core.tooling", "veen.core.upload"}
 
 
 @each

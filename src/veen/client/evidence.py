@@ -28,8 +28,10 @@ from veen.core import (
     Profile,
     Receipt,
     ciphertext,
+    dleq,
 )
 from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.dleq import SharedProof
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_PEAKS, MAX_TEXT_BYTES
@@ -42,20 +44,34 @@ MAX_EVIDENCE_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Opening(Wire):
-    """What opens one message and no other: the secret its sender and the stream's reader share for it."""
+    """What opens one message and no other: the secret its sender and the stream's reader share for it.
+
+    With the proof, the message has one content under `reader_pk`. Without it, which is how files were made before there
+    was one, a writer and a discloser who conspire can have chosen among several.
+    """
 
     reader_pk: bytes
     shared: bytes
+    proof: SharedProof | None = None
 
-    LAYOUT: ClassVar = Map("opening", {1: Bstr("reader_pk"), 2: Bstr("shared")})
+    LAYOUT: ClassVar = Map(
+        "opening", {1: Bstr("reader_pk"), 2: Bstr("shared"), 3: Nested("proof", SharedProof, optional=True)}
+    )
 
     @classmethod
     def of(cls, key: DhKey, message: Msg) -> "Opening":
-        """Disclose one message."""
-        return cls(key.public_key, key.exchange(message.ciphertext[:ENC_BYTES]))
+        """Disclose one message. Raises `Malformed` or `Unverified` where it does not open, or it cannot be proved."""
+        enc = message.ciphertext[:ENC_BYTES]
+        made = cls(key.public_key, key.exchange(enc), dleq.prove(key, enc, message.leaf_hash()))
+        # A message that has another's enc and does not open: its secret would open the other, and is not given away.
+        made.open(message)
+        return made
 
     def open(self, message: Msg) -> Opened:
-        """The payload. Raises `Malformed` or `Unverified` where this does not open the message."""
+        """The payload. Raises `Malformed` or `Unverified` where this does not open the message, or its proof fails."""
+        if self.proof is not None:
+            enc = message.ciphertext[:ENC_BYTES]
+            dleq.verify(self.proof, message.leaf_hash(), self.reader_pk, enc, self.shared)
         return ciphertext.open_sealed(_OneSecret(self), Place.of(message), message.ciphertext, Limits())
 
 

@@ -20,6 +20,8 @@ class ShownEntry:
     client_id: bytes
     client_seq: int
     opened: Opened | None
+    reader_pk: bytes | None = None  # whose key opens it, where it was disclosed
+    proved: bool = False  # False: the file's maker says that this is what the key opens it to
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,18 @@ class Report:
     ties: tuple[Tie, ...]
     entries: tuple[ShownEntry, ...]
     contradictions: tuple[str, ...]
+    reader_pinned: bool = False  # True: all that is disclosed is proved, and for the reader's key that was named
+
+    @property
+    def proved(self) -> bool:
+        """Whether all that is disclosed is proved to be what its reader's key opens."""
+        return all(entry.proved for entry in self.entries if entry.opened is not None)
 
     def to_json(self) -> Json:
         return {
             "hub_id": self.hub_id.hex(),
             "pinned": self.pinned,
+            "reader_pinned": self.reader_pinned,
             "claim": self.claim,
             "receipts": [_place(receipt) for receipt in self.receipts],
             "checkpoints": [_place(checkpoint) for checkpoint in self.checkpoints],
@@ -68,15 +77,18 @@ def _entry(entry: ShownEntry) -> Json:
         "client_id": entry.client_id.hex(),
         "client_seq": entry.client_seq,
     }
-    if entry.opened:
+    if entry.opened and entry.reader_pk:
+        shown |= {"reader_pk": entry.reader_pk.hex(), "proved": entry.proved}
         shown |= {"schema": entry.opened.header.schema.hex(), "body": entry.opened.body.hex()}
     return shown
 
 
-def verify(data: bytes, pin: bytes | None = None) -> Report:
+def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -> Report:
     """What the file shows. Raises `Malformed` or `Unverified` where any part of it does not hold.
 
     `pin` is the hub's id or a fingerprint of one of its keys; without it the report says what some hub signed.
+    `reader` is the public key of the stream: all that is disclosed must then be proved to be what this key opens it to.
+    Without it, whoever wrote a message and disclosed it can have made up the key for that.
     """
     if len(data) > MAX_EVIDENCE_BYTES:
         raise Malformed("evidence", f"{len(data)} bytes, above {MAX_EVIDENCE_BYTES}")
@@ -93,6 +105,7 @@ def verify(data: bytes, pin: bytes | None = None) -> Report:
         heads[label_of(head), size_of(head)].append(head)
     for tie in shown.ties:
         _check_tie(tie, heads)
+    _check_disclosed(shown.exhibits, reader)
     entries = tuple(_shown_entry(exhibit, shown) for exhibit in shown.exhibits)
     found = (*_two_stories(heads), *_bad_growth(shown, heads), *_repeats(shown.receipts), *_disorder(entries))
     return Report(
@@ -104,6 +117,7 @@ def verify(data: bytes, pin: bytes | None = None) -> Report:
         shown.ties,
         entries,
         tuple(dict.fromkeys(found)),
+        reader is not None,
     )
 
 
@@ -121,6 +135,22 @@ def _check_tie(tie: Tie, heads: dict[tuple[bytes, int], list[Head]]) -> None:
     raise Unverified("evidence", f"the proof of entry {tie.stream_seq} ties nothing that is signed to a signed root")
 
 
+def _check_disclosed(exhibits: tuple[Exhibit, ...], reader: bytes | None) -> None:
+    """One content for one message; where the reader's key was named, that which it opens to."""
+    disclosed: dict[bytes, tuple[bytes, bytes]] = {}
+    for exhibit in exhibits:
+        opening, where = exhibit.opening, f"entry {exhibit.stream_seq}"
+        if opening is None:
+            continue
+        secret = opening.reader_pk, opening.shared
+        if disclosed.setdefault(exhibit.msg.leaf_hash(), secret) != secret:
+            raise Unverified("evidence", f"{where} is disclosed twice, by two secrets")
+        if reader is not None and opening.reader_pk != reader:
+            raise Unverified("evidence", f"{where} is opened by {opening.reader_pk.hex()[:16]}…, not the pinned reader")
+        if reader is not None and opening.proof is None:
+            raise Unverified("evidence", f"nothing proves that {where} is what the pinned reader's key opens it to")
+
+
 def _shown_entry(exhibit: Exhibit, shown: Evidence) -> ShownEntry:
     message = exhibit.msg
     if message.profile_id != shown.profile.profile_id():
@@ -131,8 +161,11 @@ def _shown_entry(exhibit: Exhibit, shown: Evidence) -> ShownEntry:
         raise Unverified("evidence", f"no receipt here is for the message shown at entry {exhibit.stream_seq}")
     bound[0].check_binds(message)
     message.verify_signature()
-    opened = exhibit.opening.open(message) if exhibit.opening else None
-    return ShownEntry(bound[0], message.client_id, message.client_seq, opened)
+    said = bound[0], message.client_id, message.client_seq
+    if exhibit.opening is None:
+        return ShownEntry(*said, None)
+    opening = exhibit.opening
+    return ShownEntry(*said, opening.open(message), opening.reader_pk, opening.proof is not None)
 
 
 def _two_stories(heads: dict[tuple[bytes, int], list[Head]]) -> list[str]:

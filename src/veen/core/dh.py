@@ -30,7 +30,7 @@ class DhKey:
 
     @property
     def secret(self) -> bytes:
-        """The 32 secret bytes: for keystores only."""
+        """The 32 secret bytes: for keystores, and for `dleq`."""
         return self._secret
 
     def exchange(self, peer: bytes) -> bytes:

@@ -57,14 +57,20 @@ class Reckoned(Generic[S]):
 
 
 def reckon(
-    data: bytes, overlay: Overlay[S, M], stream: str | bytes, *parts: bytes, pin: bytes | None = None
+    data: bytes,
+    overlay: Overlay[S, M],
+    stream: str | bytes,
+    *parts: bytes,
+    pin: bytes | None = None,
+    reader: bytes | None = None,
 ) -> Reckoned[S]:
     """Check such a file, offline, and work the state out again from what it discloses.
 
     With `parts`, of these alone: an entry may touch others, of which the file does not have all. Raises `Malformed` or
-    `Unverified` where the file does not hold, or an entry in it is not of this stream.
+    `Unverified` where the file does not hold, or an entry in it is not of this stream. `pin` and `reader` are those of
+    `verdict.verify`.
     """
-    report = verdict.verify(data, pin)
+    report = verdict.verify(data, pin, reader)
     shown_file = Evidence.decode(data)
     receipts = {receipt.leaf_hash: receipt for receipt in shown_file.receipts}
     stream_id = stream_id_of(stream)

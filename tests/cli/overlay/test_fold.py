@@ -119,6 +119,21 @@ def test_a_fold_of_evidence_claims_nothing_of_what_is_not_in_it(filled: People, 
     assert "neither" not in filled.town.veen.done(*given, "--overlay", "kv").err
 
 
+def test_a_fold_of_evidence_is_held_against_the_readers_key(filled: People, shown: Path) -> None:
+    given = ("fold", "--overlay", "kv", "--evidence", shown, "--stream", filled.stream)
+    unpinned = filled.town.veen.done(*given, "--json").json()
+    assert (unpinned["reader_pinned"], unpinned["proved"]) == (False, True)
+    lines = filled.town.veen.done(*given).out.splitlines()
+    key = next(line.split("\t")[1] for line in lines if line.startswith("reader_pk\t"))
+    assert filled.town.veen.done(*given, "--reader", key, "--json").json()["reader_pinned"] is True
+    wrong = filled.town.veen(*given, "--reader", "ab" * 32)
+    assert wrong.status == 4
+    assert "not the pinned reader" in wrong.error
+    alone = filled.tries("fold", "--overlay", "kv", "--reader", key)
+    assert alone.status == 2
+    assert "--reader goes with --evidence" in alone.error
+
+
 @pytest.mark.parametrize("option", [("--at", 1), ("--at", 0), ("--prove",), ("--forget",), ("--data-dir", ".")])
 def test_options_that_a_fold_of_evidence_cannot_follow_are_refused(
     filled: People, shown: Path, option: tuple[object, ...]

@@ -8,7 +8,7 @@ import typer
 
 from terminalface.command import Misuse, command, group
 from veen.cli import output
-from veen.cli.client.options import Epoch, FirstUse, HubPin, PassphraseFile
+from veen.cli.client.options import Epoch, FirstUse, HubPin, PassphraseFile, ReaderPin
 from veen.cli.options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.output import Marked, Tone
 
@@ -77,7 +77,8 @@ def make(
     call = calling.Call(hub, client, passphrase_file, pin, first_use)
     made = _of_entries(call, stream, seq, claim, disclose, epoch) if seq else _of_files(call, statement or [], claim)
     data = made.encode()
-    found = verdict.verify(data, made.identity.hub_id)
+    own = next((exhibit.opening.reader_pk for exhibit in made.exhibits if exhibit.opening), None)
+    found = verdict.verify(data, made.identity.hub_id, own)
     files.write_new(out, data)
     _show(found, out, as_json)
 
@@ -113,7 +114,7 @@ def _of_files(call: "Call", paths: list[Path], claim: str) -> "Evidence":
     app,
     "verify",
     "veen evidence verify door.evidence --pin 5f1c8a…",
-    "veen evidence verify door.evidence --pin hub-identity.json --json",
+    "veen evidence verify door.evidence --pin hub-identity.json --reader doors.stream-key --json",
 )
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen evidence make made, or a client kept")],
@@ -125,12 +126,14 @@ def verify(
             help="whose word it must be: the hub's id, a key's fingerprint, or its data directory or identity file",
         ),
     ] = None,
+    reader: ReaderPin = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify such a file, offline.
 
-    Nobody is asked, and nothing but --pin is believed. Without --pin it shows what some hub signed, and not which. The
-    exit status is 11 where everything holds and shows that the hub contradicted itself.
+    Nobody is asked, and nothing but --pin and --reader is believed. Without --pin it shows what some hub signed, and
+    not which. Without --reader it shows what messages say under some key: whoever wrote one and disclosed it can have
+    made that key up. The exit status is 11 where everything holds and shows that the hub contradicted itself.
     """
     from veen.cli.client import pins
     from veen.cli.failures import CONTRADICTED_STATUS, hinted
@@ -138,10 +141,10 @@ def verify(
     from veen.client.evidence import MAX_EVIDENCE_BYTES
     from veen.core import Malformed, Unverified
 
-    anchor = pins.anchor(pin)
+    anchor, reader_pk = pins.anchor(pin), pins.reader(reader)
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
     try:
-        found = verdict.verify(data, anchor)
+        found = verdict.verify(data, anchor, reader_pk)
     except Malformed as error:
         raise hinted(Malformed(str(file), str(error)), "it is damaged, or was never evidence") from None
     except Unverified as error:
@@ -167,12 +170,27 @@ def _show(found: "Report", file: Path, as_json: bool) -> None:
         rows[f"contradiction {number}"] = Marked(what, Tone.BAD)
     if found.claim:
         rows["claim"] = f"{showing.printable(found.claim)} (its maker's words)"
+    rows |= disclosed(found)
     output.facts({**rows, "file": str(file)}, as_json)
     if sys.stdout.isatty():
         sys.stdout.write("\n")
     output.table(("what", "entry", "in log of", "hub_ts", "client_id", "shows"), list(_contents(found)), as_json)
 
 
+def disclosed(found: "Report") -> dict[str, output.Value]:
+    """How far what is disclosed is proved, and whose key it is proved for; nothing where all is sealed."""
+    opened = [entry for entry in found.entries if entry.opened is not None]
+    if not opened:
+        return {}
+    keys = sorted({entry.reader_pk for entry in opened if entry.reader_pk is not None})
+    named = {f"reader_pk {n}" if len(keys) > 1 else "reader_pk": key for n, key in enumerate(keys, 1)}
+    proved = _SOME_READER if found.proved else _MAKER_SAYS
+    return {"content": _NAMED_READER if found.reader_pinned else proved, **named}
+
+
+_NAMED_READER = Marked("proved to be what the reader's key that was named opens", Tone.GOOD)
+_SOME_READER = Marked("proved to be what reader_pk opens: --reader says whose key it must be", Tone.WARN)
+_MAKER_SAYS = Marked("as the file's maker says: the file has no proof of what reader_pk opens", Tone.WARN)
 _HOLDS = Marked("it holds", Tone.GOOD)
 _NAMED = Marked("the hub's that was named", Tone.GOOD)
 _SOME_HUB = Marked("some hub's: --pin says whose it must be", Tone.WARN)

@@ -26,6 +26,14 @@ HubPin: TypeAlias = Annotated[
         "hub's data directory, identity file or certificate",
     ),
 ]
+ReaderPin: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--reader",
+        metavar="HEX|FILE",
+        help="whose reading it must be: the stream's public_key, or a file that veen stream-key export made",
+    ),
+]
 FirstUse: TypeAlias = Annotated[
     bool,
     typer.Option(

@@ -123,21 +123,12 @@ def import_(
 
     The file says which stream it is for. Another key than the one that is known is refused: readers would be left out.
     """
-    from veen.cli.client import calling
+    from veen.cli.client import calling, keyfiles
     from veen.cli.failures import hinted
-    from veen.client import ReaderKey, StreamKey, durable
-    from veen.core import DhKey, Malformed, Unavailable
+    from veen.client import ReaderKey
+    from veen.core import DhKey, Unavailable
 
-    data = durable.read_file(file, _MOST_BYTES)
-    key: ReaderKey | StreamKey
-    try:
-        key = ReaderKey.decode(data)
-    except Malformed:
-        try:
-            key = StreamKey.decode(data)
-        except Malformed as error:
-            hint = "veen stream-key export makes such a file"
-            raise hinted(Malformed(str(file), f"not the key of a stream: {error.reason}"), hint) from None
+    key = keyfiles.read(file)
     with calling.opened(client, passphrase_file) as folder:
         try:
             if isinstance(key, ReaderKey):
@@ -146,11 +137,7 @@ def import_(
                 folder.stream_keys.add_public(key.name, key.public_key)
         except Unavailable as error:
             raise hinted(error, "ask those who read the stream which key is theirs; nothing was changed") from None
-    public_key = DhKey(key.secret).public_key if isinstance(key, ReaderKey) else key.public_key
-    _show(StreamKey(key.name, public_key), isinstance(key, ReaderKey), as_json)
-
-
-_MOST_BYTES = 1 << 16
+    _show(keyfiles.public_half(key), isinstance(key, ReaderKey), as_json)
 
 
 def _hints(name: str) -> tuple[str, str]:

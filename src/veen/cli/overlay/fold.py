@@ -7,6 +7,7 @@ import typer
 
 from terminalface.command import Misuse, single
 from veen.cli import output
+from veen.cli.client.options import ReaderPin
 from veen.cli.overlay.declaring import Reads, reads
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def fold(
         Path | None,
         typer.Option("--evidence", metavar="FILE", help="fold what a file of evidence discloses instead, offline"),
     ] = None,
+    reader: ReaderPin = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="drop what was kept of the stream, so that it is read again")
     ] = False,
@@ -48,7 +50,8 @@ def fold(
     """Fold a stream into state with any overlay that is installed.
 
     Shows the state of every part, the entries that changed nothing with their reasons, and the hash of it all. With
-    --evidence nobody is asked: the file is verified, and the state worked out again from the entries in it.
+    --evidence nobody is asked: the file is verified, and the state worked out again from the entries in it; --reader
+    says which key must open them.
     """
     from veen.cli.overlay import texts
 
@@ -56,7 +59,9 @@ def fold(
     wanted = None if part is None else texts.data_of(part)
     if evidence is not None:
         _check_alone(asked, forget)
-        _of_evidence(asked, kind, evidence, wanted)
+        _of_evidence(asked, kind, evidence, wanted, reader)
+    elif reader is not None:
+        raise Misuse("--reader goes with --evidence", "leave it out: a stream is read with the key that is here")
     elif forget:
         _forget(asked, kind)
     else:
@@ -118,9 +123,10 @@ def _check_alone(asked: Reads, forget: bool) -> None:
             raise Misuse(f"{name} does not go with --evidence", "the file is folded as it is: leave one of them out")
 
 
-def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | None) -> None:
+def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | None, reader: str | None) -> None:
     from veen.cli import contextfile
     from veen.cli.client import pins
+    from veen.cli.client.evidence import disclosed
     from veen.cli.failures import hinted
     from veen.cli.output import Marked, Tone
     from veen.cli.overlay import telling
@@ -133,7 +139,7 @@ def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | N
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
     parts = () if wanted is None else (wanted,)
     try:
-        found = reckon(data, kind, stream, *parts, pin=anchor)
+        found = reckon(data, kind, stream, *parts, pin=anchor, reader=pins.reader(reader))
     except (Malformed, Unverified) as error:
         raise hinted(type(error)(str(file), str(error)), "it proves nothing") from None
     whose = (
@@ -143,6 +149,7 @@ def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | N
         "verdict": Marked("it holds", Tone.GOOD),
         "whose": whose,
         "hub_id": found.report.hub_id,
+        **disclosed(found.report),
     }
     rows = [(telling.name_of(key), telling.plain_line(kind, key, one)) for key, one in found.states.items()]
     rows += [(f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in telling.fault_rows(found.faults)]
@@ -150,6 +157,8 @@ def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | N
     shown = {
         "hub_id": found.report.hub_id,
         "pinned": found.report.pinned,
+        "reader_pinned": found.report.reader_pinned,
+        "proved": found.report.proved,
         "class": kind.CLASS,
         **hashed,
         "parts": [telling.part_data(kind, key, one) for key, one in found.states.items()],

@@ -19,6 +19,7 @@ class Recorder:
     def __init__(self) -> None:
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
         self.opened = asyncio.Event()
+        self.full = asyncio.Event()
         self.drained = asyncio.Event()
         self.closed = asyncio.Event()
         self.closings = 0
@@ -33,6 +34,9 @@ class Recorder:
         if data == b"raise":
             raise LookupError("the handler failed")
         self.messages.put_nowait(data)
+
+    def on_full(self) -> None:
+        self.full.set()
 
     def on_drain(self) -> None:
         self.drained.set()

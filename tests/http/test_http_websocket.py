@@ -180,6 +180,8 @@ def test_send_says_when_the_peer_does_not_keep_up() -> None:
                 sent += 1
                 assert sent < 10_000
             assert not recorder.send(b"y")
+            assert recorder.full.is_set()
+            assert not recorder.drained.is_set()
             size = 0
             while size < sent * 50_000:
                 event = await peer.event()
@@ -188,6 +190,23 @@ def test_send_says_when_the_peer_does_not_keep_up() -> None:
             await recorder.drained.wait()
             assert recorder.send(b"caught up")
             assert await peer.event() == BytesMessage(bytearray(b"caught up"))
+
+    run(test)
+
+
+def test_the_app_hears_that_its_message_filled_the_buffer_and_that_the_peer_took_it() -> None:
+    async def test() -> None:
+        async with house(HttpSettings(write_high_bytes=10_000)) as home:
+            peer, recorder = await opened(home)
+            size = 16 << 20
+            assert recorder.send(bytes(size))
+            assert recorder.full.is_set()
+            assert not recorder.drained.is_set()
+            while size:
+                event = await peer.event()
+                assert isinstance(event, BytesMessage)
+                size -= len(event.data)
+            await recorder.drained.wait()
 
     run(test)
 

@@ -4,6 +4,7 @@ import errno
 import http.client
 import os
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +22,8 @@ from veen.core.hashing import h
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
 from veen.core.tooling import AuthorizeResponse
 from veen.core.upload import UploadProof
-from veen.hub.incoming import BATCH_BYTES
+from veen.http import Request, Response
+from veen.hub.incoming import BATCH_BYTES, Incoming
 from veen.hub.rules import Admission
 from veen.storage import fsck
 
@@ -248,6 +250,27 @@ def test_a_slow_disk_holds_the_peer_and_not_the_memory_or_anyone_else(tmp_path: 
         assert hub.get(path_of(sealed)).body == sealed
 
 
+def test_tiny_pieces_take_little_more_than_their_size(hub: Hub) -> None:
+    count = 20_000
+
+    async def feed() -> int:
+        head = Request("PUT", "/", "", {}, b"", "127.0.0.1", "1.1")
+        upload = hub.service.uploads.begin(head, bytes(32))
+        assert isinstance(upload, Incoming)
+        upload.on_start(lambda _: None, lambda _: None)
+        tracemalloc.start()
+        try:
+            for number in range(count):
+                upload.on_data(b"%04x" % number)
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+            upload.on_abort()
+
+    assert 4 * count < BATCH_BYTES
+    assert hub.do(feed()) < 8 * count
+
+
 class FullDisk(QuickDisk):
     """Has no room for drafts beyond the first piece, while `full`."""
 
@@ -440,6 +463,30 @@ def test_where_admission_is_open_each_address_has_an_allowance(tmp_path: Path) -
         assert put(hub, bytes(1000)).status == 201
         assert put(hub, bytes(1000)).refusal()[:2] == (429, "E.RATE")
         assert put(hub, bytes(1000), authorization=f"Bearer {TOKEN}").status == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_an_allowance_is_that_of_whoever_is_counted_as_one_caller(
+    tmp_path: Path, first: str, second: str, together: bool
+) -> None:
+    limits = Limits(max_attachment_bytes=1000)
+    settings: dict[str, Any] = {"upload_bytes_per_sec": 1, "upload_burst_bytes": 1}
+    with running(make_dir(tmp_path, limits=limits), disk=QuickDisk(), **settings) as hub:
+
+        async def begin(peer: str) -> bool:
+            head = Request("PUT", "/", "", {b"content-length": b"1000"}, b"", peer, "1.1")
+            return not isinstance(hub.service.uploads.begin(head, bytes(32)), Response)
+
+        assert [hub.do(begin(first)), hub.do(begin(first))] == [True, False]
+        assert hub.do(begin(second)) is not together
 
 
 def test_new_attachments_are_counted(hub: Hub) -> None:

@@ -10,6 +10,8 @@ from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make
 from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk
 from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
+from veen.hub import state
+from veen.hub.committer import ENOUGH
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission
 from veen.hub.sequencer import Group, Item, Outcome, Submission, Wish
@@ -151,7 +153,7 @@ def test_a_small_group_waits_for_those_that_are_being_verified(tmp_path: Path) -
         committer = hub.service._committer
 
         async def put(coming: int) -> None:
-            committer.coming = coming
+            committer.asked = committer.answered + coming
             message = hub.writer().message()
             committer.put(Submission(message, message.encode(), heard.append))
 
@@ -160,6 +162,89 @@ def test_a_small_group_waits_for_those_that_are_being_verified(tmp_path: Path) -
         hub.do(put(coming=1))
         until(lambda: len(heard) == 2)
         assert all(isinstance(outcome, bytes) for outcome in heard)
+
+
+def test_a_small_group_waits_for_a_few_answers_however_many_are_coming(tmp_path: Path) -> None:
+    """As many bad signatures as anyone likes to send: for each that is answered another comes."""
+    with running(make_dir(tmp_path)) as hub:
+        heard: list[Outcome] = []
+        committer = hub.service._committer
+
+        async def put() -> None:
+            committer.asked = committer.answered + 1000
+            message = hub.writer().message()
+            committer.put(Submission(message, message.encode(), heard.append))
+
+        async def answer_and_ask() -> None:
+            committer.asked += 1
+            committer.answered += 1
+            committer.nudge()
+
+        hub.do(put())
+        until(lambda: hub.do(decided(hub)) == 1)
+        for _ in range(ENOUGH - 1):
+            hub.do(answer_and_ask())
+        hub.do(nothing())
+        assert hub.do(decided(hub)) == 1
+        hub.do(answer_and_ask())
+        until(lambda: len(heard) == 1)
+        assert isinstance(heard[0], bytes)
+        assert committer.asked - committer.answered == 1000
+
+
+def test_a_hub_that_stops_waits_for_nobody_to_join_a_group(tmp_path: Path) -> None:
+    heard: list[Outcome] = []
+    with running(make_dir(tmp_path)) as hub:
+
+        async def put() -> None:
+            hub.service._committer.asked += 1000
+            message = hub.writer().message()
+            hub.service._committer.put(Submission(message, message.encode(), heard.append))
+
+        hub.do(put())
+        until(lambda: hub.do(decided(hub)) == 1)
+    assert [type(outcome) for outcome in heard] == [bytes]
+
+
+def test_one_who_cannot_be_answered_costs_nobody_else_their_answer(hub: Hub) -> None:
+    heard: list[Outcome] = []
+
+    def fail(outcome: Outcome) -> None:
+        raise OSError("nobody listens")
+
+    async def put() -> None:
+        for done in (heard.append, fail, heard.append):
+            message = hub.writer().message()
+            hub.service._committer.put(Submission(message, message.encode(), done))
+
+    hub.do(put())
+    until(lambda: len(heard) == 2)
+    assert all(isinstance(outcome, bytes) for outcome in heard)
+    assert hub.writer().send().stream_seq == 4
+
+
+def test_what_was_forgotten_meanwhile_is_undone_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log catches up while a group is at the disk, and memory lets go of the rest: then the disk says no."""
+    monkeypatch.setattr(state, "MAX_CACHED", 0)
+    with running(make_dir(tmp_path), admission=Admission.CAPABILITY) as hub:
+        sequencer = hub.service.sequencer
+        key = SigningKey.generate()
+        token = captoken.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
+        writer = hub.writer("s", key, token)
+
+        async def undone(*items: Item) -> None:
+            sequencer.decide(list(items))
+            group = sequencer.take()
+            sequencer.forget()
+            sequencer.undo(group, "no room")
+
+        hub.do(undone(Wish(token, nobody)))
+        assert shown(prepared(hub, submission(writer))) == ["CAP_MISSING"]
+        first = submission(writer)
+        assert shown(prepared(hub, Wish(token, nobody), first)) == [1, 1]
+        second = submission(writer, client_seq=2)
+        hub.do(undone(second))
+        assert shown(prepared(hub, second, second)) == [2, "DUPLICATE"]
 
 
 def test_after_a_failed_sync_nothing_more_is_acknowledged(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -406,6 +407,23 @@ def test_what_was_left_out_is_told_at_the_end_at_the_latest() -> None:
     rows = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [row["event"] for row in rows[-3:]] == ["broken", "left_out", "stopped"]
     assert (rows[-2]["kind"], rows[-2]["count"]) == ("failed", 7)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_log_that_cannot_be_written_costs_its_lines_alone(tmp_path: Path, closed: bool) -> None:
+    if closed:
+        out = (tmp_path / "log").open("w")
+        out.close()
+    else:
+        out = open("/dev/full", "w", encoding="utf-8", buffering=1)  # noqa: SIM115  it cannot be closed in peace
+    lines = Log(out, clock=Ticks())
+    for _ in range(BURST_LINES + 1):
+        lines.failed("here", ValueError("x"))
+    lines.broke(OSError("x"))
+    SubmitLog(lines).turned_away(Refused("E.SIZE", "no"), 1)
+    lines.stopped()
+    with suppress(OSError):
+        out.close()
 
 
 def test_kinds_of_lines_do_not_take_each_others_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,9 @@ class Connection(asyncio.Protocol):
     def look(self) -> None:
         """Called at each sweep while the connection is in use."""
 
+    def is_lost(self) -> bool:
+        return self.lost
+
     def is_leaving(self) -> bool:
         return self._leaving
 

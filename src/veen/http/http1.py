@@ -28,6 +28,7 @@ class Http1(Pipeline):
     """The reading half, from the first request to the last or to an upgrade."""
 
     __slots__ = (
+        "_body",
         "_body_bytes",
         "_draining",
         "_fields",
@@ -38,7 +39,6 @@ class Http1(Pipeline):
         "_method",
         "_parser",
         "_path",
-        "_pieces",
         "_query",
         "_same_bytes",
         "_same_head",
@@ -103,8 +103,9 @@ class Http1(Pipeline):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        # The parser holds our methods and we hold the parser.
+        # The parser holds our methods and we hold the parser; so may a shortcut by its head.
         del self._parser
+        self._shortcut = None
 
     def take_held(self) -> None:
         data, self._held = self._held, b""
@@ -218,7 +219,7 @@ class Http1(Pipeline):
             self._since = self.service.sweep.now
             self._target = url
             self._fields = []
-            self._pieces: list[bytes] = []
+            self._body: bytes | bytearray = b""
             self._body_bytes = 0
         if len(self._target) > self.service.settings.max_header_bytes:
             raise BadHead(414, "the target is too long")
@@ -282,7 +283,13 @@ class Http1(Pipeline):
         if self.intake is not None:
             self.intake.data(body)
             return
-        self._pieces.append(body)
+        # Most bodies come in one piece. Many are put together at once: an object for each would be the most of it.
+        if not self._body:
+            self._body = body
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
         if self._body_bytes > BodyRoom.FREE_BYTES:
             self.reserve(len(body))
 
@@ -300,8 +307,8 @@ class Http1(Pipeline):
             self.end_intake(last=not self._keep_alive)
             return
         self.unreserve()
-        pieces = self._pieces
-        self._hand_over(pieces[0] if len(pieces) == 1 else b"".join(pieces), not self._keep_alive)
+        body, self._body = bytes(self._body), b""
+        self._hand_over(body, not self._keep_alive)
 
     # What becomes of a request.
 
@@ -310,7 +317,16 @@ class Http1(Pipeline):
 
     def _request(self, body: bytes) -> Request:
         return Request(
-            self._method, self._path, self._query, self._headers, body, self.peer, self._version, self.certificate
+            self._method,
+            self._path,
+            self._query,
+            self._headers,
+            body,
+            self.peer,
+            self._version,
+            self.certificate,
+            self,
+            self.is_lost,
         )
 
     def _hand_over(self, body: bytes, last: bool) -> None:

@@ -113,7 +113,7 @@ class Http2(Outflow):
         self._last_id = stream_id
         try:
             head = read_head(fields, self.peer, settings.max_header_bytes, settings.max_headers)
-            head.certificate = self.certificate
+            head.certificate, head.connection = self.certificate, self
         except BadHead as bad:
             stream = self._streams[stream_id] = Stream(stream_id, head_of(fields, self.peer), now, self._answer)
             stream.request_ended = event.stream_ended is not None
@@ -185,7 +185,7 @@ class Http2(Outflow):
         if stream.intake is not None:
             self._tell(stream, stream.intake.data, data)
             return
-        stream.pieces.append(data)
+        stream.body += data
         if stream.body_bytes > BodyRoom.FREE_BYTES:
             try:
                 self.service.room.take(len(data))
@@ -193,7 +193,7 @@ class Http2(Outflow):
             except BadHead as bad:
                 self._refuse(stream, bad.status, bad.reason)
                 return
-        others = [other for other in self._streams.values() if other.pieces and other is not stream]
+        others = [other for other in self._streams.values() if other.body and other is not stream]
         total = stream.body_bytes + sum(other.body_bytes for other in others)
         if others and total > self.service.settings.max_h2_upload_bytes:
             self._reset(stream, ErrorCodes.ENHANCE_YOUR_CALM)
@@ -216,7 +216,7 @@ class Http2(Outflow):
             self._fail(stream, error)
 
     def _too_large(self, stream: Stream) -> None:
-        stream.pieces.clear()
+        stream.body.clear()
         if stream.intake is not None:
             stream.intake.abandon()
         try:

@@ -16,6 +16,10 @@ _OURS = frozenset({b"connection", b"content-length", b"content-type", b"date", b
 _FIRST_FINAL, _LAST_FINAL = 200, 599
 
 
+def _waits() -> bool:
+    return False
+
+
 @dataclass(slots=True)  # not frozen: one is made for every message, and freezing triples its cost
 class Request:
     """A request that is complete, or its head where the body was not read."""
@@ -28,6 +32,8 @@ class Request:
     peer: str  # the address, without the port
     http_version: str  # "1.0", "1.1" or "2"
     certificate: bytes | None = None  # of the peer, in DER: one that TLS has verified
+    connection: object = None  # the same for every request of one, and for no other
+    is_lost: Callable[[], bool] = _waits  # whether nobody waits for the answer any more
 
 
 @dataclass(slots=True)  # as a request
@@ -68,8 +74,11 @@ class WebSocketHandler(Protocol):
 
     def on_message(self, data: bytes) -> None: ...
 
+    def on_full(self) -> None:
+        """The peer does not keep up: `send` is False until it does."""
+
     def on_drain(self) -> None:
-        """The peer has caught up after `send` was False."""
+        """The peer has caught up after `on_full`, or after `send` was False."""
 
     def on_close(self) -> None: ...
 

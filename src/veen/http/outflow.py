@@ -142,6 +142,7 @@ class Outflow(Connection):
         self._idle_since = self.service.sweep.now
         if stream is None:
             return
+        stream.lost = True
         self._unreserve(stream)
         if stream.intake is not None and not stream.request_ended:
             stream.intake.abandon()

@@ -1,6 +1,7 @@
 """One exchange on an HTTP/2 connection: the request as it arrives and the answer as it leaves."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from mmap import mmap
 
 from veen.http.head import BadHead, check_size, glimpse, join_fields, split_target
@@ -14,13 +15,14 @@ class Stream:
     __slots__ = (
         "_send",
         "answered",
+        "body",
         "body_bytes",
         "handed_over",
         "head",
         "intake",
         "limit",
+        "lost",
         "paused",
-        "pieces",
         "request_ended",
         "reserved",
         "sent_bytes",
@@ -35,7 +37,7 @@ class Stream:
         self.head = head
         self.since = now  # of the head; once answered, of the answer
         self.limit = 0
-        self.pieces: list[bytes] = []
+        self.body = bytearray()  # not the pieces: they may be many and tiny
         self.body_bytes = 0
         self.intake: Intake | None = None  # where the app takes the body piece by piece
         self.paused = False  # the app does not keep up with it
@@ -44,6 +46,7 @@ class Stream:
         self.request_ended = False
         self.handed_over = False
         self.answered = False
+        self.lost = False  # taken back by the peer, or done with
         self.unsent: bytes | mmap = b""
         self.sent_bytes = 0
         self._send = send
@@ -58,12 +61,13 @@ class Stream:
     def reading(self) -> bool:
         return not (self.request_ended or self.handed_over or self.answered)
 
+    def is_lost(self) -> bool:
+        return self.lost
+
     def request(self) -> Request:
         """The request with the body that has come."""
-        head, body = self.head, b"".join(self.pieces)
-        self.pieces.clear()
-        made = Request(head.method, head.path, head.query, head.headers, body, head.peer, head.http_version)
-        made.certificate = head.certificate
+        made = replace(self.head, body=bytes(self.body), is_lost=self.is_lost)
+        self.body.clear()
         return made
 
 

@@ -41,7 +41,7 @@ def accept_upgrade(method: str, http_version: str, headers: Mapping[bytes, bytes
 class WebSocket(Connection):
     """Carries messages between a peer and a handler. It hears of its end exactly once."""
 
-    __slots__ = ("_frames", "_handler", "_heard", "_message", "_open", "_pinged", "_refused")
+    __slots__ = ("_frames", "_handler", "_heard", "_message", "_open", "_pinged")
 
     def __init__(self, service: Service, handler: WebSocketHandler) -> None:
         super().__init__(service)
@@ -49,7 +49,6 @@ class WebSocket(Connection):
         self._handler = handler
         self._message = bytearray()
         self._open = True  # the handler has not heard of the end
-        self._refused = False  # a `send` has been False
         self._heard = service.sweep.now
         self._pinged = False
 
@@ -63,7 +62,6 @@ class WebSocket(Connection):
     def send(self, data: bytes) -> bool:
         """One binary message; False, and nothing is sent, where the peer does not keep up or the socket closes."""
         if self.write_paused or not self._is_talking():
-            self._refused = True
             return False
         self.transport.write(self._frames.send(BytesMessage(data)))
         return True
@@ -96,12 +94,13 @@ class WebSocket(Connection):
         super().pause_writing()
         # A peer that sends pings and reads no pongs fills nobody's memory but its own.
         self.transport.pause_reading()
+        if self._is_talking():
+            self._call(self._handler.on_full)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self.transport.resume_reading()
-        if self._refused and self._is_talking():
-            self._refused = False
+        if self._is_talking():
             self._call(self._handler.on_drain)
 
     def drain(self) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from veen.core import Refused, jsonform
+from veen.core import Msg, Refused, jsonform
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
 from veen.http.message import Request, Respond, Response, Upload, WebSocketHandler
@@ -17,6 +17,8 @@ from veen.hub.submits import ENVELOPE, Submits, from_json, unwrapped
 from veen.hub.tooling import Tooling
 
 _SMALL_BODY = 4096
+# One between "ver" and "msg", and those between the fields: a text with more is no message, and need not be parsed.
+_MOST_COMMAS = len(Msg.LAYOUT.kinds)
 
 
 class HubApp:
@@ -93,6 +95,8 @@ class HubApp:
             return
         try:
             self._prefilter.check(request.peer, request.headers, request.body)
+            if request.body.count(b",") > _MOST_COMMAS:
+                raise BY_DETAIL["CBOR_INVALID"].refused("more fields than a message has")
             encoded = from_json(request.body)
         except Refused as refused:
             self._submits.turned_away(refused, len(request.body))
@@ -128,7 +132,8 @@ class HubApp:
         if work is None:
             respond(answers.refusal(_unknown(request), as_json=as_json))
         else:
-            self._later(lambda: work(request.body, as_json), respond, as_json=as_json)
+            long = request.path == "/v1/stream"
+            self._later.answer(request, lambda: work(request.body, as_json), respond, long=long)
 
     def _stream(self, body: bytes, as_json: bool) -> Response:
         asked = answers.checked(StreamRequest, body, as_json)

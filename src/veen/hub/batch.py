@@ -3,17 +3,20 @@
 from collections.abc import Callable
 
 from veen.core import Malformed, Msg, Refused
-from veen.core.cbor import Late
-from veen.core.cbor.value import read_value
+from veen.core.cbor import Late, heads
 from veen.core.limits import MAX_PAGE_ITEMS
 from veen.http.message import Response
 from veen.hub import answers
 from veen.hub.sequencer import Outcome
 from veen.hub.submits import Submits
 
+# What is no MSG is looked through so far for its end. A MSG has a tenth of it.
+_MOST_HEADS = 100
+_CONSTANTS = (heads.FALSE, heads.TRUE, heads.NULL)
+
 
 def split(body: bytes) -> list[bytes]:
-    """The encoded items, MSG or not. Behind one that is no CBOR nothing can be found: the rest is the last."""
+    """The encoded items, MSG or not. Behind one whose end cannot be seen nothing is: the rest is the last."""
     items: list[bytes] = []
     pos = 0
     while pos < len(body):
@@ -31,9 +34,34 @@ def _end_of_item(body: bytes, pos: int) -> int:
     except Malformed:
         pass
     try:
-        return read_value(body, pos)[1]
+        return _end_of_value(body, pos)
     except Malformed:
         return len(body)
+
+
+def _end_of_value(body: bytes, pos: int) -> int:
+    """The place behind one value, of which nothing is built: it will be refused, whatever it is."""
+    left = 1
+    for _ in range(_MOST_HEADS):
+        at = pos
+        major, argument, pos = heads.read_head(body, at)
+        left -= 1
+        match major:
+            case heads.UINT | heads.NINT:
+                pass
+            case heads.BSTR | heads.TEXT:
+                pos += argument
+            case heads.ARRAY:
+                left += argument
+            case heads.MAP:
+                left += 2 * argument
+            case _ if body[at] not in _CONSTANTS:
+                raise Malformed("cbor", f"a tag, float or undefined value at byte {at}")
+        if pos > len(body) or left > len(body) - pos:
+            raise Malformed("cbor", f"ends within the value at byte {at}")
+        if not left:
+            return pos
+    raise Malformed("cbor", f"more than {_MOST_HEADS} values")
 
 
 class Batch:

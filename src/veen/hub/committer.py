@@ -2,7 +2,8 @@
 
 One group is on its way to the disk at a time. Whatever is decided meanwhile is the next group, so there is no timer:
 one client waits for one sync, a thousand share it. While most of a crowd is still being verified a small group waits
-for some more of it: each of them comes without being waited for, and a sync costs as much for one as for many.
+for some more of it: each of them comes without being waited for, and a sync costs as much for one as for many. It
+waits for a few answers of the verifier at most, whatever they are, so nobody holds it up by asking on and on.
 Deciding stays on the loop because two threads that both compute would spend their time handing the interpreter to
 each other. Syncing does not, because a disk that stalls must not keep a hub from saying so.
 """
@@ -65,7 +66,9 @@ class Committer:
         self._on_group = on_group
         self._on_broken = on_broken
         self._waiting: list[Item] = []
-        self.coming = 0  # messages whose signatures are being checked
+        self.asked = 0  # messages whose signatures were to be checked, ever,
+        self.answered = 0  # and those for which the answer came
+        self._patience = 0  # with how many answers a small group goes, whoever else is coming
         self._opened = 0.0
         self._due = False
         self._in_flight = False
@@ -122,7 +125,9 @@ class Committer:
         if self.trouble is not None and self._store.pending.size_bytes > MAX_PENDING_BYTES:
             self._answer(refused(items, self.trouble), CommitReport(0, 0.0, 0.0))
         elif items:
-            self._opened = self._opened or time.perf_counter()
+            if not self._opened:
+                self._opened = time.perf_counter()
+                self._patience = self.answered + ENOUGH
             try:
                 self._sequencer.decide(items)
             except Exception as mistake:  # noqa: BLE001  what was half decided must never reach the disk
@@ -131,9 +136,9 @@ class Committer:
         self._send()
 
     def _send(self) -> None:
-        """Give the disk the open group, unless it is busy or the group is small and many are coming."""
+        """Give the disk the open group, unless it is busy or more will join."""
         decided = self._sequencer.decided
-        if self._in_flight or not decided or decided < min(ENOUGH, self.coming):
+        if self._in_flight or not decided or self._grows(decided):
             return
         group, start, self._opened = self._sequencer.take(), self._opened, 0.0
         if group.batch.records:
@@ -145,6 +150,11 @@ class Committer:
         else:
             self._sequencer.keep()
             self._answer(group, CommitReport(0, time.perf_counter() - start, 0.0))
+
+    def _grows(self, decided: int) -> bool:
+        """Whether the open group is small, many are coming and the verifier has not yet said enough since it opened."""
+        few = decided < min(ENOUGH, self.asked - self.answered)
+        return few and self.answered < self._patience and self._drained is None
 
     def _sync(self) -> None:
         """The commit thread: write and sync, nothing else."""

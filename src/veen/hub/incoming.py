@@ -32,8 +32,7 @@ class Incoming:
         self._exact = exact
         self._on_ended = ended
         self._as_json = as_json
-        self._pieces: list[bytes] = []
-        self._gathered = 0
+        self._gathered = bytearray()  # not the pieces: they may be many and tiny
         self._complete = False
         self._over = False
         self._busy = False
@@ -44,8 +43,7 @@ class Incoming:
         self._respond, self._pause = respond, pause
 
     def on_data(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._gathered += len(data)
+        self._gathered += data
         self._turn()
 
     def on_end(self) -> None:
@@ -59,24 +57,26 @@ class Incoming:
     def _turn(self) -> None:
         """The next job, if none is under way."""
         if self._busy:
-            if self._gathered >= BATCH_BYTES:
+            if len(self._gathered) >= BATCH_BYTES:
                 self._pause(True)
         elif self._over:
             self._let_go()
-        elif self._complete or self._gathered >= BATCH_BYTES:
-            pieces, self._pieces, self._gathered = self._pieces, [], 0
+        elif self._complete or len(self._gathered) >= BATCH_BYTES:
+            gathered, self._gathered = bytes(self._gathered), bytearray()
             complete = self._complete
             self._busy = True
-            self._later(lambda: self._write(pieces, complete), self._written, as_json=self._as_json)
+            self._later(lambda: self._write(gathered, complete), self._written, as_json=self._as_json)
             self._pause(False)
 
-    def _write(self, pieces: list[bytes], complete: bool) -> Response | None:
+    def _write(self, gathered: bytes, complete: bool) -> Response | None:
         """On the executor: more of the draft, and the answer where this was all of it."""
+        if self._over:
+            return None
         if self._draft is None:
             self._draft = Draft(self._store, self._coid)
-        for piece in pieces:
-            self._draft.write(piece)
-            self._size += len(piece)
+        if gathered:
+            self._draft.write(gathered)
+            self._size += len(gathered)
         if not complete:
             return None
         try:
@@ -97,7 +97,7 @@ class Incoming:
     def _finish(self, stored: int | None) -> None:
         if not self._over:
             self._over = True
-            self._pieces.clear()
+            self._gathered.clear()
             self._on_ended(stored)
 
     def _let_go(self) -> None:

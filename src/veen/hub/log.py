@@ -2,6 +2,8 @@
 
 What strangers can cause at no cost to them is bounded, so that nobody fills a disk with it: so many lines of a kind at
 once, so many a second after that. How many were left out is told with the next that is not.
+
+A line that cannot be written is lost, and nothing else is: no request may fail because nobody listens.
 """
 
 import json
@@ -9,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TextIO
 
 BURST_LINES = 1000
@@ -28,8 +31,10 @@ class Log:
 
     def event(self, level: str, event: str, **fields: object) -> None:
         row = {"ts": round(time.time(), 3), "level": level, "component": "hub", "role": self._role, "event": event}
-        self._out.write(json.dumps(row | fields, separators=(",", ":")) + "\n")
-        self._out.flush()
+        line = json.dumps(row | fields, separators=(",", ":")) + "\n"
+        with suppress(OSError, ValueError):  # ValueError: it was closed
+            self._out.write(line)
+            self._out.flush()
 
     def has_room(self, kind: str) -> bool:
         """Whether one more line of a kind that is bounded may be written. Asked once for each."""

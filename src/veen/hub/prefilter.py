@@ -1,7 +1,8 @@
 """Stage 0: what a request must show before anything in it is read. Spec §8.1; 001, spec-2 §5.1.
 
 It looks at the request and at settings that stay the same while the hub runs, so the same request always meets the same
-verdict. Where work is asked for, the refusal says on what, and the sender can come again with it.
+verdict. Where work is asked for, the refusal says on what, and the sender can come again with it. It can come with the
+same work as often as it likes, as nothing is kept: all it gains is one more check of the same signature.
 """
 
 from collections.abc import Mapping

@@ -87,7 +87,7 @@ class HubService:
         self._executor = ThreadPoolExecutor(_READERS, "read")
         later = Later(loop, self._executor, self.log.failed)
         lookup = Lookup(self.store)
-        self._verifier = verifier.start(loop, config.worker_count())
+        self._verifier = verifier.start(loop, config.worker_count(), self._break, self.log.failed)
         self._committer = Committer(
             loop, self.store, self.sequencer, self._committed, self._break, inline=config.worker_count() == 0
         )
@@ -186,12 +186,18 @@ class HubService:
         return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
 
     def _committed(self, group: Group, report: CommitReport) -> None:
-        """On the loop: a group is durable, and everyone in it may know."""
-        self.status.committed(group, report)
+        """On the loop: a group is durable, and everyone in it may know. Whoever fails at it does so alone."""
+        self._attempt(self.status.committed, group, report)
         for item, outcome in group.outcomes:
-            item.done(outcome)
+            self._attempt(item.done, outcome)
         if group.batch.records:
-            self._subscriptions.committed(group.batch.records)
+            self._attempt(self._subscriptions.committed, group.batch.records)
+
+    def _attempt(self, act: Callable[..., None], *given: object) -> None:
+        try:
+            act(*given)
+        except Exception as mistake:  # noqa: BLE001  the group stands, and the others must hear of it
+            self.log.failed("committed", mistake)
 
     def _status(self, desk: PaperDesk) -> Status:
         return Status(

@@ -254,12 +254,15 @@ class State:
         batches = [*self.undurable(), *(tail.batch for tail in tails)]
         labels = {record.label for batch in batches for record in batch.records}
         clients = {record.client_id + record.label for batch in batches for record in batch.records}
-        self._trees = _kept(self._trees, labels)
-        self._cursors = _kept(self._cursors, clients)
-        self._first_ts = _kept(self._first_ts, clients)
-        self._buckets = _kept(self._buckets, {a + label for batch in batches for a, label in batch.buckets})
-        self._caps = _kept(self._caps, {auth_ref for batch in batches for auth_ref in batch.caps})
+        _keep_only(self._trees, labels)
+        _keep_only(self._cursors, clients)
+        _keep_only(self._first_ts, clients)
+        _keep_only(self._buckets, {a + label for batch in batches for a, label in batch.buckets})
+        _keep_only(self._caps, {auth_ref for batch in batches for auth_ref in batch.caps})
 
 
-def _kept(cache: dict[bytes, Any], keys: Iterable[bytes]) -> dict[bytes, Any]:
-    return {key: cache[key] for key in keys if key in cache}
+def _keep_only(cache: dict[bytes, Any], keys: Iterable[bytes]) -> None:
+    """It stays the same dictionary: what can be undone names the one that it was changed in."""
+    kept = {key: cache[key] for key in keys if key in cache}
+    cache.clear()
+    cache.update(kept)

@@ -55,7 +55,7 @@ class Submits:
             done(error)
             return
         self.in_flight += 1
-        self.committer.coming += 1
+        self.committer.asked += 1
         item = _OnItsWay(self, message, encoded, done)
         self._verifier.check(message.client_id + msg.signing_digest(encoded) + message.sig, item.verified)
 
@@ -82,7 +82,7 @@ class _OnItsWay(Submission):
     def verified(self, held: bool) -> None:
         """The verifier's answer."""
         submits = self._submits
-        submits.committer.coming -= 1
+        submits.committer.answered += 1
         self._verify_s = seconds = perf_counter() - self._arrived
         if held:
             submits.metrics.verify_ms.observe(seconds * 1e3)

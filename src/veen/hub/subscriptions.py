@@ -1,14 +1,20 @@
 """Subscribers: each gets the entries of one label from a place on, as they commit, in order and without gaps."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from veen.core import Refused
+from veen.hub.lane import Job, Lane
+from veen.hub.pageroom import PageRoom
 from veen.hub.reads import item
 from veen.storage.lookup import Lookup
 from veen.storage.record import Record
 
-_PAGE = 64
+_PAGE_ITEMS = 64
+PAGE_BYTES = 1 << 18  # a page ends with the entry that reaches it
+_RETRY_S = 1.0
 _TOO_MANY = 1013  # try again later
 _INTERNAL = 1011
 
@@ -18,8 +24,9 @@ class Subscriptions:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, lookup: Lookup, most: int) -> None:
         self.loop = loop
-        self.executor = executor
         self.lookup = lookup
+        self.room = PageRoom()  # their own: readers of pages and subscribers do not take it from each other
+        self._lane = Lane(loop, executor, 1, most)  # each has one read at a time, so there is always room
         self._most = most
         self._by_label: dict[bytes, set[Subscriber]] = {}
         self.count = 0
@@ -39,6 +46,9 @@ class Subscriptions:
             if not found:
                 del self._by_label[subscriber.label]
 
+    def read(self, subscriber: "Subscriber", from_seq: int) -> None:
+        self._lane.put(Job(lambda: subscriber.read(from_seq), subscriber, subscriber.is_lost))
+
     def committed(self, records: list[Record]) -> None:
         """Wake who waits for these labels."""
         if not self._by_label:
@@ -55,7 +65,8 @@ class Subscriber:
         self.label = label
         self._subscriptions = subscriptions
         self._next = from_seq
-        self._ready: list[tuple[int, bytes]] = []
+        self._ready: deque[tuple[int, bytes]] = deque()
+        self._held = 0  # bytes that are ready, or that the peer has yet to take
         self._reading = False
         self._again = False
         self._blocked = False
@@ -73,13 +84,21 @@ class Subscriber:
     def on_message(self, data: bytes) -> None:
         """Subscribers have nothing to say."""
 
+    def on_full(self) -> None:
+        self._blocked = True
+
     def on_drain(self) -> None:
         self._blocked = False
         self._deliver()
 
     def on_close(self) -> None:
         self._send = None
+        self._ready.clear()
+        self._hold(0)
         self._subscriptions.leave(self)
+
+    def is_lost(self) -> bool:
+        return self._send is None
 
     def wake(self) -> None:
         """There may be something new."""
@@ -87,24 +106,41 @@ class Subscriber:
             self._again = True
             return
         self._reading, self._again = True, False
-        self._subscriptions.executor.submit(self._read, self._next)
+        self._subscriptions.read(self, self._next)
 
-    def _read(self, first: int) -> None:
-        """On the executor."""
+    def read(self, first: int) -> None:
+        """On the executor: the next page."""
         loop = self._subscriptions.loop
+        page: deque[tuple[int, bytes]] = deque()
+        size = 0
         try:
-            entries = self._subscriptions.lookup.entries(self.label, first, first + _PAGE - 1)
-            page = [(entry.stream_seq, item(entry, with_receipt=True)) for entry in entries]
+            self._subscriptions.room.check()
+            for entry in self._subscriptions.lookup.entries(self.label, first, first + _PAGE_ITEMS - 1):
+                page.append((entry.stream_seq, item(entry, with_receipt=True)))
+                size += entry.size
+                if size >= PAGE_BYTES:
+                    break
+        except Refused:  # others hold too much for now
+            loop.call_soon_threadsafe(loop.call_later, _RETRY_S, self._retry)
         except Exception:
             loop.call_soon_threadsafe(self._failed)
             raise
-        loop.call_soon_threadsafe(self._got, page)
+        else:
+            more = len(page) == _PAGE_ITEMS or size >= PAGE_BYTES
+            loop.call_soon_threadsafe(self._got, page, more)
 
-    def _got(self, page: list[tuple[int, bytes]]) -> None:
+    def _got(self, page: deque[tuple[int, bytes]], more: bool) -> None:
         self._reading = False
-        self._again = self._again or len(page) == _PAGE
+        if self._send is None:
+            return
+        self._again = self._again or more
         self._ready = page
+        self._hold(sum(len(data) for _, data in page))
         self._deliver()
+
+    def _retry(self) -> None:
+        self._reading = False
+        self.wake()
 
     def _failed(self) -> None:
         self._reading = False
@@ -112,12 +148,19 @@ class Subscriber:
             self._close(_INTERNAL)
 
     def _deliver(self) -> None:
-        while self._ready and self._send is not None:
+        while self._ready and not self._blocked and self._send is not None:
             seq, data = self._ready[0]
-            if not self._send(data):
+            if self._send(data):
+                self._next = seq + 1
+                self._ready.popleft()
+            else:
                 self._blocked = True
-                return
-            self._next = seq + 1
-            self._ready.pop(0)
+        if self._blocked:
+            return
+        self._hold(0)
         if self._again:
             self.wake()
+
+    def _hold(self, size: int) -> None:
+        self._subscriptions.room.add(size - self._held)
+        self._held = size

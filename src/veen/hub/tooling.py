@@ -138,7 +138,7 @@ class Tooling:
             if response is not _NOT_YET:
                 respond(response)
 
-        self._later(verified, respond_unless_later, as_json=as_json)
+        self._later.answer(request, verified, respond_unless_later)
 
     def _log_token(self, token: CapToken, respond: Respond, as_json: bool) -> None:
         def done(outcome: Outcome) -> None:
@@ -169,24 +169,24 @@ class Tooling:
 
     def _proof(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
-        asked = answers.checked(ProofAtRequest, request.body, as_json)
-        self._later(
-            lambda: answers.answer(
-                self._reads.proof_at(asked.label, asked.stream_seq, asked.upto_seq), as_json=as_json
-            ),
-            respond,
-            as_json=as_json,
-        )
+
+        def proved() -> Response:
+            asked = answers.checked(ProofAtRequest, request.body, as_json)
+            found = self._reads.proof_at(asked.label, asked.stream_seq, asked.upto_seq)
+            return answers.answer(found, as_json=as_json)
+
+        self._later.answer(request, proved, respond)
 
     def _consistency(self, request: Request, respond: Respond) -> None:
         """The inclusion of the older tree's last leaf in the newer tree proves both."""
         as_json = answers.wants_json(request)
-        asked = answers.checked(ConsistencyRequest, request.body, as_json)
-        self._later(
-            lambda: answers.answer(self._reads.proof_at(asked.label, asked.from_seq, asked.to_seq), as_json=as_json),
-            respond,
-            as_json=as_json,
-        )
+
+        def proved() -> Response:
+            asked = answers.checked(ConsistencyRequest, request.body, as_json)
+            found = self._reads.proof_at(asked.label, asked.from_seq, asked.to_seq)
+            return answers.answer(found, as_json=as_json)
+
+        self._later.answer(request, proved, respond)
 
     def _batch(self, request: Request, respond: Respond) -> None:
         try:
@@ -198,30 +198,33 @@ class Tooling:
 
     def _origin(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
-        self._later(lambda: answers.answer(self._desk.origin(), as_json=as_json), respond, as_json=as_json)
+        self._later.answer(request, lambda: answers.answer(self._desk.origin(), as_json=as_json), respond)
 
     def _checkpoints(self, request: Request, respond: Respond) -> None:
         label, start = _place_in(request.query)
         as_json = answers.wants_json(request)
-        self._later(
-            lambda: answers.answer(self._desk.checkpoints(label, start), as_json=as_json), respond, as_json=as_json
+        self._later.answer(
+            request,
+            lambda: answers.answer(self._desk.checkpoints(label, start), as_json=as_json),
+            respond,
+            long=True,
         )
 
     def _evidence(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
-        self._later(lambda: answers.answer(self._desk.evidence(), as_json=as_json), respond, as_json=as_json)
+        self._later.answer(request, lambda: answers.answer(self._desk.evidence(), as_json=as_json), respond, long=True)
 
     def _equivocation(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
-        self._later(lambda: self._desk.keep_equivocation(request.body, as_json), respond, as_json=as_json)
+        self._later.answer(request, lambda: self._desk.keep_equivocation(request.body, as_json), respond)
 
     def _witness(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
-        self._later(lambda: self._desk.add_witness(request.body, as_json), respond, as_json=as_json)
+        self._later.answer(request, lambda: self._desk.add_witness(request.body, as_json), respond)
 
     def _attachment(self, request: Request, respond: Respond) -> None:
         coid = _coid_in(request.path)
-        self._later(lambda: self._desk.get_attachment(coid), respond, as_json=answers.wants_json(request))
+        self._later.answer(request, lambda: self._desk.get_attachment(coid), respond)
 
 
 _NOT_YET = Response(200)

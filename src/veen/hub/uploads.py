@@ -1,7 +1,7 @@
 """Attachments on their way in: who may bring them, and how many.
 
 A body goes to disk as it comes (`incoming`). What bounds it: the size of one attachment by the limits; the bytes each
-capability brings by its allowance, and where admission is open those of each address; the bytes of all by the room
+capability brings by its allowance, and where admission is open those of each caller; the bytes of all by the room
 that must be left on disk for the log, of which what is promised and not yet written is taken away.
 """
 
@@ -13,6 +13,7 @@ from veen.core import CapToken, Malformed, Refused, Unverified
 from veen.core.admission import BY_DETAIL
 from veen.core.aead import TAG_BYTES
 from veen.core.upload import SCHEME, UploadProof
+from veen.http.callers import caller_of
 from veen.http.message import Request, Response
 from veen.hub import answers
 from veen.hub.allowance import ByteAllowance
@@ -98,11 +99,11 @@ class Uploads:
             if size not in (None, proof.size):
                 raise _not_proved(f"it is for {proof.size} bytes, not {size}")
             return Leave(proof.auth_ref, proof.size, exact=True)
-        owner = head.peer.encode()
+        owner = caller_of(head.peer, ()) if head.peer else None  # as connections are counted
         if given or self._rules.admission is not Admission.OPEN:
             need_operator(self._config, head.headers, "an upload proof or the operator's token")
-            owner = b""
-        return Leave(owner or None, self.most if size is None else size, exact=False)
+            owner = None
+        return Leave(owner, self.most if size is None else size, exact=False)
 
     def _proved(self, given: str, coid: bytes) -> UploadProof:
         try:

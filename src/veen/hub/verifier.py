@@ -1,9 +1,11 @@
 """Signature checks off the event loop: in worker processes, or in one thread where none are wanted.
 
-Whatever arrived in one turn of the loop goes out in one write. Answers come back in order, one byte each.
+Whatever arrived in one turn of the loop goes out in one write. Answers come back in order, and each repeats the number
+of its question: one that is not the next expected, or that is neither yes nor no, admits nothing and ends the hub.
 """
 
 import asyncio
+import secrets
 import socket
 import subprocess
 import sys
@@ -13,15 +15,20 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol
 
-from veen.hub.verify_worker import holds
+from veen.http.message import Report
+from veen.hub.verify_worker import ANSWER, FAILS, HOLDS, NUMBER_BYTES, holds
 
 Answer = Callable[[bool], None]
+Break = Callable[[BaseException], None]
 _READ_BYTES = 1 << 16
 _MOST_RESTARTS = 100
 
 
 class Verifier(Protocol):
-    """Checks one signature and calls back on the loop."""
+    """Checks one signature and calls back on the loop.
+
+    `report` hears of a caller that fails on its answer, `on_broken` of what leaves everyone without one.
+    """
 
     def check(self, item: bytes, answer: Answer) -> None: ...
 
@@ -31,8 +38,10 @@ class Verifier(Protocol):
 class ThreadVerifier:
     """One thread: the library releases the interpreter while it computes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_broken: Break, report: Report) -> None:
         self._loop = loop
+        self._on_broken = on_broken
+        self._report = report
         self._gathered: list[tuple[bytes, Answer]] = []
         self._queue: SimpleQueue[list[tuple[bytes, Answer]] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="verify", daemon=True)
@@ -53,23 +62,36 @@ class ThreadVerifier:
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
-            answers = [(answer, holds(item)) for item, answer in batch]
-            self._loop.call_soon_threadsafe(_deliver, answers)
+            try:
+                answers = [(answer, holds(item)) for item, answer in batch]
+            except Exception as mistake:  # noqa: BLE001  nobody behind it would ever be answered
+                self._loop.call_soon_threadsafe(self._on_broken, mistake)
+                return
+            self._loop.call_soon_threadsafe(_deliver, answers, self._report)
 
 
-def _deliver(answers: list[tuple[Answer, bool]]) -> None:
+def _deliver(answers: list[tuple[Answer, bool]], report: Report) -> None:
+    """One that fails on its answer does not keep the others from theirs."""
     for answer, held in answers:
-        answer(held)
+        try:
+            answer(held)
+        except Exception as mistake:  # noqa: BLE001  it cost one message
+            report("verified", mistake)
 
 
 class ProcessVerifier:
     """One worker process. A worker that dies is replaced and asked again what it left unanswered."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_broken: Break, report: Report) -> None:
         self._loop = loop
-        self._waiting: deque[tuple[bytes, Answer]] = deque()
+        self._on_broken = on_broken
+        self._report = report
+        # No sender knows where the numbers begin, so none can write one that would fit another question.
+        self._number = secrets.randbits(8 * NUMBER_BYTES - 1)
+        self._waiting: deque[tuple[int, bytes, Answer]] = deque()  # (number, question, who asks), oldest first
         self._gathered: list[bytes] = []
         self._unsent = b""
+        self._received = b""  # of an answer that is not whole yet
         self._restarts = 0
         self._closing = False
         self._start()
@@ -81,14 +103,14 @@ class ProcessVerifier:
     def check(self, item: bytes, answer: Answer) -> None:
         if not self._gathered:
             self._loop.call_soon(self._send)
-        self._gathered.append(item)
-        self._waiting.append((item, answer))
+        self._number += 1
+        question = self._number.to_bytes(NUMBER_BYTES) + item
+        self._gathered.append(question)
+        self._waiting.append((self._number, question, answer))
 
     def close(self) -> None:
         self._closing = True
-        self._loop.remove_reader(self._channel)
-        self._loop.remove_writer(self._channel)
-        self._channel.close()
+        self._hang_up()
         self._process.wait()
 
     def _start(self) -> None:
@@ -117,18 +139,36 @@ class ProcessVerifier:
 
     def _receive(self) -> None:
         try:
-            answers = self._channel.recv(_READ_BYTES)
+            received = self._channel.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            answers = b""
-        if not answers:
+            received = b""
+        if not received:
             self._restart()
             return
         self._restarts = 0
-        for held in answers:
-            _, answer = self._waiting.popleft()
-            answer(bool(held))
+        data = self._received + received
+        whole = len(data) - len(data) % ANSWER.size
+        self._received = data[whole:]
+        try:
+            answers = self._settled(data[:whole])
+        except _MixedUpError as mistake:
+            self._give_up(mistake)
+            return
+        _deliver(answers, self._report)
+
+    def _settled(self, answers: bytes) -> list[tuple[Answer, bool]]:
+        """The oldest questions are answered, each by nothing but its own answer."""
+        if len(answers) > len(self._waiting) * ANSWER.size:
+            raise _MixedUpError
+        found: list[tuple[Answer, bool]] = []
+        for number, word in ANSWER.iter_unpack(answers):
+            asked, _, answer = self._waiting.popleft()
+            if number != asked or word not in (FAILS, HOLDS):
+                raise _MixedUpError
+            found.append((answer, word == HOLDS))
+        return found
 
     def _restart(self) -> None:
         """Replace a dead worker. One that never lives is our own mistake, and ends the hub."""
@@ -136,22 +176,37 @@ class ProcessVerifier:
             return
         self._restarts += 1
         if self._restarts > _MOST_RESTARTS:
-            raise RuntimeError("verification workers die as soon as they are started")
-        self._loop.remove_reader(self._channel)
-        self._loop.remove_writer(self._channel)
-        self._channel.close()
+            self._give_up(RuntimeError("verification workers die as soon as they are started"))
+            return
+        self._hang_up()
         self._process.wait()
-        self._start()
+        try:
+            self._start()
+        except OSError as error:
+            self._give_up(error)
+            return
         self._gathered.clear()
-        self._unsent = b"".join(item for item, _ in self._waiting)
+        self._received = b""
+        self._unsent = b"".join(question for _, question, _ in self._waiting)
         self._flush()
+
+    def _give_up(self, mistake: BaseException) -> None:
+        """Hear no more answers: the process must end."""
+        self._hang_up()
+        self._on_broken(mistake)
+
+    def _hang_up(self) -> None:
+        if self._channel.fileno() >= 0:
+            self._loop.remove_reader(self._channel)
+            self._loop.remove_writer(self._channel)
+            self._channel.close()
 
 
 class VerifierPool:
     """Several workers. A client's messages all go to the same one, so that they keep their order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int) -> None:
-        self._workers = [ProcessVerifier(loop) for _ in range(workers)]
+    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int, on_broken: Break, report: Report) -> None:
+        self._workers = [ProcessVerifier(loop, on_broken, report) for _ in range(workers)]
 
     @property
     def pids(self) -> list[int]:
@@ -165,8 +220,15 @@ class VerifierPool:
             worker.close()
 
 
-def start(loop: asyncio.AbstractEventLoop, workers: int) -> Verifier:
+class _MixedUpError(Exception):
+    """An answer that belongs to no question: from here on nobody knows which belongs to which."""
+
+    def __init__(self) -> None:
+        super().__init__("a verification worker answered what it was not asked")
+
+
+def start(loop: asyncio.AbstractEventLoop, workers: int, on_broken: Break, report: Report) -> Verifier:
     """The verifier for that many worker processes; 0 is a thread."""
     if workers == 1:
-        return ProcessVerifier(loop)
-    return VerifierPool(loop, workers) if workers else ThreadVerifier(loop)
+        return ProcessVerifier(loop, on_broken, report)
+    return VerifierPool(loop, workers, on_broken, report) if workers else ThreadVerifier(loop, on_broken, report)

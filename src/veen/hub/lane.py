@@ -1,0 +1,93 @@
+"""Queues before the executor: what takes long does not hold up what is short, and nobody's work fills the queue.
+
+The executor's own queue knows neither bounds nor owners. Work waits here instead, and no more is handed over than may
+be under way. Owners take turns, and what nobody waits for any more is not begun.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to do on the executor."""
+
+    run: Callable[[], None]
+    owner: object = None  # a connection
+    is_lost: Callable[[], bool] = lambda: False
+
+
+class Lane:
+    """Work of one kind. On the loop's thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        at_once: int,
+        most: int | None = None,
+        share: int | None = None,
+    ) -> None:
+        """`most` jobs wait, of which `share` are one owner's; None is no bound."""
+        self._loop = loop
+        self._executor = executor
+        self._free = at_once
+        self._most = most
+        self._share = share
+        self._queues: dict[object, deque[Job]] = {}  # none is empty; the first is next
+        self.waiting = 0
+
+    def put(self, job: Job) -> bool:
+        """False where it can neither be begun nor wait."""
+        if self._free:
+            self._begin(job)
+            return True
+        if self._share is not None and len(self._queues.get(job.owner, ())) >= self._share:
+            return False
+        if self._most is not None and self.waiting >= self._most:
+            self._drop_lost()
+            if self.waiting >= self._most:
+                return False
+        self._queues.setdefault(job.owner, deque()).append(job)
+        self.waiting += 1
+        return True
+
+    def _begin(self, job: Job) -> None:
+        self._free -= 1
+        try:
+            self._executor.submit(self._do, job)
+        except RuntimeError:  # it has closed: the hub stops, and nobody waits
+            self._free += 1
+
+    def _do(self, job: Job) -> None:
+        """On the executor."""
+        try:
+            job.run()
+        finally:
+            self._loop.call_soon_threadsafe(self._ended)
+
+    def _ended(self) -> None:
+        self._free += 1
+        while self._free and (job := self._take()) is not None:
+            if not job.is_lost():
+                self._begin(job)
+
+    def _take(self) -> Job | None:
+        """The first job of the owner whose turn it is, who then stands behind the others."""
+        if not self._queues:
+            return None
+        owner = next(iter(self._queues))
+        queue = self._queues.pop(owner)
+        job = queue.popleft()
+        self.waiting -= 1
+        if queue:
+            self._queues[owner] = queue
+        return job
+
+    def _drop_lost(self) -> None:
+        kept = {owner: deque(job for job in queue if not job.is_lost()) for owner, queue in self._queues.items()}
+        self._queues = {owner: queue for owner, queue in kept.items() if queue}
+        self.waiting = sum(map(len, self._queues.values()))

@@ -1,0 +1,264 @@
+"""A signature's answer reaches the message that it is about, or nobody: whatever workers, callers and logs do."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.hub.client import PATIENCE_S, Hub, Writer, make_dir, running
+from veen.core import Msg, Receipt, SigningKey
+from veen.core.envelopes import ErrorEnvelope, StreamRequest
+from veen.hub import verifier
+from veen.hub.rules import Admission
+from veen.hub.verifier import Answer, Verifier
+from veen.hub.verify_worker import ANSWER, ITEM_BYTES, NUMBER_BYTES, QUESTION_BYTES, answer_to
+
+DIGEST = bytes(32)
+
+# What a worker makes of the right answers to the questions that it has read, each `number || 0 or 1`.
+HONEST = "answers"
+WRONG = {
+    "the other way round": "answers[::-1]",
+    "without the first": "answers[1:]",
+    "with the first twice": "answers[:1] + answers",
+    "one place on": "[a[:8] + b[8:] for a, b in zip(answers[1:] + answers[:1], answers)]",
+    "with a number that was never given": "[bytes(8) + answers[0][8:], *answers[1:]]",
+    "with a word that is neither yes nor no": "[answers[0][:8] + b'\\x02', *answers[1:]]",
+    "with more than was asked": "[*answers, answers[-1]]",
+    "with a byte too few at the start": "[answers[0][1:], *answers[1:], b'\\x01']",
+    "without their numbers": "[a[8:] for a in answers] * 9",
+}
+WORKER = """
+import socket, sys
+from veen.hub.verify_worker import QUESTION_BYTES, answer_to
+channel = socket.socket(fileno=int(sys.argv[1]))
+data = b""
+while received := channel.recv(1 << 16):
+    data += received
+    if len(data) < {batch} * QUESTION_BYTES:
+        continue
+    answers = [answer_to(data[at : at + QUESTION_BYTES]) for at in range(0, len(data), QUESTION_BYTES)]
+    data = b""
+    channel.sendall(b"".join({made}))
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """Has every worker answer its questions, so many at a time, with what is made of the right answers."""
+
+    def use(made: str, batch: int) -> None:
+        script, program = tmp_path / "worker.py", tmp_path / "python"
+        script.write_text(WORKER.format(made=made, batch=batch))
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$3"\n')
+        program.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(program))
+
+    return use
+
+
+def item(key: SigningKey, *, holds: bool) -> bytes:
+    signature = key.sign(DIGEST)
+    return key.public_key + DIGEST + (signature if holds else bytes(64))
+
+
+class Checks:
+    """A verifier on a loop of its own, and what was heard from it."""
+
+    def __init__(self, make: Callable[[asyncio.AbstractEventLoop, Any, Any], Verifier]) -> None:
+        self._make = make
+        self.heard: list[tuple[int, bool]] = []
+        self.reported: list[BaseException] = []
+        self.broke: list[BaseException] = []
+
+    def run(self, *items: bytes, failing: frozenset[int] = frozenset()) -> "Checks":
+        """Check them all; callers named in `failing` raise on their answer. Ends when all heard, or at the break."""
+        asyncio.run(asyncio.wait_for(self._run(items, failing), PATIENCE_S))
+        return self
+
+    async def _run(self, items: tuple[bytes, ...], failing: frozenset[int]) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        unhandled: list[dict[str, Any]] = []
+        loop.set_exception_handler(lambda _, context: unhandled.append(context))
+
+        def broke(error: BaseException) -> None:
+            self.broke.append(error)
+            ended.set()
+
+        def answer(number: int) -> Answer:
+            def hear(held: bool) -> None:
+                self.heard.append((number, held))
+                if len(self.heard) == len(items):
+                    ended.set()
+                if number in failing:
+                    raise OSError("nobody listens")
+
+            return hear
+
+        checks = self._make(loop, broke, lambda _, error: self.reported.append(error))
+        try:
+            for number, one in enumerate(items):
+                checks.check(one, answer(number))
+            await ended.wait()
+            await asyncio.sleep(0)
+        finally:
+            checks.close()
+        assert unhandled == []
+
+
+def of_thread(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
+    return verifier.start(loop, 0, broke, report)
+
+
+def of_process(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
+    return verifier.start(loop, 1, broke, report)
+
+
+def of_pool(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
+    return verifier.start(loop, 2, broke, report)
+
+
+EVERY = pytest.mark.parametrize("make", [of_thread, of_process, of_pool])
+
+
+@EVERY
+def test_every_question_has_its_own_answer(make: Any) -> None:
+    wanted = [number % 3 == 0 for number in range(100)]
+    checks = Checks(make).run(*(item(SigningKey.generate(), holds=held) for held in wanted))
+    assert sorted(checks.heard) == list(enumerate(wanted))
+    assert not checks.broke
+
+
+@EVERY
+def test_a_caller_that_fails_on_its_answer_costs_nobody_elses(make: Any) -> None:
+    wanted = [number % 2 == 1 for number in range(40)]
+    failing = frozenset({0, 1, 17, 39})
+    checks = Checks(make).run(*(item(SigningKey.generate(), holds=held) for held in wanted), failing=failing)
+    assert sorted(checks.heard) == list(enumerate(wanted))
+    assert [str(error) for error in checks.reported] == ["nobody listens"] * len(failing)
+    assert not checks.broke
+
+
+@pytest.mark.parametrize("made", WRONG.values(), ids=WRONG.keys())
+def test_no_answer_counts_for_another_question(made: str, worker: Callable[[str, int], None]) -> None:
+    worker(made, 3)
+    key = SigningKey.generate()
+    wanted = [False, True, False]
+    checks = Checks(of_process).run(*(item(key, holds=held) for held in wanted))
+    assert [str(error) for error in checks.broke] == ["a verification worker answered what it was not asked"]
+    assert checks.heard == []
+
+
+def test_the_wrong_workers_are_wrong_in_that_alone(worker: Callable[[str, int], None]) -> None:
+    worker(HONEST, 3)
+    key = SigningKey.generate()
+    checks = Checks(of_process).run(*(item(key, holds=held) for held in (False, True, False)))
+    assert checks.heard == [(0, False), (1, True), (2, False)]
+
+
+def test_an_answer_that_comes_in_pieces_is_one_answer(worker: Callable[[str, int], None]) -> None:
+    worker("[b'' for a in answers for byte in a if channel.sendall(bytes([byte]))]", 100)
+    wanted = [number % 3 == 0 for number in range(100)]
+    key = SigningKey.generate()
+    checks = Checks(of_process).run(*(item(key, holds=held) for held in wanted))
+    assert checks.heard == list(enumerate(wanted))
+
+
+def test_workers_that_never_live_break_the_hub_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    checks = Checks(of_process).run(item(SigningKey.generate(), holds=True))
+    assert [str(error) for error in checks.broke] == ["verification workers die as soon as they are started"]
+    assert checks.heard == []
+
+
+def test_a_worker_that_cannot_be_replaced_breaks_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\nrm "$0"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    checks = Checks(of_process).run(item(SigningKey.generate(), holds=True))
+    assert [type(error) for error in checks.broke] == [FileNotFoundError]
+
+
+def test_a_mistake_in_the_thread_breaks_the_hub() -> None:
+    checks = Checks(of_thread).run(item(SigningKey.generate(), holds=True), cast(bytes, None))
+    assert [type(error) for error in checks.broke] == [TypeError]
+
+
+def test_a_worker_answers_under_the_number_it_was_asked_by() -> None:
+    number, key = os.urandom(NUMBER_BYTES), SigningKey.generate()
+    for held in (True, False):
+        question = number + item(key, holds=held)
+        assert len(question) == QUESTION_BYTES == NUMBER_BYTES + ITEM_BYTES
+        assert answer_to(question) == number + bytes([held])
+        assert ANSWER.unpack(answer_to(question)) == (int.from_bytes(number), held)
+
+
+# In a hub.
+
+
+def forged(writer: Writer, victim: bytes) -> Msg:
+    """A message in someone else's name, signed by the writer."""
+    return writer.signed(replace(writer.message(), client_id=victim))
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Standard error is a pipe that nobody reads any more."""
+    heard, said = os.pipe()
+    os.close(heard)
+    with open(said, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stderr", pipe)
+        yield
+        monkeypatch.undo()
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), said)  # so that what it still holds can be let go
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_forged_message_is_accepted_where_the_log_cannot_be_written(
+    tmp_path: Path, workers: int, deaf: None
+) -> None:
+    with running(make_dir(tmp_path), workers=workers, log_submits=True) as hub:
+        writer, victim = hub.writer(), SigningKey.generate().public_key
+        bad = writer.message(sig=bytes(64))
+        answers = hub.batch(bad.encode(), forged(writer, victim).encode())
+        assert [a.detail["detail_enum"] for a in answers if isinstance(a, ErrorEnvelope) and a.detail] == [
+            "SIG_INVALID"
+        ] * 2
+        assert writer.send().stream_seq == 1
+        kept = hub.batch(*writer.next_messages(20))
+        assert [answer.stream_seq for answer in kept if isinstance(answer, Receipt)] == list(range(2, 22))
+
+
+def test_a_hub_with_a_worker_that_mixes_up_answers_admits_nothing_and_ends(
+    tmp_path: Path, worker: Callable[[str, int], None]
+) -> None:
+    worker(WRONG["the other way round"], 2)
+    hub = Hub(make_dir(tmp_path), settings={"admission": Admission.OPEN, "workers": 1}).start()
+    try:
+        writer = hub.writer()
+        outcomes: list[object] = []
+
+        async def submit(*messages: Msg) -> None:
+            for message in messages:
+                hub.service._submits.submit(message.encode(), outcomes.append)
+
+        hub.do(submit(forged(writer, SigningKey.generate().public_key), writer.message()))
+        assert hub.service.broken is not None
+        assert "not asked" in str(hub.do(hub.service.broken))
+        assert outcomes == []
+        found = hub.post("/v1/stream", StreamRequest(hub.label("s"), 1)).refusal()
+        assert found[1] == "E.NOT_FOUND"
+    finally:
+        hub.do(closed(hub))
+        hub.abandon()
+
+
+async def closed(hub: Hub) -> None:
+    hub.service._verifier.close()

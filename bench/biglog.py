@@ -39,10 +39,17 @@ class BigLog:
     """A data directory that grows by as many entries as are asked for, over some streams and clients in turn."""
 
     def __init__(
-        self, root: Path, *, streams: int = 1, clients: int = 8, limits: Limits | None = None, per_sec: int = 50
+        self,
+        root: Path,
+        *,
+        streams: int = 1,
+        clients: int = 8,
+        limits: Limits | None = None,
+        per_sec: int = 50,
+        profile: Profile | None = None,
     ) -> None:
         """`per_sec` entries have the same `hub_ts`."""
-        directory.create(PatientDisk(), root, Profile(), limits or Limits(), BORN)
+        directory.create(PatientDisk(), root, profile or Profile(), limits or Limits(), BORN)
         self._open(root)
         self.labels = [self.label(f"stream {number}") for number in range(streams)]
         self._keys = [SigningKey(sha256(b"client %d" % number).digest()) for number in range(clients)]

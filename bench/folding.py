@@ -1,16 +1,24 @@
-"""A million wallet events folded on Spark, beside the same fold entry by entry; and again after a thousand more."""
+"""A million wallet events of a sealed log, folded on Spark, beside the same fold entry by entry; and a thousand more.
+
+The log is a data directory as a hub writes it. Spark reads, verifies and opens it into tables, and folds those; what is
+timed as the fold begins with the tables, as the walk begins with entries that are in memory.
+"""
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
-from bench.entrytables import Filler
+from bench.pipeline import cpu_of
+from bench.sealedlog import SealedLog
+from veen.bench import processes
 from veen.bench.report import Report, Row
 from veen.bench.rounds import Tell, silent
 from veen.core import Unavailable
@@ -20,7 +28,7 @@ from veen.pipeline.tables import Tables
 
 EVENTS, WALLET_COUNT, MORE = 1_000_000, 10_000, 1_000
 STREAM = "payments"
-_BATCH = 50_000
+_BATCH = 20_000
 _BACK = 30_000  # a multiple of the wallets, so that both are of the same ones, and more than one run
 _LABEL, _REALM = sha256(b"a label").digest(), bytes(32)
 _START = 1_700_000_000
@@ -42,7 +50,8 @@ def payments(wallets: int, count: int) -> Iterator[Event]:
         elif number % 3 == 1:
             yield Withdraw(ids[at], 10, ts)
         else:
-            same = number - _BACK if number % 1_000 < 10 and number > 2 * wallets + _BACK else number
+            again = number % 1_000 < 10 and number > 2 * wallets + _BACK and number // _BACK % 2
+            same = number - _BACK if again else number  # of a block whose own ids are new
             yield Transfer(ids[at], ids[(at + 1) % wallets], 5, ts, sha256(b"transfer %d" % same).digest())
 
 
@@ -56,29 +65,29 @@ def entries(wallets: int, count: int) -> Iterator[Entry]:
 
 def measure(tell: Tell = silent, events: int = EVENTS, wallets: int = WALLET_COUNT) -> Report:
     with TemporaryDirectory(prefix="veen-bench-") as made:
-        root = Path(made) / "tables"
-        filler, log, one_by_one = Filler(Tables(root), STREAM), entries(wallets, events + MORE), Fold(WALLETS)
+        log, walk = SealedLog(Path(made) / "hub", [STREAM], per_sec=100), Fold(WALLETS)
+        key = log.key_file(STREAM, Path(made))
+        said, read = payments(wallets, events + MORE), entries(wallets, events + MORE)
         walked = 0.0
         for start in range(0, events, _BATCH):
-            tell(f"folding: {start:,} of {events:,} events made and folded one by one")
-            some = [next(log) for _ in range(min(_BATCH, events - start))]
-            filler.add(some)
-            begun = perf_counter()
-            one_by_one.extend(some)
-            walked += perf_counter() - begun
+            tell(f"folding: {start:,} of {events:,} events sealed, and folded one by one")
+            count = min(_BATCH, events - start)
+            walked += _grow(log, walk, islice(said, count), list(islice(read, count)))
         tell("folding: on Spark")
-        first = _fold(root)
-        _compare(first, one_by_one)
-        some = list(log)
-        filler.add(some)
-        one_by_one.extend(some)
+        first = _on_spark(Path(made), key)
+        _compare(first, walk)
+        _grow(log, walk, said, list(read))
         tell("folding: a thousand more")
-        again = _fold(root)
-        _compare(again, one_by_one)
+        again = _on_spark(Path(made), key)
+        _compare(again, walk)
     rows = (
-        Row.of("one by one, one process", [events / walked], "events/s"),
-        Row.of("on Spark, local[2]", [events / first["seconds"]], "events/s"),
+        Row.of("sealed entries read, verified and opened on Spark, local[2]", [events / first["load_s"]], "entries/s"),
+        Row.of("folded one by one, one process", [events / walked], "events/s"),
+        Row.of("folded on Spark, local[2]", [events / first["seconds"]], "events/s"),
+        Row.of("CPU for each, one by one", [walked / events * 1e6], "µs"),
+        Row.of("CPU for each, on Spark", [first["cpu"] / events * 1e6], "µs"),
         Row.of("runs read at first", [first["chunks"]], "runs"),
+        Row.of("entries of the log read after a thousand more", [again["loaded"]], "entries", most=MORE),
         Row.of("events read after a thousand more", [again["entries"]], "events", most=MORE),
         Row.of("runs read after a thousand more", [again["chunks"]], "runs", most=1),
     )
@@ -89,14 +98,22 @@ def measure(tell: Tell = silent, events: int = EVENTS, wallets: int = WALLET_COU
     return Report("pipeline: fold", rows, notes)
 
 
+def _grow(log: SealedLog, walk: Fold[Any, Any], said: Iterable[Event], read: Sequence[Entry]) -> float:
+    """Add events to the log, and to the walk; how long the walk took."""
+    log.say((STREAM, event) for event in said)
+    begun = process_time()
+    walk.extend(read)
+    return process_time() - begun
+
+
 def _compare(told: dict[str, Any], walked: Fold[Any, Any]) -> None:
     if told["state_hash"] != state_hash(walked.overlay, walked.states).hex():
         raise Unavailable("the fold on Spark came to another state than the walk")
 
 
-def _fold(root: Path) -> dict[str, Any]:
+def _on_spark(root: Path, key: Path) -> dict[str, Any]:
     """In a process of its own, since Spark stays in one once it was started there."""
-    command = [sys.executable, "-m", "bench.folding", str(root)]
+    command = [sys.executable, "-m", "bench.folding", str(root), str(key)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     if done.returncode:
         raise Unavailable("Spark did not start, or ended: veen audit --spark shows what it says")
@@ -104,25 +121,36 @@ def _fold(root: Path) -> dict[str, Any]:
     return told
 
 
-def serve(root: str) -> None:
-    from veen.pipeline import session
+def serve(root: str, key: str) -> None:
+    from veen.pipeline import select, session
+    from veen.pipeline.decoding import Keys
     from veen.pipeline.folding import fold
     from veen.pipeline.jobs import on_spark
+    from veen.pipeline.tables import load
 
-    spark = session(master="local[2]")
+    spark, tables = session(master="local[2]"), Tables(Path(root) / "tables")
     do = on_spark(spark)
     do(_warm, [1, 2])
     begun = perf_counter()
-    made = fold(Tables(Path(root)), WALLETS.CLASS, STREAM, do)
-    seconds = perf_counter() - begun
+    loaded = load(tables, select(f"{root}/hub"), Keys((key,)), do)
+    load_s, used, begun = perf_counter() - begun, _used(), perf_counter()
+    made = fold(tables, WALLETS.CLASS, STREAM, do)
     told = {
-        "seconds": seconds,
+        "load_s": load_s,
+        "loaded": loaded.entries,
+        "seconds": perf_counter() - begun,
+        "cpu": _used() - used,
         "chunks": made.read.chunks,
         "entries": made.read.entries,
         "state_hash": made.state_hash.hex(),
     }
     sys.stdout.write(json.dumps(told) + "\n")
     spark.stop()
+
+
+def _used() -> float:
+    """CPU time of this process and all that it started."""
+    return cpu_of([os.getpid(), *processes.children(os.getpid())])
 
 
 def _warm(number: int) -> bytes:
@@ -132,4 +160,4 @@ def _warm(number: int) -> bytes:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2])

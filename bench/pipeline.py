@@ -2,6 +2,9 @@
 
 Both do the same tasks with the same code: Arrow batches of verified entries. What differs is who hands the tasks out
 and takes the batches, so the ratio is what Spark costs. Each runs in processes that are warm, in turn, in one run.
+Spark ends workers that idle for a minute, so each is warmed up again before it is measured.
+
+Beside every ratio of rates stands that of CPU time: a machine that others use changes the one more than the other.
 """
 
 import json
@@ -22,8 +25,10 @@ from veen.bench.rounds import Tell, silent
 from veen.core import Limits, Unavailable
 from veen.pipeline import Selection, Task, plan, select
 from veen.pipeline.reading import batches
+from veen.pipeline.selection import selection
 
-ENTRIES, STREAMS, ROUNDS = 200_000, 4, 3
+ENTRIES, STREAMS, ROUNDS = 200_000, 4, 5
+WARM_UP = {"seq_max": "100"}
 CHUNK_ENTRIES = 10_000
 LEAST_RATIO, LEAST_SPEEDUP_RATIO = 0.93, 0.93
 PLAIN_ONE, PLAIN_TWO = "plain, 1 process", "plain, 2 processes"
@@ -31,12 +36,12 @@ SPARK_ONE, SPARK_TWO = "Spark, local[1]", "Spark, local[2]"
 COLUMNS = ("label", "stream_seq", "hub_ts", "client_id", "leaf_hash")
 
 
-def measure(tell: Tell = silent) -> Report:
+def measure(tell: Tell = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -> Report:
     with ExitStack() as stack:
         root = Path(stack.enter_context(TemporaryDirectory(prefix="veen-bench-"))) / "hub"
-        tell(f"making {ENTRIES:,} entries")
+        tell(f"making {entries:,} entries")
         limits = Limits(max_checkpoint_interval=CHUNK_ENTRIES)
-        BigLog(root, streams=STREAMS, limits=limits).grow(ENTRIES)
+        BigLog(root, streams=STREAMS, limits=limits).grow(entries)
         selected = select(root, columns=COLUMNS, parallelism=2)
         tell("starting")
         runs: dict[str, PlainRun | SparkRun] = {
@@ -47,15 +52,17 @@ def measure(tell: Tell = silent) -> Report:
         }
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         cpu: dict[str, list[float]] = {name: [] for name in runs}
-        for number in range(ROUNDS):
+        for number in range(rounds):
             for name, run in list(runs.items())[:: -1 if number % 2 else 1]:
-                tell(f"round {number + 1} of {ROUNDS}: {name}")
+                tell(f"round {number + 1} of {rounds}: {name}")
+                run.warm()
                 used, start = cpu_of(run.processes()), perf_counter()
-                if run() != ENTRIES:
+                if run() != entries:
                     raise Unavailable(f"{name} did not read every entry")
-                seconds[name].append(perf_counter() - start)
-                cpu[name].append(cpu_of(run.processes()) - used)
-    return _report(seconds, cpu)
+                seconds[name].append((perf_counter() - start) / entries)
+                cpu[name].append((cpu_of(run.processes()) - used) / entries)
+    notes = (f"{entries:,} entries in chunks of {CHUNK_ENTRIES:,}: hashes, two signatures, order and root of each",)
+    return Report("pipeline: read and verify", (*_rates(seconds, cpu), *_ratios(seconds, cpu)), notes)
 
 
 def cpu_of(pids: list[int]) -> float:
@@ -67,25 +74,29 @@ def cpu_of(pids: list[int]) -> float:
     return total
 
 
-def _report(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> Report:
-    two, spark_two, one, spark_one = (seconds[name] for name in (PLAIN_TWO, SPARK_TWO, PLAIN_ONE, SPARK_ONE))
-    ratios = [plain_s / spark_s for plain_s, spark_s in zip(two, spark_two, strict=True)]
-    ups = [a / b for a, b in zip(one, two, strict=True)]
-    spark_ups = [a / b for a, b in zip(spark_one, spark_two, strict=True)]
-    followed = [a / b for a, b in zip(spark_ups, ups, strict=True)]
-    rows = [Row.of(name, [ENTRIES / took for took in times], "entries/s") for name, times in seconds.items()]
-    rows += [
-        Row.of(f"{name}: CPU for each", [used / ENTRIES * 1e6 for used in cpu[name]], "µs")
-        for name in (PLAIN_TWO, SPARK_TWO)
-    ]
-    rows += [
-        Row.of("Spark's rate on two cores, of the plain loop's", ratios, "", least=LEAST_RATIO),
-        Row.of("from one core to two, the plain loop", ups, "times"),
-        Row.of("from one core to two, Spark", spark_ups, "times"),
+def _rates(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list[Row]:
+    rows = [Row.of(name, [1 / took for took in times], "entries/s") for name, times in seconds.items()]
+    return rows + [Row.of(f"{name}: CPU for each", [one * 1e6 for one in used], "µs") for name, used in cpu.items()]
+
+
+def _ratios(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list[Row]:
+    """Of runs that were beside each other. Each ratio is better the greater it is."""
+    two, one = _each(seconds, PLAIN_TWO, SPARK_TWO), _each(seconds, PLAIN_ONE, SPARK_ONE)
+    plain_up, spark_up = _each(seconds, PLAIN_ONE, PLAIN_TWO), _each(seconds, SPARK_ONE, SPARK_TWO)
+    followed = [ours / theirs for ours, theirs in zip(spark_up, plain_up, strict=True)]
+    return [
+        Row.of("Spark's rate on two cores, of the plain loop's", two, "", least=LEAST_RATIO),
+        Row.of("the same by CPU", _each(cpu, PLAIN_TWO, SPARK_TWO), "", least=LEAST_RATIO),
+        Row.of("Spark's rate on one core, of the plain loop's", one, ""),
+        Row.of("the same by CPU, on one core", _each(cpu, PLAIN_ONE, SPARK_ONE), ""),
+        Row.of("from one core to two, the plain loop", plain_up, "times"),
+        Row.of("from one core to two, Spark", spark_up, "times"),
         Row.of("Spark's speed-up, of the plain loop's", followed, "", least=LEAST_SPEEDUP_RATIO),
     ]
-    notes = (f"{ENTRIES:,} entries in chunks of {CHUNK_ENTRIES:,}: hashes, two signatures, order and root of each",)
-    return Report("pipeline: read and verify", tuple(rows), notes)
+
+
+def _each(of: dict[str, list[float]], a: str, b: str) -> list[float]:
+    return [first / second for first, second in zip(of[a], of[b], strict=True)]
 
 
 @contextmanager
@@ -106,9 +117,14 @@ class PlainRun:
     def processes(self) -> list[int]:
         return [child.pid for child in active_children() if child.pid is not None]
 
+    def warm(self) -> None:
+        self._run(selection({**self._selected.options(), **WARM_UP}))
+
     def __call__(self) -> int:
-        jobs = [(task, self._selected) for task in plan(self._selected)]
-        return sum(self._pool.imap_unordered(_count, jobs))
+        return self._run(self._selected)
+
+    def _run(self, selected: Selection) -> int:
+        return sum(self._pool.imap_unordered(_count, [(task, selected) for task in plan(selected)]))
 
 
 def _warm(number: int) -> int:
@@ -144,9 +160,15 @@ class SparkRun:
     def processes(self) -> list[int]:
         return [self._process.pid, *processes.children(self._process.pid)]
 
+    def warm(self) -> None:
+        self._ask(WARM_UP)
+
     def __call__(self) -> int:
+        return self._ask({})
+
+    def _ask(self, options: dict[str, str]) -> int:
         assert self._process.stdin
-        self._process.stdin.write("go\n")
+        self._process.stdin.write(f"{json.dumps(options)}\n")
         self._process.stdin.flush()
         return self._answer()
 
@@ -164,7 +186,7 @@ class SparkRun:
 
 
 def serve(master: str, options: dict[str, str]) -> None:
-    """The driver: warm up on a little of it, then read all of it for each line that comes."""
+    """The driver: warm up on a little of it, then read it for each line that comes, with the options it has."""
     from veen.pipeline import session
 
     found = session(master=master)
@@ -172,10 +194,9 @@ def serve(master: str, options: dict[str, str]) -> None:
     def read(given: dict[str, str]) -> int:
         return found.read.format("veen").options(**given).load().count()
 
-    read({**options, "seq_max": "100"})
-    print(0, flush=True)
-    for _ in sys.stdin:
-        print(read(options), flush=True)
+    print(read({**options, **WARM_UP}), flush=True)
+    for line in sys.stdin:
+        print(read({**options, **json.loads(line)}), flush=True)
     found.stop()
 
 

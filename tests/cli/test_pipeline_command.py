@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
 
 from tests.cli.runner import Ran, Veen
+from tests.cli.terminal import typing
 from tests.cli.town import STREAM, Town, town
 from veen.core import Profile, naming
 
@@ -58,7 +59,7 @@ def test_tables_come_from_a_hub_or_its_directory_and_say_what_they_stand_for(pla
         1,
         again["stands_for"][0]["mmr_root"],
     )
-    assert shown["commits"] == 2
+    assert shown["commits"] == 3  # the last merged two files
 
 
 def test_a_data_directory_will_do(left: Town) -> None:
@@ -101,12 +102,17 @@ def test_tables_of_another_hub_are_not_matched(place: Town, veen: Veen, tmp_path
     assert (found.status, len(found.json()["unmatched"])) == (8, 1)
 
 
-def test_small_files_are_merged(place: Town) -> None:
-    for number in range(3):
+def test_small_files_are_merged_when_it_is_worth_it_and_when_it_is_asked_for(place: Town) -> None:
+    tables = place.root / "tables"
+    for number in range(2):
         place.does("reader", "kv", "put", "key", str(number))
         run(place, place.url, "--processes", 1)
-    done = place.veen.done("pipeline", "compact", place.root / "tables", "--processes", 1, "--json").json()
-    assert done == {"files_before": 7, "files_after": 3}
+    done = place.veen.done("pipeline", "compact", tables, "--processes", 1, "--json").json()
+    assert done == {"files_before": 5, "files_after": 3}
+    for number in range(2):
+        place.does("reader", "kv", "put", "key", str(number))
+        run(place, place.url, "--processes", 1)
+    assert place.veen.done("pipeline", "status", tables, "--json").json()["files"] == 3
     assert place.veen("pipeline", "verify", place.root / "tables", "--against", place.url).status == 0
 
 
@@ -157,3 +163,29 @@ def test_epochs_are_found_in_a_directory_and_at_a_hub(veen: Veen, tmp_path: Path
         )
         spans = veen.done(*command, *stream).json()["stands_for"]
         assert [(one["stream"], one["epoch"] > 400_000) for one in spans if one["stream"] == STREAM] == [(STREAM, True)]
+
+
+def test_rows_that_no_key_given_opens_are_named_and_not_called_damaged(place: Town) -> None:
+    run(place, place.url, "--processes", 1)
+    place.veen.done("keygen", "--out", place.root / "keyless", "--no-passphrase")
+    verify = ("pipeline", "verify", place.root / "tables", "--against", place.url, "--client", place.root / "keyless")
+    told = place.veen(*verify)
+    assert (told.status, told.facts()["verdict"], told.facts()["opened_again"]) == (0, "sound", "no"), told.out
+    assert f"no key that was given opens {STREAM}" in told.err
+    found = place.veen(*verify, "--json").json()
+    assert [one["stream"] for one in found["unopened"]] == [STREAM]
+
+
+def test_status_fits_a_terminal_and_a_pipe_has_whole_hashes(left: Town) -> None:
+    run(left, left.root / "hub", "--processes", 1, "--fold", "kv")
+    found = left.veen.done("pipeline", "status", left.root / "tables", "--json").json()
+    hashes = found["stands_for"][0]["mmr_root"], found["state"][0]["state_hash"]
+    assert all(len(one) == 64 for one in hashes)
+    assert all(one in left.veen.done("pipeline", "status", left.root / "tables").out for one in hashes)
+    _, screen = typing(left.veen, ("pipeline", "status", left.root / "tables"))
+    assert all(f"{one[:12]}…" in screen for one in hashes)
+    assert len(screen.splitlines()) == 4
+
+
+def test_help_says_what_is_quicker_for_a_small_log(veen: Veen) -> None:
+    assert "--processes is quicker for a small log" in " ".join(veen.done("pipeline", "run", "--help").out.split())

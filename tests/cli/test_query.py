@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.runner import Ran, Veen
 from tests.query.office import COUNT, LOGIN, WEB, Office, asking, office
+from veen.cli.query.plotting import Counts, svg
 from veen.query import digest
 
 
@@ -110,6 +111,54 @@ def test_a_result_can_be_had_in_every_form(alice: Desk, tmp_path: Path) -> None:
     assert sum(int(one.rpartition(": ")[2]) for one in told) == COUNT
     bars = alice.does("result", result_id, "--format", "plot").out.splitlines()
     assert bars[0].split() == ["hub_commit_time", "count"]
+
+
+@pytest.mark.parametrize("name", ["counts.png", "rows", "rows.jsonl", "rows.parquet.gz"])
+def test_a_file_that_ends_like_no_format_is_refused_before_anything_is_asked(
+    veen: Veen, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "token").write_text("t")
+    nobody = ("--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
+    for command in (("result", "r-1"), ("submit", "--scope", WEB)):
+        told = veen("query", *command, *nobody, "--out", tmp_path / name)
+        assert (told.status, "ends like no format" in told.error) == (2, True), told.err
+        assert ".json, .csv, .parquet, .svg" in told.err
+    assert not (tmp_path / name).exists()
+
+
+def test_a_format_that_is_named_goes_into_any_file(alice: Desk, tmp_path: Path) -> None:
+    result_id = completed(alice, "--scope", WEB, "--field", "subject_id")["result_digest"]["result_id"]
+    alice.does("result", result_id, "--format", "csv", "--out", tmp_path / "rows.txt")
+    assert (tmp_path / "rows.txt").read_text().startswith("subject_id\n")
+    alice.does("result", result_id, "--out", tmp_path / "ROWS.CSV")
+    assert (tmp_path / "ROWS.CSV").read_text() == (tmp_path / "rows.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("", "has no token in it"), (" \n", "has no token in it"), ("principal\talice\n", "than a")]
+)
+def test_a_file_without_a_token_is_named_before_anything_is_asked(
+    veen: Veen, tmp_path: Path, content: str, said: str
+) -> None:
+    (tmp_path / "token").write_text(content)
+    asked = ("--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
+    told = veen("query", "status", "r-1", *asked)
+    assert (told.status, said in told.error) == (2, True), told.err
+
+
+def test_a_service_that_is_down_is_told_in_words(veen: Veen, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    told = veen("query", "status", "r-1", "--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
+    assert told.status == 6
+    assert told.error == "the query service at http://127.0.0.1:1 does not answer: connection refused"
+    assert "veen query serve" in told.err
+
+
+def test_a_picture_of_one_bar_is_not_one_slab() -> None:
+    for bars in ((41,), (5, 0, 9), tuple(range(1, 49))):
+        picture = ElementTree.fromstring(svg(Counts("hub_commit_time", 60, 1_700_000_040, bars)))
+        widths = {float(one.get("width", "0")) for one in picture.iter("{http://www.w3.org/2000/svg}rect")}
+        assert 0 < max(widths) <= 40
 
 
 def test_what_cannot_be_shown_so_is_refused(alice: Desk) -> None:

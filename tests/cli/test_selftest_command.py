@@ -12,6 +12,7 @@ from tests.cli.town import Town, town
 from veen.cli.app import selftest_main
 from veen.cli.failures import FAILED_STATUS
 from veen.hub.rules import Admission
+from veen.selftest import SUITES
 
 FEW = ("--count", 3, "--seed", 7)
 
@@ -69,6 +70,11 @@ def test_what_is_no_hub_fails_and_says_how_to_try_the_same_again(veen: Veen) -> 
         (["core", "--count", "0"], 2),
         (["core", "--hub", "http://127.0.0.1:1", "--pin", "ab"], 2),
         (["core", "--hub", "http://127.0.0.1:1", "--issuer", "nobody"], 6),
+        (["core", "--hub", "http://127.0.0.1:1", "--hub2", "http://127.0.0.1:2"], 2),
+        (["airgap", "--hub", "http://127.0.0.1:1"], 2),
+        (["airgap", "--hub2", "http://127.0.0.1:1"], 2),
+        (["all", "--hub2", "http://127.0.0.1:1"], 2),
+        (["all", "--hub", "http://127.0.0.1:1", "--pin2", "ab" * 32], 2),
     ],
 )
 def test_what_cannot_be_tried_is_said(arguments: list[str], status: int, veen: Veen) -> None:
@@ -92,3 +98,18 @@ def test_the_hub_of_a_context_is_not_written_to_by_mistake(place: Town) -> None:
     told = place.veen.done("selftest", "props", *FEW, "--json", env={"VEEN_HUB": place.url}).json()
     assert told["hub"] != place.url
     assert place.hub.status()["entries"] == 0
+
+
+@pytest.mark.slow
+def test_all_is_every_suite_and_the_air_gap_where_there_are_two_hubs(place: Town) -> None:
+    every = {*SUITES, "airgap"}
+    told = place.veen.done("selftest", "all", *FEW, "--json").json()
+    assert {one["suite"] for one in told["results"]} == every
+    assert {one["outcome"] for one in told["results"] if one["suite"] in ("airgap", "recorder")} == {"pass"}
+    hub = ["--hub", place.url, "--pin", place.hub_id, "--issuer", place.root / "operator"]
+    told = place.veen.done("selftest", "all", *FEW, *hub, "--json").json()
+    assert {one["suite"] for one in told["results"]} == every
+    skipped = [one for one in told["results"] if one["suite"] == "airgap"]
+    assert {(one["outcome"], one["reason"]) for one in skipped} == {
+        ("skip", "it takes two hubs: name the second with --hub2")
+    }

@@ -1,11 +1,13 @@
 """An audit finds every kind of damage, says where it is, and says nothing else."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from bench.biglog import BigLog
 from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, rewrite, swap
+from veen.core import Profile
 
 CHUNK = "log/chunk-*-0*[0-9].log"
 ARTIFACTS = {
@@ -96,14 +98,53 @@ def test_a_removed_open_chunk_is_missed(log: BigLog, place: Path) -> None:
     assert found.stream_seq == int(path.name.split("-")[2])
 
 
-@pytest.mark.parametrize("artifact", ["chunk", "summary", "peaks", "checkpoint"])
-def test_a_duplicate_under_another_name_is_found(log: BigLog, place: Path, artifact: str) -> None:
+# Which number of a name is another in the copy: the last, or the one before it where there are two.
+COPIES = [(name, -1) for name in LOGGED] + [("chunk", -2), ("summary", -2)]
+
+
+@pytest.mark.parametrize(("artifact", "at"), COPIES)
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_duplicate_under_another_name_is_found_and_nothing_else_is_said(
+    log: BigLog, place: Path, artifact: str, at: int, step: int
+) -> None:
+    for number in range(len(files(log.folders.root, artifact))):
+        root = copied(log.folders.root, place / f"hub {number}")
+        path = files(root, artifact)[number]
+        double = path.with_name(another(path.name, at, step))
+        if double.exists():
+            continue
+        double.write_bytes(path.read_bytes())
+        assert artifacts(root) == names(double, root=root), findings(root)
+
+
+def another(name: str, at: int, step: int) -> str:
+    """A name with one of its numbers changed; where it has none, its label."""
+    numbers = list(re.finditer(r"(?<=-)\d{20}(?=[-.])", name))
+    if not numbers:
+        return re.sub(r"[0-9a-f]{64}", lambda found: found[0][::-1], name)
+    found = numbers[at]
+    return f"{name[: found.start()]}{int(found[0]) + step:020d}{name[found.end() :]}"
+
+
+@pytest.mark.parametrize("change", ["truncated", "emptied", "removed", "of another hub"])
+@pytest.mark.parametrize("artifact", SINGLE)
+def test_papers_that_are_not_the_hubs_are_found(log: BigLog, place: Path, artifact: str, change: str) -> None:
     root = copied(log.folders.root, place / "hub")
-    path = files(root, artifact)[0]
-    number = path.stem.split("-")[-1]
-    double = path.with_name(path.name.replace(number, f"{int(number) + 1:020d}"))
-    double.write_bytes(path.read_bytes())
-    assert names(double, root=root)[0] in artifacts(root), findings(root)
+    (path,) = files(root, artifact)
+    match change:
+        case "truncated":
+            path.write_bytes(path.read_bytes()[:-1])
+        case "emptied":
+            path.write_bytes(b"")
+        case "removed":
+            path.unlink()
+        case _:
+            other = BigLog(place / "other", profile=Profile(pad_block=512))
+            other.grow(9)
+            path.write_bytes((place / "other" / path.name).read_bytes())
+    found, (name,) = set(artifacts(root)), names(path, root=root)
+    assert name in found or (artifact == "identity" and "hub-identity.sig" in found), findings(root)
+    assert found - {name} <= BESIDE.get(artifact, set()), findings(root)
 
 
 def test_a_stranger_in_the_log_folder_is_found(log: BigLog, place: Path) -> None:

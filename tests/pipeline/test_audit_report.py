@@ -1,9 +1,11 @@
 """What an audit leaves: a report in one form, a page that stands alone, a statement that holds for that report only."""
 
 import re
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from html.parser import HTMLParser
+from multiprocessing import active_children
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,7 +13,9 @@ from bench.biglog import BigLog
 from tests.cli.runner import Veen
 from tests.pipeline.damage import copied, flip, look
 from veen.core import Malformed, SigningKey, Unverified
-from veen.pipeline.audit import page_of, report_of, sign
+from veen.pipeline.audit import in_processes, page_of, plots, report_of, running, sign
+from veen.pipeline.audit.auditing import audit
+from veen.pipeline.audit.copies import join_here
 from veen.pipeline.audit.outcome import Outcome
 from veen.pipeline.audit.report import JsonObject, decode, encode
 from veen.pipeline.audit.statement import Statement
@@ -99,12 +103,40 @@ def test_the_page_stands_alone_and_shows_each_plot(log: BigLog, damaged: Path) -
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
-    assert tags.seen.count("svg") == 8
+    assert tags.seen.count("svg") == 5
     assert not {"script", "link", "img", "iframe"} & set(tags.seen)
     assert "://" not in re.sub(r"\s", "", page)
     assert "&lt;hub&gt; &amp; co" in page
     assert "<hub>" not in page
     assert "client_sig" in page
+
+
+def test_the_page_says_when_by_what_and_whether_it_is_signed(log: BigLog) -> None:
+    report = made(log.folders.root)
+    assert f"Made 2023-11-14 22:13 UTC by VEEN {report['version']}, not signed." in page_of(report)
+    assert f"for the auditor <code>{AUDITOR.public_key.hex()}</code>" in page_of(report, AUDITOR.public_key)
+
+
+def test_the_page_keeps_words_whole_and_names_files_briefly(damaged: Path) -> None:
+    page = page_of(made(damaged))
+    assert "<td class=word>damaged</td>" in page
+    assert re.search(r'<td title="log/chunk-[0-9a-f]{64}-0{19}1-0{19}7.log"><code>log/chunk-[0-9a-f]{8}…-1-7.log', page)
+    (anywhere,) = re.findall(r"([^{}]*){[^{}]*overflow-wrap: anywhere", page)
+    assert anywhere.strip() == "code"
+
+
+def test_the_rate_is_a_line_for_a_few_pieces_and_a_plot_for_many(log: BigLog) -> None:
+    report: dict[str, Any] = made(log.folders.root)
+    report["directories"][0]["rate"] = [100] * 19
+    assert "100 to 100 entries a second" in page_of(report)
+    assert "Verification rate" not in page_of(report)
+    report["directories"][0]["rate"] = [100] * 20
+    assert "Verification rate" in page_of(report)
+
+
+def test_a_single_bar_is_not_a_slab() -> None:
+    (width,) = re.findall(r'class="bar"[^>]* width="([^"]+)"', plots.over_time([(1_700_000_000, 41)], "entries"))
+    assert float(width) <= 40
 
 
 def test_the_page_of_an_empty_log_can_be_made(place: Path) -> None:
@@ -163,6 +195,79 @@ def test_the_command_refuses_what_does_not_fit_together(
     told = veen("audit", log.folders.root, *arguments)
     assert told.status == 2
     assert said in told.error
+
+
+def test_a_report_that_is_there_stays_with_its_signature(veen: Veen, log: BigLog, tmp_path: Path) -> None:
+    veen.done("keygen", "--out", tmp_path / "me", "--no-passphrase")
+    out, hub = tmp_path / "audited", log.folders.root
+    veen.done("audit", hub, "--workers", "1", "--out", out, "--sign", "--client", tmp_path / "me")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert AUDITOR.public_key.hex() not in before["report.html"].decode()
+    assert "for the auditor" in before["report.html"].decode()
+    told = veen("audit", hub, "--workers", "1", "--out", out)
+    assert (told.status, "is there already" in told.error) == (2, True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    for name in ("report.json", "report.html"):
+        (out / name).unlink()
+    assert veen("audit", hub, "--workers", "1", "--out", out).status == 2
+
+
+def test_a_report_that_nobody_signed_is_called_so(veen: Veen, log: BigLog, tmp_path: Path) -> None:
+    veen.done("audit", log.folders.root, "--workers", "1", "--out", tmp_path / "audited")
+    told = veen("audit", "verify", tmp_path / "audited")
+    assert told.status == 6
+    assert "is not signed" in told.error
+    assert "--sign" in told.err
+
+
+def test_what_is_no_data_directory_is_refused_and_not_called_damaged(veen: Veen, log: BigLog, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_bytes(b"x")
+    for name, said in (("nowhere", "not a hub's data"), ("empty", "not a hub's data"), ("file", "cannot be read")):
+        told = veen("audit", log.folders.root, tmp_path / name, "--out", tmp_path / "audited")
+        assert told.status == 6
+        assert said in told.error
+    assert not (tmp_path / "audited").exists()
+
+
+@pytest.mark.parametrize("lost", ["log", "hub-identity.json"])
+def test_a_data_directory_that_lost_a_part_is_damaged(damaged: Path, lost: str) -> None:
+    (damaged / lost).rename(damaged / "aside")
+    assert made(damaged)["verdict"] == "damaged"
+
+
+def test_an_audit_tells_how_far_it_is_while_a_piece_is_gone_through(place: Path) -> None:
+    big, told = BigLog(place / "hub"), list[tuple[int, int]]()
+    big.grow(700)
+    audit([str(big.folders.root)], in_processes(1, lambda done, total: told.append((done, total))), join_here)
+    assert told == [(256, 700), (512, 700), (700, 700)]
+
+
+class KeptPool(ProcessPoolExecutor):
+    """Remembers what became of each task."""
+
+    kept: ClassVar[list[Future[Any]]] = []
+
+    def submit(self, *args: Any, **given: Any) -> Future[Any]:
+        self.kept.append(super().submit(*args, **given))
+        return self.kept[-1]
+
+
+def test_an_interrupt_ends_an_audit_long_before_it_is_done(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    big = BigLog(place / "hub", streams=2)
+    big.grow(6_000)
+    monkeypatch.setattr(running, "ProcessPoolExecutor", KeptPool)
+
+    def press(done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit([str(big.folders.root)], in_processes(2, press), join_here)
+    assert not [child for child in active_children() if child.is_alive()]
+    begun = [one for one in KeptPool.kept if not one.cancelled()]
+    assert len(begun) < len(KeptPool.kept)
+    assert any(isinstance(one.exception(), CancelledError) for one in begun)
 
 
 def test_a_hub_by_its_address_is_no_data_directory(veen: Veen) -> None:

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from veen.core import Malformed, Unavailable
 from veen.pipeline import java, session
-from veen.pipeline.session import _configured
+from veen.pipeline.session import LIGHT, _configured
 
 # The package under test, in a Python that lacks something.
 WITHOUT = """
@@ -99,6 +100,37 @@ def test_a_file_of_settings_that_is_none_is_refused(tmp_path: Path) -> None:
         session(config=tmp_path / "a.toml")
     with pytest.raises(Unavailable, match="cannot be read"):
         session(config=tmp_path / "nowhere.toml")
+
+
+def test_on_one_machine_spark_says_errors_only_and_on_standard_error() -> None:
+    options = LIGHT["spark.driver.extraJavaOptions"].split()
+    (named,) = (one.partition("=")[2] for one in options if one.startswith("-Dlog4j2.configurationFile="))
+    said = Path(unquote(urlsplit(named).path)).read_text("utf-8")
+    levels = [line.partition(" = ")[2] for line in said.splitlines() if ".level = " in line and line[0] != "#"]
+    assert set(levels) == {"error"}
+    assert "SYSTEM_ERR" in said
+
+
+# A command that starts Spark, uses it, and says who would be told of an interrupt.
+AS_A_COMMAND = """
+import signal
+from veen.cli.sparksession import begin
+spark = begin("local[1]", None, None)
+print(spark.range(3).count(), signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_a_command_starts_spark_without_a_word_and_keeps_its_interrupt() -> None:
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", AS_A_COMMAND], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["3", "True"]
+    own = "WARNING: Using incubator modules"  # which Java itself says, where it has such modules
+    assert [line for line in ran.stderr.splitlines() if not line.startswith(own)] == []
 
 
 def test_without_pyspark_the_error_says_how_to_get_it() -> None:

@@ -119,10 +119,12 @@ def test_an_audit_on_spark_comes_to_the_same(spark: "SparkSession", log: BigLog,
     liar.grow(4)
     roots = (log.folders.root, root, place / "one", place / "two")
     here = look(*roots)
-    there = audit([str(one) for one in roots], on_spark(spark), join_on(spark))
+    told: list[tuple[int, int]] = []
+    there = audit([str(one) for one in roots], on_spark(spark, lambda *far: told.append(far)), join_on(spark))
     assert [one.findings for one in there.directories] == [one.findings for one in here.directories]
     assert there.equivocations == here.equivocations
     assert len(here.equivocations) == 2
+    assert (told[0][1], max(told)) == (61 + 61 + 24 + 24, (170, 170))
     assert here.directories[1].findings
 
 

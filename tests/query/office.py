@@ -23,7 +23,7 @@ from veen.overlays.record import RecordEvent
 from veen.pipeline.decoding import Keys
 from veen.query.policy import ALL, Book, Principal
 from veen.query.recording import REQUESTS, RESULTS
-from veen.query.serving import PRINCIPALS, Settings, loader, serving
+from veen.query.serving import PRINCIPALS, Settings, keeper_of, serving
 from veen.state import HubSource
 
 WEB, LOGIN, SECRET = "record/app/web", "record/security/login", "record/security/secret"
@@ -81,36 +81,35 @@ class Office:
         return Settings(self.folder, self.tables, source=self.source, keys=keys, tls=self.tls, **given)
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
-        with ClientDir.open(self.root / "service") as folder:
+    async def client(self, who: str = "service") -> AsyncIterator[Client]:
+        with ClientDir.open(self.root / who) as folder:
             async with Client(self.hub_url, folder, pin=Pin(key=self.hub_id), patience=QUICK) as client:
                 yield client
 
-    def does(self, work: Any) -> Any:
+    def does(self, work: Any, who: str = "service") -> Any:
         async def run() -> Any:
-            async with self.client() as client:
+            async with self.client(who) as client:
                 return await work(client)
 
         return asyncio.run(run())
 
-    def record(self, stream: str, events: Sequence[RecordEvent]) -> None:
+    def record(self, stream: str, events: Sequence[RecordEvent], who: str = "service") -> None:
         async def send(client: Client) -> None:
             for one in events:
                 await client.sender(stream).put(Draft(one.encode(), one.SCHEMA))
 
-        self.does(send)
+        self.does(send, who)
 
     def load(self) -> None:
         """Bring the tables up to where the log is."""
-        refresh = loader(
-            Settings(self.folder, self.tables, source=self.hub_url, keys=self.settings().keys), self.hub_id
-        )
-        assert refresh is not None
+        settings = Settings(self.folder, self.tables, source=self.hub_url, keys=self.settings().keys)
+        keeper = keeper_of(settings, self.hub_id)
+        assert keeper is not None
 
         async def epochs(client: Client) -> Sequence[int]:
             return await HubSource(client).epochs(naming.stream_id(WEB), None)
 
-        refresh(self.does(epochs))
+        keeper.refresh(self.does(epochs))
 
     @contextmanager
     def serving(self, **given: Any) -> Iterator["Office"]:

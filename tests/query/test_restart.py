@@ -1,5 +1,6 @@
 """A service that is stopped or killed at any point goes on: nothing is lost, changed or recorded twice. §8."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,11 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.query.office import LOGIN, WEB, Office, asking
+from tests.query.office import LOGIN, PATIENCE_S, WEB, Office, asking
 from veen.query.descriptor import normalise
 from veen.query.execution import Execution
 from veen.query.policy import Principal
 from veen.query.recording import ANSWERED, REQUESTS, RESULTS, SUBMITTED, Recording, events
+from veen.query.service import QueryService
 from veen.query.serving import execution_of
 from veen.query.store import MOVES, Ended, Job, JobStore, Status
 
@@ -103,6 +105,34 @@ def test_what_was_under_way_is_brought_to_its_end_once(own: Office, stage: str) 
     with own.serving():
         assert finished(own, left.result_id) == found
     assert logged(own) == (["q-left"], ["q-left"])
+
+
+def test_a_disk_that_does_not_take_even_the_failure_leaves_the_workers_at_work(own: Office) -> None:
+    lefts = [job(f"q-{number}") for number in range(2)]
+
+    async def work(client: Any) -> list[Status]:
+        jobs, away = own.folder / "jobs", own.folder / "away"
+        with JobStore(own.folder) as store:
+            for left in lefts:
+                store.add(left)
+            told = asyncio.Event()
+            execution = execution_of(client, own.settings())
+            service = QueryService(client, store, execution, lambda what, error: told.set(), workers=2)
+            jobs.rename(away)  # from here on no job can be written
+            await service.start()
+            async with asyncio.timeout(PATIENCE_S):
+                await told.wait()
+            away.rename(jobs)
+            ended = [await service.ended(left, PATIENCE_S) for left in lefts]
+            asked = await service.submit(Principal("alice", ALICE.subject_id, ("*",)), asking(query_id="q-after"))
+            ended.append(await service.ended(asked, PATIENCE_S))
+            await service.stop()
+        return [one.status for one in ended]
+
+    *failed, after = own.does(work)
+    assert set(failed) <= {Status.FAILED, Status.COMPLETED}
+    assert Status.FAILED in failed
+    assert after is Status.COMPLETED
 
 
 def test_results_outlive_the_service(own: Office) -> None:

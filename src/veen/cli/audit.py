@@ -8,14 +8,14 @@ import typer
 
 from terminalface.command import Group, Misuse, command
 from veen.cli import output
+from veen.cli.client.files import check_new
 from veen.cli.client.options import HubPin, PassphraseFile
 from veen.cli.fsck import brief
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.output import Marked, Tone
+from veen.cli.sparksession import begin
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from veen.core import SigningKey
     from veen.pipeline.audit import Audit
     from veen.pipeline.audit.report import JsonObject
@@ -96,11 +96,14 @@ def run(
         raise Misuse("a signed report is written into a folder", "give --out DIR")
     if (master or remote or config) and not spark:
         raise Misuse("--master, --remote and --spark-config are Spark's", "give --spark, too")
+    if out is not None:
+        for name in (REPORT, PAGE, STATEMENT):
+            check_new(out / name)  # a report is evidence: none takes its place
     key = _auditor(client, passphrase_file) if signed else None
     done, where = _audited(directory, pins.anchor(pin), spark, (master, remote, config), workers)
     made = report_of(done, int(time.time()), where)
     if out is not None:
-        _write(out, encode(made), page_of(made), key)
+        _write(out, encode(made), page_of(made, None if key is None else key.public_key), key)
     _show(made, out, as_json)
     _leave(str(made["verdict"]))
 
@@ -114,7 +117,9 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check an auditor's signature over a report."""
+    from veen.cli.failures import hinted
     from veen.client import durable
+    from veen.core import Unavailable
     from veen.pipeline.audit import Statement
 
     try:
@@ -122,6 +127,8 @@ def verify(
     except ValueError:
         raise Misuse("--auditor is not hex digits", "veen card DIR shows a key as id_sign_pk") from None
     report = durable.read_file(folder / REPORT, _MOST_BYTES)
+    if not (folder / STATEMENT).exists():
+        raise hinted(Unavailable(f"the report in {folder} is not signed"), "veen audit --out DIR --sign signs one")
     found = Statement.decode(durable.read_file(folder / STATEMENT, _MOST_BYTES))
     found.verify(report, wanted)
     rows: dict[str, output.Value] = {
@@ -152,19 +159,13 @@ def _audited(
             tell(done)
 
         if not on_spark:
-            made = audit(paths, in_processes(workers), join_here, pin=pin, progress=progress)
+            made = audit(paths, in_processes(workers, progress), join_here, pin=pin)
             return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "every core of one machine"
-        spark = _session(*where)
+        spark = begin(*where)
         try:
-            return audit(paths, runner_on(spark), join_on(spark), pin=pin, progress=progress), f"Spark {spark.version}"
+            return audit(paths, runner_on(spark, progress), join_on(spark), pin=pin), f"Spark {spark.version}"
         finally:
             spark.stop()
-
-
-def _session(master: str | None, remote: str | None, config: Path | None) -> "SparkSession":
-    from veen.pipeline import session
-
-    return session(master=master, remote=remote, config=config)
 
 
 def _auditor(client: Path | None, passphrase_file: Path | None) -> "SigningKey":
@@ -184,8 +185,6 @@ def _write(out: Path, report: bytes, page: str, key: "SigningKey | None") -> Non
     disk.write_file(out / PAGE, page.encode(), _PLAIN_FILE)
     if key is not None:
         disk.write_file(out / STATEMENT, sign(key, report).encode(), _PLAIN_FILE)
-    elif (out / STATEMENT).exists():
-        (out / STATEMENT).unlink()  # it was of the report before this one
 
 
 def _show(made: "JsonObject", out: Path | None, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """`veen fsck`: check a data directory, trusting nothing in it."""
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from veen.storage.fsck import Report
 
 app = single("fsck")
-
-_HASH = re.compile(r"([0-9a-f]{8})[0-9a-f]{56}")
-_PADDED = re.compile(r"(?<![0-9a-f])0+(\d+)(?![0-9a-f…])")
 
 
 @command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --json")
@@ -116,7 +112,9 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
 
 def brief(artifact: str) -> Seen:
     """Names as people tell them apart: the first digits of a hash, numbers without their padding."""
-    return Seen(artifact, _PADDED.sub(r"\1", _HASH.sub(r"\1…", artifact)))
+    from veen.storage.findings import brief as shortened
+
+    return Seen(artifact, shortened(artifact))
 
 
 def _data(found: "Report", repaired: bool) -> output.Json:

@@ -58,9 +58,13 @@ def in_processes(workers: int | None = None) -> Runner:
             return here(work, jobs, tell)
         with ProcessPoolExecutor(min(count, len(jobs)), mp_context=get_context("spawn")) as pool:
             under_way = [pool.submit(outcome, work, job) for job in jobs]
-            for number, done in enumerate(as_completed(under_way), 1):
-                _result(done.result())
-                tell(number, len(jobs))
+            try:
+                for number, done in enumerate(as_completed(under_way), 1):
+                    _result(done.result())
+                    tell(number, len(jobs))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)  # what is not begun would be done in vain
+                raise
             return [_result(done.result()) for done in under_way]
 
     return run
@@ -138,7 +142,7 @@ def watched(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
     """Tell how many tasks Spark has done, by its own account, while something runs."""
     if tell is silent:
         yield
-    elif type(spark).__module__.startswith("pyspark.sql.connect"):
+    elif is_remote(spark):
         with _followed(spark, total, tell):
             yield
     else:
@@ -152,6 +156,11 @@ def watched(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
             over.set()
             looking.join()
             context.setLocalProperty("spark.jobGroup.id", "")
+
+
+def is_remote(spark: "SparkSession") -> bool:
+    """Whether it is of Spark Connect: Spark itself is in another process, or on another machine."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _look(tracker: Any, name: str, total: int, tell: Tell, over: threading.Event) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 APP = "veen"
+_LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 # Nothing of it weakens a cluster: it is what one machine needs to be quick and quiet.
 LIGHT: dict[str, str] = {
     "spark.ui.enabled": "false",
@@ -24,6 +25,8 @@ LIGHT: dict[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.shuffle.compress": "false",
     "spark.rdd.compress": "false",
+    # The work is done in Python; a collector that runs beside it takes its cores.
+    "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:MetaspaceSize=256m -Dlog4j2.configurationFile={_LOGGING}",
 }
 ALWAYS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",

@@ -96,7 +96,7 @@ class Asker:
     def ask(self, query: Query, seed: bytes, streams: Streams, came: Origins, bounds: Bounds | None = None) -> Asked:
         """The answer. Blocks while files are read."""
         if streams.imported or bounds is not None:
-            return self._here(query, seed, streams, came, bounds)
+            return self._steadily(lambda view: self._here(view, query, seed, streams, came, bounds))
         if query.evidence.mode == "none":
             answer = self._engine.run(query, seed=seed)
             return Asked(_settled(answer.rows), [], _positions(answer.basis), answer.ran)
@@ -122,8 +122,20 @@ class Asker:
         rows = _shaped(query, [dict(row) for row in answer.rows])
         return Asked(rows, behind, _positions(answer.basis), answer.ran)
 
-    def _here(self, query: Query, seed: bytes, streams: Streams, came: Origins, bounds: Bounds | None) -> Asked:
-        view, named = self._tables.view(), tuple(dict.fromkeys((*query.fields, _RECEIPT)))
+    def _steadily(self, work: Callable[[View], Asked]) -> Asked:
+        """Of one state of the tables; again where its files were merged meanwhile, and are others now."""
+        while True:
+            view = self._tables.view()
+            try:
+                return work(view)
+            except Unavailable:
+                if self._tables.view().number == view.number:
+                    raise
+
+    def _here(
+        self, view: View, query: Query, seed: bytes, streams: Streams, came: Origins, bounds: Bounds | None
+    ) -> Asked:
+        named = tuple(dict.fromkeys((*query.fields, _RECEIPT)))
         known = {label: span.hub_id for label, span in view.spans.items()}
         found: list[tuple[partial.Order, dict[str, Plain], partial.Source, Behind]] = []
         upto: dict[tuple[str, str], int] = {}

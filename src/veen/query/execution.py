@@ -21,7 +21,7 @@ from veen.state import HubSource
 
 _MS = 1000
 
-Refresh = Callable[[Sequence[int]], None]  # of these epochs
+Refresh = Callable[[Sequence[int]], object]  # of these epochs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """A query service as those who ask see it. What it says is checked elsewhere: see `checking`."""
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from veen.query.store import Recorded
 
 _TIMEOUT_S = 60.0
 _OK, _ACCEPTED = 200, 202
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,10 @@ class Remote:
         try:
             answer = self._http.request(method, self._url + path, **given)
         except httpx.HTTPError as error:
-            raise Unavailable(f"the query service at {self._url} does not answer: {error}") from None
+            why = _ERRNO.sub("", str(error)) or type(error).__name__
+            missing = Unavailable(f"the query service at {self._url} does not answer: {why[:1].lower()}{why[1:]}")
+            missing.add_note("check the address, and that veen query serve runs there")
+            raise missing from None
         found: Any = canonjson.parse(answer.content, "answer")
         if not isinstance(found, dict):
             raise Malformed("answer", "it is not an object")

@@ -124,7 +124,8 @@ class QueryService:
             job = self._store.move(job.result_id, Status.PENDING, request=await self._recording.request(job))
         except VeenError as error:
             self._report("record", error)
-            self._fail(job, Code.INTERNAL_ERROR, f"the query could not be recorded: {error}")
+            with suppress(Unavailable):  # it stays as it is then, and the next run takes it up
+                self._fail(job, Code.INTERNAL_ERROR, f"the query could not be recorded: {error}")
             raise QueryFault(Code.UNAVAILABLE, "the query could not be recorded") from None
         self._schedule(job)
         return job
@@ -143,12 +144,12 @@ class QueryService:
             try:
                 await self._carry_out(job)
             except QueryFault as fault:
-                self._fail(job, Code.EXECUTION_FAILED, fault.message)
+                await self._give_up(job, Code.EXECUTION_FAILED, fault.message)
             except VeenError as error:
-                self._fail(job, Code.EXECUTION_FAILED, str(error))
+                await self._give_up(job, Code.EXECUTION_FAILED, str(error))
             except Exception as error:  # noqa: BLE001  whatever it is, whoever asked must hear of it
                 self._report("execution", error)
-                self._fail(job, Code.INTERNAL_ERROR, "the service failed; its log says why")
+                await self._give_up(job, Code.INTERNAL_ERROR, "the service failed; its log says why")
             self._ended.pop(result_id).set()
 
     async def _carry_out(self, job: Job) -> None:
@@ -183,6 +184,17 @@ class QueryService:
             except Unavailable as error:
                 self._report("record", error)
                 await asyncio.sleep(_RETRY_S)
+
+    async def _give_up(self, job: Job, code: Code, message: str) -> None:
+        """Where the disk takes not even the failure, wait for it; whatever happens, the next query has its worker."""
+
+        async def fail() -> None:
+            self._fail(job, code, message)
+
+        try:
+            await self._persist(fail)
+        except Exception as error:  # noqa: BLE001  the job stays as it is, and the next run takes it up
+            self._report("execution", error)
 
     def _fail(self, job: Job, code: Code, message: str) -> None:
         self._store.move(job.result_id, Status.FAILED, error_code=str(code), message=message[:_MOST_MESSAGE])

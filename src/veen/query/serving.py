@@ -4,11 +4,12 @@ FOLDER/principals.json   who may ask about what
 FOLDER/jobs/  rows/      queries and their results
 """
 
+import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,11 @@ from veen.core import HubIdentity, Unavailable
 from veen.http import HttpServer, HttpSettings
 from veen.pipeline.decoding import Keys
 from veen.pipeline.selection import Selection
-from veen.pipeline.tables import Tables, load
+from veen.pipeline.tables import Tables
 from veen.query.app import QueryApp, Report
 from veen.query.asking import Asker
-from veen.query.execution import Execution, Refresh
+from veen.query.execution import Execution
+from veen.query.keeping import LOOK_EVERY_S, Keeper, keep
 from veen.query.policy import Book
 from veen.query.service import QueryService
 from veen.query.store import JobStore
@@ -36,7 +38,7 @@ _MAX_CONNECTIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a service is run. `source` is what the tables are brought up to date from before each query, if anything."""
+    """How a service is run. `source` is what it keeps the tables up with, if anything; else another process does."""
 
     folder: Path
     tables: Path
@@ -48,23 +50,22 @@ class Settings:
     papers: Mapping[bytes, HubIdentity] = field(default_factory=dict)
     spark: "Callable[[], SparkSession] | None" = None
     workers: int = 2
+    look_every_s: float = LOOK_EVERY_S
 
 
-def loader(settings: Settings, hub_id: bytes) -> Refresh | None:
-    """What brings the tables up to where the log is."""
+def keeper_of(settings: Settings, hub_id: bytes) -> Keeper | None:
+    """What brings the tables up to where the log is, if this service does that."""
     if settings.source is None:
         return None
-    selection = Selection((settings.source,), pin=hub_id)
-
-    def refresh(epochs: Sequence[int]) -> None:
-        load(Tables(settings.tables), replace(selection, epochs=tuple(epochs)), settings.keys)
-
-    return refresh
+    return Keeper(Tables(settings.tables), Selection((settings.source,), pin=hub_id), settings.keys)
 
 
-def execution_of(client: Client, settings: Settings, clock: Callable[[], float] = time.time) -> Execution:
+def execution_of(
+    client: Client, settings: Settings, clock: Callable[[], float] = time.time, keeper: Keeper | None = None
+) -> Execution:
     asker = Asker(settings.tables, settings.spark)
-    refresh = loader(settings, client.hub_id)
+    keeper = keeper or keeper_of(settings, client.hub_id)
+    refresh = None if keeper is None else keeper.refresh
     return Execution(client, asker, papers=settings.papers, refresh=refresh, clock=clock)
 
 
@@ -74,10 +75,14 @@ async def serving(
 ) -> AsyncIterator[HttpServer]:
     """A service that listens; what was under way when it last stopped goes on."""
     with JobStore(settings.folder) as store:
-        execution = execution_of(client, settings, clock)
+        keeper = keeper_of(settings, client.hub_id)
+        execution = execution_of(client, settings, clock, keeper)
         service = QueryService(client, store, execution, report, workers=settings.workers, clock=clock)
         server = HttpServer(report)
         await service.start()
+        keeping: list[asyncio.Task[None]] = []
+        if keeper is not None:
+            keeping.append(asyncio.create_task(keep(keeper, execution.refresh, report, settings.look_every_s)))
         try:
             app = QueryApp(service, Book(settings.folder / PRINCIPALS, clock), report)
             limits = HttpSettings(max_connections=_MAX_CONNECTIONS)
@@ -87,5 +92,10 @@ async def serving(
                 raise Unavailable(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
             yield server
         finally:
+            if keeper is not None:
+                keeper.stop()
+            for task in keeping:
+                task.cancel()
             await server.stop(_GRACE_S)
             await service.stop()
+            await asyncio.gather(*keeping, return_exceptions=True)

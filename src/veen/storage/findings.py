@@ -1,9 +1,17 @@
 """What a check of a data directory found, and what it comes to."""
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 MAX_FINDINGS = 1000
+_HASH = re.compile(r"([0-9a-f]{8})[0-9a-f]{56}")
+_PADDED = re.compile(r"(?<![0-9a-f])0+(\d+)(?![0-9a-f…])")
+
+
+def brief(artifact: str) -> str:
+    """Names as people tell them apart: the first digits of a hash, numbers without their padding."""
+    return _PADDED.sub(r"\1", _HASH.sub(r"\1…", artifact))
 
 
 class Severity(StrEnum):

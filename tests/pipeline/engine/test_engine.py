@@ -307,6 +307,29 @@ def test_a_look_up_reads_as_much_of_a_table_five_times_as_large(tmp_path: Path) 
     assert max(read.values()) <= 2 * 4_096
 
 
+def test_a_look_up_reads_only_around_the_type_and_the_time_it_is_after(tmp_path: Path) -> None:
+    tables, label = Tables(tmp_path / "tables"), sha256(b"label").digest()
+    body = [RecordEvent("robot", kind, 1, "gateway", "{}").payload() for kind in ("alarm", "view")]
+    Filler(tables, HTTP).add(
+        Entry(label, 0, seq, START + seq // 10, CLIENTS[0], None, seq.to_bytes(32, "big"), *body[seq % 100 > 0])
+        for seq in range(1, 12_001)
+    )
+    engine, read = Engine(tables.root), {}
+    window = {"time_from": START + 600, "time_to": START + 610}
+    for what, kept, count in (
+        ("all", {}, 12_000),
+        ("type", {"event_types": ("alarm",)}, 120),
+        ("time", window, 100),
+        ("both", {"event_types": ("alarm",), **window}, 1),
+    ):
+        answer = engine.run(Query((HTTP,), "robot", **kept))
+        assert answer.row_count == count
+        read[what] = answer.rows_read
+    assert read["all"] == 12_000
+    assert read["type"] == read["both"] == 4_096
+    assert read["time"] <= 2 * 4_096
+
+
 def test_a_sample_is_the_same_every_time_and_is_never_nothing(root: Path) -> None:
     engine = Engine(root)
     query = Query((HTTP,), evidence=Evidence("spot", 0.25))

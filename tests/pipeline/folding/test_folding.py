@@ -17,13 +17,26 @@ from tests.overlays.logs import LABEL, Said, label_of, log, msg_id
 from tests.pipeline.damage import flip
 from tests.pipeline.tables.logs import DOORS, filled, writes
 from veen.core import Unavailable, Unverified
-from veen.overlays import AnyOverlay, At, Entry, registry, run, state_hash
+from veen.overlays import (
+    AnyOverlay,
+    At,
+    Entry,
+    ShippedSummary,
+    Step,
+    firsts,
+    receive,
+    registry,
+    run,
+    state_hash,
+    summarise,
+)
 from veen.overlays import fold as fold_here
 from veen.overlays.kv import KV, Write
 from veen.overlays.queue import QUEUE, Ack
-from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Withdraw, wallet_id
+from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Wallets, Withdraw, wallet_id
 from veen.pipeline.folding import folding
 from veen.pipeline.folding.folding import fold, sum_up
+from veen.pipeline.folding.summing import sum_entries
 from veen.pipeline.jobs import in_processes
 from veen.pipeline.tables import Table, Tables
 from veen.pipeline.tables.compacting import compact
@@ -58,6 +71,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces and narrow trees, so that little data has many of both."""
     monkeypatch.setattr(folding, "CHUNK_ENTRIES", 4)
     monkeypatch.setattr(folding, "FAN_IN", 2)
+    monkeypatch.setattr(folding, "SMALL_BYTES", 0)
 
 
 @pytest.mark.usefixtures("pieces")
@@ -78,6 +92,46 @@ def test_wallets_fold_to_the_same_state_in_steps_and_at_once(place: Path, seed: 
         assert file.state_hash == expected(WALLETS, entries)
     at = random.randrange(1, len(entries))
     assert fold(filler.tables, WALLETS.CLASS, "pay", at=At(0, at)).state_hash == expected(WALLETS, entries[:at])
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kept_summary_knows_the_copies_of_all_before_it(place: Path, seed: int) -> None:
+    """Parts that have one are summed up again by themselves: nothing of it shows in what is kept."""
+    entries, filler = payments(Random(seed), 60), Filler(Tables(place), "pay")
+    filler.add(entries)
+    fold(filler.tables, WALLETS.CLASS, "pay")
+    paths = sorted(filler.tables.own.glob("folds/*/*/*.summary"))
+    assert len(paths) == 16
+    copies = 0
+    for path in paths:
+        kept = receive(WALLETS, shipped := ShippedSummary.decode(path.read_bytes()))
+        run_of = entries[shipped.first_seq - 1 : shipped.upto_seq]
+        whole = summarise(WALLETS, run_of, firsts(WALLETS, entries[: shipped.upto_seq]))
+        assert kept.parts == whole.parts
+        assert sorted(map(repr, kept.faults)) == sorted(map(repr, whole.faults))
+        copies += summarise(WALLETS, run_of, firsts(WALLETS, run_of)).parts != whole.parts
+    assert copies > 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_is_summed_up_in_one_go_as_in_two(seed: int) -> None:
+    entries = payments(Random(seed), 60)
+    known = firsts(WALLETS, entries)
+    summary, met = sum_entries(WALLETS, entries)
+    assert summary == summarise(WALLETS, entries, known)
+    assert met.firsts == known
+    nameless, met = sum_entries(_Nameless(), entries)
+    assert nameless.parts
+    assert met.firsts == {}
+    assert {part for part, _ in met.nameless} == nameless.parts.keys()
+
+
+class _Nameless(Wallets):
+    """Wallets whose steps are known by nothing."""
+
+    def keys(self, step: Step) -> tuple[bytes, ...]:
+        return ()
 
 
 @pytest.mark.usefixtures("pieces")

@@ -11,11 +11,13 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
 
-from tests.pipeline.tables.logs import Place, everything, filled, writes
+from tests.pipeline.tables.logs import DOORS, OTHERS, Place, everything, filled, writes
 from tests.pipeline.tables.test_loading import DyingDisk
-from veen.core import Mmr, Unverified, naming
+from veen.client.streamkeys import ReaderKey
+from veen.core import DhKey, Mmr, Unverified, naming
 from veen.pipeline import select
-from veen.pipeline.tables import FileRef, Table, Tables
+from veen.pipeline.decoding import Keys
+from veen.pipeline.tables import FileRef, Table, Tables, load
 from veen.pipeline.tables import commit as commits
 from veen.pipeline.tables.commit import Commit
 from veen.pipeline.tables.compacting import compact
@@ -142,6 +144,48 @@ def test_what_an_event_says_is_held_against_the_log_with_the_keys(made: Place) -
     rewrite(made, Table.EVENTS, changed(5, event='{"key":"00"}', subject_id="me"))
     assert problems(made) == []
     assert problems(made, keys=True) == [("events", 5, "the row is not what the entry says: subject_id, event")]
+
+
+def another_key(place: Path, name: str = DOORS) -> Keys:
+    """Of someone who made a key for a stream of the same name, and no entry is sealed for it."""
+    path = place / "another.key"
+    path.write_bytes(ReaderKey(name, b"\x07" * 32).encode())
+    path.chmod(0o600)
+    return Keys((str(path),))
+
+
+def test_what_the_keys_do_not_open_is_told_as_unopened_and_not_as_changed(made: Place, place: Path) -> None:
+    for keys, streams in ((Keys(made.keys.references[:1]), {OTHERS}), (another_key(place), {DOORS, OTHERS})):
+        found = verify(made.tables, made.selection, keys)
+        assert found.problems == []
+        assert {one.stream for one in found.unopened} == streams
+    assert verify(made.tables, made.selection, made.keys).unopened == []
+
+
+def test_what_an_event_says_is_found_changed_beside_a_stream_that_stays_closed(made: Place) -> None:
+    rewrite(made, Table.EVENTS, changed(5, event="{}"))
+    assert DOORS in made.tables.view().of(Table.EVENTS)[0].path
+    found = verify(made.tables, made.selection, Keys(made.keys.references[:1]))
+    assert [one.stream_seq for one in found.problems] == [5]
+
+
+def test_an_entry_that_does_not_open_among_those_that_do_is_held_against_its_row(made: Place) -> None:
+    right = made.log.keys[DOORS]
+    made.log.keys[DOORS] = DhKey(b"\x09" * 32)
+    made.log.say(writes(1))
+    made.log.keys[DOORS] = right
+    shutil.rmtree(made.tables.root)
+    made.load()
+    assert problems(made, keys=True) == []
+    rewrite(made, Table.QUARANTINE, changed(23, reason="forged"))
+    assert problems(made, keys=True) == [("quarantine", 23, "the row is not what the entry says: reason")]
+
+
+def test_tables_that_were_made_without_a_key_say_so_to_one_who_has_it(made: Place, place: Path) -> None:
+    closed = Tables(place / "closed")
+    load(closed, made.selection, Keys())
+    told = {one.what for one in verify(closed, made.selection, made.keys).problems}
+    assert told == {"it opens here: tables made anew have it otherwise"}
 
 
 def test_a_file_whose_bytes_changed_is_found_without_a_word_of_the_log(made: Place) -> None:

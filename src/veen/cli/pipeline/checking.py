@@ -6,6 +6,7 @@ import typer
 
 from terminalface.command import command
 from veen.cli import output
+from veen.cli.client.showing import short
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
@@ -30,11 +31,11 @@ def status(tables: TablesDir, as_json: JsonOption = False) -> None:
     names = (Table.ENTRIES, Table.EVENTS, Table.QUARANTINE)
     rows: list[tuple[output.Value, ...]] = [
         (
-            span.stream,
+            short(span.label) if span.stream == span.label.hex() else span.stream,
             span.epoch,
             span.last,
             *(counted.get((span.label, str(name)), 0) for name in names),
-            span.mmr_root,
+            span.mmr_root and short(span.mmr_root),
         )
         for span in spans
     ]
@@ -44,7 +45,7 @@ def status(tables: TablesDir, as_json: JsonOption = False) -> None:
             "overlay": file.overlay,
             "upto_seq": file.last,
             "parts": file.rows,
-            "state_hash": file.state_hash,
+            "state_hash": file.state_hash and short(file.state_hash),
         }
         for file in view.of(Table.STATE)
     ]
@@ -80,7 +81,8 @@ def verify(
     """Check tables against the log they stand for.
 
     Every leaf of entries is derived again, and they must come to the root that the hub signed; events and quarantine
-    must have one row for each entry. With --client or --key, every event is opened and decoded again, too.
+    must have one row for each entry. With --client or --key, every event is opened and decoded again, too; a stream
+    that they have no key for is named, and not opened.
 
     The exit status is 8 where a row was changed, is missing or was added.
     """
@@ -91,7 +93,10 @@ def verify(
     keys = asked.keys()
     with output.tally("verifying"):
         done = check(Tables(tables), asked.selection(against), keys if keys.references else None)
-    _show(done, bool(keys.references), asked.as_json)
+    _show(done, bool(keys.references) and not done.unopened, asked.as_json)
+    if done.unopened and not asked.as_json:
+        names = ", ".join(dict.fromkeys(one.stream for one in done.unopened))
+        output.remark(f"no key that was given opens {names}: what its entries say was not checked")
     if done.problems or done.unmatched:
         raise typer.Exit(DAMAGED_STATUS)
 
@@ -117,8 +122,9 @@ def _show(done: "Checked", again: bool, as_json: bool) -> None:
             {"where": str(one.where), "label": one.label, "stream_seq": one.stream_seq, "what": one.what}
             for one in done.problems
         ]
-        signed, unmatched = map(span_data, done.signed), map(span_data, done.unmatched)
-        output.document({**facts, "problems": problems, "signed": list(signed), "unmatched": list(unmatched)})
+        kinds = {"signed": done.signed, "unmatched": done.unmatched, "unopened": done.unopened}
+        spans = {name: [span_data(one) for one in found] for name, found in kinds.items()}
+        output.document({**facts, "problems": problems, **spans})
         return
     output.table(("severity", "where", "label", "entry", "what"), rows, as_json)
     output.facts(facts, as_json)

@@ -13,6 +13,7 @@ from terminalface.command import Misuse, group
 from veen.cli import contextfile, output
 from veen.cli.client.options import HubPin
 from veen.cli.options import ClientDir, JsonOption
+from veen.cli.sparksession import begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,9 +102,7 @@ class Running(Reading):
     ] = None
 
     def begin(self) -> "SparkSession":
-        from veen.pipeline import session
-
-        return session(master=self.master, remote=self.remote, config=self.config)
+        return begin(self.master, self.remote, self.config)
 
     @contextmanager
     def runner(self) -> "Iterator[Runner]":

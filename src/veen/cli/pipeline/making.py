@@ -1,6 +1,7 @@
 """`veen pipeline run`, `stream` and `compact`: tables made, kept up, and tidied."""
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,13 +37,18 @@ def run(asked: Running, source: Sources, out: Out, fold: Overlays = None) -> Non
 
     What the tables have is not read again, and a run that died is gone on with: in the end each entry is there once.
     Logs that are not those the tables stand for are refused. Spark starts only where there is something to do.
+    That alone takes many seconds: --processes is quicker for a small log.
     """
+    from veen.client.durable import Busy
     from veen.pipeline.tables import Tables, load
+    from veen.pipeline.tables.compacting import tidy
 
     tables = Tables(out)
     with asked.runner() as runner:
         with told("reading") as tell:
             done = load(tables, asked.selection(source), asked.keys(), runner, tell=tell)
+        with told("merging") as tell, suppress(Busy):  # then another process does that
+            tidy(tables, runner, tell=tell)
         folded = list(_fold(tables, fold or [], done.spans, runner))
     facts: dict[str, output.Value] = {
         "entries": done.entries,

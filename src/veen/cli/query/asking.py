@@ -24,7 +24,8 @@ Format: TypeAlias = Annotated[
     typer.Option("--format", metavar="WORD", help="table, json, csv, parquet or plot", show_default="table"),
 ]
 Out: TypeAlias = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="write it there; the ending names the format, too")
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="write it there: the format is that of .json, .csv, .parquet or .svg"),
 ]
 Plot: TypeAlias = Annotated[
     str | None,
@@ -81,6 +82,8 @@ def submit(
 
     Where the answer is waited for and comes in time, it is shown as veen query result shows it.
     """
+    wish = Wish(form, out, over)
+    wish.chosen()  # before anything is asked
     query = _given(file)
     kept = dict(query.get("filter") or {})
     window = {**(kept.get("time") or {}), **_set(**{"from": time_from, "to": time_to})}
@@ -95,7 +98,7 @@ def submit(
         query["meta"] = {**(query.get("meta") or {}), "reason": reason}
     with remote(asked) as service:
         found = service.submit(query, wait)
-        _tell(service, found, asked, wait, Wish(form, out, over))
+        _tell(service, found, asked, wait, wish)
 
 
 def _tell(service: "Remote", found: "Accepted | Whole", asked: Asks, wait: int, wish: Wish) -> None:
@@ -146,10 +149,12 @@ def result(
 
     On a terminal a plot is of bars; in a file it is a picture, in SVG.
     """
+    wish = Wish(form, out, over)
+    wish.chosen()  # before anything is asked
     with remote(asked) as service:
         found = service.result(result_id)
         names = showing.named(service.descriptor(found.digest.query_id)[0])
-    showing.show(found, names, asked.as_json, Wish(form, out, over))
+    showing.show(found, names, asked.as_json, wish)
 
 
 def _given(file: Path | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The group, and the options that its commands share."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -111,4 +112,7 @@ def remote(asked: Asks | AsksBoth) -> "Remote":
     token = None
     if asked.token_file is not None:
         token = durable.read_file(asked.token_file, _MOST_TOKEN).decode("utf-8", "replace").strip()
+        if not re.fullmatch(r"[!-~]+", token):
+            what = "has no token in it" if not token else "has more or other things in it than a token"
+            raise Misuse(f"{asked.token_file} {what}", "veen query token prints one")
     return Remote(Access(asked.service, token, asked.cert, asked.cert_key, asked.ca))

@@ -9,8 +9,11 @@ from terminalface.command import Misuse
 
 _TIMES = ("hub_commit_time", "event_time")
 _STEPS_S = (1, 5, 15, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800, 2_592_000, 31_536_000)
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _MOST_BARS = 48
+_WIDEST = 40.0  # of a bar, so that few of them are not one slab
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 800, 320, 56, 44, 36, 12
+_LABEL = 130  # about as wide as the longest label is
 _MS = 1_000
 
 
@@ -63,6 +66,12 @@ def _has_times(rows: Sequence[dict[str, Any]], name: str) -> bool:
         return False
 
 
+def _length(seconds: int) -> str:
+    """A step in the largest unit that it is a whole number of."""
+    unit, size = next((unit, size) for unit, size in _UNITS if seconds % size == 0)
+    return f"{seconds // size} {unit}"
+
+
 def bars(counts: Counts) -> None:
     """For a terminal or a pipe: a line for each step."""
     from rich.bar import Bar
@@ -88,22 +97,24 @@ def svg(counts: Counts) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         'font-size="12">',
         f"<title>{escape(f'count by {counts.field}')}</title>",
-        f'<text x="{_LEFT}" y="20">{escape(f"count by {counts.field}, {counts.step_s} s a bar")}</text>',
+        f'<text x="{_LEFT}" y="20">{escape(f"count by {counts.field} (UTC), {_length(counts.step_s)} a bar")}</text>',
         f'<line x1="{_LEFT}" y1="{_TOP + high}" x2="{_LEFT + wide}" y2="{_TOP + high}" stroke="black"/>',
         f'<text x="{_LEFT - 6}" y="{_TOP + 6}" text-anchor="end">{most}</text>',
         f'<text x="{_LEFT - 6}" y="{_TOP + high}" text-anchor="end">0</text>',
     ]
+    thick = min(_WIDEST, max(1.0, each - 1))
     for at, count in enumerate(counts.bars):
         tall = high * count / most
         name = escape(f"{counts.name(at)}: {count}")
         lines.append(
-            f'<rect x="{_LEFT + at * each:.2f}" y="{_TOP + high - tall:.2f}" width="{max(1.0, each - 1):.2f}" '
+            f'<rect x="{_LEFT + (at + 0.5) * each - thick / 2:.2f}" y="{_TOP + high - tall:.2f}" width="{thick:.2f}" '
             f'height="{tall:.2f}" fill="#2e7d32"><title>{name}</title></rect>'
         )
     shown = sorted({0, len(counts.bars) // 2, len(counts.bars) - 1})
     for at in shown:
         place = _LEFT + (at + 0.5) * each
-        anchor = "start" if at == 0 and len(shown) > 1 else "end" if at == shown[-1] and len(shown) > 1 else "middle"
+        near = each < _LABEL  # a label in the middle of it would leave the picture
+        anchor = "start" if near and at == 0 else "end" if near and at == shown[-1] else "middle"
         lines.append(
             f'<text x="{place:.2f}" y="{_TOP + high + 20}" text-anchor="{anchor}">{escape(counts.name(at))}</text>'
         )

@@ -30,6 +30,16 @@ class Wish:
     out: Path | None = None
     over: str | None = None
 
+    def chosen(self) -> str:
+        """The format, by its word or by the ending of the file. Refuses one that there is not."""
+        if self.form is not None and self.form not in FORMATS:
+            raise Misuse(f"there is no format {self.form!r}", f"there are {', '.join(FORMATS)}")
+        if self.form is not None or self.out is None:
+            return self.form or "table"
+        if self.out.suffix.lower() not in _ENDINGS:
+            raise Misuse(f"{self.out.name} ends like no format", f"end it with {', '.join(_ENDINGS)}; or give --format")
+        return _ENDINGS[self.out.suffix.lower()]
+
 
 def named(value: "Plain") -> list[str]:
     """The columns of what was asked, in the order in which they were."""
@@ -46,10 +56,7 @@ def show(found: "Whole", names: list[str], as_json: bool, wish: Wish) -> None:
     texts = [digests.row_text(row) for row in found.rows]
     if (len(texts), digests.rows_hash(texts)) != (found.digest.row_count, found.digest.rows_hash):
         raise Unverified("result", "the rows are not those of the digest")
-    out, over = wish.out, wish.over
-    chosen = wish.form or (_ENDINGS.get(out.suffix) if out is not None else None) or "table"
-    if chosen not in FORMATS:
-        raise Misuse(f"there is no format {chosen!r}", f"there are {', '.join(FORMATS)}")
+    out, over, chosen = wish.out, wish.over, wish.chosen()
     if out is not None:
         from veen.client.durable import DISK
 
@@ -117,7 +124,10 @@ def _parquet(found: "Whole", names: list[str]) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise Misuse("pyarrow is not installed", "pip install veen[spark] has it") from None
+        from veen.cli.failures import hinted
+        from veen.core import Unavailable
+
+        raise hinted(Unavailable("pyarrow is not installed"), "pip install 'veen[spark]' brings it") from None
     arrays = {}
     for name in names:
         values = [cell(row.get(name)) for row in found.rows]

@@ -11,9 +11,8 @@ each branch keeps the conditions under which no debit in it passes the limit.
 A path that some debit cannot take is None: the function is not defined there, and the events are walked instead.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from veen.overlays.wallet.events import Adjust, Close, Freeze, Limit, Open, Unfreeze
 from veen.overlays.wallet.ledger import Credit, Debit, Effect, Wallet, day
@@ -46,8 +45,7 @@ class Control(IntEnum):
         return self if self is Control.ABSENT else Control(self - (self - 1) % 2 + frozen)
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """How the limit's fields come out, and what must hold of them on the way in.
 
     pending_daily_spent      `add`, and what was there before if it is `carried`
@@ -65,8 +63,7 @@ class Branch:
     most_spent: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Spend:
+class Spend(NamedTuple):
     """With `first_day`, `same` is for a last reset on that day, `other` for any other; without, `same` is for all."""
 
     first_day: int | None
@@ -86,8 +83,7 @@ def spend_index(limited: bool, unset: bool) -> int:
     return 2 * limited + unset
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """What a run does to a wallet that meets it in one control."""
 
     ends: Control
@@ -110,6 +106,12 @@ IDENTITY: Function = (
 
 def lift(done: Effect) -> Function:
     """One effect as a function."""
+    absent, _, frozen, closed, both = IDENTITY
+    match done:  # the usual ones, and what is met everywhere but in the controls that take them
+        case Credit():
+            return absent, _path(Control.OPEN, done), _path(Control.FROZEN, done), closed, both
+        case Debit():
+            return absent, _path(Control.OPEN, done), frozen, closed, both
     a, b, c, d, e = (_path(control, done) for control in Control)
     return a, b, c, d, e
 
@@ -152,13 +154,23 @@ def _debit_spends(done: Debit) -> Spends:
 
 def compose(first: Function, then: Function) -> Function:
     """The function of a run followed by another."""
-    a, b, c, d, e = (_then(path, then[path.ends]) for path in first)
-    return a, b, c, d, e
+    if first is IDENTITY:
+        return then
+    a, b, c, d, e = first
+    return (
+        _then(a, then[a.ends]),
+        _then(b, then[b.ends]),
+        _then(c, then[c.ends]),
+        _then(d, then[d.ends]),
+        _then(e, then[e.ends]),
+    )
 
 
 def _then(path: Path, later: Path) -> Path:
     if later is IDENTITY[later.ends]:
         return path
+    if path is IDENTITY[path.ends]:
+        return later
     low = min(path.low, path.delta + later.low)
     keeps = path.keeps_limit and later.keeps_limit
     limit = path.limit if later.keeps_limit else later.limit
@@ -170,8 +182,11 @@ def _spends(path: Path, later: Spends) -> Spends:
         return path.spends
     if path.spends is STAYS and path.keeps_limit:
         return later
-    w, x, y, z = (_spend(path, index, later) for index in range(4))
-    return w, x, y, z
+    w, y = _spend(path, 0, later), _spend(path, 2, later)
+    spends = path.spends
+    if spends[0] is spends[1] and spends[2] is spends[3] and later[0] is later[1] and later[2] is later[3]:
+        return w, w, y, y  # no limit was set on the way, so whether there was a reset makes no difference
+    return w, _spend(path, 1, later), y, _spend(path, 3, later)
 
 
 def _spend(path: Path, index: int, later: Spends) -> Spend:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from veen.core import Malformed, cbor
+from veen.core.cbor.value import read_value
 from veen.overlays.entry import Entry
 from veen.overlays.event import Event, Fault, FaultKind
 from veen.overlays.fields import number_of, number_value
@@ -90,13 +91,25 @@ class Wallets(Overlay[Wallet, Function]):
         return Wallet.decode(data)
 
     def encode_summary(self, summary: Function) -> bytes:
-        return cbor.encode([_path_value(path) for path in summary])
+        return _HEAD + b"".join(
+            same if path is stays else cbor.encode(_path_value(path))
+            for path, stays, same in zip(summary, IDENTITY, _STAYING, strict=True)
+        )
 
     def decode_summary(self, part: bytes, data: bytes) -> Function:
-        found = cbor.decode(data, "wallet function")
-        if not isinstance(found, tuple) or len(found) != len(IDENTITY):
+        if not data.startswith(_HEAD):
             raise Malformed("wallet function", "not a path for each control")
-        a, b, c, d, e = (_path_of(control, path) for control, path in zip(Control, found, strict=True))
+        paths, pos = [], len(_HEAD)
+        for stays, same in zip(IDENTITY, _STAYING, strict=True):
+            if data.startswith(same, pos):
+                paths.append(stays)
+                pos += len(same)
+            else:
+                found, pos = read_value(data, pos)
+                paths.append(_path_of(stays, found))
+        if pos != len(data):
+            raise Malformed("wallet function", f"{len(data) - pos} bytes after the end")
+        a, b, c, d, e = paths
         return a, b, c, d, e
 
     def plain(self, part: bytes, state: Wallet) -> Mapping[str, cbor.Value]:
@@ -152,14 +165,22 @@ def _branch_value(branch: Branch | None) -> Value:
     return (branch.reset_ts, branch.carried, number_value(branch.add), *shown)
 
 
-def _path_of(control: Control, found: Value) -> Path:
+# A run leaves a wallet as it is in most controls.
+_HEAD = cbor.encode([None] * len(IDENTITY))[:1]
+_STAYING = tuple(cbor.encode(_path_value(path)) for path in IDENTITY)
+
+
+def _path_of(stays: Path, found: Value) -> Path:
+    """A path that is not the one of the identity: that has one spelling."""
     match found:
         case (int() as ends, delta, low, limit, (s0, s1, s2, s3)) if 0 <= ends < len(Control):
             kept = limit is _KEEPS
-            spends = (_spend_of(s0), _spend_of(s1), _spend_of(s2), _spend_of(s3))
+            w, x, y, z = _spend_of(s0), _spend_of(s1), _spend_of(s2), _spend_of(s3)
+            spends = (w, w if x == w else x, y, y if z == y else z)  # what is equal is one object: composing looks
             spends = STAYS if spends == STAYS else spends
             path = Path(Control(ends), number_of(delta), number_of(low), kept, None if kept else _number(limit), spends)
-            return IDENTITY[control] if path == IDENTITY[control] else path
+            if path != stays:
+                return path
     raise Malformed("wallet function", "not a path")
 
 

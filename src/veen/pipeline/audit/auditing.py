@@ -1,23 +1,22 @@
 """An audit: every directory planned, every piece gone through, the pieces chained, copies compared."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter
 
-from veen.core import Malformed, VeenError
+from veen.core import Malformed, Unavailable, VeenError
 from veen.pipeline.audit import chain, holdings
 from veen.pipeline.audit.chain import Link, Outcomes
 from veen.pipeline.audit.copies import Copy, Equivocation, Join, compare
 from veen.pipeline.audit.running import Runner
 from veen.pipeline.audit.tail import JournalTail, is_live
+from veen.pipeline.closing import NAMES
 from veen.pipeline.planning import Piece, deal, pinned
 from veen.pipeline.sources import Chunk, DirectorySource, open_source
-from veen.pipeline.sources.files import LocalFiles
+from veen.pipeline.sources.files import LocalFiles, Missing
 from veen.storage.directory import Papers
 from veen.storage.findings import Finding, Severity
-
-Progress = Callable[[int, int], None]  # entries done, entries in all
 
 
 @dataclass(slots=True)
@@ -51,9 +50,11 @@ def audit(
     *,
     pin: bytes | None = None,
     parallelism: int | None = None,
-    progress: Progress | None = None,
 ) -> Audit:
-    """Go through whole data directories. Faults of what is audited are findings, never errors."""
+    """Go through whole data directories. Faults of what is audited are findings, never errors.
+
+    Raises `Unavailable` for what is no data directory at all.
+    """
     start = perf_counter()
     directories = [_begin(path, pin) for path in paths]
     tasks = deal([piece for directory in directories for piece in directory.pieces], parallelism)
@@ -61,14 +62,9 @@ def audit(
     dealt = [piece for task in tasks for piece in task]
     for directory in directories:
         directory.pieces = [piece for piece in dealt if piece.source == directory.source.url]
-    total, done = sum(piece.entries for piece in dealt), 0
     outcomes: Outcomes = {}
     while tasks:
-        for outcome in run(tasks):
-            outcomes[outcome.place] = outcome
-            done += outcome.last - outcome.first + 1
-            if progress:
-                progress(min(done, total), total)
+        outcomes |= {outcome.place: outcome for outcome in run(tasks)}
         # Each round puts one more chunk of a label right, so there is a last one.
         tasks = deal(list(_again(directories, outcomes)), parallelism)
     for directory in directories:
@@ -85,6 +81,7 @@ def _begin(path: str, pin: bytes | None) -> Directory:
         error = Malformed("audit", f"{path} is a hub, and what is audited is a data directory")
         error.add_note("veen verify --stream NAME goes through a stream of a hub")
         raise error
+    _need(source, path)
     made = Directory(source)
     made.papers, made.findings = holdings.check_papers(source)
     made.findings += holdings.check_attachments(source)
@@ -105,6 +102,19 @@ def _begin(path: str, pin: bytes | None) -> Directory:
     hub_id = made.papers.identity.hub_id
     made.pieces = [Piece(source.url, hub_id, chunk, chunk.start_seq, chunk.end_seq) for chunk in made.chunks]
     return made
+
+
+def _need(source: DirectorySource, path: str) -> None:
+    """Something of a hub must be there: of what is not there, nothing can be said, and nothing is damaged."""
+    try:
+        source.files.read(NAMES.identity.name)
+    except Unavailable:
+        try:
+            source.names()
+        except Missing:
+            error = Unavailable(f"{path} is not a hub's data directory")
+            error.add_note("check the path; veen hub init makes one")
+            raise error from None
 
 
 def _by_label(directory: Directory, outcomes: Outcomes) -> Iterator[tuple[bytes, list[Link]]]:

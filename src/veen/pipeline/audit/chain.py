@@ -61,11 +61,14 @@ def check_label(label: Sequence[Link], limits: Limits, missing: set[int]) -> Ite
 
 def _check_following(label: Sequence[Link], missing: set[int]) -> Iterator[Finding]:
     expected = 1
+    astray: Chunk | None = None
     for link in label:
         chunk = link.piece.chunk
         if link.piece.first == chunk.start_seq and chunk.start_seq != expected and expected not in missing:
             yield _damaged(chunk, f"it stands where a chunk from {expected} belongs", None)
-        expected = chunk.end_seq + 1
+            astray = chunk if chunk.start_seq < expected else None  # what follows it follows on another
+        if chunk != astray:
+            expected = chunk.end_seq + 1
 
 
 def _check_order(label: Sequence[Link]) -> Iterator[Finding]:

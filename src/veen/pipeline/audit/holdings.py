@@ -2,6 +2,8 @@
 
 import re
 import tempfile
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,14 +84,18 @@ def check_attachments(source: DirectorySource) -> list[Finding]:
 
 
 def missing_chunks(names: Iterable[str], chunks: Iterable[Chunk]) -> list[Chunk]:
-    """Chunks that are gone, by the summaries they left."""
-    there = {(chunk.label, chunk.start_seq) for chunk in chunks}
+    """Chunks that are gone, by the summaries they left. Where there are entries, none are gone."""
+    there: dict[bytes, list[Chunk]] = defaultdict(list)
+    for chunk in sorted(chunks):
+        there[chunk.label].append(chunk)
     found = []
     for name in names:
         told = _SUMMARY.fullmatch(name)
-        if told and (bytes.fromhex(told[1]), int(told[2])) not in there:
+        if told:
             label, start, end = bytes.fromhex(told[1]), int(told[2]), int(told[3])
-            found.append(Chunk(label, start, end, ChunkName(label, start, end).file_name(), 0))
+            after = bisect_right(there[label], end, key=lambda chunk: chunk.start_seq)
+            if after == 0 or there[label][after - 1].end_seq < start:
+                found.append(Chunk(label, start, end, ChunkName(label, start, end).file_name(), 0))
     return sorted(found)
 
 

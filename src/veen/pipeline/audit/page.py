@@ -6,8 +6,10 @@ from typing import Any
 
 from veen.pipeline.audit import plots
 from veen.pipeline.audit.report import JsonObject
+from veen.storage.findings import brief
 
 _MOST_LABELS, _MOST_ROWS = 30, 200
+_FEW_PIECES = 20  # whose rates one line tells
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --dim: #667085; --line: #d5dae2; --bar: #3b6ea8; --bad: #c0392b;
   --good: #2e7d4f; --paper: #fff }
@@ -17,16 +19,17 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100%; font-size: 13px } th { text-align: left; color: var(--dim) }
-td, th { border-bottom: 1px solid var(--line); padding: 4px 8px 4px 0; vertical-align: top; overflow-wrap: anywhere }
-code { font-size: 12px } svg { width: 100%; height: auto }
+td, th { border-bottom: 1px solid var(--line); padding: 4px 12px 4px 0; vertical-align: top }
+td[title] { min-width: 15rem } th, .word { white-space: nowrap }
+code { font-size: 12px; overflow-wrap: anywhere } svg { width: 100%; height: auto }
 svg text { font: 12px system-ui, sans-serif; fill: var(--dim) }
 svg line { stroke: var(--line) } .bar { fill: var(--bar) } .bad { fill: var(--bad); color: var(--bad) }
 .good { color: var(--good) } .dim { color: var(--dim) }
 """
 
 
-def page_of(report: JsonObject) -> str:
-    """The whole page."""
+def page_of(report: JsonObject, auditor: bytes | None = None) -> str:
+    """The whole page. `auditor` is the key that signs the report, if one does."""
     made: dict[str, Any] = report
     sound = made["verdict"] == "sound"
     head = (
@@ -35,6 +38,7 @@ def page_of(report: JsonObject) -> str:
         f"{'directory' if len(made['directories']) == 1 else 'directories'}, on {escape(made['ran_on'])}, "
         f"in {made['took_ms'] / 1000:,.1f} s. Every entry hash, client and hub signature, root, summary, peak snapshot "
         f"and checkpoint was verified again.</p>"
+        f"<p>Made {plots.date(made['made_at'])} UTC by VEEN {escape(made['version'])}, {_signed(auditor)}.</p>"
     )
     body = "".join(_directory(one) for one in made["directories"])
     return (
@@ -42,6 +46,14 @@ def page_of(report: JsonObject) -> str:
         '<meta name="viewport" content="width=device-width"><title>VEEN audit</title>'
         f"<style>{_STYLE}</style></head><body>{head}{_equivocations(made['equivocations'])}{body}</body></html>\n"
     )
+
+
+def _signed(auditor: bytes | None) -> str:
+    """That there is a statement: whether it holds, a page cannot tell."""
+    if auditor is None:
+        return "not signed"
+    told = "<code>statement.cbor</code> has the signature, and <code>veen audit verify</code> checks it"
+    return f"for the auditor <code>{auditor.hex()}</code>: {told}"
 
 
 def _directory(one: dict[str, Any]) -> str:
@@ -53,6 +65,8 @@ def _directory(one: dict[str, Any]) -> str:
         ("failed", f"{one['failed']:,}; {one['unchecked']:,} could not be checked"),
         ("chunks and checkpoints", f"{one['chunks']:,} and {one['checkpoints']:,}"),
     ]
+    if 0 < len(one["rate"]) < _FEW_PIECES:
+        rows.append(("verification rate", f"{min(one['rate']):,} to {max(one['rate']):,} entries a second on one core"))
     facts = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
     shown = [(f"{row['label'][:16]}…", row["entries"], row["failed"]) for row in labels[:_MOST_LABELS]]
     return (
@@ -60,10 +74,18 @@ def _directory(one: dict[str, Any]) -> str:
         f"<h2>Entries over time</h2>{plots.over_time([(at, n) for at, n in one['over_time']], 'entries over time')}"
         f"<h2>Entries of each label</h2>{plots.ranked(shown, 'entries of each label')}"
         f"{_more(len(labels), _MOST_LABELS)}"
-        f"<h2>Verification rate</h2>{plots.spread(one['rate'], 'entries a second on one core, piece by piece')}"
-        "<p class=dim>entries a second on one core, and how many pieces of the log went at that rate</p>"
-        f"<h2>Faults</h2>{plots.ranked([(kind, n, n) for kind, n in faults.most_common()], 'faults by kind')}"
+        f"{_rates(one['rate'])}<h2>Faults</h2>"
+        f"{plots.ranked([(kind, n, n) for kind, n in faults.most_common()], 'faults by kind') if faults else ''}"
         f"{_findings(one['findings'])}"
+    )
+
+
+def _rates(rate: list[int]) -> str:
+    if len(rate) < _FEW_PIECES:
+        return ""
+    return (
+        f"<h2>Verification rate</h2>{plots.spread(rate, 'entries a second on one core, piece by piece')}"
+        "<p class=dim>entries a second on one core, and how many pieces of the log went at that rate</p>"
     )
 
 
@@ -77,12 +99,17 @@ def _findings(found: list[dict[str, Any]]) -> str:
     if not found:
         return "<p class=good>none</p>"
     rows = "".join(
-        f"<tr><td>{escape(one['severity'])}</td><td><code>{escape(one['artifact'])}</code></td>"
-        f"<td>{'' if one['stream_seq'] is None else one['stream_seq']}</td><td>{escape(one['what'])}</td></tr>"
+        f"<tr><td class=word>{escape(one['severity'])}</td>{_where(one['artifact'])}"
+        f"<td class=word>{'' if one['stream_seq'] is None else one['stream_seq']}</td>"
+        f"<td>{escape(brief(one['what']))}</td></tr>"
         for one in found[:_MOST_ROWS]
     )
     names = "<tr><th>severity</th><th>where</th><th>entry</th><th>what</th></tr>"
     return f"<table>{names}{rows}</table>{_more(len(found), _MOST_ROWS)}"
+
+
+def _where(artifact: str) -> str:
+    return f'<td title="{escape(artifact)}"><code>{escape(brief(artifact))}</code></td>'
 
 
 def _equivocations(found: list[dict[str, Any]]) -> str:

@@ -8,6 +8,7 @@ from itertools import pairwise
 WIDTH, HEIGHT = 860, 220
 _LEFT, _BOTTOM, _TOP, _RIGHT = 64, 28, 12, 8
 _MOST_BARS = 240
+_WIDEST = 40.0  # of a bar, so that few of them are not one slab
 
 
 def over_time(points: Sequence[tuple[int, int]], title: str) -> str:
@@ -21,7 +22,7 @@ def over_time(points: Sequence[tuple[int, int]], title: str) -> str:
     for at, count in points:
         bars[(at - low) // step] = bars.get((at - low) // step, 0) + count
     slots = (high - low) // step + 1
-    labels = [(0.0, _date(low)), (1.0, _date(high))] if high > low else [(0.0, _date(low))]
+    labels = [(0.0, date(low)), (1.0, date(high))] if high > low else [(0.5, date(low))]
     return _bars(title, [bars.get(slot, 0) for slot in range(slots)], labels)
 
 
@@ -59,6 +60,7 @@ def _bars(title: str, values: Sequence[int], labels: Sequence[tuple[float, str]]
     most = max(values) or 1
     room, tall = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     wide = room / len(values)
+    thick = min(_WIDEST, max(0.5, wide * 0.9))
     floor = HEIGHT - _BOTTOM
     parts = [
         f'<line x1="{_LEFT}" y1="{floor}" x2="{WIDTH - _RIGHT}" y2="{floor}"/>',
@@ -67,11 +69,11 @@ def _bars(title: str, values: Sequence[int], labels: Sequence[tuple[float, str]]
     ]
     for slot, value in enumerate(values):
         if value:
-            height, x = tall * value / most, _LEFT + slot * wide
-            shape = f'x="{x:.2f}" y="{floor - height:.2f}" width="{max(0.5, wide * 0.9):.2f}" height="{height:.2f}"'
+            height, x = tall * value / most, _LEFT + (slot + 0.5) * wide - thick / 2
+            shape = f'x="{x:.2f}" y="{floor - height:.2f}" width="{thick:.2f}" height="{height:.2f}"'
             parts.append(f'<rect class="bar" {shape}><title>{value:,}</title></rect>')
     for at, text in labels:
-        anchor = "start" if at == 0 else "end"
+        anchor = {0.0: "start", 1.0: "end"}.get(at, "middle")
         parts.append(f'<text x="{_LEFT + at * room:.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{escape(text)}</text>')
     return _svg(title, HEIGHT, parts)
 
@@ -86,7 +88,8 @@ def _svg(title: str, height: int, parts: Sequence[str]) -> str:
     return f'<svg role="img" aria-label="{shown}" viewBox="0 0 {WIDTH} {height}"><title>{shown}</title>{body}</svg>'
 
 
-def _date(seconds: int) -> str:
+def date(seconds: int) -> str:
+    """To the minute, in UTC."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
     except (OverflowError, ValueError, OSError):  # beyond any calendar

@@ -1,6 +1,6 @@
 """One piece of a log audited, wherever that happens: every entry, and at a chunk's end what stands beside it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import thread_time
 
 from veen.core import Unavailable
@@ -16,17 +16,26 @@ from veen.storage.directory import Papers
 from veen.storage.findings import MAX_FINDINGS, Finding, Severity
 from veen.storage.judge import Check, Failure
 
+Add = Callable[[int], None]  # so many entries more are done
 
-def audit_task(task: Task) -> Iterator[Outcome]:
-    """The outcome of each piece."""
+_TOLD_EVERY = 256  # entries: a tenth of a second
+
+
+def _nobody(more: int) -> None:
+    """Tell nobody."""
+
+
+def audit_task(task: Task, add: Add = _nobody) -> Iterator[Outcome]:
+    """The outcome of each piece. What `add` raises ends it."""
     settle()
     known: dict[str, tuple[DirectorySource, Papers]] = {}
     for piece in task:
         if piece.source not in known:
             known[piece.source] = _opened(piece.source)
         start = thread_time()
-        audit = _Audit(piece, *known[piece.source])
+        audit = _Audit(piece, *known[piece.source], add)
         bound = audit.run()
+        add(piece.entries - audit.told)
         yield audit.outcome(bound, thread_time() - start)
 
 
@@ -42,7 +51,8 @@ def _opened(url: str) -> tuple[DirectorySource, Papers]:
 class _Audit:
     """One piece while it is gone through."""
 
-    def __init__(self, piece: Piece, source: DirectorySource, papers: Papers) -> None:
+    def __init__(self, piece: Piece, source: DirectorySource, papers: Papers, add: Add) -> None:
+        self._done, self.told = add, 0
         self._piece = piece
         self._source = source
         self._papers = papers
@@ -65,8 +75,11 @@ class _Audit:
 
     def _run(self) -> BoundCheckpoint | None:
         piece = self._piece
-        for one in verifying.judged(self._source, self._verifier, piece):
+        for number, one in enumerate(verifying.judged(self._source, self._verifier, piece), 1):
             self._take(one)
+            if not number % _TOLD_EVERY:
+                self.told += _TOLD_EVERY
+                self._done(_TOLD_EVERY)
         whole_end = piece.last == piece.chunk.end_seq and piece.chunk.closed
         if self._broken_at or not self._tree_known() or not whole_end:
             return None

@@ -8,6 +8,7 @@ from enum import Enum
 from veen.core import Malformed
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode  # made once
 
 
 def plain(value: object) -> Plain:
@@ -33,7 +34,7 @@ def plain(value: object) -> Plain:
 
 def written(value: Plain) -> str:
     """JSON text, the same for the same value."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return _encode(value)
 
 
 def parsed(text: str) -> Plain:

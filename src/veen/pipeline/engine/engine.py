@@ -100,11 +100,16 @@ class Engine:
         for stream in query.scope:
             if stream not in known:
                 raise Unavailable(f"the tables have no stream {stream!r}")
-        parts = plan(view.of(Table.EVENTS, query.scope), query, str(self._tables.root.resolve()), self._footer)
+        root, footers = str(self._tables.root.resolve()), dict[str, Any]()
+
+        def footer(file: FileRef) -> Any:
+            found = footers[f"{root}/{file.path}"] = self._footer(file)
+            return found
+
+        parts = plan(view.of(Table.EVENTS, query.scope), query, root, footer)
         rows = sum(part.rows for part in parts)
         if rows <= self._small_rows or self._spark is None:
-            found, ran = scan(Scan(query, tuple(parts))), "tables"
-            found = partial.whole(query, [found])
+            found, ran = partial.whole(query, [scan(Scan(query, tuple(parts)), footers)]), "tables"
         else:
             found, ran = self._on_spark(query, parts), "spark"
         return self._answer(query, found, view, seed, ran)

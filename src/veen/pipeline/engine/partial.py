@@ -35,7 +35,7 @@ class Tally:
 
     count: int = 0
     best: Plain = None
-    total: Fraction = field(default_factory=Fraction)
+    total: Fraction | int = 0
     whole: bool = True  # nothing but integers was added
     values: set[str] = field(default_factory=set)
 
@@ -50,7 +50,7 @@ class Tally:
             self._take(metric, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             self.count += 1
-            self.total += Fraction(value)
+            self.total += value if isinstance(value, int) else Fraction(value)
             self.whole = self.whole and isinstance(value, int)
 
     def merge(self, metric: Metric, other: "Tally") -> None:
@@ -95,6 +95,10 @@ class Partial:
     groups: dict[str, tuple[list[Plain], list[Tally]]] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)  # behind the groups, where evidence is asked for
     read: int = 0
+    asked: tuple[Metric, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.asked = self.query.asked  # which is parsed once, and not for each event
 
     def add(self, order: Order, found: dict[str, Plain], source: Source) -> None:
         query = self.query
@@ -103,12 +107,19 @@ class Partial:
             if query.limit is not None and len(self.rows) > 2 * query.limit + 1_000:
                 self.shorten()
             return
-        keys = [found[name] for name in query.group_by]
-        _, tallies = self.groups.setdefault(written(keys), (keys, [Tally() for _ in query.metrics]))
-        for metric, tally in zip(query.asked, tallies, strict=True):
-            tally.add(metric, None if metric.of is None else found[metric.of])
+        self.count(found)
         if query.evidence.mode != "none":
             self.sources.append(source)
+
+    def count(self, found: dict[str, Plain]) -> None:
+        """Take an event into its group."""
+        keys = [found[name] for name in self.query.group_by]
+        text = written(keys)
+        group = self.groups.get(text)
+        if group is None:
+            group = self.groups[text] = keys, [Tally() for _ in self.asked]
+        for metric, tally in zip(self.asked, group[1], strict=True):
+            tally.add(metric, None if metric.of is None else found[metric.of])
 
     def shorten(self) -> None:
         """In order, and no longer than the answer may be."""
@@ -125,7 +136,7 @@ class Partial:
             if text not in self.groups:
                 self.groups[text] = keys, tallies
                 continue
-            for metric, mine, theirs in zip(self.query.asked, self.groups[text][1], tallies, strict=True):
+            for metric, mine, theirs in zip(self.asked, self.groups[text][1], tallies, strict=True):
                 mine.merge(metric, theirs)
 
     def encode(self) -> bytes:

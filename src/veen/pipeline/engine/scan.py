@@ -1,7 +1,7 @@
 """Which parts of which files a query must read, and what comes of one such part. No Spark here."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from veen.pipeline.engine.partial import Partial
 from veen.pipeline.engine.query import Query
 from veen.pipeline.tables.commit import FileRef
 
-_BASE = ("label", "stream_seq", "hub_ts", "msg_id", "mmr_root", "subject_id", "event_type")
+_FILTERED = ("hub_ts", "subject_id", "event_type")
+_BASE = ("label", "stream_seq", "msg_id", "mmr_root", *_FILTERED)
 _AFTER = "\U0010ffff" * 4  # where files have the events that have no subject: behind all that have one
 
 Footer = Callable[[FileRef], Any]
@@ -48,7 +49,7 @@ def may_hold(file: FileRef, query: Query) -> bool:
 
 
 def plan(files: Iterable[FileRef], query: Query, root: str, footer: Footer) -> list[Part]:
-    """The row groups that can have anything of it. A file is sorted by subject, so these are found by halving."""
+    """The row groups that can have anything of it. A file is sorted by subject, then type, then time: see `layout`."""
     made = []
     for file in files:
         if file.stream in query.scope and may_hold(file, query):
@@ -67,36 +68,46 @@ def _groups(metadata: Any, query: Query) -> tuple[int, ...]:
         first = bisect_left(numbers, query.subject_id, key=lambda number: _bound(metadata, number, subject, "max"))
         last = bisect_right(numbers, query.subject_id, key=lambda number: _bound(metadata, number, subject, "min"))
         numbers = range(first, last)
-    if query.time_from is None and query.time_to is None:
-        return tuple(numbers)
-    at = _column(metadata, "hub_ts")
-    return tuple(number for number in numbers if _in_time(metadata.row_group(number).column(at).statistics, query))
+    if query.event_types is not None:
+        kind = _column(metadata, "event_type")
+        numbers = [number for number in numbers if _of_type(_statistics(metadata, number, kind), query.event_types)]
+    if query.time_from is not None or query.time_to is not None:
+        at = _column(metadata, "hub_ts")
+        numbers = [number for number in numbers if _in_time(_statistics(metadata, number, at), query)]
+    return tuple(numbers)
 
 
 def _column(metadata: Any, name: str) -> int:
     return next(at for at in range(metadata.num_columns) if metadata.schema.column(at).name == name)
 
 
+def _statistics(metadata: Any, number: int, column: int) -> Any:
+    """What a row group says of a column's least and greatest value; None where it says nothing."""
+    found = metadata.row_group(number).column(column).statistics
+    return found if found is not None and found.has_min_max else None
+
+
 def _bound(metadata: Any, number: int, column: int, side: str) -> str:
-    statistics = metadata.row_group(number).column(column).statistics
-    if statistics is None or not statistics.has_min_max:
-        return _AFTER
-    found: str = getattr(statistics, side)
-    return found
+    statistics = _statistics(metadata, number, column)
+    return _AFTER if statistics is None else str(getattr(statistics, side))
+
+
+def _of_type(statistics: Any, event_types: tuple[str, ...]) -> bool:
+    return statistics is None or any(statistics.min <= one <= statistics.max for one in event_types)
 
 
 def _in_time(statistics: Any, query: Query) -> bool:
-    if statistics is None or not statistics.has_min_max:
+    if statistics is None:
         return True
     late = query.time_from is not None and statistics.max < query.time_from
     return not late and not (query.time_to is not None and statistics.min >= query.time_to)
 
 
-def scan(job: Scan) -> Partial:
-    """What comes of some parts."""
+def scan(job: Scan, footers: Mapping[str, Any] | None = None) -> Partial:
+    """What comes of some parts. `footers` are those of files by their path, where they were read before."""
     made = Partial(job.query)
     for part in job.parts:
-        _scan(part, made)
+        _scan(part, made, (footers or {}).get(part.path))
     return made
 
 
@@ -105,21 +116,26 @@ def scan_encoded(job: Scan) -> bytes:
     return scan(job).encode()
 
 
-def _scan(part: Part, made: Partial) -> None:
+def _scan(part: Part, made: Partial, footer: Any) -> None:
     import pyarrow.parquet as pq
 
     query = made.query
-    names = tuple(dict.fromkeys((*_BASE, *(one for name in query.fields for one in fields.columns(name)))))
+    lean = bool(query.metrics) and query.evidence.mode == "none"  # then nobody asks which events are behind it
+    shown, needed = query.fields, _FILTERED if lean else _BASE
+    names = tuple(dict.fromkeys((*needed, *(one for name in shown for one in fields.columns(name)))))
     try:
-        with pq.ParquetFile(part.path) as file:
+        with pq.ParquetFile(part.path, metadata=footer) as file:
             rows = file.read_row_groups(list(part.groups), columns=list(names))
     except OSError as error:
         raise Unavailable(f"{part.path} cannot be read: {error}") from None
     made.read += rows.num_rows
     for row in rows.filter(_filter(query)).to_pylist():
         row["stream"] = part.stream
+        found: dict[str, Plain] = fields.values(row, shown)
+        if lean:
+            made.count(found)
+            continue
         label, seq = row["label"].hex(), row["stream_seq"]
-        found: dict[str, Plain] = fields.values(row, query.fields)
         source = (part.stream, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
         made.add((row["hub_ts"], part.stream, seq, label), found, source)
 

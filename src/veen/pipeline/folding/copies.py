@@ -50,6 +50,8 @@ def copied_in(node: Node, places: Mapping[bytes, At]) -> tuple[tuple[bytes, int,
 
 
 def _keys(node: Node) -> Any:
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(node.keys).read()
+    keys = pq.ParquetFile(node.keys).read(columns=["key", "epoch", "seq"])
+    return keys.filter(pc.is_valid(keys["key"]))

@@ -6,6 +6,7 @@ of theirs is refused, are walked: with the entries of the new runs that touch th
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,11 +17,13 @@ from veen.overlays import AnyOverlay, At, Entry, Fault, Fold, ShippedSummary, Su
 from veen.pipeline.folding import snapshots
 from veen.pipeline.folding.copies import copied_in, repeated
 from veen.pipeline.folding.nodes import (
+    Mend,
     MergeUp,
     Node,
     SumUp,
     digest,
     kept,
+    mend_run,
     merge_run,
     merged,
     name_of,
@@ -35,7 +38,9 @@ from veen.pipeline.tables.commit import View
 from veen.pipeline.tables.store import FOLDS, Tables
 
 CHUNK_ENTRIES = 50_000  # as many as a file of the tables has: none is read for two runs
-FAN_IN = 8
+FAN_IN = 6
+SHARES = 4  # of the parts, each merged by a worker
+SMALL_BYTES = 1 << 21  # of summaries: less is merged here
 
 
 @dataclass(slots=True)
@@ -169,12 +174,11 @@ class _Work:
             whole += _tiles(bound, cut + 1, bound.upto_seq, known)
         missing = [one for one in whole if isinstance(one, Run)]
         made = dict(zip(missing, self._summed(missing), strict=True))
-        nodes = [made[one] if isinstance(one, Run) else one for one in whole]
-        self.read.reused += len(nodes) - len(missing)
-        new = [node for node in nodes if node in made.values()]
-        self.places = repeated([node for node in nodes if node not in new], new)
-        self._mend(new)
-        return nodes
+        before = [one for one in whole if isinstance(one, Node)]
+        self.read.reused += len(before)
+        self.places = repeated(before, list(made.values()))
+        self._mend(list(made.values()))
+        return [made[one] if isinstance(one, Run) else one for one in whole]
 
     def _known(self, bound: Bound) -> dict[int, list[Node]]:
         """The runs of a label that are kept and are of this log, by where they begin."""
@@ -208,8 +212,8 @@ class _Work:
         for node in new:
             copied = copied_in(node, self.places)
             if copied:
-                again.append(SumUp(self._held(node.run), self.overlay.CLASS, node.folder, copied))
-        self._do(sum_run, again, silent)
+                again.append(Mend(self._held(node.run), self.overlay.CLASS, node, copied))
+        self._do(mend_run, again, silent)
         for node in new:
             DISK.replace(node.draft, node.summary)
 
@@ -217,16 +221,24 @@ class _Work:
         return held(self.tables.root.resolve(), self.view, one)
 
     def merged(self, nodes: Sequence[Node]) -> Summary[Any]:
-        """Neighbours merged by workers, level by level, until there are few."""
+        """Neighbours merged by workers, level by level, until there are few; then those, each worker a share."""
         paths = [str(node.summary) for node in nodes]
         with TemporaryDirectory(prefix="merging-", dir=self._folder if paths else None) as aside:
             level = 0
             while len(paths) > FAN_IN:
-                groups = [tuple(paths[at : at + FAN_IN]) for at in range(0, len(paths), FAN_IN)]
+                count = -(-len(paths) // FAN_IN)
+                cuts = [len(paths) * number // count for number in range(count + 1)]
+                groups = [tuple(paths[start:end]) for start, end in pairwise(cuts)]
                 level += 1
                 jobs = [
                     MergeUp(self.overlay.CLASS, group, f"{aside}/{level}-{number}.summary")
                     for number, group in enumerate(groups)
+                ]
+                paths = [path.decode() for path in self._do(merge_run, jobs, silent)]
+            if len(paths) > 1 and sum(Path(path).stat().st_size for path in paths) > SMALL_BYTES:
+                jobs = [
+                    MergeUp(self.overlay.CLASS, tuple(paths), f"{aside}/share-{share}.summary", share, SHARES)
+                    for share in range(SHARES)
                 ]
                 paths = [path.decode() for path in self._do(merge_run, jobs, silent)]
             return merged(self.overlay, [ShippedSummary.decode(Path(path).read_bytes()) for path in paths])
@@ -252,7 +264,7 @@ class Touching:
 def touch(job: Touching) -> bytes:
     overlay, wanted = overlay_of(job.overlay), frozenset(job.parts)
     found = []
-    for entry, _ in entries(job.held):
+    for entry in entries(job.held)[0]:
         steps = overlay.read(entry)
         if not isinstance(steps, Fault) and any(step.part in wanted for step in steps):
             found.append(entry.encode())

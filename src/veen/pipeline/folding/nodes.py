@@ -4,20 +4,26 @@
     FOLDS/OVERLAY/LABEL/FIRST-LAST-ROOT.keys       digests of (part, key), each with where it is met first in the run
 
 Under another root of the log neither means anything, and neither is found. A worker writes a `.draft`; it becomes a
-`.summary` once it is known that nothing in it is a copy of something before it.
+`.summary` once it is known that nothing in it is a copy of something before it. Parts that have such a copy are summed
+up again, from the entries that touch them.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from veen.client.durable import Disk
 from veen.core import Unavailable
-from veen.overlays import AnyOverlay, At, Entry, ShippedSummary, Summary, firsts, merge, receive, ship, summarise
+from veen.overlays import AnyOverlay, At, Fault, FaultKind, ShippedSummary, Summary, receive, ship
+from veen.overlays.summary import SummaryPart
 from veen.pipeline.decoding.decoder import overlays
-from veen.pipeline.folding.runs import Held, Run, entries
+from veen.pipeline.folding.runs import Held, Run, entries, some
+from veen.pipeline.folding.summing import Met, sum_entries
 from veen.pipeline.tables import commit as commits
 
 NEVER = At((1 << 64) - 1, 0)  # later than any place: what is not known to be a copy is none
@@ -77,62 +83,96 @@ def kept(folder: Path, epoch: int, label: bytes) -> Iterator[Node]:
 
 @dataclass(frozen=True, slots=True)
 class SumUp:
-    """A run to be summed up by a worker. With `known`, copies of what came before it are told."""
+    """A run to be summed up by a worker."""
 
     held: Held
     overlay: str
     folder: str
-    known: tuple[tuple[bytes, int, int], ...] | None = None  # digest, and the place it is met first
-
-
-class _ReadOnce:
-    """An overlay that reads each entry of a run once: decoding is most of the work."""
-
-    def __init__(self, overlay: AnyOverlay) -> None:
-        self._overlay = overlay
-        self._read: dict[int, Any] = {}
-
-    def read(self, entry: Entry) -> Any:
-        if entry.stream_seq not in self._read:
-            self._read[entry.stream_seq] = self._overlay.read(entry)
-        return self._read[entry.stream_seq]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._overlay, name)
 
 
 def sum_run(job: SumUp) -> bytes:
     """What a worker does: read a run, note its keys, and sum it up."""
     overlay = overlay_of(job.overlay)
-    once: Any = _ReadOnce(overlay)
-    found = entries(job.held)
-    log, root = [entry for entry, _ in found], found[-1][1]
-    node = Node(job.held.run, root, job.folder)
-    disk = Disk()
-    met = firsts(once, log)
-    if job.known is None:
+    with unwatched():
+        log, root = entries(job.held)
+        node = Node(job.held.run, root, job.folder)
+        summary, met = sum_entries(overlay, log)
+        disk = Disk()
         disk.write_file(node.keys, _keys_file(met), _PLAIN_FILE)
-        known: Mapping[tuple[bytes, bytes], At] = met
-    else:
-        earlier = {key: At(epoch, seq) for key, epoch, seq in job.known}
-        known = {key: min(at, earlier.get(digest(*key), NEVER)) for key, at in met.items()}
-    shipped = ship(overlay, summarise(once, log, known), log, root)
-    disk.write_file(node.draft, shipped.encode(), _PLAIN_FILE)
-    return commits.encode({"root": root, "entries": len(log)})
+        disk.write_file(node.draft, ship(overlay, summary, log, root).encode(), _PLAIN_FILE)
+        return commits.encode({"root": root, "entries": len(log)})
 
 
-def _keys_file(met: Mapping[tuple[bytes, bytes], At]) -> bytes:
-    """Digests in order, each with its place."""
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Without looking for cycles: a run is many small values and has none, and the search goes through all of them."""
+    watching = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if watching:
+            gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """A draft to be mended by a worker: some of its keys were met before the run."""
+
+    held: Held
+    overlay: str
+    node: Node
+    known: tuple[tuple[bytes, int, int], ...]  # digest, and the place it is met first
+
+
+def mend_run(job: Mend) -> bytes:
+    """Sum up again the parts that have a copy of something before the run, and no others."""
+    overlay, shipped = overlay_of(job.overlay), ShippedSummary.decode(job.node.draft.read_bytes())
+    earlier = {key: At(epoch, seq) for key, epoch, seq in job.known}
+    parts, places = _touched(job.node, earlier)
+    copies = [fault for fault in shipped.faults if fault.kind == FaultKind.COPY and fault.part in parts]
+    log = some(job.held, sorted(places.union(fault.stream_seq for fault in copies)))
+    summary, _ = sum_entries(overlay, log, lambda part, key: earlier.get(digest(part, key)), parts)
+    made = {one.part: one for one in shipped.parts if one.part not in parts}
+    made |= {one.part: one for one in shipped_parts(overlay, summary)}
+    faults = [*(fault for fault in shipped.faults if fault not in copies), *summary.faults]
+    mended = replace(
+        shipped,
+        parts=tuple(made[part] for part in sorted(made)),
+        faults=tuple(sorted(faults, key=lambda fault: fault.place)),
+    )
+    Disk().write_file(job.node.draft, mended.encode(), _PLAIN_FILE)
+    return b""
+
+
+def _touched(node: Node, keys: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int]]:
+    """The parts that some keys are of, and the places of a run at which these parts met something."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    met = pq.ParquetFile(node.keys).read(columns=["key", "seq", "part"])
+    wanted = pa.array(sorted(keys), type=met.schema.field("key").type)
+    parts = met.filter(pc.is_in(met["key"], value_set=wanted))["part"].unique()
+    found = met.filter(pc.is_in(met["part"], value_set=parts))
+    return frozenset(parts.to_pylist()), frozenset(found["seq"].to_pylist())
+
+
+def _keys_file(met: Met) -> bytes:
+    """Digests as they were met, each with its place; and the steps that have none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = sorted((digest(*key), at.epoch, at.stream_seq) for key, at in met.items())
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    kinds = (pa.binary(_DIGEST_BYTES), pa.uint64(), pa.uint64())
-    arrays = [pa.array(values, type=kind) for values, kind in zip(columns, kinds, strict=True)]
+    places = [*met.firsts.values(), *(at for _, at in met.nameless)]
+    arrays = [
+        pa.array([*(digest(*key) for key in met.firsts), *(None for _ in met.nameless)], type=pa.binary(_DIGEST_BYTES)),
+        pa.array([at.epoch for at in places], type=pa.uint64()),
+        pa.array([at.stream_seq for at in places], type=pa.uint64()),
+        pa.array([*(part for part, _ in met.firsts), *(part for part, _ in met.nameless)], type=pa.binary()),
+    ]
     sink = pa.BufferOutputStream()
-    table = pa.Table.from_arrays(arrays, names=["key", "epoch", "seq"])
-    pq.write_table(table, sink, row_group_size=65_536, use_dictionary=False, compression="none")
+    table = pa.Table.from_arrays(arrays, names=["key", "epoch", "seq", "part"])
+    pq.write_table(table, sink, row_group_size=65_536, use_dictionary=["part"], compression="none")
     return bytes(sink.getvalue())
 
 
@@ -143,43 +183,51 @@ def digest(part: bytes, key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MergeUp:
-    """Neighbours to be merged by a worker into one file."""
+    """Neighbours to be merged by a worker into one file: all parts, or one share of several."""
 
     overlay: str
     paths: tuple[str, ...]
     out: str
+    share: int = 0
+    shares: int = 1
 
 
 def merge_run(job: MergeUp) -> bytes:
     overlay = overlay_of(job.overlay)
-    shipped = [ShippedSummary.decode(Path(path).read_bytes()) for path in job.paths]
+    with unwatched():
+        return _merge_run(job, overlay)
+
+
+def _merge_run(job: MergeUp, overlay: AnyOverlay) -> bytes:
+    shipped = [_share(ShippedSummary.decode(Path(path).read_bytes()), job) for path in job.paths]
     whole = merged(overlay, shipped)
     first, last = shipped[0], shipped[-1]
-    made = ShippedSummary(
-        overlay.CLASS,
-        overlay.VERSION,
-        overlay.settings(),
-        last.label,
-        last.epoch,
-        min(first.first_seq, last.upto_seq),
-        last.upto_seq,
-        last.mmr_root,
-        shipped_parts(overlay, whole),
-        whole.faults,
+    made = replace(
+        last,
+        first_seq=min(first.first_seq, last.upto_seq),
+        parts=shipped_parts(overlay, whole),
+        faults=whole.faults,
     )
     Disk().write_file(Path(job.out), made.encode(), _PLAIN_FILE)
     return job.out.encode()
 
 
-def merged(overlay: AnyOverlay, shipped: list[ShippedSummary]) -> Summary[Any]:
+def _share(shipped: ShippedSummary, job: MergeUp) -> ShippedSummary:
+    parts = tuple(one for one in shipped.parts if crc32(one.part) % job.shares == job.share)
+    return replace(shipped, parts=parts, faults=() if job.share else shipped.faults)
+
+
+def merged(overlay: AnyOverlay, shipped: Iterable[ShippedSummary]) -> Summary[Any]:
     """Neighbouring summaries as one."""
-    whole: Summary[Any] = Summary({})
+    parts: dict[bytes, Any] = {}
+    faults: list[Fault] = []
     for one in shipped:
-        whole = merge(overlay, whole, receive(overlay, one))
-    return whole
+        received = receive(overlay, one)
+        for part, later in received.parts.items():
+            parts[part] = overlay.merge(parts[part], later) if part in parts else later
+        faults += received.faults
+    return Summary(parts, tuple(faults))
 
 
-def shipped_parts(overlay: AnyOverlay, whole: Summary[Any]) -> Any:
-    from veen.overlays.summary import SummaryPart
-
+def shipped_parts(overlay: AnyOverlay, whole: Summary[Any]) -> tuple[SummaryPart, ...]:
     return tuple(SummaryPart(part, overlay.encode_summary(whole.parts[part])) for part in sorted(whole.parts))

@@ -1,6 +1,6 @@
 """Entries of a run, read from the tables: they were verified, opened and kept, so a fold needs neither log nor key."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from veen.pipeline.decoding.decoder import Kind
 from veen.pipeline.tables.commit import FileRef, View
 from veen.pipeline.tables.layout import Table
 
-_EVENT = ("label", "epoch", "stream_seq", "hub_ts", "client_id", "auth_ref", "msg_id", "mmr_root", "header", "body")
-_QUARANTINED = (*_EVENT, "kind")
+_EVENT = ("stream_seq", "hub_ts", "client_id", "auth_ref", "msg_id", "header", "body")  # all have one label
+_ROOT, _KIND = "mmr_root", "kind"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,49 +47,64 @@ def _holds(file: FileRef, run: Run) -> bool:
     return of_log and file.label == run.label and file.first <= run.last and run.first <= file.last
 
 
-def entries(given: Held) -> list[tuple[Entry, bytes]]:
-    """The entries of a run in order, each with the root of the log up to it. Raises where one cannot be relied on."""
-    run, rows = given.run, list(_rows(given))
-    rows.sort(key=lambda row: row["stream_seq"])
-    expected = range(run.first, run.last + 1)
-    if [row["stream_seq"] for row in rows] != list(expected):
-        have = {row["stream_seq"] for row in rows}
-        lacking = next((seq for seq in expected if seq not in have), None)
-        what = "an entry is there twice" if lacking is None else f"entry {lacking} is missing"
-        raise Unverified(f"tables: {run}", f"{what}: veen pipeline verify says more")
-    return [(_entry(row), row["mmr_root"]) for row in rows]
-
-
-def _rows(given: Held) -> Iterator[dict[str, Any]]:
+def entries(given: Held) -> tuple[list[Entry], bytes]:
+    """The entries of a run in order, and the root of the log up to them. Raises where one cannot be relied on."""
     import pyarrow.dataset as ds
 
-    run = given.run
+    run, found, root = given.run, list[Entry](), b""
+    within = (ds.field("stream_seq") >= run.first) & (ds.field("stream_seq") <= run.last)
+    for table in _tables(given, within):
+        last = table.filter(ds.field("stream_seq") == run.last)
+        root = last[_ROOT][0].as_py() if last.num_rows else root
+        found += _entries(run, table)
+    return _in_order(run, found, range(run.first, run.last + 1)), root
+
+
+def some(given: Held, places: Sequence[int]) -> list[Entry]:
+    """Some entries of a run, in order."""
+    import pyarrow.dataset as ds
+
+    found: list[Entry] = []
+    for table in _tables(given, ds.field("stream_seq").isin(list(places))):
+        found += _entries(given.run, table)
+    return _in_order(given.run, found, sorted(places))
+
+
+def _in_order(run: Run, found: list[Entry], expected: Iterable[int]) -> list[Entry]:
+    found.sort(key=lambda entry: entry.stream_seq)
+    wanted, have = list(expected), [entry.stream_seq for entry in found]
+    if have != wanted:
+        lacking = next(iter(sorted(set(wanted) - set(have))), None)
+        what = "an entry is there twice" if lacking is None else f"entry {lacking} is missing"
+        raise Unverified(f"tables: {run}", f"{what}: veen pipeline verify says more")
+    return found
+
+
+def _tables(given: Held, wanted: Any) -> Iterator[Any]:
+    import pyarrow.dataset as ds
+
     for table, path in given.paths:
-        names = list(_EVENT if table == Table.EVENTS else _QUARANTINED)
-        within = (ds.field("stream_seq") >= run.first) & (ds.field("stream_seq") <= run.last)
+        names = [*_EVENT, _ROOT] if table == Table.EVENTS else [*_EVENT, _ROOT, _KIND]
         try:
-            found = ds.dataset(f"{given.root}/{path}", format="parquet").to_table(columns=names, filter=within)
+            yield ds.dataset(f"{given.root}/{path}", format="parquet").to_table(columns=names, filter=wanted)
         except OSError as error:
             raise Unavailable(f"{path} cannot be read: {error}") from None
-        yield from found.to_pylist()
 
 
-def _entry(row: dict[str, Any]) -> Entry:
-    if row.get("kind") == Kind.UNVERIFIED:
-        place = f"label {row['label'].hex()[:16]}…, entry {row['stream_seq']}"
+def _entries(run: Run, table: Any) -> Iterator[Entry]:
+    """Rows as entries. Most headers say the same, so each is read once."""
+    if _KIND in table.schema.names and Kind.UNVERIFIED in (kinds := table[_KIND].to_pylist()):
+        seq = table["stream_seq"][kinds.index(Kind.UNVERIFIED)].as_py()
+        place = f"label {run.label.hex()[:16]}…, entry {seq}"
         raise Unverified(place, "it failed when it was read, and nothing can be folded over it")
-    header = None if row["header"] is None else PayloadHdr.decode(row["header"])
-    return Entry(
-        row["label"],
-        row["epoch"],
-        row["stream_seq"],
-        row["hub_ts"],
-        row["client_id"],
-        row["auth_ref"],
-        row["msg_id"],
-        header,
-        row["body"] if header else None,
-    )
+    headers: dict[bytes | None, PayloadHdr | None] = {None: None}
+    for seq, hub_ts, client_id, auth_ref, msg_id, header, body in zip(
+        *(table[name].to_pylist() for name in _EVENT), strict=True
+    ):
+        if header not in headers:
+            headers[header] = PayloadHdr.decode(header)
+        read = headers[header]
+        yield Entry(run.label, run.epoch, seq, hub_ts, client_id, auth_ref, msg_id, read, body if read else None)
 
 
 def roots(root: Path, view: View, label: bytes, places: Sequence[int]) -> dict[int, bytes]:

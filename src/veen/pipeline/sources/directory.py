@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from veen.core import Malformed, Unavailable, Unverified
@@ -49,7 +50,10 @@ class DirectorySource:
         return self.chunks_of(self.names(), labels)
 
     def chunks_of(self, names: dict[str, int], labels: frozenset[bytes] | None = None) -> list[Chunk]:
-        """Where two chunks have one start, the closed one is whole; a compressed one is, too."""
+        """Where two chunks have one start, the closed one is whole; a compressed one is, too.
+
+        Of closed ones that contradict each other, the one counts that other artifacts speak of.
+        """
         found: dict[tuple[bytes, int], tuple[ChunkName, int]] = {}
         for file_name, size in names.items():
             name = ChunkName.parse(file_name)
@@ -57,10 +61,10 @@ class DirectorySource:
                 continue
             key = (name.label, name.start_seq)
             known = found.get(key)
-            if known is None or known[0].end_seq is None or (name.packed and name.end_seq == known[0].end_seq):
+            if known is None or _prefers(name, known[0], names):
                 found[key] = name, size
         made = (self._chunk(name, size) for _, (name, size) in sorted(found.items()))
-        return [chunk for chunk in made if chunk.entries > 0]
+        return list(_apart([chunk for chunk in made if chunk.entries > 0], names))
 
     def _chunk(self, name: ChunkName, size: int) -> Chunk:
         if name.end_seq is not None:
@@ -121,3 +125,36 @@ class DirectorySource:
             return self.files.read(path)
         except Missing:
             return None
+
+
+def _prefers(name: ChunkName, known: ChunkName, names: Container[str]) -> bool:
+    """Whether a chunk counts, and not another with the same start."""
+    if known.end_seq is None or name.end_seq is None:
+        return known.end_seq is None
+    if name.end_seq == known.end_seq:
+        return name.packed
+    return _spoken_of(name.label, name.start_seq, name.end_seq, names) > _spoken_of(
+        known.label, known.start_seq, known.end_seq, names
+    )
+
+
+def _spoken_of(label: bytes, start: int, end: int, names: Container[str]) -> int:
+    """How many artifacts there are for a chunk with these ends."""
+    beside = (_PLAIN.summary(label, start, end), _PLAIN.peaks(label, end), _PLAIN.checkpoint(label, end))
+    return sum(path.name in names for path in beside)
+
+
+def _apart(chunks: Sequence[Chunk], names: Container[str]) -> Iterator[Chunk]:
+    """Without closed chunks that lie over another and that no summary is of: copies under another name."""
+    before: Chunk | None = None
+    for chunk, after in pairwise([*chunks, None]):
+        assert chunk is not None
+        over = any(one is not None and _overlap(chunk, one) for one in (before, after))
+        summary = _PLAIN.summary(chunk.label, chunk.start_seq, chunk.end_seq).name
+        if not (over and chunk.closed and summary not in names):
+            yield chunk
+            before = chunk
+
+
+def _overlap(a: Chunk, b: Chunk) -> bool:
+    return a.label == b.label and a.start_seq <= b.end_seq and b.start_seq <= a.end_seq

@@ -1,7 +1,7 @@
 """A running hub as a source of entries, over its public API alone. Which labels to read must be told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -51,14 +51,17 @@ class HubSource:
         return Papers(said.identity, said.signature, said.limits, said.profile, line)
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
+        return self.chunks_since(labels, {})
+
+    def chunks_since(self, labels: frozenset[bytes] | None, known: Mapping[bytes, int]) -> list[Chunk]:
+        """The same from the last entry on that is known of each label: how many are before it costs nothing."""
         if labels is None:
             error = Malformed("selection", f"{self.url} is a hub, and a hub does not list its labels")
             error.add_note("name what to read: label, or stream")
             raise error
         made = []
-        for label in sorted(labels):
-            size = self._size(label)
-            for start in range(1, size + 1, CHUNK_ENTRIES):
+        for label, (first, size) in self._ask(lambda link: self._found(link, sorted(labels), known)).items():
+            for start in range(first, size + 1, CHUNK_ENTRIES):
                 end = min(start + CHUNK_ENTRIES - 1, size)
                 made.append(Chunk(label, start, end, "", 0, closed=False))
         return made
@@ -99,21 +102,18 @@ class HubSource:
             frames.append(frame.write(label, item.stream_seq, item.msg.encode(), item.receipt.encode())[0])
         return b"".join(frames)
 
-    def _size(self, label: bytes) -> int:
-        """The last entry there is, found by asking for twice as far each time, then for the middle."""
-
-        async def ask(link: HubLink) -> int:
-            low, step = self._sizes.get(label, 0), 1
-            while await _has(link, label, low + step):
-                low, step = low + step, step * 2
-            while step > 1:
-                step //= 2
-                if await _has(link, label, low + step):
-                    low += step
-            return low
-
-        self._sizes[label] = self._ask(ask)
-        return self._sizes[label]
+    async def _found(
+        self, link: HubLink, labels: Sequence[bytes], known: Mapping[bytes, int]
+    ) -> dict[bytes, tuple[int, int]]:
+        """Of each label the first entry to begin with, and the last there is."""
+        found = {}
+        for label in labels:
+            first = known.get(label, 0)
+            if first and not await _has(link, label, first):
+                first = 0  # it has less than is known of it: whoever reads it finds that out
+            self._sizes[label] = await _size(link, label, max(first, self._sizes.get(label, 0)))
+            found[label] = max(1, first), self._sizes[label]
+        return found
 
     def _ask(self, work: Callable[[HubLink], Awaitable[T]]) -> T:
         async def run() -> T:
@@ -124,6 +124,18 @@ class HubSource:
                 await link.close()
 
         return asyncio.run(run())
+
+
+async def _size(link: HubLink, label: bytes, low: int) -> int:
+    """The last entry there is, found by asking for twice as far each time, then for the middle."""
+    step = 1
+    while await _has(link, label, low + step):
+        low, step = low + step, step * 2
+    while step > 1:
+        step //= 2
+        if await _has(link, label, low + step):
+            low += step
+    return low
 
 
 async def _has(link: HubLink, label: bytes, stream_seq: int) -> bool:

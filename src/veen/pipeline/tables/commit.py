@@ -87,12 +87,13 @@ class View:
     """What is in the tables after some commits."""
 
     number: int = 0
+    base: int = 0  # the last commit that lists all there was
     spans: dict[bytes, Span] = field(default_factory=dict)  # by label, from its first entry on
     files: dict[str, FileRef] = field(default_factory=dict)  # by path
 
     def take(self, commit: Commit) -> None:
         if commit.base:
-            self.spans, self.files = {}, {}
+            self.base, self.spans, self.files = commit.number, {}, {}
         for span in commit.spans:
             known = self.spans.get(span.label)
             self.spans[span.label] = span if known is None else known.joined(span)

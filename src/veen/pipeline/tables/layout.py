@@ -7,7 +7,7 @@
 Names that begin with an underscore are passed by, by Spark and by pyarrow alike, when they read a folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
@@ -61,7 +61,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
 }
 _REPEATED = ("label", "client_id", "auth_ref", "overlay", "schema", "subject_id", "event_type", "origin", "kind")
 _SORTED_BY = {"label", "stream_seq", "hub_ts", "subject_id", "event_type", "event_time", "part"}
-_GROUP_ROWS = {Table.EVENTS: 4_096}  # a look-up reads one or two of these
+_GROUP_ROWS, _MANY_ROWS = {Table.EVENTS: 4_096}, 65_536  # a look-up reads one or two of these
 
 
 @cache
@@ -87,20 +87,34 @@ def arrow(table: Table, rows: Sequence[tuple[Any, ...]]) -> "pa.Table":
 
 
 def parquet(table: Table, rows: "pa.Table") -> bytes:
-    """A Parquet file: the same rows give the same bytes."""
+    """A Parquet file: the same rows give the same bytes. What their schema says beside its columns goes along."""
+    return parquet_of(table, (rows,), rows.schema)
+
+
+def parquet_of(table: Table, parts: "Iterable[pa.Table]", named: "pa.Schema | None" = None) -> bytes:
+    """The same of rows that come in parts, however they are cut."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink = pa.BufferOutputStream()
-    names = COLUMNS[table]
-    pq.write_table(
-        rows,
+    sink, names, most = pa.BufferOutputStream(), COLUMNS[table], _GROUP_ROWS.get(table, _MANY_ROWS)
+    columns = named or schema(table)
+    writer = pq.ParquetWriter(
         sink,
-        row_group_size=_GROUP_ROWS.get(table, 65_536),
+        columns,
         compression="zstd",
         use_dictionary=[name for name in names if name in _REPEATED],
         write_statistics=[name for name in names if name in _SORTED_BY],
     )
+    rest = columns.empty_table()
+    for part in parts:
+        rest = pa.concat_tables([rest, part.cast(columns)])
+        whole = len(rest) // most * most
+        if whole:
+            writer.write_table(rest.slice(0, whole), row_group_size=most)
+            rest = rest.slice(whole).combine_chunks()
+    if len(rest):
+        writer.write_table(rest, row_group_size=most)
+    writer.close()
     return bytes(sink.getvalue())
 
 

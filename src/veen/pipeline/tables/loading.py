@@ -57,7 +57,7 @@ def load(tables: Tables, selection: Selection, keys: Keys, run: Runner = here, *
         for path in selection.paths:
             source = open_source(path)
             papers = planning.pinned(source.papers(), selection.pin)
-            chunks = source.chunks(labels_of(selection, papers, keys, source))
+            chunks = chunks_of(source, labels_of(selection, papers, keys, source), view)
             streams = known_streams(source, papers, chunks, selection, keys)
             for label in streams:
                 check_basis(source, papers, chunks, view, label)
@@ -158,6 +158,13 @@ def labels_of(
     if not selection.labels and not selection.streams and isinstance(source, HubSource):
         selection = replace(selection, streams=keys.names())
     return in_epochs(selection, papers).labels_of(papers)
+
+
+def chunks_of(source: DirectorySource | HubSource, labels: frozenset[bytes] | None, view: View) -> list[Chunk]:
+    """What there is of these labels. A hub is asked only for what follows on what the tables have."""
+    if isinstance(source, HubSource):
+        return source.chunks_since(labels, {label: span.last for label, span in view.spans.items()})
+    return source.chunks(labels)
 
 
 def known_streams(

@@ -6,6 +6,7 @@ dying before the intent leaves nothing, and dying after it leaves nothing undone
 """
 
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from veen.pipeline.tables.layout import OWN, need_pyarrow
 
 _PLAIN_FILE = 0o644
 _COMMITS, _STAGING, _PENDING, _LOCK, FOLDS, CHECKPOINT = "commits", "staging", "pending.json", "lock", "folds", "stream"
+_MERGING, _MERGE_LOCK = "merging", "merge.lock"
 
 
 class Tables:
@@ -29,28 +31,49 @@ class Tables:
         self.root = root
         self.own = root / OWN
         self._disk = disk or Disk()
+        self._known: dict[tuple[str, int, int], Commit] = {}  # by name, inode and time: a commit is read once
+        self._turn = threading.Lock()  # between threads; between processes a file is locked
 
     @property
     def exist(self) -> bool:
         return (self.own / _COMMITS).is_dir()
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a commit is under way, or was when its process died."""
+        return (self.own / _PENDING).exists()
+
     def view(self) -> View:
         """What is in them. Raises `Unavailable` where there are none."""
         if not self.exist:
             raise Unavailable(f"there are no tables in {self.root}: veen pipeline run makes them")
-        paths = sorted((self.own / _COMMITS).glob("*.json"))
-        found: list[Commit] = []
+        while True:
+            paths = self._listed()
+            try:
+                return self._view(paths)
+            except (Malformed, Unavailable):
+                if self._listed() == paths:
+                    raise  # otherwise commits were made into one meanwhile, and those before it forgotten
+
+    def _listed(self) -> list[Path]:
+        return sorted((self.own / _COMMITS).glob("*.json"))
+
+    def _view(self, paths: list[Path]) -> View:
+        found: dict[tuple[str, int, int], Commit] = {}
+        last: Commit | None = None
         for path in reversed(paths):
-            found.append(_commit(path))
-            if found[-1].base:
+            key = _key(path)
+            last = found[key] = self._known.get(key) or _commit(path)
+            if last.base:
                 break
         view = View()
-        for commit in reversed(found):
+        for commit in reversed(found.values()):
             if view.number and commit.number != view.number + 1:
                 raise Malformed(str(self.own / _COMMITS), f"commit {view.number + 1} is missing")
             view.take(commit)
-        if found and not found[-1].base and found[-1].number != 1:
-            raise Malformed(str(self.own / _COMMITS), f"commit {found[-1].number - 1} is missing")
+        if last and not last.base and last.number != 1:
+            raise Malformed(str(self.own / _COMMITS), f"commit {last.number - 1} is missing")
+        self._known = found
         return view
 
     @contextmanager
@@ -58,9 +81,24 @@ class Tables:
         """The right to change them, one process at a time, with what was begun before brought to its end."""
         need_pyarrow()
         self._make()
-        with durable.locked(self.own / _LOCK, str(self.root)):
+        with self._turn, durable.locked(self.own / _LOCK, str(self.root)):
             self._recover()
             yield self.view()
+
+    @contextmanager
+    def merging(self) -> Iterator[Path]:
+        """A folder for what is made of committed files, one process at a time, while others go on writing."""
+        self._make()
+        with durable.locked(self.own / _MERGE_LOCK, f"{self.root}, to merge files,"):
+            folder = self.own / _MERGING
+            with self.writing():  # an intent that was left may need what is in it
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+            try:
+                yield folder
+            finally:
+                if not (self.own / _PENDING).exists():
+                    shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
@@ -118,6 +156,14 @@ class Tables:
         for folder in (self.root, self.own, self.own / _COMMITS, self.own / _STAGING):
             with durable.named(folder):
                 folder.mkdir(parents=True, exist_ok=True)
+
+
+def _key(path: Path) -> tuple[str, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
+    return path.name, found.st_ino, found.st_mtime_ns
 
 
 def _commit(path: Path) -> Commit:

@@ -5,10 +5,12 @@ it, finds its entries there and leaves them out. So a query may also be begun an
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from veen.client.durable import Busy
 from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import jobs, planning
 from veen.pipeline.decoding import Decoder, Found, Keys, Stream
@@ -16,6 +18,7 @@ from veen.pipeline.reading import settle
 from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.sources import open_source
 from veen.pipeline.tables.commit import Span
+from veen.pipeline.tables.compacting import tidy
 from veen.pipeline.tables.loading import check_basis, in_epochs, known_streams, labels_of, publish
 from veen.pipeline.tables.staging import Staged, Stager
 from veen.pipeline.tables.store import CHECKPOINT, Tables
@@ -51,7 +54,10 @@ def follow(
     every_sec: float = 1,
     told: Told | None = None,
 ) -> "StreamingQuery":
-    """A running query that brings in what comes; with `once`, what is there by now, and then it ends."""
+    """A running query that brings in what comes; with `once`, what is there by now, and then it ends.
+
+    Over Spark Connect, batches are taken where its server is, and nobody here is told of them.
+    """
     tables_at = Tables(tables.root.resolve())
     names = dict.fromkeys((*selection.streams, *keys.names()))
     asked = replace(selection, columns=COLUMNS, verify=Verify.ENTRY)
@@ -63,14 +69,24 @@ def follow(
         pass  # what was begun before is brought to its end, and a folder that cannot be written to is noticed now
     frame = spark.readStream.format("veen").options(**asked.options()).load()
 
-    def take(batch: "DataFrame", number: int) -> None:
-        made = _take(tables_at, asked, keys, batch)
-        if told is not None:
-            told(tuple(made.spans))
-
+    take = _taker(tables_at.root, asked, keys, None if jobs.is_remote(spark) else told)
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tables_at.own / CHECKPOINT))
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_sec} seconds")
     return writer.start()
+
+
+def _taker(root: Path, asked: Selection, keys: Keys, told: Told | None) -> "Callable[[DataFrame, int], None]":
+    """What is done with a batch. Spark Connect sends it to its server, so it holds plain values only."""
+
+    def take(batch: "DataFrame", number: int) -> None:
+        tables = Tables(root)
+        made = _take(tables, asked, keys, batch)
+        with suppress(Busy):  # then another process does that
+            tidy(tables)
+        if told is not None:
+            told(tuple(made.spans))
+
+    return take
 
 
 def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") -> Staged:

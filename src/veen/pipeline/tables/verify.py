@@ -2,7 +2,7 @@
 
 Of `entries` every leaf is derived again, every root follows from the leaves before it, and the last one is the one
 that the hub signed. `events` and `quarantine` have one row for each entry, with that entry's own values. With the keys,
-every row of both is made again from the log, too.
+every row of both is made again from the log, too, and what they do not open is named.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from typing import Any
 from veen.core import Malformed, Mmr, Unverified, VeenError, naming
 from veen.pipeline import closing, planning
 from veen.pipeline.decoding import Decoder, Keys, Rows
+from veen.pipeline.decoding.decoder import Kind
 from veen.pipeline.planning import Piece
 from veen.pipeline.selection import Selection
 from veen.pipeline.sources import Chunk, DirectorySource, HubSource, open_source
@@ -47,6 +48,7 @@ class Checked:
     quarantined: int = 0
     signed: list[Span] = field(default_factory=list)  # what the hub's own word was found for
     unmatched: list[Span] = field(default_factory=list)  # what none of the sources has
+    unopened: list[Span] = field(default_factory=list)  # what the keys that were given open nothing of
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -70,7 +72,10 @@ def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> Ch
             continue
         made.problems += _check_label(tables.root, view, span, log, made)
         if keys is not None:
-            made.problems += _check_again(tables.root, view, span, log, selection, keys)
+            found, opened = _check_again(tables.root, view, span, log, selection, keys)
+            made.problems += found
+            if not opened:
+                made.unopened.append(span)
     return made
 
 
@@ -197,10 +202,16 @@ def _differs(entry: dict[str, Any], row: dict[str, Any]) -> bool:
     return row["msg_id"] != entry["leaf_hash"] or any(row[name] != entry[name] for name in _SHARED)
 
 
-def _check_again(root: Path, view: View, span: Span, log: _Log, selection: Selection, keys: Keys) -> Iterator[Problem]:
-    """Every row of events and quarantine, made again from the log."""
+def _check_again(
+    root: Path, view: View, span: Span, log: _Log, selection: Selection, keys: Keys
+) -> tuple[list[Problem], bool]:
+    """Every row of events and quarantine, made again from the log; and whether the keys open anything of it.
+
+    Where they do not, what an entry says cannot be told here, and a row that tells it is no problem.
+    """
     streams = known_streams(log.source, log.papers, log.chunks, selection, keys)
-    decoder = Decoder(streams, keys)
+    decoder, opened, closed = Decoder(streams, keys), False, False
+    certain, of_sealed = list[Problem](), list[Problem]()
     for chunk in log.chunks:
         last = min(chunk.end_seq, span.last)
         if chunk.label != span.label or chunk.start_seq > last:
@@ -208,15 +219,28 @@ def _check_again(root: Path, view: View, span: Span, log: _Log, selection: Selec
         rows = Rows()
         for found in found_in(log.source, log.papers, Piece(log.source.url, span.hub_id, chunk, chunk.start_seq, last)):
             decoder.add(found, rows)
-        for table, expected in ((Table.EVENTS, rows.events), (Table.QUARANTINE, rows.quarantine)):
-            made = {row.stream_seq: row._asdict() for row in expected}
-            for row in _within(root, view, table, span, chunk.start_seq, last):
-                again = made.pop(row["stream_seq"], None)
-                if again is not None and again != row:
-                    names = ", ".join(name for name in COLUMNS[table] if again[name] != row[name])
-                    yield Problem(table, f"the row is not what the entry says: {names}", span.label, row["stream_seq"])
-                elif again is None:
-                    yield Problem(table, "the entry says something else", span.label, row["stream_seq"])
+        sealed = {row.stream_seq for row in rows.quarantine if row.kind == Kind.SEALED}
+        opened, closed = opened or len(sealed) < len(rows.entries), closed or bool(sealed)
+        for problem in _compared(root, view, span, (chunk.start_seq, last), rows):
+            (of_sealed if problem.stream_seq in sealed else certain).append(problem)
+    return [*certain, *of_sealed] if opened else certain, opened or not closed
+
+
+def _compared(root: Path, view: View, span: Span, bounds: tuple[int, int], rows: Rows) -> Iterator[Problem]:
+    for table, expected in ((Table.EVENTS, rows.events), (Table.QUARANTINE, rows.quarantine)):
+        made = {row.stream_seq: row._asdict() for row in expected}
+        for row in _within(root, view, table, span, *bounds):
+            again = made.pop(row["stream_seq"], None)
+            if again == row:
+                continue
+            if row.get("kind") == Kind.SEALED and (again is None or again["kind"] != Kind.SEALED):
+                what = "it opens here: tables made anew have it otherwise"
+            elif again is None:
+                what = "the entry says something else"
+            else:
+                names = ", ".join(name for name in COLUMNS[table] if again[name] != row[name])
+                what = f"the row is not what the entry says: {names}"
+            yield Problem(table, what, span.label, row["stream_seq"])
 
 
 def _files(view: View, table: Table, span: Span) -> list[FileRef]:

@@ -1,0 +1,239 @@
+"""Tables that are filled little by little stay in few files, whoever writes and reads meanwhile."""
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+
+from bench.entrytables import Filler
+from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, filled, recorded, writes
+from tests.pipeline.tables.test_loading import DyingDisk
+from tests.pipeline.tables.test_verify import changed, rewrite
+from veen.client.durable import Busy
+from veen.core import Unverified
+from veen.overlays import Entry
+from veen.pipeline.engine import Engine, Query
+from veen.pipeline.jobs import Tell, here, silent
+from veen.pipeline.tables import FileRef, Table, Tables, View
+from veen.pipeline.tables.compacting import MOST_COMMITS, OUTWEIGHS, compact, due, tidy
+from veen.pipeline.tables.verify import check_files, verify
+
+J = TypeVar("J")
+
+
+@pytest.fixture
+def made(place: Path) -> Place:
+    found = filled(place)
+    found.load()
+    return found
+
+
+def ref(first: int, last: int, day: str = "2030-01-31", table: Table = Table.EVENTS) -> FileRef:
+    """A file of these entries, of which nothing but the numbers matters here."""
+    path = f"{table}/{day}/{first}-{last}"
+    return FileRef(table, path, OTHERS, day, b"label", first, last, last - first + 1, 0, b"")
+
+
+def listing(*files: FileRef) -> View:
+    return View(files={file.path: file for file in files})
+
+
+def merged(view: View) -> int:
+    """Merge what is due, as `tidy` does with real files; how many rows were written again."""
+    written = 0
+    for run in due(view, 10_000):
+        for file in run:
+            del view.files[file.path]
+        made = ref(run[0].first, run[-1].last)
+        view.files[made.path] = made
+        written += made.rows
+    return written
+
+
+@pytest.mark.parametrize("step", [1, 7, 100])
+def test_however_often_something_comes_in_files_are_few_and_rows_are_written_again_rarely(step: int) -> None:
+    view, written, most = View(), 0, 0
+    for first in range(1, 6_000, step):
+        one = ref(first, first + step - 1)
+        view.files[one.path] = one
+        written += merged(view)
+        most = max(most, len(view.files))
+    assert most <= 6
+    assert written <= 40 * 6_000
+    assert due(view, 10_000) == []
+
+
+def test_what_is_merged_are_neighbours_of_one_table_day_and_label() -> None:
+    today = [ref(1, 10), ref(11, 20), ref(21, 30)]
+    before, entries = ref(1, 10, "2030-01-30"), ref(1, 30, table=Table.ENTRIES)
+    assert due(listing(before, entries, *today)) == [tuple(today)]
+    assert due(listing(before, entries)) == []
+
+
+@pytest.mark.parametrize(("rows", "together"), [(OUTWEIGHS * 10, True), (OUTWEIGHS * 10 + 1, False)])
+def test_a_file_that_outweighs_what_came_after_it_is_left_alone(rows: int, together: bool) -> None:
+    assert bool(due(listing(ref(1, rows), ref(rows + 1, rows + 10)))) == together
+
+
+def test_no_file_gets_longer_than_it_may() -> None:
+    files = [ref(first, first + 39) for first in range(1, 400, 40)]
+    assert [sum(file.rows for file in run) for run in due(listing(*files), 100)] == [80] * 5
+    assert due(listing(ref(1, 60), ref(61, 101)), 100) == []
+
+
+def test_tidying_changes_no_row_and_leaves_nothing_due(made: Place) -> None:
+    for number in range(6):
+        made.log.say(writes(3, 100 * number))
+        made.load()
+    before = everything(made.tables.root)
+    done = tidy(made.tables)
+    assert done.before > done.after
+    assert everything(made.tables.root) == before
+    assert due(made.tables.view()) == []
+    assert verify(made.tables, made.selection, made.keys).problems == []
+    number = made.tables.view().number
+    assert tidy(made.tables) == type(done)(done.after, done.after)
+    assert made.tables.view().number == number
+    made.log.say(writes(2))
+    assert made.load().entries == 2
+
+
+def test_many_commits_become_one_that_lists_all(place: Path) -> None:
+    """Of as many days, so that there is nothing to merge."""
+    tables, label = Tables(place / "tables"), sha256(b"label").digest()
+    filler = Filler(tables, OTHERS)
+    for seq in range(1, MOST_COMMITS + 1):
+        hub_ts = 1_700_000_000 + seq * 86_400
+        filler.add([Entry(label, 0, seq, hub_ts, bytes(32), None, bytes(32), *recorded(seq).payload())])
+        assert tidy(tables).after == 2 * seq
+        assert len(list((tables.own / "commits").iterdir())) == (seq if seq < MOST_COMMITS else 1)
+    assert tables.view().upto(label) == MOST_COMMITS
+    assert list(check_files(tables.root, tables.view())) == []
+
+
+def test_whenever_tidying_dies_the_rows_are_the_same(made: Place, place: Path) -> None:
+    for number in range(3):
+        made.log.say(writes(6, 100 * number))
+        made.load()
+    before, died = everything(made.tables.root), 0
+    for calls in range(40):
+        copied = place / f"copy {calls}"
+        shutil.copytree(made.tables.root, copied)
+        try:
+            tidy(Tables(copied, DyingDisk(calls)))
+            break
+        except KeyboardInterrupt:
+            died += 1
+        listed = Tables(copied).view()
+        assert all((copied / path).exists() for path in listed.files)
+        (tidy if calls % 2 else compact)(Tables(copied))
+        assert everything(copied) == before
+        assert list(check_files(copied, Tables(copied).view())) == []
+        assert due(Tables(copied).view()) == []
+        assert not list((copied / "_veen" / "merging").glob("*"))
+    assert died > 4
+
+
+class Interrupted(Tables):
+    """Between its list of commits and its look at them, all of them are made into one; once."""
+
+    whole = False
+
+    def _listed(self) -> list[Path]:
+        found = super()._listed()
+        if not self.whole:
+            self.whole = True
+            compact(Tables(self.root))
+        return found
+
+
+def test_commits_that_are_forgotten_while_they_are_read_are_read_again(made: Place) -> None:
+    several(made)
+    found = Interrupted(made.tables.root).view()
+    assert found.files == made.tables.view().files
+    assert len(found.files) == 5
+
+
+class Meanwhile:
+    """Does jobs here, and something else between two of them, once."""
+
+    def __init__(self, something: Callable[[], object]) -> None:
+        self._something = something
+
+    def __call__(self, work: Callable[[J], bytes], jobs: Sequence[J], tell: Tell = silent) -> list[bytes]:
+        done = here(work, jobs[:1], tell)
+        self._something()
+        return done + here(work, jobs[1:], tell)
+
+
+def several(made: Place) -> None:
+    for number in range(3):
+        made.log.say(writes(8, 100 * number))
+        made.log.say((OTHERS, recorded(one)) for one in range(8))
+        made.load()
+
+
+def test_entries_come_in_while_files_are_merged(made: Place) -> None:
+    several(made)
+
+    def come_in() -> None:
+        made.log.say(writes(4, 900))
+        assert made.load().entries == 4
+
+    tidy(made.tables, Meanwhile(come_in))
+    assert len(everything(made.tables.root)["entries"]) == 42 + 48 + 4
+    assert verify(made.tables, made.selection, made.keys).problems == []
+
+
+def test_two_do_not_merge_at_once(made: Place) -> None:
+    several(made)
+
+    def try_it() -> None:
+        for merge in (tidy, compact):
+            with pytest.raises(Busy, match="to merge files"):
+                merge(Tables(made.tables.root))
+
+    tidy(made.tables, Meanwhile(try_it))
+    assert due(made.tables.view()) == []
+
+
+def test_tidying_does_not_cover_up_damage(made: Place) -> None:
+    several(made)
+    rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
+    with pytest.raises(Unverified, match="its bytes are not those that were written"):
+        tidy(made.tables)
+
+
+def test_whoever_asks_while_files_are_merged_has_every_event_once(place: Path) -> None:
+    made = begun(place, streams=(OTHERS,))
+    made.log.say((OTHERS, recorded(number)) for number in range(4))
+    made.load()
+    tables, over, found, failed = made.tables, threading.Event(), [0], list[BaseException]()
+
+    def look() -> None:
+        engine = Engine(tables.root)
+        try:
+            while not over.is_set():
+                rows = engine.run(Query((OTHERS,), projection=("hub_commit_seq",))).rows
+                assert [row["hub_commit_seq"] for row in rows] == list(range(1, len(rows) + 1))
+                assert len(rows) >= found[-1]
+                found.append(len(rows))
+        except BaseException as error:  # noqa: BLE001  told to the test, below
+            failed.append(error)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for number in range(40):
+        made.log.say([(OTHERS, recorded(number))])
+        made.load()
+        tidy(tables)
+    over.set()
+    looking.join()
+    assert failed == []
+    assert len(found) > 10

@@ -1,0 +1,162 @@
+"""Tables that a service fills by itself: up to date, in few files, and with nothing for an operator to do."""
+
+import os
+import shutil
+import threading
+
+import pytest
+
+from tests.hub.client import until
+from tests.query.office import COUNT, QUICK, WEB, Office, asking, event
+from veen.core import Unavailable, naming
+from veen.pipeline.sources import HubSource
+from veen.pipeline.tables import Table, Tables, View
+from veen.pipeline.tables.compacting import due
+from veen.query.keeping import Keeper, Stopped, spread
+from veen.query.recording import RESULTS
+from veen.query.serving import keeper_of
+
+OFTEN_S = 0.02
+
+
+def keeper(own: Office) -> Keeper:
+    own.source = own.hub_url
+    made = keeper_of(own.settings(), own.hub_id)
+    assert made is not None
+    return made
+
+
+def view(own: Office) -> View:
+    return Tables(own.tables).view()
+
+
+def upto(own: Office, stream: str) -> int:
+    return max(span.last for span in view(own).spans.values() if span.stream == stream)
+
+
+def label_of(own: Office, stream: str) -> bytes:
+    return naming.label(own.hub.service.papers.identity.routing_key, naming.stream_id(stream), 0)
+
+
+def test_a_service_merges_what_many_queries_leave_behind(own: Office) -> None:
+    own.source = own.hub_url
+    with own.serving(look_every_s=OFTEN_S):
+        for number in range(6):
+            own.record(WEB, [event(number)], "auditor")
+            assert own.answer()["result_digest"]["row_count"] == COUNT + number + 1
+        until(lambda: upto(own, RESULTS) == 6 and not due(view(own)))
+        assert len(view(own).of(Table.EVENTS, [WEB])) <= 4
+        assert own.answer()["result_digest"]["row_count"] == COUNT + 6
+    assert own.failures == []
+
+
+def test_tables_are_up_to_date_also_where_nobody_asks(own: Office) -> None:
+    own.source = own.hub_url
+    with own.serving(look_every_s=OFTEN_S):
+        own.record(WEB, [event(number) for number in range(3)], "auditor")
+        until(lambda: upto(own, WEB) == COUNT + 3)
+    assert own.failures == []
+
+
+def test_a_service_without_a_source_leaves_the_tables_as_they_are(own: Office) -> None:
+    for number in range(4):
+        own.record(WEB, [event(number)])
+        own.load()
+    before = view(own).number
+    with own.serving(look_every_s=OFTEN_S):
+        assert own.answer()["result_digest"]["row_count"] == COUNT + 4
+    assert view(own).number == before
+
+
+def test_what_keeps_the_tables_from_being_filled_is_told_once_and_queries_are_refused(own: Office) -> None:
+    own.source, broken = own.hub_url, own.tables / "_veen" / "commits" / "00009999.json"
+    with own.serving(look_every_s=OFTEN_S):
+        broken.write_bytes(b"not a commit")
+        until(lambda: len(own.failures) == 1)
+        answer = own.submit(asking())
+        assert (answer.status_code, answer.json()["error_code"]) == (500, "internal_error")
+        broken.unlink()
+        assert own.answer()["result_digest"]["row_count"] == COUNT
+    assert [where for where, _ in own.failures] == ["tables", "answer"]
+
+
+def test_a_hub_is_asked_only_for_what_follows_on_what_is_known(own: Office) -> None:
+    label = label_of(own, WEB)
+    for known, first in ((0, 1), (1, 1), (5, 5), (COUNT, COUNT), (COUNT + 1, 1)):
+        found = HubSource(own.hub_url, QUICK).chunks_since(frozenset({label}), {label: known})
+        assert [(one.start_seq, one.end_seq) for one in found] == [(first, COUNT)], known
+
+
+def test_a_hub_that_has_less_than_the_tables_is_not_believed(own: Office) -> None:
+    hub, older = own.hub, own.root / "older"
+    hub.stop()
+    shutil.copytree(hub.data_dir, older)
+    hub.start()
+    own.record(WEB, [event(1)])
+    keeper(own).refresh((0,))
+    hub.stop()
+    hub.data_dir = older
+    hub.start()
+    with pytest.raises(Unavailable, match=f"ends before entry {COUNT + 1}, which the tables have"):
+        keeper(own).refresh((0,))
+
+
+def test_a_service_that_ends_leaves_what_is_not_read_to_the_next(own: Office) -> None:
+    own.record(WEB, [event(number) for number in range(5)])
+    ending = keeper(own)
+    ending.stop()
+    with pytest.raises(Stopped):
+        ending.refresh((0,))
+    assert upto(own, WEB) == COUNT
+    assert keeper(own).refresh((0,)).entries == 5
+    assert upto(own, WEB) == COUNT + 5
+
+
+@pytest.mark.slow
+def test_many_jobs_are_done_in_processes_and_a_failure_ends_all_of_it() -> None:
+    assert spread(_whose, [1, 2]) == [_own(), _own()]
+    assert _own() not in spread(_whose, [1, 2, 3, 4])
+    with pytest.raises(Unavailable, match="job 3"):
+        spread(_failing, [1, 2, 3, 4])
+
+
+def _own() -> bytes:
+    return str(os.getpid()).encode()
+
+
+def _whose(job: int) -> bytes:
+    return _own()
+
+
+def _failing(job: int) -> bytes:
+    if job == 3:
+        raise Unavailable("job 3")
+    return b""
+
+
+def test_threads_of_a_service_take_turns_and_do_not_refuse_each_other(own: Office) -> None:
+    shared, failed = keeper(own), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for _ in range(3):
+                shared.refresh((0,))
+                shared.tidy()
+        except BaseException as error:  # noqa: BLE001  told to the test, below
+            failed.append(error)
+
+    own.record(WEB, [event(number) for number in range(5)])
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [error for error in failed if "to merge files" not in str(error)] == []
+    assert upto(own, WEB) == COUNT + 5
+
+
+def test_tables_that_another_process_fills_are_left_to_it(own: Office) -> None:
+    own.source = own.hub_url
+    with Tables(own.tables).writing(), own.serving(look_every_s=OFTEN_S):
+        assert own.answer()["result_digest"]["row_count"] == COUNT
+    assert own.failures == []

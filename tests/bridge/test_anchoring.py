@@ -10,6 +10,7 @@ import pytest
 
 from tests.bridge.authority import Authority, authority, certify
 from tests.bridge.zones import Zones, zones
+from tests.full_disk import no_file_longer_than
 from veen.bridge import anchoring
 from veen.bridge.anchoring import Anchored, AnchorRef, AnchorStore, Backend, Cadence, Statement, service
 from veen.bridge.anchoring.filelog import FileLog
@@ -147,6 +148,19 @@ def test_a_line_that_a_crash_cut_short_is_taken_off(tmp_path: Path) -> None:
     assert verified(log, STATEMENT.root, first)
     assert verified(log, OTHER.root, second)
     assert len(log.path.read_bytes().splitlines()) == 2
+
+
+@pytest.mark.parametrize("fits", [0, 1, 40])
+def test_a_line_that_a_full_disk_cut_short_is_not_answered_for(tmp_path: Path, fits: int) -> None:
+    log = FileLog(tmp_path / "anchors")
+    first = published(log)
+    whole = log.path.read_bytes()
+    with no_file_longer_than(len(whole) + fits), pytest.raises(Unavailable, match="anchors"):
+        published(log, OTHER)
+    assert log.path.read_bytes() == whole
+    second = published(log, OTHER)
+    assert verified(log, STATEMENT.root, first)
+    assert verified(log, OTHER.root, second)
 
 
 def test_nothing_is_added_to_a_file_that_was_changed(tmp_path: Path) -> None:

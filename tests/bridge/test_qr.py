@@ -11,6 +11,7 @@ from veen.bridge import base45, qr
 from veen.core import Malformed, Unavailable
 
 SEED = 45
+ENDLESS = f"VEEN1/{'A' * 24}/1/{'9' * 5_000}/{'B' * 12}/00"
 
 
 # RFC 9285 §4.3 and §4.4.
@@ -66,7 +67,9 @@ def test_parts_of_two_files_do_not_mix() -> None:
         qr.join([qr.split(bytes(20), 10)[0], qr.split(bytes(21), 10)[1]])
 
 
-@pytest.mark.parametrize("text", ["", "VEEN1/", "HELLO", "VEEN1/AB/1/1/CD/00", f"VEEN1/{'A' * 24}/2/1/{'B' * 12}/00"])
+@pytest.mark.parametrize(
+    "text", ["", "VEEN1/", "HELLO", "VEEN1/AB/1/1/CD/00", f"VEEN1/{'A' * 24}/2/1/{'B' * 12}/00", ENDLESS]
+)
 def test_what_is_no_part_is_refused(text: str) -> None:
     with pytest.raises(Malformed):
         qr.join([text])

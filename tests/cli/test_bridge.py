@@ -99,7 +99,7 @@ def test_a_changed_bundle_is_refused_recorded_and_missed(operators: Operators) -
     bad.write_bytes(data)
     refused = operators.veen("bridge", "verify", bad, *operators.trust)
     assert refused.status in (3, 4)
-    assert "bundle" in refused.error
+    assert str(bad) in refused.error
     ran = operators.take(bad, "--json")
     assert ran.status == 4
     assert ran.json()[0]["error_code"] == "bundle_id"
@@ -109,6 +109,30 @@ def test_a_changed_bundle_is_refused_recorded_and_missed(operators: Operators) -
     shown = operators.reconcile("--bundles", operators.at.drop, *operators.trust)
     assert "missing" in shown.out
     assert "gaps" in shown.out
+
+
+def test_bundles_are_verified_one_after_the_other_up_to_the_first_that_does_not_hold(operators: Operators) -> None:
+    operators.produce("one", "two")
+    operators.export("--max-events", 1)
+    first, second = operators.bundles
+    ran = operators.veen.done("bridge", "verify", first, second, *operators.trust, "--json")
+    assert [json.loads(line)["file"] for line in ran.out.splitlines()] == [str(first), str(second)]
+    for junk in (b"", b"junk"):
+        second.write_bytes(junk)
+        ran = operators.veen("bridge", "verify", first, second, *operators.trust)
+        assert (ran.status, str(second) in ran.error) == (3, True)
+        assert "evidence" not in ran.err
+        assert ran.out.startswith(f"file\t{first}\n")
+
+
+def test_a_bundle_that_came_in_before_is_known_and_no_failure(operators: Operators) -> None:
+    operators.produce("one")
+    operators.export()
+    (file,) = operators.bundles
+    assert operators.take(file).out.split("\t")[1] == "success"
+    again = operators.take(file)
+    assert (again.status, again.out.split("\t")[1]) == (0, "known")
+    assert operators.take(file, "--json").json()[0]["ok"] is True
 
 
 def test_a_folder_is_watched_and_what_was_dealt_with_is_moved_aside(operators: Operators) -> None:
@@ -144,6 +168,7 @@ def test_a_bundle_crosses_on_paper(operators: Operators) -> None:
     missing = operators.veen("bridge", "scan", *images[1:], "--out", again)
     assert missing.status == 3
     assert "missing: 1" in missing.error
+    assert "hint: scan what is named again" in missing.err
     assert not again.exists()
     operators.veen.done("bridge", "scan", *reversed(images), "--out", again)
     assert again.read_bytes() == file.read_bytes()

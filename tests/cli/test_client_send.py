@@ -1,8 +1,11 @@
 """`veen send`: what it says is in the log is in the log, verified, and whose hub it is was never left to chance."""
 
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import Veen
+from tests.cli.test_edges import COMMAND
 from tests.cli.town import STREAM, Town, liar, town
 from tests.client.pair import QUICK
 from tests.hub.client import running
@@ -278,6 +282,33 @@ def test_when_the_hub_dies_amid_lines_it_is_said_where_each_line_is_and_going_on
         assert [json.loads(line)["text"] for line in shown] == lines
 
 
+def test_whoever_interrupts_lines_hears_the_same_account_and_nothing_else(place: Town) -> None:
+    lines = [f"line {number}" for number in range(1, 2001)]
+    asked = ["send", "--lines", *place.of("writer"), "--pin", place.hub_id]
+    env = place.veen.shell_env(os.environ)
+    sending = subprocess.Popen(
+        [*COMMAND, *map(str, asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    )
+    assert sending.stdin is not None
+    sending.stdin.write(("\n".join(lines) + "\n").encode())
+    sending.stdin.flush()
+    while not place.hub.status()["entries"]:
+        assert sending.poll() is None
+        time.sleep(0.01)
+    sending.send_signal(signal.SIGINT)  # its input has not ended: it would go on for ever
+    _, err = sending.communicate()
+    told = err.decode()
+    assert sending.returncode == 130
+    assert all(line.startswith("veen: ") for line in told.splitlines()), told
+    assert "veen: in the log: " in told
+    resume = re.search(r"nothing from line (\d+) on is in the log or in the outbox: go on there", told)
+    assert resume is not None
+    assert "to be sent again" not in told
+    rest = place.apart(*asked, given="\n".join(lines[int(resume[1]) - 1 :]).encode())
+    assert rest.returncode == 0, rest.stderr
+    assert texts(place) == lines
+
+
 def test_lines_in_neither_place_between_others_are_named() -> None:
     receipt = Receipt(bytes(32), 1, bytes(32), bytes(32), 0, bytes(64))
     lost, none = Undecided(bytes(32), Unavailable("x")), Unavailable("x")
@@ -302,8 +333,9 @@ def test_what_has_no_answer_stays_and_goes_out_first_next_time(place: Town, monk
         assert "not kept" not in lost.err
         assert "veen send --outbox" in lost.err
         hub.mute = lambda path: False
-        (row,) = place.veen.done("send", "--outbox", *who, "--json").json()
-        assert (row["stream_seq"], row["became"]) == (1, "accepted")
+        ran = place.veen.done("send", "--outbox", *who)
+        assert ran.out.endswith("\t1\taccepted\n")
+        assert ran.err == "veen: 1 accepted, 0 refused\n"
         assert place.veen.done("send", "--outbox", *who).err == "veen: nothing was waiting\n"
         (log,) = hub.logs.values()
         assert log.tree.size == 1

@@ -201,6 +201,27 @@ def test_a_name_cannot_be_used_against_anyone(name: str, kept: str) -> None:
 # Following.
 
 
+def test_who_follows_hears_that_the_hub_is_away_and_the_rest_when_it_is_back(place: Town) -> None:
+    place.send("before")
+    command = [*COMMAND, "stream", "--follow", *map(str, place.of("reader")), "--pin", place.hub_id]
+    env = place.veen.shell_env(os.environ)
+    hub = place.hub
+    hub.settings["port"] = hub.port
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as follower:
+        assert follower.stdout is not None
+        assert follower.stderr is not None
+        assert follower.stdout.readline().split("\t")[3] == "before"
+        hub.stop()
+        try:
+            assert follower.stderr.readline().endswith("; it is tried again\n")
+        finally:
+            hub.start()
+        place.send("after")
+        assert follower.stdout.readline().split("\t")[3] == "after"
+        follower.send_signal(signal.SIGINT)
+        assert follower.stderr.read() == "veen: interrupted\n"  # once is enough
+
+
 def test_a_stream_is_followed_until_ctrl_c(place: Town) -> None:
     place.send("before")
     command = [*COMMAND, "stream", "--follow", *map(str, place.of("reader")), "--pin", place.hub_id]

@@ -1,5 +1,6 @@
 """What a failed command says, and its exit status, for every error there is."""
 
+import errno
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -58,6 +59,9 @@ class Worse(Unverified):
 
 CASES: list[tuple[Exception, int, str, list[str]]] = [
     (Malformed("receipt", "no"), 3, "receipt: no", [failures.HINTS[Malformed]]),
+    (Unavailable("cannot listen on here:1: x"), 6, "cannot listen on here:1: x", [failures.LISTEN]),
+    (OSError(errno.EADDRINUSE, "Address already in use"), 6, "address already in use", [failures.LISTEN]),
+    (OSError(13, "error while attempting to bind on x"), 6, "error while attempting to bind on x", [failures.LISTEN]),
     (Unverified("proof", "no"), 4, "proof: no", [failures.HINTS[Unverified]]),
     (Worse("proof", "no"), 4, "proof: no", [failures.HINTS[Unverified]]),
     (Unavailable("gone"), 6, "gone", [failures.HINTS[Unavailable]]),

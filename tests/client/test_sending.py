@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -438,3 +439,32 @@ def test_a_stream_the_hub_does_not_know_is_refused_once_and_for_all(place: Path)
     with pair(place) as people, running(make_dir(place, Profile(epoch_sec=60))) as hub:
         meet(people, hub)
         asyncio.run(work())
+
+
+def test_what_is_being_given_a_place_while_the_sender_is_closed_is_undecided_and_in_the_outbox(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    putting, go = Event(), Event()
+
+    async def work(hub: Hub, people: Pair) -> None:
+        outbox = people.writer_dir.outbox
+        put = outbox.put
+
+        def slow(*given: Any) -> Any:
+            putting.set()
+            go.wait()
+            return put(*given)
+
+        async with people.writer() as writer:
+            monkeypatch.setattr(outbox, "put", slow)
+            sender = writer.sender(STREAM)
+            future = sender.put(Draft(b"x"))
+            await asyncio.to_thread(putting.wait)
+            closing = asyncio.create_task(sender.close())
+            await asyncio.sleep(0)
+            go.set()
+            await closing
+            assert isinstance(future.exception(), Undecided)
+            assert [len(outbox.pending(*where)) for where in outbox.places()] == [1]
+
+    at_a_hub(place, work)

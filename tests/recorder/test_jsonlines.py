@@ -38,7 +38,7 @@ def some(feed: JsonLines, most: int = 1_000) -> list[Item]:
 
 
 def said(items: list[Item]) -> list[object]:
-    return [item.event.value()["n"] if item.event else item.raw for item in items]  # type: ignore[call-overload, index]
+    return [item.event.value()["n"] if item.event else item.raw.decode() for item in items]  # type: ignore[call-overload, index]
 
 
 def test_a_line_that_says_its_fields_has_them() -> None:
@@ -240,3 +240,18 @@ def test_a_damaged_place_is_refused(file: Path, data: bytes) -> None:
     (file.parent / "state").write_bytes(data)
     with pytest.raises(Malformed):
         follow(file)
+
+
+def test_a_line_that_is_none_is_named_by_its_number_also_after_a_restart(file: Path) -> None:
+    file.write_text('{"n":1}\n\nbad\n{"n":2}\n')
+    feed = follow(file)
+    items = some(feed)
+    assert [item.flaw[:7] for item in items] == ["", "line 3:", ""]
+    feed.settle(items)
+    feed.close()
+    with file.open("ab") as lines:
+        lines.write(b'{"n":3}\n\xff\n')
+    feed = follow(file)
+    good, bad = some(feed)
+    feed.close()
+    assert (good.flaw, bad.flaw[:7], bad.raw) == ("", "line 6:", b"\xff")

@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Event
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue, KeyValueList
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 
+from tests.full_disk import no_file_longer_than
 from veen.core import Malformed
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolWriter, otlp, spool
@@ -96,6 +98,22 @@ def test_a_request_is_known_again_only_where_each_record_has_a_time() -> None:
     assert exported(request("x", time=0)).events[0].event_time == NOW
 
 
+def test_a_request_has_a_bound_on_its_records() -> None:
+    assert len(exported(request(*[""] * 10)).events) == 10
+    most = request(*[""] * otlp.MAX_RECORDS, service="bank")  # rejected one by one, which is quick
+    assert exported(most).rejected == otlp.MAX_RECORDS
+    most.MergeFrom(request("one more"))
+    with pytest.raises(otlp.TooMuch, match="records"):
+        exported(most)
+
+
+def test_a_resource_that_every_record_repeats_does_not_multiply_without_end() -> None:
+    made = request(*["x"] * 40)
+    made.resource_logs[0].resource.attributes.add(key="k", value=AnyValue(string_value="y" * (1 << 19)))
+    with pytest.raises(otlp.TooMuch, match="bytes"):
+        exported(made)
+
+
 @pytest.mark.parametrize(
     ("data", "form"),
     [
@@ -169,6 +187,14 @@ def test_an_exporter_is_answered_in_its_own_form_once_its_records_are_on_disk(pl
         ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}", mtime=0)[:-1], 400),
         ("POST", "/v1/logs", form(otlp.JSON, content_encoding="gzip"), gzip.compress(b"{}", mtime=0) + b"x", 400),
         ("POST", "/v1/logs", form(otlp.JSON), b" " * (MAX_REQUEST_BYTES + 1), 413),
+        ("POST", "/v1/logs", form(otlp.PROTOBUF), request(*[""] * (otlp.MAX_RECORDS + 1)).SerializeToString(), 413),
+        ("POST", "/v1/logs", form(otlp.JSON, host="evil.com"), b"{}", 403),
+        ("POST", "/v1/logs", form(otlp.JSON, host="127.evil.com:4318"), b"{}", 403),
+        ("POST", "/v1/logs", form(otlp.JSON, host="127.0.0.1.evil.com"), b"{}", 403),
+        ("POST", "/v1/logs", form(otlp.JSON, host="[::1"), b"{}", 403),
+        ("POST", "/v1/logs", form(otlp.JSON, host=""), b"{}", 403),
+        ("POST", "/v1/logs", form(otlp.JSON, origin="http://evil.com"), b"{}", 403),
+        ("POST", "/v1/logs", form(otlp.JSON, origin="null"), b"{}", 403),
         (
             "POST",
             "/v1/logs",
@@ -188,6 +214,50 @@ def test_whatever_else_is_asked_is_refused_and_nothing_is_kept(
         assert again.status_code == 200
 
     assert asked(place, work) == []
+
+
+@pytest.mark.parametrize("named", ["localhost", "127.0.0.1:4318", "[::1]:4318", "LOCALHOST:1"])
+def test_the_endpoint_is_asked_by_any_name_of_this_machine(place: Path, named: str) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        headers = form(otlp.JSON, host=named, origin=f"http://{named}")
+        assert (await client.post("/v1/logs", content=b"{}", headers=headers)).status_code == 200
+
+    assert asked(place, work) == []
+
+
+def test_others_are_answered_while_a_large_request_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, answered = Event(), Event()
+    decode = otlp.decode
+
+    def slow(data: bytes, content_type: str) -> ExportLogsServiceRequest:
+        reading.set()
+        answered.wait()
+        return decode(data, content_type)
+
+    async def work(client: httpx.AsyncClient) -> None:
+        monkeypatch.setattr(otlp, "decode", slow)
+        large = asyncio.create_task(client.post("/v1/logs", content=b"{}", headers=form(otlp.JSON)))
+        await asyncio.to_thread(reading.wait)
+        try:
+            assert (await client.get("/v1/logs")).status_code == 405
+            assert not large.done()
+        finally:
+            answered.set()
+        assert (await large).status_code == 200
+
+    asked(place, work)
+
+
+def test_a_disk_that_is_full_asks_the_exporter_to_come_again_and_then_all_is_kept(place: Path) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        data = request("x" * 500).SerializeToString()
+        with no_file_longer_than(100):
+            answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
+        assert answer.status_code == 200
+
+    assert len(asked(place, work)) == 1
 
 
 def test_a_full_spool_asks_the_exporter_to_come_again(place: Path) -> None:

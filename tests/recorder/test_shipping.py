@@ -1,7 +1,16 @@
 """From a spool to the log."""
 
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.full_disk import no_file_longer_than
 from tests.recorder.yard import LOGIN, WEB, Yard, event
-from veen.recorder import SpoolFeed, SpoolWriter
+from veen.core import Unavailable
+from veen.recorder import SetAside, Shipper, SpoolFeed, SpoolWriter
+from veen.recorder.feed import Item
 
 
 def test_what_is_spooled_is_in_the_log_once_and_in_order(recorder: Yard) -> None:
@@ -14,3 +23,37 @@ def test_what_is_spooled_is_in_the_log_once_and_in_order(recorder: Yard) -> None
     assert (count.sent, count.refused) == (21, 0)
     assert recorder.numbers(WEB) == [number for number in range(21) if number % 3 or number == 20]
     assert recorder.numbers(LOGIN) == [number for number in range(20) if number % 3 == 0]
+
+
+def flawed(number: int) -> Item:
+    return Item("source", number, None, "no JSON", f"line {number}".encode())
+
+
+def test_what_is_set_aside_is_there_until_the_bound_and_then_said_not_to_be(place: Path) -> None:
+    aside = SetAside(place / "refused.jsonl", max_bytes=100)
+    kept = [aside.add(flawed(number), "why") for number in range(5)]
+    found = [json.loads(line)["position"] for line in aside.path.read_text().splitlines()]
+    assert (kept, found) == ([True, True, False, False, False], [0, 1])
+
+
+def test_half_a_line_is_not_left_where_the_disk_is_full(place: Path) -> None:
+    aside = SetAside(place / "refused.jsonl")
+    aside.add(flawed(1), "why")
+    whole = aside.path.read_bytes()
+    with no_file_longer_than(len(whole) + 10), pytest.raises(Unavailable):
+        aside.add(flawed(2), "why")
+    assert aside.path.read_bytes() == whole
+
+
+def test_the_operator_hears_of_what_could_not_be_set_aside(recorder: Yard) -> None:
+    folder = recorder.root / "spool"
+    writer = SpoolWriter(folder)
+    writer.append([event(number, "unheard of") for number in range(3)] + [event(3)])
+    writer.close()
+    told: list[str] = []
+    aside = SetAside(recorder.root / "refused.jsonl", max_bytes=1)
+    feed = SpoolFeed(folder, "shop", follow=False)
+    count = asyncio.run(Shipper(lambda: recorder.client("shop"), feed, aside, told.append).run())
+    assert (count.sent, count.refused, count.lost) == (1, 3, 2)
+    assert ["set aside" in text for text in told] == [True, False, False]
+    assert all("is lost" in text and str(aside.path) in text for text in told[1:])

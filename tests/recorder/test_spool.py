@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.full_disk import no_file_longer_than
 from tests.recorder.yard import event
-from veen.core import Malformed
+from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolFeed, SpoolWriter, spool
@@ -50,6 +51,63 @@ def test_a_frame_that_was_cut_short_ends_its_segment_and_nothing_before_it(place
     for at in range(first, len(whole)):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         assert read(place) == [event(1)]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("fits", [0, 1, 20])
+def test_what_is_kept_after_a_write_that_the_disk_cut_short_is_given(place: Path, sync: bool, fits: int) -> None:
+    writer = SpoolWriter(place, sync=sync)
+    assert writer.append([event(1)])
+    (path,) = spool.segments(place)
+    whole = path.stat().st_size
+    with no_file_longer_than(whole + fits), pytest.raises(Unavailable):
+        writer.append([event(2)], again=True)
+    assert path.stat().st_size == whole
+    for number in range(3, 8):
+        assert writer.append([event(number)])
+    writer.close()
+    feed = SpoolFeed(place, "n", follow=False)
+    items = taken(feed)
+    assert [item.event for item in items] == [event(1), *(event(number) for number in range(3, 8))]
+    feed.settle(items)
+    assert (taken(feed), spool.segments(place)) == ([], [])
+
+
+def test_nothing_is_appended_behind_half_a_frame_that_could_not_be_cut_off(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    writer = SpoolWriter(place)
+    writer.append([event(1)])
+    (path,) = spool.segments(place)
+    with monkeypatch.context() as broken, no_file_longer_than(path.stat().st_size + 20):
+        broken.setattr(os, "ftruncate", refuse)
+        with pytest.raises(Unavailable):
+            writer.append([event(2)], again=True)
+    assert writer.append([event(3)])
+    assert read(place) == [event(1), event(3)]
+
+
+def test_what_the_disk_did_not_take_counts_as_dropped_unless_it_comes_again(place: Path) -> None:
+    writer = SpoolWriter(place)
+    with no_file_longer_than(0):
+        for again in (True, False, False):
+            with pytest.raises(Unavailable):
+                writer.append([event(1)], again=again)
+    assert writer.dropped == 2
+    assert writer.append([event(2)])
+    lost, found = read(place)
+    assert (lost.event_type, lost.value(), found) == (spool.DROPPED, {"dropped": 2}, event(2))
+
+
+def test_a_batch_that_the_disk_did_not_take_is_not_known_when_it_is_told_again(place: Path) -> None:
+    writer = SpoolWriter(place)
+    with no_file_longer_than(0), pytest.raises(Unavailable):
+        writer.append([event(1)], DIGEST, again=True)
+    assert writer.append([event(1)], DIGEST, again=True)
+    assert read(place) == [event(1)]
 
 
 def test_what_was_settled_is_not_given_again_and_the_rest_is(place: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.full_disk import no_file_longer_than
 from tests.http.certificates import write_certificate
 from tests.hub.client import PATIENCE_S
 from veen.overlays.record import RecordEvent
@@ -190,6 +191,51 @@ def test_a_connection_that_breaks_amid_a_message_leaves_what_was_whole(place: Pa
         return 2
 
     assert heard(place, work) == ["whole", "next"]
+
+
+@pytest.mark.parametrize(
+    ("begun", "patience"), [(b"", {"idle_s": 0.01}), (b"100 half", {"message_s": 0.01}), (b"<34>", {"message_s": 0.01})]
+)
+def test_a_connection_that_says_no_more_is_closed_and_what_was_whole_is_kept(
+    place: Path, begun: bytes, patience: dict[str, float]
+) -> None:
+    async def work(port: int) -> int:
+        reader, stream = await asyncio.open_connection("127.0.0.1", port)
+        stream.write(counted("whole") + begun)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""  # it ended, and not by us
+        stream.close()
+        return 1
+
+    assert heard(place, work, **patience) == ["whole"]
+
+
+def test_a_message_waits_for_a_disk_that_is_full_and_the_operator_hears_of_it_once(place: Path) -> None:
+    told: list[str] = []
+
+    async def work(port: int) -> int:
+        with no_file_longer_than(10):
+            await send(port, counted("one"), counted("two"))
+            while not told:
+                await asyncio.sleep(0.01)
+        return 2
+
+    assert heard(place, work, told=told.append) == ["one", "two"]
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"), [(b"\xff\xfe no syslog", None), (b"<34>1 - h a - - - caf\xe9", "caf\ufffd")]
+)
+def test_bytes_that_are_no_text_are_kept_byte_for_byte(data: bytes, shown: str | None) -> None:
+    value = event_of(data, DEFAULTS, NOW)[0].value()
+    assert isinstance(value, dict)
+    assert (value["raw_hex"], value.get("message"), "raw" in value) == (data.hex(), shown, False)
+
+
+def test_a_name_may_be_repeated_as_often_as_fits() -> None:
+    said = parse(b"<34>1 - h a - - [a" + b' x=""' * 12_000 + b"] m").structured["a"]["x"]
+    assert said == [""] * 12_000
 
 
 def test_messages_arrive_over_tls(place: Path) -> None:

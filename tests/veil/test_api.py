@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,12 @@ def test_nothing_is_told_without_the_token(tmp_path: Path) -> None:
     [
         ({"host": "evil.example"}, 403),
         ({"host": "evil.example:80"}, 403),
+        ({"host": "127.evil.example"}, 403),
+        ({"host": "127.0.0.1.evil.example:80"}, 403),
+        ({"host": "[::1"}, 403),
+        ({"origin": "http://127.evil.example"}, 403),
+        ({"origin": "http://[::1"}, 403),
+        ({"origin": "http://[::1]:80"}, 200),
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "http://127.0.0.1:8000"}, 200),
         ({"origin": "http://localhost"}, 200),
@@ -137,6 +143,8 @@ RAW = {
     "garbage": b"\x00\xff" * 50 + b"\r\n\r\n",
     "a head without end": b"GET / HTTP/1.1\r\nx: " + b"y" * (2 * MAX_HEAD_BYTES),
     "a body too large": b"POST /v1/publish HTTP/1.1\r\ncontent-length: 9999999\r\n\r\n" + bytes(2 * MAX_BODY_BYTES),
+    "two requests at once": 2 * b"POST /v1/publish HTTP/1.1\r\ncontent-length: 1\r\n\r\na",
+    "the beginning of another": b"GET /v1/status HTTP/1.1\r\n\r\nG",
     "two lengths": b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
 }
 
@@ -151,6 +159,19 @@ def test_what_is_no_request_is_answered_and_the_connection_closed(raw: str, tmp_
         assert answered.startswith(b"HTTP/1.1 400 ")
         writer.close()
         assert (await alice.get("/v1/status"))["name"] == "alice"
+
+    alone(tmp_path, work)
+
+
+def test_a_body_may_come_in_the_smallest_chunks(tmp_path: Path) -> None:
+    async def work(alice: Running) -> None:
+        async def chunks() -> AsyncIterator[bytes]:
+            for at in range(len(body)):
+                yield body[at : at + 1]
+
+        body = json.dumps({"text": "x" * 500, "namespace": 40}).encode()
+        answer = await alice.ask("POST", "/v1/publish", content=chunks())
+        assert answer.status_code == 200
 
     alone(tmp_path, work)
 

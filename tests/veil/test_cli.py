@@ -4,8 +4,10 @@ import importlib
 import json
 import re
 import shlex
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from veil import errors
 from veil.cli import failures
 from veil.cli.app import COMMANDS, app
 from veil.lanes import Unavailable
+from veil.limits import MAX_OBJECT_BYTES
 
 ISSUED = {"node", "id", "contact", "subscribe", "publish", "feed", "peers", "lanes", "policy", "cache", "sim", "bench"}
 
@@ -125,6 +128,8 @@ WRONG = [
     (["publish", "x", "--wait", "for ever"], 2, "cannot be waited for"),
     (["contact", "add", "bob"], 2, "starts with veil:"),
     (["contact", "add", "@nowhere"], 6, "nowhere"),
+    (["contact", "add", "veil:garbage"], 3, "this is none, or not all of one"),
+    (["publish", "x" * (MAX_OBJECT_BYTES + 1)], 5, f"more than the {MAX_OBJECT_BYTES} of an object"),
     (["policy", "explain"], 2, "a node or a tag"),
     (["sim", "run", "--eclipsed", "tor"], 2, "no lane 'tor'"),
     (["sim", "sweep", "--losses", "a,b"], 2, "not a list of losses"),
@@ -135,7 +140,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "why"), WRONG, ids=lambda one: " ".join(one) if isinstance(one, list) else ""
+    ("arguments", "status", "why"), WRONG, ids=lambda one: " ".join(one)[:60] if isinstance(one, list) else ""
 )
 def test_what_is_wrong_is_said_with_a_hint(arguments: list[str], status: int, why: str, veil: Veil) -> None:
     ran = veil(*arguments)
@@ -239,6 +244,37 @@ def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> N
     assert veil("peers", *at["bob"]).status == 6
     for path in here.values():
         assert (path / "node.log").read_text() == ""
+
+
+def test_a_node_whose_port_is_taken_does_not_start_and_with_another_lane_says_which_is_missing(
+    veil: Veil, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"tls://127.0.0.1:{taken.getsockname()[1]}"
+        veil.done("node", "init", "--listen", place)
+        ran = veil.apart("node", "start")
+        assert (ran.status, ran.out) == (6, "")
+        assert f"it cannot listen: {place}" in ran.error
+        assert "veil node set --listen" in ran.err
+        assert veil("node", "status").status == 6  # it does not run
+        veil.done("node", "set", "--listen", place, "--listen", "quic://127.0.0.1:0")
+        veil.done("node", "set", "--api", place.removeprefix("tls://"))
+        ran = veil.apart("node", "start")
+        assert (ran.status, "in use" in ran.error, "--api HOST:PORT" in ran.err) == (6, True, True)
+        veil.done("node", "set", "--api", "127.0.0.1:0")
+        ran = veil.apart("node", "start", "--json")
+        try:
+            assert ran.status == 0, ran.err
+            assert list(ran.json()["does_not_listen"]) == ["tls"]
+            assert f"tls does not listen: {place}" in ran.err
+            edge = veil("publish", "x" * MAX_OBJECT_BYTES)
+            assert (edge.status, "an object carries" in edge.error, "in parts" in edge.err) == (5, True, True)
+        finally:
+            veil.done("node", "stop")
+
+
+def test_the_version_is_told(veil: Veil) -> None:
+    assert veil.done("--version").out.strip() == version("veen")
 
 
 def test_a_node_that_cannot_start_says_why(veil: Veil, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from veil.lanes import Endpoint, Unavailable, bounds, parcels
 from veil.lanes.durable import write_file
 from veil.lanes.files import SUFFIX, FileLane
 from veil.lanes.lane import Session
+from veil.sealing.signing import SigningKey
 
 FRAMES = (b"one", bytes(2048), os.urandom(bounds.MAX_FRAME_BYTES))
 
@@ -104,13 +106,98 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_parcel_costs_its_sender_and_hides_no_other(bad: str, tmp_path: Path) -> None:
+def test_a_bad_parcel_begins_no_session_and_is_removed(bad: str, tmp_path: Path) -> None:
+    """Anyone can name a file after a node that is trusted."""
+
     async def work() -> None:
+        path = put(tmp_path, parcel_name(1), BAD[bad])
+        lane, sessions = await taken(tmp_path, [])
+        assert (sessions, path.exists()) == ([], False)
+        put(tmp_path, parcel_name(2), packed())
+        lane.look()
+        assert [met.peer for met in sessions] == [ALICE.public_key]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], None], known: bool, tmp_path: Path) -> None:
+    async def work() -> None:
+        if known:
+            put(tmp_path, parcel_name(0), parcels.pack(ALICE, BOB.public_key, [b"first"]))
+        inbox = tmp_path / BOB.public_key.hex()
+        inbox.mkdir(exist_ok=True)
+        make(inbox / parcel_name(1))
+        put(tmp_path, parcel_name(2), parcels.pack(ALICE, BOB.public_key, [b"good"]))
+        lane, (met,) = await taken(tmp_path, [])
+        end = End(met).start()
+        assert await end.until(1 + known) == [b"first", b"good"][not known :]
+        lane.look()
+        await met.close()
+        await end.ended()
+        assert len(end.incoming) == 1 + known
+
+    asyncio.run(work())
+
+
+def test_junk_that_is_not_ours_to_remove_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    async def work() -> None:
+        for number in range(bounds.STRANGERS_A_LOOK):
+            put(tmp_path, parcel_name(number, bytes([number]) * 32), b"junk")
+        monkeypatch.setattr(Path, "unlink", refuse)
+        lane, sessions = await taken(tmp_path, [])
+        monkeypatch.undo()
+        put(tmp_path, parcel_name(1), packed())
+        lane.look()
+        assert [met.peer for met in sessions] == [ALICE.public_key]
+
+    asyncio.run(work())
+
+
+def test_no_more_strangers_parcels_are_opened_at_one_look_than_the_bound(tmp_path: Path) -> None:
+    async def work() -> None:
+        names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * bounds.STRANGERS_A_LOOK)]
+        for name in names:
+            put(tmp_path, name, b"junk")
+        lane, sessions = await taken(tmp_path, [])
+        left = [len(names) - bounds.STRANGERS_A_LOOK]
+        for _ in range(3):
+            lane.look()
+            left.append(sum(1 for _ in (tmp_path / BOB.public_key.hex()).iterdir()))
+        assert (left, sessions) == ([32, 16, 0, 0], [])
+
+    asyncio.run(work())
+
+
+def test_strangers_that_sign_do_not_fill_the_node_and_who_was_dialled_stays(tmp_path: Path) -> None:
+    async def work() -> None:
+        lane, sessions = await taken(tmp_path, [])
+        dialled = await lane.dial(Endpoint("file", path=str(tmp_path)), ALICE.public_key, None)
+        strangers = [SigningKey.generate() for _ in range(bounds.MAX_STRANGERS + 10)]
+        for number, stranger in enumerate(strangers):
+            signed = parcels.pack(stranger, BOB.public_key, [b"x"])
+            path = put(tmp_path, parcel_name(number, stranger.public_key), signed)
+            lane.look()
+            path.unlink()
+        assert [met.closed.is_set() for met in sessions] == [True] * 10 + [False] * bounds.MAX_STRANGERS
+        assert not dialled.closed.is_set()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_parcel_amid_a_session_is_counted_and_hides_no_other(bad: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        put(tmp_path, parcel_name(0), parcels.pack(ALICE, BOB.public_key, [b"first"]))
         put(tmp_path, parcel_name(1), BAD[bad])
         put(tmp_path, parcel_name(2), parcels.pack(ALICE, BOB.public_key, [b"good"]))
         _, (met,) = await taken(tmp_path, [])
         end = End(met).start()
-        assert await end.until(1) == [b"good"]
+        assert await end.until(2) == [b"first", b"good"]
         assert met.health.strikes == 1
         await met.close()
         await end.ended()

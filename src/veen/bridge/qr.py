@@ -66,8 +66,8 @@ def _read(text: str) -> tuple[str, int, int, bytes]:
     if form is None:
         raise Malformed("qr code", "it is no part of a bundle")
     digest, number, total, check, encoded = form.groups()
-    if len(number) > len(str(MAX_PARTS)) or not int(number) <= int(total) <= MAX_PARTS:
-        raise Malformed("qr code", f"part {number} of {total}")
+    if max(len(number), len(total)) > len(str(MAX_PARTS)) or not int(number) <= int(total) <= MAX_PARTS:
+        raise Malformed("qr code", f"part {number[:20]} of {total[:20]}")
     piece = base45.decode(encoded)
     if _part_digest(digest, int(number), int(total), piece) != check:
         raise Malformed("qr code", f"part {number} is damaged")

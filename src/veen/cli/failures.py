@@ -3,6 +3,7 @@
 An error's own notes are its hints. Where it has none, its class has one.
 """
 
+import errno
 import sys
 from typing import TypeVar
 
@@ -40,6 +41,7 @@ VIOLATED_STATUS = 13
 _RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
 _VALUE_ERROR = "Value error, "
 
+LISTEN = "--listen HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"
 _CHECK_PATH = "check that the path is right and that you may use it"
 # What the system says of a path that was given, behind an error that names the file.
 _OF_PATHS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -82,11 +84,20 @@ def hints(error: Exception, kind: type[Exception]) -> list[str]:
         return own
     if isinstance(error, typer.TyperException):
         return [_usage_hint(error)]
+    if _is_about_listening(error):
+        return [LISTEN]
     if kind is Unavailable and isinstance(error.__context__, _OF_PATHS):
         return [_CHECK_PATH]
     if kind is Unavailable and _DAMAGED in str(error):
         return [_DAMAGED_HUB]
     return [HINTS[kind]]
+
+
+def _is_about_listening(error: Exception) -> bool:
+    """Whether a port cannot be had: in the words of our servers, or as the system and its library say it."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL) or "attempting to bind" in str(error)
+    return str(error).startswith("cannot listen")
 
 
 def _is_unknown(error: Refused) -> bool:

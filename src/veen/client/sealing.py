@@ -1,7 +1,7 @@
 """Giving messages their places: a key, a client_seq, a prev_ack. They are in the outbox before they leave."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from veen.client import attach
 from veen.client.attach import Attachment
@@ -59,10 +59,25 @@ class Sealing:
             writer = await self.writer(follower.label, epoch)
             sealed = await self._sealed(writer, follower, drafts[: writer.room])
             try:
-                await asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed, _marks(drafts, sealed))
+                await self._put(writer, sealed, _marks(drafts, sealed))
             except Moved:
                 continue  # another process took the places; what was sealed for them never leaves
             return sealed
+
+    async def _put(self, writer: Writer, sealed: list[Pending], marks: Mapping[bytes, bytes]) -> None:
+        """Into the outbox, in a thread that no cancellation stops: what it put there must not count as never placed.
+
+        So who is cancelled meanwhile hears of it where it waits next.
+        """
+        putting = asyncio.create_task(asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed, marks))
+        try:
+            await asyncio.shield(putting)
+        except asyncio.CancelledError:
+            await asyncio.wait([putting])
+            task = asyncio.current_task()
+            if putting.exception() is not None or task is None:
+                raise
+            task.cancel()
 
     async def _sealed(self, writer: Writer, follower: Follower, drafts: Sequence[Draft]) -> list[Pending]:
         prev_ack = max(writer.used.last_prev_ack, follower.tree.size)

@@ -70,6 +70,7 @@ class HubLink:
         self.url = _checked(url)
         self.tls = tls
         self.patience = patience or Patience()
+        self.on_pause: Callable[[Exception], None] = lambda error: None  # hears why, before it is tried again
         self._http2 = http2
         self._connections = connections
         self._client = self._connect()
@@ -177,11 +178,10 @@ class HubLink:
     def pause_s(self, error: Exception, attempt: int) -> float:
         """How long to wait before the next attempt: as long as the hub says, if it says and that is bearable."""
         said = getattr(error, "retry_after", None)
-        if said is None:
-            return self.patience.wait_s(attempt)
-        if said > self.patience.longest_retry_after_s:
+        if said is not None and said > self.patience.longest_retry_after_s:
             raise error
-        return float(said)
+        self.on_pause(error)
+        return self.patience.wait_s(attempt) if said is None else float(said)
 
     async def _request(
         self,

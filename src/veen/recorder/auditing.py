@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from veen.core import Unavailable, naming
+from veen.core import naming
 from veen.overlays.record import (
     CHANGES,
     RECORDER_CHANGES,
@@ -17,6 +17,7 @@ from veen.overlays.record import (
 )
 from veen.overlays.record.changes import States
 from veen.recorder.replay import Replayed, Replayer, Span
+from veen.recorder.routes import NotSetUp
 from veen.state.source import Source
 from veen.state.view import View
 
@@ -52,11 +53,11 @@ class Audit:
 
 
 async def audit(source: Source) -> Audit:
-    """Read every stream of the recorder. Raises `Unavailable` where there is none, or a key is missing."""
+    """Read every stream of the recorder. Raises `NotSetUp` without one, `Unavailable` without a key."""
     states = await _states(source)
     profile = profile_of(states)
     if profile is None:
-        raise Unavailable(f"no recorder is set up at this hub: {CHANGES} has no profile")
+        raise NotSetUp
     counts: Counter[tuple[bytes, str, str]] = Counter()
     strays: list[Stray] = []
     places: set[bytes] = set()

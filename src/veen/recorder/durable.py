@@ -5,11 +5,13 @@ What is appended outlives the process that did it, also one that is killed. It o
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from veen.client.durable import DISK, PRIVATE_FILE, PRIVATE_FOLDER, named
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_GROW = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC | os.O_CLOEXEC
 
 
 def make_folder(path: Path) -> None:
@@ -24,6 +26,34 @@ def replace_file(path: Path, data: bytes) -> None:
     DISK.sync_folder(path.parent)
 
 
+def append_line(path: Path, line: bytes, max_bytes: int) -> bool:
+    """On disk when this returns, whole or not at all; False where the file has as many bytes as it may already."""
+    with named(path):
+        fd = os.open(path, _GROW, PRIVATE_FILE)
+        try:
+            size = os.fstat(fd).st_size
+            if size >= max_bytes:
+                return False
+            _extend(fd, line, size)
+        finally:
+            os.close(fd)
+    return True
+
+
+def _extend(fd: int, data: bytes, size: int, *, sync: bool = False) -> None:
+    """Append to a file of so many bytes, or cut it back to them."""
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if sync:
+            os.fdatasync(fd)
+    except BaseException:
+        with suppress(OSError):
+            os.ftruncate(fd, size)
+        raise
+
+
 class Appended:
     """A new file that one process appends to. While it does, nobody else can lock it: see `is_abandoned`."""
 
@@ -34,17 +64,15 @@ class Appended:
         self.path = path
         self.size = 0
 
-    def append(self, data: bytes) -> None:
-        """One write, so that a reader sees all of it or, after a crash in the middle, a beginning at the end."""
-        with named(self.path):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._fd, view) :]
-        self.size += len(data)
+    def append(self, data: bytes, *, sync: bool = False) -> None:
+        """One write, so that a reader sees all of it or, after a crash in the middle, a beginning at the end.
 
-    def sync(self) -> None:
+        Where it fails, the file is cut back to what it was. Whether that worked cannot be known: what is appended to it
+        afterwards might stand behind half of this, so it is to be closed.
+        """
         with named(self.path):
-            os.fdatasync(self._fd)
+            _extend(self._fd, data, self.size, sync=sync)
+        self.size += len(data)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -18,7 +18,7 @@ class Item:
     position: int
     event: RecordEvent | None
     flaw: str = ""
-    raw: str = ""
+    raw: bytes = b""
 
     @property
     def mark(self) -> bytes:

@@ -10,9 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from veen.core import Malformed, canonjson, cbor
 from veen.core.hashing import h
@@ -25,6 +25,7 @@ from veen.recorder.shaping import Defaults
 MAX_LINE_BYTES = MAX_BODY_BYTES
 _SHOWN = 1_000  # of a line that cannot be recorded
 _LOOK_S = 0.1
+_BLOCK_BYTES = 1 << 20
 LINGER_S = 5.0  # at the end of a file that was renamed: its writer may not know yet
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _UNFINISHED = h(b"")  # stands for the first line of a file that has no whole one
@@ -63,7 +64,10 @@ def item_of(source: str, position: int, line: bytes, defaults: Defaults) -> Item
             raise Malformed("line", f"longer than {MAX_LINE_BYTES} bytes")
         return Item(source, position, event_of(line, defaults, time.time_ns() // _MS))
     except Malformed as error:
-        return Item(source, position, None, str(error), line[:_SHOWN].decode(errors="replace"))
+        return Item(source, position, None, str(error), shaping.beginning(line, _SHOWN))
+
+
+Read: TypeAlias = Callable[[str, int, bytes, Defaults], Item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,10 @@ class _Place:
 class _Open:
     """A file that is being read, whatever its name is by now."""
 
-    def __init__(self, file: BinaryIO, first_line: bytes, offset: int) -> None:
+    def __init__(self, file: BinaryIO, first_line: bytes, offset: int, max_line_bytes: int) -> None:
         self.file = file
+        self._max_line_bytes = max_line_bytes
+        self._counted = 0, 0  # up to this byte there are so many lines
         self.inode = os.fstat(file.fileno()).st_ino
         self.first_line = first_line
         self.offset = offset
@@ -108,7 +114,7 @@ class _Open:
         """`(offset, line, offset after it)` of what is there. Half a line is one only where nothing more will come."""
         self.file.seek(self.offset)
         at = self.offset
-        while line := self.file.readline(MAX_LINE_BYTES + 2):
+        while line := self.file.readline(self._max_line_bytes + 2):
             start = at
             at += len(line)
             if not line.endswith(b"\n"):
@@ -121,11 +127,19 @@ class _Open:
     def _rest(self) -> tuple[int, bool]:
         """How much more there is of a line that is too long to keep, and whether its end is there."""
         size = 0
-        while more := self.file.readline(MAX_LINE_BYTES):
+        while more := self.file.readline(self._max_line_bytes):
             size += len(more)
             if more.endswith(b"\n"):
                 return size, True
         return size, False
+
+    def number(self, offset: int) -> int:
+        """Which line begins there, as editors count. Counted only for lines that someone must look at."""
+        at, lines = self._counted
+        while at < offset and (block := os.pread(self.file.fileno(), min(_BLOCK_BYTES, offset - at), at)):
+            at, lines = at + len(block), lines + block.count(b"\n")
+        self._counted = at, lines
+        return lines + 1
 
 
 class JsonLines:
@@ -140,8 +154,12 @@ class JsonLines:
         follow: bool = True,
         linger_s: float = LINGER_S,
         told: Callable[[str], None] = lambda text: None,
+        read: Read = item_of,
+        max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
-        """`state` is a file of this feed's own, in a folder that is there."""
+        """`state` is a file of this feed's own, in a folder that is there. `read` makes an item of a line."""
+        self._read = read
+        self._max_line_bytes = max_line_bytes
         self._path = path
         self._state = state
         self._defaults = defaults
@@ -196,7 +214,11 @@ class JsonLines:
         for start, line, after in opened.lines(last=last):
             opened.offset = after
             if line.strip():
-                found.append(item_of(source, start, line, self._defaults))
+                item = self._read(source, start, line, self._defaults)
+                if item.event is None and item.source == source:
+                    flaw = f"line {opened.number(start)}: {item.flaw.removeprefix('line: ')}"
+                    item = replace(item, flaw=flaw)
+                found.append(item)
                 self._given.append(_Place(opened.inode, opened.first_line, after))
             if len(found) == most:
                 break
@@ -253,7 +275,7 @@ class JsonLines:
         if first_line is None or not os.fstat(file.fileno()).st_size:
             file.close()
             return False
-        self._open = _Open(file, first_line, offset)
+        self._open = _Open(file, first_line, offset, self._max_line_bytes)
         if not self._given:  # else what was given of the file before is still to be settled
             # Before anything is given: a file that is renamed before any of it is settled must be found again.
             durable.replace_file(self._state, _Place(self._open.inode, first_line, offset).encode())

@@ -9,6 +9,7 @@ import logging
 import time
 from pathlib import Path
 
+from veen.core import Unavailable
 from veen.overlays.record import RecordEvent
 from veen.recorder import shaping
 from veen.recorder.spool import MAX_SPOOL_BYTES, SpoolWriter
@@ -39,13 +40,15 @@ class RecorderHandler(logging.Handler):
 
     @property
     def dropped(self) -> int:
-        """Events that found no room since the last that did."""
+        """Events that found no room, or a disk that failed, since the last that was kept."""
         return self._writer.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._writer.append([self._event(record)])
-        except Exception:  # noqa: BLE001 - a program must not break over what it logs, nor over a full disk
+        except Unavailable:
+            pass  # a disk that is full or fails: the writer counts it as dropped
+        except Exception:  # noqa: BLE001 - a program must not break over what it logs
             self.failed += 1
 
     def close(self) -> None:

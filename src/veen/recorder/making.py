@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
 from veen.client.client import Client
-from veen.core import Refused, Unavailable, naming
-from veen.overlays.record import CHANGES, RecorderProfile, profile_of
+from veen.core import Refused, naming
+from veen.overlays.record import RecorderProfile, profile_of
 from veen.recorder import durable
 from veen.recorder.checkpoint import SUFFIX, RecorderCheckpoint, StreamPosition, sign
-from veen.recorder.routes import CODE, read_states
+from veen.recorder.routes import CODE, NotSetUp, read_states
 from veen.state.hubsource import HubSource
 
 _LOOK_S = 1.0
@@ -72,7 +72,7 @@ async def make(client: Client, previous: RecorderCheckpoint | None) -> RecorderC
 async def _own_profile(client: Client) -> RecorderProfile:
     profile = profile_of(await read_states(client))
     if profile is None:
-        raise Unavailable(f"no recorder is set up at this hub: {CHANGES} has no profile")
+        raise NotSetUp
     if profile.admin_pk != client.dir.card.id_sign:
         raise Refused(
             CODE, f"this recorder is administered by {profile.admin_pk.hex()[:16]}…, who makes its checkpoints"

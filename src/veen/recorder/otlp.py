@@ -26,15 +26,20 @@ from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
 from veen.recorder import shaping
 from veen.recorder.shaping import Defaults
+from veen.recorder.spool import MAX_BATCH_BYTES
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
-EVENT_TYPE = "otel.log"
 SUBJECT_ATTRIBUTES = ("enduser.id", "user.id")
 _SERVICE, _INSTANCE, _EVENT_NAME = "service.name", "service.instance.id", "event.name"
 _NAMELESS = "unknown_service"  # what an SDK says that was told no name
 _IDS = ("traceId", "spanId")
 _MS = 1_000_000
 _DEEPEST = 32
+MAX_RECORDS = 16_384  # of one request: twice what a collector sends in one by default
+
+
+class TooMuch(ValueError):
+    """More than one request may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +104,12 @@ def _base64(text: str) -> str:
 
 
 def export(request: ExportLogsServiceRequest, data: bytes, defaults: Defaults, now_ms: int) -> Exported:
-    """The events of a request whose bytes are `data`."""
+    """The events of a request whose bytes are `data`. Raises `TooMuch`."""
+    count = sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
+    if count > MAX_RECORDS:
+        raise TooMuch(f"{count} records in one request, above {MAX_RECORDS}")
     events: list[RecordEvent] = []
-    rejected, reason, timed = 0, "", True
+    rejected, reason, timed, room = 0, "", True, MAX_BATCH_BYTES
     for resource, scope, record in _records(request):
         service = str(resource.get(_SERVICE) or "")
         if service and service != defaults.origin and not service.startswith(_NAMELESS):
@@ -110,6 +118,9 @@ def export(request: ExportLogsServiceRequest, data: bytes, defaults: Defaults, n
             continue
         timed = timed and bool(record.time_unix_nano or record.observed_time_unix_nano)
         events.append(_event(resource, scope, record, defaults, now_ms))
+        room -= len(events[-1].content)  # every record repeats its resource, which may be most of the request
+        if room < 0:
+            raise TooMuch(f"the records of one request come to more than {MAX_BATCH_BYTES} bytes")
     return Exported(tuple(events), h(data) if timed and events else None, rejected, reason)
 
 

@@ -7,15 +7,17 @@ import asyncio
 import ssl
 import time
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 import h11
 
-from veen.core import Malformed
+from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_MSG_BYTES
-from veen.recorder import otlp
+from veen.overlays.record import RecordEvent
+from veen.recorder import loopback, otlp
 from veen.recorder.shaping import Defaults
 from veen.recorder.spool import SpoolWriter
 
@@ -24,7 +26,7 @@ MAX_REQUEST_BYTES = 4 * MAX_MSG_BYTES
 MAX_UNPACKED_BYTES = 8 * MAX_MSG_BYTES
 MAX_CONNECTIONS = 128
 _IDLE_S = 60.0
-_RETRY_AFTER_S = 1
+_RETRY_AFTER = "retry-after", "1"
 _READ_BYTES = 65_536
 _MS = 1_000_000
 _TEXT = "text/plain; charset=utf-8"
@@ -52,12 +54,23 @@ class OtlpServer:
     """An async context manager."""
 
     def __init__(
-        self, writer: SpoolWriter, defaults: Defaults, host: str, port: int, *, tls: ssl.SSLContext | None = None
+        self,
+        writer: SpoolWriter,
+        defaults: Defaults,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        refusal: Callable[[RecordEvent], str | None] = lambda event: None,
     ) -> None:
+        """`refusal` says why an event will be set aside instead of recorded: its exporter is told so."""
         self._writer = writer
+        self._refusal = refusal
         self._defaults = defaults
         self._address = host, port
         self._tls = tls
+        self._local = loopback.is_loopback(host)
+        self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -112,6 +125,7 @@ class OtlpServer:
 
     async def _answer(self, request: h11.Request, body: bytes) -> Answer:
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
+        self._check_asked_here(headers)
         if request.target.partition(b"?")[0] != PATH.encode():
             raise _Wrong(404, f"there is only {PATH}")
         if request.method != b"POST":
@@ -119,15 +133,41 @@ class OtlpServer:
         form = headers.get("content-type", "").partition(";")[0].strip().lower()
         if form not in (otlp.PROTOBUF, otlp.JSON):
             raise _Wrong(415, f"logs are sent as {otlp.PROTOBUF} or {otlp.JSON}")
-        data = _unpacked(body, headers.get("content-encoding", "identity").strip().lower())
+        encoding = headers.get("content-encoding", "identity").strip().lower()
+        async with self._turn:  # one at a time: a request can take seconds, and its memory many times its size
+            return await asyncio.to_thread(self._kept, body, encoding, form)
+
+    def _check_asked_here(self, headers: Mapping[str, str]) -> None:
+        """An endpoint of this machine is asked by its own address: a page of another site may have been led here."""
+        if not self._local:
+            return
+        named = [f"//{headers.get('host', '')}", *([headers["origin"]] if "origin" in headers else [])]
+        if not all(map(loopback.is_at_loopback, named)):
+            raise _Wrong(403, "this endpoint is asked by its own address only")
+
+    def _kept(self, body: bytes, encoding: str, form: str) -> Answer:
+        """In a thread: others are listened to meanwhile."""
+        data = _unpacked(body, encoding)
         try:
             exported = otlp.export(otlp.decode(data, form), data, self._defaults, time.time_ns() // _MS)
-            kept = await asyncio.to_thread(self._writer.append, exported.events, exported.digest, again=True)
+            kept = self._writer.append(exported.events, exported.digest, again=True)
+        except otlp.TooMuch as error:
+            raise _Wrong(413, str(error)) from None
+        except Unavailable:
+            raise _Wrong(503, "the disk fails", _RETRY_AFTER) from None
         except (Malformed, ValueError) as error:
             raise _Wrong(400, str(error)) from None
         if not kept:
-            raise _Wrong(503, "the spool is full", ("retry-after", str(_RETRY_AFTER_S)))
-        return Answer(200, otlp.encode(exported.response(), form), form)
+            raise _Wrong(503, "the spool is full", _RETRY_AFTER)
+        return Answer(200, otlp.encode(self._told(exported).response(), form), form)
+
+    def _told(self, exported: otlp.Exported) -> otlp.Exported:
+        """What is kept and will not be recorded counts as rejected."""
+        reasons = [reason for event in exported.events if (reason := self._refusal(event)) is not None]
+        if not reasons:
+            return exported
+        said = f"{exported.reason}; set aside: {reasons[0]}" if exported.reason else f"set aside: {reasons[0]}"
+        return replace(exported, rejected=exported.rejected + len(reasons), reason=said)
 
 
 async def _request(

@@ -39,7 +39,7 @@ def _event(line: bytes, defaults: Defaults) -> RecordEvent:
             raise Malformed("line", f"longer than {MAX_LINE_BYTES} bytes")
         return jsonlines.event_of(line, defaults, now_ms)
     except Malformed as error:
-        payload = {"malformed": str(error), "raw": line[:_SHOWN].decode(errors="replace")}
+        payload = {"malformed": str(error), **shaping.as_it_came(shaping.beginning(line, _SHOWN))}
         return RecordEvent(
             shaping.name(defaults.subject, defaults.origin),
             defaults.event_type,

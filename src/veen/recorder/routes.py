@@ -22,6 +22,13 @@ from veen.state.view import View
 CODE = "E.RECORDER"
 
 
+class NotSetUp(Unavailable):
+    """The hub answers, and has no recorder: waiting changes nothing, an administrator does."""
+
+    def __init__(self) -> None:
+        super().__init__(f"no recorder is set up at this hub: {CHANGES} has no profile")
+
+
 class NotRecorded(Refused):
     """An event that is not sent, because of what it is; nothing but the administrator's word changes that."""
 
@@ -52,6 +59,14 @@ class Routes:
                 raise NotRecorded(f"{self.producer.name} does not write to {found}")
         return found
 
+    def refusal(self, event: RecordEvent) -> str | None:
+        """Why an event would not be sent, or None where it would."""
+        try:
+            self.stream(event)
+        except NotRecorded as refused:
+            return refused.message
+        return None
+
 
 async def read_states(client: Client) -> dict[bytes, Standing]:
     """All that the administrator said, verified. Raises `Refused` where some of it is sealed for another key."""
@@ -66,7 +81,7 @@ async def routes_of(client: Client) -> Routes:
     states = await read_states(client)
     profile = profile_of(states)
     if profile is None:
-        raise Unavailable(f"no recorder is set up at this hub: {CHANGES} has no profile")
+        raise NotSetUp
     client_id = client.dir.writers.current().client_id
     if profile.admin_pk == client.dir.card.id_sign:
         raise Refused(CODE, "this identity administers the recorder, and an administrator is no producer")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from veen.client import Card, caps
 from veen.client.client import Client
-from veen.core import Rate, Refused, SigningKey, Unavailable, admin, captoken, naming
+from veen.core import Rate, Refused, SigningKey, admin, captoken, naming
 from veen.overlays import Event, Overlay
 from veen.overlays.admin import LABEL_CLASSES, LabelClass
 from veen.overlays.record import (
@@ -24,7 +24,7 @@ from veen.overlays.record import (
     types_of,
 )
 from veen.recorder.kit import Kit
-from veen.recorder.routes import CODE, read_states
+from veen.recorder.routes import CODE, NotSetUp, read_states
 from veen.recorder.spool import DROPPED
 from veen.state.channel import Channel, Said
 from veen.state.view import View
@@ -220,5 +220,5 @@ async def move(client: Client, from_stream: str, to_stream: str, types: Iterable
 
 def _need_profile(profile: RecorderProfile | None) -> RecorderProfile:
     if profile is None:
-        raise Unavailable(f"no recorder is set up at this hub: {CHANGES} has no profile")
+        raise NotSetUp
     return profile

@@ -13,6 +13,7 @@ from veen.core import canonjson
 from veen.core.canonjson import Plain
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_EXACT_INT, MAX_JSON_DEPTH, MAX_TEXT_BYTES
+from veen.overlays.record import RecordEvent
 
 _ELLIPSIS = "…"
 _MS = 1_000
@@ -54,6 +55,23 @@ def clean(text: str) -> str:
     return text
 
 
+def as_it_came(data: bytes) -> dict[str, str]:
+    """Bytes that make no event, to be put down: text as text, and what is none byte for byte."""
+    try:
+        return {"raw": data.decode()}
+    except UnicodeDecodeError:
+        return {"raw_hex": data.hex()}
+
+
+def beginning(data: bytes, most: int) -> bytes:
+    """The first bytes of a line; of text, whole characters."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data[:most]
+    return data[:most].decode(errors="ignore").encode()
+
+
 def name(text: str, otherwise: str) -> str:
     """A subject, type or origin: not empty, and no longer than a name may be. One that is cut says so."""
     found = clean(text) or otherwise
@@ -92,3 +110,7 @@ class Defaults:
     @property
     def subject(self) -> str:
         return self.subject_id or self.origin
+
+    def example(self) -> RecordEvent:
+        """An event that says nothing itself."""
+        return RecordEvent(name(self.subject, self.origin), self.event_type, 0, self.origin, "{}")

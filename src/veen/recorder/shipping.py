@@ -35,6 +35,7 @@ class Count:
     sent: int = 0
     known: int = 0  # had a place already, from a run before
     refused: int = 0
+    lost: int = 0  # of those refused: there was no more room to set them aside
     waits: int = 0  # times the hub did not answer
 
 
@@ -45,18 +46,17 @@ class SetAside:
         self.path = path
         self._max_bytes = max_bytes
 
-    def add(self, item: Item, reason: str) -> None:
+    def add(self, item: Item, reason: str) -> bool:
+        """Whether it is kept, durably: the file has a bound, so that nonsense does not fill the disk."""
         told: dict[str, object] = {"source": item.source, "position": item.position, "reason": reason}
         if item.event is None:
-            told["raw"] = item.raw
+            told |= shaping.as_it_came(item.raw)
         else:
             names = ("subject_id", "event_type", "event_time", "origin", "content")
             told |= {name: getattr(item.event, name) for name in names}
         line = shaping.payload_of(told)
         durable.make_folder(self.path.parent)
-        if not self.path.exists() or self.path.stat().st_size < self._max_bytes:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        return durable.append_line(self.path, f"{line}\n".encode(), self._max_bytes)
 
 
 @dataclass(slots=True)
@@ -68,6 +68,7 @@ class Shipper:
     aside: SetAside
     told: Callable[[str], None] = lambda text: None
     count: Count = field(default_factory=Count)
+    routes: Routes | None = None  # as of the last look at the map
 
     async def run(self) -> Count:
         """Until the feed ends. Raises `Refused` where the hub takes nothing from this producer; all is kept then."""
@@ -97,7 +98,7 @@ class _Shipment:
     def __init__(self, client: Client, shipper: Shipper, routes: Routes) -> None:
         self._client = client
         self._shipper = shipper
-        self._routes = routes
+        self._routes = shipper.routes = routes
         self._marks: dict[str, set[bytes]] = {}  # of sources met so far: what had a place before this run
         self._looked_at = asyncio.get_running_loop().time()
 
@@ -123,9 +124,12 @@ class _Shipment:
                 count.sent += 1
 
     def _set_aside(self, item: Item, refused: Refused) -> None:
-        self._shipper.aside.add(item, refused.message)
-        self._shipper.told(f"{item.source} {item.position} is set aside: {refused.message}")
-        self._shipper.count.refused += 1
+        aside, count = self._shipper.aside, self._shipper.count
+        kept = aside.add(item, refused.message)
+        became = "is set aside" if kept else f"is lost, since {aside.path} is full and has to be moved away"
+        self._shipper.told(f"{item.source} {item.position} {became}: {refused.message}")
+        count.refused += 1
+        count.lost += not kept
 
     def _put(self, item: Item) -> "asyncio.Future[Sent]":
         if item.event is None:
@@ -146,14 +150,8 @@ class _Shipment:
     async def _look_again(self, items: Sequence[Item]) -> None:
         """At the map, where it does not know a type, and from time to time: not on the way of every event."""
         now = asyncio.get_running_loop().time()
-        known = all(item.event is None or self._knows(item.event) for item in items)
+        known = all(item.event is None or self._routes.refusal(item.event) is None for item in items)
         if now < self._looked_at + (LOOK_AGAIN_S if known else LOOK_ANEW_S):
             return
         self._routes, self._looked_at = await routes_of(self._client), now
-
-    def _knows(self, event: RecordEvent) -> bool:
-        try:
-            self._routes.stream(event)
-        except NotRecorded:
-            return False
-        return True
+        self._shipper.routes = self._routes

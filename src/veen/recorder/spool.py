@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from veen.core import Malformed, cbor
+from veen.core import Malformed, Unavailable, cbor
 from veen.core.hashing import HASH_BYTES
 from veen.core.limits import MAX_MSG_BYTES
 from veen.overlays.record import RecordEvent
@@ -54,7 +54,7 @@ class SpoolWriter:
         """With `sync` what is appended outlives a power cut as well, which takes the disk a moment each time."""
         durable.make_folder(folder)
         self.folder = folder
-        self.dropped = 0  # events that found no room since the last that did
+        self.dropped = 0  # events that were not kept since the last that was
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
         self._sync = sync
@@ -67,7 +67,8 @@ class SpoolWriter:
     def append(self, events: Sequence[RecordEvent], digest: bytes | None = None, *, again: bool = False) -> bool:
         """Keep a batch; False where there is no room for it. One that is known by its digest is kept already.
 
-        Who comes `again` with what finds no room has not lost it; else it counts as dropped.
+        Who comes `again` with what finds no room has not lost it; else it counts as dropped. So it does where the disk
+        fails, which raises `Unavailable`: nothing of the batch is kept then.
         """
         if not events:
             return True
@@ -78,10 +79,14 @@ class SpoolWriter:
             if not self._has_room(len(frame)):
                 self.dropped += 0 if again else len(events)
                 return False
-            if self.dropped:
-                self._append(frame_of([_dropped(self.dropped, events[0])], None))
-                self.dropped = 0
-            self._append(frame)
+            try:
+                if self.dropped:
+                    self._append(frame_of([_dropped(self.dropped, events[0])], None))
+                    self.dropped = 0
+                self._append(frame)
+            except Unavailable:
+                self.dropped += 0 if again else len(events)
+                raise
             if digest is not None:
                 self._remember(digest)
             return True
@@ -98,10 +103,12 @@ class SpoolWriter:
         if self._segment is None:
             name = f"{time.time_ns():016x}-{secrets.token_hex(8)}{SUFFIX}"
             self._segment = Appended(self.folder / name)
-        self._segment.append(frame)
+        try:
+            self._segment.append(frame, sync=self._sync)
+        except BaseException:
+            self._end_segment()  # whoever reads it stops at half a frame: nothing may stand behind one
+            raise
         self._used += len(frame)
-        if self._sync:
-            self._segment.sync()
 
     def _end_segment(self) -> None:
         if self._segment is not None:

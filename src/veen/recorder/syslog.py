@@ -12,7 +12,6 @@ from veen.overlays.record import RecordEvent
 from veen.recorder import shaping
 from veen.recorder.shaping import Defaults
 
-EVENT_TYPE = "syslog.message"
 MAX_SYSLOG_BYTES = 65_536
 _NIL = "-"
 _BOM = b"\xef\xbb\xbf"
@@ -94,19 +93,16 @@ def _structured(data: bytes) -> tuple[dict[str, dict[str, str | list[str]]], byt
 
 
 def _params(text: str, pos: int) -> tuple[dict[str, str | list[str]], int]:
-    found: dict[str, str | list[str]] = {}
+    found: dict[str, list[str]] = {}
     while not text.startswith("]", pos):
         name = _NAME.match(text, pos + 1) if text.startswith(" ", pos) else None
         value = _VALUE.match(text, name.end() + 1) if name and text.startswith("=", name.end()) else None
         if name is None or value is None:
             raise NotSyslog("an element of structured data does not end")
-        said, before = shaping.clean(_ESCAPED.sub(r"\1", value[1])), found.get(name[0])
-        if before is None:
-            found[name[0]] = said
-        else:  # a name may be repeated, §6.3.3
-            found[name[0]] = [*(before if isinstance(before, list) else [before]), said]
+        found.setdefault(name[0], []).append(shaping.clean(_ESCAPED.sub(r"\1", value[1])))
         pos = value.end()
-    return found, pos + 1
+    # A name may be repeated, §6.3.3.
+    return {name: said[0] if len(said) == 1 else said for name, said in found.items()}, pos + 1
 
 
 def _message(rest: bytes) -> str:
@@ -121,9 +117,11 @@ def event_of(data: bytes, defaults: Defaults, now_ms: int) -> tuple[RecordEvent,
     try:
         found = parse(data)
     except NotSyslog as error:
-        payload = {"malformed": str(error), "raw": data.decode(errors="replace")}
+        payload: dict[str, object] = {"malformed": str(error), **shaping.as_it_came(data)}
         return _event(defaults, defaults.subject, now_ms, payload), None
     payload = {name: getattr(found, name) for name in SyslogMessage.__dataclass_fields__}
+    if "raw_hex" in (came := shaping.as_it_came(data)):  # what is shown of it is not all that it says
+        payload |= came
     event_time = shaping.milliseconds(found.timestamp) if found.timestamp else None
     subject = defaults.subject_id or found.hostname or defaults.subject
     numbered = found.sequence_id is not None and found.timestamp is not None

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from veen.core import Unavailable
 from veen.recorder import syslog
 from veen.recorder.shaping import Defaults
 from veen.recorder.spool import SpoolWriter
 from veen.recorder.syslog import MAX_SYSLOG_BYTES
 
 MAX_CONNECTIONS = 256
+IDLE_S = 3_600.0  # between messages. Who is shown out notices only after the next message: quiet is not yet gone
+MESSAGE_S = 60.0  # amid one
 _FULL_PAUSE_S = 0.2
 _COUNT_DIGITS = 6
 _MS = 1_000_000
@@ -36,6 +39,8 @@ class SyslogListener:
         tcp: bool = True,
         tls: ssl.SSLContext | None = None,
         told: Callable[[str], None] = lambda text: None,
+        idle_s: float = IDLE_S,
+        message_s: float = MESSAGE_S,
     ) -> None:
         self._writer = writer
         self._defaults = defaults
@@ -43,6 +48,8 @@ class SyslogListener:
         self._wanted = udp and tls is None, tcp or tls is not None
         self._tls = tls
         self._told = told
+        self._patience = idle_s, message_s
+        self._failing = False
         self._server: asyncio.Server | None = None
         self._datagrams: asyncio.DatagramTransport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,9 +90,17 @@ class SyslogListener:
         return int(self._datagrams.get_extra_info("sockname")[1])
 
     def _keep(self, data: bytes, again: bool = False) -> bool:
-        """Whether there was room for it."""
+        """Whether it is on disk: there may be no room, or the disk may fail for a while."""
         event, digest = syslog.event_of(data, self._defaults, time.time_ns() // _MS)
-        return self._writer.append([event], digest, again=again)
+        try:
+            kept = self._writer.append([event], digest, again=again)
+            self._failing = False
+            return kept
+        except Unavailable as error:
+            if not self._failing:  # said once, and not for every message
+                self._told(str(error))
+            self._failing = True
+            return False
 
     async def _connected(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -95,12 +110,12 @@ class SyslogListener:
             return
         self._tasks.add(task)
         try:
-            while (data := await _frame(reader)) is not None:
+            while (data := await _frame(reader, *self._patience)) is not None:
                 # A sender that is not read from waits, so that nothing is lost where the spool is full for a while.
                 while data and not self._keep(data, again=True):
                     await asyncio.sleep(_FULL_PAUSE_S)
-        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
-            pass  # the sender is gone, or we are going; what it sent whole is kept
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
+            pass  # the sender is gone or says no more, or we are going; what it sent whole is kept
         except ValueError as error:
             self._told(f"a syslog connection was closed: {error}")
         finally:
@@ -108,11 +123,17 @@ class SyslogListener:
             stream.close()
 
 
-async def _frame(reader: asyncio.StreamReader) -> bytes | None:
+async def _frame(reader: asyncio.StreamReader, idle_s: float, message_s: float) -> bytes | None:
     """The next message of a connection; None at its end. Raises `ValueError` over one that is too long."""
-    first = await reader.read(1)
+    async with asyncio.timeout(idle_s):
+        first = await reader.read(1)
     if not first:
         return None
+    async with asyncio.timeout(message_s):
+        return await _rest(reader, first)
+
+
+async def _rest(reader: asyncio.StreamReader, first: bytes) -> bytes | None:
     if not first.isdigit() or first == b"0":
         return await _line(reader, first)
     count = first

@@ -79,6 +79,8 @@ class _Parser:
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._in_body = False
+        self._in_second = False
+        self._body = bytearray()  # it may come in many small chunks
 
     def feed(self, data: bytes) -> None:
         if not self._in_body:
@@ -90,10 +92,18 @@ class _Parser:
             self.done = True
         except httptools.HttpParserError as error:
             raise BadRequest(f"not HTTP: {error}") from None
+        if self._in_second:
+            # What it says was mixed with the first, so neither is carried out.
+            raise BadRequest("another request came before the first was answered")
         if not self._in_body and len(self.request.head) > MAX_HEAD_BYTES:
             raise BadRequest("a head of more bytes than is taken")
-        if len(self.request.body) > MAX_BODY_BYTES:
-            raise BadRequest("a body of more bytes than is taken")
+        if len(self._body) > MAX_BODY_BYTES:
+            raise BadRequest(f"a body of more than the {MAX_BODY_BYTES} bytes that are taken")
+        if self.done:
+            self.request.body = bytes(self._body)
+
+    def on_message_begin(self) -> None:
+        self._in_second = self.done
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -110,7 +120,7 @@ class _Parser:
         self.request.keep_alive = self._parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
-        self.request.body += body
+        self._body += body
 
     def on_message_complete(self) -> None:
         self.done = True

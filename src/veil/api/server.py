@@ -72,15 +72,22 @@ class ApiServer:
 
     def _refusal(self, request: Request) -> Response | None:
         """What is said to who may not ask: a page of another site that was led here, or anyone without the token."""
-        named = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
-        if not is_loopback(named):
+        if not is_loopback(_hostname(f"//{request.headers.get('host', '')}") or ""):
             return refusal(HTTPStatus.FORBIDDEN, "refused", "host", "the local API is asked by its own address only")
-        origin = urlsplit(request.headers.get("origin", "")).hostname
+        origin = _hostname(request.headers.get("origin", ""))
         if origin is not None and not is_loopback(origin):
             return refusal(HTTPStatus.FORBIDDEN, "refused", "origin", "not of this machine")
         if not any(hmac.compare_digest(found.encode(), self._token.encode()) for found in _tokens(request)):
             return refusal(HTTPStatus.UNAUTHORIZED, "refused", "token", "missing, or not this node's")
         return None
+
+
+def _hostname(url: str) -> str | None:
+    """None where it names no host; empty, which no host is, where it is no URL."""
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return ""
 
 
 def _subprotocols(request: Request) -> list[str]:

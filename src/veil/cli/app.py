@@ -5,6 +5,7 @@ must not wait for libraries it does not use.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -57,8 +58,20 @@ class Root(roots.Root):
 app = typer.Typer(name="veil", cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("veen"))  # the two are installed together
+        raise typer.Exit
+
+
 @app.callback(epilog="veil node init --listen quic://127.0.0.1:4433\nveil node start\nveil publish 'hello'")
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="show the version", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Carry objects through lossy and hostile networks, to who asks for them and nobody else."""
 
 

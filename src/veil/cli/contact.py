@@ -54,7 +54,16 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Take in the contact of another node, and keep a way open to it."""
+    from veil.errors import Malformed
+    from veil.runtime.contacts import Contact
+
     text = _text(contact)
+    try:
+        Contact.from_text(text)
+    except Malformed as error:
+        wrong = Malformed("contact", f"this is none, or not all of one: {error.reason}")
+        wrong.add_note("copy it whole, as veil contact show prints it on the node that it is of")
+        raise wrong from None
     with client(given) as api:
         found = api.post("/v1/contacts", contact=text, name=name)
     rows = {"name": found["name"], "pubkey": found["pubkey"], "endpoints": " ".join(found["endpoints"])}

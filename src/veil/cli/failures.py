@@ -3,6 +3,7 @@
 An error's own notes are its hints. Where it has none, its class has one.
 """
 
+import errno
 import sys
 
 import typer
@@ -56,6 +57,8 @@ def _hints(error: Exception, kind: type[Exception]) -> list[str]:
         ctx = getattr(error, "ctx", None)
         usage = f"{ctx.command_path if ctx else 'veil'} --help shows how it is used"
         return [f"did you mean {' or '.join(near)}" if near else usage]
+    if isinstance(error, OSError) and (error.errno == errno.EADDRINUSE or "attempting to bind" in str(error)):
+        return ["veil node set --api HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"]
     return [HINTS[kind]]
 
 

@@ -1,7 +1,7 @@
 """`veil node`: a node's life, from its folder to its end."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -130,7 +130,11 @@ def start(
     foreground: Annotated[bool, typer.Option("--foreground", help="run here, until ctrl-c")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a node, and return once it runs."""
+    """Start a node, and return once it runs.
+
+    A lane that cannot listen where it was told to is named. Where none can, the node is stopped again, unless it was
+    started with --foreground.
+    """
     from veil.cli import process
 
     folder = data_dir(given)
@@ -139,10 +143,35 @@ def start(
         return
     url = process.start(folder)
     with client(folder) as api:
-        status = api.get("/v1/status")
-        lanes = [place for lane in api.get("/v1/lanes") for place in lane["endpoints"]]
+        status, found = api.get("/v1/status"), api.get("/v1/lanes")
+        lanes = [place for lane in found for place in lane["endpoints"]]
+        deaf = _deaf(folder, found)
+        if deaf and not lanes:
+            api.post("/v1/stop")
+    if deaf and not lanes:
+        process.wait_end(folder)
+        raise _cannot_listen(deaf)
+    for lane, why in deaf.items():
+        output.remark(f"{lane} does not listen: {why}")
     rows = {"pubkey": status["pubkey"], "api": url, "listens": " ".join(lanes)}
-    output.facts(rows, as_json, data={**rows, "listens": lanes})
+    output.facts(rows, as_json, data={**rows, "listens": lanes, "does_not_listen": deaf})
+
+
+def _deaf(folder: Path, found: list[dict[str, Any]]) -> dict[str, str]:
+    """The lanes that were told to listen and do not, and why."""
+    from veil.runtime import settings
+    from veil.runtime.folder import Folder
+
+    wanted = {place.partition(":")[0] for place in settings.load(Folder(folder)).listen}
+    return {one["lane"]: one["why_not"] for one in found if one["lane"] in wanted and one["why_not"]}
+
+
+def _cannot_listen(deaf: dict[str, str]) -> Exception:
+    from veil.lanes import Unavailable
+
+    error = Unavailable("node", f"it cannot listen: {'; '.join(deaf.values())}")
+    error.add_note("veil node set --listen ENDPOINT names another place, and port 0, as in quic://127.0.0.1:0, any")
+    return error
 
 
 @command(app, "stop", "veil node stop", "veil node stop --data-dir alice")

@@ -12,9 +12,11 @@ from veil.cli.options import DataDir, JsonOption, Namespace, client
 
 if TYPE_CHECKING:
     from veil.api.client import Client
+    from veil.errors import Refused
 
 app = single("publish")
 
+_PAYLOAD = "payload"
 _DONE = {"sent": ("sent", "acked"), "acked": ("acked",)}
 
 
@@ -35,26 +37,43 @@ def publish(
 ) -> None:
     """Say something: in a feed, to one node, or to a group.
 
-    It is on disk when the command returns, and is sent as soon as somebody is there to take it, in days if need be.
+    It is on disk when the command returns, and is sent as soon as somebody is there to take it, in days if need be. An
+    object carries 256 KiB, less what seals it.
     """
     import base64
 
     from terminalface.command import Misuse
     from veil.cli.failures import PENDING_STATUS
+    from veil.errors import Refused
+    from veil.limits import MAX_OBJECT_BYTES
 
     if wait not in (None, *_DONE):
         raise Misuse(f"{wait!r} cannot be waited for", "give sent or acked")
-    payload = base64.b64encode(_body(body)).decode()
+    said_bytes = _body(body)
+    if len(said_bytes) > MAX_OBJECT_BYTES:
+        raise _too_large(f"{len(said_bytes)} bytes, more than the {MAX_OBJECT_BYTES} of an object, with what seals it")
+    payload = base64.b64encode(said_bytes).decode()
     with client(given) as api:
         # Nobody acknowledges a feed: its readers are not known.
         asked = {"to": to, "group": group, "namespace": namespace, "ack": True if wait == "acked" else None}
-        said = api.post("/v1/publish", payload_b64=payload, interactive=not batch, **asked)
+        try:
+            said = api.post("/v1/publish", payload_b64=payload, interactive=not batch, **asked)
+        except Refused as refused:
+            raise (_too_large(refused.reason) if refused.what == _PAYLOAD else refused) from None
         became = _wait(api, said["message_id"], _DONE[wait], wait_s) if wait else None
     rows: dict[str, Any] = {"message_id": said["message_id"], "state": became or "queued"}
     output.facts(rows, as_json)
     if wait and became is None:
         output.remark(f"not {wait} within {wait_s} s; it stays queued, and veil outbox list shows it")
         raise typer.Exit(PENDING_STATUS)
+
+
+def _too_large(reason: str) -> "Refused":
+    from veil.errors import Refused
+
+    error = Refused(_PAYLOAD, reason)
+    error.add_note("say it in parts of 256 kB or less: each is an object, which arrives whole or not at all")
+    return error
 
 
 def _wait(api: "Client", message_id: int, done: tuple[str, ...], seconds: int) -> str | None:

@@ -34,5 +34,7 @@ MAX_BANISHED = 4_096
 PARCEL_BYTES = 4 * KIB * KIB
 MAX_PARCELS = 1_024
 LOOK_SECONDS = 0.5
+# Parcels of senders it has no session with that a file lane opens at one look.
+STRANGERS_A_LOOK = 16
 # Descriptions of WebRTC sessions are text of a few thousand characters.
 MAX_SIGNAL_BYTES = 64 * KIB

@@ -5,20 +5,26 @@
 A parcel is put there whole. Whoever it is for takes it in, and removes it once what was in it is on its own disk;
 where it may not, it remembers what it took. What is no parcel is removed as well. A node leaves no more than so many
 parcels for another: the rest waits in its queue, on its own disk.
+
+Anyone who can write to the folder can give a file any name. So a session begins with a parcel that its sender signed,
+and with no more senders than so many that were not dialled: those silent the longest make room.
 """
 
 import asyncio
+import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from veil.errors import Unverified, VeilError
+from veil.errors import Malformed, Unverified, VeilError
 from veil.lanes import bounds, parcels
 from veil.lanes.durable import PRIVATE_FOLDER, write_file
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.health import Health
 from veil.lanes.lane import Accept, Incoming, Pull, Session, Unavailable
+from veil.objects import PUBKEY_BYTES
 from veil.sealing.signing import SigningKey
 
 SUFFIX = ".parcel"
@@ -35,6 +41,10 @@ class FileLane:
         self._folder = folder
         self._settle = settle
         self._sessions: dict[tuple[Path, bytes], FileSession] = {}
+        # Sessions that came of a parcel, those silent the longest first.
+        self._accepted: dict[tuple[Path, bytes], None] = {}
+        # No parcels, and not ours to remove.
+        self._junk: dict[Path, None] = {}
         self._accept: Accept | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -52,6 +62,7 @@ class FileLane:
         folder = Path(endpoint.path)
         if not folder.is_dir():
             raise Unavailable(str(endpoint), "there is no such folder now")
+        self._accepted.pop((folder, peer), None)
         return self._session(folder, peer)
 
     async def stop(self) -> None:
@@ -78,25 +89,46 @@ class FileLane:
 
     def look(self) -> None:
         """Take in what lies there for us."""
+        self._sessions = {key: one for key, one in self._sessions.items() if not one.closed.is_set()}
+        self._accepted = {key: None for key in self._accepted if key in self._sessions}
         folders = {folder for folder, _ in self._sessions} | ({self._folder} if self._folder else set())
+        strangers = bounds.STRANGERS_A_LOOK
         for folder in folders:
             inbox = self._inbox(folder)
-            for path in sorted(inbox.glob(f"*{SUFFIX}"))[: bounds.MAX_PARCELS] if inbox.is_dir() else ():
-                self._take(folder, path)
+            found = sorted(set(inbox.glob(f"*{SUFFIX}")) - self._junk.keys()) if inbox.is_dir() else []
+            for path in found[: bounds.MAX_PARCELS]:
+                key = folder, _sender(path)
+                if len(key[1]) != PUBKEY_BYTES:
+                    continue
+                if key not in self._sessions:
+                    # Reading and checking takes time, in which nothing else is done: the rest waits for the next look.
+                    if not strangers:
+                        continue
+                    strangers -= 1
+                    if not self._met(*key, path):
+                        continue
+                if key in self._accepted:
+                    self._accepted[key] = self._accepted.pop(key)
+                self._sessions[key].arrived(path)
 
-    def _take(self, folder: Path, path: Path) -> None:
-        sender = path.name.partition("-")[0]
+    def _met(self, folder: Path, peer: bytes, path: Path) -> bool:
+        """Whether a parcel begins a session: only with who signed it."""
         try:
-            peer = bytes.fromhex(sender)
-        except ValueError:
-            return
-        if len(peer) != len(self._key.public_key):
-            return
-        known = self._sessions.get((folder, peer))
+            _unpacked(path, peer, self._key.public_key)
+        except OSError:
+            return False
+        except VeilError:
+            _remove(path, self._junk)
+            return False
         session = self._session(folder, peer)
-        if session is not known and self._accept is not None:
+        while len(self._accepted) >= bounds.MAX_STRANGERS:
+            oldest = next(iter(self._accepted))
+            del self._accepted[oldest]
+            self._sessions.pop(oldest).end()
+        self._accepted[folder, peer] = None
+        if self._accept is not None:
             self._accept(session)
-        session.arrived(path)
+        return True
 
 
 class FileSession:
@@ -139,6 +171,9 @@ class FileSession:
             self.closed.set()
 
     async def close(self) -> None:
+        self.end()
+
+    def end(self) -> None:
         self.closed.set()
         self._work.set()
 
@@ -146,33 +181,24 @@ class FileSession:
         """What a parcel held must be on our disk before it goes; a crash before that has it read again."""
         paths = list(self._waiting)
         self._waiting.clear()
+        taken = []
         for path in paths:
             try:
-                frames = self._frames(path)
-            except FileNotFoundError:
-                continue
-            except (OSError, VeilError):
+                frames = _unpacked(path, self.peer, self._key.public_key)
+            except OSError:
+                continue  # gone, or not to be read now: the next look finds it again
+            except VeilError:
                 self.health.strikes += 1
                 frames = ()
+            taken.append(path)
             for frame in frames:
                 self.health.frames_received += 1
                 self.health.bytes_received += len(frame)
                 incoming(frame)
-        if paths:
+        if taken:
             self._settle()
-        for path in paths:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError:  # not ours to remove: remembered instead
-                self._left[path] = None
-                while len(self._left) > bounds.MAX_PARCELS:
-                    del self._left[next(iter(self._left))]
-
-    def _frames(self, path: Path) -> tuple[bytes, ...]:
-        parcel = parcels.unpack(_read(path), self._key.public_key)
-        if parcel.sender != self.peer:
-            raise Unverified("parcel", "its name is not its sender's")
-        return parcel.frames
+        for path in taken:
+            _remove(path, self._left)
 
     def _write_out(self, pull: Pull) -> None:
         while self._room() and (frames := pull(bounds.PARCEL_BYTES)):
@@ -189,7 +215,39 @@ class FileSession:
         return sum(1 for _ in ours) < bounds.MAX_PARCELS
 
 
+def _sender(path: Path) -> bytes:
+    """Whom the name of a file says it is from; empty where it says nobody."""
+    try:
+        return bytes.fromhex(path.name.partition("-")[0])
+    except ValueError:
+        return b""
+
+
+def _unpacked(path: Path, sender: bytes, recipient: bytes) -> tuple[bytes, ...]:
+    """The frames of a parcel. Raise `VeilError` where it is none, not for us, or not by whom its name says."""
+    parcel = parcels.unpack(_read(path), recipient)
+    if parcel.sender != sender:
+        raise Unverified("parcel", "its name is not its sender's")
+    return parcel.frames
+
+
 def _read(path: Path) -> bytes:
     """No more of a file than a parcel can have."""
-    with path.open("rb") as file:
-        return file.read(parcels.MAX_FILE_BYTES + 1)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Malformed("parcel", "it is not a file")
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(parcels.MAX_FILE_BYTES + 1)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path, left: dict[Path, None]) -> None:
+    """What is not ours to remove is remembered in `left` instead."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        left[path] = None
+        while len(left) > bounds.MAX_PARCELS:
+            del left[next(iter(left))]

@@ -1,7 +1,8 @@
 """Trust: a tier for every public key, by hand or by endorsement. It is local, and sovereign. Spec §1.1.
 
 A tier that was set by hand holds. Any other key is judged by who vouches for it: keys trusted by hand count in full,
-those they vouch for count less, either only where there are two of them, and all of it fades with age.
+those they vouch for count less, either only where there are two of them, and all of it fades with age. Keys cost
+nothing to make, so a key trusted by hand has one voice: its own, or that of one key it vouches for, however many.
 
     score  = min(1, (direct + 0.45 * second hand) / 3)      each a sum of 1 / (1 + age / fading)
     tier   = TRUSTED from 0.8, KNOWN from 0.4, otherwise UNKNOWN
@@ -11,6 +12,7 @@ An endorsement is what its signer said in its own feed of the namespace TRUST, s
 
 import struct
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from veil.codec import heads
@@ -32,6 +34,7 @@ _MAX_NAMESPACES = 64
 _WHEN = struct.Struct(">d")
 _ENDORSEMENT_VERSION = 1
 _FIELDS = 3
+_NO_WORDS: Mapping[bytes, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,29 +150,42 @@ class Trust:
         return Explanation(subject, tier, round(score, 6), reasons or ("nobody has said anything about it",), *allowed)
 
     def _judge(self, pubkey: bytes, now: float) -> tuple[float, tuple[str, ...]]:
-        trusted = {key for key, tier in self._by_hand.items() if tier is Tier.TRUSTED}
-        second = {
-            subject for key in trusted for subject in self._words.get(key, ()) if self._may_vouch(subject)
-        } - trusted
-        direct, direct_count = self._sum(trusted, pubkey, now)
-        remote, remote_count = self._sum(second, pubkey, now)
+        trusted = [key for key, tier in self._by_hand.items() if tier is Tier.TRUSTED]
+        said = {key: weight for key in trusted if (weight := self._weight(key, pubkey, now))}
+        enough = len(said) >= LEAST_ENDORSERS
+        vouched = self._vouched([key for key in trusted if not enough or key not in said], pubkey, now)
+        voices = _voices(vouched)
         reasons = []
-        if direct_count:
-            reasons.append(_told(direct_count, "keys trusted by hand", direct_count >= LEAST_ENDORSERS))
-        if remote_count:
-            reasons.append(_told(remote_count, "keys they vouch for", remote_count >= LEAST_ENDORSERS))
-        total = (direct if direct_count >= LEAST_ENDORSERS else 0.0) + (
-            SECOND_HAND * remote if remote_count >= LEAST_ENDORSERS else 0.0
+        if said:
+            reasons.append(_told(f"{len(said)} of the keys trusted by hand", enough))
+        if vouched:
+            who = f"{len(vouched)} of the keys they vouch for, which have the voice of {len(voices)}"
+            reasons.append(_told(who, len(voices) >= LEAST_ENDORSERS))
+        total = (sum(said.values()) if enough else 0.0) + (
+            SECOND_HAND * sum(voices) if len(voices) >= LEAST_ENDORSERS else 0.0
         )
         return min(1.0, total / _WHOLE_SCORE), tuple(reasons)
 
-    def _may_vouch(self, pubkey: bytes) -> bool:
-        return self._by_hand.get(pubkey, Tier.UNKNOWN) >= Tier.UNKNOWN
+    def _weight(self, endorser: bytes, subject: bytes, now: float) -> float:
+        """What a word is worth now: nothing where there is none."""
+        at = self._words.get(endorser, _NO_WORDS).get(subject)
+        if at is None or now - at > MAX_AGE_S:
+            return 0.0
+        return 1.0 / (1.0 + max(now - at, 0.0) / FADING_S)
 
-    def _sum(self, endorsers: set[bytes], subject: bytes, now: float) -> tuple[float, int]:
-        words = [self._words[key][subject] for key in endorsers if subject in self._words.get(key, ())]
-        fresh = [max(now - at, 0.0) for at in words if now - at <= MAX_AGE_S]
-        return sum(1.0 / (1.0 + age / FADING_S) for age in fresh), len(fresh)
+    def _vouched(self, roots: list[bytes], pubkey: bytes, now: float) -> list[tuple[float, list[bytes]]]:
+        """What second-hand words about a key are worth, each with those of `roots` that vouch for who said it."""
+        found: dict[bytes, list[bytes]] = {}
+        for root in roots:
+            for key in self._words.get(root, _NO_WORDS):
+                if pubkey in self._words.get(key, _NO_WORDS) and self._may_vouch(key) and self._weight(root, key, now):
+                    found.setdefault(key, []).append(root)
+        weighed = [(self._weight(key, pubkey, now), vouching) for key, vouching in found.items()]
+        return [(weight, vouching) for weight, vouching in weighed if weight]
+
+    def _may_vouch(self, pubkey: bytes) -> bool:
+        """Second-hand: whom the owner trusts speaks for itself, and whom it muted for nobody."""
+        return Tier.UNKNOWN <= self._by_hand.get(pubkey, Tier.UNKNOWN) < Tier.TRUSTED
 
     def _forget(self, endorser: bytes, subject: bytes) -> None:
         del self._words[endorser][subject]
@@ -178,5 +194,22 @@ class Trust:
             del self._words[endorser]
 
 
-def _told(count: int, who: str, counts: bool) -> str:
-    return f"endorsed by {count} of the {who}" + ("" if counts else f", and {LEAST_ENDORSERS} are needed")
+def _voices(vouched: list[tuple[float, list[bytes]]]) -> list[float]:
+    """The weights that count where each root lends its voice once: the heaviest that can all be heard together."""
+    heard: dict[bytes, int] = {}  # by root, whom it speaks for
+    ranked = sorted(vouched, key=lambda one: -one[0])
+
+    def hear(at: int, tried: set[bytes]) -> bool:
+        for root in ranked[at][1]:
+            if root not in tried:
+                tried.add(root)
+                if root not in heard or hear(heard[root], tried):
+                    heard[root] = at
+                    return True
+        return False
+
+    return [weight for at, (weight, _) in enumerate(ranked) if hear(at, set())]
+
+
+def _told(who: str, counts: bool) -> str:
+    return f"endorsed by {who}" + ("" if counts else f", and {LEAST_ENDORSERS} are needed")

@@ -1,5 +1,6 @@
 """What was chosen for a node: where it listens and is reached, and what its lanes are allowed to do."""
 
+import ipaddress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,4 +70,8 @@ def host_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """An address, or `localhost`; no other name, whatever it begins with."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -178,7 +178,7 @@ def kill_otlp(at: Desk, kills: int) -> None:
 
     exporter = Thread(target=export)
     for kill in range(kills + 1):
-        process = at.starts(SHOP, "otlp", "--origin", "shop", "--listen", "127.0.0.1:0")
+        process = at.starts(SHOP, "otlp", "--origin", "shop", "--type", "http.request", "--listen", "127.0.0.1:0")
         where[0] = listening(process)
         if not kill:
             exporter.start()
@@ -267,7 +267,7 @@ def test_what_was_read_of_a_pipe_is_recorded_exactly_once_through_kills(at: Desk
 
 
 def test_an_input_takes_in_while_the_hub_is_away_and_sends_when_it_is_back(at: Desk) -> None:
-    process = at.starts(SHOP, "otlp", "--origin", "shop", "--listen", "127.0.0.1:0")
+    process = at.starts(SHOP, "otlp", "--origin", "shop", "--type", "http.request", "--listen", "127.0.0.1:0")
     url = f"http://127.0.0.1:{listening(process)}/v1/logs"
     hub, port = at.town.hub, at.town.hub.port
     hub.stop()

@@ -1,6 +1,7 @@
 """`veen recorder` from end to end, at a real hub."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.cli.recorder.desk import ADMIN, LOGIN, SHOP, WEB, Desk, desk
 from tests.cli.runner import Veen
+from tests.cli.terminal import typing
 from veen.client import ClientDir
 
 
@@ -111,13 +113,27 @@ def test_the_audit_tells_who_wrote_what(at: Desk) -> None:
     assert found["strays"] == []
 
 
+def test_people_see_dates_and_short_keys_and_a_pipe_gets_lines(at: Desk) -> None:
+    send(at, 1)
+    who = at.of(ADMIN)
+    (line,) = at.does(ADMIN, "replay", WEB).out.splitlines()
+    assert line.split("\t")[3:] == ["http.request", "alice", "shop", '{"n":1}']
+    _, seen = typing(at.town.veen, ["recorder", "replay", WEB, "--with-proofs", *who])
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", seen)
+    shown = r' +1  \d{4}-\d\d-\d\d [\d:]{8}  [0-9a-f]{8}  http\.request  alice  \(shop\)  {"n":1}\n'
+    assert re.search(shown + r" +proved up to root [0-9a-f]{12}…", plain), plain
+    _, seen = typing(at.town.veen, ["recorder", "audit", *who])
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", seen)
+    assert re.search(r"\n[0-9a-f]{12}…  shop +record/app/web +shop +1\n", plain), plain
+
+
 def test_a_file_is_recorded_line_by_line_and_again_from_where_it_was_left(at: Desk) -> None:
     file = at.root / "app.jsonl"
     file.write_text('{"event_type":"login","n":1}\nnot json\n{"n":2}\n')
     tail = ("tail", file, "--origin", "shop", "--type", "http.request", "--once")
     first = at.does(SHOP, *tail, "--json").json()
     assert (first["sent"], first["refused"]) == (2, 1)
-    assert "not JSON text" in Path(first["set_aside"]).read_text()
+    assert "line 2: not JSON text" in Path(first["set_aside"]).read_text()
     assert at.does(SHOP, *tail, "--json").json()["sent"] == 0
     with file.open("a") as more:
         more.write('{"n":3}\n')

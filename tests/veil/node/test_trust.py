@@ -46,20 +46,74 @@ def test_endorsements_of_keys_that_nobody_trusts_count_nothing() -> None:
     assert found.score(key(99), START) == 0
 
 
-def test_those_whom_the_trusted_vouch_for_count_less_and_only_in_numbers() -> None:
-    found = trusting(1)
-    for number in range(10, 14):
-        found.endorsed(key(0), key(number), START, START)
+def second_hand(found: Trust, *pairs: tuple[int, int]) -> None:
+    """Each pair is one trusted by hand and another it vouches for, who vouches for key 99."""
+    for root, number in pairs:
+        found.endorsed(key(root), key(number), START, START)
         found.endorsed(key(number), key(99), START, START)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "score"),
+    [
+        ([(0, 10)], 0.0),
+        ([(0, 10), (1, 11)], 0.3),
+        ([(0, 10), (1, 11), (2, 12)], 0.45),
+        ([(0, 10), (1, 11), (2, 12), (3, 13)], 0.6),
+        ([(0, number) for number in range(10, 30)], 0.0),  # all of one root's making
+        ([(0, number) for number in range(10, 30)] + [(1, 40)], 0.3),
+        ([(number, 10) for number in range(4)], 0.0),  # one key, whoever vouches for it
+        ([(0, 10), (1, 10), (0, 11)], 0.3),  # 10 speaks for the one, so that 11 can for the other
+        ([(0, 10), (0, 11), (1, 11), (1, 12), (2, 12)], 0.45),
+    ],
+)
+def test_those_whom_the_trusted_vouch_for_count_less_and_once_for_each_of_these(
+    pairs: list[tuple[int, int]], score: float
+) -> None:
+    for order in (pairs, pairs[::-1]):
+        found = trusting(4)
+        second_hand(found, *order)
+        assert found.score(key(99), START) == pytest.approx(score)
+
+
+def test_one_trusted_key_does_not_pass_the_rule_of_two_with_keys_that_it_invents() -> None:
+    found = trusting(1)
+    found.endorsed(key(0), key(99), START, START)
+    assert found.tier(key(99), START) is Tier.UNKNOWN
+    second_hand(found, *((0, number) for number in range(10, 30)))
+    assert (found.tier(key(99), START), found.score(key(99), START)) == (Tier.UNKNOWN, 0.0)
+    assert "voice of 1, and 2 are needed" in found.explain(key(99), START).reasons[1]
+
+
+def test_two_trusted_keys_get_no_further_with_keys_that_they_invent() -> None:
+    found = trusting(2)
+    for root in (0, 1):
+        found.endorsed(key(root), key(99), START, START)
+        second_hand(found, *((root, 10 + 20 * root + number) for number in range(20)))
     assert found.tier(key(99), START) is Tier.KNOWN
-    assert 0.4 <= found.score(key(99), START) < 0.8
+    assert found.score(key(99), START) == pytest.approx(2 / 3)
+
+
+def test_who_is_trusted_by_hand_does_not_count_second_hand_as_well() -> None:
+    found = trusting(4)
+    second_hand(found, (0, 2), (1, 3))
+    assert found.score(key(99), START) == pytest.approx(2 / 3)
+
+
+def test_second_hand_words_are_none_once_nobody_vouches_for_who_said_them() -> None:
+    found = trusting(3)
+    for number in range(3):
+        found.endorsed(key(number), key(10 + number), START, START)
+        found.endorsed(key(10 + number), key(99), START + 100, START + 100)
+    assert found.score(key(99), START + MAX_AGE_S) > 0
+    assert found.score(key(99), START + MAX_AGE_S + 1) == 0
 
 
 def test_a_muted_key_vouches_for_nobody() -> None:
-    found = trusting(1)
+    found = trusting(4)
+    second_hand(found, *((number, 10 + number) for number in range(4)))
+    assert found.score(key(99), START) > 0
     for number in range(10, 14):
-        found.endorsed(key(0), key(number), START, START)
-        found.endorsed(key(number), key(99), START, START)
         found.set_tier(key(number), Tier.MUTED)
     assert found.score(key(99), START) == 0
 

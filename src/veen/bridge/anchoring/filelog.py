@@ -9,7 +9,9 @@ never answered for, and is taken off before the next is written.
 import fcntl
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from veen.bridge.anchoring.statement import Statement
@@ -50,19 +52,18 @@ class FileLog:
         # A write to a file that is opened so is on disk when it returns.
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_DSYNC | os.O_CLOEXEC
         try:
-            fd = os.open(self.path, flags, 0o644)
+            with open(os.open(self.path, flags, 0o644), "r+b", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                data = file.read()
+                whole = data.rfind(b"\n") + 1
+                if whole != len(data):
+                    file.truncate(whole)
+                lines = _read(data[:whole])
+                before = lines[-1].hash if lines else bytes(HASH_BYTES)
+                line = _Line(len(lines) + 1, _digest(statement), before, int(time.time()))
+                _append(file, line.text(), whole)
         except OSError as error:
             raise Unavailable(f"{self.path}: {error.strerror}") from None
-        with open(fd, "r+b", buffering=0) as file:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            data = file.read()
-            whole = data.rfind(b"\n") + 1
-            if whole != len(data):
-                file.truncate(whole)
-            lines = _read(data[:whole])
-            before = lines[-1].hash if lines else bytes(HASH_BYTES)
-            line = _Line(len(lines) + 1, _digest(statement), before, int(time.time()))
-            file.write(line.text())
         return cbor.encode([line.number, line.hash])
 
     async def verify(self, statement: Statement, proof: bytes) -> int:
@@ -78,6 +79,18 @@ class FileLog:
         if line.hash != wanted or line.digest != _digest(statement):
             raise Unverified("anchor file", f"line {number} is another than was written")
         return line.ts
+
+
+def _append(file: FileIO, text: bytes, size: int) -> None:
+    """All of it, or the file is as it was: a full disk takes the beginning of a line."""
+    try:
+        view = memoryview(text)
+        while view:
+            view = view[os.write(file.fileno(), view) :]
+    except OSError:
+        with suppress(OSError):  # the next line takes it off where this does not
+            file.truncate(size)
+        raise
 
 
 def _digest(statement: Statement) -> bytes:

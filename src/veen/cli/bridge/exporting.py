@@ -129,21 +129,40 @@ def _cell(value: object) -> output.Value:
     return value if isinstance(value, str | int) else str(value)
 
 
-@command(app, "verify", "veen bridge verify 9f2c….bundle --trust 5f1c8a…")
+@command(
+    app,
+    "verify",
+    "veen bridge verify 9f2c….bundle --trust 5f1c8a…",
+    "veen bridge verify /media/stick/*.bundle --trust 5f1c8a… --json",
+)
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a bundle")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="bundles")],
     trust: Trust,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify a bundle by itself, without asking anyone.
+    """Verify bundles by themselves, without asking anyone.
 
-    Its id, the source hub's papers, the checkpoint, every receipt and signature, the order, and the proof that all of
-    it is in the log that the hub signed for.
+    Of each its id, the source hub's papers, the checkpoint, every receipt and signature, the order, and the proof that
+    all of it is in the log that the hub signed for. It ends at the first that does not hold, and names it. With --json
+    each is an object of its own.
     """
-    from veen.bridge import bundle, verifying
-    from veen.client import durable
-
-    found = verifying.verify(durable.read_file(file, bundle.MAX_BUNDLE_BYTES), trusted(trust)).to_json()
-    flat: dict[str, output.Value] = {name: value for name, value in found.items() if isinstance(value, str | int)}
+    sources = trusted(trust)
     held = Marked("id, source, checkpoint, receipts, signatures, order, proof", Tone.GOOD)
-    output.facts({**flat, "verified": held}, as_json, {**found, "verified": True})
+    for file in files:
+        found = {"file": str(file), **_verified(file, sources).to_json()}
+        flat: dict[str, output.Value] = {name: value for name, value in found.items() if isinstance(value, str | int)}
+        output.facts({**flat, "verified": held}, as_json, {**found, "verified": True})
+
+
+def _verified(file: Path, sources: frozenset[bytes]) -> "Verified":
+    from veen.bridge import bundle, verifying
+    from veen.bridge.faults import BundleFault, Code
+    from veen.client import durable
+    from veen.core import Malformed, Unverified
+
+    try:
+        return verifying.verify(durable.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
+    except BundleFault as fault:
+        # What is no bundle at all is evidence of nothing.
+        kind = Malformed if fault.code is Code.MALFORMED else Unverified
+        raise kind(str(file), str(fault)) from None

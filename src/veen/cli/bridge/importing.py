@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("file", "result", "bundle_id", "import_stream", "events", "written", "reason")
 _UNVERIFIED_STATUS = 4
+_KNOWN = "known"  # all of it is here already: on record as refused, and nothing to do about
 
 Exclude: TypeAlias = Annotated[
     list[str] | None,
@@ -48,8 +49,8 @@ def import_(
     """Write the events of bundles into this zone's streams, each exactly once.
 
     Everything is verified before anything is written. What is refused is on record in bridge/offline/log with the
-    reason and the place, and the exit status is 4. An import that was cut short goes on where it was, by the same
-    client.
+    reason and the place, and the exit status is 4. A bundle that is here already is known, which is no failure. An
+    import that was cut short goes on where it was, by the same client.
     """
     from veen.bridge import bundle
     from veen.client import durable
@@ -157,6 +158,7 @@ def _tell(found: "list[Dealt]", as_json: bool) -> None:
         shown: dict[str, object] = {
             "file": str(one.path),
             "result": str(outcome.result),
+            "ok": outcome.ok,
             "bundle_id": outcome.bundle_id.hex(),
             "import_stream": outcome.import_stream,
             "events": outcome.event_count,
@@ -168,7 +170,7 @@ def _tell(found: "list[Dealt]", as_json: bool) -> None:
             "position": None if fault is None else fault.position,
         }
         data.append(shown)
-        result = Marked(str(outcome.result), Tone.GOOD if outcome.ok else Tone.BAD)
+        result = Marked(_KNOWN if outcome.ok and fault else str(outcome.result), Tone.GOOD if outcome.ok else Tone.BAD)
         reason = "" if fault is None else f"{fault.code}: {fault.reason}"
         counted = (outcome.event_count, outcome.written)
         rows.append((str(one.path), result, outcome.bundle_id, outcome.import_stream, *counted, reason))

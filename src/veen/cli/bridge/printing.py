@@ -54,10 +54,16 @@ def scan(
     """
     from veen.bridge import bundle, qr
     from veen.cli.client import files
+    from veen.cli.failures import hinted
+    from veen.core import Malformed
 
     files.check_new(out)
     texts = qr.scan(images)
-    data = qr.join(texts)
+    try:
+        data = qr.join(texts)
+    except Malformed as error:
+        hint = "scan what is named again, and give the images of all parts: in any order, and some twice is no harm"
+        raise hinted(error, hint) from None
     found = bundle.decode(data)
     files.write_new(out, data)
     rows: dict[str, output.Value] = {"bundle_id": found.bundle_id, "codes": len(set(texts)), "file": str(out)}

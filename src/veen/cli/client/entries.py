@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from veen.client.draft import DEFAULT_SCHEMA
 from veen.client.entry import Entry
 
 _SEQ_WIDTH = 6
+AGAIN_S = 60.0
 
 
 class Printer:
@@ -105,6 +107,19 @@ class Printer:
             data["receipt"] = entry.receipt.encode().hex()
             data["proof"] = entry.proof.encode().hex() if entry.proof else None
         return data
+
+
+class Patient:
+    """Says that a hub is waited for: at once, and again where that lasts."""
+
+    def __init__(self) -> None:
+        self._said_at = -AGAIN_S
+
+    def __call__(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now >= self._said_at + AGAIN_S:
+            self._said_at = now
+            output.remark(f"{error}; it is tried again")
 
 
 def counted(follow: bool) -> AbstractContextManager[Callable[[int], None]]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Thread
 
+from veen.cli import output
 from veen.cli.failures import hinted
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction
@@ -62,6 +63,12 @@ async def send_lines(client: Client, stream: str, schema: bytes, fd: int, report
         # Those behind it may be in the log already, or in the outbox: whoever goes on must send neither again.
         answers = await asyncio.gather(*waiting, return_exceptions=True)
         raise hinted(error, *_account(tally.sent, answers, _held(client))) from None
+    except asyncio.CancelledError:  # someone has had enough, and is owed the same account
+        await sender.close()
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        for told in _account(tally.sent, answers, _held(client)):
+            output.remark(told)
+        raise
     tally.seconds = time.monotonic() - began
     return tally
 

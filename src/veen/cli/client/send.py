@@ -277,5 +277,7 @@ def _show_settled(settled: "list[Settled]", as_json: bool) -> None:
         became = Marked("accepted", Tone.GOOD) if receipt else Marked(f"refused: {one.outcome}", Tone.BAD)
         rows.append((one.pending.leaf_hash, receipt.stream_seq if receipt else None, became))
     output.table(("msg_id", "stream_seq", "became"), rows, as_json)
-    if not rows and not as_json:
-        output.remark("nothing was waiting")
+    if as_json:
+        return
+    accepted = sum(isinstance(one.outcome, Receipt) for one in settled)
+    output.remark(f"{accepted} accepted, {len(rows) - accepted} refused" if rows else "nothing was waiting")

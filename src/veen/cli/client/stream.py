@@ -69,6 +69,8 @@ def stream(
         saver = saving.Saver(save) if save is not None else None
 
         async def show(met: "Client") -> None:
+            if follow:
+                met.contact.link.on_pause = entries.Patient()
             entries_of = met.read(name, first, last, follow=follow, with_proof=with_proof, epoch=epoch)
             with entries.counted(follow) as report:
                 async for entry in entries_of:

@@ -38,10 +38,7 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     except (Malformed, Unverified) as error:
         damaged = type(error)(str(config.data_dir), str(error))
         raise hinted(damaged, f"veen fsck {config.data_dir} says where, and whether it can be mended") from None
-    try:
-        uvloop.run(_serve(service, config, ready))
-    except Unavailable as error:
-        raise hinted(error, *_listen_hints(error)) from None
+    uvloop.run(_serve(service, config, ready))
 
 
 async def _serve(service: HubService, config: HubConfig, ready: Callable[[str], None]) -> None:
@@ -70,12 +67,6 @@ def _start_hints(data_dir: Path) -> list[str]:
     if has_no_keys(folders):
         return ["the keys are gone, and only a backup has them; without them the log can be read, and no hub can run"]
     return [f"veen fsck {data_dir} says what is wrong with it"]
-
-
-def _listen_hints(error: Unavailable) -> list[str]:
-    if not str(error).startswith("cannot listen"):
-        return []
-    return ["--listen HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"]
 
 
 def start(arguments: Sequence[str], log: Path) -> tuple[int, str]:

@@ -41,6 +41,7 @@ ORDER = (
     "ship",
     "otlp",
     "syslog",
+    "retry",
     "checkpoint",
     "verify",
     "replay",
@@ -98,8 +99,8 @@ def advised() -> Iterator[None]:
     """What to do where the recorder says no."""
     from veen.cli.failures import hinted
     from veen.client.lane import Undecided
-    from veen.core import Refused, Unavailable
-    from veen.recorder.routes import CODE
+    from veen.core import Refused
+    from veen.recorder.routes import CODE, NotSetUp
     from veen.state.channel import NotTaken
 
     try:
@@ -112,10 +113,8 @@ def advised() -> Iterator[None]:
         if refused.code == CODE:
             hinted(refused, "nothing was sent", _hint(refused.message))
         raise
-    except Unavailable as error:
-        if "no recorder is set up" in str(error):
-            hinted(error, "veen recorder init sets one up")
-        raise
+    except NotSetUp as error:
+        raise hinted(error, "veen recorder init sets one up") from None
 
 
 def _hint(message: str) -> str:
@@ -123,6 +122,11 @@ def _hint(message: str) -> str:
         return "its administrator makes it one with veen recorder enrol, and veen recorder join takes that in"
     if "lets anyone write" in message:
         return "start the hub with --admission capability; --allow-open tries a recorder out without"
+    if "mapped to no stream" in message:
+        return (
+            "its administrator maps it, with veen recorder map TYPE STREAM, to a stream that the producer writes to; "
+            "or --type names a type that veen recorder show lists"
+        )
     if "no administrator" in message or "no producer" in message:
         return "use an identity of its own for each: veen keygen makes one"
     return "veen recorder show tells the map, the producers and their streams"

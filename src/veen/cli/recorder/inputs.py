@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 _LINE_TYPE = "json.line"
 LineType: TypeAlias = Annotated[
-    str, typer.Option("--type", metavar="TYPE", help="the event type of a line that does not say its own")
+    str,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="the event type of a line that does not say its own",
+        show_default=_LINE_TYPE,
+    ),
 ]
 
 
@@ -164,3 +170,22 @@ def ship(
 
     with calling.opened(asked.client, asked.passphrase_file) as folder:
         Input(asked, folder).run(SpoolFeed(spool, name, follow=not once))
+
+
+@taking(AtHub, app, "retry", "veen recorder retry --client shop", "veen recorder retry --client shop --json")
+def retry(asked: AtHub) -> None:
+    """Send again what inputs set aside, once its types have streams.
+
+    Each event goes under the source and the place that it had, so one that was recorded after all is known for a copy.
+    What still cannot be recorded is set aside anew.
+    """
+    from veen.cli.client import calling
+    from veen.cli.recorder.shipping import Input, own_folder
+    from veen.recorder.retrying import Retry
+
+    with calling.opened(asked.client, asked.passphrase_file) as folder:
+        running = Input(asked, folder)
+        with folder.sending():  # an input of this client would be writing to that file
+            again = Retry(own_folder(folder))
+        if running.run(again.feed):
+            again.finish()

@@ -15,9 +15,16 @@ from veen.cli.recorder.group import AtHub, Origin, Subject, app
 from veen.cli.values import Address, address
 
 if TYPE_CHECKING:
+    from veen.overlays.record import RecordEvent
     from veen.recorder import SpoolWriter
     from veen.recorder.otlpserver import OtlpServer
+    from veen.recorder.shaping import Defaults
     from veen.recorder.sysloglisten import SyslogListener
+
+    Refusal: TypeAlias = Callable[[RecordEvent], str | None]
+    Make: TypeAlias = Callable[[SpoolWriter, Refusal], SyslogListener | OtlpServer]
+
+OTLP_TYPE, SYSLOG_TYPE = "otel.log", "syslog.message"  # where nothing else is said
 
 Certificate: TypeAlias = Annotated[
     Path | None, typer.Option("--tls-cert", metavar="FILE", help="speak TLS, with this certificate in PEM form")
@@ -53,8 +60,14 @@ def otlp(
         ),
     ] = None,
     event_type: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="the event type of a record that has no event name")
-    ] = "otel.log",
+        str,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="the event type of a record that has no event name",
+            show_default=OTLP_TYPE,
+        ),
+    ] = OTLP_TYPE,
     cert: Certificate = None,
     key: CertificateKey = None,
     client_ca: ClientCa = None,
@@ -62,22 +75,27 @@ def otlp(
     """Record logs that OpenTelemetry exporters send, by OTLP over HTTP.
 
     A request is answered once its records are on disk, and they are sent from there, exactly once. Records of another
-    service than the origin are rejected: an identity stands for one.
+    service than the origin are rejected: an identity stands for one. Records whose event type has no stream are set
+    aside, and the exporter is told how many. It does not start where --type has none.
     """
+    from veen.cli.failures import hinted
+    from veen.core import Unavailable
     from veen.recorder.shaping import Defaults
 
     try:
         from veen.recorder import otlpserver
     except ImportError:
-        raise Misuse("OpenTelemetry's formats are not installed", "pip install veen[recorder] has them") from None
+        raise hinted(
+            Unavailable("the formats of OpenTelemetry are not installed"), "pip install 'veen[recorder]' brings them"
+        ) from None
     defaults, tls = Defaults(origin, event_type, subject), _tls(cert, key, client_ca)
 
     where = listen or Address("127.0.0.1", 4_318)
 
-    def make(writer: "SpoolWriter") -> "OtlpServer":
-        return otlpserver.OtlpServer(writer, defaults, where.host, where.port, tls=tls)
+    def make(writer: "SpoolWriter", refusal: "Refusal") -> "OtlpServer":
+        return otlpserver.OtlpServer(writer, defaults, where.host, where.port, tls=tls, refusal=refusal)
 
-    _listen(asked, "otlp", make, sync=True)
+    _listen(asked, "otlp", defaults, make, sync=True)
 
 
 @taking(
@@ -110,8 +128,9 @@ def syslog(
         str, typer.Option("--transport", metavar="WORD", help="udp, tcp, or both; with a certificate it is TLS")
     ] = "both",
     event_type: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="the event type of every message")
-    ] = "syslog.message",
+        str,
+        typer.Option("--type", metavar="TYPE", help="the event type of every message", show_default=SYSLOG_TYPE),
+    ] = SYSLOG_TYPE,
     cert: Certificate = None,
     key: CertificateKey = None,
     client_ca: ClientCa = None,
@@ -119,7 +138,7 @@ def syslog(
     """Record syslog messages, as RFC 5424 has them, over UDP, TCP or TLS.
 
     What arrives is on disk at once, and sent from there, exactly once. A message that its sender numbers, with the
-    sequenceId of RFC 5424, is known when it is sent again.
+    sequenceId of RFC 5424, is known when it is sent again. It does not start where --type has no stream.
     """
     from veen.recorder import sysloglisten
     from veen.recorder.shaping import Defaults
@@ -130,7 +149,7 @@ def syslog(
 
     where = listen or Address("127.0.0.1", 5_514)
 
-    def make(writer: "SpoolWriter") -> "SyslogListener":
+    def make(writer: "SpoolWriter", refusal: "Refusal") -> "SyslogListener":
         return sysloglisten.SyslogListener(
             writer,
             defaults,
@@ -142,20 +161,20 @@ def syslog(
             told=output.remark,
         )
 
-    _listen(asked, "syslog", make, sync=False)
+    _listen(asked, "syslog", defaults, make, sync=False)
 
 
-def _listen(
-    asked: AtHub, name: str, make: "Callable[[SpoolWriter], SyslogListener | OtlpServer]", *, sync: bool
-) -> None:
+def _listen(asked: AtHub, name: str, defaults: "Defaults", make: "Make", *, sync: bool) -> None:
     from veen.cli.client import calling
     from veen.cli.recorder.shipping import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
 
     with calling.opened(asked.client, asked.passphrase_file) as folder:
         place = own_folder(folder, "spool", name)
-        running, writer = Input(asked, folder), SpoolWriter(place, sync=sync)
-        listener = make(writer)
+        running = Input(asked, folder)
+        running.check(defaults.example())
+        writer = SpoolWriter(place, sync=sync)
+        listener = make(writer, running.refusal)
 
         def opened() -> None:
             output.facts({"listening": listener.port}, asked.as_json)

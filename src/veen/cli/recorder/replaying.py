@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from veen.state.source import Source
 
 Time: TypeAlias = int | None
-_SHOWN = 60
+_SHOWN, _SEQ_WIDTH = 2_000, 6
 
 
 @taking(
@@ -60,7 +60,8 @@ def replay(
     """Replay the events of streams, by range or by time, in the order of the log.
 
     Both ends of a range are in it, and both seconds of a window. Every entry is verified before it is shown: by the
-    hub's signature, under the tree that the hub signed. Nothing is asked, so scripts can run it.
+    hub's signature, under the tree that the hub signed. In a pipe each event is a line: number, time, principal_id,
+    type, subject, origin, payload. Nothing is asked, so scripts can run it.
     """
     by_time = since is not None or until is not None
     if by_time and (first is not None or last is not None):
@@ -140,10 +141,35 @@ def _show(stream: str, one: "Replayed", as_json: bool, with_proofs: bool) -> Non
         sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
         return
     said = (event.event_type, event.subject_id, event.origin, event.content) if event else ("", "", "", one.flaw or "")
+    if sys.stdout.isatty():
+        _print(one, [printable(text) for text in said], with_proofs)
+        return
     cells = [str(entry.stream_seq), str(entry.hub_ts), entry.client_id.hex()[:16], *map(printable, said)]
     if with_proofs:
         cells.append(one.receipt.mmr_root.hex())
     sys.stdout.write("\t".join(cells) + "\n")
+
+
+def _print(one: "Replayed", said: list[str], with_proofs: bool) -> None:
+    """For people: as `veen stream` shows entries, with what makes this one an event."""
+    from rich.text import Text
+
+    from veen.cli.client import showing
+
+    entry, (event_type, subject, origin, content) = one.entry, said
+    shown = content if len(content) <= _SHOWN else f"{content[:_SHOWN]}…"
+    line = Text.assemble(
+        (f"{entry.stream_seq:>{_SEQ_WIDTH}}", "cyan"),
+        (f"  {showing.when(entry.hub_ts)}  {entry.client_id.hex()[:8]}  ", "dim"),
+        f"{event_type}  {subject}  " if event_type else "",
+        (f"({origin})  " if origin else "", "dim"),
+        (shown, "" if one.flaw is None else "yellow"),
+    )
+    console = output.console()
+    console.print(line, soft_wrap=True)
+    if with_proofs:
+        root = showing.brief(one.receipt.mmr_root)
+        console.print(Text(f"{'':>{_SEQ_WIDTH}}  proved up to root {root}", "dim"), soft_wrap=True)
 
 
 @taking(FromLog, app, "audit", "veen recorder audit --client admin", "veen recorder audit --client admin --json")
@@ -153,6 +179,7 @@ def audit(asked: FromLog) -> None:
     Reads every stream of the recorder, and looks at the key, the origin and the stream of each event. The exit status
     is 4 where something was found.
     """
+    from veen.cli.client.showing import short
     from veen.recorder.auditing import Audit, audit
 
     async def work(source: "Source") -> Audit:
@@ -165,7 +192,8 @@ def audit(asked: FromLog) -> None:
     if asked.as_json:
         output.document({"uses": listed, "strays": strays, "copies": found.copies})
     else:
-        output.table(("principal_id", "producer", "stream", "origin", "events"), rows, False)
+        seen = [(short(principal), *rest) for principal, *rest in rows]
+        output.table(("principal_id", "producer", "stream", "origin", "events"), seen, False)
     if found.strays:
         from veen.cli.failures import hinted
         from veen.core import Unverified

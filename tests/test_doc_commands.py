@@ -46,7 +46,7 @@ RUN_ELSEWHERE = {
     "pip install .": "the Makefile, for every other command",
     "make demo": "tests/cli/test_demo.py, which runs what it runs",
     "make test": ".ci/run",
-    "veil sim sweep --seed 1 --seeds 5 --objects 5 --svg docs/veil-delivery.svg \\": "tests/veil/sim, which sweeps less",
+    "veil sim sweep --seed 1 --seeds 5 --objects 5 --svg docs/veil-delivery.svg \\": "tests/veil/sim, in small",
     "--losses 0,0.05,0.1,0.15,0.2,0.25,0.3,0.35,0.4,0.45,0.5,0.55,0.6": "the same",
 }
 # Its examples are checked, one by one, where the commands are: tests/cli/test_command_tree.py.

@@ -138,7 +138,9 @@ def test_evidence_shows_an_entry_to_someone_who_has_nothing_but_the_hubs_id(plac
     assert (entry["stream_seq"], entry["text"]) == (2, "two")
     assert found["proofs"] == [{"stream_seq": 2, "upto_seq": 3}]
     assert b"three" not in file.read_bytes()
-    assert "some hub's" in stranger.done("evidence", "verify", file).out
+    unpinned = stranger.done("evidence", "verify", file)
+    assert "some hub's" in unpinned.out
+    assert "anyone can have made all of this" in unpinned.err
     wrong = stranger("evidence", "verify", file, "--pin", "ab" * 32)
     assert wrong.status == 4
     assert wrong.error

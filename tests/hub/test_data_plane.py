@@ -322,8 +322,9 @@ def test_pages_that_nobody_reads_do_not_pile_up(tmp_path: Path, monkeypatch: pyt
             # What is small is still answered, and what is new is still taken.
             assert hub.post("/v1/receipt", ReceiptRequest(writer.label, 1)).status == 200
             writer.send()
+        # A page or two may still be made for who has just gone.
+        until(lambda: hub.post("/v1/stream", asked).status == 200)
         until(lambda: pages.held == 0)
-        assert hub.post("/v1/stream", asked).status == 200
 
 
 @contextmanager

@@ -150,6 +150,8 @@ def verify(
     except Unverified as error:
         raise hinted(Unverified(str(file), str(error)), "it proves nothing") from None
     _show(found, file, as_json)
+    if not found.pinned:
+        output.remark("no hub was named, so that anyone can have made all of this: --pin HUB_ID says whose it must be")
     if found.contradictions:
         raise typer.Exit(CONTRADICTED_STATUS)
 

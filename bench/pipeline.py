@@ -189,7 +189,7 @@ def serve(master: str, options: dict[str, str]) -> None:
     """The driver: warm up on a little of it, then read it for each line that comes, with the options it has."""
     from veen.pipeline import session
 
-    found = session(master=master)
+    found = session(master=master, in_python=True)  # as `veen audit --spark` has it
 
     def read(given: dict[str, str]) -> int:
         return found.read.format("veen").options(**given).load().count()

@@ -16,7 +16,7 @@ def begin(master: str | None, remote: str | None, config: Path | None) -> "Spark
 
     logging.getLogger().addHandler(logging.NullHandler())  # where py4j says at length that it was interrupted
     before = signal.getsignal(signal.SIGINT)
-    made = session(master=master, remote=remote, config=config)
+    made = session(master=master, remote=remote, config=config, in_python=True)
     if threading.current_thread() is threading.main_thread():
         # Spark's own handler asks Spark something in the middle of another question.
         signal.signal(signal.SIGINT, before)

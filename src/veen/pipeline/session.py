@@ -25,8 +25,14 @@ LIGHT: dict[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.shuffle.compress": "false",
     "spark.rdd.compress": "false",
-    # The work is done in Python; a collector that runs beside it takes its cores.
+    # Much of the work is done in Python; a collector that runs beside it takes its cores.
     "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:MetaspaceSize=256m -Dlog4j2.configurationFile={_LOGGING}",
+}
+# For jobs of ours alone, all of whose work is done in Python: what Java would compile at length is run for seconds.
+IN_PYTHON: dict[str, str] = {
+    "spark.driver.extraJavaOptions": (
+        f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m -Dlog4j2.configurationFile={_LOGGING}"
+    ),
 }
 ALWAYS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -41,8 +47,10 @@ def session(
     remote: str | None = None,
     config: Path | None = None,
     settings: Mapping[str, str] | None = None,
+    *,
+    in_python: bool = False,
 ) -> "SparkSession":
-    """The session there is, or a new one.
+    """The session there is, or a new one; with `in_python`, one for jobs that leave Java nothing to do.
 
     `remote` is a Spark Connect address, else SPARK_REMOTE. Otherwise `master`, else VEEN_SPARK_MASTER, else what the
     configuration says, else every core of this machine. `config`, else VEEN_SPARK_CONFIG, is a TOML or JSON file of
@@ -59,7 +67,8 @@ def session(
         return builder.remote(remote).getOrCreate()
     master = master or os.environ.get(_MASTER_ENV) or conf.pop("spark.master", None) or _submitted() or "local[*]"
     _prepare()
-    for name, value in {**ALWAYS, **(LIGHT if master.startswith("local") else {}), **conf}.items():
+    local = {**LIGHT, **(IN_PYTHON if in_python else {})} if master.startswith("local") else {}
+    for name, value in {**ALWAYS, **local, **conf}.items():
         builder = builder.config(name, value)
     return builder.master(master).getOrCreate()
 

@@ -5,7 +5,9 @@ one client waits for one sync, a thousand share it. While most of a crowd is sti
 for some more of it: each of them comes without being waited for, and a sync costs as much for one as for many. It
 waits for a few answers of the verifier at most, whatever they are, so nobody holds it up by asking on and on.
 Deciding stays on the loop because two threads that both compute would spend their time handing the interpreter to
-each other. Syncing does not, because a disk that stalls must not keep a hub from saying so.
+each other. Syncing stays there too while the disk is quick: most of what the thread would take for it are its turns
+with the interpreter. A disk that was slow is left to the thread until it has been quick for a while, because one that
+stalls must not keep a hub from saying so for longer than one sync.
 """
 
 import asyncio
@@ -17,7 +19,6 @@ from threading import Event, Thread
 
 from veen.core import Refused, Unavailable
 from veen.hub.sequencer import Group, Item, Sequencer, refused
-from veen.storage.journal import JournalBroken
 from veen.storage.store import Store, Tail
 
 CATCH_UP_ENTRIES = 4096
@@ -31,8 +32,9 @@ MAX_PENDING_BYTES = 1 << 27
 RETRY_S = 1.0
 # A group of this many goes to the disk whoever else is coming.
 ENOUGH = 16
-# A sync this quick costs less than waking the thread that would wait for it.
-QUICK_S = 0.0005
+# The loop syncs by itself after so many writes and syncs in a row that were this quick.
+QUICK_S = 0.001
+QUICK_SYNCS = 4
 # Answers go out while the rest of a crowd is still being signed.
 MAX_DECIDED = 256
 
@@ -46,6 +48,9 @@ class CommitReport:
     sync_seconds: float
 
 
+_Written = tuple[Group, int | Exception, CommitReport]  # with the number of the group, or why there is none
+
+
 class Committer:
     """Takes admitted messages, answers when they are durable. All of it on the loop's thread, except the disk."""
 
@@ -56,10 +61,7 @@ class Committer:
         sequencer: Sequencer,
         on_group: Callable[[Group, CommitReport], None],
         on_broken: Callable[[BaseException], None],
-        *,
-        inline: bool = False,
     ) -> None:
-        """With `inline`, the loop itself syncs while the disk is quick: for a hub that is one process anyway."""
         self._loop = loop
         self._store = store
         self._sequencer = sequencer
@@ -73,8 +75,7 @@ class Committer:
         self._due = False
         self._in_flight = False
         self._broken = False
-        self._inline = inline
-        self._quick = False
+        self._quick_syncs = 0  # in a row
         self._groups: SimpleQueue[tuple[Group, float] | None] = SimpleQueue()
         self._tails: SimpleQueue[Tail | None] = SimpleQueue()
         self._closing = Event()
@@ -143,7 +144,7 @@ class Committer:
         group, start, self._opened = self._sequencer.take(), self._opened, 0.0
         if group.batch.records:
             self._in_flight = True
-            if self._quick:
+            if self._is_quick():
                 self._synced(*self._commit(group, start))
             else:
                 self._groups.put((group, start))
@@ -156,40 +157,43 @@ class Committer:
         few = decided < min(ENOUGH, self.asked - self.answered)
         return few and self.answered < self._patience and self._drained is None
 
+    def _is_quick(self) -> bool:
+        return self._quick_syncs >= QUICK_SYNCS
+
     def _sync(self) -> None:
         """The commit thread: write and sync, nothing else."""
         while (given := self._groups.get()) is not None:
             self._loop.call_soon_threadsafe(self._synced, *self._commit(*given))
 
-    def _commit(self, group: Group, start: float) -> tuple[Group, int | BaseException, CommitReport]:
+    def _commit(self, group: Group, start: float) -> _Written:
         """Write and sync."""
         before = time.perf_counter()
-        outcome: int | BaseException
+        outcome: int | Exception
         try:
             outcome = self._store.commit(group.batch)
-        except (Unavailable, JournalBroken) as error:
+        except Exception as error:  # noqa: BLE001  a thread that ended here would leave everyone waiting
             outcome = error
         now = time.perf_counter()
         return group, outcome, CommitReport(len(group.batch.records), now - start, now - before)
 
-    def _synced(self, group: Group, outcome: int | BaseException, report: CommitReport) -> None:
+    def _synced(self, group: Group, outcome: int | Exception, report: CommitReport) -> None:
         """The group is durable, or was never there."""
         self._in_flight = False
-        self._quick = self._inline and report.sync_seconds < QUICK_S
+        self._quick_syncs = self._quick_syncs + 1 if report.sync_seconds < QUICK_S else 0
         if isinstance(outcome, int):
             self._store.committed(group.batch, outcome)
             self._sequencer.keep()
-            if not self._quick:
+            if not self._is_quick():
                 self._send()
-        elif isinstance(outcome, JournalBroken):
+        elif isinstance(outcome, Unavailable):
+            group = self._sequencer.undo(group, str(outcome))
+        else:
             # Whether this group is on disk is unknown, so nobody in it is told anything.
             self._break(outcome)
             return
-        else:
-            group = self._sequencer.undo(group, str(outcome))
         self._answer(group, report)
         self._tend(idle=False)
-        if self._quick:
+        if self._is_quick():
             self._send()
 
     def _break(self, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from veen.bench.rounds import Round, Tell, cost_rows, play, silent, warning, wea
 
 LABELS = 10_000
 ROUNDS = 2
-PER_ROUND = 204_800
+PER_ROUND = 307_200
 CONNECTIONS = 64
 _LEAST = 0.7
 _LEAST_CATCH_UPS = 3

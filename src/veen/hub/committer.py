@@ -24,6 +24,8 @@ from veen.storage.store import Store, Tail
 CATCH_UP_ENTRIES = 4096
 CATCH_UP_BYTES = 1 << 22
 CATCH_UP_IDLE_S = 0.5
+# A hub that took no more than this since it last looked is idle enough to catch up with what there is.
+IDLE_ENTRIES = 256
 # With many labels each catch-up touches many files, so more entries share it, as far as memory goes.
 ENTRIES_PER_LABEL = 8
 BYTES_PER_LABEL = 1 << 13
@@ -76,6 +78,7 @@ class Committer:
         self._in_flight = False
         self._broken = False
         self._quick_syncs = 0  # in a row
+        self._lately = 0  # entries since the last look
         self._groups: SimpleQueue[tuple[Group, float] | None] = SimpleQueue()
         self._tails: SimpleQueue[Tail | None] = SimpleQueue()
         self._closing = Event()
@@ -182,6 +185,7 @@ class Committer:
         self._quick_syncs = self._quick_syncs + 1 if report.sync_seconds < QUICK_S else 0
         if isinstance(outcome, int):
             self._store.committed(group.batch, outcome)
+            self._lately += report.entries
             self._sequencer.keep()
             if not self._is_quick():
                 self._send()
@@ -218,8 +222,9 @@ class Committer:
                 self._tails.put(tail)
 
     def _tend_idle(self) -> None:
-        """Now and then, so that the log is never far behind a quiet hub."""
-        self._tend(idle=not self._in_flight)
+        """Now and then, so that the log is never far behind a quiet hub. A busy one does more at a time."""
+        self._tend(idle=self._lately <= IDLE_ENTRIES)
+        self._lately = 0
         self._idle = self._loop.call_later(CATCH_UP_IDLE_S, self._tend_idle)
 
     def _catch_up(self) -> None:

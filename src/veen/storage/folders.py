@@ -2,7 +2,7 @@
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -16,22 +16,22 @@ class Folders:
 
     root: Path
     index_name: str = "index"
+    # Put together once: every label's files are under these.
+    log: Path = field(init=False)
+    index: Path = field(init=False)
+    nodes: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, path in (
+            ("log", self.root / "log"),
+            ("index", self.root / self.index_name),
+            ("nodes", self.root / self.index_name / "nodes"),
+        ):
+            object.__setattr__(self, name, path)
 
     @property
     def journal(self) -> Path:
         return self.root / "journal"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "log"
-
-    @property
-    def index(self) -> Path:
-        return self.root / self.index_name
-
-    @property
-    def nodes(self) -> Path:
-        return self.index / "nodes"
 
     @property
     def attachments(self) -> Path:

@@ -229,15 +229,15 @@ class WriteRows(Rows):
     def __init__(self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database], committed: Callable[[], None]) -> None:
         super().__init__(txn, dbs)
         self._committed = committed
+        self._heads_change = 0
 
     def put_number(self, name: str, number: int) -> None:
         self._txn.put(name.encode(), _NUMBER.pack(number), db=self._dbs["meta"])
 
     def put_head(self, label: bytes, head: Head) -> None:
         before, row = self._txn.get(label, db=self._dbs["heads"]), head.encode()
-        change = _share(label, row) ^ (_share(label, bytes(before)) if before is not None else 0)
+        self._heads_change ^= _share(label, row) ^ (_share(label, bytes(before)) if before is not None else 0)
         self._txn.put(label, row, db=self._dbs["heads"])
-        self.put_number("heads_sum", self.number("heads_sum") ^ change)
 
     def put_chunk(self, label: bytes, start_seq: int, end_seq: int) -> None:
         self._txn.put(label, PAIR.pack(start_seq, end_seq), db=self._dbs["chunks"])
@@ -267,6 +267,8 @@ class WriteRows(Rows):
         self._txn.put(STREAM.pack(label, stream_seq), admin.write_event(event), db=self._dbs["admin"])
 
     def commit(self) -> None:
+        if self._heads_change:
+            self.put_number("heads_sum", self.number("heads_sum") ^ self._heads_change)
         self._txn.commit()
         self._committed()
 

@@ -112,8 +112,8 @@ def test_messages_are_dealt_in_turn_and_count_up_for_each_client_and_label() -> 
 
 def test_the_crypto_limit_is_more_than_a_verify_and_takes_a_real_message() -> None:
     encoded = Writers(TARGET, 1, ["limit"]).one()
-    assert 1e-6 < CryptoLimit(encoded).seconds() < 1
-    forged = CryptoLimit(encoded[:-1] + bytes([encoded[-1] ^ 1]))
+    assert 1e-6 < CryptoLimit([encoded]).seconds() < 1
+    forged = CryptoLimit([encoded[:-1] + bytes([encoded[-1] ^ 1])])
     with pytest.raises(Unverified):
         forged.seconds()
 

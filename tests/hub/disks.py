@@ -3,7 +3,7 @@
 import errno
 import os
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread
 
 from veen.storage.durable import Disk
 
@@ -55,6 +55,19 @@ class GatedDisk(JournalDisk):
             if not self.gate.is_set():
                 self.waiting.set()
             self.gate.wait(20)
+        super().sync(fd)
+
+
+class WatchedDisk(JournalDisk):
+    """Remembers which threads synced the journal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by: list[str] = []
+
+    def sync(self, fd: int) -> None:
+        if self.is_journal(fd):
+            self.by.append(current_thread().name)
         super().sync(fd)
 
 

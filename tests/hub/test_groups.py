@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make_dir, running, until
-from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk
+from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk, WatchedDisk
 from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.hub import state
-from veen.hub.committer import ENOUGH
+from veen.hub import committer, state
+from veen.hub.committer import ENOUGH, QUICK_SYNCS
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission
 from veen.hub.sequencer import Group, Item, Outcome, Submission, Wish
 from veen.hub.service import HubService
+from veen.storage.record import Batch
 
 OPEN = {"admission": Admission.OPEN}
 
@@ -143,6 +144,47 @@ def test_what_was_decided_behind_a_group_that_failed_is_undone_with_it(tmp_path:
         assert [answer.stream_seq for answer in kept if isinstance(answer, Receipt)] == [2, 3]
 
 
+def test_the_loop_syncs_by_itself_while_the_disk_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was slow once is left to the thread until it has been quick for a while."""
+    disk = WatchedDisk()
+    with running(make_dir(tmp_path), disk=disk) as hub:
+        writer = hub.writer()
+        writer.send()  # the first also begins the journal
+        for quick_s, syncs, expected in (
+            (0.0, 2, ["commit"] * 2),
+            (3600.0, QUICK_SYNCS + 2, ["commit"] * QUICK_SYNCS + ["hub"] * 2),
+            (0.0, 2, ["hub", "commit"]),
+            (3600.0, QUICK_SYNCS + 1, ["commit"] * QUICK_SYNCS + ["hub"]),
+        ):
+            monkeypatch.setattr(committer, "QUICK_S", quick_s)
+            disk.by.clear()
+            for _ in range(syncs):
+                writer.send()
+            assert disk.by == expected
+
+
+def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that died of it would leave everyone waiting, for ever."""
+    hub = Hub(make_dir(tmp_path), settings=OPEN).start()
+    try:
+
+        def mistaken(batch: Batch) -> int:
+            raise ValueError("a mistake of ours")
+
+        monkeypatch.setattr(hub.service.store, "commit", mistaken)
+        message = hub.writer().message()
+        item = Submission(message, message.encode(), nobody)
+
+        async def put() -> None:
+            hub.service._committer.put(item)
+
+        hub.do(put())
+        assert hub.service.broken is not None
+        assert isinstance(hub.do(hub.service.broken), ValueError)
+    finally:
+        hub.abandon()
+
+
 async def decided(hub: Hub) -> int:
     return hub.service.sequencer.decided
 
@@ -150,12 +192,12 @@ async def decided(hub: Hub) -> int:
 def test_a_small_group_waits_for_those_that_are_being_verified(tmp_path: Path) -> None:
     with running(make_dir(tmp_path)) as hub:
         heard: list[Outcome] = []
-        committer = hub.service._committer
+        found = hub.service._committer
 
         async def put(coming: int) -> None:
-            committer.asked = committer.answered + coming
+            found.asked = found.answered + coming
             message = hub.writer().message()
-            committer.put(Submission(message, message.encode(), heard.append))
+            found.put(Submission(message, message.encode(), heard.append))
 
         hub.do(put(coming=2))
         until(lambda: hub.do(decided(hub)) == 1)
@@ -168,17 +210,17 @@ def test_a_small_group_waits_for_a_few_answers_however_many_are_coming(tmp_path:
     """As many bad signatures as anyone likes to send: for each that is answered another comes."""
     with running(make_dir(tmp_path)) as hub:
         heard: list[Outcome] = []
-        committer = hub.service._committer
+        found = hub.service._committer
 
         async def put() -> None:
-            committer.asked = committer.answered + 1000
+            found.asked = found.answered + 1000
             message = hub.writer().message()
-            committer.put(Submission(message, message.encode(), heard.append))
+            found.put(Submission(message, message.encode(), heard.append))
 
         async def answer_and_ask() -> None:
-            committer.asked += 1
-            committer.answered += 1
-            committer.nudge()
+            found.asked += 1
+            found.answered += 1
+            found.nudge()
 
         hub.do(put())
         until(lambda: hub.do(decided(hub)) == 1)
@@ -189,7 +231,7 @@ def test_a_small_group_waits_for_a_few_answers_however_many_are_coming(tmp_path:
         hub.do(answer_and_ask())
         until(lambda: len(heard) == 1)
         assert isinstance(heard[0], bytes)
-        assert committer.asked - committer.answered == 1000
+        assert found.asked - found.answered == 1000
 
 
 def test_a_hub_that_stops_waits_for_nobody_to_join_a_group(tmp_path: Path) -> None:
@@ -264,9 +306,9 @@ def test_after_a_failed_sync_nothing_more_is_acknowledged(tmp_path: Path) -> Non
         assert broken is not None
         hub.do(broken)
         hub.do(put(hub.writer()))
-        committer = hub.service._committer
-        committer._groups.put(None)
-        committer._syncer.join(PATIENCE_S)
+        found = hub.service._committer
+        found._groups.put(None)
+        found._syncer.join(PATIENCE_S)
         hub.do(nothing())
         hub.do(nothing())
         assert not [outcome for outcome in heard if isinstance(outcome, bytes)]

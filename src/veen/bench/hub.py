@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from veen.bench import yardsticks
-from veen.bench.clock import CryptoLimit
+from veen.bench.clock import LIMIT_MESSAGES, CryptoLimit
 from veen.bench.hubprocess import HubProcess
 from veen.bench.messages import BODY_BYTES, Writers
 from veen.bench.report import Report, Row
@@ -91,8 +91,9 @@ def run(
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="veen-bench-", dir=folder)))
         subjects = [_start(stack, place, mode, connections) for mode in modes]
         found = yardsticks.start(stack, place, connections) if beside else yardsticks.Found()
-        message = Writers(subjects[0].hub.target, 1, ["bench"]).one()
-        limit = CryptoLimit(message)
+        writers = Writers(subjects[0].hub.target, connections, ["bench"])
+        samples = [writers.one() for _ in range(LIMIT_MESSAGES)]
+        limit = CryptoLimit(samples)
         for number in range(rounds):
             for subject in subjects:
                 tell(f"round {number + 1} of {rounds}: {subject.mode.name}")
@@ -111,7 +112,7 @@ def run(
             weather(others),
         ),
         (
-            f"closed loop, {connections} connections, {BODY_BYTES}-byte bodies in {len(message)}-byte messages, "
+            f"closed loop, {connections} connections, {BODY_BYTES}-byte bodies in {len(samples[0])}-byte messages, "
             f"synced before the answer, {os.cpu_count()} cores",
             f"{rounds} rounds in turn of about {per_connection * connections:,} messages: the median, and the spread",
             *found.notes,

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from veen.core import naming, signing
 from veen.core.cbor import Array, Bstr, Bytes, Late, Uint, Version, Wire, heads
 from veen.core.errors import Fault, Malformed, Unverified
-from veen.core.hashing import HASH_BYTES, U64_MAX, h, ht
+from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix
 from veen.core.limits import MAX_MSG_BYTES
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
@@ -17,6 +17,7 @@ _BSTR32 = b"\x58\x20"
 _BSTR64 = b"\x58\x40"
 _PREFIX = struct.Struct(">4s32s2s32s2s32s")
 _SIG_TAIL = len(_BSTR64) + SIGNATURE_BYTES
+_SIGNED = tag_prefix("veen/sig") + b"\x89"
 # What is left of the largest message when every other field is as large as it can be.
 _OTHER_FIELDS_BYTES = len(_OPENING) + 5 * 34 - 2 + 2 * 9 + 5 + _SIG_TAIL
 _NO_SIG = bytes(SIGNATURE_BYTES)
@@ -99,7 +100,7 @@ class Msg(Wire):
 
 def signing_digest(encoded: bytes) -> bytes:
     """What `sig` signs, from an encoded MSG: its first nine fields as an array of nine."""
-    return ht("veen/sig", b"\x89" + encoded[1:-_SIG_TAIL])
+    return h(_SIGNED + encoded[1:-_SIG_TAIL])
 
 
 def sign(

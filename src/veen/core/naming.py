@@ -2,9 +2,10 @@
 
 import re
 
-from veen.core.hashing import HASH_BYTES, h, ht, u64be
+from veen.core.hashing import HASH_BYTES, h, ht, tag_prefix, u64be
 
 _HEX_ID = re.compile(r"[0-9a-fA-F]{64}")
+_LEAF = tag_prefix("veen/leaf")
 
 
 def stream_id(name: str) -> bytes:
@@ -46,7 +47,7 @@ def control_stream(of_hub: bytes) -> bytes:
 
 def leaf_hash(label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
     """A message's place-independent name and its leaf in the tree."""
-    return ht("veen/leaf", label + profile_id + ct_hash + client_id + u64be(client_seq))
+    return h(_LEAF + label + profile_id + ct_hash + client_id + u64be(client_seq))
 
 
 ZERO_HASH = bytes(HASH_BYTES)

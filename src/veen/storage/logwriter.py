@@ -56,17 +56,20 @@ class LogWriter:
         head = rows.head(label) or Head()
         nodes_before = mmr.node_count(head.size)
         pen = _Pen(self._files, label, head, self._limits, sync=sync)
+        today = _day(head.hub_ts) if head.size else -1
+        nodes: list[bytes] = []
         for record in records:
             if record.stream_seq != head.size + 1:
                 raise ValueError(f"entry {record.stream_seq} does not follow {head.size}")
-            if _day(record.hub_ts) != _day(head.hub_ts) or not head.size:
-                rows.put_day(label, _day(record.hub_ts), record.stream_seq)
+            if (day := _day(record.hub_ts)) != today:
+                rows.put_day(label, day, record.stream_seq)
+                today = day
             pen.add(record)
+            nodes += record.made
         pen.flush()
         for start, end in pen.closed:
             rows.put_chunk(label, start, end)
-        made = b"".join(node for record in records for node in record.made)
-        self._files.add_nodes(label, nodes_before * HASH_BYTES, made, sync=sync)
+        self._files.add_nodes(label, nodes_before * HASH_BYTES, b"".join(nodes), sync=sync)
         rows.put_head(label, head)
         return pen.places
 
@@ -87,19 +90,17 @@ class _Pen:
         self.closed: list[tuple[int, int]] = []
 
     def add(self, record: Record) -> None:
-        head = self._head
-        if chunks.must_roll_before(head, len(record.frame), self._limits):
+        head, seq, size = self._head, record.stream_seq, len(record.frame)
+        if chunks.must_roll_before(head, size, self._limits):
             self._close_chunk()
-        first = head.chunk_bytes == 0
-        far = record.stream_seq - head.place_seq >= PLACE_ENTRIES or head.chunk_bytes - head.place_offset >= PLACE_BYTES
-        if first or far:
-            head.place_seq, head.place_offset = record.stream_seq, head.chunk_bytes
-            self.places.append((self._label, PLACE.pack(record.stream_seq, head.chunk_start, head.chunk_bytes)))
+        start = head.chunk_bytes
+        if not start or seq - head.place_seq >= PLACE_ENTRIES or start - head.place_offset >= PLACE_BYTES:
+            head.place_seq, head.place_offset = seq, start
+            self.places.append((self._label, PLACE.pack(seq, head.chunk_start, start)))
         head.peaks[: len(record.made) - 1] = [record.made[-1]]
         self._hashes.append(record.entry_hash)
         self._frames.append(record.frame)
-        head.size, head.hub_ts = record.stream_seq, record.hub_ts
-        head.chunk_bytes += len(record.frame)
+        head.size, head.hub_ts, head.chunk_bytes = seq, record.hub_ts, start + size
         if chunks.must_roll_after(head, self._limits):
             self._close_chunk()
 

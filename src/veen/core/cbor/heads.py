@@ -4,7 +4,10 @@ Every reader takes `(data, pos)` and gives `(value, next_pos)`. Nothing is alloc
 to be there, and a head that could be shorter is refused.
 """
 
+import struct
+
 from veen.core.errors import Malformed
+from veen.core.hashing import U64_MAX
 
 UINT, NINT, BSTR, TEXT, ARRAY, MAP, TAG, SIMPLE = range(8)
 MAJOR_NAMES = (
@@ -22,6 +25,7 @@ NULL_BYTE = b"\xf6"
 
 # The least argument that needs a head of 1, 2, 4 and 8 further bytes.
 _LEAST = (24, 1 << 8, 1 << 16, 1 << 32)
+_WRITE_16, _WRITE_32, _WRITE_64 = (struct.Struct(form).pack for form in (">BH", ">BI", ">BQ"))
 
 
 def write_head(major: int, argument: int) -> bytes:
@@ -29,9 +33,14 @@ def write_head(major: int, argument: int) -> bytes:
     initial = major << 5
     if argument < 24:
         return bytes((initial | argument,))
-    for info, width in ((24, 1), (25, 2), (26, 4), (27, 8)):
-        if argument < 1 << 8 * width:
-            return bytes((initial | info,)) + argument.to_bytes(width, "big")
+    if argument < 1 << 8:
+        return bytes((initial | 24, argument))
+    if argument < 1 << 16:
+        return _WRITE_16(initial | 25, argument)
+    if argument < 1 << 32:
+        return _WRITE_32(initial | 26, argument)
+    if argument <= U64_MAX:
+        return _WRITE_64(initial | 27, argument)
     raise ValueError(f"{argument} needs more than 64 bits")
 
 

@@ -185,6 +185,14 @@ def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch
         hub.abandon()
 
 
+def test_signatures_are_sent_off_before_the_loop_signs(hub: Hub) -> None:
+    """Or whoever checks them would stand idle until the group is on disk."""
+    seen: list[int] = []
+    hub.service._committer._feed = lambda: seen.append(hub.service.sequencer.decided)
+    hub.writer().send()
+    assert seen == [0]
+
+
 async def decided(hub: Hub) -> int:
     return hub.service.sequencer.decided
 

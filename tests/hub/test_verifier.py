@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from select import select
 from typing import Any, cast
 
 import pytest
@@ -15,8 +16,8 @@ from veen.core import Msg, Receipt, SigningKey
 from veen.core.envelopes import ErrorEnvelope, StreamRequest
 from veen.hub import verifier
 from veen.hub.rules import Admission
-from veen.hub.verifier import Answer, Verifier
-from veen.hub.verify_worker import ANSWER, ITEM_BYTES, NUMBER_BYTES, QUESTION_BYTES, answer_to
+from veen.hub.verifier import _SEND_EVERY, Answer, ProcessVerifier, Verifier
+from veen.hub.verify_worker import ANSWER, HOLDS, ITEM_BYTES, NUMBER_BYTES, QUESTION_BYTES, answer_to
 
 DIGEST = bytes(32)
 
@@ -132,6 +133,29 @@ def test_every_question_has_its_own_answer(make: Any) -> None:
     checks = Checks(make).run(*(item(SigningKey.generate(), holds=held) for held in wanted))
     assert sorted(checks.heard) == list(enumerate(wanted))
     assert not checks.broke
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, True), (_SEND_EVERY, False), (_SEND_EVERY + 1, True)])
+def test_checks_begin_while_the_loop_is_busy(count: int, told: bool) -> None:
+    """Those that are many, or that the one who keeps the loop busy has sent off, are answered before its next turn."""
+
+    async def ask() -> None:
+        heard: list[bool] = []
+        checks = ProcessVerifier(asyncio.get_running_loop(), lambda error: None, lambda what, error: None)
+        try:
+            for _ in range(count):
+                checks.check(item(SigningKey.generate(), holds=True), heard.append)
+            if told:
+                checks.flush()
+            data = b""
+            while len(data) < count * ANSWER.size:
+                assert select([checks._channel], [], [], PATIENCE_S)[0]
+                data += checks._channel.recv(1 << 16)
+            assert [word for _, word in ANSWER.iter_unpack(data)] == [HOLDS] * count
+        finally:
+            checks.close()
+
+    asyncio.run(ask())
 
 
 @EVERY

@@ -63,12 +63,15 @@ class Committer:
         sequencer: Sequencer,
         on_group: Callable[[Group, CommitReport], None],
         on_broken: Callable[[BaseException], None],
+        feed: Callable[[], None],
     ) -> None:
+        """`feed` is called before the loop is kept busy for long: others may have work to begin with."""
         self._loop = loop
         self._store = store
         self._sequencer = sequencer
         self._on_group = on_group
         self._on_broken = on_broken
+        self._feed = feed
         self._waiting: list[Item] = []
         self.asked = 0  # messages whose signatures were to be checked, ever,
         self.answered = 0  # and those for which the answer came
@@ -132,6 +135,7 @@ class Committer:
             if not self._opened:
                 self._opened = time.perf_counter()
                 self._patience = self.answered + ENOUGH
+            self._feed()
             try:
                 self._sequencer.decide(items)
             except Exception as mistake:  # noqa: BLE001  what was half decided must never reach the disk

@@ -88,7 +88,9 @@ class HubService:
         later = Later(loop, self._executor, self.log.failed)
         lookup = Lookup(self.store)
         self._verifier = verifier.start(loop, config.worker_count(), self._break, self.log.failed)
-        self._committer = Committer(loop, self.store, self.sequencer, self._committed, self._break)
+        self._committer = Committer(
+            loop, self.store, self.sequencer, self._committed, self._break, self._verifier.flush
+        )
         self._submits = Submits(
             self.rules,
             self._verifier,

@@ -1,7 +1,8 @@
 """Signature checks off the event loop: in worker processes, or in one thread where none are wanted.
 
-Whatever arrived in one turn of the loop goes out in one write. Answers come back in order, and each repeats the number
-of its question: one that is not the next expected, or that is neither yes nor no, admits nothing and ends the hub.
+Whatever arrived in one turn of the loop goes out in one write, or in several where it is much, so that the checks begin
+while the rest is still being parsed. Answers come back in order, and each repeats the number of its question: one that
+is not the next expected, or that is neither yes nor no, admits nothing and ends the hub.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ Answer = Callable[[bool], None]
 Break = Callable[[BaseException], None]
 _READ_BYTES = 1 << 16
 _MOST_RESTARTS = 100
+# So many do not wait for the rest of their turn.
+_SEND_EVERY = 16
 
 
 class Verifier(Protocol):
@@ -31,6 +34,9 @@ class Verifier(Protocol):
     """
 
     def check(self, item: bytes, answer: Answer) -> None: ...
+
+    def flush(self) -> None:
+        """Send what was gathered in this turn of the loop: for those who are about to keep the loop busy."""
 
     def close(self) -> None: ...
 
@@ -49,16 +55,19 @@ class ThreadVerifier:
 
     def check(self, item: bytes, answer: Answer) -> None:
         if not self._gathered:
-            self._loop.call_soon(self._send)
+            self._loop.call_soon(self.flush)
         self._gathered.append((item, answer))
+        if len(self._gathered) == _SEND_EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._gathered:
+            self._queue.put(self._gathered)
+            self._gathered = []
 
     def close(self) -> None:
         self._queue.put(None)
         self._thread.join()
-
-    def _send(self) -> None:
-        self._queue.put(self._gathered)
-        self._gathered = []
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
@@ -102,11 +111,19 @@ class ProcessVerifier:
 
     def check(self, item: bytes, answer: Answer) -> None:
         if not self._gathered:
-            self._loop.call_soon(self._send)
+            self._loop.call_soon(self.flush)
         self._number += 1
         question = self._number.to_bytes(NUMBER_BYTES) + item
         self._gathered.append(question)
         self._waiting.append((self._number, question, answer))
+        if len(self._gathered) == _SEND_EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._gathered:
+            self._unsent += b"".join(self._gathered)
+            self._gathered.clear()
+            self._push()
 
     def close(self) -> None:
         self._closing = True
@@ -121,17 +138,12 @@ class ProcessVerifier:
         self._channel.setblocking(False)
         self._loop.add_reader(self._channel, self._receive)
 
-    def _send(self) -> None:
-        self._unsent += b"".join(self._gathered)
-        self._gathered.clear()
-        self._flush()
-
-    def _flush(self) -> None:
+    def _push(self) -> None:
         try:
             while self._unsent:
                 self._unsent = self._unsent[self._channel.send(self._unsent) :]
         except BlockingIOError:
-            self._loop.add_writer(self._channel, self._flush)
+            self._loop.add_writer(self._channel, self._push)
             return
         except OSError:
             return  # it died: the reader hears of it too, and restarts it
@@ -188,7 +200,7 @@ class ProcessVerifier:
         self._gathered.clear()
         self._received = b""
         self._unsent = b"".join(question for _, question, _ in self._waiting)
-        self._flush()
+        self._push()
 
     def _give_up(self, mistake: BaseException) -> None:
         """Hear no more answers: the process must end."""
@@ -214,6 +226,10 @@ class VerifierPool:
 
     def check(self, item: bytes, answer: Answer) -> None:
         self._workers[item[0] % len(self._workers)].check(item, answer)
+
+    def flush(self) -> None:
+        for worker in self._workers:
+            worker.flush()
 
     def close(self) -> None:
         for worker in self._workers:

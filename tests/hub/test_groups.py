@@ -11,7 +11,7 @@ from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk, WatchedDisk
 from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub import committer, state
-from veen.hub.committer import ENOUGH, QUICK_SYNCS
+from veen.hub.committer import ENOUGH, IDLE_ENTRIES, MOST_LOOKS, QUICK_SYNCS
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission
 from veen.hub.sequencer import Group, Item, Outcome, Submission, Wish
@@ -183,6 +183,28 @@ def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch
         assert isinstance(hub.do(hub.service.broken), ValueError)
     finally:
         hub.abandon()
+
+
+def test_a_busy_hub_catches_up_when_there_is_enough_to_do_or_after_a_while(hub: Hub) -> None:
+    found, store = hub.service._committer, hub.service.store
+
+    async def look(entries: int) -> int:
+        """How many entries the log lacks when the hub has looked, having taken so many since it last did."""
+        if store.catching is not None:
+            return -1
+        found._idle.cancel()
+        found._lately = entries
+        found._tend_idle()
+        found._idle.cancel()
+        return len(store.pending.batch.records)
+
+    until(lambda: hub.do(look(0)) == 0)
+    for busy_looks, last in ((1, IDLE_ENTRIES), (MOST_LOOKS - 1, IDLE_ENTRIES + 1)):
+        hub.writer().send()
+        until(lambda: hub.do(look(IDLE_ENTRIES + 1)) == 1)
+        found._looks = 0
+        assert [hub.do(look(IDLE_ENTRIES + 1)) for _ in range(busy_looks)] == [1] * busy_looks
+        assert hub.do(look(last)) == 0
 
 
 def test_signatures_are_sent_off_before_the_loop_signs(hub: Hub) -> None:

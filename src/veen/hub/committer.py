@@ -23,9 +23,11 @@ from veen.storage.store import Store, Tail
 
 CATCH_UP_ENTRIES = 4096
 CATCH_UP_BYTES = 1 << 22
-CATCH_UP_IDLE_S = 0.5
-# A hub that took no more than this since it last looked is idle enough to catch up with what there is.
+LOOK_EVERY_S = 0.5
+# A hub that took no more than this since it last looked is idle enough to catch up with what there is,
 IDLE_ENTRIES = 256
+# and after so many looks any hub is: others read the log too.
+MOST_LOOKS = 20
 # With many labels each catch-up touches many files, so more entries share it, as far as memory goes.
 ENTRIES_PER_LABEL = 8
 BYTES_PER_LABEL = 1 << 13
@@ -82,12 +84,13 @@ class Committer:
         self._broken = False
         self._quick_syncs = 0  # in a row
         self._lately = 0  # entries since the last look
+        self._looks = 0  # since the last catch-up began
         self._groups: SimpleQueue[tuple[Group, float] | None] = SimpleQueue()
         self._tails: SimpleQueue[Tail | None] = SimpleQueue()
         self._closing = Event()
         self._drained: asyncio.Future[None] | None = None
         self.trouble: str | None = None
-        self._idle = loop.call_later(CATCH_UP_IDLE_S, self._tend_idle)
+        self._idle = loop.call_later(LOOK_EVERY_S, self._tend_idle)
         self._syncer = Thread(target=self._sync, name="commit", daemon=True)
         self._catcher = Thread(target=self._catch_up, name="catch-up", daemon=True)
         self._syncer.start()
@@ -223,13 +226,15 @@ class Committer:
         if idle or len(pending.batch.records) >= due or pending.size_bytes >= due_bytes:
             tail = self._store.begin_catching_up()
             if tail:
+                self._looks = 0
                 self._tails.put(tail)
 
     def _tend_idle(self) -> None:
         """Now and then, so that the log is never far behind a quiet hub. A busy one does more at a time."""
-        self._tend(idle=self._lately <= IDLE_ENTRIES)
+        self._looks += 1
+        self._tend(idle=self._lately <= IDLE_ENTRIES or self._looks >= MOST_LOOKS)
         self._lately = 0
-        self._idle = self._loop.call_later(CATCH_UP_IDLE_S, self._tend_idle)
+        self._idle = self._loop.call_later(LOOK_EVERY_S, self._tend_idle)
 
     def _catch_up(self) -> None:
         """The catch-up thread."""

@@ -14,8 +14,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 've
 from bench.biglog import BigLog
 from bench.sealedlog import SealedLog
 from tests.pipeline.damage import flip, frames
+from tests.pipeline.tables.dying import DyingDisk
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, begun, contents, everything, filled, recorded, writes
-from veen.client.durable import Disk
 from veen.core import Unavailable, Unverified
 from veen.pipeline import select
 from veen.pipeline.decoding import Keys
@@ -178,30 +178,6 @@ def test_labels_of_no_known_stream_go_by_their_hex(place: Path) -> None:
     log.grow(3)
     load(Tables(place / "tables"), select(place / "hub"), Keys())
     assert places(contents(place / "tables", Table.QUARANTINE)) == [(log.labels[0].hex(), n) for n in (1, 2, 3)]
-
-
-class DyingDisk(Disk):
-    """Ends, in one way, at its nth call."""
-
-    def __init__(self, calls: int) -> None:
-        self.left = calls
-
-    def _count(self) -> None:
-        if self.left == 0:
-            raise KeyboardInterrupt
-        self.left -= 1
-
-    def write_file(self, path: Path, *given: Any) -> None:
-        self._count()
-        super().write_file(path, *given)
-
-    def replace(self, source: Path, target: Path) -> None:
-        self._count()
-        super().replace(source, target)
-
-    def sync_folder(self, folder: Path) -> None:
-        self._count()
-        super().sync_folder(folder)
 
 
 def test_whenever_a_commit_dies_the_next_run_gives_the_same_tables(place: Path) -> None:

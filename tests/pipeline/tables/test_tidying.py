@@ -1,6 +1,5 @@
 """Tables that are filled little by little stay in few files, whoever writes and reads meanwhile."""
 
-import shutil
 import threading
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -12,8 +11,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
 
 from bench.entrytables import Filler
-from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, filled, recorded, writes
-from tests.pipeline.tables.test_loading import DyingDisk
+from tests.pipeline.tables.dying import deaths
+from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, recorded, writes
 from tests.pipeline.tables.test_verify import changed, rewrite
 from veen.client.durable import Busy
 from veen.core import Unverified
@@ -25,13 +24,6 @@ from veen.pipeline.tables.compacting import MOST_COMMITS, OUTWEIGHS, compact, du
 from veen.pipeline.tables.verify import check_files, verify
 
 J = TypeVar("J")
-
-
-@pytest.fixture
-def made(place: Path) -> Place:
-    found = filled(place)
-    found.load()
-    return found
 
 
 def ref(first: int, last: int, day: str = "2030-01-31", table: Table = Table.EVENTS) -> FileRef:
@@ -122,21 +114,15 @@ def test_whenever_tidying_dies_the_rows_are_the_same(made: Place, place: Path) -
         made.log.say(writes(6, 100 * number))
         made.load()
     before, died = everything(made.tables.root), 0
-    for calls in range(40):
-        copied = place / f"copy {calls}"
-        shutil.copytree(made.tables.root, copied)
-        try:
-            tidy(Tables(copied, DyingDisk(calls)))
-            break
-        except KeyboardInterrupt:
-            died += 1
+    for copied in deaths(made.tables.root, place, tidy):
         listed = Tables(copied).view()
         assert all((copied / path).exists() for path in listed.files)
-        (tidy if calls % 2 else compact)(Tables(copied))
+        (tidy if died % 2 else compact)(Tables(copied))
         assert everything(copied) == before
         assert list(check_files(copied, Tables(copied).view())) == []
         assert due(Tables(copied).view()) == []
         assert not list((copied / "_veen" / "merging").glob("*"))
+        died += 1
     assert died > 4
 
 

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
 
-from tests.pipeline.tables.logs import DOORS, OTHERS, Place, everything, filled, writes
-from tests.pipeline.tables.test_loading import DyingDisk
+from tests.pipeline.tables.dying import deaths
+from tests.pipeline.tables.logs import DOORS, OTHERS, Place, everything, writes
 from veen.client.streamkeys import ReaderKey
 from veen.core import DhKey, Mmr, Unverified, naming
 from veen.pipeline import select
@@ -25,13 +25,6 @@ from veen.pipeline.tables.layout import parquet, schema
 from veen.pipeline.tables.verify import check_files, verify
 
 Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-
-
-@pytest.fixture
-def made(place: Path) -> Place:
-    found = filled(place)
-    found.load()
-    return found
 
 
 def rewrite(made: Place, table: Table, change: Change, *, cover: bool = True) -> FileRef:
@@ -236,20 +229,14 @@ def test_whenever_compacting_dies_the_rows_are_the_same(made: Place, place: Path
         made.log.say(writes(3, 100 * number))
         made.load()
     before, died = everything(made.tables.root), 0
-    for calls in range(40):
-        copied = place / f"copy {calls}"
-        shutil.copytree(made.tables.root, copied)
-        try:
-            compact(Tables(copied, DyingDisk(calls)))
-            break
-        except KeyboardInterrupt:
-            died += 1
+    for copied in deaths(made.tables.root, place, compact):
         listed = Tables(copied).view()
         assert all((copied / path).exists() for path in listed.files)
         with Tables(copied).writing():
             pass
         assert everything(copied) == before
         assert list(check_files(copied, Tables(copied).view())) == []
+        died += 1
     assert died > 4
 
 

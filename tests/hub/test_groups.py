@@ -11,7 +11,8 @@ from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk, WatchedDisk
 from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub import committer, state
-from veen.hub.committer import ENOUGH, IDLE_ENTRIES, MOST_LOOKS, QUICK_SYNCS
+from veen.hub.catchup import IDLE_ENTRIES, MOST_LOOKS
+from veen.hub.committer import ENOUGH, QUICK_SYNCS
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission
 from veen.hub.sequencer import Group, Item, Outcome, Submission, Wish
@@ -186,16 +187,16 @@ def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch
 
 
 def test_a_busy_hub_catches_up_when_there_is_enough_to_do_or_after_a_while(hub: Hub) -> None:
-    found, store = hub.service._committer, hub.service.store
+    found, store = hub.service._committer._catch_up, hub.service.store
 
     async def look(entries: int) -> int:
         """How many entries the log lacks when the hub has looked, having taken so many since it last did."""
         if store.catching is not None:
             return -1
-        found._idle.cancel()
+        found.stop_looking()
         found._lately = entries
-        found._tend_idle()
-        found._idle.cancel()
+        found._look()
+        found.stop_looking()
         return len(store.pending.batch.records)
 
     until(lambda: hub.do(look(0)) == 0)

@@ -16,7 +16,7 @@ from veen.core import Msg, Receipt, SigningKey
 from veen.core.envelopes import ErrorEnvelope, StreamRequest
 from veen.hub import verifier
 from veen.hub.rules import Admission
-from veen.hub.verifier import _SEND_EVERY, Answer, ProcessVerifier, Verifier
+from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Verifier
 from veen.hub.verify_worker import ANSWER, HOLDS, ITEM_BYTES, NUMBER_BYTES, QUESTION_BYTES, answer_to
 
 DIGEST = bytes(32)
@@ -135,7 +135,7 @@ def test_every_question_has_its_own_answer(make: Any) -> None:
     assert not checks.broke
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, True), (_SEND_EVERY, False), (_SEND_EVERY + 1, True)])
+@pytest.mark.parametrize(("count", "told"), [(1, True), (SEND_EVERY, False), (SEND_EVERY + 1, True)])
 def test_checks_begin_while_the_loop_is_busy(count: int, told: bool) -> None:
     """Those that are many, or that the one who keeps the loop busy has sent off, are answered before its next turn."""
 

@@ -1,4 +1,4 @@
-"""Group commit: the loop decides and signs, one thread writes and syncs, another lets the log catch up behind.
+"""Group commit: the loop decides and signs, and a group is durable before anyone in it hears of it.
 
 One group is on its way to the disk at a time. Whatever is decided meanwhile is the next group, so there is no timer:
 one client waits for one sync, a thousand share it. While most of a crowd is still being verified a small group waits
@@ -15,25 +15,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 
 from veen.core import Refused, Unavailable
+from veen.hub.catchup import CatchUp
 from veen.hub.sequencer import Group, Item, Sequencer, refused
-from veen.storage.store import Store, Tail
+from veen.storage.store import Store
 
-CATCH_UP_ENTRIES = 4096
-CATCH_UP_BYTES = 1 << 22
-LOOK_EVERY_S = 0.5
-# A hub that took no more than this since it last looked is idle enough to catch up with what there is,
-IDLE_ENTRIES = 256
-# and after so many looks any hub is: others read the log too.
-MOST_LOOKS = 20
-# With many labels each catch-up touches many files, so more entries share it, as far as memory goes.
-ENTRIES_PER_LABEL = 8
-BYTES_PER_LABEL = 1 << 13
-MAX_CATCH_UP_BYTES = 1 << 26
+# Behind a log that cannot be written the journal grows to this size.
 MAX_PENDING_BYTES = 1 << 27
-RETRY_S = 1.0
 # A group of this many goes to the disk whoever else is coming.
 ENOUGH = 16
 # The loop syncs by itself after so many writes and syncs in a row that were this quick.
@@ -56,7 +46,7 @@ _Written = tuple[Group, int | Exception, CommitReport]  # with the number of the
 
 
 class Committer:
-    """Takes admitted messages, answers when they are durable. All of it on the loop's thread, except the disk."""
+    """Takes admitted messages, answers when they are durable. All of it on the loop's thread, except a slow disk."""
 
     def __init__(
         self,
@@ -83,18 +73,16 @@ class Committer:
         self._in_flight = False
         self._broken = False
         self._quick_syncs = 0  # in a row
-        self._lately = 0  # entries since the last look
-        self._looks = 0  # since the last catch-up began
         self._groups: SimpleQueue[tuple[Group, float] | None] = SimpleQueue()
-        self._tails: SimpleQueue[Tail | None] = SimpleQueue()
-        self._closing = Event()
         self._drained: asyncio.Future[None] | None = None
-        self.trouble: str | None = None
-        self._idle = loop.call_later(LOOK_EVERY_S, self._tend_idle)
         self._syncer = Thread(target=self._sync, name="commit", daemon=True)
-        self._catcher = Thread(target=self._catch_up, name="catch-up", daemon=True)
         self._syncer.start()
-        self._catcher.start()
+        self._catch_up = CatchUp(loop, store, self._caught_up, self._break)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the log cannot catch up, where it cannot."""
+        return self._catch_up.trouble
 
     def put(self, item: Item) -> None:
         """Queue for the next group. Nothing is taken any more once the disk cannot be trusted."""
@@ -112,15 +100,13 @@ class Committer:
 
     async def close(self) -> None:
         """Commit what is queued, let the log catch up, stop."""
-        self._idle.cancel()
+        self._catch_up.stop_looking()
         self._drained = self._loop.create_future()
         self._maybe_drained()
         await self._drained
-        self._closing.set()
         self._groups.put(None)
-        self._tails.put(None)
         await self._loop.run_in_executor(None, self._syncer.join)
-        await self._loop.run_in_executor(None, self._catcher.join)
+        await self._loop.run_in_executor(None, self._catch_up.close)
 
     # Committing.
 
@@ -192,7 +178,7 @@ class Committer:
         self._quick_syncs = self._quick_syncs + 1 if report.sync_seconds < QUICK_S else 0
         if isinstance(outcome, int):
             self._store.committed(group.batch, outcome)
-            self._lately += report.entries
+            self._catch_up.took(report.entries)
             self._sequencer.keep()
             if not self._is_quick():
                 self._send()
@@ -203,7 +189,7 @@ class Committer:
             self._break(outcome)
             return
         self._answer(group, report)
-        self._tend(idle=False)
+        self._catch_up.tend()
         if self._is_quick():
             self._send()
 
@@ -216,47 +202,9 @@ class Committer:
         self._on_group(group, report)
         self._maybe_drained()
 
-    # Catching up.
-
-    def _tend(self, *, idle: bool) -> None:
-        """Start a catch-up where there is enough to do and none is under way."""
-        pending = self._store.pending
-        due = max(CATCH_UP_ENTRIES, ENTRIES_PER_LABEL * len(pending.labels))
-        due_bytes = max(CATCH_UP_BYTES, min(BYTES_PER_LABEL * len(pending.labels), MAX_CATCH_UP_BYTES))
-        if idle or len(pending.batch.records) >= due or pending.size_bytes >= due_bytes:
-            tail = self._store.begin_catching_up()
-            if tail:
-                self._looks = 0
-                self._tails.put(tail)
-
-    def _tend_idle(self) -> None:
-        """Now and then, so that the log is never far behind a quiet hub. A busy one does more at a time."""
-        self._looks += 1
-        self._tend(idle=self._lately <= IDLE_ENTRIES or self._looks >= MOST_LOOKS)
-        self._lately = 0
-        self._idle = self._loop.call_later(LOOK_EVERY_S, self._tend_idle)
-
-    def _catch_up(self) -> None:
-        """The catch-up thread."""
-        while (tail := self._tails.get()) is not None:
-            error: Unavailable | None = None
-            while True:
-                try:
-                    self._store.catch_up(tail)
-                    error = None
-                except Unavailable as found:
-                    error = found
-                except Exception as damage:  # noqa: BLE001  the log is not what the index says: nothing more may be added
-                    self._loop.call_soon_threadsafe(self._break, damage)
-                    return
-                self._loop.call_soon_threadsafe(self._caught_up, error)
-                if error is None or self._closing.wait(RETRY_S):
-                    break
-
-    def _caught_up(self, error: Unavailable | None) -> None:
-        self.trouble = str(error) if error else None
-        if error is None:
-            self._store.end_catching_up()
+    def _caught_up(self) -> None:
+        """The log has everything that was set aside for it, or cannot be written."""
+        if self.trouble is None:
             self._sequencer.forget()
         self._maybe_drained()
 
@@ -268,6 +216,6 @@ class Committer:
             self._send()
             return
         if self._store.catching is None:
-            self._tend(idle=True)
+            self._catch_up.tend(idle=True)
         if self._store.catching is None or self.trouble is not None:
             self._drained.set_result(None)

@@ -24,7 +24,7 @@ Break = Callable[[BaseException], None]
 _READ_BYTES = 1 << 16
 _MOST_RESTARTS = 100
 # So many do not wait for the rest of their turn.
-_SEND_EVERY = 16
+SEND_EVERY = 16
 
 
 class Verifier(Protocol):
@@ -57,7 +57,7 @@ class ThreadVerifier:
         if not self._gathered:
             self._loop.call_soon(self.flush)
         self._gathered.append((item, answer))
-        if len(self._gathered) == _SEND_EVERY:
+        if len(self._gathered) == SEND_EVERY:
             self.flush()
 
     def flush(self) -> None:
@@ -116,7 +116,7 @@ class ProcessVerifier:
         question = self._number.to_bytes(NUMBER_BYTES) + item
         self._gathered.append(question)
         self._waiting.append((self._number, question, answer))
-        if len(self._gathered) == _SEND_EVERY:
+        if len(self._gathered) == SEND_EVERY:
             self.flush()
 
     def flush(self) -> None:

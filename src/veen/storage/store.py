@@ -108,7 +108,7 @@ class Store:
         self.pending.add(batch, group)
 
     def commit(self, batch: Batch) -> int:
-        """Make a batch durable: after this its receipts may leave. On the commit thread."""
+        """Make a batch durable: after this its receipts may leave."""
         assert self._journal is not None, "replay first"
         frames = b"".join([record.frame for record in batch.records])
         return self._journal.append(frames, len(batch.records))

@@ -55,7 +55,7 @@ def fork(
                 Disk(), source.root, into, kept or None, int(time.time()), lambda done, _: report(done)
             )
         except Unavailable as error:
-            hint = "--data-dir must be of a hub that is stopped, --into a folder that is not there yet"
+            hint = "--data-dir must be of a hub that is stopped, --into a folder not there yet, --upto within the log"
             raise hinted(error, hint) from None
     with directories.reader(into) as log:
         sizes = directories.sizes(log)

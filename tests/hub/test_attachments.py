@@ -315,11 +315,13 @@ def test_attachments_leave_room_for_the_log(tmp_path: Path) -> None:
         assert hub.writer().send().stream_seq == 1
 
 
-def test_what_is_promised_and_not_yet_written_counts_as_taken(tmp_path: Path) -> None:
+def test_what_is_promised_and_not_yet_written_counts_as_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data_dir = make_dir(tmp_path)
     room = 4 * MIB
     disk = os.statvfs(data_dir)
     free = disk.f_bavail * disk.f_frsize
+    # Others write to the same disk meanwhile: for the hub it stays as it was.
+    monkeypatch.setattr(os, "statvfs", lambda folder: disk)
     with running(data_dir, disk_reserve_bytes=free - room * 8) as hub:
         with raw(hub) as connection:
             connection.sendall(head(b"promised", length=room * 7) + b"x")

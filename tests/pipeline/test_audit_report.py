@@ -243,31 +243,45 @@ def test_an_audit_tells_how_far_it_is_while_a_piece_is_gone_through(place: Path)
     assert told == [(256, 700), (512, 700), (700, 700)]
 
 
-class KeptPool(ProcessPoolExecutor):
-    """Remembers what became of each task."""
+class HeldPool(ProcessPoolExecutor):
+    """Workers that get no further than their first report until they were told to end."""
 
-    kept: ClassVar[list[Future[Any]]] = []
+    begun: ClassVar[list["HeldPool"]] = []
+
+    def __init__(self, workers: int, context: Any, begin: Any, shared: tuple[Any, Any]) -> None:
+        super().__init__(workers, context, begin, shared)
+        self.tasks: list[Future[Any]] = []
+        self.counted = shared[0]
+        self.held = self.counted.get_lock().acquire()
+        self.begun.append(self)
 
     def submit(self, *args: Any, **given: Any) -> Future[Any]:
-        self.kept.append(super().submit(*args, **given))
-        return self.kept[-1]
+        self.tasks.append(super().submit(*args, **given))
+        return self.tasks[-1]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if self.held:
+            self.held = self.counted.get_lock().release()
+        super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 def test_an_interrupt_ends_an_audit_long_before_it_is_done(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = BigLog(place / "hub", streams=2)
     big.grow(6_000)
-    monkeypatch.setattr(running, "ProcessPoolExecutor", KeptPool)
+    monkeypatch.setattr(running, "ProcessPoolExecutor", HeldPool)
 
     def press(done: int, total: int) -> None:
-        if done:
+        if any(one.running() for one in HeldPool.begun[-1].tasks):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         audit([str(big.folders.root)], in_processes(2, press), join_here)
     assert not [child for child in active_children() if child.is_alive()]
-    begun = [one for one in KeptPool.kept if not one.cancelled()]
-    assert len(begun) < len(KeptPool.kept)
-    assert any(isinstance(one.exception(), CancelledError) for one in begun)
+    (pool,) = HeldPool.begun
+    begun = [one for one in pool.tasks if not one.cancelled()]
+    assert len(begun) < len(pool.tasks)
+    assert all(isinstance(one.exception(), CancelledError) for one in begun)
+    assert pool.counted.value < 6_000 / 2
 
 
 def test_a_hub_by_its_address_is_no_data_directory(veen: Veen) -> None:

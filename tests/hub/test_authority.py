@@ -190,7 +190,7 @@ def test_the_streams_that_a_hub_goes_by_cannot_be_given_away(hub: Hub, admin: Ad
 
 @pytest.mark.parametrize("policy", [None, Policy.SINGLE_PRIMARY, Policy.MULTI_PRIMARY])
 def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: Policy | None
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], policy: Policy | None
 ) -> None:
     with running(make_dir(tmp_path, realm_id=REALM)) as hub:
         if policy:
@@ -206,7 +206,7 @@ def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(
         )
         for _ in range(2):
             assert hub.post("/tooling/equivocation", Equivocation(first, second)).status == 200
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     (logged,) = [line for line in lines if line["event"] == "equivocation"]
     assert (logged["level"], logged["label"], logged["stream_seq"]) == ("error", first.label.hex(), 1)
     assert logged["policy"] == str(policy or Policy.UNSPECIFIED)

@@ -52,17 +52,15 @@ QUICK = HttpSettings(header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=0.
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
+def hub(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Hub]:
     """A hub that soon gives up on the unfinished. Afterwards it must be alive, with no mistake of its own to tell."""
-    lines = io.StringIO()
     with running(make_dir(tmp_path), disk=QuickDisk(), http=QUICK) as found:
-        found.service.log._out = lines
         found.writer().send_many(3)
         yield found
         assert found.get("/healthz").status == 200
         assert found.writer("afterwards").send().stream_seq == 1
-    rows = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert [row["event"] for row in rows] == ["stopped"], rows[:3]
+    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [row["event"] for row in rows] == ["started", "stopped"], rows[:3]
 
 
 def judge(reply: Reply, path: str) -> None:

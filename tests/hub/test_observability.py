@@ -1,27 +1,21 @@
-"""What a hub says of itself over real HTTP and in its log: the names and fields of OBS0, health and readiness."""
+"""What a hub says of itself over real HTTP: the names of OBS0, health and readiness."""
 
-import io
-import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.hub.client import TOKEN, Clock, Hub, Reply, hub_key, make_dir, running, until
+from tests.hub.client import Clock, Hub, Reply, make_dir, running, until
 from tests.hub.disks import FullDisk, NoLogDisk, QuickDisk
 from tests.hub.subscriber import Subscriber
-from veen.core import Limits, Rate, Refused, SigningKey, captoken, mmr
-from veen.core.admission import BY_DETAIL
-from veen.core.envelopes import ErrorEnvelope, ProofRequest, ProofResponse
+from veen.core import Limits, Rate, mmr
+from veen.core.envelopes import ProofRequest, ProofResponse
 from veen.core.tooling import CheckpointList
 from veen.http import HttpSettings
-from veen.hub import health, log
+from veen.hub import health
 from veen.hub.health import DOUBT_S
-from veen.hub.log import BURST_LINES, LINES_PER_S, Log
 from veen.hub.rules import Admission
-from veen.hub.submitlog import SubmitLog
 
 INTERVAL = 4
 LIMITS = Limits(max_checkpoint_interval=INTERVAL)
@@ -277,190 +271,6 @@ def test_connections_from_this_machine_are_not_counted_by_address(tmp_path: Path
     settings = HttpSettings(max_connections_per_address=1)
     with running(make_dir(tmp_path), http=settings) as hub, Subscriber(hub, f"label={'0' * 64}"):
         assert hub.get("/healthz").status == 200
-
-
-# The log. OBS0.2.
-
-
-def test_the_log_is_json_and_holds_no_secret(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with running(make_dir(tmp_path)) as hub:
-        token = captoken.mint(SigningKey.generate(), bytes(32), [bytes(32)], 1)
-        hub.authorize(token)
-        hub.writer().send()
-        hub.post("/tooling/streams", b"", authorization=f"Bearer {TOKEN}")
-        secret = hub_key(hub).seed
-    lines = capfd.readouterr().err.splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert [row["event"] for row in rows] == ["started", "stopped"]
-    assert all(row["component"] == "hub" for row in rows)
-    assert not any(TOKEN in line or secret.hex() in line for line in lines)
-
-
-def test_each_submit_is_logged_where_the_operator_asks_for_it(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with running(make_dir(tmp_path), log_submits=True) as hub:
-        writer = hub.writer()
-        message = writer.message()
-        told = hub.submit(message).receipt()
-        hub.submit(message)
-    lines = capfd.readouterr().err.splitlines()
-    accepted, refused = [row for row in map(json.loads, lines) if row["event"] == "submit"]
-    for row in (accepted, refused):
-        assert row["label"] == message.label.hex()
-        assert row["client_id_prefix"] == message.client_id.hex()[:8]
-        assert row["leaf_hash_prefix"] == told.leaf_hash.hex()[:8]
-        assert row["bytes_in"] == len(message.encode())
-        assert row["verify_ms"] >= 0
-        assert row["commit_ms"] >= 0
-    assert (accepted["stream_seq"], accepted["bytes_out"]) == (1, len(told.encode()))
-    assert (refused["code"], refused["detail_enum"]) == ("E.SEQ", "DUPLICATE")
-    assert not any(message.ciphertext.hex()[:32] in line for line in lines)
-
-
-FIELDS = {
-    "label",
-    "client_id_prefix",
-    "stream_seq",
-    "leaf_hash_prefix",
-    "bytes_in",
-    "bytes_out",
-    "verify_ms",
-    "commit_ms",
-}
-EVERY = {"ts", "level", "component", "role", "event"}
-
-
-def submits(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    assert all(row.keys() >= EVERY for row in rows)
-    return [row for row in rows if row["event"] == "submit"]
-
-
-def test_what_is_refused_before_it_is_a_message_is_logged_with_the_same_fields(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with running(make_dir(tmp_path), log_submits=True) as hub:
-        most = hub.service.rules.limits.max_msg_bytes
-        bodies = [b"", b"\xff" * 10, bytes(most + 5), bytes(3 << 20)]
-        replies = [hub.post("/v1/submit", body) for body in bodies] + [hub.post_json("/v1/submit", b"{")]
-        hub.batch(b"\x80")
-        wrong = hub.writer().message(ct_hash=bytes(32))
-        replies.append(hub.submit(wrong))
-    rows = submits(capfd)
-    assert [row["detail_enum"] for row in rows] == [
-        *("CBOR_INVALID", "CBOR_INVALID", "SIZE_PREFILTER", "SIZE_PREFILTER"),
-        *("CBOR_INVALID", "CBOR_INVALID", "CT_HASH"),
-    ]
-    for row in rows:
-        assert row.keys() == FIELDS | EVERY | {"code", "detail_enum"}
-        assert (row["label"], row["stream_seq"], row["level"]) == (None, None, "info")
-    assert [row["bytes_in"] for row in rows] == [*map(len, bodies), 1, 1, len(wrong.encode())]
-    sizes = [
-        len(reply.body) if not reply.is_json else len(reply.read(ErrorEnvelope, 400).encode()) for reply in replies
-    ]
-    assert [row["bytes_out"] for row in (*rows[:5], rows[6])] == sizes
-
-
-def test_an_accepted_submit_has_the_fields_of_obs0_and_no_code(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with running(make_dir(tmp_path), log_submits=True, role="tenant") as hub:
-        hub.writer().send()
-    (row,) = submits(capfd)
-    assert row.keys() == FIELDS | EVERY
-    assert row["role"] == "tenant"
-
-
-class Ticks:
-    """A clock that stands still unless told."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_flood_of_refusals_is_bounded_and_told_of() -> None:
-    out, clock = io.StringIO(), Ticks()
-    submitlog = SubmitLog(Log(out, clock=clock))
-    refused = BY_DETAIL["CBOR_INVALID"].refused("no")
-    for _ in range(10 * BURST_LINES):
-        submitlog.turned_away(refused, 10)
-    assert len(out.getvalue().splitlines()) == BURST_LINES
-    clock.now = 5.0
-    for _ in range(10 * BURST_LINES):
-        submitlog.turned_away(refused, 10)
-    rows = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert len(rows) == BURST_LINES + 5 * LINES_PER_S + 1
-    told = [(row["kind"], row["count"]) for row in rows if row["event"] == "left_out"]
-    assert told == [("refused submit", 9 * BURST_LINES)]
-
-
-def test_what_was_left_out_is_told_at_the_end_at_the_latest() -> None:
-    out = io.StringIO()
-    lines = Log(out, clock=Ticks())
-    for _ in range(BURST_LINES + 7):
-        lines.failed("here", ValueError("x"))
-    lines.broke(OSError("the end is told whatever came before"))
-    lines.stopped()
-    rows = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [row["event"] for row in rows[-3:]] == ["broken", "left_out", "stopped"]
-    assert (rows[-2]["kind"], rows[-2]["count"]) == ("failed", 7)
-
-
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_log_that_cannot_be_written_costs_its_lines_alone(tmp_path: Path, closed: bool) -> None:
-    if closed:
-        out = (tmp_path / "log").open("w")
-        out.close()
-    else:
-        out = open("/dev/full", "w", encoding="utf-8", buffering=1)  # noqa: SIM115  it cannot be closed in peace
-    lines = Log(out, clock=Ticks())
-    for _ in range(BURST_LINES + 1):
-        lines.failed("here", ValueError("x"))
-    lines.broke(OSError("x"))
-    SubmitLog(lines).turned_away(Refused("E.SIZE", "no"), 1)
-    lines.stopped()
-    with suppress(OSError):
-        out.close()
-
-
-def test_kinds_of_lines_do_not_take_each_others_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "BURST_LINES", 1)
-    out = io.StringIO()
-    lines = Log(out, clock=Ticks())
-    SubmitLog(lines).turned_away(Refused("E.SIZE", "no"), 1)
-    lines.failed("here", ValueError("x"))
-    assert len(out.getvalue().splitlines()) == 2
-
-
-def test_accepted_submits_are_all_logged(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log, "BURST_LINES", 1)
-    monkeypatch.setattr(log, "LINES_PER_S", 0)
-    with running(make_dir(tmp_path), log_submits=True) as hub:
-        hub.post("/v1/submit", b"")
-        hub.post("/v1/submit", b"")
-        hub.writer().send_many(3)
-    assert [row["stream_seq"] for row in submits(capfd)] == [None, 1, 2, 3]
-
-
-def test_our_own_mistake_is_logged_and_answered_as_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(make_dir(tmp_path)) as hub:
-
-        def mistaken(*_: object) -> None:
-            raise LookupError("ours")
-
-        monkeypatch.setattr(hub.service.store.index, "read", mistaken)
-        reply = hub.post("/v1/proof", ProofRequest(bytes(32), 1))
-        assert (reply.status, reply.error().code) == (500, "E.UNAVAILABLE")
-        monkeypatch.undo()
-    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    assert [row["error"] for row in rows if row["event"] == "failed"] == ["LookupError: ours"]
 
 
 # What the front refuses by itself.

@@ -3,38 +3,37 @@
 What strangers can cause at no cost to them is bounded, so that nobody fills a disk with it: so many lines of a kind at
 once, so many a second after that. How many were left out is told with the next that is not.
 
-A line that cannot be written is lost, and nothing else is: no request may fail because nobody listens.
+A line that cannot be written is lost, and nothing else is: no request may fail or wait because nobody listens. How
+many found no room is told with the next that does, and `veen_log_lines_lost` counts them all.
 """
 
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TextIO
+
+from veen.hub.linewriter import LineWriter
 
 BURST_LINES = 1000
 LINES_PER_S = 10
+_PARTING_S = 5.0
 
 
 class Log:
     """What happened, for machines to read."""
 
-    def __init__(
-        self, out: TextIO | None = None, role: str = "authority", clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._out = out or sys.stderr
+    def __init__(self, out: LineWriter, role: str = "authority", clock: Callable[[], float] = time.monotonic) -> None:
+        self._out = out
+        self._unwritten = 0
         self._role = role
         self._clock = clock
         self._rooms: dict[str, _Room] = {}
 
     def event(self, level: str, event: str, **fields: object) -> None:
-        row = {"ts": round(time.time(), 3), "level": level, "component": "hub", "role": self._role, "event": event}
-        line = json.dumps(row | fields, separators=(",", ":")) + "\n"
-        with suppress(OSError, ValueError):  # ValueError: it was closed
-            self._out.write(line)
-            self._out.flush()
+        line = self._line(level, event, fields)
+        if self._unwritten:
+            line = self._line("warn", "left_out", {"kind": "unwritten", "count": self._unwritten}) + line
+        self._unwritten = 0 if self._out.write(line) else self._unwritten + 1
 
     def has_room(self, kind: str) -> bool:
         """Whether one more line of a kind that is bounded may be written. Asked once for each."""
@@ -51,6 +50,7 @@ class Log:
         for kind, room in self._rooms.items():
             self._tell_left_out(kind, room)
         self.event("info", "stopped")
+        self._out.close(_PARTING_S)
 
     def failed(self, where: str, error: BaseException) -> None:
         """A mistake of ours that cost one request."""
@@ -64,6 +64,11 @@ class Log:
     def broke(self, error: BaseException) -> None:
         """What ends the hub."""
         self.event("error", "broken", error=_words(error))
+        self._out.flush(_PARTING_S)
+
+    def _line(self, level: str, event: str, fields: dict[str, object]) -> str:
+        row = {"ts": round(time.time(), 3), "level": level, "component": "hub", "role": self._role, "event": event}
+        return json.dumps(row | fields, separators=(",", ":")) + "\n"
 
     def _tell_left_out(self, kind: str, room: "_Room") -> None:
         if room.left_out:

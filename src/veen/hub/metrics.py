@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from veen.core import Refused
 from veen.http import HttpServer
 from veen.hub.committer import CommitReport
+from veen.hub.linewriter import LineWriter
 from veen.hub.tally import Counts, Tally
 
 _MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)
@@ -72,6 +73,11 @@ class Metrics:
         self._connections.set_function(lambda: server.connections)
         text = "connections refused, by the cap that was reached"
         self.registry.register(Counts("veen_connections_refused", text, "cap", lambda: server.turned_away))
+
+    def watch_log(self, lines: LineWriter) -> None:
+        """Show how many lines of the log were lost when asked."""
+        text = "lines of the log that found no room because nobody read, or that could not be written"
+        self.registry.register(Counts("veen_log_lines_lost", text, "why", lambda: lines.lost))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

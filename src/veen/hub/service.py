@@ -14,6 +14,7 @@ from veen.hub.committer import CommitReport, Committer
 from veen.hub.config import HubConfig
 from veen.hub.epochs import LabelBook
 from veen.hub.later import Later
+from veen.hub.linewriter import standard_error
 from veen.hub.log import Log
 from veen.hub.metrics import Metrics
 from veen.hub.papers import PaperDesk
@@ -49,7 +50,8 @@ class HubService:
         self._config = config
         self._disk = disk or Disk()
         self._clock = clock
-        self.log = Log(role=config.role)
+        lines = standard_error()
+        self.log = Log(lines, config.role)
         self.folders = Folders(config.data_dir)
         if not self.folders.identity.exists():
             raise Unavailable(f"{config.data_dir} is not a hub's data directory; init makes one")
@@ -78,6 +80,7 @@ class HubService:
         self.signer.at(self.sequencer.hub_ts)  # a hub that could not sign does not start
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
+        self.metrics.watch_log(lines)
         self.broken: asyncio.Future[BaseException] | None = None
 
     async def start(self) -> None:

@@ -1,5 +1,6 @@
 """The log of a hub, OBS0.2: its fields, its bounds, and that nobody waits for whoever reads it."""
 
+import io
 import json
 import os
 import re
@@ -238,6 +239,13 @@ def test_nobody_waits_for_a_log_that_is_not_read(tmp_path: Path, monkeypatch: py
         assert 0 < float(lost) < 20
         pipe.begin()
     assert pipe.end()[0]["event"] == "started"
+
+
+@pytest.mark.parametrize("nobody", [None, io.StringIO()], ids=["closed", "no file"])
+def test_a_hub_without_standard_error_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: object) -> None:
+    monkeypatch.setattr(sys, "stderr", nobody)
+    with running(make_dir(tmp_path), log_submits=True) as hub:
+        assert hub.writer().send().stream_seq == 1
 
 
 def test_what_found_no_room_is_told_with_the_next_line_that_does(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:

@@ -87,5 +87,8 @@ class LineWriter:
 
 
 def standard_error() -> LineWriter:
-    """None where it was closed before this process began: its number may be another file's by now."""
-    return LineWriter(sys.stderr.fileno() if sys.stderr else None)
+    """Nobody listens where it was closed or is no file: its number may be another file's by now."""
+    try:
+        return LineWriter(sys.stderr.fileno() if sys.stderr else None)
+    except (OSError, ValueError):
+        return LineWriter(None)

@@ -164,6 +164,22 @@ def test_the_loop_syncs_by_itself_while_the_disk_is_quick(tmp_path: Path, monkey
             assert disk.by == expected
 
 
+def test_a_large_group_is_left_to_the_thread_however_quick_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "QUICK_S", 3600.0)
+    monkeypatch.setattr(committer, "QUICK_BYTES", 2000)
+    disk = WatchedDisk()
+    with running(make_dir(tmp_path), disk=disk) as hub:
+        writer = hub.writer()
+        for _ in range(QUICK_SYNCS + 1):
+            writer.send()
+        disk.by.clear()
+        for body in (b"small", bytes(2000), b"small"):
+            writer.send(body)
+        assert disk.by == ["hub", "commit", "hub"]
+
+
 def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that died of it would leave everyone waiting, for ever."""
     hub = Hub(make_dir(tmp_path), settings=OPEN).start()

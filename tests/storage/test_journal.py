@@ -1,6 +1,7 @@
 """The journal: what was acknowledged comes back, what was not may go, and damage is never mistaken for the latter."""
 
 import errno
+import os
 import random
 from pathlib import Path
 from zlib import crc32
@@ -93,16 +94,23 @@ def test_a_first_group_torn_at_any_byte_leaves_an_empty_journal(tmp_path: Path) 
         assert groups(tmp_path) == [1]
 
 
-def test_a_wrong_last_group_is_cut_off_and_told_from_a_short_one(tmp_path: Path) -> None:
+def test_a_wrong_last_group_that_was_written_whole_is_malformed_and_left_alone(tmp_path: Path) -> None:
+    """It may have been acknowledged."""
     fill(tmp_path, 3).close()
     path = the_file(tmp_path)
-    whole = bytearray(without_filling(tmp_path))
-    whole[-3] ^= 1
-    path.write_bytes(whole)
-    *_, torn = journal.read(tmp_path, 0)
-    assert isinstance(torn, Torn)
-    assert not torn.cut_short
-    assert groups(tmp_path) == [1, 2]
+    whole = path.read_bytes()
+    end = len(without_filling(tmp_path))
+    for at in range(end - (end - 16) // 3, end):
+        for bit in (0, 7):
+            broken = bytearray(whole)
+            broken[at] ^= 1 << bit
+            path.write_bytes(broken)
+            *_, torn = journal.read(tmp_path, 0)
+            assert isinstance(torn, Torn)
+            assert not torn.cut_short
+            with pytest.raises(Malformed, match="may have been acknowledged"):
+                groups(tmp_path)
+            assert path.read_bytes() == broken
 
 
 def test_damage_before_the_last_group_is_malformed_and_left_alone(tmp_path: Path) -> None:
@@ -203,6 +211,43 @@ def test_a_write_without_room_changes_nothing_and_the_next_one_works(tmp_path: P
     assert groups(tmp_path) == [1, 2]
 
 
+class NarrowDisk(QuickDisk):
+    """Has room for so many more bytes; what does not fit is written as far as it does, and cannot be cut off."""
+
+    room: int | None = None
+
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
+        room = len(data) if self.room is None else min(len(data), self.room)
+        super().write_at(fd, data[:room], at)
+        if self.room is not None:
+            self.room -= room
+        if room < len(data):
+            raise OSError(errno.ENOSPC, "full")
+
+    def truncate(self, fd: int, size: int) -> None:
+        if self.room is not None:
+            raise OSError(errno.EIO, "stuck")
+        super().truncate(fd, size)
+
+
+def test_a_group_that_was_refused_does_not_come_back(tmp_path: Path) -> None:
+    """Whatever there was room for, and though the process ended before it could be cut off."""
+    group = entry(2, 1000) + entry(1002)
+    path = tmp_path / f"{1:020d}.wal"
+    for room in (*range(0, len(group) + 100, 50), journal.LEAST_FILLING - 1, journal.LEAST_FILLING + len(group)):
+        disk = NarrowDisk()
+        written = Journal(disk, tmp_path, 1)
+        written.append(entry(1) + entry(1001), 2)
+        written._filled = start = written.total_bytes  # as if the filling were used up
+        os.truncate(path, start)
+        disk.room = room
+        with pytest.raises(Unavailable):
+            written.append(group, 2)
+        written.close()
+        assert groups(tmp_path) == [1]
+        path.unlink()
+
+
 def test_a_segment_that_ends_with_a_failed_write_is_cleaned_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +281,63 @@ def test_groups_overwrite_the_filling_and_the_file_grows_now_and_then(tmp_path: 
     assert groups(tmp_path) == list(range(1, 1500))
 
 
+@pytest.mark.parametrize("sectors", [[1], [2], [1, 2], [1, 2, 3]])
+def test_a_group_of_which_some_sectors_are_zeros_is_cut_short(tmp_path: Path, sectors: list[int]) -> None:
+    """As where the file had grown, and its content came too late."""
+    written = fill(tmp_path, 3)
+    start = written.total_bytes
+    written.append(entry(4, 1200) + entry(1004), 2)
+    written.close()
+    torn = bytearray(the_file(tmp_path).read_bytes())
+    for sector in sectors:
+        first = (start // 512 + sector) * 512
+        torn[first : first + 512] = bytes(512)
+    the_file(tmp_path).write_bytes(torn)
+    assert [found.cut_short for found in journal.read(tmp_path, 0) if isinstance(found, Torn)] == [True]
+    assert groups(tmp_path) == [1, 2, 3]
+
+
+class SpoilingDisk(QuickDisk):
+    """Writes all but the last bytes and says that it could not, once; remembers what stood there before each write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.spoils = False
+        self.before = b""
+
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
+        self.before = self._path.read_bytes()
+        if self.spoils:
+            self.spoils = False
+            super().write_at(fd, data[:-10], at)
+            raise OSError(errno.EIO, "spoilt")
+        super().write_at(fd, data, at)
+
+
+@pytest.mark.parametrize("size", [1200, 4000])
+def test_what_a_failed_write_left_never_mixes_with_the_next_group(tmp_path: Path, size: int) -> None:
+    """Whichever sectors of that came to the disk before a power cut, it is whole or cut short, and never damage."""
+    path = tmp_path / f"{1:020d}.wal"
+    disk = SpoilingDisk(path)
+    written = Journal(disk, tmp_path, 1)
+    written.append(entry(1) + entry(1001), 2)
+    start = written.total_bytes
+    disk.spoils = True
+    with pytest.raises(Unavailable):
+        written.append(entry(2, 3000), 1)
+    written.append(entry(2, size) + entry(1002), 2)
+    end = written.total_bytes
+    written.close()
+    after, before = path.read_bytes(), disk.before.ljust(path.stat().st_size, b"\0")
+    sectors = range(start // 512, (end - 1) // 512 + 1)
+    for kept in (*({one} for one in sectors), *({*sectors} - {one} for one in sectors), set[int]()):
+        mixed = bytearray(before)
+        for sector in kept:
+            mixed[sector * 512 : sector * 512 + 512] = after[sector * 512 : sector * 512 + 512]
+        path.write_bytes(mixed)
+        assert groups(tmp_path) == [1]
+
+
 @pytest.mark.parametrize("sectors", [[0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]])
 def test_a_group_of_which_some_sectors_were_not_written_is_cut_short(tmp_path: Path, sectors: list[int]) -> None:
     written = fill(tmp_path, 3)
@@ -261,12 +363,11 @@ def test_a_flipped_bit_in_the_filling_costs_nothing(tmp_path: Path) -> None:
     sound = the_file(tmp_path).read_bytes()
     end = written.total_bytes
     written.close()
-    # Right behind the last group it could as well be a group whose bytes are wrong.
-    for at, cut_short in ((end, False), (end + 1, False), (end + 513, True), (len(sound) - 1, True)):
+    for at in (end, end + 1, end + 27, end + 28, end + 513, len(sound) - 1):
         broken = bytearray(sound)
         broken[at] ^= 1
         the_file(tmp_path).write_bytes(broken)
-        assert [found.cut_short for found in journal.read(tmp_path, 0) if isinstance(found, Torn)] == [cut_short]
+        assert [found.cut_short for found in journal.read(tmp_path, 0) if isinstance(found, Torn)] == [True]
         assert groups(tmp_path) == [1, 2, 3]
 
 

@@ -8,12 +8,15 @@ A group is what one sync covers: any number of entries of any labels. A segment 
     filling   H(salt)[:16], over and over, in step with the file
 
 A segment is filled ahead of its groups, which then overwrite the filling: a sync that need not record that the file
-has grown takes half the time. What of a group is still filling was never written.
+has grown takes half the time. What of a group is still filling was never written, and so were sectors of zeros, which
+is what a file that grew may have after a power cut. What a write that failed may have left is cut off, and synced, at
+once or before the next group: nothing else ever stands where a group goes.
 
 Groups are numbered without gaps over all segments, and one group at a time is on its way to the disk. So after a
-crash only the very last group can be torn, and it was not acknowledged: it is cut off. A fault before the last group
-is damage, and is never cut off silently. Entries hold bytes that clients chose: the salt, which never leaves the disk,
-keeps them from planting what looks like a group, or like filling, and so making damage and a torn group look alike.
+crash only the very last group can be torn, and it was not acknowledged: it is cut off. Any other fault is damage, also
+in the last group where all of it was written: whether it was acknowledged is unknown, so it is never cut off silently.
+Entries hold bytes that clients chose: the salt, which never leaves the disk, keeps them from planting what looks like a
+group, or like filling, and so making damage and a torn group look alike.
 
 A segment is named for its first group. Segments are removed when everything in them is in the log and its index.
 """
@@ -21,7 +24,9 @@ A segment is named for its first group. Segments are removed when everything in 
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import eq
 from pathlib import Path
 from zlib import crc32
 
@@ -42,6 +47,7 @@ SEGMENT_BYTES = 1 << 23
 # How much is filled at a time: as much as the segment holds, within these bounds.
 LEAST_FILLING, MOST_FILLING = 1 << 16, 1 << 20
 _SECTOR_BYTES = 512
+_TAIL_BYTES = 8  # of an entry: of its hub's signature
 
 
 class JournalBroken(Exception):
@@ -71,7 +77,7 @@ class Journal:
         self._fd = -1
         self._size = 0
         self._filled = 0  # up to here there is filling behind the last group
-        self._soiled = 0  # up to here a write that failed may have left something
+        self._is_soiled = False  # a write that failed may have left something behind the last group
         self._salt = b""
         self._seed = 0
 
@@ -86,29 +92,30 @@ class Journal:
 
     def append(self, entries: bytes, count: int) -> int:
         """Make one group durable and return its number. `Unavailable` where there is no room, with nothing changed."""
+        self._clean()
         if self._fd < 0 or self._size >= SEGMENT_BYTES:
             self._start_segment()
         group = self._next_group
         data = _header(group, count, entries, self._seed) + entries
         end = self._size + len(data)
-        if end > self._filled:
-            room = min(max(end, LEAST_FILLING), MOST_FILLING, max(SEGMENT_BYTES - end, 0))
-            filled = max(end + room, self._soiled)
-            data += _filling(self._salt, end, filled)
-        else:
-            filled = self._filled
         try:
+            if end > self._filled:
+                # First, so that what has no room is never a whole group: it was refused, and must not come back.
+                filled = end + min(max(end, LEAST_FILLING), MOST_FILLING, max(SEGMENT_BYTES - end, 0))
+                self._disk.write_at(self._fd, _filling(self._salt, end, filled), end)
+                self._filled = filled
             self._disk.write_at(self._fd, data, self._size)
         except OSError as error:
-            # Whatever is there now stands behind the last group, and the next one writes over all of it.
-            self._soiled, self._filled = max(self._soiled, self._size + len(data)), self._size
+            self._is_soiled = True
+            with suppress(Unavailable):  # or else before the next group
+                self._clean()
             raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
         try:
             self._disk.sync(self._fd)
         except OSError as error:
             # The kernel may have dropped the pages it could not write: nothing about this file can be trusted now.
             raise JournalBroken(f"the journal cannot be synced: {error.strerror}") from error
-        self._size, self._filled, self._soiled = end, filled, 0
+        self._size = end
         self._bytes[self._segments[-1][1]] = end
         self._next_group += 1
         return group
@@ -140,6 +147,16 @@ class Journal:
         del self._segments[0], self._bytes[path]
         return True
 
+    def _clean(self) -> None:
+        """Cut off what a write that failed may have left, so that a crash in the next one cannot mix the two."""
+        if self._is_soiled:
+            try:
+                self._disk.truncate(self._fd, self._size)
+                self._disk.sync(self._fd)
+            except OSError as error:
+                raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
+            self._is_soiled, self._filled = False, self._size
+
     def _start_segment(self) -> None:
         """A new file with its header, synced before any group relies on it."""
         path = self._folder / f"{self._next_group:020d}.wal"
@@ -149,10 +166,6 @@ class Journal:
         head = _segment_header(salt)
         fd = -1
         try:
-            if self._soiled > self._size:
-                self._disk.truncate(self._fd, self._size)
-                self._disk.sync(self._fd)
-                self._soiled = 0
             fd = self._disk.open_update(path)
             self._disk.truncate(fd, 0)  # what an earlier attempt left
             self._disk.write_at(fd, head, 0)
@@ -176,6 +189,9 @@ def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[En
         if not isinstance(found, Torn):
             yield found
             continue
+        if not found.cut_short:
+            what = "which may have been acknowledged, is not what was written"
+            raise Malformed("journal", f"group {found.group} at byte {found.at} of {found.path.name}, {what}")
         try:
             _cut(disk, found)
         except OSError as error:
@@ -227,16 +243,31 @@ def _torn(path: Path, data: bytes, pos: int, group: int, salt: bytes, *, last: b
     if not last or any(_numbers_at(data, at, seed, group) for at in _magics(data, pos + 1)):
         raise Malformed("journal", f"{path.name} is damaged at byte {pos}, before its last group")
     numbers = _numbers_at(data, pos, seed, group - 1)
-    end = pos + _HEADER.size + numbers[2] if numbers else _written_end(data, pos, salt)
-    short = len(data) < max(end, pos + _HEADER.size) or _unwritten(data, pos, end, salt)
+    if numbers:
+        end = pos + _HEADER.size + numbers[2]
+        short = len(data) < end or _is_blank(data, max(pos, end - _TAIL_BYTES), end, salt)
+    else:
+        end = _written_end(data, pos, salt)
+        short = len(data) < pos + _HEADER.size or _no_header(data, pos, salt)
+    short = short or _unwritten(data, pos, end, salt)
     return Torn(path, group, pos, cut_short=short)
 
 
 def _unwritten(data: bytes, pos: int, end: int, salt: bytes) -> bool:
-    """Whether any sector between is still filling."""
+    """Whether what is between was never written in any sector, as after a power cut."""
     starts = [pos, *range(pos - pos % _SECTOR_BYTES + _SECTOR_BYTES, end, _SECTOR_BYTES)]
-    ends = [*starts[1:], min(starts[-1] - starts[-1] % _SECTOR_BYTES + _SECTOR_BYTES, len(data))]
-    return any(data[a:b] == _filling(salt, a, b) for a, b in zip(starts, ends, strict=True))
+    return any(_is_blank(data, a, b, salt) for a, b in zip(starts, [*starts[1:], end], strict=True))
+
+
+def _is_blank(data: bytes, start: int, end: int, salt: bytes) -> bool:
+    return data[start:end] in (bytes(end - start), _filling(salt, start, end))
+
+
+def _no_header(data: bytes, pos: int, salt: bytes) -> bool:
+    """Whether filling stands where a header would, with some bits wrong: of other bytes one in 256 is as in filling."""
+    end = min(pos + _HEADER.size, len(data))
+    same: int = sum(map(eq, data[pos:end], _filling(salt, pos, end)))
+    return 2 * same > end - pos
 
 
 def _written_end(data: bytes, pos: int, salt: bytes) -> int:

@@ -30,7 +30,10 @@ This page is written by `python -m tools.cli_page` from the commands themselves;
 
 Results go to standard output: tables on a terminal, tab-separated lines in a pipe, and one JSON document with `--json`,
 or one on each line where there is no end to them.
-All else goes to standard error, as `veen: error: …` and then `veen: hint: …`. `NO_COLOR` takes the colour away.
+All else goes to standard error, as `veen: error: …` and then `veen: hint: …`. `NO_COLOR` takes the colour away. Where
+there is nothing but ASCII, or the locale is C, ASCII stands for other signs in help, in messages and on a terminal.
+
+A length of time is a number of seconds, or a number with its unit, which is s, m, h or d: `90`, `1.5h`, `7d`.
 
 A context keeps what daily use would have to repeat. `--hub` and `--client` come from the command line, else from
 `VEEN_HUB` and `VEEN_CLIENT`, else from the context that `VEEN_CONTEXT` names, else from the one last chosen with
@@ -49,7 +52,7 @@ on it knows. The passphrase of its keys comes from `--passphrase-file` or `VEEN_
 
 STATUSES = [(0, "it is done"), (1, "a fault of this program, with a traceback")]
 FINDINGS = [
-    (failures.REPAIRABLE_STATUS, "`veen fsck` found an index that `--repair` makes again"),
+    (failures.REPAIRABLE_STATUS, "`veen fsck` found what `--repair` makes again from the log"),
     (failures.DAMAGED_STATUS, "`veen fsck` found damage to the log, or to what it is verified with"),
     (failures.KEYLESS_STATUS, "`veen fsck` found all in order but a secret key, without which no hub can run"),
     (failures.MISSED_STATUS, "`veen bench` measured less than was promised"),

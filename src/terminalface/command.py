@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from terminalface import manual
+from terminalface import manual, signs
 from terminalface.manual import Row
 
 P = ParamSpec("P")
@@ -18,6 +19,8 @@ R = TypeVar("R")
 
 USAGE_STATUS = 2
 _GIVEN = "terminalface.given"
+_BELOW_ZERO = re.compile(r"-\d+(\.\d+)?", re.ASCII)
+_SHIELD = "\0"  # no argument of a process has one
 # What other programs call it.
 _ELSEWHERE = {
     "delete": ("remove",),
@@ -48,7 +51,7 @@ def is_colourful(stream: Any) -> bool:
 
 def help_of(command: Any, ctx: Any) -> str:
     width = min(shutil.get_terminal_size().columns, manual.WIDTH)
-    return manual.as_text(manual.manual(command, ctx), width, colour=is_colourful(sys.stdout))
+    return manual.as_text(manual.manual(command, ctx), width, colour=is_colourful(sys.stdout), say=signs.shown)
 
 
 def given(ctx: typer.Context) -> tuple[str, ...]:
@@ -64,8 +67,26 @@ class Command(TyperCommand):
         ctx.meta[_GIVEN] = tuple(args)
         return super().parse_args(ctx, args)
 
+    def make_parser(self, ctx: Any) -> Any:
+        """One that takes -5 for the number that it is: no option is called so."""
+        parser: Any = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_numbers(args: list[str]) -> tuple[Any, list[str], Any]:
+            given, rest, order = parse([_SHIELD + one if _BELOW_ZERO.fullmatch(one) else one for one in args])
+            return {name: _unshielded(value) for name, value in given.items()}, _unshielded(rest), order
+
+        parser.parse_args = parse_numbers
+        return parser
+
     def get_help(self, ctx: Any) -> str:
         return help_of(self, ctx).rstrip("\n")
+
+
+def _unshielded(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.removeprefix(_SHIELD)
+    return type(value)(map(_unshielded, value)) if isinstance(value, list | tuple) else value
 
 
 class Group(TyperGroup):

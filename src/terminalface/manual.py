@@ -2,7 +2,7 @@
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,12 +113,13 @@ def _notes(param: TyperOption | TyperArgument) -> Iterator[str]:
         yield "required"
 
 
-def as_text(page: Manual, width: int, *, colour: bool) -> str:
-    """The page for people, at most `width` wide."""
+def as_text(page: Manual, width: int, *, colour: bool, say: Callable[[str], str] = str) -> str:
+    """The page for people, at most `width` wide; `say` puts it in signs that they have."""
     paint = _Paint(colour)
-    blocks = [f"{paint.bold(page.path)}: {page.summary}", f"{paint.bold('usage:')} {page.usage}"]
-    blocks += [textwrap.fill(" ".join(part.split()), width) for part in page.text.split("\n\n") if part]
-    sections = [*page.commands, ("arguments", page.arguments), ("options", page.options)]
+    blocks = [f"{paint.bold(page.path)}: {page.summary}", f"{paint.bold('usage:')} {say(page.usage)}"]
+    blocks += [textwrap.fill(" ".join(part.split()), width) for part in say(page.text).split("\n\n") if part]
+    listed = [*page.commands, ("arguments", page.arguments), ("options", page.options)]
+    sections = [(heading, [Row(say(row.name), say(row.told)) for row in rows]) for heading, rows in listed]
     # One column for the whole page, so that its sections line up.
     names = [len(row.name) for _, rows in sections for row in rows if len(row.name) <= _FIRST_COLUMN]
     first = max(names, default=0) + 2
@@ -127,7 +128,7 @@ def as_text(page: Manual, width: int, *, colour: bool) -> str:
             lines = [line for row in rows for line in _row_lines(row, first, width, paint)]
             blocks.append("\n".join([paint.bold(f"{heading}:"), *lines]))
     if page.examples:
-        lines = [_INDENT + line for line in page.examples]
+        lines = [_INDENT + say(line) for line in page.examples]
         blocks.append("\n".join([paint.bold("examples:"), *lines]))
     return "\n\n".join(blocks) + "\n"
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from terminalface import signs
 from terminalface.command import is_colourful
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ def document(data: object) -> None:
     sys.stdout.write(json.dumps(data, default=_json_value, indent=indent) + "\n")
 
 
+def line(data: object) -> None:
+    """JSON on one line, in letters wherever they come through."""
+    sys.stdout.write(json.dumps(data, ensure_ascii=not signs.carries_all(sys.stdout)) + "\n")
+
+
 def remark(program: str, text: str) -> None:
     """A word of a program beside the result."""
     sys.stderr.write(f"{program}: {text}\n")
@@ -169,11 +175,12 @@ def text_of(value: Value) -> "Text":
     """A value as rich shows it; its text is never taken for markup."""
     from rich.text import Text
 
+    # Before it is measured: what stands for a sign may be wider.
     if isinstance(value, Marked):
-        return Text(value.text, style=str(value.tone))
+        return Text(signs.shown(value.text), style=str(value.tone))
     if isinstance(value, Seen):
-        return Text(value.seen)
-    return Text("–", style="dim") if value is None else Text(_plain(value))
+        return Text(signs.shown(value.seen))
+    return Text(signs.shown("–"), style="dim") if value is None else Text(signs.shown(_plain(value)))
 
 
 def _plain(value: Value) -> str:

@@ -4,22 +4,23 @@ A command's module is imported when the command is named, so that `--help` does 
 """
 
 import importlib
-import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn
 
 import typer
 from typer.main import get_command
 
+from terminalface import signs
 from terminalface.command import Group
 from terminalface.manual import Row
 
 MISSING_STATUS = 6
 INTERRUPTED_STATUS = 130
 BROKEN_PIPE_STATUS = 141
+_STANDARD_FILES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Entry:
 
 
 class Root(Group):
-    """The program itself. Give its name, its commands by heading, and `tell`."""
+    """The program itself."""
 
     PROGRAM: ClassVar[str]
     COMMANDS: ClassVar[Mapping[str, Sequence[Entry]]]
@@ -76,11 +77,56 @@ class Root(Group):
         sys.exit(status)
 
 
+def program(
+    name: str,
+    text: str,
+    commands: Mapping[str, Sequence[Entry]],
+    *examples: str,
+    tell: Callable[[Exception], int | None],
+    version: Callable[[], str],
+) -> typer.Typer:
+    """A program of these commands, by heading. `tell` is what `Root.tell` does."""
+
+    class Own(Root):
+        PROGRAM = name
+        COMMANDS = commands
+
+        def tell(self, error: Exception) -> int | None:
+            return tell(error)
+
+    app = typer.Typer(name=name, cls=Own, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(version())
+            raise typer.Exit
+
+    @app.callback(help=text, epilog="\n".join(examples))
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", help="show the version", callback=show_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        pass
+
+    return app
+
+
+def _open_what_was_closed() -> None:
+    """Standard files that were closed lead nowhere: no file of ours may get their numbers, and what is said to them."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < _STANDARD_FILES:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115  open as long as the process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
+
+
 def run(app: typer.Typer, program: str, arguments: Sequence[str] | None) -> None:
-    """Run a program, whatever its terminal can show."""
+    """Run a program, whatever its terminal can show, and though it has none."""
+    _open_what_was_closed()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a dash that a terminal does not have is no reason to fail
+        signs.prepare(stream)
     get_command(app).main(arguments, program)
 
 

@@ -1,86 +1,22 @@
-"""`veen` as tests run it: in this process, with a home of its own, and what it printed and how it ended."""
+"""`veen` as tests run it."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from typer.testing import CliRunner
-
+from tests.program_run import Program, Ran
 from veen.cli.app import app
 
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """One run."""
-
-    status: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    def facts(self) -> dict[str, str]:
-        """The names and values that a pipe gets."""
-        return dict(line.split("\t") for line in self.out.splitlines())
-
-    @property
-    def error(self) -> str:
-        """The error, which is one line in the voice of the command line, with a hint after it."""
-        first, *rest = self.err.splitlines()
-        assert first.startswith("veen: error: ")
-        assert rest
-        assert all(line.startswith("veen: hint: ") for line in rest)
-        for line in (first, *rest):
-            assert not line.endswith("."), line
-        return first.removeprefix("veen: error: ")
+__all__ = ["Ran", "Veen"]
 
 
-class Veen:
-    """Runs commands, each as if alone on the machine."""
+class Veen(Program):
+    """With no hub, client or passphrase but those that a test names."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
-        self.env = {
-            "HOME": str(home),
+        folders = {
             "XDG_CONFIG_HOME": str(home / "config"),
             "XDG_RUNTIME_DIR": str(home / "run"),
             "XDG_STATE_HOME": str(home / "state"),
-            "VEEN_HUB": None,
-            "VEEN_CLIENT": None,
-            "VEEN_CONTEXT": None,
-            "VEEN_OPERATOR_TOKEN": None,
-            "VEEN_PASSPHRASE": None,
-            "VEEN_PASSPHRASE_FILE": None,
-            "COLUMNS": "100",
         }
-        (home / "run").mkdir(parents=True)
-
-    def __call__(self, *arguments: object, env: Mapping[str, str] | None = None) -> Ran:
-        result = CliRunner().invoke(app, [str(one) for one in arguments], env={**self.env, **(env or {})})
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Ran(result.exit_code, result.stdout, result.stderr)
-
-    def done(self, *arguments: object, env: Mapping[str, str] | None = None) -> Ran:
-        """A run that must succeed."""
-        ran = self(*arguments, env=env)
-        assert ran.status == 0, ran.err
-        return ran
-
-    def apart(self, *arguments: object) -> Ran:
-        """A run in a process of its own, as it must be where what it starts outlives it."""
-        command = [sys.executable, "-m", "veen.cli", *map(str, arguments)]
-        env = self.shell_env(os.environ)
-        ran = subprocess.run(command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL)
-        return Ran(ran.returncode, ran.stdout, ran.stderr)
-
-    def shell_env(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The same home for a process of its own."""
-        kept = {name: value for name, value in base.items() if name not in self.env}
-        return kept | {name: value for name, value in self.env.items() if value is not None}
+        own = ("HUB", "CLIENT", "CONTEXT", "OPERATOR_TOKEN", "PASSPHRASE", "PASSPHRASE_FILE")
+        super().__init__(app, home, {**folders, **{f"VEEN_{name}": None for name in own}})
+        (home / "run").mkdir()

@@ -14,11 +14,11 @@ import pytest
 
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND, on_a_terminal
-from tests.cli.town import STREAM, Town, town
+from tests.cli.town import EPOCHS, STREAM, Town, town
 from veen.cli.client import saving, showing
 from veen.client import ClientDir
 from veen.client.attach import Attachment
-from veen.core import Leaf, MmrProof, Profile, Receipt, naming, proof
+from veen.core import Leaf, MmrProof, Receipt, naming, proof
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_a_stream_is_followed_until_ctrl_c(place: Town) -> None:
 
 
 def test_an_epoch_can_be_named(veen: Veen, tmp_path: Path) -> None:
-    with town(veen, tmp_path, profile=Profile(epoch_sec=3600)) as place:
+    with town(veen, tmp_path, profile=EPOCHS) as place:
         place.hub.register(naming.stream_id(STREAM))
         place.send("now")
         epoch = int(place.hub.status()["epoch"])

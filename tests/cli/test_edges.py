@@ -31,6 +31,20 @@ def test_the_module_is_the_command(veen: Veen) -> None:
     assert ran.stderr == ""
 
 
+def test_a_command_without_standard_files_does_its_work(veen: Veen, tmp_path: Path) -> None:
+    """And says nothing, least of all into a file that got their numbers."""
+
+    def closed(*arguments: object) -> int:
+        command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *COMMAND, *map(str, arguments)]
+        return subprocess.run(command, env=veen.shell_env(os.environ)).returncode
+
+    again = ("hub", "init", "--data-dir", tmp_path / "hub")
+    assert closed(*again) == 0
+    assert closed(*again) == veen(*again).status != 0
+    assert closed("version", "--json") == 0
+    assert veen.done("fsck", tmp_path / "hub").facts()["verdict"] == "clean"
+
+
 def test_the_version_can_be_asked_for_either_way(veen: Veen) -> None:
     from veen import __version__
 

@@ -76,7 +76,7 @@ def test_repair_makes_the_index_again_and_nothing_else(veen: Veen, used: Path) -
     log = {path: path.read_bytes() for path in (used / "log").iterdir()}
     ran = veen.done("fsck", used, "--repair")
     assert ran.facts()["verdict"] == "clean"
-    assert ran.facts()["repaired"] == "index and node files were made again from the log"
+    assert ran.facts()["repaired"] == "what was wrong was made again from the log"
     assert {path: path.read_bytes() for path in (used / "log").iterdir()} == log
     assert veen.done("fsck", used, "--repair", "--json").json()["repaired"] is False
 
@@ -159,6 +159,30 @@ def test_a_copy_without_keys_is_keyless_and_the_status_is_12(veen: Veen, used: P
     assert "verdict\tkeyless\nchecked\t7 entries under 2 labels\n" in ran.out
     assert "no hub can run" in ran.err
     assert json.loads(veen("fsck", used, "--json").out)["counts"]["keyless"] == 1
+
+
+def test_keys_that_others_can_read_are_to_be_closed_and_are_not_elsewhere(veen: Veen, used: Path) -> None:
+    keys = sorted((used / "keys").glob("*.seed"))
+    for path in keys:
+        path.chmod(0o644)
+    ran = veen("fsck", used)
+    assert ran.status == KEYLESS_STATUS
+    assert f"hint: chmod 600 {used}/keys/*.seed" in ran.err
+    for path in keys:
+        path.chmod(0o600)
+    assert veen("fsck", used).status == 0
+    keys[0].chmod(0o644)
+    keys[1].unlink()
+    assert "is only in a copy that was made with it" in veen("fsck", used).err
+
+
+def test_what_an_operator_left_in_the_directory_is_told_of_and_is_no_fault(veen: Veen, used: Path) -> None:
+    (used / "README").write_text("ask Ann before you touch this")
+    ran = veen("fsck", used)
+    assert ran.status == 0
+    told = ["notice", "README", "", "no hub puts anything of that name here"]
+    assert ran.out.splitlines()[0].split("\t") == told
+    assert json.loads(veen("fsck", used, "--json").out)["counts"]["notice"] == 1
 
 
 def test_repair_makes_the_index_of_a_keyless_copy_and_no_keys(veen: Veen, used: Path) -> None:

@@ -1,20 +1,20 @@
 """`veen hub status|health|metrics|key|rotate-key|checkpoint|verify|fork` against a real hub, and against strangers."""
 
 import json
-import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.runner import Ran, Veen
 from tests.cli.stranger import Answers, answering
-from tests.hub.client import Hub, running
+from tests.hub.client import START, Hub, make_dir, own_port, running
 from veen.cli.hubapi import HubApi
-from veen.core import Checkpoint, SigningKey, checkpoint, jsonform, jsontext
+from veen.core import Checkpoint, Profile, SigningKey, checkpoint, jsonform, jsontext, naming
 from veen.core.admission import BY_DETAIL
-from veen.core.envelopes import CheckpointResponse, ErrorEnvelope
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ErrorEnvelope, ReceiptRequest
 from veen.core.hashing import h
 from veen.hub.rules import Admission
 from veen.storage.directory import read_papers
@@ -76,12 +76,11 @@ def test_a_hub_that_does_not_accept_says_why(veen: Veen, hub: Hub) -> None:
 
 
 def test_nobody_there_is_unavailable(veen: Veen) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-    for command in ("status", "health", "metrics", "key"):
-        ran = veen("hub", command, "--hub", f"http://127.0.0.1:{port}")
-        assert ran.status == 6
-        assert ran.error == f"no hub answers at http://127.0.0.1:{port}: connection refused"
+    with own_port() as port:  # at which nobody listens
+        for command in ("status", "health", "metrics", "key"):
+            ran = veen("hub", command, "--hub", f"http://127.0.0.1:{port}")
+            assert ran.status == 6
+            assert ran.error == f"no hub answers at http://127.0.0.1:{port}: connection refused"
 
 
 def test_metrics_are_printed_as_they_are(veen: Veen, hub: Hub) -> None:
@@ -244,25 +243,69 @@ def test_a_checkpoint_of_nothing_is_refused(veen: Veen, hub: Hub) -> None:
     assert (unnamed.status, unnamed.error) == (2, "--stream NAME is needed")
 
 
-def ask_a_liar(veen: Veen, hub: Hub, key: SigningKey, label: bytes, upto_seq: int) -> Ran:
-    """A checkpoint of five entries, asked of a server with the hub's status and a checkpoint of its own."""
-    made = checkpoint.sign(key, label_prev=label, label_curr=label, upto_seq=upto_seq, mmr_root=bytes(32), epoch=0)
-    answers = {
+def ask_a_liar(veen: Veen, hub: Hub, key: SigningKey, made: Checkpoint, *asked: object, receipt_at: int = 5) -> Ran:
+    """A checkpoint of five entries, asked of a server with the hub's status and receipts, and a word of its own."""
+    signed = checkpoint.sign(
+        key,
+        label_prev=made.label_prev,
+        label_curr=made.label_curr,
+        upto_seq=made.upto_seq,
+        mmr_root=made.mmr_root,
+        epoch=made.epoch,
+    )
+    answers: Answers = {
         "/tooling/status": (200, JSON, hub.get("/tooling/status").body),
-        "/v1/checkpoint": (200, CBOR, CheckpointResponse(made).encode()),
+        "/v1/checkpoint": (200, CBOR, CheckpointResponse(signed).encode()),
+        "/v1/receipt": (200, CBOR, hub.post("/v1/receipt", ReceiptRequest(hub.label("doors"), receipt_at)).body),
     }
     with answering(answers) as where:
-        return veen("hub", "checkpoint", "--hub", where, "--stream", "doors", "--upto", 5)
+        return veen("hub", "checkpoint", "--hub", where, "--upto", 5, *(asked or ("--stream", "doors")))
 
 
 def test_a_checkpoint_that_does_not_hold_is_refused(veen: Veen, hub: Hub) -> None:
-    label, true = hub.label("doors"), hub.service.signer.at(int(time.time()))
-    forged = ask_a_liar(veen, hub, SigningKey.generate(), label, 5)
+    label, other, key = hub.label("doors"), hub.label("windows"), hub.service.signer.at(int(time.time()))
+    true = hub.post("/v1/checkpoint", CheckpointRequest(label, 5)).read(CheckpointResponse).checkpoint
+    forged = ask_a_liar(veen, hub, SigningKey.generate(), true)
     assert (forged.status, forged.error) == (4, "checkpoint: no key of the hub that was active then signed it")
-    for other in ((label, 4), (hub.label("windows"), 5)):
-        swapped = ask_a_liar(veen, hub, true, *other)
+    for place in ({"upto_seq": 4}, {"label_curr": other, "label_prev": other}):
+        swapped = ask_a_liar(veen, hub, key, replace(true, **place))
         assert (swapped.status, swapped.error) == (4, "checkpoint: it is for another place than was asked for")
-    assert ask_a_liar(veen, hub, true, label, 5).status == 0
+    for ran in (
+        ask_a_liar(veen, hub, key, replace(true, mmr_root=bytes(32))),
+        ask_a_liar(veen, hub, key, true, receipt_at=4),
+    ):
+        assert (ran.status, ran.error) == (4, "checkpoint: its mmr_root is not that of the hub's receipt there")
+    assert ask_a_liar(veen, hub, key, true).status == 0
+
+
+def test_a_checkpoint_of_another_epoch_or_another_label_before_it_is_refused(veen: Veen, hub: Hub) -> None:
+    label, key = hub.label("doors"), hub.service.signer.at(int(time.time()))
+    true = hub.post("/v1/checkpoint", CheckpointRequest(label, 5)).read(CheckpointResponse).checkpoint
+    by_label = ("--label", label.hex())
+    for wrong in ({"epoch": 1}, {"label_prev": hub.label("windows")}):
+        for asked in (("--stream", "doors"), by_label):
+            ran = ask_a_liar(veen, hub, key, replace(true, **wrong), *asked)
+            assert (ran.status, ran.error.split(":")[0]) == (4, "checkpoint"), (wrong, asked)
+    other = ask_a_liar(veen, hub, key, true, *by_label, "--stream", "windows")
+    assert (other.status, other.error) == (4, "checkpoint: label_curr is not the stream's label in that epoch")
+    assert ask_a_liar(veen, hub, key, true, *by_label).status == 0
+
+
+def test_where_labels_change_those_of_a_checkpoint_are_checked_with_its_stream(veen: Veen, tmp_path: Path) -> None:
+    with running(make_dir(tmp_path, Profile(epoch_sec=3600)), lambda: START) as hub:
+        hub.register(naming.stream_id("doors"))
+        hub.writer("doors").send_many(5)
+        label, key = hub.label("doors"), hub.service.signer.at(START)
+        by_label = ["hub", "checkpoint", "--hub", url(hub), "--label", label.hex()]
+        unchecked = veen.done(*by_label)
+        assert "its labels were not checked" in unchecked.err
+        for asked in ([*by_label, "--stream", "doors"], ["hub", "checkpoint", "--hub", url(hub), "--stream", "doors"]):
+            checked = veen.done(*asked)
+            assert checked.err == ""
+            assert checked.facts()["label_prev"] == hub.label("doors", START // 3600 - 1).hex()
+        true = hub.post("/v1/checkpoint", CheckpointRequest(label, 5)).read(CheckpointResponse).checkpoint
+        ran = ask_a_liar(veen, hub, key, replace(true, label_prev=bytes(32)))
+        assert ran.error == "checkpoint: label_prev is not the stream's label in the epoch before"
 
 
 def test_verify_is_a_check_that_changes_nothing(veen: Veen, data_dir: Path) -> None:

@@ -20,7 +20,7 @@ from veen.cli.hub import running
 from veen.core import Limits, Unavailable, naming
 from veen.storage.directory import read_papers
 from veen.storage.folders import Folders
-from veen.storage.store import exclusive
+from veen.storage.lock import exclusive
 
 ANYWHERE = ("--listen", "127.0.0.1:0", "--workers", "0")
 

@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
@@ -174,6 +176,43 @@ def test_what_the_service_refuses_is_said_with_a_hint(alice: Desk) -> None:
     assert alice.fails("status", "r-none").error.startswith("query_not_found")
     assert alice.fails("submit", "--scope", WEB, "--field", "colour").error.startswith("invalid_query_descriptor")
     assert alice.fails("submit", "--scope", WEB, "--evidence", "spot:many").status == 2
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A service whose tables are being filled, twice, and that then says something else."""
+
+    left: ClassVar[list[tuple[int, dict[str, str]]]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        status, told = self.left.pop(0)
+        body = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("retry-after", "0")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_while_tables_are_being_filled_it_says_so_and_asks_again(veen: Veen, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("token\n")
+    filling = "the tables are being filled: {} of 40 parts".format
+    refusals = [(503, {"error_code": "tables_not_ready", "message": filling(number)}) for number in (3, 9)]
+    Refusing.left = [*refusals, (429, {"error_code": "too_many_queries", "message": "enough"})]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        reach = "--service", f"http://127.0.0.1:{server.server_port}", "--token-file", tmp_path / "token"
+        ran = veen("query", "submit", "--scope", WEB, *reach)
+        server.shutdown()
+        serving.join()
+    assert Refusing.left == []
+    assert filling(3) in ran.err
+    assert filling(9) in ran.err
+    assert ran.status == 5
+    assert "--max-open" in ran.err
 
 
 def test_without_a_token_or_a_service_nothing_is_asked(alice: Desk, veen: Veen, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from veen.storage import directory
 from veen.storage.durable import Disk
 
 STREAM = "doors"
+EPOCHS = Profile(epoch_sec=1_500_000_000)  # of which the second is now, and does not end while a test runs
 
 
 @dataclass(frozen=True)

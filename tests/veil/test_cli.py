@@ -1,26 +1,21 @@
 """The `veil` command: what it says of itself, how it fails, and what it does with real nodes."""
 
-import importlib
+import io
 import json
-import re
-import shlex
+import locale
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
-from typer.core import TyperArgument, TyperOption
-from typer.main import get_command
 
-from terminalface import manual
-from terminalface.manual import Manual, Row
+from tests import command_tree
+from tests.command_tree import Found
 from tests.veil.cli_runner import Veil
 from veil import errors
-from veil.cli import failures
+from veil.cli import failures, qrcode
 from veil.cli.app import COMMANDS, app
 from veil.lanes import Unavailable
 from veil.limits import MAX_OBJECT_BYTES
@@ -33,79 +28,40 @@ def veil(tmp_path: Path) -> Veil:
     return Veil(tmp_path / "home")
 
 
-@dataclass(frozen=True)
-class Found:
-    """A command in its place."""
-
-    path: str
-    command: Any
-    page: Manual
-
-
-def walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Found]:
-    ctx = typer.Context(command, parent=parent, info_name=name)
-    yield Found(ctx.command_path, command, manual.manual(command, ctx))
-    if manual.is_group(command):
-        for under in command.list_commands(ctx):
-            yield from walk(command.get_command(ctx, under), ctx, under)
-
-
-TREE = list(walk(get_command(app), None, "veil"))
-BY_PATH = {found.path: found for found in TREE}
+TREE = command_tree.walk(app)
 each = pytest.mark.parametrize("found", TREE, ids=lambda found: found.path)
-each_leaf = pytest.mark.parametrize(
-    "found", [one for one in TREE if not manual.is_group(one.command)], ids=lambda found: found.path
-)
+each_leaf = pytest.mark.parametrize("found", [one for one in TREE if one.is_leaf], ids=lambda found: found.path)
 
 
 def test_the_tree_has_what_was_promised() -> None:
-    assert {f"veil {name}" for name in ISSUED} <= set(BY_PATH)
-    assert {"veil sim run", "veil sim sweep", "veil node start", "veil contact add"} <= set(BY_PATH)
+    paths = {found.path for found in TREE}
+    assert {f"veil {name}" for name in ISSUED} <= paths
+    assert {"veil sim run", "veil sim sweep", "veil node start", "veil contact add"} <= paths
 
 
 @each
 def test_a_command_has_one_line_and_a_page(found: Found, veil: Veil) -> None:
-    assert 10 <= len(found.page.summary) <= 90
-    assert found.page.summary[0].islower()
-    assert not found.page.summary.endswith(".")
-    ran = veil.done(*found.path.split()[1:], "--help")
-    assert ran.out.startswith(f"{found.path}: {found.page.summary}\n")
-    assert max(map(len, ran.out.splitlines())) <= manual.WIDTH
+    command_tree.check_line(found)
+    command_tree.check_help(found, veil)
 
 
 @each_leaf
 def test_a_command_has_an_example_of_itself_and_answers_in_json(found: Found) -> None:
-    assert any(example.startswith(found.path) for example in found.page.examples)
-    assert [row for row in found.page.options if row.name == "--json"] == [Row("--json", "the result as JSON")]
+    command_tree.check_leaf(found)
 
 
 @each
 def test_an_example_names_commands_and_options_that_exist(found: Found) -> None:
-    for example in found.page.examples:
-        assert len(example) <= manual.WIDTH - 2
-        words = shlex.split(re.split(r" (?:\||&&|>) ", example)[0])
-        path = max((path for path in BY_PATH if words[: len(path.split())] == path.split()), key=len)
-        known = {name for param in BY_PATH[path].command.params for name in param.opts}
-        assert {word for word in words if word.startswith("--")} <= known, example
-        assert not manual.is_group(BY_PATH[path].command), example
+    command_tree.check_examples(found, TREE)
 
 
 @each
 def test_every_option_says_what_it_takes_and_what_it_is_for(found: Found) -> None:
-    for param in found.command.params:
-        assert isinstance(param, TyperOption | TyperArgument)
-        if isinstance(param, TyperOption) and (param.hidden or "completion" in (param.name or "")):
-            continue
-        assert param.help, param.name
-        assert param.help[0].islower() or param.help[:2].isupper()
-        assert getattr(param, "is_flag", False) or param.metavar, param.name
+    command_tree.check_options(found)
 
 
 def test_the_list_of_commands_says_what_their_modules_say() -> None:
-    for entries in COMMANDS.values():
-        for entry in entries:
-            assert BY_PATH[f"veil {entry.name}"].page.summary == entry.summary
-            assert importlib.import_module(entry.module).app.info.name == entry.name
+    command_tree.check_entries(COMMANDS, TREE)
 
 
 def test_every_error_has_a_status_and_a_hint() -> None:
@@ -126,6 +82,9 @@ WRONG = [
     (["node", "init", "--name", "a\nb"], 3, "name"),
     (["publish"], 2, "missing argument"),
     (["publish", "x", "--wait", "for ever"], 2, "cannot be waited for"),
+    (["publish", "x", "--wait-s", "1w"], 2, "'--wait-s': '1w' is no length of time; give seconds, or"),
+    (["bench", "--seconds", "1h"], 2, "'--seconds': '1h' is more than 60 seconds"),
+    (["publish", "-5"], 6, "no node lives here"),
     (["contact", "add", "bob"], 2, "starts with veil:"),
     (["contact", "add", "@nowhere"], 6, "nowhere"),
     (["contact", "add", "veil:garbage"], 3, "this is none, or not all of one"),
@@ -151,10 +110,7 @@ def test_what_is_wrong_is_said_with_a_hint(arguments: list[str], status: int, wh
 
 
 def test_a_group_without_a_command_lists_its_commands_and_fails(veil: Veil) -> None:
-    for arguments in ([], ["node"], ["sim"]):
-        ran = veil(*arguments)
-        assert (ran.status, ran.out) == (2, "")
-        assert "usage: veil" in ran.err
+    command_tree.check_groups(veil, [], ["node"], ["sim"])
 
 
 def test_a_node_is_made_once(veil: Veil) -> None:
@@ -196,6 +152,17 @@ def test_a_measurement_says_whether_it_keeps_the_promise(veil: Veil) -> None:
     assert ran.status == (0 if kept else failures.MISSED_STATUS)
 
 
+@pytest.mark.parametrize(("encoding", "drawn_with"), [("ascii", "\x1b[7m"), ("latin-1", "\x1b[7m"), ("utf-8", "█")])
+def test_a_code_is_drawn_with_what_a_terminal_has(
+    encoding: str, drawn_with: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
+    monkeypatch.setattr(locale, "setlocale", lambda category: "C.UTF-8")
+    drawn = qrcode.for_terminal("veil:contact")
+    assert drawn_with in drawn
+    drawn.encode(encoding)
+
+
 def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> None:
     here = {name: tmp_path / name for name in ("alice", "bob")}
     at = {name: ("--data-dir", path) for name, path in here.items()}
@@ -225,7 +192,7 @@ def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> N
         }
         assert veil.done("cache", "list", "--json", *at["bob"]).json()
         assert "veil_frames_in" in veil.done("metrics", *at["bob"]).out
-        assert "█" in veil.done("contact", "show", "--qr", *at["bob"]).out
+        assert len(veil.done("contact", "show", "--qr", *at["bob"]).out.splitlines()) > 20
         tag = veil.done("id", "tag", "alice", *at["bob"]).facts()["tag"]
         assert tag in veil.done("subscribe", "list", *at["bob"]).out
         assert json.loads(veil.done("policy", "explain", "--tag", tag, "--json", *at["bob"]).out)["reasons"]

@@ -5,8 +5,9 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import randrange
 
 import pytest
 
@@ -36,10 +37,12 @@ def lossy(server_port: int) -> Iterator[LossyUdp]:
 
 
 def free_udp_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
-        held.bind(("127.0.0.1", 0))
-        found: int = held.getsockname()[1]
-        return found
+    """One for a node that goes and comes back: the system gives none so low to whoever asks for any."""
+    while True:
+        port = randrange(20_000, 32_768)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held, suppress(OSError):
+            held.bind(("127.0.0.1", port))
+            return port
 
 
 class Talk:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command, group
 from veen.cli import output
 from veen.cli.anchoroptions import AnchorPin, AnchorStream, Target, Targets, target_of
-from veen.cli.bridge.group import Calls
+from veen.cli.client.options import AtHub
 from veen.cli.options import ClientDir, JsonOption, Stream
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
@@ -40,7 +41,7 @@ _COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "publish",
     "veen anchor publish --stream doors --to file:/var/log/veen-anchors",
@@ -49,7 +50,7 @@ _COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
     "veen anchor publish --stream doors --to hub:https://other.example --anchor-pin 5f1c8a…",
 )
 def publish(
-    asked: Calls,
+    asked: AtHub,
     to: Target,
     stream: Stream = None,
     upto: Annotated[
@@ -79,23 +80,23 @@ def publish(
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "run",
     "veen anchor run --stream doors --to git:anchors.git --every-entries 10000 --every-seconds 300",
     "veen anchor run --stream doors --to file:anchors --every-entries 1 --once",
 )
 def run(
-    asked: Calls,
+    asked: AtHub,
     to: Target,
     stream: Stream = None,
     every_entries: Annotated[
         int | None, typer.Option("--every-entries", metavar="N", min=1, help="after so many entries")
     ] = None,
     every_seconds: Annotated[
-        int | None, typer.Option("--every-seconds", metavar="N", min=1, help="after so long, where anything is new")
+        int | None, durations.whole_option("--every-seconds", least=1, help="after so long, where anything is new")
     ] = None,
-    poll: Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.1, help="how often to look")] = 5.0,
+    poll: Annotated[float, durations.option("--poll", least=0.1, help="how often to look")] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="look once: for a timer of yours")] = False,
     tsa_root: Annotated[Path | None, typer.Option("--tsa-root", metavar="PEM", help="of a tsa: its root")] = None,
     remote: Annotated[str | None, typer.Option("--remote", metavar="NAME", help="of git: where to push")] = None,
@@ -179,16 +180,15 @@ def verify(
 
 
 def _anchoring(
-    asked: Calls,
+    asked: AtHub,
     given: Targets,
     store: Path | None,
     work: "Callable[[Client, Backend, AnchorStore], Awaitable[T]]",
 ) -> T:
     from veen.bridge.anchoring import AnchorStore
-    from veen.cli.client import calling
 
     given.check()
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def met(client: "Client") -> T:
         kept = AnchorStore(client.dir.path / "anchors" if store is None else store)

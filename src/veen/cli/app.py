@@ -6,9 +6,6 @@ must not wait for libraries it does not use.
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from terminalface import root as roots
 from terminalface.root import Entry
@@ -112,36 +109,28 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
 }
 
 
-class Root(roots.Root):
-    """`veen` itself."""
+def _tell(error: Exception) -> int | None:
+    from veen.cli import failures
 
-    PROGRAM = "veen"
-    COMMANDS = COMMANDS
-
-    def tell(self, error: Exception) -> int | None:
-        from veen.cli import failures
-
-        return failures.tell(error)
+    return failures.tell(error)
 
 
-app = typer.Typer(name="veen", cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False)
+def _version() -> str:
+    from veen import __version__
+
+    return __version__
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from veen import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback(epilog="veen hub init --data-dir hub\nveen hub start --data-dir hub --admission open\nveen top")
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", help="show the version", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Ordered, end-to-end encrypted logs whose every entry can be proved."""
+app = roots.program(
+    "veen",
+    "Ordered, end-to-end encrypted logs whose every entry can be proved.",
+    COMMANDS,
+    "veen hub init --data-dir hub",
+    "veen hub start --data-dir hub --admission open",
+    "veen top",
+    tell=_tell,
+    version=_version,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

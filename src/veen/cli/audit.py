@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "statement.cbor"
 _MOST_BYTES = 1 << 26
 _PLAIN_FILE = 0o644
-_TONES = {"damaged": Tone.BAD, "repairable": Tone.WARN, "leftover": Tone.QUIET}
+_TONES = {"damaged": Tone.BAD, "repairable": Tone.WARN, "leftover": Tone.QUIET, "notice": Tone.WARN}
 
 
 class AuditGroup(Group):

@@ -4,13 +4,11 @@ An error's own notes are its hints. Where it has none, its class has one.
 """
 
 import errno
-import sys
 from typing import TypeVar
 
 import typer
 
-from terminalface.command import is_colourful
-from terminalface.manual import lowered
+from terminalface import failures
 from veen.core import Malformed, Refused, Unavailable, Unverified, VeenError
 from veen.core.admission import API_MEANING, BY_DETAIL
 from veen.storage.journal import JournalBroken
@@ -38,9 +36,6 @@ FAILED_STATUS, CONTRADICTED_STATUS = 10, 11
 # An operation violates a rule of its profile.
 VIOLATED_STATUS = 13
 
-_RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
-_VALUE_ERROR = "Value error, "
-
 LISTEN = "--listen HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"
 _CHECK_PATH = "check that the path is right and that you may use it"
 # What the system says of a path that was given, behind an error that names the file.
@@ -63,9 +58,7 @@ def tell(error: Exception) -> int | None:
     kind = kind_of(error)
     if kind is None:
         return None
-    colour = is_colourful(sys.stderr)
-    for word, paint, text in [("error", _RED, _message(error)), *(("hint", _CYAN, one) for one in hints(error, kind))]:
-        sys.stderr.write(f"veen: {paint}{word}:{_PLAIN} {text}\n" if colour else f"veen: {word}: {text}\n")
+    failures.say("veen", failures.message_of(error), hints(error, kind))
     return STATUS[kind][0]
 
 
@@ -83,7 +76,7 @@ def hints(error: Exception, kind: type[Exception]) -> list[str]:
     if own:
         return own
     if isinstance(error, typer.TyperException):
-        return [_usage_hint(error)]
+        return [failures.usage_hint("veen", error)]
     if _is_about_listening(error):
         return [LISTEN]
     if kind is Unavailable and isinstance(error.__context__, _OF_PATHS):
@@ -111,37 +104,6 @@ def advice(error: Refused) -> str:
     if row is not None:
         return row.advice
     return API_MEANING[error.code][1] if error.code in API_MEANING else "ask whoever runs the hub"
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, typer.TyperException):
-        return _usage_message(error)
-    if isinstance(error, OSError):
-        return f"{error.filename}: {_reason(error)}" if error.filename else _reason(error)
-    return str(error)
-
-
-def _usage_message(error: typer.TyperException) -> str:
-    """What the library says, in sentences, as the command line says it."""
-    told = error.message if _possibilities(error) else error.format_message()
-    parts = " ".join(told.split()).removesuffix(".").split(": ", 1)
-    return ": ".join(lowered(part.removeprefix(_VALUE_ERROR)) for part in parts)
-
-
-def _possibilities(error: typer.TyperException) -> list[str]:
-    """The options that may have been meant."""
-    return sorted(getattr(error, "possibilities", None) or ())
-
-
-def _reason(error: OSError) -> str:
-    return lowered(error.strerror or str(error) or type(error).__name__)
-
-
-def _usage_hint(error: typer.TyperException) -> str:
-    if near := _possibilities(error):
-        return f"did you mean {' or '.join(near)}"
-    ctx = getattr(error, "ctx", None)
-    return f"{ctx.command_path if ctx else 'veen'} --help shows how it is used"
 
 
 def hinted(error: E, *hints: str) -> E:

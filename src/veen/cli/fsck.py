@@ -20,15 +20,14 @@ app = single("fsck")
 @command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --json")
 def fsck(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="a hub's data directory")],
-    mend: Annotated[
-        bool, typer.Option("--repair", help="make index and node files again where they are wrong")
-    ] = False,
+    mend: Annotated[bool, typer.Option("--repair", help="make again what is wrong and follows from the log")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a data directory, trusting nothing in it.
 
     Every entry, hash, signature, root, summary, checkpoint, index row and identity file is verified again; nothing is
-    written without --repair, and --repair makes again only what follows from the log. No hub may run on the directory.
+    written without --repair, and --repair makes again only what follows from the log: index and node files, summaries,
+    peak snapshots, checkpoint indexes and binding, but no checkpoint. No hub may run on the directory.
 
     The exit status is 0 where it is clean, 7 where --repair would mend it, and 8 where the log itself, or what it is
     verified with, is damaged: then only another copy has the original. It is 12 where all of that holds and a secret
@@ -75,6 +74,7 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
         Severity.REPAIRABLE: Tone.WARN,
         Severity.KEYLESS: Tone.BAD,
         Severity.LEFTOVER: Tone.QUIET,
+        Severity.NOTICE: Tone.WARN,
     }
     if as_json:
         output.document(_data(found, repaired))
@@ -99,15 +99,26 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
         "checked": f"{_count(found.entries, 'entry', 'entries')} under {_count(found.labels, 'label', 'labels')}",
     }
     if repaired:
-        summary["repaired"] = "index and node files were made again from the log"
+        summary["repaired"] = "what was wrong was made again from the log"
     output.facts(summary, as_json)
     advice = {
-        Verdict.KEYLESS: "keys/ is only in a copy that was made with it; as it is, no hub can run here",
+        Verdict.KEYLESS: _about_keys(directory, found),
         Verdict.REPAIRABLE: f"veen fsck {directory} --repair makes it again",
         Verdict.DAMAGED: "restore it from a copy: --repair cannot bring back what only the log had",
     }
     if found.verdict in advice:
         output.remark(f"hint: {advice[found.verdict]}")
+
+
+def _about_keys(directory: Path, found: "Report") -> str:
+    """What others can read is here, and need only be closed to them; what is missing is elsewhere."""
+    from veen.storage.directory import open_to_others
+    from veen.storage.findings import Severity
+
+    loose = {f"keys/{path.name}" for path in open_to_others(directory)}
+    if loose >= {one.artifact for one in found.findings if one.severity is Severity.KEYLESS}:
+        return f"chmod 600 {directory}/keys/*.seed keeps others from them, and lets a hub run here"
+    return "keys/ is only in a copy that was made with it; as it is, no hub can run here"
 
 
 def brief(artifact: str) -> Seen:

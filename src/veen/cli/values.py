@@ -1,6 +1,7 @@
 """Values as people write them: addresses, keys, labels. Each raises `ValueError` with what it must be."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import TypeAlias
@@ -8,6 +9,8 @@ from urllib.parse import urlsplit
 
 _KEY_BYTES = 32
 _MAX_PORT = 0xFFFF
+_TIMES = 1 << 64  # seconds since 1970 that can be written
+_LONGEST_AMOUNT = 100  # what no event has room for is told apart from what is no number
 _MOST_DIGITS = 19  # below that, a number fits everywhere
 
 
@@ -106,6 +109,21 @@ def label_place(text: str) -> LabelPlace:
     return LabelPlace(label(named), int(seq))
 
 
+def moment(text: str) -> int:
+    """A time: seconds since 1970, or a date like 2030-01-31 or 2030-01-31T12:00:00Z."""
+    if text.isascii() and text.isdigit():
+        found = int(text)
+    else:
+        try:
+            read = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is neither seconds since 1970 nor a date like 2030-01-31T12:00:00Z") from None
+        found = int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp())
+    if not 0 <= found < _TIMES:
+        raise ValueError(f"{text!r} is not a time that can be written")
+    return found
+
+
 def url(text: str) -> str:
     """Where a hub is, without a path."""
     parts = urlsplit(text if "//" in text else f"http://{text}")
@@ -140,6 +158,13 @@ def rate(text: str) -> RateBound:
     if not all(part.isascii() and part.isdigit() and len(part) < _MOST_DIGITS for part in (per_sec, burst)):
         raise ValueError(f"{text!r} is not PER_SEC,BURST, like 100,500")
     return RateBound(int(per_sec), int(burst))
+
+
+def amount(text: str) -> int:
+    """How much: a whole number, 0 or more."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST_AMOUNT):
+        raise ValueError(f"{text!r} is no amount: a whole number of the smallest unit, 0 or more")
+    return int(text)
 
 
 def _hex(text: str, what: str) -> bytes:

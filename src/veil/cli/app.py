@@ -5,9 +5,6 @@ must not wait for libraries it does not use.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from terminalface import root as roots
 from terminalface.root import Entry
@@ -43,36 +40,28 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
 }
 
 
-class Root(roots.Root):
-    """`veil` itself."""
+def _tell(error: Exception) -> int | None:
+    from veil.cli import failures
 
-    PROGRAM = "veil"
-    COMMANDS = COMMANDS
-
-    def tell(self, error: Exception) -> int | None:
-        from veil.cli import failures
-
-        return failures.tell(error)
+    return failures.tell(error)
 
 
-app = typer.Typer(name="veil", cls=Root, rich_markup_mode=None, pretty_exceptions_enable=False)
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("veen")  # the two are installed together
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(version("veen"))  # the two are installed together
-        raise typer.Exit
-
-
-@app.callback(epilog="veil node init --listen quic://127.0.0.1:4433\nveil node start\nveil publish 'hello'")
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", help="show the version", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
-    """Carry objects through lossy and hostile networks, to who asks for them and nobody else."""
+app = roots.program(
+    "veil",
+    "Carry objects through lossy and hostile networks, to who asks for them and nobody else.",
+    COMMANDS,
+    "veil node init --listen quic://127.0.0.1:4433",
+    "veil node start",
+    "veil publish 'hello'",
+    tell=_tell,
+    version=_version,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

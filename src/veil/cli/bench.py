@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from terminalface import durations
 from terminalface.command import command, single
 from veil.cli import output
 from veil.cli.options import JsonOption
@@ -29,7 +30,7 @@ def _per_second(work: Callable[[], object], seconds: float) -> float:
 
 @command(app, "bench", "veil bench", "veil bench --seconds 3 --json")
 def bench(
-    seconds: Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, max=60, help="for each of them")] = 1.0,
+    seconds: Annotated[float, durations.option("--seconds", least=0.1, most=60, help="for each of them")] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how fast objects are cut, put together and taken in here.

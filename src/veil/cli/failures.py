@@ -4,12 +4,10 @@ An error's own notes are its hints. Where it has none, its class has one.
 """
 
 import errno
-import sys
 
 import typer
 
-from terminalface.command import is_colourful
-from terminalface.manual import lowered
+from terminalface import failures
 from veil.errors import Malformed, Refused, Unverified
 from veil.lanes import Unavailable
 
@@ -34,7 +32,6 @@ HINTS: dict[type[Exception], str] = {
     Unavailable: "nothing was decided; the same command may work later",
     OSError: "check that the path is right and that you may use it",
 }
-_RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
 
 
 def tell(error: Exception) -> int | None:
@@ -42,9 +39,7 @@ def tell(error: Exception) -> int | None:
     kind = next((kind for kind in type(error).__mro__ if kind in STATUS), None)
     if kind is None:
         return None
-    colour = is_colourful(sys.stderr)
-    for word, paint, text in [("error", _RED, _message(error)), *(("hint", _CYAN, one) for one in _hints(error, kind))]:
-        sys.stderr.write(f"veil: {paint}{word}:{_PLAIN} {text}\n" if colour else f"veil: {word}: {text}\n")
+    failures.say("veil", failures.message_of(error), _hints(error, kind))
     return STATUS[kind][0]
 
 
@@ -53,21 +48,7 @@ def _hints(error: Exception, kind: type[Exception]) -> list[str]:
     if own:
         return own
     if isinstance(error, typer.TyperException):
-        near = sorted(getattr(error, "possibilities", None) or ())
-        ctx = getattr(error, "ctx", None)
-        usage = f"{ctx.command_path if ctx else 'veil'} --help shows how it is used"
-        return [f"did you mean {' or '.join(near)}" if near else usage]
+        return [failures.usage_hint("veil", error)]
     if isinstance(error, OSError) and (error.errno == errno.EADDRINUSE or "attempting to bind" in str(error)):
         return ["veil node set --api HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"]
     return [HINTS[kind]]
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, typer.TyperException):
-        has_near = bool(getattr(error, "possibilities", None))
-        told = " ".join((error.message if has_near else error.format_message()).split()).removesuffix(".")
-        return ": ".join(lowered(part) for part in told.split(": ", 1))
-    if isinstance(error, OSError):
-        reason = lowered(error.strerror or str(error) or type(error).__name__)
-        return f"{error.filename}: {reason}" if error.filename else reason
-    return str(error)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from terminalface import durations
 from terminalface.command import command, single
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, Namespace, client
@@ -31,7 +32,7 @@ def publish(
         str | None,
         typer.Option("--wait", metavar="sent|acked", help="return once others have it, or once it is acknowledged"),
     ] = None,
-    wait_s: Annotated[int, typer.Option("--wait-s", metavar="S", min=1, help="how long to wait for that")] = 60,
+    wait_s: Annotated[int, durations.whole_option("--wait-s", least=1, help="how long to wait for that")] = 60,
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,15 +1,18 @@
 """Contacts as QR codes, made by `segno`."""
 
 import io
+import sys
 from pathlib import Path
 
+from terminalface import signs
 from veil.lanes.lane import library
 
 
 def for_terminal(text: str) -> str:
     segno = library("segno", "QR code")
     out = io.StringIO()
-    segno.make(text, error="l", micro=False).terminal(out, compact=True)
+    # The compact form is drawn with blocks, the other with colours.
+    segno.make(text, error="l", micro=False).terminal(out, compact=not signs.is_plain(sys.stdout))
     return out.getvalue()
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, group
 from veen.cli import output
-from veen.cli.bridge.group import Calls
+from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import taking
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def node_at(node: str, token_file: Path | None) -> "VeilNode":
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "publish",
     "veen bridge veil publish doors --node ~/veil",
@@ -73,7 +74,7 @@ def node_at(node: str, token_file: Path | None) -> "VeilNode":
     "veen bridge veil publish --evidence lie.evidence --group auditors --node ~/veil",
 )
 def publish(
-    asked: Calls,
+    asked: AtHub,
     node: Node,
     streams: Annotated[
         list[str] | None, typer.Argument(metavar="STREAM", help="whose checkpoints, as the hub signs them now")
@@ -87,8 +88,7 @@ def publish(
     group: InGroup = None,
     token_file: TokenFile = None,
     every: Annotated[
-        float | None,
-        typer.Option("--every", metavar="SECONDS", min=0.1, help="go on for ever: again where a stream has grown"),
+        float | None, durations.option("--every", least=0.1, help="go on for ever: again where a stream has grown")
     ] = None,
 ) -> None:
     """Show others what the hub signed: checkpoints of streams, evidence, bundles.
@@ -103,7 +103,7 @@ def publish(
         raise Misuse("there is nothing to publish", "name a STREAM, or give --evidence FILE or --bundle FILE")
     if every is not None and not streams:
         raise Misuse("--every is for streams", "name a STREAM")
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def work(known: "HubRecord", client: "Client | None") -> None:
         from veen.bridge.carriage.meeting import Meeting

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veen.cli import output
-from veen.cli.bridge.group import Calls, SourceHub, SourcePin, app, routes, source_client
+from veen.cli.bridge.group import SourceHub, SourcePin, app, routes, source_client
+from veen.cli.client.options import AtHub
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
 
@@ -17,13 +18,13 @@ _COLUMNS = ("what", "stream", "stream_seq", "reason")
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "compare",
     "veen bridge compare wallets --source-hub https://a.example --hub https://b.example",
 )
 def compare(
-    asked: Calls,
+    asked: AtHub,
     streams: Annotated[list[str], typer.Argument(metavar="STREAM[=TARGET]", help="what is mirrored, and as what")],
     source_hub: SourceHub,
     source_pin: SourcePin = None,
@@ -36,11 +37,10 @@ def compare(
 
     Every record against the source's receipt, every copy against the original. The exit status is 10 where they differ.
     """
-    from veen.cli.client import calling
     from veen.cli.failures import FAILED_STATUS
 
     wanted = routes(streams, records, copies=not records_only)
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def work(target: "Client") -> "list[Comparison]":
         from veen.bridge import comparing

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command
 from veen.cli import output
-from veen.cli.bridge.group import Calls, Operator, Trust, app, need_folder, trusted
+from veen.cli.bridge.group import Operator, Trust, app, need_folder, trusted
+from veen.cli.client.options import AtHub
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
@@ -23,7 +25,7 @@ _EVENTS, _BYTES = 1_000, 1 << 24
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "export",
     "veen bridge export export/zone1/doors --out /media/stick",
@@ -31,7 +33,7 @@ _EVENTS, _BYTES = 1_000, 1 << 24
     "veen bridge export export/zone1/doors --from 1001 --to 2000 --out again",
 )
 def export(
-    asked: Calls,
+    asked: AtHub,
     streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="what is to leave, by name")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where bundles are put down")],
     first: Annotated[
@@ -46,8 +48,7 @@ def export(
     max_bytes: Annotated[int, typer.Option("--max-bytes", metavar="N", min=1, help="of a bundle, about")] = _BYTES,
     operator: Operator = None,
     every: Annotated[
-        float | None,
-        typer.Option("--every", metavar="SECONDS", min=0.1, help="go on for ever, looking again after so long"),
+        float | None, durations.option("--every", least=0.1, help="go on for ever, looking again after so long")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="refuse a hub that lets anyone write, where one way cannot be enforced")
@@ -59,7 +60,6 @@ def export(
     key but that of the log, and may hold no capability but one for it.
     """
     from veen.bridge.exporting import Range, Sizes
-    from veen.cli.client import calling
 
     if (first is None) != (last is None):
         raise Misuse("--from and --to go together", "give both, or neither for all that has not left")
@@ -71,7 +71,7 @@ def export(
         sizes = Sizes(max_events, max_bytes)
     except ValueError as error:
         raise Misuse(str(error), "give less") from None
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def work(client: "Client") -> "list[Verified]":
         _check_strict(client, strict)

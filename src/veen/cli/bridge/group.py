@@ -2,16 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, group
 from veen.cli import values
-from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.options import ClientDir, HubUrl, JsonOption
 
 if TYPE_CHECKING:
     from veen.bridge.mirroring import Route
@@ -44,7 +42,7 @@ Operator: TypeAlias = Annotated[
     typer.Option("--operator", metavar="TEXT", help="who does it, for the record", show_default="the client's own id"),
 ]
 Every: TypeAlias = Annotated[
-    float, typer.Option("--every", metavar="SECONDS", min=0.1, help="how long to wait before looking again")
+    float, durations.option("--every", least=0.1, help="how long to wait before looking again")
 ]
 
 SourceHub: TypeAlias = Annotated[
@@ -53,18 +51,6 @@ SourceHub: TypeAlias = Annotated[
 SourcePin: TypeAlias = Annotated[
     str | None, typer.Option("--source-pin", metavar="HEX|PATH", help="whom to believe there, as --pin says")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Who talks to which hub."""
-
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
 
 
 def trusted(texts: list[str]) -> frozenset[bytes]:

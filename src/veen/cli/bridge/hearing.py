@@ -9,7 +9,7 @@ import typer
 
 from veen.cli import output
 from veen.cli.bridge.carrying import InGroup, Node, TokenFile, app, node_at
-from veen.cli.bridge.group import Calls
+from veen.cli.client.options import AtHub
 from veen.cli.failures import CONTRADICTED_STATUS, FAILED_STATUS
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
@@ -29,7 +29,7 @@ _OFFLINE = "--offline holds things against what is kept here, without the hub"
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "receive",
     "veen bridge veil receive --node ~/veil --inbox heard",
@@ -37,7 +37,7 @@ _OFFLINE = "--offline holds things against what is kept here, without the hub"
     "veen bridge veil receive --node ~/veil --inbox heard --offline --json",
 )
 def receive(
-    asked: Calls,
+    asked: AtHub,
     node: Node,
     inbox: Annotated[
         Path, typer.Option("--inbox", metavar="DIR", help="where it is kept: bundles/, evidence/, and what was seen")
@@ -63,7 +63,7 @@ def receive(
     """
     from veen.cli.client import calling
 
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     heard = _Hearing(node, token_file, inbox, group, streams or [], follow, asked.as_json)
     with calling.opened(asked.client, asked.passphrase_file) as folder:
         url = call.url()

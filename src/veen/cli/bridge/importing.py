@@ -9,7 +9,8 @@ import typer
 
 from terminalface.command import Misuse
 from veen.cli import output
-from veen.cli.bridge.group import Calls, Every, Map, Operator, Trust, app, need_folder, trusted
+from veen.cli.bridge.group import Every, Map, Operator, Trust, app, need_folder, trusted
+from veen.cli.client.options import AtHub
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
 
@@ -32,14 +33,14 @@ Exclude: TypeAlias = Annotated[
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "import",
     "veen bridge import /media/stick/9f2c….bundle --trust 5f1c8a…",
     "veen bridge import *.bundle --trust online-papers --json",
 )
 def import_(
-    asked: Calls,
+    asked: AtHub,
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="bundles")],
     trust: Trust,
     mapping: Map = None,
@@ -71,14 +72,14 @@ def import_(
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "watch",
     "veen bridge watch /srv/drop --trust 5f1c8a…",
     "veen bridge watch /srv/drop --trust 5f1c8a… --once",
 )
 def watch(
-    asked: Calls,
+    asked: AtHub,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="where bundles are put down")],
     trust: Trust,
     mapping: Map = None,
@@ -116,7 +117,7 @@ async def _swept(importer: "Importer", folder: Path) -> "AsyncIterator[Dealt]":
 
 
 def _importing(
-    asked: Calls,
+    asked: AtHub,
     trust: list[str],
     mapping: list[str] | None,
     exclude: list[str] | None,
@@ -125,14 +126,13 @@ def _importing(
 ) -> "list[Dealt]":
     from veen.bridge import roles
     from veen.bridge.importing import Importer, Policy
-    from veen.cli.client import calling
 
     sources, rules = trusted(trust), _rules(mapping)
     try:
         policies = [Policy(one) for one in exclude or ()]
     except ValueError as error:
         raise Misuse(str(error), f"there are: {', '.join(Policy)}") from None
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def met(client: "Client") -> "list[Dealt]":
         if not roles.enforced(client.contact.status.admission):

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veen.cli import output
-from veen.cli.bridge.group import Calls, SourceHub, SourcePin, app, routes, source_client
+from veen.cli.bridge.group import SourceHub, SourcePin, app, routes, source_client
+from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import taking
 
 if TYPE_CHECKING:
@@ -16,14 +17,14 @@ _COLUMNS = ("stream", "stream_seq", "msg_id", "copy_seq", "record_seq", "remark"
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "mirror",
     "veen bridge mirror wallets --source-hub https://a.example --hub https://b.example",
     "veen bridge mirror doors=from-a/doors --source-hub https://a.example --follow",
 )
 def mirror(
-    asked: Calls,
+    asked: AtHub,
     streams: Annotated[list[str], typer.Argument(metavar="STREAM[=TARGET]", help="what is mirrored, and as what")],
     source_hub: SourceHub,
     source_pin: SourcePin = None,
@@ -41,12 +42,11 @@ def mirror(
     from the target's log, so this can be stopped and run again, by anyone who reads and writes there.
     """
     from terminalface.command import Misuse
-    from veen.cli.client import calling
 
     wanted = routes(streams, records, copies=not records_only)
     if follow and len(wanted) != 1:
         raise Misuse("one stream at a time is followed", "run veen bridge mirror once for each")
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def work(target: "Client") -> "list[tuple[Route, Mirrored]]":
         from veen.bridge.mirroring import Mirrorer

@@ -8,7 +8,8 @@ import typer
 
 from terminalface.command import Misuse
 from veen.cli import output, values
-from veen.cli.bridge.group import Calls, app, need_folder, trusted
+from veen.cli.bridge.group import app, need_folder, trusted
+from veen.cli.client.options import AtHub
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import FromDirectory, taking
 
@@ -21,7 +22,7 @@ _COLUMNS = ("what", "stream", "which", "reason")
 
 
 @taking(
-    Calls,
+    AtHub,
     app,
     "reconcile",
     "veen bridge reconcile --bundles /media/stick --trust 5f1c8a… --client auditor",
@@ -29,7 +30,7 @@ _COLUMNS = ("what", "stream", "which", "reason")
     "veen bridge reconcile --source-hub http://127.0.0.1:37411 --hub http://127.0.0.1:37412",
 )
 def reconcile(
-    asked: Calls,
+    asked: AtHub,
     bundles: Annotated[
         list[Path] | None, typer.Option("--bundles", metavar="DIR", help="what left, by the bundles themselves")
     ] = None,
@@ -69,7 +70,7 @@ def reconcile(
 
 
 def _reconciled(
-    asked: Calls,
+    asked: AtHub,
     bundles: list[Path],
     trust: list[str],
     source_hub: str | None,
@@ -81,7 +82,7 @@ def _reconciled(
     from veen.cli.client import calling, pins
     from veen.state import DirectorySource, HubSource
 
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     url = call.url() if data_dir is None else ""
     with calling.opened(asked.client, asked.passphrase_file) as folder:
         exports: list[Exported] = []

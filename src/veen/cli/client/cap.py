@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command, group
 from veen.cli import output, values
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
@@ -41,7 +42,7 @@ def issue(
     ],
     stream: Annotated[list[str], typer.Option("--stream", metavar="NAME", help="a stream they may write to")],
     ttl: Annotated[
-        int, typer.Option("--ttl", metavar="SECONDS", min=1, help="for how long, from when a hub is first shown it")
+        int, durations.whole_option("--ttl", least=1, help="for how long, from when a hub is first shown it")
     ],
     rate: Annotated[
         values.RateBound | None,

@@ -1,6 +1,5 @@
 """Entries of a stream as they are shown: to people, to a pipe, or as JSON, one after the other as they come."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ class Printer:
         self.count += 1
         self._faults += entry.fault is not None and not self.sealed
         if self._as_json:
-            sys.stdout.write(json.dumps(self._data(entry, saved), ensure_ascii=False) + "\n")
+            output.line(self._data(entry, saved))
         elif self._console is None:
             sys.stdout.write("\t".join(self._fields(entry, saved)) + "\n")
         else:

@@ -1,9 +1,15 @@
 """Options of the commands that act for a client, and what they come to together."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
+
+from veen.cli.options import ClientDir, HubUrl, JsonOption
+
+if TYPE_CHECKING:
+    from veen.cli.client.calling import Call
 
 PassphraseFile: TypeAlias = Annotated[
     Path | None,
@@ -45,3 +51,21 @@ Epoch: TypeAlias = Annotated[
     int | None, typer.Option("--epoch", metavar="N", min=0, help="in which epoch", show_default="the hub's present one")
 ]
 OutFile: TypeAlias = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write its bytes there as well")]
+
+
+@dataclass(frozen=True, slots=True)
+class AtHub:
+    """Options of a command that talks to a hub: to which, as whom, and why it is believed."""
+
+    hub: HubUrl = None
+    client: ClientDir = None
+    pin: HubPin = None
+    first_use: FirstUse = False
+    passphrase_file: PassphraseFile = None
+    as_json: JsonOption = False
+
+    def call(self) -> "Call":
+        """What they say together."""
+        from veen.cli.client.calling import Call
+
+        return Call(self.hub, self.client, self.passphrase_file, self.pin, self.first_use)

@@ -1,5 +1,6 @@
 """`veen send`: write to a stream."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command, single
 from veen.cli import output
 from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
@@ -28,10 +30,9 @@ _STDIN = "-"
 _FILE = "@"
 Timeout: TypeAlias = Annotated[
     float | None,
-    typer.Option(
+    durations.option(
         "--timeout",
-        metavar="SECONDS",
-        min=0.001,
+        least=0.001,
         help="give up on a hub that does not answer for so long",
         show_default="30, and again a few times",
     ),
@@ -47,6 +48,7 @@ _NAMED = 3  # of what an earlier run left, this many are told one by one
     "veen send --stream doors --lines < door.log",
 )
 def send(
+    words: Annotated[list[str] | None, typer.Argument(metavar="WORD", hidden=True, help="out of place")] = None,
     stream: Stream = None,
     body: Annotated[
         str | None, typer.Option("--body", metavar="TEXT|@FILE|-", help="what to say; - is all of standard input")
@@ -81,6 +83,8 @@ def send(
     from veen.client.draft import DEFAULT_SCHEMA
     from veen.core import naming
 
+    if words:
+        raise _out_of_place(words[0], lines)
     work = _Work(
         contextfile.need_stream(stream) if not outbox else "",
         _body(body, attach, lines, outbox),
@@ -190,6 +194,14 @@ class _Work:
             if refused.detail_enum == "CAP_TTL":
                 hinted(refused, "or renews what has expired: veen cap renew FILE --issuer DIR --out NEW")
             raise
+
+
+def _out_of_place(word: str, lines: bool) -> Misuse:
+    """What is sent is not written as a bare word, as people who come here first may think."""
+    if lines:
+        told = f"--lines takes the lines from standard input, and not from {word!r} by its name"
+        return Misuse(told, f"veen send … --lines < {shlex.quote(word)}")
+    return Misuse(f"{word!r} follows no option", "--body TEXT says what to send, --body @FILE what is in a file")
 
 
 def _body(body: str | None, attach: list[Path] | None, lines: bool, outbox: bool) -> bytes:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from terminalface import signs
 from terminalface.command import is_colourful
 from veen.cli import output
 
@@ -81,8 +82,9 @@ class Stage:
         self._line(f"{_INDENT}{self._timed(left, total, used=len(_INDENT))}")
 
     def _claim(self, claim: str, seconds: float) -> None:
-        mark = self._paint("✓", _GREEN)
-        self._line(f"{_INDENT}{mark} {self._timed(claim, seconds, used=len(_INDENT) + 2)}")
+        mark = signs.shown("✓")
+        told = self._timed(claim, seconds, used=len(_INDENT) + len(mark) + 1)
+        self._line(f"{_INDENT}{self._paint(mark, _GREEN)} {told}")
 
     def _timed(self, text: str, seconds: float, used: int = 0) -> str:
         took = f"{seconds:.2f} s"
@@ -95,7 +97,7 @@ class Stage:
 
     def _line(self, text: str = "") -> None:
         if not self._as_json:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(signs.shown(text) + "\n")
             sys.stdout.flush()
 
 

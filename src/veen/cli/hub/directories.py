@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from veen.cli.failures import hinted
-from veen.core import Receipt, Unavailable
+from veen.core import Malformed, Receipt, Unavailable
 from veen.storage import journal
 from veen.storage.folders import Folders
 from veen.storage.index import Index
@@ -44,6 +44,9 @@ def last_hub_ts(data_dir: Path) -> int:
             raise hinted(error, f"veen fsck {data_dir} --repair makes it again") from None
         try:
             with index.read() as rows:
+                if not rows.holds(index.most_rows()):
+                    wrong = Malformed("index", "its sum is not that of its rows")
+                    raise hinted(wrong, f"veen fsck {data_dir} --repair makes it again")
                 latest = rows.number("hub_ts")
         finally:
             index.close()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command
 from veen.cli import output, values
 from veen.cli.hub.group import app
@@ -15,7 +16,7 @@ from veen.cli.output import Marked, Tone
 
 if TYPE_CHECKING:
     from veen.cli.hubapi import HubApi
-    from veen.core import Checkpoint, HubIdentity
+    from veen.core import Checkpoint, HubIdentity, Profile
 
 
 @command(app, "key", "veen hub key --data-dir hub", "veen hub key --hub https://hub.example --json")
@@ -68,7 +69,7 @@ def _show_keys(identity: "HubIdentity", as_json: bool) -> None:
 def rotate_key(
     data_dir: DataDir,
     overlap_sec: Annotated[
-        int, typer.Option("--overlap-sec", metavar="SECONDS", min=0, help="how long the old key counts beside the new")
+        int, durations.whole_option("--overlap-sec", least=0, help="how long the old key counts beside the new")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,17 +81,18 @@ def rotate_key(
     from veen.cli.failures import hinted
     from veen.cli.hub import directories
     from veen.core import Unavailable
-    from veen.storage import rotation
+    from veen.storage import openings, rotation
     from veen.storage.directory import read_papers
     from veen.storage.durable import Disk
-    from veen.storage.store import locked
+    from veen.storage.lock import locked
 
     folders = directories.folders(data_dir)
     try:
         held = locked(folders.lock)
     except Unavailable as error:
         raise hinted(error, f"veen hub stop --data-dir {data_dir} ends it; start it again after the rotation") from None
-    with open(held):
+    with held:
+        openings.check_folders(folders)
         rotation.finish(Disk(), folders)  # what a crash may have cut short decides which key is the last
         last = max(read_papers(folders).identity.newest.valid_from, directories.last_hub_ts(data_dir))
         rotated = rotation.rotate(Disk(), folders, max(int(time.time()), last + 1), overlap_sec)
@@ -128,14 +130,17 @@ def checkpoint(
 ) -> None:
     """Ask a hub for a signed checkpoint of a log, verify it, and show it.
 
-    With --data-dir it is verified under the keys of the directory; else under those that the hub tells itself.
+    With --data-dir it is verified under the keys of the directory; else under those that the hub tells itself. It must
+    have the root of the hub's receipt at its place, and the stream's labels; where labels change, --label alone does
+    not say whose they are, and --label with --stream does.
     """
+    from veen.cli import contextfile
     from veen.cli.hub import asking
     from veen.core.hashing import h
 
     with asking.hub(hub, data_dir) as api:
         asked = label if label is not None else _label_of(api, stream)
-        found = _fetched(api, data_dir, asked, upto)
+        found = _fetched(api, data_dir, asked, upto, stream if label is not None else contextfile.need_stream(stream))
     encoded = found.encode()
     if out is not None:
         out.write_bytes(encoded)
@@ -162,10 +167,10 @@ def _label_of(api: "HubApi", stream: str | None) -> bytes:
     return naming.label(api.identity().routing_key, naming.stream_id(name), epoch)
 
 
-def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | None) -> "Checkpoint":
+def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | None, stream: str | None) -> "Checkpoint":
     """The checkpoint, which is what was asked for and holds."""
     from veen.core import Profile, Unverified, jsonform, jsontext
-    from veen.core.envelopes import CheckpointRequest, CheckpointResponse
+    from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse
     from veen.storage.directory import read_papers
     from veen.storage.folders import Folders
 
@@ -177,11 +182,28 @@ def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | Non
         raise Unverified("checkpoint", "it is for another place than was asked for")
     if data_dir is not None:
         papers = read_papers(Folders(data_dir))
-        papers.identity_at(label, upto).verify_checkpoint(made, papers.profile)
+        identity, profile = papers.identity_at(label, upto), papers.profile
     else:
-        profile = jsonform.decode(Profile, jsontext.encode(api.status()["profile"]))
-        api.identity().verify_checkpoint(made, profile)
+        identity, profile = api.identity(), jsonform.decode(Profile, jsontext.encode(api.status()["profile"]))
+    identity.verify_checkpoint(made, profile)
+    receipt = api.post("/v1/receipt", ReceiptRequest(label, upto), ReceiptResponse).receipt
+    identity.verify_receipt(receipt)
+    if (receipt.label, receipt.stream_seq, receipt.mmr_root) != (label, upto, made.mmr_root):
+        raise Unverified("checkpoint", "its mmr_root is not that of the hub's receipt there")
+    _check_labels(made, profile, identity.routing_key, stream)
     return made
+
+
+def _check_labels(made: "Checkpoint", profile: "Profile", routing_key: bytes, stream: str | None) -> None:
+    """Spec §4.4.1. Where there are no epochs, every checkpoint is of one label and of epoch 0, whatever its stream."""
+    from veen.core import Unverified, naming
+
+    if stream is not None:
+        made.check_labels(profile, routing_key, naming.stream_id(stream))
+    elif profile.epoch_sec:
+        output.remark("hint: its labels were not checked: --stream NAME beside --label says whose they are")
+    if not profile.epoch_sec and (made.epoch or made.label_prev != made.label_curr):
+        raise Unverified("checkpoint", "it speaks of an epoch where there are none")
 
 
 @command(app, "verify", "veen hub verify --data-dir hub")

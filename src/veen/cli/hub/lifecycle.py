@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command, given
 from veen.cli import output, values
 from veen.cli.hub import startoptions as options
@@ -29,7 +30,7 @@ _STOP_S = 60.0
 def init(
     data_dir: DataDir,
     epoch_sec: Annotated[
-        int, typer.Option("--epoch-sec", metavar="SECONDS", min=0, help="how long a label lasts; 0 is for ever")
+        int, durations.whole_option("--epoch-sec", least=0, help="how long a label lasts; 0 is for ever")
     ] = 0,
     pad_block: Annotated[
         int, typer.Option("--pad-block", metavar="BYTES", min=0, help="sealed payloads are padded to a multiple of it")
@@ -175,9 +176,7 @@ def _ready(url: str, ready_fd: int | None, warning: str | None) -> None:
 @command(app, "stop", "veen hub stop --data-dir hub")
 def stop(
     data_dir: DataDir,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="how long to wait for it to end")
-    ] = _STOP_S,
+    timeout: Annotated[float, durations.option("--timeout", least=0, help="how long to wait for it to end")] = _STOP_S,
     as_json: JsonOption = False,
 ) -> None:
     """End the hub that serves a data directory, and wait until it has.

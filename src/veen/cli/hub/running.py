@@ -4,7 +4,6 @@ The record is a hint. What counts is that the process it names still is the one 
 start time), so a record that a crash left behind misleads nobody. The directory itself is guarded by its lock.
 """
 
-import fcntl
 import json
 import os
 import select
@@ -22,6 +21,7 @@ from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.storage.folders import Folders
+from veen.storage.lock import is_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +77,7 @@ def find(data_dir: Path) -> Running | None:
 
 def is_locked(data_dir: Path) -> bool:
     """Whether any process holds the directory."""
-    try:
-        fd = os.open(Folders(data_dir).lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return is_held(Folders(data_dir).lock)
 
 
 def need(data_dir: Path) -> Running:

@@ -17,6 +17,7 @@ from veen.cli.failures import hinted
 from veen.cli.hub import running
 from veen.cli.hub.running import Running
 from veen.core import Malformed, Unavailable, Unverified
+from veen.hub import descriptors
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
 from veen.storage.directory import has_no_keys
@@ -31,6 +32,8 @@ _COLLECT_EVERY = (20_000, 20, 50)
 
 def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` hears the address once it is open."""
+    files = descriptors.raise_limit()
+    asked, config = config, descriptors.fitting(config, files)
     try:
         service = HubService(config)
     except Unavailable as error:
@@ -38,6 +41,9 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     except (Malformed, Unverified) as error:
         damaged = type(error)(str(config.data_dir), str(error))
         raise hinted(damaged, f"veen fsck {config.data_dir} says where, and whether it can be mended") from None
+    if config is not asked:
+        most = config.http.max_connections
+        service.log.event("warn", "few_open_files", allowed=files, connections=most, wanted=asked.http.max_connections)
     uvloop.run(_serve(service, config, ready))
 
 

@@ -15,6 +15,7 @@ from veen.cli.failures import hinted
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.http import HttpSettings, tls_context
+from veen.hub import descriptors
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission
 
@@ -99,10 +100,19 @@ def _check(made: HubConfig) -> None:
 
 
 def warning(made: HubConfig) -> str | None:
-    """What a hub does as it was told, and is hardly meant."""
+    """What a hub does as it was told, and is hardly meant; or cannot do as it was told."""
+    found: list[str] = []
     if made.admission is Admission.CAPABILITY and not made.issuers:
-        return "no --issuer says whose capabilities count: nobody can write, save with one authorised here before"
-    return None
+        found.append(
+            "no --issuer says whose capabilities count: nobody can write, save with one authorised here before"
+        )
+    files = descriptors.allowed()
+    fits = descriptors.fitting(made, files).http.max_connections
+    if fits < made.http.max_connections:
+        found.append(
+            f"with {files} open files (ulimit -Hn) it takes {fits} connections, not {made.http.max_connections}"
+        )
+    return "; ".join(found) or None
 
 
 def _from_file(file: Path, profile: str | None) -> dict[str, Any]:

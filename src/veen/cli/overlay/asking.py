@@ -99,7 +99,7 @@ def viewing(
     """Do something with the view that the options name: of a hub, or of a data directory."""
     name = stream if asked.stream is None and stream is not None else contextfile.need_stream(asked.stream)
     data_dir = asked.data_dir if isinstance(asked, Reads) else None
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     url = call.url() if data_dir is None else ""
     with calling.opened(asked.client, asked.passphrase_file) as folder, advised(name, overlay.CLASS):
         need_reader_key(folder, name)

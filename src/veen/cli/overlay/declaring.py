@@ -15,9 +15,10 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command
-from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.options import Cap, ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.client.options import AtHub
+from veen.cli.options import Cap, Stream
 
 F = TypeVar("F", bound=Callable[..., None])
 _MOST = (1 << 64) - 1
@@ -42,57 +43,44 @@ Blind: TypeAlias = Annotated[
     bool, typer.Option("--blind", help="send without asking the state first: for writers who cannot read")
 ]
 ExpiresIn: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--expires-in", metavar="SECONDS", min=1, max=MAX_SECONDS, help="it is of no use after so long"),
+    int | None, durations.whole_option("--expires-in", least=1, most=MAX_SECONDS, help="it is of no use after so long")
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
-    """Options of a command that tells of state. `asking.answer` carries it out."""
+class Tells(AtHub):
+    """Options of a command that tells of state, of whichever stream."""
 
-    stream: Stream = None
     at: AtOption = None
     prove: Prove = False
     out: ProofFile = None
     data_dir: FromDirectory = None
     no_cache: NoCache = False
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
 
 
 @dataclass(frozen=True, slots=True)
-class Follows:
+class Reads(Tells):
+    """Options of a command that tells of the state of a stream. `asking.answer` carries it out."""
+
+    stream: Stream = None
+
+
+@dataclass(frozen=True, slots=True)
+class Follows(AtHub):
     """Options of a command that goes on as entries come. `asking.follow` carries it out."""
 
     stream: Stream = None
     no_cache: NoCache = False
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
+class Says(AtHub):
     """Options of a command that sends an event. `saying.say` carries it out."""
 
     stream: Stream = None
     blind: Blind = False
     no_cache: NoCache = False
     cap: Cap = None
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
 
 
 def reads(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
@@ -111,17 +99,22 @@ def says(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
 
 
 def taking(options: type[Any], app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Declare a command whose first argument is a dataclass of options, which come after its own."""
+    """Declare a command whose first argument is a dataclass of options, which come after its own.
+
+    Which hub is meant, and as whom, is told last: of what extends `AtHub`, the own options come before those of its
+    base. Elsewhere they come after them, as a dataclass has its fields.
+    """
     shared, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    given_to_all = [
-        inspect.Parameter(field.name, kind, default=field.default, annotation=shared[field.name])
-        for field in fields(options)
-    ]
+    found = {field.name: field.default for field in fields(options)}
+    if issubclass(options, AtHub):
+        own_first = [name for base in options.__mro__ for name in inspect.get_annotations(base)]
+        found = {name: found[name] for name in own_first}
+    given_to_all = [inspect.Parameter(name, kind, default=one, annotation=shared[name]) for name, one in found.items()]
 
     def declare(work: F) -> F:
         own = get_type_hints(work, include_extras=True)
-        listed = [*inspect.signature(work).parameters.values()][1:]
-        parameters = [one.replace(kind=kind, annotation=own[one.name]) for one in listed] + given_to_all
+        wanted = [*inspect.signature(work).parameters.values()][1:]
+        parameters = [one.replace(kind=kind, annotation=own[one.name]) for one in wanted] + given_to_all
 
         def run(**given: Any) -> None:
             _check_numbers(given)

@@ -1,15 +1,14 @@
 """A directory as the commands of `veen discover` and `veen connect` look at it: at a place, and at a time."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
-from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.options import ClientDir, HubUrl, JsonOption, Stream
-from veen.cli.overlay.declaring import AtOption, FromDirectory, NoCache, ProofFile, Prove, Reads
+from veen.cli.options import Stream
+from veen.cli.overlay.declaring import Reads
 from veen.cli.overlay.realm.options import When
 
 if TYPE_CHECKING:
@@ -44,27 +43,12 @@ Tags: TypeAlias = Annotated[list[str] | None, typer.Option("--tag", metavar="NAM
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class Looks(Reads):
     """Options of a command that looks at a directory, or at connections. `look_at` carries it out."""
 
     stream: Stream = None
     publishers: Publishers = None
     when: When = None
-    at: AtOption = None
-    prove: Prove = False
-    out: ProofFile = None
-    data_dir: FromDirectory = None
-    no_cache: NoCache = False
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
-
-    def plain(self) -> Reads:
-        """The same as a command over one stream has them."""
-        return Reads(**{one.name: getattr(self, one.name) for one in fields(Reads)})
 
 
 def stream_of(kind: str) -> str:
@@ -99,17 +83,16 @@ def look_at(
     from veen.cli.client import files
     from veen.cli.overlay import asking, telling
 
-    reads = asked.plain()
     if asked.out is not None:
         files.check_new(asked.out)
 
     async def work(view: "View[S, M]", name: str) -> "tuple[Answer, asking.Basis]":
         async with view.reading(asking.place(asked.at, view)) as reading:
             found = look(reading, await moment(view, reading, asked.at is not None, asked.when))
-            return found, await asking.basis_of(reads, view, reading, name, found)
+            return found, await asking.basis_of(asked, view, reading, name, found)
 
-    found, basis = asking.viewing(reads, overlay, work, stream=stream)
-    telling.tell(found, basis, reads)
+    found, basis = asking.viewing(asked, overlay, work, stream=stream)
+    telling.tell(found, basis, asked)
 
 
 async def moment(view: "View[S, M]", reading: "Reading[S, M]", dated: bool, when: int | None = None) -> int:

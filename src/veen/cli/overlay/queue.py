@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import ExpiresIn, Reads, Says, reads, says
@@ -63,7 +64,7 @@ def add(
 @says(app, "take", "veen queue take --stream letters --lease 300", "veen queue take --json")
 def take(
     asked: Says,
-    lease: Annotated[int, typer.Option("--lease", metavar="SECONDS", min=1, help="for how long it is ours")] = 60,
+    lease: Annotated[int, durations.whole_option("--lease", least=1, help="for how long it is ours")] = 60,
 ) -> None:
     """Claim the first task that is ready, and show it.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import MAX_SECONDS, Reads, Says, reads, says
@@ -50,7 +51,7 @@ def call(
         typer.Option("--idem", metavar="N", min=0, help="calls with the same number are one call", show_default="none"),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, max=MAX_SECONDS, help="for how long to wait")
+        float, durations.option("--timeout", least=0.001, most=MAX_SECONDS, help="for how long to wait")
     ] = 30.0,
 ) -> None:
     """Call a method, wait for the answer, and show it.
@@ -106,11 +107,10 @@ def serve(
     waiting: Annotated[bool, typer.Option("--waiting", help="answer the calls that wait now, and end")] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(
+        durations.option(
             "--timeout",
-            metavar="SECONDS",
-            min=0.001,
-            max=1_000_000,
+            least=0.001,
+            most=1_000_000,
             help="for how long a command may run before it is ended",
             show_default="until it ends by itself",
         ),

@@ -86,7 +86,7 @@ def talking(
     """
     name = stream if asked.stream is None and stream is not None else contextfile.need_stream(asked.stream)
     tokens = caps.read(path) if (path := contextfile.cap_of(asked.cap)) else ()
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     url = call.url()
 
     async def met(client: Client) -> T:

@@ -9,7 +9,7 @@ from veen.cli import output
 from veen.cli.client import files
 from veen.cli.client.showing import line_of, printable, short, text_of
 from veen.cli.overlay.asking import Answer, Basis
-from veen.cli.overlay.declaring import Reads
+from veen.cli.overlay.declaring import Tells
 from veen.core import cbor
 from veen.overlays import AnyOverlay, At, Fault, Step
 from veen.state.view import shown
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from veen.core import Receipt
 
 
-def tell(found: Answer, basis: Basis, asked: Reads) -> None:
+def tell(found: Answer, basis: Basis, asked: Tells) -> None:
     """Show an answer, and write its evidence where that was asked for."""
     if basis.evidence is not None and asked.out is not None:
         files.write_new(asked.out, basis.evidence.encode())
@@ -43,7 +43,7 @@ def _show(found: Answer) -> None:
         output.table(found.columns, found.rows, False)
 
 
-def _basis_data(basis: Basis, asked: Reads) -> dict[str, object]:
+def _basis_data(basis: Basis, asked: Tells) -> dict[str, object]:
     data: dict[str, object] = {
         "stream": basis.stream,
         "hub_id": basis.hub_id,
@@ -69,7 +69,7 @@ def _basis_data(basis: Basis, asked: Reads) -> dict[str, object]:
     return data
 
 
-def _show_evidence(basis: Basis, made: "Evidence", asked: Reads) -> None:
+def _show_evidence(basis: Basis, made: "Evidence", asked: Tells) -> None:
     if sys.stdout.isatty():
         sys.stdout.write("\n")
     file = {"evidence": str(asked.out)} if asked.out else {}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from terminalface.command import Misuse, command, group
-from veen.cli import output
+from veen.cli import output, values
 from veen.cli.options import JsonOption
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import Reads, Says, reads, says
@@ -37,7 +37,7 @@ app = group(
 
 WalletId: TypeAlias = Annotated[str, typer.Argument(metavar="WALLET", help="which wallet, by its 64 hex digits")]
 Amount: TypeAlias = Annotated[
-    int, typer.Argument(metavar="AMOUNT", min=0, help="how much, in the smallest unit of the currency")
+    int, typer.Argument(metavar="AMOUNT", help="how much, in the smallest unit of the currency", parser=values.amount)
 ]
 Ref: TypeAlias = Annotated[
     str | None, typer.Option("--ref", metavar="TEXT", help="what it is known by outside: text, or hex: and bytes")
@@ -287,7 +287,10 @@ def limit(
     asked: Says,
     wallet: WalletId,
     daily: Annotated[
-        int | None, typer.Argument(metavar="AMOUNT", min=0, help="the most that may leave it in a day; else no limit")
+        int | None,
+        typer.Argument(
+            metavar="AMOUNT", help="the most that may leave it in a day; else no limit", parser=values.amount
+        ),
     ] = None,
 ) -> None:
     """Limit what may leave a wallet in a day, or lift the limit."""

@@ -1,10 +1,12 @@
 """`veen query submit`, `status` and `result`: asking a service, and what it says."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse
 from veen.cli import output
 from veen.cli.output import Marked, Tone
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _TONES = {"completed": Tone.GOOD, "failed": Tone.BAD}
 _WAIT_S = 10
+_AGAIN_S = 5
 
 Format: TypeAlias = Annotated[
     str | None,
@@ -72,7 +75,7 @@ def submit(
     query_id: Annotated[str | None, typer.Option("--id", metavar="TEXT", help="an id of your own")] = None,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why, for the record")] = None,
     wait: Annotated[
-        int, typer.Option("--wait", metavar="SECONDS", min=0, max=30, help="wait for the answer, at most so long")
+        int, durations.whole_option("--wait", least=0, most=30, help="wait for the answer, at most so long")
     ] = 0,
     form: Format = None,
     out: Out = None,
@@ -97,8 +100,25 @@ def submit(
     if reason is not None:
         query["meta"] = {**(query.get("meta") or {}), "reason": reason}
     with remote(asked) as service:
-        found = service.submit(query, wait)
+        found = _submitted(service, query, wait)
         _tell(service, found, asked, wait, wish)
+
+
+def _submitted(service: "Remote", query: dict[str, Any], wait: int) -> "Accepted | Whole":
+    """While its tables are being filled, a service takes no query: say so, and ask again. Nothing is recorded yet."""
+    from veen.query.faults import Code, QueryFault
+
+    said = ""
+    while True:
+        try:
+            return service.submit(query, wait)
+        except QueryFault as fault:
+            if fault.code != Code.TABLES_NOT_READY:
+                raise
+            if fault.message != said:
+                output.remark(fault.message)
+            said = fault.message
+            time.sleep(_AGAIN_S if fault.retry_after is None else fault.retry_after)
 
 
 def _tell(service: "Remote", found: "Accepted | Whole", asked: Asks, wait: int, wish: Wish) -> None:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veen.cli import output
+from veen.cli.client.options import AtHub
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import taking
-from veen.cli.query.group import AsksBoth, AtHub, Source, TablesDir, Trust, app, remote
+from veen.cli.query.group import AsksBoth, Source, TablesDir, Trust, app, remote
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -32,7 +33,6 @@ def verify(
     The rows must come to the digest, the digest and the query must be in the log of the hub where the service says, and
     the receipts that it verified must be the hub's.
     """
-    from veen.cli.client import calling
     from veen.query import checking
 
     with remote(asked) as service:
@@ -40,7 +40,7 @@ def verify(
         value, request = service.descriptor(whole.digest.query_id)
     descriptor = checking.descriptor_of(value)
     checking.check_rows(descriptor, whole, summary)
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def work(client: "Client") -> "Checked":
         return await checking.check_log(client, descriptor, request, whole, summary)
@@ -81,7 +81,6 @@ def replay(
     """
     from pathlib import Path
 
-    from veen.cli.client import calling
     from veen.cli.contextfile import need_client
     from veen.cli.query.serving import papers
     from veen.pipeline.decoding import Keys
@@ -91,7 +90,7 @@ def replay(
     passphrase = None if asked.passphrase_file is None else str(asked.passphrase_file)
     keys = Keys((str(need_client(asked.client)),), passphrase)
     settings = Settings(Path(), tables, source=source, keys=keys, papers=papers(trust))
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
 
     async def work(client: "Client") -> "Replayed":
         return await again(client, execution_of(client, settings), query_id)

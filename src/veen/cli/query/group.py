@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from terminalface.command import Misuse, group
-from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
+from veen.cli.client.options import AtHub, FirstUse, HubPin, PassphraseFile
 from veen.cli.options import ClientDir, HubUrl, JsonOption
 
 if TYPE_CHECKING:
+    from veen.cli.client.calling import Call
     from veen.query.remote import Remote
 
 app = group(
@@ -70,20 +71,8 @@ class Asks:
 
 
 @dataclass(frozen=True, slots=True)
-class AtHub:
-    """Who talks to which hub."""
-
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
-
-
-@dataclass(frozen=True, slots=True)
 class AsksBoth:
-    """Who asks which service, and which hub."""
+    """Who asks which service, and which hub. What is of the service comes first."""
 
     service: ServiceUrl
     token_file: TokenFile = None
@@ -96,6 +85,10 @@ class AsksBoth:
     first_use: FirstUse = False
     passphrase_file: PassphraseFile = None
     as_json: JsonOption = False
+
+    def call(self) -> "Call":
+        """The hub's part."""
+        return AtHub(self.hub, self.client, self.pin, self.first_use, self.passphrase_file).call()
 
 
 def remote(asked: Asks | AsksBoth) -> "Remote":

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command
 from veen.cli import output
 from veen.cli.options import JsonOption
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
     from veen.query.policy import Book, Principal
 
 _YEAR_S = 365 * 86_400
+TokenTtl: TypeAlias = Annotated[
+    int, durations.whole_option("--ttl", least=1, show_default="365d", help="how long it holds")
+]
 
 
 @command(
     app,
     "token",
     "veen query token queries alice --client-id 5f1c8a… --scope 'record/app/*'",
-    "veen query token queries alice --name laptop --ttl 86400",
+    "veen query token queries alice --name laptop --ttl 1d",
     "veen query token queries alice --revoke laptop",
     "veen query token queries",
 )
@@ -48,7 +52,7 @@ def token(
         Path | None, typer.Option("--cert", metavar="FILE", help="a certificate that NAME shows, instead of a token")
     ] = None,
     token_name: Annotated[str, typer.Option("--name", metavar="TEXT", help="what the token is called")] = "default",
-    ttl: Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="how long it holds")] = _YEAR_S,
+    ttl: TokenTtl = _YEAR_S,
     revoke: Annotated[
         str | None, typer.Option("--revoke", metavar="TEXT", help="let the token of that name hold no longer")
     ] = None,

@@ -4,15 +4,18 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse
 from veen.cli import output
+from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import taking
-from veen.cli.query.group import AtHub, Source, TablesDir, Trust, app
+from veen.cli.query.group import Source, TablesDir, Trust, app
 from veen.cli.values import Address, address
+from veen.query.limits import DEFAULTS, Limits
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -20,6 +23,25 @@ if TYPE_CHECKING:
     from veen.query.serving import Settings
 
 _PORT = 37_420
+_A_DAY_S = 86_400
+
+Names: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--name", metavar="HOST", help="a name that it is asked by, as a proxy passes it on"),
+]
+Workers: TypeAlias = Annotated[
+    int, typer.Option("--workers", metavar="N", min=1, max=64, help="queries that are carried out at once")
+]
+MaxRows: TypeAlias = Annotated[
+    int, typer.Option("--max-rows", metavar="N", min=1, help="rows of a result, or events that are verified for it")
+]
+MaxBytes: TypeAlias = Annotated[int, typer.Option("--max-bytes", metavar="N", min=1, help="bytes of a result")]
+MaxTime: TypeAlias = Annotated[
+    int, durations.whole_option("--max-time", least=1, most=_A_DAY_S, help="how long a query may take")
+]
+MaxOpen: TypeAlias = Annotated[
+    int, typer.Option("--max-open", metavar="N", min=1, help="queries of one principal that have not ended")
+]
 
 
 @taking(
@@ -46,20 +68,23 @@ def serve(
         Path | None,
         typer.Option("--tls-client-ca", metavar="FILE", help="who vouches for the certificates of those who ask"),
     ] = None,
+    names: Names = None,
     trust: Trust = None,
-    workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=1, max=64, help="queries that are carried out at once")
-    ] = 2,
+    workers: Workers = 2,
     spark: Annotated[
         bool, typer.Option("--spark", help="let Spark go through what is large; it must be installed")
     ] = False,
+    max_rows: MaxRows = DEFAULTS.max_rows,
+    max_bytes: MaxBytes = DEFAULTS.max_bytes,
+    max_time: MaxTime = int(DEFAULTS.max_run_s),
+    max_open: MaxOpen = DEFAULTS.max_open,
 ) -> None:
     """Take queries over HTTP, record them, carry them out, and record what came of them.
 
-    Who may ask about what is in DIR/principals.json, which veen query token writes. It listens on this machine only,
-    unless told otherwise. What was under way when it was stopped or killed goes on when it starts again.
+    Who may ask about what is in DIR/principals.json, which veen query token writes. Unless told otherwise it listens on
+    this machine only, and is asked by its own address only, not by pages of other sites. A query that takes more than
+    it may is ended. What was under way when the service was stopped or killed goes on when it starts again.
     """
-    from veen.cli.client import calling
     from veen.cli.contextfile import need_client
     from veen.http import tls_context
     from veen.pipeline.decoding import Keys
@@ -80,8 +105,10 @@ def serve(
         papers(trust),
         _session if spark else None,
         workers,
+        Limits(max_rows, max_bytes, max_run_s=max_time, max_open=max_open),
+        tuple(names or ()),
     )
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     call.run(lambda client: _serve(client, settings, asked.as_json))
 
 

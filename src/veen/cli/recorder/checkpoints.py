@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veen.cli import output
+from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import taking
-from veen.cli.recorder.group import AtHub, FromLog, app, at_hub, from_log
+from veen.cli.recorder.group import FromLog, app, at_hub, from_log
 
 if TYPE_CHECKING:
     from veen.client.client import Client

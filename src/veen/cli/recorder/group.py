@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import typer
 
 from terminalface.command import group
-from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.options import ClientDir, HubUrl, JsonOption
+from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import FromDirectory
 
 if TYPE_CHECKING:
@@ -70,28 +69,10 @@ Subject: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class AtHub:
-    """Options of a command that talks to a hub."""
-
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
-
-
-@dataclass(frozen=True, slots=True)
-class FromLog:
+class FromLog(AtHub):
     """Options of a command that reads the log: at a hub, or in a data directory."""
 
     data_dir: FromDirectory = None
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
 
 
 @contextmanager
@@ -134,10 +115,8 @@ def _hint(message: str) -> str:
 
 def at_hub(asked: AtHub, work: "Callable[[Client], Awaitable[T]]") -> T:
     """Meet the hub, and do the work."""
-    from veen.cli.client.calling import Call
-
     with advised():
-        return Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use).run(work)
+        return asked.call().run(work)
 
 
 def from_log(asked: FromLog, work: "Callable[[Source], Awaitable[T]]") -> T:
@@ -149,7 +128,7 @@ def from_log(asked: FromLog, work: "Callable[[Source], Awaitable[T]]") -> T:
     from veen.state.dirsource import DirectorySource
     from veen.state.hubsource import HubSource
 
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     with advised():
         if asked.data_dir is None:
 

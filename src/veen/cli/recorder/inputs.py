@@ -7,9 +7,10 @@ import typer
 
 from terminalface.command import Misuse
 from veen.cli import output
+from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import taking
-from veen.cli.overlay.realm.options import moment
-from veen.cli.recorder.group import AtHub, Origin, Subject, app, at_hub
+from veen.cli.recorder.group import Origin, Subject, app, at_hub
+from veen.cli.values import moment
 
 if TYPE_CHECKING:
     from veen.client.client import Client

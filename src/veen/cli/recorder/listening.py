@@ -10,8 +10,9 @@ import typer
 
 from terminalface.command import Misuse
 from veen.cli import output
+from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import taking
-from veen.cli.recorder.group import AtHub, Origin, Subject, app
+from veen.cli.recorder.group import Origin, Subject, app
 from veen.cli.values import Address, address
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Reading a recorder's streams again: by range, by time, and who wrote what."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -10,8 +9,8 @@ import typer
 from terminalface.command import Misuse
 from veen.cli import output
 from veen.cli.overlay.declaring import taking
-from veen.cli.overlay.realm.options import moment
 from veen.cli.recorder.group import FromLog, app, from_log
+from veen.cli.values import moment
 
 if TYPE_CHECKING:
     from veen.recorder import Replayed, Replayer, Span, Verdict
@@ -31,7 +30,7 @@ _SHOWN, _SEQ_WIDTH = 2_000, 6
 )
 def replay(
     asked: FromLog,
-    streams: Annotated[list[str], typer.Argument(metavar="STREAM…", help="which streams, one after the other")],
+    streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="which streams, one after the other")],
     first: Annotated[
         int | None, typer.Option("--from", metavar="N", min=1, help="the first entry", show_default="1")
     ] = None,
@@ -138,7 +137,7 @@ def _show(stream: str, one: "Replayed", as_json: bool, with_proofs: bool) -> Non
             data |= {"payload": event.value(), "source": event.source, "position": position}
         if with_proofs:
             data |= {"receipt": one.receipt.encode().hex(), "proof": one.proof.encode().hex()}
-        sys.stdout.write(json.dumps(data, ensure_ascii=False) + "\n")
+        output.line(data)
         return
     said = (event.event_type, event.subject_id, event.origin, event.content) if event else ("", "", "", one.flaw or "")
     if sys.stdout.isatty():

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command
 from veen.cli import output, values
-from veen.cli.client.options import PassphraseFile
+from veen.cli.client.options import AtHub, PassphraseFile
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay.declaring import Reads, reads, taking
-from veen.cli.recorder.group import AtHub, Issuer, app, at_hub, issuing
+from veen.cli.recorder.group import Issuer, app, at_hub, issuing
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer
@@ -26,11 +27,10 @@ MaxPayload: TypeAlias = Annotated[
     int | None, typer.Option("--max-payload", metavar="BYTES", min=1, help="no larger payloads", show_default="65536")
 ]
 Retention: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--retention", metavar="SECONDS", min=1, help="for how long to keep it", show_default="10 years"),
+    int | None, durations.whole_option("--retention", least=1, help="for how long to keep it", show_default="10 years")
 ]
 Every: TypeAlias = Annotated[
-    int | None, typer.Option("--every", metavar="SECONDS", min=1, help="checkpoints by time", show_default="300")
+    int | None, durations.whole_option("--every", least=1, help="checkpoints by time", show_default="300")
 ]
 EveryEvents: TypeAlias = Annotated[
     int | None, typer.Option("--every-events", metavar="N", min=1, help="checkpoints by volume", show_default="10000")
@@ -136,7 +136,10 @@ def enrol(
     stream: Annotated[list[str], typer.Option("--stream", metavar="NAME", help="a stream that it may write to")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the kit to make, for the producer")],
     ttl: Annotated[
-        int, typer.Option("--ttl", metavar="SECONDS", min=1, help="for how long, from when the hub is first shown it")
+        int,
+        durations.whole_option(
+            "--ttl", least=1, help="for how long, from when the hub is first shown it", show_default="365d"
+        ),
     ] = 31_536_000,
     rate: Annotated[
         values.RateBound | None,

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, sup
 from pathlib import Path
 
 from veen.cli import output
-from veen.cli.client import calling
-from veen.cli.recorder.group import AtHub, advised
+from veen.cli.client.options import AtHub
+from veen.cli.recorder.group import advised
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Unavailable
@@ -43,7 +43,7 @@ class Input:
     def __init__(self, asked: AtHub, folder: ClientDir) -> None:
         self._asked = asked
         self._folder = folder
-        self._call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+        self._call = asked.call()
         self._url = self._call.url()
         if folder.state.hub_of(self._url) is None:
             self._call.run_with(folder, self._url, _nothing)  # whom to believe is settled before anything is sent

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from terminalface import durations
 from terminalface.command import command, single
 from veen.cli.hub.watching import LocalDir
 from veen.cli.options import HubUrl, JsonOption
@@ -15,7 +16,7 @@ app = single("top")
 def top(
     hub: HubUrl = None,
     data_dir: LocalDir = None,
-    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="how often to look")] = 1.0,
+    interval: Annotated[float, durations.option("--interval", least=0.05, help="how often to look")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="look twice, print what happened in between, and end")] = False,
     as_json: JsonOption = False,
 ) -> None:

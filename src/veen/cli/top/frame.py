@@ -1,9 +1,11 @@
 """One view of a hub: numbers worked out from two samples, as data and as what a terminal shows."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from terminalface import signs
 from veen.cli import output
 from veen.cli.output import Marked, Tone
 from veen.cli.top import sample
@@ -12,7 +14,7 @@ from veen.cli.top.sample import Interval, Sample
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_BARS = " ▁▂▃▄▅▆▇█"
+_BARS, _PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:|"
 _KIB = 1 << 10
 _LEFT = 34
 _WIDE = 100
@@ -102,17 +104,20 @@ def render(frame: Frame, width: int, keys: str = "") -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
+    plain = signs.is_plain(sys.stdout)
     told = frame.told
-    head = Text.assemble(("veen top ", "bold"), (told.url, "cyan"), "  ", no_wrap=True, overflow="ellipsis")
+    overflow: Literal["crop", "ellipsis"] = "crop" if plain else "ellipsis"
+    head = Text.assemble(("veen top ", "bold"), (told.url, "cyan"), "  ", no_wrap=True, overflow=overflow)
     head.append_text(output.text_of(_state(told)))
-    head.append(f"  {told.admission} admission  hub {told.hub_id[:16]}…  veen {told.version}")
+    head.append(f"  {told.admission} admission  hub {told.hub_id[:16]}{signs.shown('…')}  veen {told.version}")
     both = Table.grid(expand=True)
     both.add_column(width=_LEFT)
     both.add_column(ratio=1)
     wide = width >= _WIDE
     both.add_row(_panel("traffic", _traffic(frame), 9), _panel("milliseconds", _latency(frame, wide=wide), 9))
     peak = _number(max(frame.rates, default=None))
-    chart = Text("\n".join(bars(frame.rates, width - 4, _CHART_ROWS)), style="green", no_wrap=True)
+    drawn = bars(frame.rates, width - 4, _CHART_ROWS, _PLAIN_BARS if plain else _BARS)
+    chart = Text("\n".join(drawn), style="green", no_wrap=True)
     shown = [head, both, _panel(f"submits/s, peak {peak}", chart, _CHART_ROWS + 2), _panel("refused", _refusals(frame))]
     return Group(*shown, Text(keys, style="dim")) if keys else Group(*shown)
 
@@ -205,14 +210,14 @@ def size(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def bars(rates: Sequence[float], width: int, height: int) -> list[str]:
+def bars(rates: Sequence[float], width: int, height: int, drawn: str = _BARS) -> list[str]:
     """The latest rates as upright bars under their own peak, in lines from the top; the newest is at the right."""
     shown = list(rates)[-width:]
     peak = max(shown, default=0.0) or 1.0
-    steps = len(_BARS) - 1
+    steps = len(drawn) - 1
     filled = [round(rate / peak * steps * height) for rate in shown]
     lines = []
     for row in reversed(range(height)):
         levels = [min(max(one - row * steps, 0), steps) for one in filled]
-        lines.append("".join(_BARS[level] for level in levels).rjust(width))
+        lines.append("".join(drawn[level] for level in levels).rjust(width))
     return lines

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import Says, says, taking
@@ -173,9 +174,9 @@ def cap(
         str | None, typer.Option("--token", metavar="FILE", help="the capability that was issued: show it to the hub")
     ] = None,
     ask: Annotated[bool, typer.Option("--ask", help="ask the issuing service that the directory names")] = False,
-    ttl: Annotated[int | None, typer.Option("--ttl", metavar="SECONDS", min=1, help="with --ask: for how long")] = None,
+    ttl: Annotated[int | None, durations.whole_option("--ttl", least=1, help="with --ask: for how long")] = None,
     wait: Annotated[
-        int | None, typer.Option("--wait", metavar="SECONDS", min=1, help="how long to wait for a token at the most")
+        int | None, durations.whole_option("--wait", least=1, help="how long to wait for a token at the most")
     ] = None,
     timeout: Timeout = 30,
     directory: DirectoryStream = None,

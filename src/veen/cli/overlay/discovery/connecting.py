@@ -166,7 +166,7 @@ def look_at_services(asked: Looks, wish: ServiceWish, overlay: str | None) -> No
     from veen.cli.client import files
     from veen.cli.overlay import telling
 
-    reads, folded = asked.plain(), overlay_of(asked.publishers)
+    folded = overlay_of(asked.publishers)
     if asked.out is not None:
         files.check_new(asked.out)
 
@@ -176,10 +176,10 @@ def look_at_services(asked: Looks, wish: ServiceWish, overlay: str | None) -> No
             states = dict(reading.states)
             known = states if asked.stream else await _overlays(view.source, folded, cached=not asked.no_cache)
             found = proposed(services_in(states, known, wish, overlay, now), now)
-            return found, await asking.basis_of(reads, view, reading, stream, found)
+            return found, await asking.basis_of(asked, view, reading, stream, found)
 
-    found, basis = asking.viewing(reads, folded, work, stream=stream_of("service"))
-    telling.tell(found, basis, reads)
+    found, basis = asking.viewing(asked, folded, work, stream=stream_of("service"))
+    telling.tell(found, basis, asked)
 
 
 def services_in(

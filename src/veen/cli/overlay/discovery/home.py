@@ -33,7 +33,7 @@ class Home:
         self.asked = asked
         self.folder = folder
         self.stream = STREAM if asked.stream is None else asked.stream
-        self._call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+        self._call = asked.call()
         self._url = self._call.url()
         self._tokens = caps.read(path) if (path := contextfile.cap_of(asked.cap)) else ()
 

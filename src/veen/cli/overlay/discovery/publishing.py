@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, group
 from veen.cli.overlay.declaring import Says, says
 from veen.cli.overlay.directory import KindName, sendable, stream_of
@@ -24,7 +25,7 @@ app = group(
     """,
 )
 
-Ttl: TypeAlias = Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="how long it holds")]
+Ttl: TypeAlias = Annotated[int, durations.whole_option("--ttl", least=1, help="how long it holds")]
 TagsOption: TypeAlias = Annotated[
     list[str] | None, typer.Option("--tag", metavar="NAME", help="public, beta, internal or what you like")
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from veen.cli.overlay.declaring import MAX_SECONDS, Says, taking
 from veen.cli.overlay.directory import COLUMNS, KindName, Looks, Publishers, row_of, stream_of
 
@@ -20,8 +21,7 @@ AskOption: TypeAlias = Annotated[
     str | None, typer.Option("--ask", metavar="STREAM", help="ask whoever serves queries on that stream")
 ]
 Timeout: TypeAlias = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", min=0.001, max=MAX_SECONDS, help="how long to wait for an answer"),
+    float, durations.option("--timeout", least=0.001, most=MAX_SECONDS, help="how long to wait for an answer")
 ]
 DirectoryStreams: TypeAlias = Annotated[
     list[str] | None,
@@ -56,7 +56,7 @@ def ask(asked: Looks, kind: KindName, made: "Query", stream: str, timeout: float
     from veen.core import Refused
     from veen.overlays.discovery import request, result_of
 
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     url = call.url()
 
     async def work(client: "Client") -> "tuple[QueryResult, int]":

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, command, group
 from veen.cli.client.options import PassphraseFile
 from veen.cli.options import ClientDir, JsonOption
 from veen.cli.overlay.declaring import Reads, reads
 from veen.cli.overlay.identity.whom import Realm
+from veen.cli.values import moment
 
 if TYPE_CHECKING:
     from veen.cli.overlay.asking import Answer as Shown
@@ -44,7 +46,7 @@ def challenge(
     audience: Audience,
     out: OutFile,
     lasts: Annotated[
-        int, typer.Option("--lasts", metavar="SECONDS", min=1, max=300, help="for how long an answer is taken")
+        int, durations.whole_option("--lasts", least=1, most=300, help="for how long an answer is taken")
     ] = 120,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,10 +121,10 @@ def verify(
         int | None,
         typer.Option(
             "--issued-at",
-            metavar="SECONDS",
-            min=0,
-            help="when the capability's time began",
+            metavar="TIME",
+            help="when the capability's time began, in seconds since 1970 or as a date",
             show_default="as the hub says",
+            parser=moment,
         ),
     ] = None,
     org: Annotated[

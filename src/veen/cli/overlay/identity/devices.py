@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import command, group
 from veen.cli.client.options import PassphraseFile
 from veen.cli.options import ClientDir, JsonOption
@@ -39,8 +40,7 @@ DeviceKey: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what it is called")]
 Ends: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--expires-in", metavar="SECONDS", min=1, max=MAX_SECONDS, help="it is a device for so long"),
+    int | None, durations.whole_option("--expires-in", least=1, most=MAX_SECONDS, help="it is a device for so long")
 ]
 Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")]
 
@@ -92,8 +92,8 @@ def grant(
     card: CardFile,
     ttl: Annotated[
         int,
-        typer.Option(
-            "--ttl", metavar="SECONDS", min=1, max=MAX_SECONDS, help="for how long, from when a hub is first shown it"
+        durations.whole_option(
+            "--ttl", least=1, most=MAX_SECONDS, help="for how long, from when a hub is first shown it"
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to make")],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HINTS = (
     "veen cap authorize FILE shows a hub a capability, and its time begins",
-    "--issued-at SECONDS says when it began, where that was at another hub",
+    "--issued-at TIME says when it began, where that was at another hub",
 )
 
 

@@ -31,7 +31,7 @@ Called: TypeAlias = Annotated[
 def add(
     asked: Says,
     name: Local,
-    accounts: Annotated[list[str] | None, typer.Argument(metavar="CTX_ID…", help="which accounts")] = None,
+    accounts: Annotated[list[str] | None, typer.Argument(metavar="CTX_ID", help="which accounts")] = None,
     called: Called = None,
     org: Org = None,
     scoped: ScopedTo = None,

@@ -35,7 +35,7 @@ Org: TypeAlias = Annotated[
 Account: TypeAlias = Annotated[
     str | None, typer.Option("--account", metavar="HEX", help="whose: a ctx_id; else your own in the realm")
 ]
-Accounts: TypeAlias = Annotated[list[str], typer.Argument(metavar="CTX_ID…", help="which accounts, each by its ctx_id")]
+Accounts: TypeAlias = Annotated[list[str], typer.Argument(metavar="CTX_ID", help="which accounts, each by its ctx_id")]
 
 
 def own_key(client: Path | None) -> bytes:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
@@ -45,7 +46,7 @@ StreamName: TypeAlias = Annotated[str, typer.Argument(metavar="STREAM", help="th
 def set_(
     asked: RealmSays,
     stream: StreamName,
-    ttl: Annotated[int, typer.Option("--ttl", metavar="SECONDS", min=1, help="for how long")],
+    ttl: Annotated[int, durations.whole_option("--ttl", least=1, help="for how long")],
     primary: Annotated[
         bytes | None,
         typer.Option(

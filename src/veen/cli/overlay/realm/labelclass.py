@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import Misuse, group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
@@ -56,7 +57,7 @@ def set_(
         str | None, typer.Option("--sensitivity", metavar="WORD", help="low, medium, high or your own")
     ] = None,
     retention: Annotated[
-        int | None, typer.Option("--retention", metavar="SECONDS", min=0, help="for how long to keep it")
+        int | None, durations.whole_option("--retention", least=0, help="for how long to keep it")
     ] = None,
 ) -> None:
     """Classify a label. What was said before of it no longer counts."""

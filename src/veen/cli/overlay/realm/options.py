@@ -1,32 +1,14 @@
 """Options of the commands by which a realm is run: its streams follow from its id, so none is named."""
 
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
 import typer
 
-from veen.cli.client.options import FirstUse, HubPin, PassphraseFile
-from veen.cli.options import Cap, ClientDir, HubUrl, JsonOption
-from veen.cli.overlay.declaring import AtOption, FromDirectory, NoCache, ProofFile, Prove, Reads, Says
-from veen.cli.values import label, realm
-
-_MOST = 1 << 64
-
-
-def moment(text: str) -> int:
-    """A time: seconds since 1970, or a date like 2030-01-31 or 2030-01-31T12:00:00Z."""
-    if text.isascii() and text.isdigit():
-        found = int(text)
-    else:
-        try:
-            read = datetime.fromisoformat(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is neither seconds since 1970 nor a date like 2030-01-31T12:00:00Z") from None
-        found = int((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp())
-    if not 0 <= found < _MOST:
-        raise ValueError(f"{text!r} is not a time that can be written")
-    return found
+from veen.cli.client.options import AtHub
+from veen.cli.options import Cap
+from veen.cli.overlay.declaring import NoCache, Says, Tells
+from veen.cli.values import label, moment, realm
 
 
 def hub_id(text: str) -> bytes:
@@ -79,41 +61,20 @@ From: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class RealmReads:
+class RealmReads(Tells):
     """Options of a command that tells of a realm. `realm.answer` carries it out."""
 
     realm: RealmOption = None
     when: When = None
-    at: AtOption = None
-    prove: Prove = False
-    out: ProofFile = None
-    data_dir: FromDirectory = None
-    no_cache: NoCache = False
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
-
-    def plain(self) -> Reads:
-        """The same as a command over one stream has them."""
-        return Reads(**{one.name: getattr(self, one.name) for one in fields(Reads) if one.name != "stream"})
 
 
 @dataclass(frozen=True, slots=True)
-class RealmSays:
+class RealmSays(AtHub):
     """Options of a command that says something for a realm. `realm.say` carries it out."""
 
     realm: RealmOption = None
     no_cache: NoCache = False
     cap: Cap = None
-    hub: HubUrl = None
-    client: ClientDir = None
-    pin: HubPin = None
-    first_use: FirstUse = False
-    passphrase_file: PassphraseFile = None
-    as_json: JsonOption = False
 
     def plain(self) -> Says:
         """The same as a command over one stream has them."""

@@ -97,12 +97,12 @@ def answer(asked: RealmReads, stream: AdminStream[S, M], look: Callable[[Look[S,
             return found, await basis(asked, taken.view, taken.reading, found)
 
     found, made = visiting(asked, work)
-    telling.tell(found, made, asked.plain())
+    telling.tell(found, made, asked)
 
 
 def visiting(asked: RealmReads, work: Callable[[Source], Awaitable[T]]) -> T:
     """Do something with the hub or the data directory that the options name."""
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     url = call.url() if asked.data_dir is None else ""
     with calling.opened(asked.client, asked.passphrase_file) as folder:
         if asked.data_dir is None:

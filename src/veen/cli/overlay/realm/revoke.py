@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from terminalface import durations
 from terminalface.command import group
 from veen.cli.overlay import faults
 from veen.cli.overlay.declaring import taking
@@ -32,7 +33,7 @@ app = group(
 
 Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why, for whoever reads it")]
 Ttl: TypeAlias = Annotated[
-    int | None, typer.Option("--ttl", metavar="SECONDS", min=1, help="for how long", show_default="for good")
+    int | None, durations.whole_option("--ttl", least=1, help="for how long", show_default="for good")
 ]
 
 
@@ -206,7 +207,7 @@ def check(
         return await standing.check(source, asked, what)
 
     found, basis = realm.visiting(asked, work)
-    telling.tell(found, basis, asked.plain())
+    telling.tell(found, basis, asked)
 
 
 def _stream() -> "AdminStream[Records, Records]":

@@ -45,7 +45,7 @@ def say(asked: RealmSays, stream: AdminStream[S, M], make: Callable[[Look[S, M]]
     Of several, those that the state refuses are named and left out, as long as there are others.
     """
     tokens = caps.read(path) if (path := contextfile.cap_of(asked.cap)) else ()
-    call = calling.Call(asked.hub, asked.client, asked.passphrase_file, asked.pin, asked.first_use)
+    call = asked.call()
     url = call.url()
 
     async def met(client: Client) -> list[tuple[Saying, Said]]:

@@ -153,7 +153,7 @@ def check(
         return await usage.check(source, asked, stream)
 
     found, basis = realm.visiting(asked, work)
-    telling.tell(found, basis, asked.plain())
+    telling.tell(found, basis, asked)
 
 
 def _stream() -> "AdminStream[Records, Records]":

@@ -1,0 +1,86 @@
+"""Lengths of time as people write them: what is taken, what is not, and what is said then."""
+
+from pathlib import Path
+
+import pytest
+
+from terminalface import durations
+from tests.cli.runner import Veen
+from veen.client import ClientDir, sequence
+from veen.core import CapToken
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90", 90),
+        (60, 60),  # a default
+        ("90s", 90),
+        ("15m", 900),
+        ("36h", 129_600),
+        ("7d", 604_800),
+        ("1.5h", 5_400),
+        ("0.5m", 30),
+        ("0090", 90),
+        ("9" * 30, int("9" * 30)),
+    ],
+)
+def test_seconds_or_a_number_with_its_unit_is_a_length_of_time(written: str | int, seconds: int) -> None:
+    assert durations.whole_seconds(written, 0) == seconds
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "d", "1w", "1y", "1D", "1 d", " 1d", "1d ", "1d\n", "-5", "+5", "1e3", "1d2h", ".5h", "1.h", "1_000"),
+        *("inf", "nan", "\u0661d", "\uff11d", "9" * 31),
+    ],
+)
+def test_anything_else_is_no_length_of_time_and_it_is_said_what_is(written: str) -> None:
+    with pytest.raises(ValueError, match="is no length of time; give seconds, or a number with s, m, h or d"):
+        durations.whole_seconds(written, 0)
+
+
+@pytest.mark.parametrize("written", ["1.5", "0.9s", "0.001m"])
+def test_part_of_a_second_is_refused_where_seconds_are_whole(written: str) -> None:
+    with pytest.raises(ValueError, match="is not a whole number of seconds"):
+        durations.whole_seconds(written, 0)
+
+
+def test_bounds_are_in_seconds_whatever_the_unit() -> None:
+    assert durations.whole_seconds("1m", 60, 60) == 60
+    with pytest.raises(ValueError, match="'59s' is less than 60 seconds"):
+        durations.whole_seconds("59s", 60)
+    with pytest.raises(ValueError, match="'1d' is more than 86399 seconds"):
+        durations.whole_seconds("1d", 0, 86_399)
+    with pytest.raises(ValueError, match=r"'0m' is less than 1 second$"):
+        durations.whole_seconds("0m", 1)
+
+
+def test_a_capability_for_a_day_holds_for_a_day(veen: Veen, tmp_path: Path) -> None:
+    ClientDir.create(tmp_path / "operator", None, 1).close()
+    for ttl, seconds in (("1d", 86_400), ("86400", 86_400), ("90m", 5_400)):
+        out = tmp_path / f"{ttl}.cap"
+        who = ("--issuer", tmp_path / "operator", "--subject", "ab" * 32, "--stream", "doors")
+        veen.done("cap", "issue", *who, "--ttl", ttl, "--out", out)
+        assert {token.allow.ttl for token in sequence.decode(CapToken, out.read_bytes())} == {seconds}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["cap", "issue", "--ttl", "1w"], "invalid value for '--ttl': '1w' is no length of time; give seconds, or"),
+        (["cap", "issue", "--ttl", "-5"], "invalid value for '--ttl': '-5' is no length of time; give seconds, or"),
+        (["cap", "issue", "--ttl", "0h"], "invalid value for '--ttl': '0h' is less than 1 second"),
+        (["top", "--interval", "1ms"], "invalid value for '--interval': '1ms' is no length of time"),
+        (["top", "--interval", "0.01s"], "invalid value for '--interval': '0.01s' is less than 0.05 seconds"),
+        (["hub", "init", "--epoch-sec", "0.5"], "invalid value for '--epoch-sec': '0.5' is not a whole number of"),
+        (["id", "auth", "challenge", "--lasts", "6m"], "invalid value for '--lasts': '6m' is more than 300 seconds"),
+        (["id", "auth", "verify", "a", "b", "--issued-at", "1d"], "invalid value for '--issued-at': '1d' is neither"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+)
+def test_an_option_says_which_lengths_of_time_it_takes(arguments: list[str], told: str, veen: Veen) -> None:
+    ran = veen(*arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.error.startswith(told)

@@ -1,0 +1,107 @@
+"""A program's commands, each in its place, and what must hold of every one of them."""
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperArgument, TyperOption
+from typer.main import get_command
+
+from terminalface import manual
+from terminalface.manual import Manual, Row
+from terminalface.root import Entry
+from tests.program_run import Program
+
+
+@dataclass(frozen=True)
+class Found:
+    """A command in its place."""
+
+    path: str
+    command: Any
+    page: Manual
+
+    @property
+    def is_leaf(self) -> bool:
+        return not manual.is_group(self.command)
+
+
+def walk(app: typer.Typer) -> list[Found]:
+    """The program and everything under it."""
+    return list(_walk(get_command(app), None, str(app.info.name)))
+
+
+def _walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Found]:
+    ctx = typer.Context(command, parent=parent, info_name=name)
+    yield Found(ctx.command_path, command, manual.manual(command, ctx))
+    if manual.is_group(command):
+        for under in command.list_commands(ctx):
+            yield from _walk(command.get_command(ctx, under), ctx, under)
+
+
+def check_line(found: Found) -> None:
+    """It says in one line what it is."""
+    assert 10 <= len(found.page.summary) <= 90
+    assert found.page.summary[0].islower()
+    assert not found.page.summary.endswith(".")
+
+
+def check_help(found: Found, program: Program) -> None:
+    """Help is the same page in a pipe."""
+    ran = program.done(*found.path.split()[1:], "--help")
+    assert ran.out.startswith(f"{found.path}: {found.page.summary}\n")
+    assert "\x1b" not in ran.out
+    assert max(map(len, ran.out.splitlines())) <= manual.WIDTH
+    assert ran.err == ""
+
+
+def check_leaf(found: Found) -> None:
+    """It has an example of itself, and answers in JSON."""
+    assert any(example.startswith(found.path) for example in found.page.examples)
+    assert [row for row in found.page.options if row.name == "--json"] == [Row("--json", "the result as JSON")]
+
+
+def check_examples(found: Found, tree: Sequence[Found]) -> None:
+    """They name commands and options that there are."""
+    by_path = {one.path: one for one in tree}
+    for example in found.page.examples:
+        assert len(example) <= manual.WIDTH - 2
+        words = shlex.split(re.split(r" (?:\||&&|>) ", example)[0])
+        path = max((path for path in by_path if words[: len(path.split())] == path.split()), key=len)
+        known = {name for param in by_path[path].command.params for name in param.opts}
+        rest = words[len(path.split()) :]
+        assert {word for word in rest if word.startswith("--")} <= known, example
+        assert by_path[path].is_leaf, example
+
+
+def check_options(found: Found) -> None:
+    """Each says what it takes and what it is for."""
+    for param in found.command.params:
+        assert isinstance(param, TyperOption | TyperArgument)
+        if isinstance(param, TyperOption) and (param.hidden or "completion" in (param.name or "")):
+            continue
+        assert param.help, param.name
+        assert param.help[0].islower() or param.help[:2].isupper()
+        assert not param.help.endswith(".")
+        assert getattr(param, "is_flag", False) or param.metavar, param.name
+
+
+def check_entries(commands: Mapping[str, Sequence[Entry]], tree: Sequence[Found]) -> None:
+    """The list of commands says what their modules say."""
+    by_path, program = {found.path: found for found in tree}, tree[0].path
+    for entries in commands.values():
+        for entry in entries:
+            assert by_path[f"{program} {entry.name}"].page.summary == entry.summary
+            assert importlib.import_module(entry.module).app.info.name == entry.name
+
+
+def check_groups(program: Program, *groups: Sequence[str]) -> None:
+    """A group without a command lists its commands, and fails."""
+    for arguments in groups:
+        ran = program(*arguments)
+        assert (ran.status, ran.out) == (2, "")
+        assert f"usage: {ran.program}" in ran.err

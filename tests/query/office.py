@@ -21,6 +21,7 @@ from veen.client.trust import Pin
 from veen.core import Profile, canonjson, naming
 from veen.overlays.record import RecordEvent
 from veen.pipeline.decoding import Keys
+from veen.query.limits import Limits
 from veen.query.policy import ALL, Book, Principal
 from veen.query.recording import REQUESTS, RESULTS
 from veen.query.serving import PRINCIPALS, Settings, keeper_of, serving
@@ -64,6 +65,9 @@ class Office:
     def hub_id(self) -> bytes:
         return self.hub.service.papers.identity.hub_id
 
+    def label(self, stream: str) -> bytes:
+        return naming.label(self.hub.service.papers.identity.routing_key, naming.stream_id(stream), 0)
+
     @property
     def folder(self) -> Path:
         return self.root / "queries"
@@ -78,6 +82,7 @@ class Office:
 
     def settings(self, **given: Any) -> Settings:
         keys = Keys((str(self.root / "service"),))
+        given.setdefault("limits", Limits(fill_wait_s=PATIENCE_S))
         return Settings(self.folder, self.tables, source=self.source, keys=keys, tls=self.tls, **given)
 
     @asynccontextmanager

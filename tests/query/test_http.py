@@ -20,9 +20,9 @@ from veen.http import tls_context
 from veen.query import digest as digests
 from veen.query.app import MAX_BODY_BYTES
 from veen.query.faults import STATUS, Code
+from veen.query.limits import MAX_LIMIT
 from veen.query.policy import Principal
 from veen.query.recording import ANSWERED, REQUESTS, RESULTS, SUBMITTED, events, requests
-from veen.query.service import MAX_LIMIT
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hub.client import until
 from tests.query.office import COUNT, QUICK, WEB, Office, asking, event
-from veen.core import Unavailable, naming
+from veen.core import Unavailable
 from veen.pipeline.sources import HubSource
 from veen.pipeline.tables import Table, Tables, View
 from veen.pipeline.tables.compacting import due
@@ -32,10 +32,6 @@ def view(own: Office) -> View:
 
 def upto(own: Office, stream: str) -> int:
     return max(span.last for span in view(own).spans.values() if span.stream == stream)
-
-
-def label_of(own: Office, stream: str) -> bytes:
-    return naming.label(own.hub.service.papers.identity.routing_key, naming.stream_id(stream), 0)
 
 
 def test_a_service_merges_what_many_queries_leave_behind(own: Office) -> None:
@@ -81,7 +77,7 @@ def test_what_keeps_the_tables_from_being_filled_is_told_once_and_queries_are_re
 
 
 def test_a_hub_is_asked_only_for_what_follows_on_what_is_known(own: Office) -> None:
-    label = label_of(own, WEB)
+    label = own.label(WEB)
     for known, first in ((0, 1), (1, 1), (5, 5), (COUNT, COUNT), (COUNT + 1, 1)):
         found = HubSource(own.hub_url, QUICK).chunks_since(frozenset({label}), {label: known})
         assert [(one.start_seq, one.end_seq) for one in found] == [(first, COUNT)], known

@@ -139,23 +139,46 @@ def _bytes(value: Any) -> bytes | None:
 
 @contextmanager
 def watched(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
-    """Tell how many tasks Spark has done, by its own account, while something runs."""
+    """Tell how many tasks Spark has done, by its own account, while something runs. What `tell` raises ends it."""
     if tell is silent:
         yield
     elif is_remote(spark):
         with _followed(spark, total, tell):
             yield
     else:
-        context, name, over = spark.sparkContext, f"veen-{uuid4()}", threading.Event()
-        context.setJobGroup(name, "veen pipeline")
-        looking = threading.Thread(target=_look, args=(context.statusTracker(), name, total, tell, over), daemon=True)
-        looking.start()
-        try:
+        with _looked_at(spark, total, tell):
             yield
-        finally:
-            over.set()
-            looking.join()
-            context.setLocalProperty("spark.jobGroup.id", "")
+
+
+@contextmanager
+def _looked_at(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
+    context, name, over = spark.sparkContext, f"veen-{uuid4()}", threading.Event()
+    raised: list[Exception] = []
+
+    def told(done: int, total: int) -> None:
+        try:
+            if not raised:
+                tell(done, total)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised below, where the work was begun
+            raised.append(error)
+        if raised:
+            context.cancelJobGroup(name)  # at every look: at the first, Spark may not have begun with it
+
+    context.setJobGroup(name, "veen pipeline", interruptOnCancel=True)
+    looking = threading.Thread(target=_look, args=(context.statusTracker(), name, total, told, over), daemon=True)
+    looking.start()
+    try:
+        yield
+    except Exception as error:
+        if raised:  # then this is only Spark's way of saying that it was cancelled
+            raise raised[0] from error
+        raise
+    finally:
+        over.set()
+        looking.join()
+        context.setLocalProperty("spark.jobGroup.id", "")
+    if raised:
+        raise raised[0]
 
 
 def is_remote(spark: "SparkSession") -> bool:

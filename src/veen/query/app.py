@@ -12,8 +12,10 @@ from veen.http import Request, Respond, Response, Upload, WebSocketHandler
 from veen.query import openapi
 from veen.query.descriptor import parse
 from veen.query.faults import STATUS, Code, QueryFault
+from veen.query.gate import Gate
+from veen.query.limits import DEFAULT_LIMIT, MAX_LIMIT
 from veen.query.policy import Book, Principal
-from veen.query.service import DEFAULT_LIMIT, MAX_LIMIT, Page, QueryService
+from veen.query.service import Page, QueryService
 from veen.query.store import Job, Status
 
 JSON = b"application/json"
@@ -37,8 +39,9 @@ Handler = Callable[[Principal, Request, str], Awaitable[Response]]
 class QueryApp:
     """What stands behind the HTTP front."""
 
-    def __init__(self, service: QueryService, book: Book, report: Report) -> None:
+    def __init__(self, service: QueryService, book: Book, gate: Gate, report: Report) -> None:
         self._service = service
+        self._gate = gate
         self._book = book
         self._report = report
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,7 +84,7 @@ class QueryApp:
         try:
             answer = await self._dispatch(request)
         except QueryFault as fault:
-            answer = _error(Code(fault.code), fault.message)
+            answer = _error(Code(fault.code), fault.message, retry_after=fault.retry_after)
         except (VeenError, OSError) as error:
             self._report("answer", error)
             answer = _error(Code.INTERNAL_ERROR, "what the service keeps cannot be had; its log says why")
@@ -91,6 +94,7 @@ class QueryApp:
         respond(answer)
 
     async def _dispatch(self, request: Request) -> Response:
+        self._gate.check(request.headers)
         principal = self._principal(request)
         methods = []
         for (method, path), handler in self._routes.items():
@@ -127,15 +131,17 @@ class QueryApp:
         form = request.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if form != JSON:
             raise QueryFault(Code.UNSUPPORTED_MEDIA_TYPE, "a query is sent as application/json")
-        job = await self._service.submit(principal, parse(request.body))
+        job = await self._service.submit(principal, parse(request.body), request.is_lost)
         wait_s = _wait(request.headers)
         if wait_s:
             job = await self._service.ended(job, wait_s)
             if job.status is Status.FAILED:
                 raise QueryFault(Code(job.error_code or Code.EXECUTION_FAILED), job.message or "it failed")
             if job.status is Status.COMPLETED and self._service.digest(job).row_count <= DEFAULT_LIMIT:
-                digest, page = self._service.page(job, 0, DEFAULT_LIMIT)
-                return _json(200, {"result_digest": digest.plain(), "record_event": _recorded(job)}, page, paged=False)
+                digest, page = await asyncio.to_thread(self._service.page, job, 0, DEFAULT_LIMIT)
+                if not page.has_more:
+                    told = {"result_digest": digest.plain(), "record_event": _recorded(job)}
+                    return _json(200, told, page, paged=False)
         return _json(202, {"query_id": job.query_id, "result_id": job.result_id, "status": "pending"})
 
     async def _status(self, principal: Principal, _: Request, result_id: str) -> Response:
@@ -187,11 +193,13 @@ def _json(status: int, told: dict[str, Plain], page: Page | None = None, *, page
     return Response(status, body, JSON)
 
 
-def _error(code: Code, message: str, status: int | None = None) -> Response:
+def _error(code: Code, message: str, status: int | None = None, retry_after: int | None = None) -> Response:
     text = message.encode("utf-8", "replace").decode()
-    headers = ((b"www-authenticate", b"Bearer"),) if code is Code.UNAUTHORIZED else ()
+    headers = [(b"www-authenticate", b"Bearer")] if code is Code.UNAUTHORIZED else []
+    if retry_after is not None:
+        headers.append((b"retry-after", str(retry_after).encode()))
     body = canonjson.encode({"error_code": str(code), "message": text})
-    return Response(status or STATUS[code], body, JSON, headers)
+    return Response(status or STATUS[code], body, JSON, tuple(headers))
 
 
 def _wait(headers: Mapping[bytes, bytes]) -> int:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from veen.core import PayloadHdr, Unavailable
 from veen.core.canonjson import Plain
-from veen.pipeline.engine import Basis, Engine, Query, fields, partial
+from veen.pipeline.engine import UNWATCHED, Basis, Engine, Query, Watch, fields, partial
 from veen.pipeline.engine.engine import sampled
-from veen.pipeline.engine.scan import plan
+from veen.pipeline.engine.scan import batches, plan
 from veen.pipeline.tables import FileRef, Table, Tables, View
 from veen.query import digest, origins
 from veen.query.digest import Position, Shown
@@ -93,19 +93,27 @@ class Asker:
             here |= {one.here: (name, one.hub_id) for one in found}
         return Streams(here)
 
-    def ask(self, query: Query, seed: bytes, streams: Streams, came: Origins, bounds: Bounds | None = None) -> Asked:
-        """The answer. Blocks while files are read."""
+    def ask(
+        self,
+        query: Query,
+        seed: bytes,
+        streams: Streams,
+        came: Origins,
+        bounds: Bounds | None = None,
+        watch: Watch = UNWATCHED,
+    ) -> Asked:
+        """The answer. Blocks while files are read, and ends where `watch` raises."""
         if streams.imported or bounds is not None:
-            return self._steadily(lambda view: self._here(view, query, seed, streams, came, bounds))
+            return self._steadily(lambda view: self._here(view, query, seed, streams, came, bounds, watch))
         if query.evidence.mode == "none":
-            answer = self._engine.run(query, seed=seed)
+            answer = self._engine.run(query, seed=seed, watch=watch)
             return Asked(_settled(answer.rows), [], _positions(answer.basis), answer.ran)
-        return self._with_sources(query, seed)
+        return self._with_sources(query, seed, watch)
 
-    def _with_sources(self, query: Query, seed: bytes) -> Asked:
+    def _with_sources(self, query: Query, seed: bytes, watch: Watch) -> Asked:
         """Row by row, each with its receipt; groups are made of them afterwards."""
         named = tuple(dict.fromkeys((*query.fields, _RECEIPT)))
-        answer = self._engine.run(replace(query, projection=named, group_by=(), metrics=()), seed=seed)
+        answer = self._engine.run(replace(query, projection=named, group_by=(), metrics=()), seed=seed, watch=watch)
         epochs = {label: span.epoch for label, span in self._tables.view().spans.items()}
         by_receipt = {str(row[_RECEIPT]): row for row in answer.rows}
         behind = [
@@ -133,13 +141,22 @@ class Asker:
                     raise
 
     def _here(
-        self, view: View, query: Query, seed: bytes, streams: Streams, came: Origins, bounds: Bounds | None
+        self,
+        view: View,
+        query: Query,
+        seed: bytes,
+        streams: Streams,
+        came: Origins,
+        bounds: Bounds | None,
+        watch: Watch,
     ) -> Asked:
         named = tuple(dict.fromkeys((*query.fields, _RECEIPT)))
         known = {label: span.hub_id for label, span in view.spans.items()}
         found: list[tuple[partial.Order, dict[str, Plain], partial.Source, Behind]] = []
         upto: dict[tuple[str, str], int] = {}
+        size = 0
         for here, row, hub_id in self._rows(view, query, named, streams, came):
+            watch.on(len(found), size)
             label, seq, told_as = row["label"].hex(), row["stream_seq"], row["stream"]
             if bounds is not None and seq > bounds.get(label, 0):
                 continue
@@ -152,6 +169,8 @@ class Asker:
             source = (told_as, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
             behind = Behind(here[0], here[1], here[2], told_as, shown, values)
             found.append(((row["hub_ts"], told_as, seq, label), values, source, behind))
+            size += partial.weigh(values)
+        watch.on(len(found), size)
         found.sort(key=lambda one: one[0])
         chosen = set(sampled(query, [source for _, _, source, _ in found], seed))
         basis = tuple(Position(stream, label, seq) for (stream, label), seq in sorted(upto.items()))
@@ -162,17 +181,13 @@ class Asker:
         self, view: View, query: Query, named: Sequence[str], streams: Streams, came: Origins
     ) -> Iterator[tuple[tuple[str, int, int], dict[str, Any], bytes | None]]:
         """Events of these streams: where each is here, and what it is told of as."""
-        import pyarrow.parquet as pq
-
         # Times are those of the originals, so no file can be passed by for its own.
         loose = replace(query, scope=tuple(streams.here), time_from=None, time_to=None)
         columns = tuple(dict.fromkeys((*_NEEDED, "header", *(one for name in named for one in fields.columns(name)))))
         files = view.of(Table.EVENTS, streams.here)
         for part in plan(files, loose, str(self._tables.root.resolve()), self._footer):
             told_as, hub_id = streams.here[part.stream]
-            with _readable(part.path), pq.ParquetFile(part.path) as file:
-                rows = file.read_row_groups(list(part.groups), columns=list(columns)).to_pylist()
-            for row in rows:
+            for row in (row for batch in batches(part.path, part.groups, columns) for row in batch.to_pylist()):
                 here = part.stream, row["epoch"], row["stream_seq"]
                 if hub_id is None:
                     yield here, {**row, "stream": told_as}, None

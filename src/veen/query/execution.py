@@ -10,11 +10,16 @@ from veen.client.client import Client
 from veen.client.durable import Busy
 from veen.core import HubIdentity, canonjson, naming
 from veen.core.canonjson import Plain
+from veen.pipeline.engine import UNWATCHED, Watch
 from veen.query import digest as digests
 from veen.query import times, verifying
 from veen.query.asking import Asker, Bounds, Streams
+from veen.query.budget import Budget
 from veen.query.descriptor import Descriptor
 from veen.query.digest import ResultDigest
+from veen.query.faults import Code, QueryFault
+from veen.query.keeping import Rounds
+from veen.query.limits import RETRY_AFTER_S
 from veen.query.origins import NONE, Origins, origins_of
 from veen.query.recording import REQUESTS
 from veen.state import HubSource
@@ -38,7 +43,10 @@ class Result:
 
 
 class Execution:
-    """Carries queries out for one client of one hub. `refresh` brings the tables up to date, and blocks."""
+    """Carries queries out for one client of one hub.
+
+    `refresh` brings the tables up to date, and blocks; `progress` says how far it is.
+    """
 
     def __init__(
         self,
@@ -47,6 +55,7 @@ class Execution:
         *,
         papers: Mapping[bytes, HubIdentity] | None = None,
         refresh: Refresh | None = None,
+        progress: Callable[[], tuple[int, int]] = lambda: (0, 0),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
@@ -54,15 +63,27 @@ class Execution:
         self._papers = papers or {}
         self._refresh = refresh
         self._clock = clock
-        self._refreshing = asyncio.Lock()
+        self._progress = progress
+        self._rounds = Rounds(self._bring_up)
 
-    async def refresh(self) -> None:
-        """Bring the tables up to date, where this service does that; where another process does, that one will."""
-        if self._refresh is not None:
-            async with self._refreshing:
-                epochs = await HubSource(self._client).epochs(naming.stream_id(REQUESTS), None)
-                with suppress(Busy):
-                    await asyncio.to_thread(self._refresh, epochs)
+    async def refresh(self, wait_s: float | None = None) -> None:
+        """Bring the tables up to date, where this service does that; where another process does, that one will.
+
+        Where it takes longer than `wait_s`, it goes on without whoever asked. Raises `QueryFault` then.
+        """
+        if self._refresh is not None and not await self._rounds.run(wait_s):
+            done, total = self._progress()
+            said = f"the tables are being filled: {done} of {total} parts" if total else "the tables are being filled"
+            raise QueryFault(Code.TABLES_NOT_READY, said, retry_after=RETRY_AFTER_S)
+
+    async def stop(self) -> None:
+        await self._rounds.stop()
+
+    async def _bring_up(self) -> None:
+        assert self._refresh is not None
+        epochs = await HubSource(self._client).epochs(naming.stream_id(REQUESTS), None)
+        with suppress(Busy):
+            await asyncio.to_thread(self._refresh, epochs)
 
     async def streams(self, asked: Descriptor, of_hub: bytes | None = None) -> tuple[Streams, Origins]:
         """What its scope means here. Raises `QueryFault` where there is no such stream."""
@@ -79,13 +100,15 @@ class Execution:
         bounds: Bounds | None = None,
         profile_id: str | None = None,
         request_receipt_id: str | None = None,
+        budget: Budget | None = None,
     ) -> Result:
         """The result. With `of_hub`, as that hub's zone would have it; with `bounds`, of no more than up to there."""
         streams, came = await self.streams(asked, of_hub)
         query, seed = asked.query(), asked.query_id.encode()
-        found = await asyncio.to_thread(self._asker.ask, query, seed, streams, came, bounds)
+        watch = UNWATCHED if budget is None else budget.watch
+        found = await asyncio.to_thread(self._asker.ask, query, seed, streams, came, bounds, watch)
         shown = await verifying.verify(self._client, query, found.behind, came, self._papers)
-        texts = await asyncio.to_thread(lambda: [digests.row_text(row) for row in found.rows])
+        texts = await asyncio.to_thread(_texts, found.rows, watch)
         summary = digests.evidence_summary(asked, shown)
         digest = ResultDigest(
             query_id=asked.query_id,
@@ -101,3 +124,12 @@ class Execution:
             request_receipt_id=request_receipt_id,
         )
         return Result(texts, summary, digest, found.ran)
+
+
+def _texts(rows: Sequence[dict[str, Plain]], watch: Watch) -> list[bytes]:
+    made, size = list[bytes](), 0
+    for row in rows:
+        made.append(digests.row_text(row))
+        size += len(made[-1])
+        watch.on(len(made), size)
+    return made

@@ -7,7 +7,7 @@ from veen.core.limits import SERVER_VERSION
 from veen.pipeline.engine.query import MODES
 from veen.query.descriptor import ID_PATTERN, MAX_LISTED, VERSION
 from veen.query.faults import STATUS, Code
-from veen.query.service import DEFAULT_LIMIT, MAX_LIMIT
+from veen.query.limits import DEFAULT_LIMIT, MAX_LIMIT
 
 _JSON = "application/json"
 _TEXT = {"type": "string"}
@@ -74,6 +74,11 @@ def _submit() -> dict[str, Any]:
     return {
         "operationId": "submit",
         "summary": "ask; with `Prefer: wait=SECONDS`, for the answer itself where it comes in time",
+        "description": (
+            "A query that comes to more rows or bytes than the service allows, or takes longer, fails with "
+            "`result_too_large` or `query_timeout`. One who has too many under way is told `too_many_queries`; while "
+            "the tables are being filled, everyone is told `tables_not_ready`. Of neither anything is recorded."
+        ),
         "parameters": [
             {"in": "header", "name": "Prefer", "required": False, "schema": {"type": "string"}, "example": "wait=5"}
         ],
@@ -101,7 +106,10 @@ def _answer(description: str, schema: Any) -> dict[str, Any]:
     return {"description": description, "content": {_JSON: {"schema": schema}}}
 
 
-_REFUSAL = _answer("what is wrong; each error_code has one status", _named("Error"))
+_REFUSAL = {
+    **_answer("what is wrong; each error_code has one status", _named("Error")),
+    "headers": {"Retry-After": {"description": "where it helps: in how many seconds", "schema": _COUNT}},
+}
 
 
 def _schemas() -> dict[str, Any]:
@@ -149,7 +157,12 @@ def _schemas() -> dict[str, Any]:
             result_digest=digest,
             record_event=_named("RecordEvent"),
             rows=_list(_ROW, 0, None),
-            page=_object(offset=_COUNT, limit=_COUNT, total=_COUNT, has_more={"type": "boolean"}),
+            page=_object(
+                offset=_COUNT,
+                limit={**_COUNT, "description": "how many were asked for; fewer where so many had too many bytes"},
+                total=_COUNT,
+                has_more={"type": "boolean"},
+            ),
         ),
         "RecordedDescriptor": _object(descriptor=_named("QueryDescriptor"), record_event=_named("RecordEvent")),
         "ResultEvidence": _object(result_digest=digest, evidence_summary={"type": "object"}),

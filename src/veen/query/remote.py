@@ -13,7 +13,7 @@ from veen.core import Malformed, Unavailable, canonjson
 from veen.core.canonjson import Plain
 from veen.query.digest import ResultDigest
 from veen.query.faults import Code, QueryFault
-from veen.query.service import DEFAULT_LIMIT, MAX_LIMIT
+from veen.query.limits import DEFAULT_LIMIT, MAX_LIMIT
 from veen.query.store import Recorded
 
 _TIMEOUT_S = 60.0
@@ -121,5 +121,7 @@ class Remote:
         if answer.status_code not in (_OK, _ACCEPTED):
             known = found.get("error_code") in Code.__members__.values()
             code = Code(found["error_code"]) if known else Code.INTERNAL_ERROR
-            raise QueryFault(code, str(found.get("message")))
+            retry_after = answer.headers.get("retry-after", "")
+            again = int(retry_after) if retry_after.isdigit() else None
+            raise QueryFault(code, str(found.get("message")), retry_after=again)
         return found

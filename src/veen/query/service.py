@@ -8,6 +8,7 @@ if there was one, and nothing is recorded twice.
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,19 +18,21 @@ from veen.client.client import Client
 from veen.core import Unavailable, VeenError
 from veen.core.canonjson import Plain
 from veen.query import descriptor as descriptors
+from veen.query.budget import Budget
 from veen.query.descriptor import Descriptor
 from veen.query.digest import ResultDigest
-from veen.query.execution import Execution
+from veen.query.execution import Execution, Result
 from veen.query.faults import Code, QueryFault
+from veen.query.limits import DEFAULTS, RETRY_AFTER_S, Limits
 from veen.query.policy import ALL, Principal
 from veen.query.recording import Recording
 from veen.query.store import Job, JobStore, Status
 
-DEFAULT_LIMIT, MAX_LIMIT = 1_000, 10_000  # rows of a page
 _MS = 1000
 _RETRY_S = 1.0
 _ID_BYTES = 16
 _MOST_MESSAGE = 2_000
+_LIMITS_PASSED = frozenset({Code.RESULT_TOO_LARGE, Code.QUERY_TIMEOUT})
 
 T = TypeVar("T")
 Report = Callable[[str, BaseException], None]
@@ -37,7 +40,10 @@ Report = Callable[[str, BaseException], None]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows of a result, as canonical JSON."""
+    """Some rows of a result, as canonical JSON.
+
+    `limit` is how many were asked for; where so many had too many bytes, it is how many they are.
+    """
 
     rows: list[bytes]
     offset: int
@@ -60,7 +66,7 @@ class QueryService:
         report: Report,
         *,
         workers: int = 2,
-        max_waiting: int = 256,
+        limits: Limits = DEFAULTS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -70,7 +76,8 @@ class QueryService:
         self._workers = workers
         self._clock = clock
         self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._max_waiting = max_waiting
+        self._limits = limits
+        self._open: Counter[str] = Counter()  # queries of each principal that have not ended, or are being taken
         self._taken: set[str] = set()  # query_ids, of this service or in the log
         self._ended: dict[str, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -93,23 +100,36 @@ class QueryService:
 
     # Taking queries.
 
-    async def submit(self, principal: Principal, value: Plain) -> Job:
-        """Take a query, and record it. Raises `QueryFault`."""
+    async def submit(self, principal: Principal, value: Plain, is_lost: Callable[[], bool] = lambda: False) -> Job:
+        """Take a query, and record it. Raises `QueryFault`, also where whoever asked has left before that."""
         asked = descriptors.normalise(value, f"q-{secrets.token_hex(_ID_BYTES)}")
         for stream in asked.scope:
             if not principal.may_ask(stream):
                 raise QueryFault(Code.FORBIDDEN_SCOPE, f"{principal.name} may not ask about {stream!r}")
-        if self._queue.qsize() >= self._max_waiting:
-            raise QueryFault(Code.UNAVAILABLE, "too many queries wait to be carried out")
         self._check_new(asked)
-        await self._execution.refresh()
-        await self._execution.streams(asked)
-        async with self._submitting:
-            self._check_new(asked)
-            job = self._job(principal, asked)
-            self._store.add(job)
-            self._taken.add(asked.query_id)
-        return await self._accept(job)
+        self._check_room(principal)
+        self._open[principal.name] += 1
+        try:
+            await self._execution.refresh(self._limits.fill_wait_s)
+            await self._execution.streams(asked)
+            async with self._submitting:
+                self._check_new(asked)
+                if is_lost():
+                    raise QueryFault(Code.UNAVAILABLE, "whoever asked has left")
+                job = self._job(principal, asked)
+                self._store.add(job)
+                self._taken.add(asked.query_id)
+            return await self._accept(job)
+        finally:
+            self._open[principal.name] -= 1
+
+    def _check_room(self, principal: Principal) -> None:
+        if self._open[principal.name] >= self._limits.max_open:
+            said = f"{principal.name} has {self._limits.max_open} queries that have not ended"
+            raise QueryFault(Code.TOO_MANY_QUERIES, said, retry_after=RETRY_AFTER_S)
+        if self._open.total() >= self._limits.max_waiting:
+            said = "too many queries wait to be carried out"
+            raise QueryFault(Code.UNAVAILABLE, said, retry_after=RETRY_AFTER_S)
 
     def _check_new(self, asked: Descriptor) -> None:
         if asked.query_id in self._taken:
@@ -132,6 +152,7 @@ class QueryService:
 
     def _schedule(self, job: Job) -> None:
         self._ended[job.result_id] = asyncio.Event()
+        self._open[job.principal] += 1
         self._queue.put_nowait(job.result_id)
 
     # Carrying them out.
@@ -144,12 +165,14 @@ class QueryService:
             try:
                 await self._carry_out(job)
             except QueryFault as fault:
-                await self._give_up(job, Code.EXECUTION_FAILED, fault.message)
+                code = Code(fault.code)
+                await self._give_up(job, code if code in _LIMITS_PASSED else Code.EXECUTION_FAILED, fault.message)
             except VeenError as error:
                 await self._give_up(job, Code.EXECUTION_FAILED, str(error))
             except Exception as error:  # noqa: BLE001  whatever it is, whoever asked must hear of it
                 self._report("execution", error)
                 await self._give_up(job, Code.INTERNAL_ERROR, "the service failed; its log says why")
+            self._open[job.principal] -= 1
             self._ended.pop(result_id).set()
 
     async def _carry_out(self, job: Job) -> None:
@@ -159,16 +182,31 @@ class QueryService:
         job = self._store.move(job.result_id, Status.RUNNING)
         if job.digest is None:
             assert job.request is not None
-            result = await self._execution.run(
-                descriptors.decode(job.descriptor),
-                profile_id=self._recording.profile_id,
-                request_receipt_id=job.request.receipt_id,
-            )
+            result = await self._run(job, job.request.receipt_id)
             self._store.put_rows(job.result_id, result.texts, result.evidence())
             job = self._store.move(job.result_id, Status.RUNNING, digest=result.digest.text())
         assert job.digest is not None
         digest = ResultDigest.decode(job.digest)
         await self._persist(lambda: self._complete(job.result_id, digest))
+
+    async def _run(self, job: Job, request_receipt_id: str) -> Result:
+        """Within its limits. Where that ends early, for whatever reason, so do the threads that work for it."""
+        budget = Budget(self._limits)
+        try:
+            async with asyncio.timeout(self._limits.max_run_s) as time_left:
+                return await self._execution.run(
+                    descriptors.decode(job.descriptor),
+                    profile_id=self._recording.profile_id,
+                    request_receipt_id=request_receipt_id,
+                    budget=budget,
+                )
+        except TimeoutError:
+            if not time_left.expired():
+                raise
+            said = f"it took longer than {self._limits.max_run_s:g} seconds: ask for less, or for less evidence"
+            raise QueryFault(Code.QUERY_TIMEOUT, said) from None
+        finally:
+            budget.end()
 
     async def _complete(self, result_id: str, digest: ResultDigest) -> None:
         self._store.move(result_id, Status.COMPLETED, result=await self._recording.result(digest))
@@ -226,8 +264,9 @@ class QueryService:
     def page(self, job: Job, offset: int, limit: int) -> tuple[ResultDigest, Page]:
         """Rows of a result. Raises `QueryFault` where there is none, or not yet."""
         digest = self.digest(job)
-        rows = self._store.rows(job.result_id, digest.rows_hash, offset, limit)
-        return digest, Page(rows, offset, limit, digest.row_count)
+        rows = self._store.rows(job.result_id, digest.rows_hash, offset, limit, self._limits.max_page_bytes)
+        cut = len(rows) < min(limit, digest.row_count - offset)
+        return digest, Page(rows, offset, len(rows) if cut else limit, digest.row_count)
 
     def digest(self, job: Job) -> ResultDigest:
         if job.status is Status.FAILED:

@@ -22,7 +22,9 @@ from veen.pipeline.tables import Tables
 from veen.query.app import QueryApp, Report
 from veen.query.asking import Asker
 from veen.query.execution import Execution
+from veen.query.gate import Gate
 from veen.query.keeping import LOOK_EVERY_S, Keeper, keep
+from veen.query.limits import DEFAULTS, Limits
 from veen.query.policy import Book
 from veen.query.service import QueryService
 from veen.query.store import JobStore
@@ -50,6 +52,8 @@ class Settings:
     papers: Mapping[bytes, HubIdentity] = field(default_factory=dict)
     spark: "Callable[[], SparkSession] | None" = None
     workers: int = 2
+    limits: Limits = DEFAULTS
+    names: tuple[str, ...] = ()  # that it is asked by, beside its own address
     look_every_s: float = LOOK_EVERY_S
 
 
@@ -66,7 +70,8 @@ def execution_of(
     asker = Asker(settings.tables, settings.spark)
     keeper = keeper or keeper_of(settings, client.hub_id)
     refresh = None if keeper is None else keeper.refresh
-    return Execution(client, asker, papers=settings.papers, refresh=refresh, clock=clock)
+    progress = (lambda: (0, 0)) if keeper is None else (lambda: keeper.progress)
+    return Execution(client, asker, papers=settings.papers, refresh=refresh, progress=progress, clock=clock)
 
 
 @asynccontextmanager
@@ -77,14 +82,17 @@ async def serving(
     with JobStore(settings.folder) as store:
         keeper = keeper_of(settings, client.hub_id)
         execution = execution_of(client, settings, clock, keeper)
-        service = QueryService(client, store, execution, report, workers=settings.workers, clock=clock)
+        service = QueryService(
+            client, store, execution, report, workers=settings.workers, limits=settings.limits, clock=clock
+        )
         server = HttpServer(report)
         await service.start()
         keeping: list[asyncio.Task[None]] = []
         if keeper is not None:
             keeping.append(asyncio.create_task(keep(keeper, execution.refresh, report, settings.look_every_s)))
         try:
-            app = QueryApp(service, Book(settings.folder / PRINCIPALS, clock), report)
+            gate = Gate(settings.host, settings.names)
+            app = QueryApp(service, Book(settings.folder / PRINCIPALS, clock), gate, report)
             limits = HttpSettings(max_connections=_MAX_CONNECTIONS)
             try:
                 await server.start(app, settings.host, settings.port, tls=settings.tls, settings=limits)
@@ -98,4 +106,5 @@ async def serving(
                 task.cancel()
             await server.stop(_GRACE_S)
             await service.stop()
+            await execution.stop()
             await asyncio.gather(*keeping, return_exceptions=True)

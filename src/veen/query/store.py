@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from os import SEEK_END
 from pathlib import Path
 from types import TracebackType
@@ -165,8 +166,11 @@ class JobStore:
         DISK.write_file(self._rows / f"{result_id}.evidence", evidence)
         DISK.sync_folder(self._rows)
 
-    def rows(self, result_id: str, rows_hash: str, offset: int, limit: int) -> list[bytes]:
-        """Some rows. Raises `Malformed` where what is kept is not what was hashed."""
+    def rows(self, result_id: str, rows_hash: str, offset: int, limit: int, max_bytes: int) -> list[bytes]:
+        """Some rows: no more than have so many bytes, but one at least, where there is one.
+
+        Raises `Malformed` where what is kept is not what was hashed.
+        """
         self._check(result_id, rows_hash)
         path, places = self._rows / f"{result_id}.rows", self._rows / f"{result_id}.at"
         with durable.named(path), places.open("rb") as index, path.open("rb") as lines:
@@ -174,8 +178,13 @@ class JobStore:
                 return []
             index.seek(offset * _PLACE.size)
             lines.seek(_PLACE.unpack(index.read(_PLACE.size))[0])
-            found = [line for _, line in zip(range(limit), lines, strict=False)]
-        return [line.removesuffix(b"\n") for line in found]
+            found, size = list[bytes](), 0
+            for line in islice(lines, limit):
+                size += len(line)
+                if found and size > max_bytes:
+                    break
+                found.append(line.removesuffix(b"\n"))
+        return found
 
     def evidence(self, result_id: str) -> dict[str, Plain]:
         path = self._rows / f"{result_id}.evidence"

@@ -14,10 +14,10 @@ from typing import Self
 
 import h11
 
-from veen.core import Malformed, Unavailable
+from veen.core import Malformed, Unavailable, loopback
 from veen.core.limits import MAX_MSG_BYTES
 from veen.overlays.record import RecordEvent
-from veen.recorder import loopback, otlp
+from veen.recorder import otlp
 from veen.recorder.shaping import Defaults
 from veen.recorder.spool import SpoolWriter
 
@@ -139,10 +139,7 @@ class OtlpServer:
 
     def _check_asked_here(self, headers: Mapping[str, str]) -> None:
         """An endpoint of this machine is asked by its own address: a page of another site may have been led here."""
-        if not self._local:
-            return
-        named = [f"//{headers.get('host', '')}", *([headers["origin"]] if "origin" in headers else [])]
-        if not all(map(loopback.is_at_loopback, named)):
+        if self._local and not loopback.is_asked_here(headers.get("host", ""), headers.get("origin")):
             raise _Wrong(403, "this endpoint is asked by its own address only")
 
     def _kept(self, body: bytes, encoding: str, form: str) -> Answer:

@@ -2,5 +2,6 @@
 
 from veen.pipeline.engine.engine import Answer, Basis, Engine, Place
 from veen.pipeline.engine.query import Evidence, Metric, Query
+from veen.pipeline.engine.watch import UNWATCHED, Watch
 
-__all__ = ["Answer", "Basis", "Engine", "Evidence", "Metric", "Place", "Query"]
+__all__ = ["Answer", "Basis", "Engine", "Evidence", "Metric", "Place", "Query", "UNWATCHED", "Watch"]

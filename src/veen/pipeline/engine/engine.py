@@ -15,6 +15,7 @@ from veen.pipeline.engine import fields, partial
 from veen.pipeline.engine.partial import Partial, Source
 from veen.pipeline.engine.query import Query
 from veen.pipeline.engine.scan import Part, Scan, plan, scan, scan_encoded
+from veen.pipeline.engine.watch import UNWATCHED, Watch
 from veen.pipeline.tables.commit import FileRef, View
 from veen.pipeline.tables.layout import Table, need_pyarrow
 from veen.pipeline.tables.store import Tables
@@ -84,18 +85,18 @@ class Engine:
         self._small_rows = small_rows
         self._footer = lru_cache(maxsize=4_096)(self._read_footer)
 
-    def run(self, query: Query, *, seed: bytes = b"") -> Answer:
+    def run(self, query: Query, *, seed: bytes = b"", watch: Watch = UNWATCHED) -> Answer:
         """The answer. `seed` is what the sample of evidence depends on, beside the events themselves."""
         query.check()
         while True:
             view = self._tables.view()
             try:
-                return self._run(query, view, seed)
+                return self._run(query, view, seed, watch)
             except Unavailable:
                 if self._tables.view().number == view.number:
                     raise  # otherwise its files were merged meanwhile, and are others now
 
-    def _run(self, query: Query, view: View, seed: bytes) -> Answer:
+    def _run(self, query: Query, view: View, seed: bytes, watch: Watch) -> Answer:
         known = {span.stream for span in view.spans.values()}
         for stream in query.scope:
             if stream not in known:
@@ -109,16 +110,17 @@ class Engine:
         parts = plan(view.of(Table.EVENTS, query.scope), query, root, footer)
         rows = sum(part.rows for part in parts)
         if rows <= self._small_rows or self._spark is None:
-            found, ran = partial.whole(query, [scan(Scan(query, tuple(parts)), footers)]), "tables"
+            found, ran = scan(Scan(query, tuple(parts)), footers, watch), "tables"
+            found.shorten()
         else:
-            found, ran = self._on_spark(query, parts), "spark"
+            found, ran = self._on_spark(query, parts, watch), "spark"
         return self._answer(query, found, view, seed, ran)
 
-    def _on_spark(self, query: Query, parts: Sequence[Part]) -> Partial:
+    def _on_spark(self, query: Query, parts: Sequence[Part], watch: Watch) -> Partial:
         spark: Any = self._spark
         if not hasattr(spark, "read"):
             spark = self._spark = spark()
-        return spread(query, parts, jobs.on_spark(spark))
+        return spread(query, parts, jobs.on_spark(spark), watch)
 
     def _answer(self, query: Query, found: Partial, view: View, seed: bytes, ran: str) -> Answer:
         if query.metrics:
@@ -143,10 +145,11 @@ class Engine:
             raise Unavailable(f"{file.path} cannot be read: {error}") from None
 
 
-def spread(query: Query, parts: Sequence[Part], run: jobs.Runner) -> Partial:
+def spread(query: Query, parts: Sequence[Part], run: jobs.Runner, watch: Watch = UNWATCHED) -> Partial:
     """What comes of parts that are gone through elsewhere, some by each worker."""
-    made = run(scan_encoded, [Scan(query, some) for some in _dealt(parts)])
-    return partial.whole(query, [partial.decode(query, one) for one in made])
+    work = [Scan(query, some, watch.max_held, watch.max_bytes) for some in _dealt(parts)]
+    made = run(scan_encoded, work, jobs.silent if watch is UNWATCHED else lambda done, total: watch.on(0, 0))
+    return partial.whole(query, (partial.decode(query, one) for one in made), watch)
 
 
 def sampled(query: Query, sources: Sequence[Source], seed: bytes) -> list[Source]:

@@ -9,10 +9,22 @@ from typing import Any
 
 from veen.pipeline.decoding.plain import Plain, written
 from veen.pipeline.engine.query import Metric, Query
+from veen.pipeline.engine.watch import UNWATCHED, Watch
 
 Order = tuple[int, str, int, str]  # hub_ts, stream, stream_seq, label in hex
 Source = tuple[str, str, int, str, str]  # stream, label, stream_seq, msg_id, mmr_root: the event that is behind it
 Rank = tuple[int, float | int | str, str]
+
+
+def weigh(value: Plain) -> int:
+    """At most as much as the value takes as JSON, and near it; it is asked of every value that is kept."""
+    if isinstance(value, str):
+        return len(value) + 2
+    if isinstance(value, dict):
+        return 2 + sum(len(name) + 3 + weigh(one) for name, one in value.items())
+    if isinstance(value, list):
+        return 2 + sum(map(weigh, value))
+    return 1
 
 
 def rank(value: Plain) -> Rank:
@@ -39,31 +51,43 @@ class Tally:
     whole: bool = True  # nothing but integers was added
     values: set[str] = field(default_factory=set)
 
-    def add(self, metric: Metric, value: Plain) -> None:
+    def add(self, metric: Metric, value: Plain) -> int:
+        """Take a value in. Says how much heavier that makes it."""
         if metric.kind == "count":
             self.count += 1
         elif value is None:
-            return
+            return 0
         elif metric.kind == "distinct":
-            self.values.add(written(value))
+            return self._hold({written(value)})
         elif metric.kind != "sum":
-            self._take(metric, value)
+            return self._take(metric, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             self.count += 1
             self.total += value if isinstance(value, int) else Fraction(value)
             self.whole = self.whole and isinstance(value, int)
+        return 0
 
-    def merge(self, metric: Metric, other: "Tally") -> None:
+    def merge(self, metric: Metric, other: "Tally") -> int:
+        """Take in what another came to. Says how much heavier that makes it."""
         self.count += other.count
         self.total += other.total
         self.whole = self.whole and other.whole
-        self.values |= other.values
-        if other.best is not None:
-            self._take(metric, other.best)
+        return self._hold(other.values) + (0 if other.best is None else self._take(metric, other.best))
 
-    def _take(self, metric: Metric, value: Plain) -> None:
+    @property
+    def weight(self) -> int:
+        return sum(map(len, self.values)) + (0 if self.best is None else weigh(self.best))
+
+    def _hold(self, texts: set[str]) -> int:
+        new = texts - self.values
+        self.values |= new
+        return sum(map(len, new))
+
+    def _take(self, metric: Metric, value: Plain) -> int:
         if self.best is None or (rank(value) < rank(self.best)) == (metric.kind == "min"):
-            self.best = value
+            before, self.best = self.best, value
+            return weigh(value) - (0 if before is None else weigh(before))
+        return 0
 
     def result(self, metric: Metric) -> Plain:
         match metric.kind:
@@ -95,15 +119,22 @@ class Partial:
     groups: dict[str, tuple[list[Plain], list[Tally]]] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)  # behind the groups, where evidence is asked for
     read: int = 0
+    weight: int = 0  # of what is kept, in bytes
     asked: tuple[Metric, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.asked = self.query.asked  # which is parsed once, and not for each event
 
+    @property
+    def held(self) -> int:
+        """How many rows or groups are kept, or events behind them, whichever are more."""
+        return max(len(self.rows), len(self.groups), len(self.sources))
+
     def add(self, order: Order, found: dict[str, Plain], source: Source) -> None:
         query = self.query
         if not query.metrics:
             self.rows.append((order, found, source))
+            self.weight += weigh(found)
             if query.limit is not None and len(self.rows) > 2 * query.limit + 1_000:
                 self.shorten()
             return
@@ -118,8 +149,9 @@ class Partial:
         group = self.groups.get(text)
         if group is None:
             group = self.groups[text] = keys, [Tally() for _ in self.asked]
+            self.weight += len(text)
         for metric, tally in zip(self.asked, group[1], strict=True):
-            tally.add(metric, None if metric.of is None else found[metric.of])
+            self.weight += tally.add(metric, None if metric.of is None else found[metric.of])
 
     def shorten(self) -> None:
         """In order, and no longer than the answer may be."""
@@ -127,17 +159,20 @@ class Partial:
             self.rows.sort(key=lambda row: row[0])
         else:
             self.rows = heapq.nsmallest(self.query.limit, self.rows, key=lambda row: row[0])
+            self.weight = sum(weigh(found) for _, found, _ in self.rows)
 
     def merge(self, other: "Partial") -> None:
         self.rows += other.rows
+        self.weight += sum(weigh(found) for _, found, _ in other.rows)
         self.sources += other.sources
         self.read += other.read
         for text, (keys, tallies) in other.groups.items():
             if text not in self.groups:
                 self.groups[text] = keys, tallies
+                self.weight += len(text) + sum(tally.weight for tally in tallies)
                 continue
             for metric, mine, theirs in zip(self.asked, self.groups[text][1], tallies, strict=True):
-                mine.merge(metric, theirs)
+                self.weight += mine.merge(metric, theirs)
 
     def encode(self) -> bytes:
         self.shorten()
@@ -153,11 +188,12 @@ def decode(query: Query, data: bytes) -> Partial:
     return made
 
 
-def whole(query: Query, parts: Iterable[Partial]) -> Partial:
+def whole(query: Query, parts: Iterable[Partial], watch: Watch = UNWATCHED) -> Partial:
     """All parts as one, with its rows in order."""
     made = Partial(query)
     for part in parts:
         made.merge(part)
+        watch.on(made.held, made.weight)
     made.shorten()
     return made
 

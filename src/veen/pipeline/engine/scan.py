@@ -1,7 +1,8 @@
 """Which parts of which files a query must read, and what comes of one such part. No Spark here."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,12 @@ from veen.pipeline.decoding.plain import Plain
 from veen.pipeline.engine import fields
 from veen.pipeline.engine.partial import Partial
 from veen.pipeline.engine.query import Query
+from veen.pipeline.engine.watch import UNWATCHED, Watch
 from veen.pipeline.tables.commit import FileRef
 
 _FILTERED = ("hub_ts", "subject_id", "event_type")
 _BASE = ("label", "stream_seq", "msg_id", "mmr_root", *_FILTERED)
+_BATCH_ROWS = 1_024  # that are in memory at once, and between two looks of whoever watches
 _AFTER = "\U0010ffff" * 4  # where files have the events that have no subject: behind all that have one
 
 Footer = Callable[[FileRef], Any]
@@ -31,10 +34,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a worker is to go through."""
+    """What a worker is to go through, and how much it may hold meanwhile."""
 
     query: Query
     parts: tuple[Part, ...]
+    max_held: int | None = None
+    max_bytes: int | None = None
+
+
+class _Enough(Exception):
+    """More is held than may be."""
 
 
 def may_hold(file: FileRef, query: Query) -> bool:
@@ -103,41 +112,59 @@ def _in_time(statistics: Any, query: Query) -> bool:
     return not late and not (query.time_to is not None and statistics.min >= query.time_to)
 
 
-def scan(job: Scan, footers: Mapping[str, Any] | None = None) -> Partial:
+def scan(job: Scan, footers: Mapping[str, Any] | None = None, watch: Watch = UNWATCHED) -> Partial:
     """What comes of some parts. `footers` are those of files by their path, where they were read before."""
     made = Partial(job.query)
     for part in job.parts:
-        _scan(part, made, (footers or {}).get(part.path))
+        _scan(part, made, (footers or {}).get(part.path), watch)
     return made
 
 
 def scan_encoded(job: Scan) -> bytes:
-    """The same, as a worker hands it over."""
-    return scan(job).encode()
+    """The same, as a worker hands it over. Where that is too much it is cut short, and whoever merges it sees so."""
+    made, bounds = Partial(job.query), Watch(max_held=job.max_held, max_bytes=job.max_bytes)
+
+    def on(held: int, weight: int) -> None:
+        if bounds.exceeded(held, weight):
+            raise _Enough
+
+    with suppress(_Enough):
+        for part in job.parts:
+            _scan(part, made, None, Watch(on))
+    return made.encode()
 
 
-def _scan(part: Part, made: Partial, footer: Any) -> None:
+def batches(path: str, groups: Sequence[int], names: Sequence[str], footer: Any = None) -> Iterator[Any]:
+    """Row groups of a file, some rows at a time."""
     import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, metadata=footer) as file:
+            yield from file.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=list(names))
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error}") from None
+
+
+def _scan(part: Part, made: Partial, footer: Any, watch: Watch) -> None:
+    import pyarrow as pa
 
     query = made.query
     lean = bool(query.metrics) and query.evidence.mode == "none"  # then nobody asks which events are behind it
     shown, needed = query.fields, _FILTERED if lean else _BASE
     names = tuple(dict.fromkeys((*needed, *(one for name in shown for one in fields.columns(name)))))
-    try:
-        with pq.ParquetFile(part.path, metadata=footer) as file:
-            rows = file.read_row_groups(list(part.groups), columns=list(names))
-    except OSError as error:
-        raise Unavailable(f"{part.path} cannot be read: {error}") from None
-    made.read += rows.num_rows
-    for row in rows.filter(_filter(query)).to_pylist():
-        row["stream"] = part.stream
-        found: dict[str, Plain] = fields.values(row, shown)
-        if lean:
-            made.count(found)
-            continue
-        label, seq = row["label"].hex(), row["stream_seq"]
-        source = (part.stream, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
-        made.add((row["hub_ts"], part.stream, seq, label), found, source)
+    wanted = _filter(query)
+    for batch in batches(part.path, part.groups, names, footer):
+        made.read += batch.num_rows
+        for row in pa.Table.from_batches([batch]).filter(wanted).to_pylist():
+            row["stream"] = part.stream
+            found: dict[str, Plain] = fields.values(row, shown)
+            if lean:
+                made.count(found)
+                continue
+            label, seq = row["label"].hex(), row["stream_seq"]
+            source = (part.stream, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
+            made.add((row["hub_ts"], part.stream, seq, label), found, source)
+        watch.on(made.held, made.weight)
 
 
 def _filter(query: Query) -> Any:

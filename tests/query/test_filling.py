@@ -1,0 +1,204 @@
+"""Tables that take long to fill: who asks meanwhile is told so, and who has left is not asked for."""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from tests.query.office import PATIENCE_S, Office, asking
+from veen.client.client import Client
+from veen.core import Unavailable, canonjson
+from veen.http import HttpServer
+from veen.query.app import QueryApp
+from veen.query.asking import Asker
+from veen.query.execution import Execution
+from veen.query.gate import Gate
+from veen.query.keeping import Rounds
+from veen.query.limits import Limits
+from veen.query.recording import REQUESTS, requests
+from veen.query.service import QueryService
+from veen.query.store import JobStore
+
+
+@dataclass
+class Filling:
+    """A service whose tables are being filled until `ready` is set."""
+
+    own: Office
+    client: Client
+    server: HttpServer
+    app: QueryApp
+    store: JobStore
+    begun: threading.Event
+    ready: threading.Event
+
+    async def submit(self) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.own.tokens['alice']}", "prefer": "wait=30"}
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as http:
+            url = f"http://127.0.0.1:{self.server.port}/api/query/submit"
+            return await http.post(url, json=asking(), headers=headers)
+
+
+@asynccontextmanager
+async def filling(own: Office, limits: Limits) -> AsyncIterator[Filling]:
+    begun, ready = threading.Event(), threading.Event()
+
+    def fill(epochs: object) -> None:
+        begun.set()
+        ready.wait()
+
+    async with own.client() as client:
+        with JobStore(own.folder) as store:
+            execution = Execution(client, Asker(own.tables), refresh=fill, progress=lambda: (3, 40))
+            service = QueryService(client, store, execution, lambda *_: None, limits=limits)
+            app, server = QueryApp(service, own.book, Gate("127.0.0.1"), lambda *_: None), HttpServer(lambda *_: None)
+            await service.start()
+            await server.start(app, "127.0.0.1", 0)
+            try:
+                yield Filling(own, client, server, app, store, begun, ready)
+            finally:
+                ready.set()
+                await server.stop(0)
+                await service.stop()
+                await execution.stop()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+def test_who_asks_meanwhile_is_told_how_far_it_is(own: Office) -> None:
+    async def run() -> None:
+        async with filling(own, Limits(fill_wait_s=0)) as at:
+            answer = await at.submit()
+            assert (answer.status_code, answer.json()["error_code"]) == (503, "tables_not_ready")
+            assert answer.json()["message"] == "the tables are being filled: 3 of 40 parts"
+            assert int(answer.headers["retry-after"]) > 0
+            assert not list(at.store)
+            assert await requests(at.client, REQUESTS) == []
+
+    asyncio.run(run())
+
+
+def test_who_can_wait_is_answered_once_they_are_filled(own: Office) -> None:
+    async def run() -> None:
+        async with filling(own, Limits(fill_wait_s=PATIENCE_S)) as at:
+            asked = asyncio.create_task(at.submit())
+            await asyncio.to_thread(at.begun.wait)
+            assert not asked.done()
+            at.ready.set()
+            assert (await asked).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_of_one_who_left_before_it_was_recorded_nothing_is(own: Office) -> None:
+    async def run() -> None:
+        async with filling(own, Limits(fill_wait_s=PATIENCE_S)) as at:
+            body = canonjson.encode(asking())
+            head = (
+                f"POST /api/query/submit HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {own.tokens['alice']}\r\n"
+            )
+            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            _, writer = await asyncio.open_connection("127.0.0.1", at.server.port)
+            writer.write(head.encode() + body)
+            await asyncio.to_thread(at.begun.wait)
+            # Reset, not closed: who closes their end may still be listening.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.close()
+            await until(lambda: at.server.connections == 0)
+            at.ready.set()
+            await until(lambda: not at.app._tasks)
+            assert not list(at.store)
+            assert await requests(at.client, REQUESTS) == []
+
+    asyncio.run(run())
+
+
+class Work:
+    """What is done in a round: it waits until it may go on, and fails where it was told to."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go_on = asyncio.Event()
+        self.failure: Exception | None = None
+
+    async def __call__(self) -> None:
+        self.begun += 1
+        await self.go_on.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
+async def started(rounds: Rounds, count: int) -> list["asyncio.Task[bool]"]:
+    tasks = [asyncio.create_task(rounds.run()) for _ in range(count)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return tasks
+
+
+def test_all_who_ask_during_a_round_share_the_next() -> None:
+    async def run() -> None:
+        work = Work()
+        rounds = Rounds(work)
+        first = await started(rounds, 1)
+        later = await started(rounds, 5)
+        assert work.begun == 1
+        work.go_on.set()
+        assert all(await asyncio.gather(*first, *later))
+        assert work.begun == 2
+        assert await rounds.run()
+        assert work.begun == 3
+
+    asyncio.run(run())
+
+
+def test_what_a_round_raised_is_raised_to_all_of_it_and_the_next_begins_anew() -> None:
+    async def run() -> None:
+        work = Work()
+        rounds = Rounds(work)
+        tasks = await started(rounds, 1) + await started(rounds, 2)
+        work.failure = Unavailable("the hub is away")
+        work.go_on.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [str(one) for one in found] == ["the hub is away"] * 3
+        work.failure = None
+        assert await rounds.run()
+
+    asyncio.run(run())
+
+
+def test_a_round_goes_on_without_those_who_do_not_wait() -> None:
+    async def run() -> None:
+        work = Work()
+        rounds = Rounds(work)
+        assert await rounds.run(0) is False
+        (task,) = await started(rounds, 1)
+        task.cancel()
+        await asyncio.wait((task,))
+        work.failure = Unavailable("nobody hears of it")
+        work.go_on.set()
+        with pytest.raises(Unavailable):
+            await rounds.run()
+        await rounds.stop()
+
+    asyncio.run(run())
+
+
+def test_rounds_that_are_stopped_leave_nothing_behind() -> None:
+    async def run() -> None:
+        rounds = Rounds(Work())
+        tasks = await started(rounds, 1) + await started(rounds, 1)
+        await rounds.stop()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in found)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(run())

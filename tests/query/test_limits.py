@@ -1,0 +1,210 @@
+"""What a query may take: a result that is too large, one that takes too long, and too many at once are all refused."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.query.office import COUNT, PATIENCE_S, WEB, Office, asking
+from tests.query.test_http import refusal
+from veen.core import canonjson
+from veen.pipeline.engine import Query, Watch
+from veen.query.asking import Asker
+from veen.query.budget import Budget
+from veen.query.faults import Code, QueryFault
+from veen.query.limits import Limits
+from veen.query.origins import NONE
+from veen.query.recording import RESULTS, results
+from veen.query.remote import Access, Remote
+
+GROUPS = {"group_by": ["payload.n"], "metrics": ["count"]}
+ONE_GROUP = {"metrics": ["count"]}
+FULL = {"mode": "full"}
+
+
+def limits(**given: Any) -> Limits:
+    return Limits(fill_wait_s=PATIENCE_S, **given)
+
+
+def recorded(own: Office) -> Sequence[str]:
+    """The queries whose digests are in the log."""
+    return list(own.does(lambda client: results(client, RESULTS)))
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"evidence": FULL}, {"aggregate": GROUPS}, {"aggregate": GROUPS, "evidence": FULL}], ids=str
+)
+def test_a_result_of_more_rows_than_may_be_fails_and_is_not_recorded(own: Office, asked: dict[str, Any]) -> None:
+    with own.serving(limits=limits(max_rows=COUNT - 1)):
+        answer = own.submit(asking(query_id="q-large", **asked))
+        assert refusal(answer) == (422, "result_too_large")
+        assert f"more than {COUNT - 1} rows" in answer.json()["message"]
+    with own.serving(limits=limits(max_rows=COUNT)):  # what has failed stays so, and what is asked now is not the same
+        assert own.answer(query_id="q-as-large", **asked)["result_digest"]["row_count"] == COUNT
+    assert recorded(own) == ["q-as-large"]
+
+
+def test_a_failure_by_a_limit_is_told_by_every_path_and_stays(own: Office) -> None:
+    with own.serving(limits=limits(max_rows=1)):
+        own.submit(asking(query_id="q-large"))
+    (job,) = (own.folder / "jobs").iterdir()
+    with own.serving():
+        status = own.get(f"/api/query/status/{job.stem}").json()
+        assert (status["status"], status["error_code"]) == ("failed", "result_too_large")
+        for what in ("result", "evidence"):
+            assert refusal(own.get(f"/api/query/{what}/{job.stem}")) == (422, "result_too_large")
+
+
+def test_events_that_are_only_counted_are_not_rows_unless_they_are_verified(own: Office) -> None:
+    with own.serving(limits=limits(max_rows=1)):
+        assert own.answer(aggregate=ONE_GROUP)["rows"] == [{"count": COUNT}]
+        assert refusal(own.submit(asking(aggregate=ONE_GROUP, evidence=FULL))) == (422, "result_too_large")
+
+
+def test_a_result_may_have_so_many_bytes_and_none_more(own: Office) -> None:
+    with own.serving():
+        size = sum(len(canonjson.encode(row)) for row in own.answer()["rows"])
+    with own.serving(limits=limits(max_bytes=size)):
+        assert own.answer()["result_digest"]["row_count"] == COUNT
+    with own.serving(limits=limits(max_bytes=size - 1)):
+        answer = own.submit(asking())
+        assert refusal(answer) == (422, "result_too_large")
+        assert f"more than {size - 1} bytes" in answer.json()["message"]
+
+
+def test_what_takes_longer_than_it_may_fails_and_the_next_has_its_worker(own: Office) -> None:
+    with own.serving(workers=1, limits=limits(max_run_s=0)):
+        for number in range(3):
+            answer = own.submit(asking(query_id=f"q-{number}", evidence=FULL))
+            assert refusal(answer) == (422, "query_timeout")
+            assert "longer than 0 seconds" in answer.json()["message"]
+    assert recorded(own) == []
+    assert own.failures == []
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_thread_whose_query_is_over_goes_no_further(own: Office, bounded: bool) -> None:
+    asker, budget = Asker(own.tables), Budget(Limits())
+    streams = asker.streams((WEB,), NONE)
+    budget.end()
+    with pytest.raises(QueryFault) as caught:
+        asker.ask(Query((WEB,)), b"", streams, NONE, {} if bounded else None, budget.watch)
+    assert caught.value.code == Code.QUERY_TIMEOUT
+
+
+@pytest.mark.parametrize("most", [{"max_rows": COUNT - 1}, {"max_bytes": 100}], ids=str)
+def test_events_that_are_gone_through_one_by_one_are_counted_too(own: Office, most: dict[str, int]) -> None:
+    asker = Asker(own.tables)
+    streams, label = asker.streams((WEB,), NONE), own.label(WEB).hex()
+    asked = Query((WEB,)), b"", streams, NONE, {label: COUNT}
+    assert len(asker.ask(*asked, Budget(Limits(max_rows=COUNT)).watch).rows) == COUNT
+    with pytest.raises(QueryFault) as caught:
+        asker.ask(*asked, Budget(Limits(**most)).watch)
+    assert caught.value.code == Code.RESULT_TOO_LARGE
+
+
+def test_events_that_are_gone_through_one_by_one_are_watched_from_the_first_on(own: Office) -> None:
+    seen: list[int] = []
+    asker, bounds = Asker(own.tables), {own.label(WEB).hex(): COUNT}
+    watch = Watch(lambda held, size: seen.append(held))
+    asker.ask(Query((WEB,)), b"", asker.streams((WEB,), NONE), NONE, bounds, watch)
+    assert seen == [*range(COUNT), COUNT]
+
+
+def test_one_principal_does_not_keep_others_from_asking(own: Office) -> None:
+    with own.serving(workers=0, limits=limits(max_open=2)):
+        for _ in range(2):
+            assert own.submit(asking(), wait=False).status_code == 202
+        answer = own.submit(asking(query_id="q-third"), wait=False)
+        assert refusal(answer) == (429, "too_many_queries")
+        assert int(answer.headers["retry-after"]) > 0
+        assert own.submit(asking(), "bob", wait=False).status_code == 202
+    with own.serving(workers=0, limits=limits(max_open=2)):  # those that an earlier run left count as well
+        assert refusal(own.submit(asking(), wait=False)) == (429, "too_many_queries")
+        assert own.submit(asking(query_id="q-third"), "bob", wait=False).status_code == 202
+
+
+def test_a_query_that_has_ended_makes_room_however_it_ended(own: Office) -> None:
+    with own.serving(limits=limits(max_open=1, max_rows=COUNT)):
+        for _ in range(2):
+            assert own.submit(asking()).status_code == 200
+            assert own.submit(asking(scope=["record/security/login", WEB])).status_code == 422
+            assert own.submit(asking(scope=["nowhere"])).status_code == 400
+
+
+def test_all_principals_together_have_a_limit(own: Office) -> None:
+    with own.serving(workers=0, limits=limits(max_waiting=2)):
+        assert own.submit(asking(), "alice", wait=False).status_code == 202
+        assert own.submit(asking(), "bob", wait=False).status_code == 202
+        answer = own.submit(asking(), "auditor", wait=False)
+        assert refusal(answer) == (503, "unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+
+
+def test_many_that_come_at_once_are_no_more_than_may_be(own: Office) -> None:
+    """Those that are being taken count: else all of them would pass the check before the first is there."""
+
+    async def ask() -> list[int]:
+        asked = [asyncio.to_thread(own.submit, asking(), "alice", wait=False) for _ in range(12)]
+        return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+    with own.serving(workers=0, limits=limits(max_open=3)):
+        answers = asyncio.run(ask())
+    assert sorted(set(answers)) == [202, 429]
+    assert answers.count(202) == 3
+
+
+def test_a_page_ends_where_its_bytes_do_and_says_where_the_next_begins(own: Office) -> None:
+    with own.serving():
+        rows = own.answer(query_id="q-1")["rows"]
+    size = len(canonjson.encode(rows[0])) + 1  # rows of this test are all as long, or a digit longer
+    with own.serving(limits=limits(max_page_bytes=3 * size + 2)):
+        accepted = own.submit(asking(query_id="q-2"))
+        assert accepted.status_code == 202  # an answer at once has all rows, or is none
+        path, found = f"/api/query/result/{accepted.json()['result_id']}", list[Any]()
+        while True:
+            told = own.get(path, params={"offset": len(found), "limit": 10}).json()
+            more = len(found) + len(told["rows"]) < COUNT
+            assert told["page"]["has_more"] is more
+            assert told["page"]["limit"] == (len(told["rows"]) if more else 10)
+            assert len(told["rows"]) == 3 or not more
+            found += told["rows"]
+            if not more:
+                break
+        assert found == rows
+        with Remote(Access(f"http://127.0.0.1:{own.port}", own.tokens["alice"])) as remote:
+            assert remote.result(accepted.json()["result_id"]).rows == rows
+
+
+def test_a_row_that_is_larger_than_a_page_may_be_is_a_page(own: Office) -> None:
+    with own.serving(limits=limits(max_page_bytes=1)):
+        result_id = own.submit(asking()).json()["result_id"]
+        told = own.get(f"/api/query/result/{result_id}", params={"offset": COUNT - 1}).json()
+        assert len(told["rows"]) == 1
+        assert told["page"] == {"offset": COUNT - 1, "limit": 1000, "total": COUNT, "has_more": False}
+
+
+def test_limits_and_a_name_that_the_command_is_given_hold(own: Office) -> None:
+    command = [sys.executable, "-m", "veen.cli", "query", "serve", str(own.folder), "--tables", str(own.tables)]
+    command += ["--client", str(own.root / "service"), "--hub", own.hub_url, "--pin", own.hub_id.hex()]
+    command += ["--listen", "127.0.0.1:0", "--json", "--max-rows", str(COUNT), "--max-bytes", "1000"]
+    command += ["--max-open", "1", "--max-time", "1h", "--name", "queries.example"]
+    env = {**os.environ, "HOME": str(own.root), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        own.port = httpx.URL(json.loads(process.stdout.readline())["url"]).port or 0
+        try:
+            assert "1000 bytes" in own.submit(asking(projection=["*"])).json()["message"]
+            answer = own.submit(asking(scope=[WEB, "record/security/login"], projection=["origin"]))
+            assert f"{COUNT} rows" in answer.json()["message"]
+            assert own.get("/api/openapi.json", headers={"host": "queries.example"}).status_code == 200
+            assert own.get("/api/openapi.json", headers={"host": "evil.example"}).status_code == 403
+        finally:
+            process.terminate()
+            process.wait()

@@ -80,7 +80,7 @@ def test_a_timeout_waits_its_turn_behind_the_answers_before_it() -> None:
 
 def test_a_head_is_not_late_while_we_do_not_listen() -> None:
     async def test() -> None:
-        async with house(HttpSettings(max_pipelined=1, header_timeout_s=0.4)) as home:
+        async with house(HttpSettings(max_pipelined=1, header_timeout_s=2.0)) as home:
             held, other = await home.connect(), await home.connect()
             held.send(get("/later") + get("/next")[:-2])
             await home.app.waits(1)

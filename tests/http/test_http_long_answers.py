@@ -166,3 +166,35 @@ def test_a_client_that_has_shut_its_side_still_gets_a_long_answer(file: mmap.mma
             assert await client.ended() == b""
 
     run(test)
+
+
+def test_a_peer_that_takes_a_long_answer_too_slowly_is_given_up_though_it_reads() -> None:
+    async def test() -> None:
+        hasty = HttpSettings(write_high_bytes=100_000, write_timeout_s=1.0, min_bytes_per_s=1 << 40)
+        async with house(hasty, app=Echo(big=bytes(64 * MIB))) as home:
+            client = await home.connect()
+            client.send(get("/big"))
+            taken = 0
+            try:
+                while piece := await client.reader.read(PIECE):
+                    taken += len(piece)
+                    await asyncio.sleep(0.005)  # it has a time for the whole, not one for each piece
+            except ConnectionError:
+                pass
+            assert taken < 64 * MIB
+
+    run(test)
+
+
+def test_time_is_granted_for_what_was_taken(file: mmap.mmap) -> None:
+    async def test() -> None:
+        patient = HttpSettings(write_high_bytes=100_000, write_timeout_s=0.2, min_bytes_per_s=1)
+        async with house(patient, app=Echo(big=file[:])) as home:
+            client = await home.connect()
+            client.send(get("/big"))
+            await client.reader.readuntil(b"\r\n\r\n")
+            await client.reader.readexactly(6 * MIB)
+            await asyncio.sleep(0.5)  # more than the timeout, and little for what it has taken
+            assert len(await client.reader.readexactly(6 * MIB)) == 6 * MIB
+
+    run(test)

@@ -264,6 +264,8 @@ SMUGGLED = [
     ("underscored length", b"POST / HTTP/1.1\r\n" + HOST + b"content-length: 1_0\r\n\r\nabc", 400),
     ("hexadecimal length", b"POST / HTTP/1.1\r\n" + HOST + b"content-length: 0x3\r\n\r\nabc", 400),
     ("endless length", b"POST / HTTP/1.1\r\n" + HOST + b"content-length: 99999999999999999999\r\n\r\n", 400),
+    ("length of 21 digits", b"POST / HTTP/1.1\r\n" + HOST + b"content-length: " + b"0" * 20 + b"3\r\n\r\nabc", 400),
+    ("length of 5001 digits", b"POST / HTTP/1.1\r\n" + HOST + b"content-length: " + b"0" * 5001 + b"\r\n\r\n", 400),
     ("two codings", b"POST / HTTP/1.1\r\n" + HOST + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n", 400),
     ("other coding", b"POST / HTTP/1.1\r\n" + HOST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
     ("coding after chunked", b"POST / HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked, gzip\r\n\r\n", 400),

@@ -264,7 +264,7 @@ def test_a_paused_upload_is_not_read_and_goes_on_where_it_was() -> None:
                 await settled(home)
             # What was read before the pause is all that we hold.
             assert len(taker.body) < 8192
-            assert len(pipeline_of(home, taker)._held) < MIB  # type: ignore[attr-defined]
+            assert len(pipeline_of(home, taker)._held) < MIB
             taker.pause(False)
             while len(taker.body) < size // 2:
                 taker.heard.clear()
@@ -381,7 +381,7 @@ def test_what_is_sent_after_the_last_answer_is_not_kept() -> None:
                 client.send(b"x" * MIB)
                 await client.writer.drain()
             await settled(home)
-            assert held._held == b""  # type: ignore[attr-defined]
+            assert held._held == b""
 
     run(test)
 

@@ -9,6 +9,7 @@ from veen.http.head import BadHead
 from veen.http.message import App, Report
 from veen.http.settings import HttpSettings
 from veen.http.sweep import Sweep
+from veen.http.turns import Turns
 
 
 class Roster:
@@ -65,6 +66,7 @@ class Service:
     sweep: Sweep
     room: BodyRoom
     roster: Roster = field(default_factory=Roster)
+    turns: Turns = field(default_factory=Turns)
 
 
 class Connection(asyncio.Protocol):
@@ -133,6 +135,9 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.write_paused = False
+
+    def go_on(self) -> None:
+        """Take up what is left of the input: called in a turn of its own, where `Turns.wait` asked for it."""
 
     def drain(self) -> None:
         """Finish what is under way, take on nothing new, then leave."""

@@ -1,9 +1,11 @@
-"""The lengths of HTTP/2 frames, seen before h2 sees them: it would gather 16 MiB and only then complain."""
+"""HTTP/2 frames, seen before h2 sees them: it would gather 16 MiB and only then complain, and take all at once."""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MAX_FRAME_BYTES = 16384  # what RFC 9113 4.2 lets every peer send; we offer no more and send no more
 _HEADER_BYTES = 9
 _LENGTH_BYTES = 3
+_HEADERS, _RST_STREAM = 1, 3
+_REQUEST_UNITS = 4  # a head is decoded, and the app is asked
 
 
 class FrameMeter:
@@ -15,18 +17,28 @@ class FrameMeter:
         self._skip = len(PREFACE)
         self._header = b""
 
-    def finds_overlong(self, data: bytes) -> bool:
-        """Whether `data` begins a frame that is longer than was offered."""
-        place = self._skip
+    def portion(self, data: bytes, at: int, most: int) -> int | None:
+        """Where the frames of `data` end that are as much work as `most` small ones, from `at` on; one is taken anyway.
+
+        None where a frame among them is longer than was offered.
+        """
+        place, units = at + self._skip, 0
         while place < len(data):
             header = self._header + data[place : place + _HEADER_BYTES - len(self._header)]
             if len(header) < _HEADER_BYTES:
-                self._header, self._skip = header, 0
-                return False
+                if units < most:
+                    self._header, self._skip = header, 0
+                    return len(data)
+                break
+            kind = header[_LENGTH_BYTES]
+            # A request that is taken back at once is seen together with that, and then it is no work for the app.
+            if units >= most and (kind != _RST_STREAM or units >= 2 * most):
+                break
             length = int.from_bytes(header[:_LENGTH_BYTES])
             if length > MAX_FRAME_BYTES:
-                return True
+                return None
             place += _HEADER_BYTES - len(self._header) + length
             self._header = b""
-        self._skip = place - len(data)
-        return False
+            units += _REQUEST_UNITS if kind == _HEADERS else 1
+        self._skip = max(0, place - len(data))
+        return min(place, len(data))

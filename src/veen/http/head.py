@@ -7,7 +7,7 @@ from veen.http.message import Request
 # Two of these are two opinions on where the message goes or ends.
 _SINGLE = frozenset({b"content-length", b"host", b"transfer-encoding", b"content-type", b"authorization", b"expect"})
 
-
+_MOST_DIGITS = 20  # of the largest length that has 64 bits
 _FIELD_OVERHEAD = 4  # the colon, a space and the line's end
 
 
@@ -70,6 +70,8 @@ def check_framing(headers: Mapping[bytes, bytes], http_version: str) -> bool:
         raise BadHead(505, "HTTP/1.1 and HTTP/2 are spoken here")
     if http_version == "1.1" and b"host" not in headers:
         raise BadHead(400, "no host")
+    if len(headers.get(b"content-length", b"")) > _MOST_DIGITS:
+        raise BadHead(400, "content-length has too many digits")
     coding = headers.get(b"transfer-encoding")
     if coding is None:
         return False

@@ -12,12 +12,15 @@ from veen.http.connection import BodyRoom, Service
 from veen.http.head import BadHead, check_framing, check_size, glimpse, join_fields, split_target
 from veen.http.message import Request, Respond, Response
 from veen.http.pipeline import Exchange, Pipeline
+from veen.http.turns import UNIT_BYTES
 from veen.http.websocket import WebSocket, accept_upgrade
 from veen.http.wire import CONTINUE
 
 _IDLE, _HEAD, _BODY = range(3)
-# The parser cannot be stopped amid what it was fed. Fed little at a time, it overshoots `max_pipelined` by little.
-_SLICE_BYTES = 4096
+# The parser cannot be stopped amid what it was fed. Of what is more than one request, it is fed one head at a time, or
+# so much of one that has no end yet, of a body that comes in chunks, and of one whose length is known.
+_SLICE_BYTES, _CHUNKED_BYTES, _BODY_BYTES = 4096, 1024, 1 << 16
+_END_OF_HEAD = b"\r\n\r\n"
 
 
 class _Ended(Exception):
@@ -33,8 +36,8 @@ class Http1(Pipeline):
         "_draining",
         "_fields",
         "_headers",
-        "_held",
         "_keep_alive",
+        "_length",
         "_limit",
         "_method",
         "_parser",
@@ -47,7 +50,6 @@ class Http1(Pipeline):
         "_split_target",
         "_stage",
         "_stalled_bytes",
-        "_successor",
         "_target",
         "_upgrading",
         "_version",
@@ -56,10 +58,9 @@ class Http1(Pipeline):
     def __init__(self, service: Service) -> None:
         super().__init__(service)
         self._parser = HttpRequestParser(self)
-        self._held = b""
+        self._length = 0  # of the body that is being read, as far as it is known
         self._draining = False
         self._upgrading = False
-        self._successor: WebSocket | None = None
         self._stage = _IDLE
         self._since = service.sweep.now
         self._stalled_bytes = 0  # fed since the parser last got anywhere
@@ -77,28 +78,29 @@ class Http1(Pipeline):
     def data_received(self, data: bytes) -> None:
         if self.ended:
             return
-        if len(data) > _SLICE_BYTES or self.holding:
-            self._held += data
-            if not self.holding:
-                self.take_held()
+        if self.holding:
+            self.keep(data)
+        elif self._same_head and len(data) == self._same_bytes and data.startswith(self._same_head):
+            self._take_same(data)
+        elif len(data) > _SLICE_BYTES or data.count(_END_OF_HEAD) > 1:
+            self._same_head = b""
+            self.keep(data)
+            self.take_held()
         else:
-            if self._same_head and len(data) == self._same_bytes and data.startswith(self._same_head):
-                self._take_same(data)
-            else:
-                self._same_head = b""
-                fresh = self._stage == _IDLE
-                self._take(data)
-                if fresh and not self.ended:
-                    self._remember(data)
-            if len(self.queue) >= self.service.settings.max_pipelined:
-                self.hold()
+            self._same_head = b""
+            fresh = self._stage == _IDLE
+            self._take(data)
+            if fresh and not self.ended:
+                self._remember(data)
+        if len(self.queue) >= self.service.settings.max_pipelined:
+            self.hold()
 
     def eof_received(self) -> bool:
         """The peer will say no more. Over plain TCP it can still listen."""
         self.drop_intake()
         if self.is_leaving() or not self.queue or not self.transport.can_write_eof():
             return super().eof_received()
-        self._end_after_queue()
+        self.end_after_queue()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -107,33 +109,33 @@ class Http1(Pipeline):
         del self._parser
         self._shortcut = None
 
-    def take_held(self) -> None:
-        data, self._held = self._held, b""
-        for start in range(0, len(data), _SLICE_BYTES):
-            if self.is_full():
-                self._held = data[start:]
-                self.hold()
-                return
-            self._take(data[start : start + _SLICE_BYTES])
-            if self._successor is not None:
-                self._successor.data_received(data[start + _SLICE_BYTES :])
-            if self.ended:
-                return
+    def end_of_piece(self, data: bytes, at: int) -> int:
+        """How far the parser is fed. A body whose length is known is only gathered: it takes nothing from the turn."""
+        left = self._length - self._body_bytes if self._stage == _BODY else 0
+        if left > 0:
+            return at + min(left, _BODY_BYTES)
+        self.spent += 1
+        if self._stage == _BODY:
+            return at + _CHUNKED_BYTES
+        end = data.find(_END_OF_HEAD, at, at + _SLICE_BYTES)
+        return at + _SLICE_BYTES if end < 0 else end + len(_END_OF_HEAD)
 
     def drain(self) -> None:
         if self._stage != _IDLE:
             self._draining = True
         elif self.queue:
             self.lingering = True
-            self._end_after_queue()
+            self.end_after_queue()
         elif not self.ended:
             self.leave()
 
     def look(self) -> None:
         settings, overdue = self.service.settings, self.service.sweep.overdue
-        if self.ended:
+        if self.is_too_slow():
+            self.transport.abort()
+        elif self.ended:
             return
-        if self.holding:
+        elif self.holding:
             # The peer is not to blame for the time in which we do not listen.
             self._since = self.idle_since = self.service.sweep.now
         elif self._stage == _IDLE:
@@ -179,12 +181,12 @@ class Http1(Pipeline):
     def _take(self, data: bytes) -> None:
         """Parse a slice; what is answered at once goes out in one write."""
         self.corked = True
-        self._feed(data)
+        self.feed(data)
         self.corked = False
         if self.out or self.ended:
             self.flush()
 
-    def _feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         self._stalled_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -220,7 +222,7 @@ class Http1(Pipeline):
             self._target = url
             self._fields = []
             self._body: bytes | bytearray = b""
-            self._body_bytes = 0
+            self._body_bytes = self._length = 0
         if len(self._target) > self.service.settings.max_header_bytes:
             raise BadHead(414, "the target is too long")
 
@@ -251,7 +253,7 @@ class Http1(Pipeline):
         if parser.should_upgrade():
             self._upgrading = True
             return
-        length = int(headers.get(b"content-length", b"0"))
+        self._length = length = int(headers.get(b"content-length", b"0"))
         limit = self.service.app.body_limit(method, self._path)
         if limit is None:
             if length or chunked:
@@ -327,6 +329,7 @@ class Http1(Pipeline):
             self.certificate,
             self,
             self.is_lost,
+            self.caller,
         )
 
     def _hand_over(self, body: bytes, last: bool) -> None:
@@ -336,6 +339,8 @@ class Http1(Pipeline):
             self.service.app.handle(self._request(body), exchange.respond)
         except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
             self._failed(exchange, error)
+        if isinstance(exchange.answer, Response):
+            self.spent += len(exchange.answer.body) // UNIT_BYTES
 
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         self.service.report(f"{self._method} {self._path}", error)
@@ -364,10 +369,6 @@ class Http1(Pipeline):
         self.ended = self.lingering = True
         raise _Ended
 
-    def _end_after_queue(self) -> None:
-        self.ended = True
-        self.queue[-1].last = True
-
     def _upgrade(self, rest: bytes) -> None:
         self._upgrading = False
         offer = self._headers.get(b"upgrade", b"").lower()
@@ -387,13 +388,13 @@ class Http1(Pipeline):
             self._answer(handler, last=True)
             return
         self.ended = True
-        self._successor = WebSocket(self.service, handler)
-        self._successor.take_over(self.transport, self)
-        self._successor.open(head, rest)
+        self.successor = socket = WebSocket(self.service, handler)
+        socket.take_over(self.transport, self)
+        socket.open(head, rest)
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Serve the request as if nothing had been offered (RFC 9110 7.8): the parser starts over without the offer."""
         lines = [b"%b: %b\r\n" % (name, value) for name, value in self._fields if name != b"upgrade"]
         line = b"%b %b HTTP/%b\r\n" % (self._method.encode(), self._target, self._version.encode())
         self._parser = HttpRequestParser(self)
-        self._feed(b"%b%b\r\n%b" % (line, b"".join(lines), rest))
+        self.feed(b"%b%b\r\n%b" % (line, b"".join(lines), rest))

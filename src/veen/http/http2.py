@@ -9,10 +9,13 @@ from h2.events import (
     DataReceived,
     Event,
     PingReceived,
+    PriorityUpdated,
     RemoteSettingsChanged,
     RequestReceived,
+    SettingsAcknowledged,
     StreamEnded,
     StreamReset,
+    UnknownFrameReceived,
     WindowUpdated,
 )
 from h2.exceptions import ProtocolError, StreamClosedError
@@ -22,33 +25,37 @@ from veen.http.frames import FrameMeter
 from veen.http.head import BadHead
 from veen.http.intake import Intake
 from veen.http.message import Response, Upload
-from veen.http.outflow import Outflow
+from veen.http.outflow import FRAMES_DUE, Outflow
 from veen.http.streams import Stream, head_of, length_of, read_head
 
 
 class Http2(Outflow):
     """The reading half: many requests at once, each answered when it is ready."""
 
-    __slots__ = ("_meter", "_strikes")
+    __slots__ = ("_meter", "_pump_due", "_strikes")
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
         self._meter = FrameMeter()
+        self._pump_due = False  # the peer has opened its windows
         self._strikes = 0
 
-    def data_received(self, data: bytes) -> None:
+    def take(self, data: bytes, at: int) -> int:
         if self.is_leaving():
-            return
-        if self._meter.finds_overlong(data):
+            return len(data)
+        most = self.service.settings.max_turn_units
+        end = self._meter.portion(data, at, max(1, most - self._debt))
+        self._debt = max(0, self._debt - most)
+        if end is None:
             self._give_up(ErrorCodes.FRAME_SIZE_ERROR)
-            return
+            return len(data)
         try:
-            events = self._h2.receive_data(data)
+            events = self._h2.receive_data(data[at:end])
         except ProtocolError:
             # h2 has written the GOAWAY that says why.
             self._write()
             self.linger()
-            return
+            return len(data)
         # A request that was reset before we looked never reaches the app, which is all that rapid reset is after.
         reset = {event.stream_id for event in events if isinstance(event, StreamReset)}
         self._corked = True
@@ -59,8 +66,12 @@ class Http2(Outflow):
                 self._on_event(event)
         self._corked = False
         if not self.is_leaving():
+            if self._pump_due:
+                self._pump()
             self._write()
             self._leave_if_done()
+        self._pump_due = False
+        return end
 
     def look(self) -> None:
         settings, overdue = self.service.settings, self.service.sweep.overdue
@@ -73,7 +84,7 @@ class Http2(Outflow):
             if stream.unsent:
                 if overdue(stream.since, settings.write_timeout_s + stream.sent_bytes / rate):
                     self._reset(stream, ErrorCodes.CANCEL)
-            elif stream.paused:
+            elif stream.paused or self._held:
                 # The peer is not to blame for the time in which we do not listen.
                 stream.since = self.service.sweep.now
             elif stream.reading and overdue(stream.since, settings.body_timeout_s + stream.body_bytes / rate):
@@ -94,16 +105,20 @@ class Http2(Outflow):
                 self._drop(event.stream_id)
                 self._strike()
             case WindowUpdated():
-                self._pump()
+                self._pump_due = True
+                self._hear_idle_frame()
+            case PriorityUpdated() | UnknownFrameReceived() | SettingsAcknowledged():
+                self._hear_idle_frame()
             case RemoteSettingsChanged():
+                self._pump_due = True
                 self._strike()
-                self._pump()
             case PingReceived():
                 self._strike()
             case ConnectionTerminated():
                 self.leave()
 
     def _on_request(self, event: RequestReceived) -> None:
+        self._due_frames += FRAMES_DUE
         stream_id, now, settings = event.stream_id, self.service.sweep.now, self.service.settings
         fields = [(bytes(name), bytes(value)) for name, value in event.headers]
         if self._draining:
@@ -113,7 +128,7 @@ class Http2(Outflow):
         self._last_id = stream_id
         try:
             head = read_head(fields, self.peer, settings.max_header_bytes, settings.max_headers)
-            head.certificate, head.connection = self.certificate, self
+            head.certificate, head.connection, head.caller = self.certificate, self, self.caller
         except BadHead as bad:
             stream = self._streams[stream_id] = Stream(stream_id, head_of(fields, self.peer), now, self._answer)
             stream.request_ended = event.stream_ended is not None
@@ -245,6 +260,13 @@ class Http2(Outflow):
     def _acknowledge(self, size: int, stream_id: int) -> None:
         if size:
             self._h2.acknowledge_received_data(size, stream_id)
+
+    def _hear_idle_frame(self) -> None:
+        """One that asks nothing. As many as our own frames may bring about are free."""
+        if self._due_frames:
+            self._due_frames -= 1
+        else:
+            self._strike()
 
     def _strike(self) -> None:
         """What costs us more than the peer is allowed in bursts only: rapid reset, floods of pings or settings."""

@@ -34,6 +34,12 @@ class Request:
     certificate: bytes | None = None  # of the peer, in DER: one that TLS has verified
     connection: object = None  # the same for every request of one, and for no other
     is_lost: Callable[[], bool] = _waits  # whether nobody waits for the answer any more
+    caller: bytes | None = None  # as whose its connection is counted; None for a proxy's, where many share an address
+
+    @property
+    def owner(self) -> object:
+        """For whom the work is done, where all take turns."""
+        return self.connection if self.caller is None else self.caller
 
 
 @dataclass(slots=True)  # as a request

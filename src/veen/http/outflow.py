@@ -13,17 +13,23 @@ from h2.settings import SettingCodes, Settings
 from veen.http.connection import Connection, Service
 from veen.http.frames import MAX_FRAME_BYTES
 from veen.http.message import NO_CONTENT, Response
+from veen.http.portions import Portioned
 from veen.http.streams import Stream, answer_fields
+from veen.http.turns import UNIT_BYTES
 
 _DEFAULT_WINDOW = 65535
+# Frames of little use that a peer may send before it asks anything, and for each request or frame of an answer: it
+# opens the windows of the stream and of the connection anew.
+_FREE_FRAMES, FRAMES_DUE = 32, 2
+_MOST_DEBT = 64
 # Length 8, type 7, no flags, stream 0; then the last stream and NO_ERROR.
 _GOAWAY = struct.Struct(">3sBBIII")
 
 
-class Outflow(Connection):
+class Outflow(Portioned):
     """The writing half: streams, and what becomes of their answers."""
 
-    __slots__ = ("_corked", "_draining", "_h2", "_idle_since", "_last_id", "_streams")
+    __slots__ = ("_corked", "_debt", "_draining", "_due_frames", "_h2", "_idle_since", "_last_id", "_streams")
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
@@ -31,6 +37,8 @@ class Outflow(Connection):
         self._last_id = 0
         self._draining = False
         self._corked = False  # while a piece of input is taken: its answers go out together
+        self._debt = 0  # units of work beyond what its turns had
+        self._due_frames = _FREE_FRAMES  # that a peer may send because we do
         self._idle_since = service.sweep.now
         settings = service.settings
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
@@ -57,14 +65,9 @@ class Outflow(Connection):
         for stream_id in tuple(self._streams):
             self._drop(stream_id)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.transport.pause_reading()
-
     def resume_writing(self) -> None:
         super().resume_writing()
         if not self.is_leaving():
-            self.transport.resume_reading()
             self._pump()
 
     def drain(self) -> None:
@@ -80,6 +83,8 @@ class Outflow(Connection):
             return
         stream.since = self.service.sweep.now
         bodiless = stream.head.method == "HEAD" or response.status in NO_CONTENT or not response.body
+        if self._corked:
+            self._debt = min(self._debt + len(response.body) // UNIT_BYTES, _MOST_DEBT)
         fields = answer_fields(response, self.service.sweep.date)
         try:
             self._h2.send_headers(stream.stream_id, fields, end_stream=bodiless)
@@ -118,6 +123,7 @@ class Outflow(Connection):
             self._drop(stream.stream_id)
             return False
         stream.sent_bytes = end
+        self._due_frames += FRAMES_DUE
         if end < len(body):
             # Now, so that a full buffer is noticed before the next frame.
             self._write()

@@ -38,9 +38,13 @@ class Pipeline(Connection, ABC):
     """The writing half. It holds the reading half back while too much is on its way out."""
 
     __slots__ = (
+        "_at",
         "_flush_due",
+        "_held",
         "_reserved",
         "_rest",
+        "_rest_bytes",
+        "_rest_since",
         "_stalled",
         "_taking",
         "corked",
@@ -51,6 +55,8 @@ class Pipeline(Connection, ABC):
         "lingering",
         "out",
         "queue",
+        "spent",
+        "successor",
     )
 
     def __init__(self, service: Service) -> None:
@@ -63,9 +69,15 @@ class Pipeline(Connection, ABC):
         self.idle_since = service.sweep.now
         self.out: list[bytes] = []
         self.intake: Intake | None = None  # of the body that is being read, where the app takes it piece by piece
+        self.spent = 0  # units of work in this turn
+        self.successor: Connection | None = None  # who hears what follows an upgrade
+        self._held = b""
+        self._at = 0  # up to where it is parsed
         self._flush_due = False
         self._reserved = 0  # of the room for unfinished bodies
         self._rest: memoryview | None = None  # what is left of a long body, behind which all others wait
+        self._rest_bytes = 0  # how long it was,
+        self._rest_since = 0.0  # and since when it is on its way
         self._stalled = False  # the app does not keep up with that body
         self._taking: Exchange | None = None  # the place of the answer to it
 
@@ -88,6 +100,7 @@ class Pipeline(Connection, ABC):
             if not isinstance(answer, bytes):
                 if len(answer.body) > _PIECE_BYTES and not exchange.bodiless:
                     self._rest = memoryview(answer.body)
+                    self._rest_bytes, self._rest_since = len(answer.body), self.service.sweep.now
                 # Only now is it known whether it is the last.
                 bodiless = exchange.bodiless or self._rest is not None
                 answer = encode(answer, self.service.sweep.date, bodiless, exchange.last)
@@ -119,7 +132,7 @@ class Pipeline(Connection, ABC):
                 self._conclude()
         elif self.holding and not self.is_full():
             # In a turn of its own, since what is held may be requests, and `respond` must not call the app.
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self.service.turns.wait(self)
 
     def _send_rest(self, rest: memoryview) -> None:
         """Go on with a long body, then with the answers behind it."""
@@ -152,7 +165,17 @@ class Pipeline(Connection, ABC):
         super().resume_writing()
         if self._rest is not None:
             self.flush()
-        self._go_on()
+        if self.holding:
+            self.service.turns.wait(self)
+
+    def keep(self, data: bytes) -> None:
+        """What was read and has yet to be parsed."""
+        self._held, self._at = self._held[self._at :] + data if self._held else data, 0
+
+    def end_after_queue(self) -> None:
+        """The answers to what was read are the last."""
+        self.ended = True
+        self.queue[-1].last = True
 
     def reserve(self, size: int) -> None:
         """Room for more of a long body. Raises `BadHead` where there is none."""
@@ -202,9 +225,44 @@ class Pipeline(Connection, ABC):
         self.queue.append(exchange)
         return exchange
 
-    @abstractmethod
+    def is_too_slow(self) -> bool:
+        """Whether the peer takes a long body more slowly than it must: others wait for the room that it holds."""
+        if self._rest is None:
+            return False
+        settings = self.service.settings
+        taken = self._rest_bytes - len(self._rest) - self.transport.get_write_buffer_size()
+        limit_s = settings.write_timeout_s + max(0, taken) / settings.min_bytes_per_s
+        return self.service.sweep.overdue(self._rest_since, limit_s)
+
     def take_held(self) -> None:
-        """Parse what was read before the pause."""
+        """Parse a turn's share of what was read before the pause."""
+        data, at = self._held, self._at
+        most, self.spent = self.service.settings.max_turn_units, 0
+        self.corked = True
+        while at < len(data) and not self.ended:
+            if self.spent >= most or self.is_full():
+                self.hold()
+                break
+            end = self.end_of_piece(data, at)
+            self.feed(data[at:end])
+            at = end
+        self.corked = False
+        # Of what nobody goes on with nothing is kept.
+        self._held, self._at = (data, at) if self.holding and at < len(data) else (b"", 0)
+        if self.successor is not None and at < len(data):
+            self.successor.data_received(data[at:])
+        if self.out or self.ended:
+            self.flush()
+        if self.holding and not self.is_full():
+            self.service.turns.wait(self)
+
+    @abstractmethod
+    def end_of_piece(self, data: bytes, at: int) -> int:
+        """How far to parse at once; what that is worth is added to `spent`."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> None:
+        """Parse a piece."""
 
     def _stall(self, stalled: bool) -> None:
         self._stalled = stalled
@@ -212,9 +270,9 @@ class Pipeline(Connection, ABC):
             self.hold()
         else:
             # In a turn of its own: the parser may be at work.
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self.service.turns.wait(self)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         if self.lost or self.ended or self.is_leaving() or not self.holding or self.is_full():
             return
         self.holding = False

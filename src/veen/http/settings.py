@@ -24,6 +24,7 @@ class HttpSettings:
     max_headers: int = 100
     max_bodies_bytes: int = 256 * _MIB  # of the unfinished bodies of all connections, beyond the first 64 KiB of each
     max_pipelined: int = 64  # requests of one HTTP/1.1 connection that await their answers
+    max_turn_units: int = 16  # requests or small frames of one connection in one turn of the loop
     header_timeout_s: float = 10.0  # from its first byte to the end of a head; TLS has as long to shake hands
     body_timeout_s: float = 10.0  # for a body, beyond what `min_bytes_per_s` grants its size
     write_timeout_s: float = 20.0  # for a peer to take what was written, granted likewise

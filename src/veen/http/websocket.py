@@ -9,11 +9,14 @@ from wsproto.connection import ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
-from veen.http.connection import Connection, Service
+from veen.http.connection import Service
 from veen.http.head import BadHead
 from veen.http.message import WebSocketHandler
+from veen.http.portions import Portioned
 
 _KEY_BYTES = 16
+# A frame has six bytes at least: so many are no more than a hundred of them.
+_PORTION_BYTES = 512
 _NORMAL, _GOING_AWAY, _UNSUPPORTED, _TOO_BIG, _INTERNAL = 1000, 1001, 1003, 1009, 1011
 
 
@@ -38,7 +41,7 @@ def accept_upgrade(method: str, http_version: str, headers: Mapping[bytes, bytes
     )
 
 
-class WebSocket(Connection):
+class WebSocket(Portioned):
     """Carries messages between a peer and a handler. It hears of its end exactly once."""
 
     __slots__ = ("_frames", "_handler", "_heard", "_message", "_open", "_pinged")
@@ -73,18 +76,20 @@ class WebSocket(Connection):
             self._start_leaving()
             self._end()
 
-    def data_received(self, data: bytes) -> None:
+    def take(self, data: bytes, at: int) -> int:
         self._heard = self.service.sweep.now
         self._pinged = False
         if self.lost or self._frames.state is ConnectionState.CLOSED:
-            return
+            return len(data)
+        end = at + _PORTION_BYTES
         try:
-            self._frames.receive_data(data)
+            self._frames.receive_data(data[at:end])
             for event in self._frames.events():
                 self._on_event(event)
         except LocalProtocolError:
             # The peer goes on after it has closed.
             self.leave()
+        return end
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -92,14 +97,11 @@ class WebSocket(Connection):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        # A peer that sends pings and reads no pongs fills nobody's memory but its own.
-        self.transport.pause_reading()
         if self._is_talking():
             self._call(self._handler.on_full)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.transport.resume_reading()
         if self._is_talking():
             self._call(self._handler.on_drain)
 

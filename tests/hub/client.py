@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ from veen.hub.service import HubService
 from veen.storage import directory
 from veen.storage.durable import Disk
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0  # for what hangs, not for what is slow
 START = 1_750_000_000
 TOKEN = "operator-of-the-test"
 ISSUER = SigningKey(b"\x01" * 32)
@@ -161,8 +162,7 @@ class Hub:
 
     def abandon(self) -> None:
         """End a hub whose disk is broken: it gives no more promises, so nothing is drained."""
-        self.do(self.service.server.stop(0.0))
-        self.service.store.close()
+        self.do(let_go(self.service))
         self._end_loop()
 
     def _end_loop(self) -> None:
@@ -249,16 +249,36 @@ class Hub:
         return self.writer(stream, key, token)
 
 
+async def let_go(service: HubService) -> None:
+    """What the end of its process does for a hub that is broken. Nothing of it may outlive the loop and the store."""
+    await service.server.stop(0.0)
+    service._ahead.stop()
+    catch_up = service._committer._catch_up
+    catch_up.stop_looking()
+    await asyncio.to_thread(catch_up.close)
+    service.store.close()
+
+
+@contextmanager
+def own_port() -> Iterator[int]:
+    """A port for a hub that goes and comes back: while it is away, whoever asks for any port is given another."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the hub listens at it all the same
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
 @contextmanager
 def running(
     data_dir: Path, clock: Callable[[], float] | None = None, disk: Disk | None = None, **settings: Any
 ) -> Iterator[Hub]:
     """A hub that admits anyone, unless told otherwise."""
-    hub = Hub(data_dir, clock or Clock(), disk, {"admission": Admission.OPEN, **settings}).start()
-    try:
-        yield hub
-    finally:
-        hub.stop()
+    with own_port() as port:
+        hub = Hub(data_dir, clock or Clock(), disk, {"admission": Admission.OPEN, "port": port, **settings}).start()
+        try:
+            yield hub
+        finally:
+            hub.stop()
 
 
 def hub_key(hub: Hub) -> SigningKey:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from threading import Event, current_thread
 
+from tests.hub.client import PATIENCE_S
 from veen.storage.durable import Disk
 
 
@@ -54,7 +55,7 @@ class GatedDisk(JournalDisk):
         if self.is_journal(fd):
             if not self.gate.is_set():
                 self.waiting.set()
-            self.gate.wait(20)
+            self.gate.wait(PATIENCE_S)
         super().sync(fd)
 
 
@@ -96,7 +97,7 @@ class GatedFullDisk(FullDisk):
     def write_at(self, fd: int, data: bytes, at: int) -> None:
         if self.full and self.is_journal(fd):
             self.waiting.set()
-            self.gate.wait(20)
+            self.gate.wait(PATIENCE_S)
         super().write_at(fd, data, at)
 
 

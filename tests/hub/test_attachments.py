@@ -26,6 +26,8 @@ from veen.http import Request, Response
 from veen.hub.incoming import BATCH_BYTES, Incoming
 from veen.hub.rules import Admission
 from veen.storage import fsck
+from veen.storage.attachments import AttachmentStore
+from veen.storage.folders import Folders
 
 MIB = 1 << 20
 LIMITS = Limits(max_attachment_bytes=8 * MIB)
@@ -112,6 +114,28 @@ def test_what_is_kept_is_there_after_a_restart_and_fsck_is_content(tmp_path: Pat
         assert hub.get(path_of(sealed)).body == sealed
         assert put(hub, sealed).status == 200
     assert fsck.check(data_dir).verdict is fsck.Verdict.CLEAN
+
+
+@pytest.mark.parametrize("size", [1, BATCH_BYTES + 1])
+def test_an_attachment_that_has_rotted_can_be_brought_again(hub: Hub, size: int) -> None:
+    sealed = os.urandom(size)
+    assert put(hub, sealed).status == 201
+    (path,) = files(hub)
+    for rotten in (b"", sealed[:-1], sealed[:-1] + bytes([sealed[-1] ^ 1]), sealed + b"x"):
+        path.write_bytes(rotten)
+        assert put(hub, sealed).status == 200  # it is not new
+        assert hub.get(path_of(sealed)).body == sealed
+        assert files(hub) == [path]
+
+
+def test_what_is_being_read_is_not_changed_by_whoever_brings_it_again(hub: Hub) -> None:
+    sealed = os.urandom(BATCH_BYTES)
+    put(hub, sealed)
+    store = AttachmentStore(QuickDisk(), Folders(hub.data_dir))
+    reading = store.mapped(h(sealed))
+    assert not store.put(h(sealed), sealed)
+    assert reading is not None
+    assert reading[:] == sealed
 
 
 def test_an_attachment_under_another_name_is_refused_and_leaves_nothing(hub: Hub) -> None:

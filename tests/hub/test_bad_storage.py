@@ -5,17 +5,19 @@ import random
 import signal
 from pathlib import Path
 
+import lmdb
 import pytest
 
-from tests.hub.client import START, Clock, Hub, make_dir, running
+from tests.hub.client import START, Clock, Hub, make_dir, running, until
 from tests.hub.test_kill import ended, start
 from tests.hub.test_running import check_kept
 from tests.storage.disks import FailingFrom
 from veen.core import Malformed
 from veen.core.envelopes import StreamRequest
+from veen.hub import catchup
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
-from veen.storage import fsck
+from veen.storage import fsck, mapfile
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC], ids=["read-only", "full"])
@@ -84,3 +86,29 @@ def test_a_damaged_entry_is_the_hubs_fault_and_not_the_readers(tmp_path: Path) -
         assert (reply.status, reply.error().code) == (500, "E.UNAVAILABLE")
         assert "damaged" in reply.error().message
         assert hub.post("/v1/stream", b"\xff").error().code == "E.BAD_REQUEST"
+
+
+def test_an_index_that_could_not_be_lengthened_has_what_was_written_and_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction was committed, and only the file's length behind it failed."""
+    failed: list[Path] = []
+    lengthen = mapfile.lengthen
+
+    def fails_twice(env: lmdb.Environment, path: Path) -> None:
+        if len(failed) < 2:
+            failed.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        lengthen(env, path)
+
+    data_dir = make_dir(tmp_path)
+    with running(data_dir) as hub:
+        monkeypatch.setattr(mapfile, "lengthen", fails_twice)
+        monkeypatch.setattr(catchup, "RETRY_S", 0.01)
+        writer = hub.writer()
+        kept = writer.send_many(3)
+        until(lambda: len(failed) == 2)
+        until(lambda: hub.get("/readyz").status == 200)
+        kept += writer.send_many(2)
+        assert [receipt.stream_seq for receipt in kept] == [1, 2, 3, 4, 5]
+    assert fsck.check(data_dir).findings == []

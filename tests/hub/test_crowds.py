@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hub.client import PATIENCE_S, Hub, Reply, Writer, make_dir, running, until
 from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
+from veen.core import Receipt, Refused
 from veen.core.envelopes import ReceiptRequest, StreamRequest, StreamResponse
-from veen.hub import batch, later, pageroom, subscriptions
+from veen.http.http1 import Http1
+from veen.http.message import Request
+from veen.hub import batch, later, pageroom, submits, subscriptions
+from veen.hub.verifier import Answer, Verifier
 
 BODY = bytes(100_000)  # a page with it is long enough to be counted
 
@@ -231,3 +236,163 @@ def test_json_with_more_fields_than_a_message_has_is_not_parsed(hub: Hub, body: 
 def test_json_with_as_many_commas_as_a_message_is_parsed(hub: Hub) -> None:
     reply = hub.post_json("/v1/submit", b"," * 10)
     assert "not JSON text" in reply.error().message
+
+
+# Pages that nobody takes.
+
+
+def test_whoever_leaves_pages_untaken_is_told_to_and_others_get_theirs(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", len(BODY))
+    writer = hub.writer()
+    for _ in range(12):
+        writer.send(bytes(10 * len(BODY)))
+    with asking(hub, page_request(writer) * 3) as connection:
+        until(lambda: hub.service.app.pages.held > 0 and third_is_answered(hub))
+        small = hub.post("/v1/stream", StreamRequest(writer.label, 1, max_items=1))
+        assert len(small.read(StreamResponse).items) == 1
+        found = statuses(connection, 3)
+    assert (found[0], found[2]) == (200, 503)
+    until(lambda: hub.service.app.pages.held == 0)
+    assert hub.post("/v1/stream", StreamRequest(writer.label, 1)).status == 200
+
+
+def third_is_answered(hub: Hub) -> bool:
+    server = hub.service.server._service
+    assert server is not None
+    queues = [tuple(one.queue) for one in tuple(server.roster.connections) if isinstance(one, Http1)]
+    return any(len(queue) == 3 and queue[2].answer is not None for queue in queues)
+
+
+def asked_by(connection: object, caller: bytes | None) -> Request:
+    return Request("POST", "/v1/stream", "", {}, b"", "", "1.1", connection=connection, caller=caller)
+
+
+def test_a_caller_with_many_connections_has_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", 2 * len(BODY))
+    monkeypatch.setattr(pageroom, "CALLER_BYTES", 2 * len(BODY))
+    room = pageroom.PageRoom()
+    crowd = [asked_by(object(), b"\x0a\0\0\1") for _ in range(4)]
+    held = [room.counted(BODY, one) for one in crowd[:3]]
+    with pytest.raises(Refused, match="by you"):
+        room.check(crowd[3])
+    room.check(asked_by(object(), b"\x0a\0\0\2"))
+    room.check(asked_by(object(), None))
+    held.pop()
+    room.check(crowd[3])
+    held.clear()
+    assert (room.held, room._held_by) == (0, {})
+
+
+def test_behind_a_proxy_each_connection_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", len(BODY))
+    room, one, other = pageroom.PageRoom(), asked_by(object(), None), asked_by(object(), None)
+    held = [room.counted(BODY, one)]
+    room.check(one)  # as much as its share, and no more
+    held.append(room.counted(BODY, one))
+    with pytest.raises(Refused, match="by you"):
+        room.check(one)
+    room.check(other)
+
+
+def test_short_pages_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", 0)
+    room, one = pageroom.PageRoom(), asked_by(object(), b"\x0a\0\0\1")
+    held = room.counted(bytes(1 << 16), one)
+    room.check(one)
+    assert (len(held), room.held) == (1 << 16, 0)
+
+
+# Signatures that wait to be checked.
+
+
+class Gate:
+    """A verifier that asks the true one only once it is open, and remembers who was asked about, in order."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._held: list[tuple[bytes, Answer]] = []
+        self._open = False
+        self.asked: list[bytes] = []
+
+    def check(self, item: bytes, answer: Answer) -> None:
+        self.asked.append(item[:32])
+        if self._open:
+            self._verifier.check(item, answer)
+        else:
+            self._held.append((item, answer))
+
+    def open(self) -> None:
+        self._open = True
+        for item, answer in self._held:
+            self._verifier.check(item, answer)
+
+    def flush(self) -> None:
+        self._verifier.flush()
+
+    def close(self) -> None:
+        self._verifier.close()
+
+
+AT_ONCE = 4
+
+
+@contextmanager
+def gated(folder: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Iterator[tuple[Hub, Gate]]:
+    monkeypatch.setattr(submits, "AT_ONCE", AT_ONCE)
+    with running(make_dir(folder), disk=QuickDisk(), **config) as hub:
+        gate = hub.service._submits._verifier = Gate(hub.service._submits._verifier)
+        yield hub, gate
+
+
+def in_flight(hub: Hub) -> int:
+    """Each look is a turn of the hub's loop."""
+    assert hub.get("/healthz").status == 200
+    return hub.service._submits.in_flight
+
+
+def test_who_has_one_message_does_not_wait_for_all_of_anothers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gated(tmp_path, monkeypatch) as (hub, gate), ThreadPoolExecutor(2) as pool:
+        many, one = hub.writer(), hub.writer()
+        batch_ = pool.submit(hub.batch, *many.next_messages(40))
+        until(lambda: in_flight(hub) == 40)
+        single = pool.submit(hub.submit, one.message())
+        until(lambda: in_flight(hub) == 41)
+        assert len(gate.asked) == AT_ONCE
+        hub.loop.call_soon_threadsafe(gate.open)
+        assert single.result(PATIENCE_S).status == 200
+        places = [one.stream_seq for one in batch_.result(PATIENCE_S) if isinstance(one, Receipt)]
+        assert (len(places), sorted(places)) == (40, places)
+    assert len(gate.asked) == 41
+    assert gate.asked.index(one.key.public_key) <= AT_ONCE + 1
+
+
+def test_a_batch_fills_half_of_the_room_and_others_are_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 64
+    with gated(tmp_path, monkeypatch, max_in_flight=most) as (hub, gate), ThreadPoolExecutor(2) as pool:
+        batch_ = pool.submit(hub.batch, *hub.writer().next_messages(most))
+        until(lambda: in_flight(hub) == AT_ONCE + most // 2)
+        single = pool.submit(hub.submit, hub.writer().message())
+        until(lambda: in_flight(hub) == AT_ONCE + most // 2 + 1)
+        hub.loop.call_soon_threadsafe(gate.open)
+        assert single.result(PATIENCE_S).status == 200
+        found = batch_.result(PATIENCE_S)
+    assert [isinstance(one, Receipt) for one in found] == [True] * (AT_ONCE + most // 2) + [False] * (
+        most // 2 - AT_ONCE
+    )
+
+
+def test_where_others_fill_the_room_there_is_some_for_who_has_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 64
+    with gated(tmp_path, monkeypatch, max_in_flight=most) as (hub, gate), ThreadPoolExecutor(4) as pool:
+        batches = [pool.submit(hub.batch, *hub.writer().next_messages(most)) for _ in range(2)]
+        until(lambda: in_flight(hub) == most)
+        single = pool.submit(hub.submit, hub.writer().message())
+        until(lambda: in_flight(hub) == most + 1)
+        hub.loop.call_soon_threadsafe(gate.open)
+        assert single.result(PATIENCE_S).status == 200
+        for one in batches:
+            one.result(PATIENCE_S)

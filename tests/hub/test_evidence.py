@@ -16,7 +16,7 @@ from veen.core.envelopes import ReceiptRequest, ReceiptResponse
 from veen.core.hashing import h
 from veen.core.tooling import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.hub import papers
-from veen.storage import fsck
+from veen.storage import fsck, witnesses
 from veen.storage.folders import Folders
 
 INTERVAL = 4
@@ -239,6 +239,67 @@ def test_witness_signatures_survive_a_restart_and_fsck(tmp_path: Path) -> None:
     with running(data_dir) as hub:
         assert listed(hub, writer.label) == (witnessed,)
     assert fsck.check(data_dir).verdict is fsck.Verdict.CLEAN
+
+
+def witness_request(hub: Hub, writer: Writer) -> WitnessRequest:
+    digest = listed(hub, writer.label)[0].signing_digest()
+    return WitnessRequest(writer.label, INTERVAL, WITNESS.public_key, WITNESS.sign(digest))
+
+
+def test_the_key_of_a_witness_is_kept_so_that_a_wrong_bit_of_its_signature_is_found(
+    checkpointed: tuple[Hub, Writer, list[Receipt]],
+) -> None:
+    hub, writer, _ = checkpointed
+    hub.post("/tooling/witness", witness_request(hub, writer)).read(Checkpoint)
+    folders = Folders(hub.data_dir)
+    hub.stop()
+    assert witnesses.read(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+    assert fsck.check(hub.data_dir, isolated=False).findings == []
+    path = folders.checkpoint(writer.label, INTERVAL)
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    assert fsck.check(hub.data_dir, isolated=False).verdict is fsck.Verdict.DAMAGED
+    hub.start()
+
+
+def test_a_witness_whose_key_was_never_kept_can_come_again_with_it(
+    checkpointed: tuple[Hub, Writer, list[Receipt]],
+) -> None:
+    hub, writer, _ = checkpointed
+    request, folders = witness_request(hub, writer), Folders(hub.data_dir)
+    first = hub.post("/tooling/witness", request).read(Checkpoint)
+    folders.witnesses_of(writer.label, INTERVAL).unlink()
+    hub.stop()
+    assert [one.severity for one in fsck.check(hub.data_dir, isolated=False).findings] == [fsck.Severity.NOTICE]
+    hub.start()
+    assert hub.post("/tooling/witness", request).read(Checkpoint) == first
+    assert witnesses.read(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+
+
+def test_witness_keys_that_are_damaged_are_not_written_over(checkpointed: tuple[Hub, Writer, list[Receipt]]) -> None:
+    hub, writer, _ = checkpointed
+    request, path = witness_request(hub, writer), Folders(hub.data_dir).witnesses_of(writer.label, INTERVAL)
+    path.parent.mkdir()
+    path.write_bytes(b"rotten")
+    assert code_of(hub.post("/tooling/witness", request)) == (500, "E.UNAVAILABLE")
+    assert path.read_bytes() == b"rotten"
+    assert listed(hub, writer.label)[0].witness_sigs is None
+
+
+def test_what_only_lies_among_the_evidence_is_neither_counted_nor_shown(tmp_path: Path) -> None:
+    data_dir = make_dir(tmp_path)
+    with running(data_dir) as hub:
+        found = contradiction(hub, hub_key(hub))
+        hub.post("/tooling/equivocation", found)
+        other = contradiction(hub, hub_key(hub), seq=2).encode()
+    evidence = Folders(data_dir).evidence
+    for name, data in ((h(b"x").hex(), b"x"), (h(b"").hex(), b""), (h(b"other").hex(), other)):
+        (evidence / f"equivocation-{name}.cbor").write_bytes(data)
+    with running(data_dir) as hub:
+        assert hub.status()["equivocations"] == 1
+        (shown,) = hub.get("/tooling/equivocation").read(EquivocationList).equivocations
+        assert {shown.first, shown.second} == {found.first, found.second}
 
 
 def test_checkpoints_are_listed_from_a_place_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,6 @@ from veen.core.upload import UploadProof
 from veen.http import HttpSettings
 from veen.hub.openapi import ENDPOINTS
 
-SEED = int(os.environ.get("VEEN_FUZZ_SEED") or Random().getrandbits(32))
 CASES = int(os.environ.get("VEEN_FUZZ_CASES") or 20_000)
 FEW = 300
 PATHS = [one.path.replace("{coid}", h(b"attachment").hex()) for one in ENDPOINTS]
@@ -48,7 +47,7 @@ TYPES = [
     "*/*",
     "application/cbor, x",
 ]
-QUICK = HttpSettings(header_timeout_s=0.5, body_timeout_s=0.5, idle_timeout_s=0.5, linger_s=0.2)
+QUICK = HttpSettings(header_timeout_s=5, body_timeout_s=5, idle_timeout_s=5, linger_s=0.2)
 
 
 @pytest.fixture
@@ -74,6 +73,13 @@ def efforts(few: int = FEW) -> pytest.MarkDecorator:
     """A little of it always, much of it in the slow suite."""
     thorough = pytest.param(CASES, marks=pytest.mark.slow, id="much")
     return pytest.mark.parametrize("cases", [pytest.param(few, id="little"), thorough])
+
+
+def dice(cases: int) -> Random:
+    """A few cases are the same in every run, so that a change is what makes one fail; many are others each time."""
+    seed = int(os.environ.get("VEEN_FUZZ_SEED") or (1 if cases <= FEW else Random().getrandbits(32)))
+    print(f"seed {seed}")  # pytest shows it where the test fails
+    return Random(seed)
 
 
 # Damaged bodies.
@@ -139,8 +145,7 @@ def damaged_bytes(rng: Random, data: bytes) -> bytes:
 
 @efforts()
 def test_damaged_bodies_are_answered(hub: Hub, cases: int) -> None:
-    print(f"seed {SEED}")
-    rng, known = Random(SEED), bodies(hub)
+    rng, known = dice(cases), bodies(hub)
     connection = HTTPConnection("127.0.0.1", hub.port, timeout=PATIENCE_S)
     for _ in range(cases):
         body, data = damaged_body(rng, known)
@@ -265,8 +270,7 @@ def first_answer(data: bytes) -> Reply | None:
 
 @efforts()
 def test_damaged_requests_are_answered_or_hung_up_on(hub: Hub, cases: int) -> None:
-    print(f"seed {SEED}")
-    rng, known = Random(SEED), requests(hub)
+    rng, known = dice(cases), requests(hub)
     statuses: dict[int, int] = {}
     for _ in range(cases):
         answer = said(hub, damaged_request(rng, known), rng)
@@ -316,8 +320,7 @@ def frames(data: bytes) -> list[bytes]:
 
 @efforts(100)
 def test_damaged_http_2_is_answered_or_hung_up_on(hub: Hub, cases: int) -> None:
-    print(f"seed {SEED}")
-    rng = Random(SEED)
+    rng = dice(cases)
     message = SubmitRequest(hub.writer().message()).encode()
     path = f"/tooling/attachments/{h(b'attachment').hex()}"
     known = [

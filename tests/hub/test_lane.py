@@ -8,9 +8,8 @@ from threading import Event
 
 import pytest
 
+from tests.hub.client import PATIENCE_S
 from veen.hub.lane import Job, Lane
-
-PATIENCE_S = 10.0
 
 
 class Shop:

@@ -9,9 +9,8 @@ import pytest
 from tests.hub.client import Clock, Hub, Reply, make_dir, running, until
 from tests.hub.disks import FullDisk, NoLogDisk, QuickDisk
 from tests.hub.subscriber import Subscriber
-from veen.core import Limits, Rate, mmr
+from veen.core import Limits, Rate, mmr, naming
 from veen.core.envelopes import ProofRequest, ProofResponse
-from veen.core.tooling import CheckpointList
 from veen.http import HttpSettings
 from veen.hub import health
 from veen.hub.health import DOUBT_S
@@ -215,11 +214,27 @@ def test_metrics_time_proofs(hub: Hub) -> None:
 
 def test_metrics_count_entries_between_checkpoints(tmp_path: Path) -> None:
     with running(make_dir(tmp_path, limits=LIMITS)) as hub:
-        writer = hub.writer()
-        writer.send_many(INTERVAL)
-        path = f"/tooling/checkpoints?label={writer.label.hex()}"
-        until(lambda: bool(hub.get(path).read(CheckpointList).checkpoints))
-        assert metrics(hub)[1]["veen_checkpoint_interval_count"] == 1
+        hub.writer().send_many(INTERVAL)
+        until(lambda: samples(hub)["veen_checkpoint_interval_count"] == 1)
+        assert samples(hub)["veen_checkpoint_interval_sum"] == INTERVAL
+
+
+def test_metrics_count_entries_between_checkpoints_also_of_chunks_that_close_together(tmp_path: Path) -> None:
+    with running(make_dir(tmp_path, limits=LIMITS), disk=QuickDisk()) as hub:
+        hub.batch(*hub.writer().next_messages(3 * INTERVAL))
+        until(lambda: samples(hub)["veen_checkpoint_interval_count"] == 3)
+        assert samples(hub)["veen_checkpoint_interval_sum"] == 3 * INTERVAL
+
+
+def test_what_the_hub_logs_itself_was_not_submitted(tmp_path: Path) -> None:
+    with running(make_dir(tmp_path), admission=Admission.CAPABILITY) as hub:
+        writer = hub.granted()
+        hub.register(naming.stream_id("another"))
+        assert samples(hub)["veen_submit_ok_total"] == 0
+        writer.send_many(2)
+        found = samples(hub)
+        assert found["veen_submit_ok_total"] == found["veen_end_to_end_latency_ms_count"] == 2
+        assert hub.status()["entries"] == 4
 
 
 def test_metrics_count_rate_refusals(tmp_path: Path) -> None:

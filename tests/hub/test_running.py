@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Reply, Writer, make_dir, running, until
+from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Reply, Writer, let_go, make_dir, running, until
 from tests.hub.disks import FailingDisk, FullDisk, GatedDisk, NoLogDisk
 from veen.core import Msg, Receipt, SigningKey, Unavailable, Unverified, captoken, naming
 from veen.core.envelopes import StreamRequest, StreamResponse
@@ -351,8 +351,7 @@ def test_run_until_raises_what_broke_the_hub(tmp_path: Path) -> None:
         asked = loop.run_in_executor(None, hub.submit, hub.writer().message())
         with pytest.raises(JournalBroken):
             await asyncio.wait_for(running_hub, PATIENCE_S)
-        await hub.service.server.stop(0.0)
-        hub.service.store.close()
+        await let_go(hub.service)
         await asyncio.wait([asked])
         assert asked.exception() is not None
 

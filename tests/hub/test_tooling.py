@@ -22,6 +22,7 @@ from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
 from veen.core import (
     Limits,
+    Malformed,
     Profile,
     Receipt,
     Unavailable,
@@ -32,14 +33,13 @@ from veen.core import (
 )
 from veen.core.envelopes import (
     ErrorEnvelope,
-    ProofResponse,
     StreamRequest,
     StreamResponse,
 )
 from veen.core.hashing import h
 from veen.core.limits import MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest
+from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.hub.config import HubConfig
 from veen.hub.rules import Admission
 from veen.hub.service import HubService
@@ -105,9 +105,9 @@ def test_any_entry_is_proved_in_any_later_tree(hub: Hub) -> None:
     for leaf in receipts:
         for head in receipts[leaf.stream_seq - 1 :]:
             request = ProofAtRequest(writer.label, leaf.stream_seq, head.stream_seq)
-            found = hub.post("/tooling/proof", request).read(ProofResponse).mmr_proof
+            found = hub.post("/tooling/proof", request).read(ProofAtResponse).mmr_proof
             proof.verify_inclusion(found, Leaf.of(leaf), head)
-    assert hub.post_json("/tooling/proof", request).read(ProofResponse).mmr_proof == found
+    assert hub.post_json("/tooling/proof", request).read(ProofAtResponse).mmr_proof == found
 
 
 def test_any_tree_is_proved_a_prefix_of_any_later_one(hub: Hub) -> None:
@@ -116,13 +116,23 @@ def test_any_tree_is_proved_a_prefix_of_any_later_one(hub: Hub) -> None:
     for old in receipts:
         for new in receipts[old.stream_seq - 1 :]:
             request = ConsistencyRequest(writer.label, old.stream_seq, new.stream_seq)
-            found = hub.post("/tooling/consistency", request).read(ProofResponse).mmr_proof
+            found = hub.post("/tooling/consistency", request).read(ProofAtResponse).mmr_proof
             proof.verify_consistency(found, old, new)
             if old is not new:
                 forged = replace(old, mmr_root=h(old.mmr_root))
                 with pytest.raises(Unverified):
                     proof.verify_consistency(found, forged, new)
-    assert hub.post_json("/tooling/consistency", request).read(ProofResponse).mmr_proof == found
+    assert hub.post_json("/tooling/consistency", request).read(ProofAtResponse).mmr_proof == found
+
+
+def test_a_later_proof_has_its_two_keys_and_no_other(hub: Hub) -> None:
+    label = hub.writer().send_many(2)[-1].label
+    for path, request in (("proof", ProofAtRequest(label, 1, 2)), ("consistency", ConsistencyRequest(label, 1, 2))):
+        found = hub.post(f"/tooling/{path}", request).read(ProofAtResponse)
+        assert found.encode()[0] == 0xA2
+        assert hub.post_json(f"/tooling/{path}", request).json().keys() == {"ver", "mmr_proof"}
+        with pytest.raises(Malformed):
+            ProofAtResponse.decode(b"\xa3" + found.encode()[1:] + b"\x03\x650.0.1")
 
 
 def test_proofs_that_cannot_be_are_refused(hub: Hub) -> None:

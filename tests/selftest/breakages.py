@@ -23,7 +23,7 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.tooling import AuthorizeResponse
+from veen.core.tooling import AuthorizeResponse, ProofAtResponse
 
 SUBMIT, STREAM, AUTHORIZE = "/v1/submit", "/v1/stream", "/tooling/authorize"
 
@@ -175,7 +175,9 @@ def counted(key: Callable[[Msg], bytes]) -> Breakage:
 
 
 def proofs_say(path: str, change: Callable[[MmrProof], MmrProof]) -> Breakage:
-    return on(path, ProofResponse, lambda _, told: replace(told, mmr_proof=change(told.mmr_proof)))
+    if path == "/v1/proof":
+        return on(path, ProofResponse, lambda _, told: replace(told, mmr_proof=change(told.mmr_proof)))
+    return on(path, ProofAtResponse, lambda _, told: replace(told, mmr_proof=change(told.mmr_proof)))
 
 
 def other_sibling(proof: MmrProof) -> MmrProof:

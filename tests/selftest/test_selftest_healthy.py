@@ -54,7 +54,7 @@ def test_without_an_issuer_key_a_strict_hub_is_tried_as_far_as_strangers_get(str
 
 def test_a_hub_whose_labels_run_out_with_each_epoch_passes(tmp_path: Path) -> None:
     """No window at all: whatever straddles the end of an epoch is tried again in the next."""
-    data_dir = make_dir(tmp_path, Profile(epoch_sec=3), Limits(max_epoch_skew_sec=0), now=int(time.time()) - 60)
+    data_dir = make_dir(tmp_path, Profile(epoch_sec=10), Limits(max_epoch_skew_sec=0), now=int(time.time()) - 60)
     with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
         report = some(f"http://127.0.0.1:{hub.port}", "share", "checkpoint", "epoch", "refuse", "cap.ttl", "order.all")
     assert failures(report) == {}

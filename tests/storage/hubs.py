@@ -152,7 +152,7 @@ class Hub:
         if self.store._journal:
             self.store._journal.close()
         self.store.index.close()
-        os.close(self.store._lock)
+        self.store._lock.close()
 
     def entries(self, label: bytes) -> list[tuple[bytes, bytes]]:
         return [(entry.msg, entry.receipt) for entry in self.lookup.entries(label, 1, self.lookup.size(label))]
@@ -262,7 +262,7 @@ def index_rows(hub: Hub) -> dict[str, list[tuple[bytes, bytes]]]:
     """Everything the index says, but for how far the journal is in it."""
     with hub.store.index.read() as rows:
         found = {table: list(rows.all_rows(table)) for table in TABLES}
-    found["meta"] = [row for row in found["meta"] if row[0] != b"applied"]
+    found["meta"] = [row for row in found["meta"] if row[0] not in (b"applied", b"sum")]
     return found
 
 

@@ -18,16 +18,19 @@ from veen.storage.fsck import Verdict
 ARTIFACTS = {
     "chunk": ("log/chunk-*-0*[0-9].log", 60),
     "open chunk": ("log/chunk-*-open.log", 40),
-    "summary": ("log/*.summary", 40),
-    "peaks": ("log/peaks-*", 40),
     "checkpoint": ("log/checkpoint-[0-9a-f]*-*", 40),
-    "checkpoint index": ("log/checkpoint-index-*", 40),
     "journal": ("journal/*.wal", 60),
     "identity": ("hub-identity.json", 40),
     "signature": ("hub-identity.sig", 40),
     "key map": ("hub-key-map.json", 20),
     "profile": ("profile.json", 40),
     "attachment": ("attachments/*/*", 10),
+}
+# What follows from the entries, of which the same is tried.
+DERIVED = {
+    "summary": ("log/*.summary", 40),
+    "peaks": ("log/peaks-*", 40),
+    "checkpoint index": ("log/checkpoint-index-*", 40),
 }
 
 
@@ -106,6 +109,28 @@ def test_a_flipped_bit_of_a_compressed_chunk_is_found(packed_original: Path, pla
 @pytest.mark.parametrize("artifact", ["origin.cbor", "log/checkpoint-[0-9a-f]*-*", "log/chunk-*-0*[0-9].log"])
 def test_a_flipped_bit_of_a_fork_is_found(fork_original: Path, place: Path, artifact: str) -> None:
     check_flips(shutil.copytree(fork_original, place / "hub"), artifact, 40, artifact)
+
+
+@pytest.mark.parametrize("kind", ["plain", "compressed", "fork"])
+@pytest.mark.parametrize("artifact", DERIVED)
+def test_a_flipped_bit_beside_the_chunks_is_found_and_healed(
+    original: Path, packed_original: Path, fork_original: Path, place: Path, artifact: str, kind: str
+) -> None:
+    source = {"plain": original, "compressed": packed_original, "fork": fork_original}[kind]
+    root = shutil.copytree(source, place / "hub")
+    before = log_files(root)
+    pattern, count = DERIVED[artifact]
+    path = sorted(root.glob(pattern))[0]
+    sound = path.read_bytes()
+    for number, (at, bit) in enumerate(places(len(sound), count if kind == "plain" else 6, artifact)):
+        flip(path, at, bit)
+        report = look(root)
+        assert report.verdict is Verdict.REPAIRABLE, (artifact, at, bit, report.findings)
+        assert [finding.artifact for finding in report.findings] == [f"log/{path.name}"]
+        if number % 8 == 0:
+            assert fsck.repair(root, isolated=False).findings == []
+            assert log_files(root) == before
+        path.write_bytes(sound)
 
 
 def test_a_flipped_bit_of_the_checkpoint_binding_is_found_and_healed(original: Path, place: Path) -> None:

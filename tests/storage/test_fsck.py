@@ -26,6 +26,7 @@ from tests.storage.hubs import (
 from veen.core import Malformed, Mmr, Msg, Receipt, Unavailable, msg, receipt
 from veen.core.hashing import h
 from veen.storage import directory, frame, fsck, journal, rebuild, rotation
+from veen.storage.artifacts import CheckpointIndex
 from veen.storage.attachments import AttachmentStore
 from veen.storage.findings import MAX_FINDINGS, Finding, Report
 from veen.storage.folders import Folders
@@ -192,15 +193,9 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no open chunk": (_remove("log/chunk-*-open.log"), "the index has seen"),
     "short chunk": (_cut(CLOSED), "are left"),
     "short open chunk": (_cut("log/chunk-*-open.log"), "are left"),
-    "no summary": (_remove("log/*.summary"), "missing"),
-    "no peaks": (_remove("log/peaks-*"), "missing"),
     "no checkpoint": (_remove("log/checkpoint-[0-9a-f]*-*"), "missing"),
-    "no checkpoint index": (_remove("log/checkpoint-index-*"), "missing"),
     "swapped chunks": (_swap(CLOSED), ""),
-    "swapped summaries": (_swap("log/*.summary"), "does not say what the chunk says"),
-    "swapped peaks": (_swap("log/peaks-*"), "does not say what the tree says"),
     "swapped checkpoints": (_swap("log/checkpoint-[0-9a-f]*-*"), "another place"),
-    "swapped checkpoint indexes": (_swap("log/checkpoint-index-*"), "not that of the log's checkpoints"),
     "a chunk of another name": (_rename_end, "it ends with entry "),
     "two chunks as one": (_merge_chunks, "the limits"),
     "a stray file": (_stray("log/notes.txt"), "no"),
@@ -226,6 +221,123 @@ def test_each_damage_is_named(stopped: Path, place: Path, name: str) -> None:
     assert any(word in str(finding) for finding in report.findings), report.findings
     with pytest.raises(Malformed, match="only what follows from the log"):
         fsck.repair(root, isolated=False)
+
+
+def _empty(pattern: str) -> Damage:
+    def damage(root: Path) -> None:
+        _first(root, pattern).write_bytes(b"")
+
+    return damage
+
+
+def _lose_everything_derived(root: Path) -> None:
+    for pattern in ("log/*.summary", "log/peaks-*", "log/checkpoint-index-*"):
+        for path in root.glob(pattern):
+            path.unlink()
+    shutil.rmtree(root / "index")
+    (root / "checkpoint-binding.cbor").unlink()
+
+
+def _index_of_another_root(root: Path) -> None:
+    path = _first(root, "log/checkpoint-index-*")
+    found = CheckpointIndex.decode(path.read_bytes())
+    first, *rest = found.checkpoints
+    path.write_bytes(CheckpointIndex(found.label, (replace(first, mmr_root=bytes(32)), *rest)).encode())
+
+
+DERIVED: dict[str, tuple[Damage, str]] = {
+    "no summary": (_remove("log/*.summary"), "cannot be read: No such file"),
+    "no peaks": (_remove("log/peaks-*"), "cannot be read: No such file"),
+    "no checkpoint index": (_remove("log/checkpoint-index-*"), "cannot be read: No such file"),
+    "empty summary": (_empty("log/*.summary"), "does not say what the chunk says"),
+    "short peaks": (_cut("log/peaks-*"), "does not say what the tree says"),
+    "short checkpoint index": (_cut("log/checkpoint-index-*"), "checkpoint index"),
+    "swapped summaries": (_swap("log/*.summary"), "does not say what the chunk says"),
+    "swapped peaks": (_swap("log/peaks-*"), "does not say what the tree says"),
+    "swapped checkpoint indexes": (_swap("log/checkpoint-index-*"), "not that of the log's checkpoints"),
+    "a checkpoint index of another root": (_index_of_another_root, "not that of the log's checkpoints"),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_follows_from_the_log_is_named_and_made_again_byte_for_byte(
+    stopped: Path, killed: Path, place: Path, name: str
+) -> None:
+    damage, word = DERIVED[name]
+    for number, source in enumerate((stopped, killed)):
+        root = shutil.copytree(source, place / str(number))
+        before, binding = log_files(root), (root / "checkpoint-binding.cbor").read_bytes()
+        damage(root)
+        report = look(root)
+        assert report.verdict is Verdict.REPAIRABLE, report.findings
+        assert any(word in str(finding) for finding in report.findings), report.findings
+        assert fsck.repair(root, isolated=False).findings == []
+        assert log_files(root) == before
+        assert (root / "checkpoint-binding.cbor").read_bytes() == binding
+
+
+def test_all_that_follows_from_the_log_can_be_made_again_at_once(stopped: Path, place: Path) -> None:
+    root = copy(stopped, place)
+    expected, binding = _state(copy(stopped, place / "expected")), (root / "checkpoint-binding.cbor").read_bytes()
+    _lose_everything_derived(root)
+    named = {finding.artifact.partition("-")[0] for finding in look(root).findings}
+    assert {"log/chunk", "log/peaks", "log/checkpoint", "checkpoint"} <= named
+    assert fsck.repair(root, isolated=False).findings == []
+    assert (root / "checkpoint-binding.cbor").read_bytes() == binding
+    assert _state(root) == expected
+
+
+def test_nothing_is_made_again_from_entries_that_do_not_hold(stopped: Path, place: Path) -> None:
+    root = copy(stopped, place)
+    chunk = _first(root, CLOSED)
+    flipped = bytearray(chunk.read_bytes())
+    flipped[-1] ^= 1
+    chunk.write_bytes(flipped)
+    beside = chunk.with_suffix(".summary")
+    beside.unlink()
+    elsewhere = sorted(root.glob("log/*.summary"))[-1]
+    elsewhere.unlink()
+    found = {finding.artifact: finding.severity for finding in look(root).findings}
+    assert found[f"log/{chunk.name}"] is found[f"log/{beside.name}"] is Severity.DAMAGED
+    assert found[f"log/{elsewhere.name}"] is Severity.REPAIRABLE  # of another label
+    with pytest.raises(Malformed, match="only what follows from the log"):
+        fsck.repair(root, isolated=False)
+    assert not beside.exists()
+    assert not elsewhere.exists()
+
+
+def test_a_summary_beside_an_entry_of_a_wrong_signature_is_damage(place: Path, history: History) -> None:
+    forged = Forged(history.fresh(place / "hub"))
+    forged.key = key("another hub")
+    forged.write(lambda number, message, given: (message, given))
+    summary = _first(place / "hub", f"log/chunk-{forged.label.hex()}-*.summary")
+    summary.unlink()
+    named = [finding.severity for finding in look(place / "hub").findings if finding.artifact == f"log/{summary.name}"]
+    assert set(named) == {Severity.DAMAGED}
+
+
+def test_a_repair_that_a_crash_ended_is_begun_again(
+    stopped: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = log_files(stopped)
+    for n in range(1, 1000, 7):
+        root = place / str(n)
+        shutil.copytree(stopped, root)
+        _lose_everything_derived(root)
+        disk = DyingDisk(n)
+        monkeypatch.setattr(fsck, "Disk", lambda disk=disk: disk)
+        try:
+            fsck.repair(root, isolated=False)
+        except Died:
+            monkeypatch.setattr(fsck, "Disk", QuickDisk)
+            assert look(root).verdict is Verdict.REPAIRABLE
+            assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
+            whole = {name: data for name, data in log_files(root).items() if not name.endswith(".draft")}
+            assert whole == expected
+            shutil.rmtree(root)
+            continue
+        assert n > 50
+        return
 
 
 def test_every_further_fault_is_named_too(stopped: Path, place: Path) -> None:
@@ -405,14 +517,24 @@ def test_a_wrong_row_of_the_index_is_named_and_healed(
     for index in _rows(root):
         change(table)(index, b"")
     report = look(root)
-    if table == "heads" and change is _add:
-        assert report.verdict is Verdict.DAMAGED  # entries that were seen and are nowhere
-        return
     assert report.verdict is Verdict.REPAIRABLE, report.findings
     assert report.first is not None
     assert report.first.artifact == "index/data.mdb"
     assert fsck.repair(root, isolated=False).findings == []
     assert _state(root) == before
+
+
+def test_entries_that_a_sound_index_has_seen_and_that_are_nowhere_are_damage(stopped: Path, place: Path) -> None:
+    root = copy(stopped, place)
+    for index in _rows(root):
+        with index.write() as rows:
+            _, head = next(rows.labels())
+            rows.put_head(bytes(32), head)
+            rows.commit()
+    report = look(root)
+    assert report.verdict is Verdict.DAMAGED
+    assert report.first is not None
+    assert "the index has seen" in report.first.what
 
 
 def _state(root: Path) -> tuple[object, ...]:

@@ -23,7 +23,7 @@ from veen.core.envelopes import (
 )
 from veen.core.hashing import U64_MAX
 from veen.core.proof import Head
-from veen.core.tooling import ConsistencyRequest
+from veen.core.tooling import ConsistencyRequest, ProofAtResponse
 
 W = TypeVar("W", bound=Wire)
 _REMEMBERED = 4096
@@ -270,7 +270,7 @@ class Follower:
         """The proof that one signed tree is a prefix of another. A hub that has none to show has forked."""
         request = ConsistencyRequest(self.label, size_of(old), size_of(new))
         try:
-            return (await self._contact.link.ask("/tooling/consistency", request, ProofResponse)).mmr_proof
+            return (await self._contact.link.ask("/tooling/consistency", request, ProofAtResponse)).mmr_proof
         except Refused as refused:
             raise Contradiction(
                 Lie.FORKED_HISTORY,

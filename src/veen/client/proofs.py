@@ -11,9 +11,8 @@ from veen.client.evidence import Evidence, Exhibit, Opening, Tie
 from veen.client.follower import Follower
 from veen.client.reader import LabelReader, Range
 from veen.core import Checkpoint, DhKey, MmrProof, Receipt, Refused, Unverified, proof
-from veen.core.envelopes import ProofResponse
 from veen.core.proof import Head, Leaf
-from veen.core.tooling import ProofAtRequest
+from veen.core.tooling import ProofAtRequest, ProofAtResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ async def prove(follower: Follower, stream_seq: int, upto_seq: int | None) -> Pr
 
 async def _included(follower: Follower, receipt: Receipt, head: Head, upto_seq: int) -> MmrProof:
     request = ProofAtRequest(follower.label, receipt.stream_seq, upto_seq)
-    shown = await follower.ask("/tooling/proof", request, ProofResponse)
+    shown = await follower.ask("/tooling/proof", request, ProofAtResponse)
     return _checked(shown.mmr_proof, receipt, head)
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
 from veen.core.checkpoint import Checkpoint
 from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS
+from veen.core.proof import MmrProof
 from veen.core.receipt import Receipt
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -36,6 +37,15 @@ class ProofAtRequest(Wire):
         "proof request",
         {1: Version(), 2: Bstr("label"), 3: Uint("stream_seq", least=1), 4: Uint("upto_seq", least=1)},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProofAtResponse(Wire):
+    """The proof of a leaf in a later tree; of the older tree's last leaf, it proves that one tree continues another."""
+
+    mmr_proof: MmrProof
+
+    LAYOUT: ClassVar = Map("proof in a later tree", {1: Version(), 2: Nested("mmr_proof", MmrProof)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The hub's endpoints behind the HTTP front: the data plane under /v1, and where the rest goes. Spec §10."""
 
 from collections.abc import Callable
+from functools import partial
 
 from veen.core import Msg, Refused, jsonform
 from veen.core.admission import BY_DETAIL
@@ -81,8 +82,8 @@ class HubApp:
         if head.method != "POST" or head.path != "/v1/submit" or answers.wants_json(head):
             return None
         if self._prefilter.asks:
-            return lambda body, respond: self._submit_filtered(head, body, respond)
-        return self._submit_cbor
+            return partial(self._submit_filtered, head)
+        return partial(self._submit_cbor, head.owner)
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         if head.path == "/tooling/subscribe":
@@ -102,7 +103,7 @@ class HubApp:
             self._submits.turned_away(refused, len(request.body))
             respond(answers.refusal(refused, as_json=True))
             return
-        self._submits.submit(encoded, lambda outcome: respond(_submitted_json(outcome)))
+        self._submits.submit(encoded, lambda outcome: respond(_submitted_json(outcome)), request.owner)
 
     def _submit_filtered(self, head: Request, body: bytes, respond: Respond) -> None:
         if self._prefilter.asks and len(body) <= self._most:  # size comes first
@@ -112,9 +113,9 @@ class HubApp:
                 self._submits.turned_away(refused, len(body))
                 respond(answers.refusal(refused))
                 return
-        self._submit_cbor(body, respond)
+        self._submit_cbor(head.owner, body, respond)
 
-    def _submit_cbor(self, body: bytes, respond: Respond) -> None:
+    def _submit_cbor(self, owner: object, body: bytes, respond: Respond) -> None:
         """The hot path: most of what a hub is asked."""
         try:
             if len(body) > self._most:
@@ -124,7 +125,7 @@ class HubApp:
             self._submits.turned_away(refused, len(body))
             respond(answers.refusal(refused))
             return
-        self._submits.submit(encoded, lambda outcome: respond(_submitted(outcome)))
+        self._submits.submit(encoded, lambda outcome: respond(_submitted(outcome)), owner)
 
     def _read(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
@@ -133,25 +134,26 @@ class HubApp:
             respond(answers.refusal(_unknown(request), as_json=as_json))
         else:
             long = request.path == "/v1/stream"
-            self._later.answer(request, lambda: work(request.body, as_json), respond, long=long)
+            self._later.answer(request, lambda: work(request, as_json), respond, long=long)
 
-    def _stream(self, body: bytes, as_json: bool) -> Response:
-        asked = answers.checked(StreamRequest, body, as_json)
-        self.pages.check()
+    def _stream(self, request: Request, as_json: bool) -> Response:
+        asked = answers.checked(StreamRequest, request.body, as_json)
+        self.pages.check(request)
         page = self._reads.page(asked)
         shown = jsonform.encode(page.response()) if as_json else page.encode()
-        return Response(200, self.pages.counted(shown), answers.JSON if as_json else answers.CBOR)
+        return Response(200, self.pages.counted(shown, request), answers.JSON if as_json else answers.CBOR)
 
-    def _receipt(self, body: bytes, as_json: bool) -> Response:
-        return answers.answer(self._reads.receipt(answers.checked(ReceiptRequest, body, as_json)), as_json=as_json)
+    def _receipt(self, request: Request, as_json: bool) -> Response:
+        asked = answers.checked(ReceiptRequest, request.body, as_json)
+        return answers.answer(self._reads.receipt(asked), as_json=as_json)
 
-    def _proof(self, body: bytes, as_json: bool) -> Response:
-        return answers.answer(self._reads.proof(answers.checked(ProofRequest, body, as_json)), as_json=as_json)
+    def _proof(self, request: Request, as_json: bool) -> Response:
+        asked = answers.checked(ProofRequest, request.body, as_json)
+        return answers.answer(self._reads.proof(asked), as_json=as_json)
 
-    def _checkpoint(self, body: bytes, as_json: bool) -> Response:
-        return answers.answer(
-            self._reads.checkpoint(answers.checked(CheckpointRequest, body, as_json)), as_json=as_json
-        )
+    def _checkpoint(self, request: Request, as_json: bool) -> Response:
+        asked = answers.checked(CheckpointRequest, request.body, as_json)
+        return answers.answer(self._reads.checkpoint(asked), as_json=as_json)
 
 
 def _unknown(request: Request) -> Refused:

@@ -67,9 +67,10 @@ def _end_of_value(body: bytes, pos: int) -> int:
 class Batch:
     """One request's messages, answered together when the last has its answer."""
 
-    def __init__(self, submits: Submits, respond: Callable[[Response], None]) -> None:
+    def __init__(self, submits: Submits, respond: Callable[[Response], None], owner: object = None) -> None:
         self._submits = submits
         self._respond = respond
+        self._owner = owner
         self._outcomes: list[bytes] = []
         self._left = 0
 
@@ -80,7 +81,11 @@ class Batch:
         if not items:
             self._respond(Response(200, b"", answers.CBOR_SEQ))
         for number, encoded in enumerate(items):
-            self._submits.submit(encoded, lambda outcome, number=number: self._ended(number, outcome))  # type: ignore[misc]
+            self._submits.submit(
+                encoded,
+                lambda outcome, number=number: self._ended(number, outcome),  # type: ignore[misc]
+                self._owner,
+            )
 
     def _ended(self, number: int, outcome: Outcome) -> None:
         self._outcomes[number] = answers.envelope_of(outcome).encode() if isinstance(outcome, Refused) else outcome

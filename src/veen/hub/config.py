@@ -1,6 +1,5 @@
 """How a hub is run: what the operator chooses each time, as opposed to what is fixed in the data directory."""
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from veen.core import Refused, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
+from veen.core.loopback import is_loopback
 from veen.http import HttpSettings
 from veen.http.callers import Network
 from veen.hub.rules import Admission
@@ -47,7 +47,7 @@ class HubConfig:
         """Refuse what would let strangers write without anyone having said so, and what nobody could do."""
         if not 0 <= self.pow_difficulty <= MAX_POW_DIFFICULTY:
             raise Unavailable(f"a proof of work has at most {MAX_POW_DIFFICULTY} bits, not {self.pow_difficulty}")
-        if self.admission is Admission.OPEN and not self.open_to_the_network and not _is_loopback(self.host):
+        if self.admission is Admission.OPEN and not self.open_to_the_network and not is_loopback(self.host):
             raise Unavailable(
                 f"open admission on {self.host} lets anyone who reaches it write; "
                 "say --open-to-the-network if that is what you want"
@@ -67,10 +67,3 @@ def need_operator(config: HubConfig, headers: Mapping[bytes, bytes], needed: str
         raise Refused("E.UNAUTHORIZED", f"this needs {needed}")
     if config.operator_token is None or not compare_digest(given, config.operator_token.encode()):
         raise Refused("E.UNAUTHORIZED", "this is not the operator's token")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

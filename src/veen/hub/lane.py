@@ -5,10 +5,11 @@ be under way. Owners take turns, and what nobody waits for any more is not begun
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+
+from veen.hub.rota import Rota
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +38,24 @@ class Lane:
         self._free = at_once
         self._most = most
         self._share = share
-        self._queues: dict[object, deque[Job]] = {}  # none is empty; the first is next
-        self.waiting = 0
+        self._rota: Rota[Job] = Rota()
+
+    @property
+    def waiting(self) -> int:
+        return self._rota.waiting
 
     def put(self, job: Job) -> bool:
         """False where it can neither be begun nor wait."""
         if self._free:
             self._begin(job)
             return True
-        if self._share is not None and len(self._queues.get(job.owner, ())) >= self._share:
+        if self._share is not None and self._rota.count(job.owner) >= self._share:
             return False
         if self._most is not None and self.waiting >= self._most:
-            self._drop_lost()
+            self._rota.keep(lambda waiting: not waiting.is_lost())
             if self.waiting >= self._most:
                 return False
-        self._queues.setdefault(job.owner, deque()).append(job)
-        self.waiting += 1
+        self._rota.put(job.owner, job)
         return True
 
     def _begin(self, job: Job) -> None:
@@ -71,23 +74,6 @@ class Lane:
 
     def _ended(self) -> None:
         self._free += 1
-        while self._free and (job := self._take()) is not None:
+        while self._free and (job := self._rota.take()) is not None:
             if not job.is_lost():
                 self._begin(job)
-
-    def _take(self) -> Job | None:
-        """The first job of the owner whose turn it is, who then stands behind the others."""
-        if not self._queues:
-            return None
-        owner = next(iter(self._queues))
-        queue = self._queues.pop(owner)
-        job = queue.popleft()
-        self.waiting -= 1
-        if queue:
-            self._queues[owner] = queue
-        return job
-
-    def _drop_lost(self) -> None:
-        kept = {owner: deque(job for job in queue if not job.is_lost()) for owner, queue in self._queues.items()}
-        self._queues = {owner: queue for owner, queue in kept.items() if queue}
-        self.waiting = sum(map(len, self._queues.values()))

@@ -38,7 +38,8 @@ class Metrics:
         self._connections = Gauge("veen_connections", "open connections", registry=r)
         self._attachments = Counter("veen_attachments", "new attachments", registry=r)
         self._attachment_bytes = Counter("veen_attachment_bytes", "bytes of new attachments", registry=r)
-        self.anchor_failures = Counter("veen_anchor_fail", "anchors that could not be published", registry=r)
+        # A name of OBS0.1 that a hub shows and never raises: what publishes anchors is a client, and says so itself.
+        Counter("veen_anchor_fail", "anchors it failed to publish: it leaves them to veen anchor", registry=r)
 
     def _tally(self, name: str, text: str, bounds: Sequence[float]) -> Tally:
         tally = Tally(name, text, bounds)
@@ -50,12 +51,12 @@ class Metrics:
         if refused.code == "E.RATE":
             self._limited.inc()
 
-    def committed(self, report: CommitReport, accepted: int) -> None:
-        """A group, of which so many are durable: all, or none where the disk refused."""
+    def committed(self, report: CommitReport, durable: int, submitted: int) -> None:
+        """A group, of which so many are durable, all or, where the disk refused, none; and were submitted."""
         self._commit.observe(report.group_seconds * 1e3)
-        if accepted:
-            self._ok.inc(accepted)
-            self._group.observe(accepted)
+        if durable:
+            self._ok.inc(submitted)
+            self._group.observe(durable)
             self._sync.observe(report.sync_seconds * 1e3)
 
     def uploaded(self, size: int) -> None:

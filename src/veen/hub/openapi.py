@@ -48,6 +48,7 @@ from veen.core.tooling import (
     Equivocation,
     EquivocationList,
     ProofAtRequest,
+    ProofAtResponse,
     StreamRegistration,
     WitnessRequest,
 )
@@ -89,8 +90,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("get", "/tooling/origin", "where the log of a fork comes from", None, Origin),
     Endpoint("post", "/tooling/authorize", "log a capability", CapToken, AuthorizeResponse),
     Endpoint("post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, leave=(_OPERATOR,)),
-    Endpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofResponse),
-    Endpoint("post", "/tooling/consistency", "that a tree continues another", ConsistencyRequest, ProofResponse),
+    Endpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofAtResponse),
+    Endpoint("post", "/tooling/consistency", "that a tree continues another", ConsistencyRequest, ProofAtResponse),
     Endpoint(
         "post",
         "/tooling/submit-batch",

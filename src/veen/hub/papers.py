@@ -1,21 +1,23 @@
 """What a hub keeps beside its log: regular checkpoints and their witnesses, attachments, proof of its own faults."""
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from threading import Lock
 
-from veen.core import Checkpoint, HubIdentity, Refused, signing
+from veen.core import Checkpoint, HubIdentity, Malformed, Refused, signing
 from veen.core.hashing import h
 from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
 from veen.core.origin import Origin
 from veen.core.tooling import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.http.message import Response
 from veen.hub import answers
-from veen.storage.artifacts import CheckpointIndex
+from veen.storage import openings, witnesses
 from veen.storage.attachments import AttachmentStore
 from veen.storage.durable import Disk
 from veen.storage.folders import Folders
+from veen.storage.index import Index
 
 OCTETS = b"application/octet-stream"
 
@@ -27,42 +29,37 @@ class PaperDesk:
         self,
         disk: Disk,
         folders: Folders,
+        index: Index,
         identity: HubIdentity,
-        witnesses: frozenset[bytes],
+        known_witnesses: frozenset[bytes],
         attachments: AttachmentStore,
         proved: Callable[[Equivocation], object],
     ) -> None:
         """`proved` hears of each new proof that this hub contradicted itself."""
         self._disk = disk
         self._folders = folders
+        self._index = index
         self._identity = identity
-        self._witnesses = witnesses
+        self._witnesses = known_witnesses
         self._attachments = attachments
         self._proved = proved
         self._lock = Lock()  # these papers are read, changed and written back on several threads
-        self.equivocations = sum(1 for _ in folders.evidence.glob("equivocation-*.cbor"))
+        self.equivocations = len(self.evidence().equivocations)
 
     def origin(self) -> Origin:
         """Where the log comes from, if this hub is a fork: clients verify the part that was kept with it."""
         if not self._folders.origin.exists():
             raise Refused("E.NOT_FOUND", "this hub is not a fork")
-        return Origin.decode(self._folders.origin.read_bytes())
+        return Origin.decode(openings.read(self._folders.origin))
 
     def checkpoints(self, label: bytes, from_seq: int | None) -> CheckpointList:
         """A page of the regular checkpoints of a label: the latest, or the first that reach as far as `from_seq`."""
-        path = self._folders.checkpoint_index(label)
-        if not path.exists():
-            return CheckpointList(label, ())
-        known = CheckpointIndex.decode(path.read_bytes()).checkpoints
-        if from_seq is None:
-            rows = known[-MAX_PAGE_ITEMS:]
-        else:
-            first = bisect_left(known, from_seq, key=lambda row: row.upto_seq)
-            rows = known[first : first + MAX_PAGE_ITEMS]
-        return CheckpointList(label, tuple(self._checkpoint(label, row.upto_seq) for row in rows))
+        with self._index.read() as rows:
+            ends = rows.chunk_ends(label, from_seq, MAX_PAGE_ITEMS)
+        return CheckpointList(label, tuple(self._checkpoint(label, upto_seq) for upto_seq in ends))
 
     def add_witness(self, body: bytes, as_json: bool) -> Response:
-        """Store a known witness's signature with the checkpoint it is for."""
+        """Store a known witness's signature with the checkpoint it is for, and its key beside that."""
         asked = answers.checked(WitnessRequest, body, as_json)
         if asked.witness_pk not in self._witnesses:
             raise Refused("E.FORBIDDEN", "the operator does not know this witness")
@@ -71,6 +68,7 @@ class PaperDesk:
 
     def _witnessed(self, asked: WitnessRequest) -> Checkpoint:
         checkpoint = self._checkpoint(asked.label, asked.upto_seq)
+        known = witnesses.read(self._folders, asked.label, asked.upto_seq)
         digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
         signing.verify(asked.witness_pk, digest, asked.sig, "witness signature")
         # A key can sign in many ways. One of them is its word; more would take the places of others.
@@ -81,6 +79,9 @@ class PaperDesk:
             self._disk.write_file(self._folders.checkpoint(asked.label, asked.upto_seq), checkpoint.encode())
         # Also where it was there: whoever wrote it may not have lived to this line.
         self._disk.sync_folder(self._folders.log)
+        if asked.witness_pk not in known:
+            known = (*known, asked.witness_pk)
+        witnesses.keep(self._disk, self._folders, asked.label, asked.upto_seq, known)
         return checkpoint
 
     def keep_equivocation(self, body: bytes, as_json: bool) -> Response:
@@ -90,7 +91,7 @@ class PaperDesk:
         self._identity.verify_receipt(found.second)
         # Either order proves the same.
         encoded = min(found.encode(), Equivocation(found.second, found.first).encode())
-        path = self._folders.evidence / f"equivocation-{h(encoded).hex()}.cbor"
+        path = self._folders.evidence / _evidence_name(encoded)
         with self._lock:
             if not path.exists():
                 if self.equivocations >= MAX_EVIDENCE:
@@ -102,9 +103,9 @@ class PaperDesk:
         return answers.answer(found, as_json=as_json)
 
     def evidence(self) -> EquivocationList:
-        """All proofs of this hub's own faults."""
-        paths = sorted(self._folders.evidence.glob("equivocation-*.cbor"))[:MAX_EVIDENCE]
-        return EquivocationList(tuple(Equivocation.decode(path.read_bytes()) for path in paths))
+        """All proofs of this hub's own faults. One that has rotted, or never was one, is for fsck to tell of."""
+        found = map(_evidence_in, sorted(self._folders.evidence.glob("equivocation-*.cbor")))
+        return EquivocationList(tuple(islice((one for one in found if one is not None), MAX_EVIDENCE)))
 
     def get_attachment(self, coid: bytes) -> Response:
         """A large one is mapped: it is read as the peer takes it."""
@@ -118,4 +119,16 @@ class PaperDesk:
         if not path.exists():
             detail: dict[str, int | str] = {"label": label.hex(), "stream_seq": upto_seq}
             raise Refused("E.NOT_FOUND", "there is no regular checkpoint there", detail=detail)
-        return Checkpoint.decode(path.read_bytes())
+        return Checkpoint.decode(openings.read(path))
+
+
+def _evidence_name(encoded: bytes) -> str:
+    return f"equivocation-{h(encoded).hex()}.cbor"
+
+
+def _evidence_in(path: Path) -> Equivocation | None:
+    try:
+        encoded = openings.read(path)
+        return Equivocation.decode(encoded) if path.name == _evidence_name(encoded) else None
+    except Malformed:
+        return None

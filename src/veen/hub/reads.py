@@ -1,9 +1,13 @@
-"""The reading endpoints: pages, receipts, proofs, checkpoints. Spec §10.4, §10.5. Safe on any thread."""
+"""The reading endpoints: pages, receipts, proofs, checkpoints. Spec §10.4, §10.5. Safe on any thread.
+
+What the hub signed before is what it goes by: a checkpoint has the root of the receipt at its place, and a proof leaves
+only if it leads to the root of a receipt. The tree's nodes are a copy, which a disk can change behind the hub's back.
+"""
 
 from collections.abc import Callable
 from time import perf_counter
 
-from veen.core import Checkpoint, MmrProof, Receipt, Refused
+from veen.core import Checkpoint, Malformed, MmrProof, Receipt, Refused, Unavailable, Unverified, proof
 from veen.core.cbor.heads import ARRAY, MAP, UINT, write_bstr, write_head, write_text
 from veen.core.envelopes import (
     CheckpointRequest,
@@ -16,6 +20,8 @@ from veen.core.envelopes import (
     StreamResponse,
 )
 from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
+from veen.core.proof import Leaf
+from veen.core.tooling import ProofAtResponse
 from veen.storage.frame import Entry
 from veen.storage.lookup import Lookup
 
@@ -26,34 +32,43 @@ SignCheckpoint = Callable[[bytes, int, bytes, int], Checkpoint]
 class Reads:
     """Answers about what is in the log."""
 
-    def __init__(self, lookup: Lookup, sign: SignCheckpoint, proved: Callable[[float], None]) -> None:
-        """`proved` hears how long each proof took."""
+    def __init__(
+        self,
+        lookup: Lookup,
+        sign: SignCheckpoint,
+        proved: Callable[[float], None],
+        spoiled: Callable[[Malformed], None],
+    ) -> None:
+        """`proved` hears how long each proof took, `spoiled` of nodes that are not those of the log."""
         self._lookup = lookup
         self._sign = sign
         self._proved = proved
+        self._spoiled = spoiled
 
     def receipt(self, request: ReceiptRequest) -> ReceiptResponse:
-        entry = self._entry(request.label, request.stream_seq)
-        return ReceiptResponse(Receipt.decode(entry.receipt), SERVER_VERSION)
+        return ReceiptResponse(self._receipt(request.label, request.stream_seq), SERVER_VERSION)
 
     def proof(self, request: ProofRequest) -> ProofResponse:
         """The leaf in the tree that ends with it."""
-        self._check(request.label, request.stream_seq)
-        return ProofResponse(self._prove(request.label, request.stream_seq, request.stream_seq), SERVER_VERSION)
+        return ProofResponse(
+            self._prove(request.stream_seq, self._receipt(request.label, request.stream_seq)), SERVER_VERSION
+        )
 
-    def proof_at(self, label: bytes, stream_seq: int, upto_seq: int) -> ProofResponse:
+    def proof_at(self, label: bytes, stream_seq: int, upto_seq: int) -> ProofAtResponse:
         """The leaf in a later tree."""
         if stream_seq > upto_seq:
             raise Refused("E.BAD_REQUEST", f"stream_seq {stream_seq} is after upto_seq {upto_seq}")
         self._check(label, stream_seq)
-        self._check(label, upto_seq)
-        return ProofResponse(self._prove(label, stream_seq, upto_seq), SERVER_VERSION)
+        return ProofAtResponse(self._prove(stream_seq, self._receipt(label, upto_seq)))
 
     def checkpoint(self, request: CheckpointRequest) -> CheckpointResponse:
-        """Made on demand from the tree: the same prefix gives the same checkpoint."""
-        last = Receipt.decode(self._entry(request.label, request.upto_seq).receipt)
-        root = self._lookup.root(request.label, request.upto_seq)
-        return CheckpointResponse(self._sign(request.label, request.upto_seq, root, last.hub_ts), SERVER_VERSION)
+        """Made on demand over the root that the receipt there has: the same prefix gives the same checkpoint."""
+        label, upto_seq = request.label, request.upto_seq
+        last = self._receipt(label, upto_seq)
+        made = self._sign(label, upto_seq, last.mmr_root, last.hub_ts)
+        if (made.label_curr, made.upto_seq, made.mmr_root) != (label, upto_seq, last.mmr_root):  # it was kept
+            raise Malformed("checkpoint", f"that of {label.hex()} at {upto_seq} is not over the root of its receipt")
+        return CheckpointResponse(made, SERVER_VERSION)
 
     def page(self, request: StreamRequest) -> "Page":
         """One page of a label. An unknown label is an error; a range beyond its end is an empty page."""
@@ -71,22 +86,30 @@ class Reads:
                 break
             entries.append(entry)
         read = entries[-1].stream_seq if entries else first - 1
-        proof = None
+        proved = None
         if request.with_mmr_proof and entries:
-            proof = self._prove(request.label, read, read).encode()
-        return Page(request, first, entries, read + 1 if read < last else None, proof)
+            proved = self._prove(read, _receipt_of(entries[-1])).encode()
+        return Page(request, first, entries, read + 1 if read < last else None, proved)
 
-    def _prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
+    def _prove(self, stream_seq: int, head: Receipt) -> MmrProof:
+        """That an entry is in the tree a receipt speaks of. Checking it takes a hash for every node that was read."""
         start = perf_counter()
-        made = self._lookup.prove(label, stream_seq, size)
+        try:
+            made = self._lookup.prove(head.label, stream_seq, head.stream_seq)
+            proof.verify_inclusion(made, Leaf(head.label, made.leaf_hash, stream_seq), head)
+        except (Malformed, Unverified, Unavailable) as error:
+            what = f"those of {head.label.hex()} do not lead to the root of receipt {head.stream_seq} ({error})"
+            damage = Malformed("nodes", f"{what}; veen fsck DIR --repair makes them again")
+            self._spoiled(damage)
+            raise damage from None
         self._proved(perf_counter() - start)
         return made
 
-    def _entry(self, label: bytes, stream_seq: int) -> Entry:
+    def _receipt(self, label: bytes, stream_seq: int) -> Receipt:
         entry = self._lookup.entry(label, stream_seq)
         if entry is None:
             raise _nothing(label, stream_seq)
-        return entry
+        return _receipt_of(entry)
 
     def _check(self, label: bytes, stream_seq: int) -> None:
         if not 1 <= stream_seq <= self._lookup.size(label):
@@ -134,6 +157,13 @@ def item(entry: Entry, *, with_receipt: bool) -> bytes:
     """One stream item around an entry that is encoded already."""
     head = (b"\xa3" if with_receipt else b"\xa2") + b"\x01" + write_head(UINT, entry.stream_seq)
     return head + b"\x02" + entry.msg + (b"\x03" + entry.receipt if with_receipt else b"")
+
+
+def _receipt_of(entry: Entry) -> Receipt:
+    found = Receipt.decode(entry.receipt)
+    if (found.label, found.stream_seq) != (entry.label, entry.stream_seq):
+        raise Malformed("entry", f"the receipt of {entry.label.hex()} at {entry.stream_seq} is for another place")
+    return found
 
 
 def _nothing(label: bytes, stream_seq: int) -> Refused:

@@ -117,6 +117,10 @@ class Sequencer:
         check_revoked(revocable(token), self._state, self._rules, hub_ts)
         check_client(token.subject_pk, self._state, self._rules, hub_ts)
 
+    def prepare(self) -> bool:
+        """Some of what a look-up may ask for soon. Whether there may be more of it."""
+        return self._state.streams.prepare(self.hub_ts)
+
     def forget(self) -> None:
         """Let go of what the log has caught up with, where it is too much to keep."""
         self._state.forget()
@@ -278,6 +282,8 @@ class Sequencer:
         self, message: Msg, encoded: bytes, receipt: bytes, seq: int, made: list[bytes], hub_ts: int, batch: Batch
     ) -> None:
         """Record an entry and move its client's cursor."""
+        if self._rules.profile.epoch_sec and message.label not in batch.labels:
+            self._note_epoch(message.label, hub_ts, batch)
         framed, digest = frame.write(message.label, seq, encoded, receipt)
         batch.records.append(
             Record(
@@ -295,6 +301,12 @@ class Sequencer:
         self._state.set_cursor(message.label, message.client_id, (message.client_seq, message.prev_ack))
         if message.client_seq == 1 and self._rules.limits.max_client_id_lifetime_sec is not None:
             self._state.set_first_ts(message.label, message.client_id, hub_ts)
+
+    def _note_epoch(self, label: bytes, hub_ts: int, batch: Batch) -> None:
+        """So that it is known for ever whose label it is."""
+        found = self._state.streams.find(label, hub_ts)
+        if found:
+            batch.labels[label] = found
 
 
 def refused(items: list[Item], reason: str) -> Group:

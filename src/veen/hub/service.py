@@ -5,14 +5,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from veen.core import Checkpoint, Refused, Unavailable, checkpoint
+from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint
 from veen.core.tooling import Equivocation
 from veen.http import HttpServer, tls_context
 from veen.hub import verifier
 from veen.hub.app import HubApp
 from veen.hub.committer import CommitReport, Committer
 from veen.hub.config import HubConfig
-from veen.hub.epochs import LabelBook
+from veen.hub.epochs import Ahead, LabelBook
 from veen.hub.later import Later
 from veen.hub.linewriter import standard_error
 from veen.hub.log import Log
@@ -29,12 +29,13 @@ from veen.hub.submits import Submits
 from veen.hub.subscriptions import Subscriptions
 from veen.hub.tooling import Tooling
 from veen.hub.uploads import Uploads
-from veen.storage import directory, rotation
+from veen.storage import directory, openings, rotation
 from veen.storage.attachments import AttachmentStore
 from veen.storage.durable import Disk
 from veen.storage.folders import Folders
+from veen.storage.lock import exclusive
 from veen.storage.lookup import Lookup
-from veen.storage.store import Store, exclusive
+from veen.storage.store import Store
 
 _READERS = 4
 _MAX_SUBSCRIBERS = 1024
@@ -55,6 +56,7 @@ class HubService:
         self.folders = Folders(config.data_dir)
         if not self.folders.identity.exists():
             raise Unavailable(f"{config.data_dir} is not a hub's data directory; init makes one")
+        openings.check_folders(self.folders)
         with exclusive(self.folders.lock):
             rotation.finish(self._disk, self.folders)
         self.papers = directory.read_papers(self.folders)
@@ -73,7 +75,14 @@ class HubService:
             self.rules.hub_id, config.pow_difficulty, config.allow_networks, config.deny_networks
         )
         self.metrics = Metrics()
-        self.store = Store(self._disk, self.folders, self.papers.limits, self._sign_regular, probe=True)
+        self.store = Store(
+            self._disk,
+            self.folders,
+            self.papers.limits,
+            self.sign_checkpoint,
+            probe=True,
+            closed=self.metrics.checkpointed,
+        )
         self._labels = LabelBook(self.rules, self.store)
         self.sequencer = Sequencer(self.store, self.rules, self.signer, control_key, clock)
         self.replayed = self.sequencer.replay()
@@ -94,6 +103,7 @@ class HubService:
         self._committer = Committer(
             loop, self.store, self.sequencer, self._committed, self._break, self._verifier.flush
         )
+        self._ahead = Ahead(loop, self._look_ahead, self._break)
         self._submits = Submits(
             self.rules,
             self._verifier,
@@ -110,7 +120,7 @@ class HubService:
             config, self.rules, self.store, attachments, later, self.sequencer, self.metrics.uploaded
         )
         self.status = self._status(desk)
-        reads = Reads(lookup, self.sign_checkpoint, self.metrics.proved)
+        reads = Reads(lookup, self.sign_checkpoint, self.metrics.proved, self._spoiled)
         tooling = Tooling(
             config,
             self.rules,
@@ -136,6 +146,7 @@ class HubService:
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Let what is under way finish, then let the log catch up, then close."""
         self.status.health.stopping = True
+        self._ahead.stop()
         await self.server.stop(grace_s)
         await self._committer.close()
         self._verifier.close()
@@ -176,17 +187,15 @@ class HubService:
         """A fork does not speak for the hub it comes from: it passes on what that hub signed."""
         path, kept = self.folders.checkpoint(label, upto_seq), self.papers.lineage.checkpoint(label)
         if path.exists():
-            return Checkpoint.decode(path.read_bytes())
+            return Checkpoint.decode(openings.read(path))
         if kept is None or kept.upto_seq != upto_seq:
             raise Refused("E.NOT_FOUND", "the hub this one was forked from left no checkpoint there")
         return kept
 
-    def _sign_regular(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """The checkpoint at a chunk's end: the chunk began where the index still says it does."""
-        with self.store.index.read() as rows:
-            head = rows.head(label)
-        self.metrics.checkpointed(upto_seq - (head.chunk_start if head else 1) + 1)
-        return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
+    def _look_ahead(self) -> bool:
+        """A slice of what a start does not wait for. Whether there may be more."""
+        more = self.store.open_chunks.check()
+        return self.sequencer.prepare() or more
 
     def _committed(self, group: Group, report: CommitReport) -> None:
         """On the loop: a group is durable, and everyone in it may know. Whoever fails at it does so alone."""
@@ -221,11 +230,17 @@ class HubService:
         return PaperDesk(
             self._disk,
             self.folders,
+            self.store.index,
             self.papers.identity,
             self._config.witnesses,
             attachments,
             lambda found: loop.call_soon_threadsafe(self._equivocated, found),
         )
+
+    def _spoiled(self, damage: Malformed) -> None:
+        """On any thread: nodes are not those of the log. The next start makes them again with the index."""
+        if self.store.index.on_damage:
+            self.store.index.on_damage(damage)
 
     def _equivocated(self, found: Equivocation) -> None:
         """On the loop: this hub is proved to have signed two histories, which is worst where it alone may sign."""

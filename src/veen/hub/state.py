@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from veen.core import Bucket, CapToken, Mmr, Msg, admin, naming
+from veen.core import Bucket, CapToken, Malformed, Mmr, Msg, admin, naming
 from veen.core.admin import Authority, RevocationKind
+from veen.hub.epochs import StreamBook
 from veen.hub.realm import Realm
 from veen.hub.rules import Cap, Rules
 from veen.storage import frame
+from veen.storage.chunks import check_open_chunks
 from veen.storage.lookup import Lookup
+from veen.storage.nodes import check_peaks
 from veen.storage.record import Batch
 from veen.storage.store import Store
 
@@ -47,7 +50,6 @@ class State:
         self.realm = Realm()
         self._governed: dict[bytes, bytes] = {}
         with store.index.read() as rows:
-            self._streams = set(rows.streams()) | {rules.control_stream}
             self.hub_ts = rows.number("hub_ts")
             told = list(rows.admin_events())
         self._open = _Changes(self.hub_ts)
@@ -55,9 +57,7 @@ class State:
             self.add_admin_event(event)
         self._open.before.clear()
         self._taken: deque[_Changes] = deque()
-        self._explained: dict[bytes, bytes] = {}
-        self._explained_at = -1
-        self._epochs = range(0)
+        self.streams = StreamBook(rules, store)
 
     # Looking up.
 
@@ -66,6 +66,9 @@ class State:
         if tree is None:
             with self._store.index.read() as rows:
                 head = rows.head(label)
+                if head:
+                    check_peaks(self._store.folders.node_file(label), head)
+                    check_open_chunks(self._store.folders, [(label, head)])
             tree = self._trees[label] = Mmr(head.size, head.peaks) if head else Mmr()
         return tree
 
@@ -107,9 +110,13 @@ class State:
         if found is None:
             with self._store.index.read() as rows:
                 at = rows.stream_seq_of(label, client_id, 1)
-            entry = Lookup(self._store).entry(label, at) if at else None
-            if entry:
-                found = self._first_ts[key] = entry.open()[1].hub_ts
+                entry = Lookup(self._store).entry(label, at) if at else None
+                message, receipt = entry.open() if entry else (None, None)
+                known = rows.client_cursor(label, client_id) is not None
+                if known != (message is not None and (message.client_id, message.client_seq) == (client_id, 1)):
+                    raise Malformed("index", "it does not know the first entry of a client")
+            if receipt:
+                found = self._first_ts[key] = receipt.hub_ts
         return found
 
     def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
@@ -120,21 +127,8 @@ class State:
         return self.realm.authority(stream, hub_ts) if stream else None
 
     def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
-        if hub_ts != self._explained_at:
-            self._explain_all(hub_ts)
-        return self._explained.get(label)
-
-    def _explain_all(self, hub_ts: int) -> None:
-        """Derive the labels of every stream for the epochs around now, unless they are the same as before."""
-        self._explained_at = hub_ts
-        epochs = self._rules.profile.epochs_around(hub_ts, self._rules.limits.max_epoch_skew_sec)
-        if epochs != self._epochs:
-            self._epochs = epochs
-            self._explained = {}
-            for stream in (
-                self._streams | self._rules.admin_streams
-            ):  # those are refused by name before they are told of
-                self._explain(stream)
+        found = self.streams.find(label, hub_ts)
+        return found[0] if found else None
 
     def accepted_at(self, message: Msg) -> int | None:
         wanted = (message.client_id, message.label, message.client_seq)
@@ -153,10 +147,6 @@ class State:
             return None
         entry = Lookup(self._store).entry(message.label, found)
         return found if entry is not None and entry.msg == message.encode() else None
-
-    def _explain(self, stream: bytes) -> None:
-        for epoch in self._epochs:
-            self._explained[naming.label(self._rules.routing_key, stream, epoch)] = stream
 
     # Changing.
 
@@ -187,16 +177,10 @@ class State:
 
     def add_stream(self, stream: bytes) -> bool:
         """False where it was registered already."""
-        if stream in self._streams:
+        if not self.streams.add(stream):
             return False
-        self._streams.add(stream)
         self._open.streams.append(stream)
-        self._explain(stream)
         return True
-
-    def _drop_stream(self, stream: bytes) -> None:
-        self._streams.discard(stream)
-        self._explained_at, self._epochs = -1, range(0)  # so that labels are explained afresh
 
     def advance(self, hub_ts: int) -> None:
         self.hub_ts = hub_ts
@@ -241,8 +225,8 @@ class State:
             else:
                 cache[key] = value
         self._trees |= changes.trees
-        for stream in changes.streams:
-            self._drop_stream(stream)
+        for stream in reversed(changes.streams):
+            self.streams.drop(stream)
         self.hub_ts = changes.hub_ts
 
     def forget(self) -> None:

@@ -16,7 +16,6 @@ from veen.hub.realm import Realm
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Group
 from veen.hub.submits import Submits
-from veen.storage.head import Head
 from veen.storage.store import Store
 
 MAX_SHOWN_LABELS = 1000
@@ -51,14 +50,10 @@ class Status:
         self._realm = realm
         self._pow_difficulty = pow_difficulty
         self._desk = desk
-        self.entries = self.labels = 0
-        newest: Head | None = None
         with store.index.read() as rows:
-            for _, head in rows.labels():
-                self.entries += head.size
-                self.labels += 1
-                if newest is None or head.hub_ts >= newest.hub_ts:
-                    newest = head
+            self.entries, self.labels = rows.entry_count(), rows.label_count()
+            label = rows.newest()
+            newest = rows.head(label) if label else None
         self.health = Health(rules, store, committer, newest)
         # What was replayed from the journal is not in the index yet.
         for tail in store.tails():
@@ -68,7 +63,8 @@ class Status:
     def committed(self, group: Group, report: CommitReport) -> None:
         """A group is durable or, with nothing left of it, the disk refused it."""
         records = group.batch.records
-        self._metrics.committed(report, len(records))
+        control_pk = self._rules.control_pk  # what the hub logs itself was not submitted
+        self._metrics.committed(report, len(records), sum(record.client_id != control_pk for record in records))
         if records:
             self.entries += len(records)
             self.labels += sum(record.stream_seq == 1 for record in records)

@@ -11,6 +11,7 @@ from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import SubmitRequest
 from veen.hub.committer import Committer
 from veen.hub.metrics import Metrics
+from veen.hub.rota import Rota
 from veen.hub.rules import Rules, parse
 from veen.hub.sequencer import Outcome, Submission
 from veen.hub.submitlog import SubmitLog
@@ -18,6 +19,11 @@ from veen.hub.verifier import Verifier
 
 # {1: 1, 2: msg}: the one encoding of a submit request starts with these bytes, and the rest is the MSG.
 ENVELOPE = b"\xa2\x01\x01\x02"
+# So many signatures are being checked at once. What comes beyond them waits, and those it comes from take turns.
+AT_ONCE = 256
+# One of them may have a half of all that may be in flight waiting. Where others fill the room, an eighth more is for
+# those who have few waiting.
+_SHARE, _RESERVE, _FEW = 2, 8, 16
 _SIG_INVALID = BY_DETAIL["SIG_INVALID"].refused("the signature does not verify under client_id")
 
 
@@ -40,10 +46,11 @@ class Submits:
         self._most = max_in_flight
         self.log = log
         self.in_flight = 0
+        self.rota: Rota[tuple[bytes, Callable[[bool], None]]] = Rota()
 
-    def submit(self, encoded: bytes, done: Callable[[Outcome], None]) -> None:
-        """Decide about one encoded MSG; `done` hears of it exactly once, on the loop's thread."""
-        if self.in_flight >= self._most:
+    def submit(self, encoded: bytes, done: Callable[[Outcome], None], owner: object = None) -> None:
+        """Decide about one encoded MSG of `owner`; `done` hears of it exactly once, on the loop's thread."""
+        if (self.in_flight >= self._most or self.rota.waiting) and not self._has_room(owner):
             refused = Refused("E.UNAVAILABLE", "the hub has more to do than it can queue", retry_after=1)
             self.turned_away(refused, len(encoded))
             done(refused)
@@ -55,9 +62,28 @@ class Submits:
             done(error)
             return
         self.in_flight += 1
-        self.committer.asked += 1
         item = _OnItsWay(self, message, encoded, done)
-        self._verifier.check(message.client_id + msg.signing_digest(encoded) + message.sig, item.verified)
+        question = message.client_id + msg.signing_digest(encoded) + message.sig
+        committer = self.committer
+        if self.rota.waiting or committer.asked - committer.answered >= AT_ONCE:
+            self.rota.put(owner, (question, item.verified))
+        else:
+            committer.asked += 1
+            self._verifier.check(question, item.verified)
+
+    def ask_next(self) -> None:
+        """The verifier has given an answer: it takes the next question."""
+        taken = self.rota.take()
+        if taken is not None:
+            self.committer.asked += 1
+            self._verifier.check(*taken)
+
+    def _has_room(self, owner: object) -> bool:
+        """Whether one more of its messages may be in flight."""
+        waiting = self.rota.count(owner)
+        if self.rota.waiting and waiting < _FEW:
+            return self.in_flight < self._most + self._most // _RESERVE
+        return self.in_flight < self._most and waiting < max(1, self._most // _SHARE)
 
     def turned_away(self, refused: Refused, bytes_in: int) -> None:
         """Count what was refused before it was a message."""
@@ -83,6 +109,8 @@ class _OnItsWay(Submission):
         """The verifier's answer."""
         submits = self._submits
         submits.committer.answered += 1
+        if submits.rota.waiting:
+            submits.ask_next()
         self._verify_s = seconds = perf_counter() - self._arrived
         if held:
             submits.metrics.verify_ms.observe(seconds * 1e3)

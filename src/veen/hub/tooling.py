@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from urllib.parse import parse_qsl
 
 from veen.core import CapToken, Receipt, Refused, Unverified, jsontext
@@ -116,7 +117,7 @@ class Tooling:
         respond(Response(200, jsontext.encode(self._status.shown()), answers.JSON))
 
     def _get_openapi(self, request: Request, respond: Respond) -> None:
-        respond(Response(200, jsontext.encode(openapi.describe()), answers.JSON))
+        respond(Response(200, _described(), answers.JSON))
 
     def _authorize(self, request: Request, respond: Respond) -> None:
         """Log a capability of an issuer the operator trusts; a repeat gets the receipt it got before."""
@@ -194,7 +195,7 @@ class Tooling:
         except Refused as refused:
             self._submits.turned_away(refused, len(request.body))
             raise
-        batch.Batch(self._submits, respond).submit(batch.split(request.body))
+        batch.Batch(self._submits, respond, request.owner).submit(batch.split(request.body))
 
     def _origin(self, request: Request, respond: Respond) -> None:
         as_json = answers.wants_json(request)
@@ -228,6 +229,12 @@ class Tooling:
 
 
 _NOT_YET = Response(200)
+
+
+@cache
+def _described() -> bytes:
+    """It is the same for every hub of this version."""
+    return jsontext.encode(openapi.describe())
 
 
 def _place_in(query: str) -> tuple[bytes, int | None]:

@@ -18,7 +18,7 @@ from veen.core.envelopes import (
     StreamResponse,
     SubmitRequest,
 )
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest
+from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.selftest import damage, drafts
 from veen.selftest.check import Check, claim
 from veen.selftest.probe import OK, SUBMIT_HEAD, Reply
@@ -129,9 +129,9 @@ def tooling(trial: Trial) -> str:
     make = _other(token.encode(), damage.bytewise, damage.itemwise)
     _throw(trial, make, lambda body: trial.probe.post("/tooling/authorize", body))
     make = _other(ProofAtRequest(label, 1, 2).encode(), damage.bytewise, damage.itemwise)
-    _throw(trial, make, lambda body: trial.probe.post("/tooling/proof", body), ProofResponse)
+    _throw(trial, make, lambda body: trial.probe.post("/tooling/proof", body), ProofAtResponse)
     make = _other(ConsistencyRequest(label, 1, 2).encode(), damage.bytewise, damage.itemwise)
-    _throw(trial, make, lambda body: trial.probe.post("/tooling/consistency", body), ProofResponse)
+    _throw(trial, make, lambda body: trial.probe.post("/tooling/consistency", body), ProofAtResponse)
     return f"{trial.count} inputs for each"
 
 

@@ -10,7 +10,7 @@ from veen.core.envelopes import (
     ReceiptResponse,
     StreamRequest,
 )
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest
+from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.selftest.check import Check, claim
 from veen.selftest.core.checkpoints import checkpoint_at
 from veen.selftest.history import History, Shelf, history
@@ -82,7 +82,7 @@ def later(trial: Trial) -> str:
     for shelf, seq in _places(trial):
         upto = trial.rng.randint(seq, len(shelf.entries))
         asked = ProofAtRequest(shelf.label, seq, upto)
-        found = trial.probe.post("/tooling/proof", asked).offered(ProofResponse).mmr_proof
+        found = trial.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
         proof.verify_inclusion(found, proof.Leaf.of(shelf.receipt(seq)), shelf.receipt(upto))
     return f"{_tries(trial)} pairs"
 
@@ -92,7 +92,7 @@ def consistency(trial: Trial) -> str:
     for shelf, old in _places(trial):
         new = trial.rng.randint(old, len(shelf.entries))
         asked = ConsistencyRequest(shelf.label, old, new)
-        found = trial.probe.post("/tooling/consistency", asked).offered(ProofResponse).mmr_proof
+        found = trial.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
         proof.verify_consistency(found, shelf.receipt(old), shelf.receipt(new))
     return f"{_tries(trial)} pairs"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from veen.core import Checkpoint, DhKey, Mmr, PayloadHdr, Place, ciphertext, proof
-from veen.core.envelopes import ProofResponse, ReceiptRequest, ReceiptResponse, StreamItem, StreamRequest
+from veen.core.envelopes import ReceiptRequest, ReceiptResponse, StreamItem, StreamRequest
 from veen.core.limits import MAX_PAGE_ITEMS
 from veen.core.registry import Limits
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest
+from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.overlays import Entry, Fault
 from veen.overlays.record import RECORD_TALLIES, RecordEvent
 from veen.selftest.check import Check, claim
@@ -125,7 +125,7 @@ def covered(trial: Trial) -> str:
     expect_equal(told.checkpoint.upto_seq, _COVERED, "the last entry that the checkpoint covers")
     for accepted in told.accepted[:_COVERED]:
         asked = ProofAtRequest(told.label, accepted.receipt.stream_seq, _COVERED)
-        shown = trial.probe.post("/tooling/proof", asked).offered(ProofResponse).mmr_proof
+        shown = trial.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
         proof.verify_inclusion(shown, proof.Leaf.of(accepted.receipt), told.checkpoint)
     return f"{_COVERED} of {_EVENTS} events"
 
@@ -152,7 +152,7 @@ def stable(trial: Trial) -> None:
     later = checkpoint_at(trial, told.label, _EVENTS)
     trial.facts.verify_checkpoint(later)
     asked = ConsistencyRequest(told.label, _COVERED, _EVENTS)
-    shown = trial.probe.post("/tooling/consistency", asked).offered(ProofResponse).mmr_proof
+    shown = trial.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
     proof.verify_consistency(shown, told.checkpoint, later)
 
 

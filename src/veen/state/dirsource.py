@@ -18,6 +18,7 @@ from veen.overlays import At
 from veen.overlays.blocks import Bound
 from veen.state.dirlog import DirectoryLog
 from veen.state.source import PAGE, NoEntry
+from veen.storage import openings
 from veen.storage.frame import Entry as Frame
 from veen.storage.judge import Judge
 from veen.storage.reader import LogReader
@@ -39,7 +40,7 @@ class DirectorySource:
         papers = self._reader.papers
         papers.identity.verify(papers.signature, papers.identity.hub_id if pin is None else pin)
         papers.lineage.verify(papers.profile)
-        origin = Origin.decode(self._reader.folders.origin.read_bytes()) if papers.identity.origin else None
+        origin = Origin.decode(openings.read(self._reader.folders.origin)) if papers.identity.origin else None
         self._known = HubRecord(papers.identity, papers.signature, papers.profile, papers.limits, origin)
         self._check_known(folder)
         self._log = DirectoryLog(self._reader)

@@ -10,19 +10,24 @@ Drafts have a folder of their own, so that a start finds them without looking at
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import count
 from mmap import ACCESS_READ, MADV_WILLNEED, mmap
+from pathlib import Path
 from threading import Lock
 
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import HASH_BYTES, h
+from veen.storage import openings
 from veen.storage.durable import Disk
 from veen.storage.folders import Folders
 
 _SMALL_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class AttachmentStore:
@@ -52,13 +57,15 @@ class AttachmentStore:
             raise Unavailable(f"the attachment cannot be written: {error.strerror}") from error
 
     def get(self, coid: bytes) -> bytes | None:
-        path = self.folders.attachment(coid)
-        return path.read_bytes() if path.exists() else None
+        try:
+            return openings.read(self.folders.attachment(coid))
+        except FileNotFoundError:
+            return None
 
     def mapped(self, coid: bytes) -> mmap | bytes | None:
         """As `get`, but a large one is not read: the system is told that it will be."""
         try:
-            fd = os.open(self.folders.attachment(coid), os.O_RDONLY | os.O_CLOEXEC)
+            fd = openings.open_file(self.folders.attachment(coid))
         except FileNotFoundError:
             return None
         with os.fdopen(fd, "rb") as file:
@@ -70,9 +77,38 @@ class AttachmentStore:
 
     def remove_drafts(self) -> None:
         """Those of uploads that a crash cut short. Only before the first upload: later ones may be in use."""
-        if self.folders.attachment_drafts.is_dir():
-            for path in self.folders.attachment_drafts.iterdir():
-                self.disk.unlink(path)
+        drafts = self.folders.attachment_drafts
+        if drafts.is_dir() and not drafts.is_symlink():
+            for path in drafts.iterdir():
+                with suppress(IsADirectoryError):  # none of ours
+                    self.disk.unlink(path)
+
+
+def copy(disk: Disk, source: Folders, target: Folders) -> None:
+    """All of them, and nothing else that lies there, for a copy that is synced as a whole.
+
+    Raises `Malformed` where one is not a file, or its bytes are not those its name says.
+    """
+    for folder in sorted(source.attachments.iterdir()) if source.attachments.is_dir() else ():
+        found = sorted(folder.iterdir()) if re.fullmatch("[0-9a-f]{2}", folder.name) and folder.is_dir() else ()
+        for path in found:
+            if _NAME.fullmatch(path.name) and path.name.startswith(folder.name):
+                _copy(disk, path, target.attachment(bytes.fromhex(path.name)))
+
+
+def _copy(disk: Disk, source: Path, target: Path) -> None:
+    digest = sha256()
+    disk.make_folder(target.parent)
+    with open(openings.open_file(source), "rb", buffering=0) as file:
+        fd = disk.open_append(target)
+        try:
+            while data := file.read(_COPY_BYTES):
+                digest.update(data)
+                disk.write(fd, data)
+        finally:
+            os.close(fd)
+    if digest.hexdigest() != source.name:
+        raise Malformed(f"attachment {source.name}", "its bytes are not those its name says")
 
 
 class Draft:
@@ -120,8 +156,8 @@ class Draft:
             if not known:
                 store.disk.make_folder(path.parent)
                 store.disk.sync_folder(store.folders.attachments)
-                store.disk.replace(self._path, path)
-            # Also where it was there: whoever brought it first may not have lived to this line.
+            # Also where it was there: those bytes may have rotted since, and these were just verified.
+            store.disk.replace(self._path, path)
             store.disk.sync_folder(path.parent)
         return not known
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from veen.core import Malformed, Unavailable
-from veen.storage import packed
+from veen.storage import openings, packed
 from veen.storage.frame import Data
 from veen.storage.packed import PackedChunk
 
@@ -35,7 +35,7 @@ def is_packed(path: Path) -> bool:
 def mapped(path: Path, size: int = 0) -> Data:
     """A file's bytes, or its first `size`, without reading them all."""
     try:
-        with path.open("rb") as file:
+        with open(openings.open_file(path), "rb", buffering=0) as file:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except ValueError as error:
         raise Malformed("log", f"{path.name} is shorter than it must be: {error}") from None

@@ -20,17 +20,23 @@ Whatever was not reached is done again from the journal with the same bytes, bec
 
 import os
 from collections.abc import Callable, Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from veen.core import Checkpoint, Limits, Malformed, Mmr, mmr
-from veen.storage import packed
-from veen.storage.artifacts import CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
+from veen.core import Checkpoint, Limits, Malformed, Mmr, Receipt, mmr
+from veen.storage import checkpointindex, openings, packed, walk
+from veen.storage.artifacts import ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.binding import Binding
 from veen.storage.blocks import is_packed, mapped, read_blocks
 from veen.storage.durable import Disk
 from veen.storage.folders import ChunkName, Folders
 from veen.storage.head import Head
+from veen.storage.index import Index
+
+# So many labels are looked at in one go: a start does that once, whatever is left is for later.
+AT_START = 1024
+SLICE = 128
 
 # What signs the checkpoint at a chunk's end: (label, upto_seq, mmr_root, hub_ts of the last entry).
 CheckpointSigner = Callable[[bytes, int, bytes, int], Checkpoint]
@@ -65,13 +71,21 @@ class ChunkWriter:
     """The chunk and node files of one data directory. One writer."""
 
     def __init__(
-        self, disk: Disk, folders: Folders, sign: CheckpointSigner, binding: Binding, zstd_level: int | None
+        self,
+        disk: Disk,
+        folders: Folders,
+        sign: CheckpointSigner,
+        binding: Binding,
+        zstd_level: int | None,
+        closed: Callable[[int], None] | None = None,
     ) -> None:
+        """`closed` hears of each chunk that is closed, how many entries it has."""
         self._disk = disk
         self._folders = folders
         self._sign = sign
         self._binding = binding
         self._zstd_level = zstd_level
+        self._closed = closed
         self._new_names = False
 
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
@@ -96,7 +110,7 @@ class ChunkWriter:
 
     def close(self, label: bytes, head: Head) -> None:
         start, end = head.chunk_start, head.size
-        root = mmr.root_of(head.peaks)
+        root = self._checked_root(label, head)
         hashes = Mmr(head.chunk_entries, head.hash_peaks)
         summary = ChunkSummary(label, start, end, root, head.chunk_entries, head.chunk_bytes, hashes.root())
         self._disk.write_file(self._folders.summary(label, start, end), summary.encode())
@@ -107,6 +121,20 @@ class ChunkWriter:
         self._binding.add(signed)
         closed = ChunkName(label, start, end, packed=self._zstd_level is not None)
         self._settle_chunk(self._folders.open_chunk(label, start), self._folders.log / closed.file_name())
+        if self._closed:
+            self._closed(head.chunk_entries)
+
+    def _checked_root(self, label: bytes, head: Head) -> bytes:
+        """The root at the head, which is to be signed: the receipt of the last entry must have it."""
+        path = self._folders.open_chunk(label, head.chunk_start)
+        if not path.exists():  # closed before the index heard of it
+            path = self._folders.closed_chunk_from(label, head.chunk_start) or path
+        entry = walk.last_entry(path, head.place_offset, head.chunk_bytes)
+        root, said = mmr.root_of(head.peaks), Receipt.decode(entry.receipt)
+        if (said.label, said.stream_seq, said.mmr_root) != (label, head.size, root):
+            what = f"its head of {label.hex()} is not at the root of receipt {head.size}"
+            raise Malformed("index", f"{what}; veen fsck DIR --repair makes it again")
+        return root
 
     def _settle_chunk(self, opened: Path, closed: Path) -> None:
         """Give a chunk the form and the name it keeps. After a crash it may have them already."""
@@ -126,10 +154,10 @@ class ChunkWriter:
         self._disk.write_file(path, made.encode())
 
     def _add_to_index(self, label: bytes, added: IndexedCheckpoint) -> None:
-        path = self._folders.checkpoint_index(label)
-        known = CheckpointIndex.decode(path.read_bytes()).checkpoints if path.exists() else ()
-        kept = tuple(row for row in known if row.upto_seq < added.upto_seq)
-        self._disk.write_file(path, CheckpointIndex(label, (*kept, added)).encode())
+        """After those before it, which are made again where the file does not have them all."""
+        self._disk.write_file(
+            self._folders.checkpoint_index(label), checkpointindex.with_row(self._folders, label, added)
+        )
 
     def _reopen(self, label: bytes, start_seq: int, path: Path) -> None:
         """A chunk that was closed before the index heard of it is opened again."""
@@ -145,7 +173,7 @@ class ChunkWriter:
 def _digest(path: Path) -> bytes | None:
     """What the checkpoint in the file signs; None where it is not one."""
     try:
-        return Checkpoint.decode(path.read_bytes()).signing_digest()
+        return Checkpoint.decode(openings.read(path)).signing_digest()
     except Malformed:
         return None
 
@@ -159,6 +187,25 @@ def check_open_chunks(folders: Folders, heads: Iterable[tuple[bytes, Head]]) -> 
             name = folders.open_chunk(label, head.chunk_start).name
             what = f"{name} does not hold the {head.chunk_entries} entries the index knows of"
             raise Malformed("log", f"{what}; fsck says what is left, and only another copy has the rest")
+
+
+class OpenChunks:
+    """Whether the open chunks hold what the index knows of them, looked at bit by bit: there is one for every label."""
+
+    def __init__(self, folders: Folders, index: Index) -> None:
+        self._folders = folders
+        self._index = index
+        self._after: bytes | None = b""  # the last label that was looked at; None after all of them
+
+    def check(self, most: int = SLICE) -> bool:
+        """Look at some more, and raise where one does not. Whether there may be others."""
+        if self._after is None:
+            return False
+        with self._index.read() as rows:
+            some = list(islice(rows.labels(self._after), most))
+        check_open_chunks(self._folders, some)
+        self._after = some[-1][0] if len(some) == most else None
+        return self._after is not None
 
 
 def append_at(disk: Disk, path: Path, at: int, data: bytes, *, sync: bool) -> None:

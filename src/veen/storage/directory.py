@@ -21,6 +21,7 @@ from veen.core import identity as identities
 from veen.core.cbor import Wire
 from veen.core.origin import Lineage, Origin, lineage
 from veen.core.signing import SEED_BYTES
+from veen.storage import openings
 from veen.storage.artifacts import CheckpointBinding
 from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.storage.folders import Folders
@@ -133,6 +134,11 @@ def check_key(path: Path, public_key: bytes | None) -> None:
         raise Unverified(path.name, "it is not the secret key of what hub-identity.json names")
 
 
+def open_to_others(root: Path) -> list[Path]:
+    """The secret keys whose mode lets others read them: no hub uses those."""
+    return [path for path in sorted(Folders(root).keys.glob("*.seed")) if _is_open(path)]
+
+
 def add_signing_key(disk: Disk, folders: Folders, key: SigningKey) -> None:
     """Keep a new key of the hub, before any record names it."""
     _write_seed(disk, _key_file(folders, naming.key_id(key.public_key)), key)
@@ -149,11 +155,15 @@ def _write_seed(disk: Disk, path: Path, key: SigningKey) -> None:
 
 def _read_seed(path: Path) -> SigningKey:
     seed = _bytes(path)
-    if os.stat(path).st_mode & 0o077:
+    if _is_open(path):
         raise Unavailable(f"{path} can be read by others; its mode must be 600")
     if len(seed) != SEED_BYTES:
         raise Malformed(path.name, f"{len(seed)} bytes, not {SEED_BYTES}")
     return SigningKey(seed)
+
+
+def _is_open(path: Path) -> bool:
+    return bool(os.stat(path).st_mode & 0o077)
 
 
 def _read(path: Path, cls: type[W]) -> W:
@@ -162,6 +172,6 @@ def _read(path: Path, cls: type[W]) -> W:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return openings.read(path)
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None

@@ -8,11 +8,16 @@ What a power cut leaves behind, by operation:
     replace           the old file or the new one, never a mixture; which of the two, until the folder is synced
     unlink            the file or none, until the folder is synced
 
+No write follows a link: what stands in a data directory cannot make a hub write elsewhere.
+
 Tests put a disk here that dies at every call in turn.
 """
 
 import ctypes
+import errno
 import os
+import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,11 +31,11 @@ class Disk:
 
     def open_append(self, path: Path, mode: int = PLAIN_FILE) -> int:
         """A descriptor whose writes go to the end of the file, made if it is not there."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        return _open(path, os.O_APPEND, mode)
 
     def open_update(self, path: Path, mode: int = PLAIN_FILE) -> int:
         """A descriptor for `write_at`, of a file that is made if it is not there."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+        return _open(path, 0, mode)
 
     def write_at(self, fd: int, data: bytes, at: int) -> None:
         """All of `data` at a place of the file, or an `OSError` after which any part of it may be there."""
@@ -87,7 +92,12 @@ class Disk:
     def write_parts(self, path: Path, parts: Iterable[bytes], mode: int = PLAIN_FILE) -> None:
         """As `write_file`, for what is too large to hold at once."""
         draft = path.with_name(path.name + ".draft")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            fd = _open(draft, os.O_EXCL, mode)
+        except FileExistsError:
+            # An earlier run left it, or someone put it there to lead elsewhere: it goes, whatever it is.
+            draft.unlink()
+            fd = _open(draft, os.O_EXCL, mode)
         try:
             for part in parts:
                 self.write(fd, part)
@@ -95,6 +105,30 @@ class Disk:
         finally:
             os.close(fd)
         self.replace(draft, path)
+
+
+def _open(path: Path, flags: int, mode: int) -> int:
+    """A descriptor for writing a file, which is made if it is not there. Never what a link leads to, nor a FIFO."""
+    safely = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | safely | flags, mode)
+    except OSError as error:
+        what = {errno.ELOOP: "a link, not a file", errno.ENXIO: "not a file"}.get(error.errno or 0)
+        if what is None:
+            raise
+        raise OSError(error.errno, f"{path.name} is {what}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, f"{path.name} is not a file")
+    return fd
+
+
+def remove_all(path: Path) -> None:
+    """What stands there, with all that is in it. A link goes, and what it leads to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _syncfs() -> "ctypes._NamedFuncPointer | _SyncAll":

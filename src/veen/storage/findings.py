@@ -3,6 +3,9 @@
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+
+from veen.storage.artifacts import BoundCheckpoint
 
 MAX_FINDINGS = 1000
 _HASH = re.compile(r"([0-9a-f]{8})[0-9a-f]{56}")
@@ -21,6 +24,7 @@ class Severity(StrEnum):
     REPAIRABLE = "repairable"  # it follows from the log, and can be made again
     KEYLESS = "keyless"  # a secret key: the log can be read and verified without it, and no hub can run
     LEFTOVER = "leftover"  # what an interrupted write left; the next start writes over it or never looks
+    NOTICE = "notice"  # nothing of the hub's, or nothing that can be verified: all that is judged is sound without it
 
 
 class Verdict(StrEnum):
@@ -54,6 +58,8 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
     repairable: set[str] = field(default_factory=set)  # files and folders of the data directory
+    derived: dict[Path, bytes] = field(default_factory=dict)  # files of the log to make again, as they must be
+    bound: tuple[BoundCheckpoint, ...] = ()  # what the binding must say of a log that holds
     entries: int = 0
     labels: int = 0
 
@@ -78,5 +84,6 @@ class Report:
 
     @property
     def first(self) -> Finding | None:
-        """The first that is more than a leftover."""
-        return next((found for found in self.findings if found.severity is not Severity.LEFTOVER), None)
+        """The first that is more than a leftover or a notice."""
+        harmless = (Severity.LEFTOVER, Severity.NOTICE)
+        return next((found for found in self.findings if found.severity not in harmless), None)

@@ -2,10 +2,12 @@
 
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+INDEX_DRAFT = "index.draft"  # an index that is being made
 _WIDTH = 20
 _CHUNK = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(?:(\d{20})\.log(\.zst)?|open\.log)")
 
@@ -49,6 +51,18 @@ class Folders:
     @property
     def evidence(self) -> Path:
         return self.root / "evidence"
+
+    @property
+    def witnesses(self) -> Path:
+        """Whose the witness signatures of checkpoints are."""
+        return self.root / "witnesses"
+
+    def inner(self) -> tuple[Path, ...]:
+        """The folders in it, each after the one it is in."""
+        draft = self.root / INDEX_DRAFT
+        index = (self.index, self.nodes, draft, draft / self.nodes.name)
+        kept = (self.keys, self.journal, self.log, self.attachments, self.attachment_drafts)
+        return (*kept, *index, self.evidence, self.witnesses)
 
     @property
     def lock(self) -> Path:
@@ -99,9 +113,10 @@ class Folders:
     def open_chunk_size(self, label: bytes, start_seq: int) -> int:
         """0 where there is none. A start asks for every label, and a `Path` costs more than the question."""
         try:
-            return os.stat(f"{self.root}/log/chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log").st_size
+            found = os.lstat(f"{self.root}/log/chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log")
         except FileNotFoundError:
             return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def closed_chunk(self, label: bytes, start_seq: int, end_seq: int) -> Path:
         """The chunk as it is kept; where there is none, its plain name."""
@@ -125,6 +140,9 @@ class Folders:
 
     def checkpoint(self, label: bytes, upto_seq: int) -> Path:
         return self.log / f"checkpoint-{label.hex()}-{upto_seq:0{_WIDTH}d}.cbor"
+
+    def witnesses_of(self, label: bytes, upto_seq: int) -> Path:
+        return self.witnesses / f"{label.hex()}-{upto_seq:0{_WIDTH}d}.cbor"
 
     def checkpoint_index(self, label: bytes) -> Path:
         return self.log / f"checkpoint-index-{label.hex()}.cbor"

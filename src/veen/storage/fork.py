@@ -22,16 +22,16 @@ from veen.core import Checkpoint, Malformed, Mmr, SigningKey, Unavailable, VeenE
 from veen.core import identity as identities
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
 from veen.core.origin import Origin, OriginHub
-from veen.storage import binding, directory, rebuild, walk
+from veen.storage import attachments, binding, directory, openings, rebuild, walk, witnesses
 from veen.storage.chunks import ChunkWriter
 from veen.storage.directory import Papers
 from veen.storage.durable import Disk
 from veen.storage.folders import Folders
 from veen.storage.index import FORMAT, Index
+from veen.storage.lock import undisturbed
 from veen.storage.logwriter import LogWriter
 from veen.storage.rebuild import BATCH_BYTES, BATCH_ENTRIES
 from veen.storage.record import Batch
-from veen.storage.store import undisturbed
 from veen.storage.walk import ChunkFile
 
 
@@ -49,6 +49,7 @@ def fork(
     is asked for or its key is not here, `Malformed` or `Unverified` where the log is not what the source signed; what
     was written to `target` by then is removed.
     """
+    openings.check_folders(Folders(source))
     with undisturbed(Folders(source).lock):
         papers = directory.read_papers(Folders(source))
         if len(papers.lineage.identities) > MAX_ORIGINS:
@@ -108,7 +109,7 @@ class _Source:
     def _stored(self, label: bytes, upto_seq: int) -> Checkpoint | None:
         path, kept = self.folders.checkpoint(label, upto_seq), self.papers.lineage.checkpoint(label)
         if path.exists():
-            return Checkpoint.decode(path.read_bytes())
+            return Checkpoint.decode(openings.read(path))
         return kept if kept and kept.upto_seq == upto_seq else None
 
     def _sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
@@ -153,9 +154,9 @@ class _Fork:
     def make(self, wanted: Mapping[bytes, int], now: int) -> Papers:
         papers = self.source.papers
         checkpoints = self._copy_log(wanted)
-        whole = shutil.ignore_patterns("*.draft")
-        shutil.copytree(self.source.folders.attachments, self.folders.attachments, ignore=whole, dirs_exist_ok=True)
-        before = Origin.decode(self.source.folders.origin.read_bytes()).hubs if papers.identity.origin else ()
+        attachments.copy(self.disk, self.source.folders, self.folders)
+        witnesses.copy(self.disk, self.source.folders, self.folders)
+        before = Origin.decode(openings.read(self.source.folders.origin)).hubs if papers.identity.origin else ()
         origin = Origin((OriginHub(papers.identity, papers.signature, checkpoints), *before))
         self.disk.write_file(self.folders.origin, origin.encode())
         key = SigningKey.generate()

@@ -8,24 +8,36 @@ the log in a scratch folder along the way, with the code a hub writes its own wi
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from veen.core import Malformed, Mmr, VeenError
-from veen.storage import binding, indexcheck, journal, logcheck, papercheck, rebuild, repacking, walk
-from veen.storage.artifacts import BoundCheckpoint
+from veen.storage import (
+    binding,
+    checkpointcheck,
+    indexcheck,
+    journal,
+    logcheck,
+    openings,
+    papercheck,
+    rebuild,
+    repacking,
+    walk,
+)
+from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.directory import Papers, read_papers
 from veen.storage.durable import Disk
 from veen.storage.findings import Finding, Report, Severity, Verdict
-from veen.storage.folders import Folders
+from veen.storage.folders import INDEX_DRAFT, Folders
 from veen.storage.frame import Entry
 from veen.storage.index import Index
 from veen.storage.indexcheck import Dump, ShadowFiles
 from veen.storage.judge import Judge
+from veen.storage.lock import exclusive, undisturbed
 from veen.storage.logwriter import LogWriter
 from veen.storage.reader import read_entries
 from veen.storage.rebuild import Progress, Refill, Registrar
 from veen.storage.record import Cursor
-from veen.storage.store import exclusive, undisturbed
 
 __all__ = ["Finding", "Report", "Severity", "Verdict", "check", "repair"]
 
@@ -42,8 +54,9 @@ def check(root: Path, progress: Progress | None = None, *, isolated: bool = True
 
 
 def repair(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> Report:
-    """Make again what is wrong and follows from the log: index and node files, the checkpoint binding, and the form in
-    which chunks are kept. Nothing else is touched. Returns how it stands afterwards.
+    """Make again what is wrong and follows from the log: index and node files, summaries, peak snapshots, checkpoint
+    indexes and binding, and the form in which chunks are kept. Nothing else is touched: not the checkpoints, because
+    nothing else has what witnesses signed on them. Returns how it stands afterwards.
 
     Raises `Unavailable` where a hub runs on the directory, `Malformed` where the log itself is damaged.
     """
@@ -53,29 +66,49 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
         if report.verdict is Verdict.DAMAGED:
             raise Malformed("data directory", f"{report.first}; only what follows from the log can be made again")
         if report.verdict is Verdict.REPAIRABLE:
-            _repair(Disk(), folders, report.repairable, progress)
+            _repair(Disk(), folders, report, progress)
             report = _check(folders, None, isolated=isolated)
         return report
 
 
-def _repair(disk: Disk, folders: Folders, what: set[str], progress: Progress | None) -> None:
+def _repair(disk: Disk, folders: Folders, report: Report, progress: Progress | None) -> None:
     """In this order: an index is made from chunks in whatever form, so a crash in between leaves less to repair."""
+    what = report.repairable
+    for path, data in report.derived.items():
+        _make_way(path)
+        disk.write_file(path, data)
+    if folders.fault.name in what:
+        _make_way(folders.fault)
+        disk.unlink(folders.fault)
     if folders.log.name in what:
-        repacking.repack(disk, folders)
+        repacking.repack(disk, folders)  # syncs the folder
     if folders.binding.name in what:
-        binding.write(disk, folders, binding.derived(folders, read_papers(folders)))
-    if folders.index.name in what:
+        # Of what was verified, and nothing else that lies in the log: what the journal brings is bound when it is.
+        hub_id, bound = read_papers(folders).identity.hub_id, sorted(report.bound, key=attrgetter("place"))
+        _make_way(folders.binding)
+        binding.write(disk, folders, CheckpointBinding(hub_id, tuple(bound)))
+    if what & {folders.index.name, INDEX_DRAFT}:
         rebuild.rebuild_index(disk, folders, progress).close()
+
+
+def _make_way(path: Path) -> None:
+    """A folder does not give way to a file. An empty one goes; what is in another is not ours to remove."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
 
 
 def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Report:
     report = Report()
+    misplaced = _check_places(folders, report)
     papers = papercheck.check_papers(folders, report)
-    papercheck.check_named_by_hash(folders, report)
+    papercheck.check_named_by_hash(folders, papers, report)
+    papercheck.check_strays(folders, report)
     if papers is None:
         report.add(Finding(Severity.DAMAGED, "log", "it was not checked: the papers it is verified under are damaged"))
         return report
     for folder in (folders.log, folders.journal):
+        if folder in misplaced:
+            return report
         if not folder.is_dir():
             report.add(Finding(Severity.DAMAGED, folder.name, "it is missing"))
             return report
@@ -86,6 +119,19 @@ def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Re
         finally:
             truth.close()
     return report
+
+
+def _check_places(folders: Folders, report: Report) -> set[Path]:
+    """The places of the directory that lead out of it, or are no places: a hub does not start with one of them."""
+    made_again = (folders.index.name, INDEX_DRAFT, folders.fault.name)
+    found = set()
+    for path, what in openings.misplaced(folders):
+        artifact = str(path.relative_to(folders.root))
+        again = artifact.partition("/")[0] in made_again
+        severity = Severity.KEYLESS if path == folders.keys else Severity.REPAIRABLE if again else Severity.DAMAGED
+        report.add(Finding(severity, artifact, what))
+        found.add(path)
+    return found
 
 
 @dataclass(slots=True)
@@ -109,6 +155,7 @@ class _Check:
             self._damaged("journal", str(error))
             applied, journal_from = dump.applied if dump else 0, {}
         self._check_log(applied, journal_from, progress)
+        self._check_checkpoints()
         self._check_binding(journal_from)
         self._check_journal(dump)
         indexcheck.check_node_names(self.folders, self.sizes, set(journal_from), self.report)
@@ -118,7 +165,7 @@ class _Check:
                 indexcheck.compare_rows(dump, self.truth, self.folders, self.report)
 
     def _read_index(self, scratch: Path, *, isolated: bool) -> Dump | None:
-        used = any(self.folders.log.iterdir()) or any(self.folders.journal.iterdir())
+        used = any(self.folders.log.iterdir()) or journal.segments(self.folders.journal)
         if not used and not (self.folders.index / "data.mdb").exists():
             return None  # no hub has run here yet
         return indexcheck.read_index(self.folders, scratch, self.report, isolated=isolated)
@@ -142,10 +189,18 @@ class _Check:
             if not one.whole:
                 self.broken.add(label)
 
+    def _check_checkpoints(self) -> None:
+        """Their labels and witnesses. What the hub was told of is known where all of the log could be read."""
+        with self.truth.read() as rows:
+            streams = checkpointcheck.known_streams(self.papers, rows.streams())
+        known = None if self.broken else streams
+        checkpointcheck.check_checkpoints(self.folders, self.papers, self.bound.values(), known, self.report)
+
     def _check_binding(self, journal_from: dict[bytes, int]) -> None:
         """It has every checkpoint of the log, and others only where the journal will bring them."""
         if self.report.verdict is Verdict.DAMAGED:
             return  # what it should say is not known
+        self.report.bound = tuple(self.bound.values())
         found = binding.read(self.folders)
         rows = {row.place: row for row in found.checkpoints} if found else {}
         wrong = [place for place, row in self.bound.items() if rows.get(place) != row]

@@ -56,12 +56,12 @@ class Head:
     @classmethod
     def decode(cls, row: bytes) -> Self:
         if len(row) < _FIXED.size:
-            raise Malformed("head", "shorter than its fixed part")
+            raise Malformed("index", "a head is shorter than its fixed part")
         size, hub_ts, start, used, seq, offset, peaks, hash_peaks = _FIXED.unpack_from(row)
         hashes = [row[at : at + HASH_BYTES] for at in range(_FIXED.size, len(row), HASH_BYTES)]
         if len(row) != _FIXED.size + HASH_BYTES * (peaks + hash_peaks):
-            raise Malformed("head", "its length is not that of its peaks")
+            raise Malformed("index", "the length of a head is not that of its peaks")
         head = cls(size, hub_ts, start, used, seq, offset, hashes[:peaks], hashes[peaks:])
         if len(head.peaks) != head.size.bit_count() or len(head.hash_peaks) != head.chunk_entries.bit_count():
-            raise Malformed("head", "its peaks are not those of its size")
+            raise Malformed("index", "the peaks of a head are not those of its size")
         return head

@@ -1,38 +1,48 @@
 """The index: an LMDB environment of rows that say where things are. All of it can be made again from the log.
 
-    meta        name                     number: format, applied (journal group), hub_ts (of the last entry), heads_sum
+    meta        name                     number: format, applied (journal group), hub_ts (of the last entry), sum;
+                                         newest (the last entry's label)
     heads       label                    Head
     chunks      label                    start_seq, end_seq                  closed ones
     places      label                    stream_seq, chunk_start, offset     one row per block of entries, not per entry
     by_client   client_id, label         client_seq, stream_seq              one row per entry
-    cursors     client_id, label         client_seq, prev_ack
+    cursors     client_id, label         client_seq, prev_ack                sealed
     days        label                    day, first stream_seq
-    caps        auth_ref                 label, stream_seq of the control entry, issued_at, token
-    buckets     auth_ref, label          tokens, hub_ts
-    streams     stream_id                label, stream_seq of the control entry
-    admin       label, stream_seq        schema, body                        of the realm, where the hub is in one
+    caps        auth_ref                 label, stream_seq of the control entry, issued_at, token    sealed
+    buckets     auth_ref, label          tokens, hub_ts                      sealed
+    streams     stream_id                label, stream_seq of the control entry                      sealed
+    labels      label                    stream_id, epoch                    where there are epochs; sealed
+    admin       label, stream_seq        schema, body                        sealed; of the realm, where it is in one
 
 Rows with several values per key keep them sorted and packed, so a look-up is O(log n) and a row costs its own bytes.
 
-A hub that believed a wrong head would give a place to two messages. So the sum of all heads is kept beside them, and is
-checked before anything is added.
+LMDB does not notice a wrong bit, and a hub that believed one would decide by it: give a place to two messages, skip
+what only the journal has, take a client_seq twice. What a hub decides by is checked in one of three ways:
+
+    sum     of all rows of meta, heads and admin: before anything is believed, when a hub starts
+    seal    a crc32 of table, key and row at a row's end: whenever one is read. Where one is not found, the rows beside
+            its place must hold and be in order: a wrong key still stands where the right one would
+    pair    a cursor is that of the client's last row in by_client, also where there is none
 """
 
-import os
 import struct
-import time
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from zlib import crc32
 
 import lmdb
 
 from veen.core import Malformed, Unavailable, admin
+from veen.storage import mapfile
+from veen.storage.cursors import last_at_or_before, last_first
 from veen.storage.head import Head
 
-FORMAT = 3
+FORMAT = 4
 MAP_BYTES = 1 << 40  # address space, not disk
 _MAX_DBS = 16
 _NUMBER = struct.Struct(">Q")
@@ -41,10 +51,16 @@ PAIR = struct.Struct(">QQ")
 CAP = struct.Struct(">32sQQ")
 STREAM = struct.Struct(">32sQ")
 
-_PLAIN = ("meta", "heads", "cursors", "caps", "buckets", "streams", "admin")
+_PLAIN = ("meta", "heads", "cursors", "caps", "buckets", "streams", "labels", "admin")
 _PACKED = ("chunks", "places", "by_client", "days")
 TABLES = _PLAIN + _PACKED
-_LOOKS, _LOOK_EVERY_S = 20, 0.005
+SUMMED = ("meta", "heads", "admin")  # few rows, or all of them read at every start anyway
+SUM = "sum"
+_SEAL_BYTES = 4
+_Given = bytes | memoryview  # what LMDB hands out, as far as its types say
+_SEEDS = {name: crc32(name.encode()) for name in _PLAIN}
+# What LMDB says of pages that are not what it wrote.
+DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.PageFullError)
 
 
 class Index:
@@ -55,7 +71,12 @@ class Index:
 
         Without `durable` only `sync` makes commits safe; without `lock` no one else may have it open.
         """
+        # Hears, on any thread, why rows that were looked at are not those that were written.
+        self.on_damage: Callable[[Exception], None] | None = None
         try:
+            mapfile.check_files(folder)
+            if lock and not readonly:
+                mapfile.reserve_lock(folder)
             self._env = lmdb.open(
                 str(folder),
                 map_size=MAP_BYTES,
@@ -67,7 +88,7 @@ class Index:
                 sync=durable,
                 lock=lock,
             )
-            _check_length(self._env, folder)
+            mapfile.check_length(self._env, folder)
             self._file = folder / "data.mdb"
             self._env.reader_check()  # readers that were killed keep their seats until someone looks
             self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in _PLAIN}
@@ -85,39 +106,42 @@ class Index:
 
     def read(self) -> "Rows":
         """A view that does not change while it is held."""
-        return Rows(self._env.begin(buffers=False), self._dbs)
+        return Rows(self._env.begin(buffers=False), self._dbs, self.on_damage)
 
     def write(self) -> "WriteRows":
         """A transaction: all of it is there after `commit`, and synced; none of it otherwise."""
-        return WriteRows(self._env.begin(write=True), self._dbs, self._lengthen)
+        return WriteRows(self._env.begin(write=True), self._dbs, self.on_damage, self.lengthen)
 
     def sync(self) -> None:
         """Everything committed so far is on disk when this returns."""
         self._env.sync(True)
 
-    def _lengthen(self) -> None:
-        """Let the file reach to its last page again: LMDB never writes one that it took and gave back in one go.
+    def most_rows(self) -> int:
+        """No sound file of this size has more."""
+        return mapfile.most_rows(self._env)
 
-        So a file that is too short was cut, unless a crash came right here: either way the index is made again.
-        """
-        needed = _needed_bytes(self._env)
-        with self._file.open("r+b") as file:
-            if os.fstat(file.fileno()).st_size < needed:
-                os.posix_fallocate(file.fileno(), 0, needed)
+    def lengthen(self) -> None:
+        """What `commit` does last. Where that failed, the transaction is there all the same, and only this is not."""
+        mapfile.lengthen(self._env, self._file)
 
 
 class Rows:
     """What can be looked up."""
 
-    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database]) -> None:
+    def __init__(
+        self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database], on_damage: Callable[[Exception], None] | None
+    ) -> None:
         self._txn = txn
         self._dbs = dbs
+        self._on_damage = on_damage
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._txn.abort()
+        if self._on_damage and (isinstance(error, DAMAGE) or (isinstance(error, Malformed) and error.what == "index")):
+            self._on_damage(error)
 
     def all_rows(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """Every row of a table, by key and then by value."""
@@ -126,7 +150,7 @@ class Rows:
 
     def number(self, name: str) -> int:
         row = self._txn.get(name.encode(), db=self._dbs["meta"])
-        return 0 if row is None else int(_NUMBER.unpack(row)[0])
+        return 0 if row is None else int(_unpacked(_NUMBER, row)[0])
 
     def head(self, label: bytes) -> Head | None:
         row = self._txn.get(label, db=self._dbs["heads"])
@@ -140,46 +164,73 @@ class Rows:
         for label, row in cursor:
             yield bytes(label), Head.decode(bytes(row))
 
-    def heads_hold(self) -> bool:
-        """Whether the heads are, all of them, those that were written."""
-        total = 0
-        for label, row in self._txn.cursor(self._dbs["heads"]):
-            total ^= _share(bytes(label), bytes(row))
-        return total == self.number("heads_sum")
+    def holds(self, most: int = sys.maxsize) -> bool:
+        """Whether what a start believes is, all of it, what was written: no more rows than `most`."""
+        total, left = 0, most
+        for table in SUMMED:
+            for key, row in self._txn.cursor(self._dbs[table]):
+                left -= 1
+                if left < 0:
+                    return False  # pages that share their rows
+                total ^= share(table, bytes(key), bytes(row))
+        return total == self.number(SUM)
 
     def label_count(self) -> int:
         return int(self._txn.stat(self._dbs["heads"])["entries"])
+
+    def entry_count(self) -> int:
+        return int(self._txn.stat(self._dbs["by_client"])["entries"])
+
+    def newest(self) -> bytes | None:
+        """The label that was written to last: of several, the greatest."""
+        row = self._txn.get(b"newest", db=self._dbs["meta"])
+        return None if row is None else bytes(row)
 
     def chunk_end(self, label: bytes, start_seq: int) -> int | None:
         """Where the closed chunk ends that starts there."""
         cursor = self._txn.cursor(self._dbs["chunks"])
         if not cursor.set_range_dup(label, PAIR.pack(start_seq, 0)):
             return None
-        start, end = PAIR.unpack(cursor.value())
+        start, end = _unpacked(PAIR, cursor.value())
         return int(end) if start == start_seq else None
+
+    def chunk_ends(self, label: bytes, from_seq: int | None, most: int) -> list[int]:
+        """Where closed chunks end, ascending: the last so many, or the first that reach as far as `from_seq`."""
+        cursor = self._txn.cursor(self._dbs["chunks"])
+        if from_seq is None:
+            rows = [*islice(last_first(cursor, label), most)][::-1]
+        elif last_at_or_before(cursor, label, PAIR.pack(from_seq, (1 << 64) - 1)) or cursor.set_key(label):
+            reached = _unpacked(PAIR, cursor.value())[1] >= from_seq
+            rows = [bytes(row) for row in islice(cursor.iternext_dup(), not reached, most + (not reached))]
+        else:
+            rows = []
+        return [int(_unpacked(PAIR, row)[1]) for row in rows]
 
     def place(self, label: bytes, stream_seq: int) -> tuple[int, int, int] | None:
         """`(stream_seq, chunk_start, offset)` of the last indexed entry at or before this one."""
         cursor = self._txn.cursor(self._dbs["places"])
-        if not _last_at_or_before(cursor, label, PLACE.pack(stream_seq, (1 << 64) - 1, (1 << 64) - 1)):
+        if not last_at_or_before(cursor, label, PLACE.pack(stream_seq, (1 << 64) - 1, (1 << 64) - 1)):
             return None
-        seq, start, offset = PLACE.unpack(cursor.value())
+        seq, start, offset = _unpacked(PLACE, cursor.value())
         return seq, start, offset
 
     def client_cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
-        """`(client_seq, prev_ack)` of the client's last accepted message."""
-        row = self._txn.get(client_id + label, db=self._dbs["cursors"])
-        if row is None:
-            return None
-        client_seq, prev_ack = PAIR.unpack(row)
-        return client_seq, prev_ack
+        """`(client_seq, prev_ack)` of the client's last accepted message. `Malformed` where by_client has another."""
+        key = client_id + label
+        row = self._txn.get(key, db=self._dbs["cursors"])
+        client_seq, prev_ack = (0, 0) if row is None else PAIR.unpack(_unsealed("cursors", key, row))
+        cursor = self._txn.cursor(self._dbs["by_client"])
+        last = cursor.set_key(key) and cursor.last_dup()
+        if client_seq != (_unpacked(PAIR, cursor.value())[0] if last else 0):
+            raise Malformed("index", "a cursor is not that of the client's last entry")
+        return (client_seq, prev_ack) if row is not None else None
 
     def stream_seq_of(self, label: bytes, client_id: bytes, client_seq: int) -> int | None:
         """Where a client's message is."""
         cursor = self._txn.cursor(self._dbs["by_client"])
         if not cursor.set_range_dup(client_id + label, PAIR.pack(client_seq, 0)):
             return None
-        found, stream_seq = PAIR.unpack(cursor.value())
+        found, stream_seq = _unpacked(PAIR, cursor.value())
         return int(stream_seq) if found == client_seq else None
 
     def labels_of_client(self, client_id: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -190,54 +241,90 @@ class Rows:
         for key, row in cursor:
             if bytes(key[: len(client_id)]) != client_id:
                 return
-            client_seq, prev_ack = PAIR.unpack(row)
+            client_seq, prev_ack = PAIR.unpack(_unsealed("cursors", key, row))
             yield bytes(key[len(client_id) :]), client_seq, prev_ack
 
     def first_on_or_after(self, label: bytes, day: int) -> int | None:
         """The first stream_seq of the label on that day (since 1970) or a later one."""
         cursor = self._txn.cursor(self._dbs["days"])
-        return int(PAIR.unpack(cursor.value())[1]) if cursor.set_range_dup(label, PAIR.pack(day, 0)) else None
+        return int(_unpacked(PAIR, cursor.value())[1]) if cursor.set_range_dup(label, PAIR.pack(day, 0)) else None
 
     def cap(self, auth_ref: bytes) -> tuple[bytes, int, int, bytes] | None:
         """`(label, stream_seq, issued_at, token)` of an authorised capability."""
-        row = self._txn.get(auth_ref, db=self._dbs["caps"])
-        return None if row is None else (*CAP.unpack_from(row), bytes(row[CAP.size :]))
+        row = self._sealed("caps", auth_ref)
+        return None if row is None else (*CAP.unpack_from(row), row[CAP.size :])
 
     def bucket(self, auth_ref: bytes, label: bytes) -> tuple[int, int] | None:
-        row = self._txn.get(auth_ref + label, db=self._dbs["buckets"])
+        row = self._sealed("buckets", auth_ref + label)
         return None if row is None else PAIR.unpack(row)
 
     def stream(self, stream_id: bytes) -> tuple[bytes, int] | None:
         """`(label, stream_seq)` of the control entry that registered a stream."""
-        row = self._txn.get(stream_id, db=self._dbs["streams"])
+        row = self._sealed("streams", stream_id)
         return None if row is None else STREAM.unpack(row)
 
-    def streams(self) -> Iterator[bytes]:
-        """Every registered stream_id."""
-        for key, _ in self._txn.cursor(self._dbs["streams"]):
+    def streams(self, after: bytes = b"") -> Iterator[bytes]:
+        """Every registered stream_id, ascending, from the one after `after`."""
+        cursor = self._txn.cursor(self._dbs["streams"])
+        if not cursor.set_range(after + b"\0" if after else b""):
+            return
+        for key, row in cursor:
+            _unsealed("streams", key, row)
             yield bytes(key)
+
+    def explained(self, label: bytes) -> tuple[bytes, int] | None:
+        """`(stream_id, epoch)` of a label that was written to."""
+        row = self._sealed("labels", label)
+        return None if row is None else STREAM.unpack(row)
 
     def admin_events(self) -> Iterator[admin.Event]:
         """Everything the admin streams of the hub's realm have told it."""
-        for _, row in self._txn.cursor(self._dbs["admin"]):
-            yield admin.read_event(bytes(row))
+        for key, row in self._txn.cursor(self._dbs["admin"]):
+            yield admin.read_event(_unsealed("admin", key, row))
+
+    def _sealed(self, table: str, key: bytes) -> bytes | None:
+        """What a sealed row says; None where there is none, and the rows beside its place say that there is not."""
+        row = self._txn.get(key, db=self._dbs[table])
+        if row is not None:
+            return _unsealed(table, key, row)
+        cursor = self._txn.cursor(self._dbs[table])
+        above = cursor.set_range(key)
+        in_order = not above or bytes(cursor.key()) > key
+        if above:
+            _unsealed(table, cursor.key(), cursor.value())
+        if cursor.prev() if above else cursor.last():
+            in_order &= bytes(cursor.key()) < key
+            _unsealed(table, cursor.key(), cursor.value())
+        if not in_order:
+            raise Malformed("index", f"the rows of {table} are not in order")
+        return None
 
 
 class WriteRows(Rows):
     """What can be written. The caller commits."""
 
-    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database], committed: Callable[[], None]) -> None:
-        super().__init__(txn, dbs)
+    def __init__(
+        self,
+        txn: lmdb.Transaction,
+        dbs: dict[str, lmdb._Database],
+        on_damage: Callable[[Exception], None] | None,
+        committed: Callable[[], None],
+    ) -> None:
+        super().__init__(txn, dbs, on_damage)
         self._committed = committed
-        self._heads_change = 0
+        self._change = 0  # of the sum
 
     def put_number(self, name: str, number: int) -> None:
-        self._txn.put(name.encode(), _NUMBER.pack(number), db=self._dbs["meta"])
+        self._put_summed("meta", name.encode(), _NUMBER.pack(number))
+
+    def put_newest(self, hub_ts: int, label: bytes) -> None:
+        """Take note of a last entry's time."""
+        if (hub_ts, label) > (self.number("hub_ts"), self.newest() or b""):
+            self.put_number("hub_ts", hub_ts)
+            self._put_summed("meta", b"newest", label)
 
     def put_head(self, label: bytes, head: Head) -> None:
-        before, row = self._txn.get(label, db=self._dbs["heads"]), head.encode()
-        self._heads_change ^= _share(label, row) ^ (_share(label, bytes(before)) if before is not None else 0)
-        self._txn.put(label, row, db=self._dbs["heads"])
+        self._put_summed("heads", label, head.encode())
 
     def put_chunk(self, label: bytes, start_seq: int, end_seq: int) -> None:
         self._txn.put(label, PAIR.pack(start_seq, end_seq), db=self._dbs["chunks"])
@@ -249,52 +336,62 @@ class WriteRows(Rows):
         self._txn.cursor(self._dbs["by_client"]).putmulti(rows, dupdata=True)
 
     def put_cursors(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        self._txn.cursor(self._dbs["cursors"]).putmulti(rows)
+        self._put_sealed("cursors", rows)
 
     def put_day(self, label: bytes, day: int, stream_seq: int) -> None:
         self._txn.put(label, PAIR.pack(day, stream_seq), db=self._dbs["days"])
 
     def put_cap(self, auth_ref: bytes, label: bytes, stream_seq: int, issued_at: int, token: bytes) -> None:
-        self._txn.put(auth_ref, CAP.pack(label, stream_seq, issued_at) + token, db=self._dbs["caps"])
+        self._put_sealed("caps", [(auth_ref, CAP.pack(label, stream_seq, issued_at) + token)])
 
     def put_buckets(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        self._txn.cursor(self._dbs["buckets"]).putmulti(rows)
+        self._put_sealed("buckets", rows)
 
     def put_stream(self, stream_id: bytes, label: bytes, stream_seq: int) -> None:
-        self._txn.put(stream_id, STREAM.pack(label, stream_seq), db=self._dbs["streams"])
+        self._put_sealed("streams", [(stream_id, STREAM.pack(label, stream_seq))])
+
+    def put_explained(self, label: bytes, stream_id: bytes, epoch: int) -> None:
+        self._put_sealed("labels", [(label, STREAM.pack(stream_id, epoch))])
 
     def put_admin_event(self, label: bytes, stream_seq: int, event: admin.Event) -> None:
-        self._txn.put(STREAM.pack(label, stream_seq), admin.write_event(event), db=self._dbs["admin"])
+        key = STREAM.pack(label, stream_seq)
+        self._put_summed("admin", key, _seal("admin", key, admin.write_event(event)))
 
     def commit(self) -> None:
-        if self._heads_change:
-            self.put_number("heads_sum", self.number("heads_sum") ^ self._heads_change)
+        if self._change:
+            self._txn.put(SUM.encode(), _NUMBER.pack(self.number(SUM) ^ self._change), db=self._dbs["meta"])
         self._txn.commit()
         self._committed()
 
+    def _put_summed(self, table: str, key: bytes, row: bytes) -> None:
+        before = self._txn.get(key, db=self._dbs[table])
+        self._change ^= share(table, key, row) ^ (share(table, key, bytes(before)) if before is not None else 0)
+        self._txn.put(key, row, db=self._dbs[table])
 
-def _share(label: bytes, row: bytes) -> int:
-    """What a head adds to the sum of all heads, and takes from it again."""
-    return int.from_bytes(blake2b(label + row, digest_size=_NUMBER.size).digest(), "big")
-
-
-def _needed_bytes(env: lmdb.Environment) -> int:
-    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
-
-
-def _check_length(env: lmdb.Environment, folder: Path) -> None:
-    """A file that ends before its last page would take the process down when that page is touched."""
-    for _ in range(_LOOKS):
-        needed, size = _needed_bytes(env), (folder / "data.mdb").stat().st_size
-        if size >= needed:
-            return
-        time.sleep(_LOOK_EVERY_S)  # its writer may be about to lengthen it
-    env.close()
-    raise Malformed("index", f"data.mdb has {size} bytes of {needed}")
+    def _put_sealed(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        self._txn.cursor(self._dbs[table]).putmulti([(key, _seal(table, key, row)) for key, row in rows])
 
 
-def _last_at_or_before(cursor: lmdb.Cursor, key: bytes, value: bytes) -> bool:
-    """Put the cursor on the key's last value that is not above `value`."""
-    if cursor.set_range_dup(key, value):
-        return bool(cursor.value() == value or cursor.prev_dup())
-    return bool(cursor.set_key(key) and cursor.last_dup())
+def share(table: str, key: bytes, row: bytes) -> int:
+    """What a row adds to the sum, and takes from it again."""
+    if (table, key) == ("meta", SUM.encode()):
+        return 0
+    return int.from_bytes(blake2b(key + row, digest_size=_NUMBER.size, person=table.encode()).digest(), "big")
+
+
+def _seal(table: str, key: bytes, row: bytes) -> bytes:
+    return row + crc32(row, crc32(key, _SEEDS[table])).to_bytes(_SEAL_BYTES, "big")
+
+
+def _unsealed(table: str, key: _Given, sealed: _Given) -> bytes:
+    """The row in its seal. Raises `Malformed` where it does not hold."""
+    row = bytes(sealed[:-_SEAL_BYTES])
+    if _seal(table, bytes(key), row) != sealed:
+        raise Malformed("index", f"a row of {table} is not the one that was written")
+    return row
+
+
+def _unpacked(layout: struct.Struct, row: _Given) -> tuple[Any, ...]:
+    if len(row) != layout.size:
+        raise Malformed("index", f"a row has {len(row)} bytes, not {layout.size}")
+    return layout.unpack(row)

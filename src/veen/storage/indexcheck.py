@@ -18,10 +18,12 @@ import lmdb
 
 from veen.core import Malformed, Unavailable, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
+from veen.storage import openings
 from veen.storage.findings import Finding, Report, Severity
 from veen.storage.folders import Folders
 from veen.storage.head import Head
-from veen.storage.index import FORMAT, TABLES, Index
+from veen.storage.index import FORMAT, SUM, SUMMED, TABLES, Index, share
+from veen.storage.mapfile import check_files
 
 Row = tuple[bytes, bytes]
 
@@ -81,6 +83,7 @@ def read_index(folders: Folders, scratch: Path, report: Report, *, isolated: boo
     artifact = str(data.relative_to(folders.root))
     target = scratch / "rows"
     try:
+        check_files(folders.index)
         if not data.exists():
             raise Unavailable("there is none")
         if isolated:
@@ -100,13 +103,14 @@ def compare_rows(dump: Dump, truth: Index, folders: Folders, report: Report) -> 
     with truth.read() as rows:
         for table, said in dump.tables():
             for kind, (key, _) in _differences(said, rows.all_rows(table)):
-                if table != "meta" or key not in (b"applied", b"format"):
+                if table != "meta" or key.decode(errors="replace") not in _NOT_OF_THE_LOG:
                     what = f"a row of {table} {kind}"
                     label = key[-HASH_BYTES:] if len(key) % HASH_BYTES == 0 and table not in _BY_OTHERS else None
                     report.add(Finding(Severity.REPAIRABLE, artifact, what, label))
 
 
 _BY_OTHERS = ("meta", "caps", "streams")
+_NOT_OF_THE_LOG = ("applied", "format", SUM)  # how an index came about, and the sum that covers it, which held
 
 
 class ShadowFiles:
@@ -131,10 +135,10 @@ class ShadowFiles:
     def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
         path = self._folders.node_file(label)
         try:
-            with path.open("rb") as file:
+            with open(openings.open_file(path), "rb") as file:
                 file.seek(at)
                 same = file.read(len(nodes)) == nodes
-        except OSError:
+        except (OSError, Malformed):
             same = False
         if not same and label not in self._faulty:
             self._faulty.add(label)
@@ -150,7 +154,7 @@ def check_node_names(folders: Folders, sizes: dict[bytes, int], behind: set[byte
         if label in behind:
             continue
         expected = mmr.node_count(sizes.get(label, 0)) * HASH_BYTES if label else 0
-        if path.stat().st_size > expected:
+        if not openings.is_file(path) or path.stat().st_size > expected:
             artifact = str(path.relative_to(folders.root))
             report.add(Finding(Severity.REPAIRABLE, artifact, "the log has no such nodes", label))
 
@@ -177,13 +181,18 @@ def _write_rows_apart(folder: Path, target: Path) -> None:
 def _opened(path: Path) -> Dump:
     numbers: dict[str, int] = {}
     heads: dict[bytes, Head] = {}
+    total = 0
     for table, key, value in _rows_in(path):
+        if TABLES[table] in SUMMED:
+            total ^= share(TABLES[table], key, value)
         if TABLES[table] == "meta" and len(value) == _NUMBER_BYTES:
             numbers[key.decode(errors="replace")] = int.from_bytes(value, "big")
         elif TABLES[table] == "heads":
             heads[key] = Head.decode(value)
     if numbers.get("format") != FORMAT:
         raise Malformed("index", f"format {numbers.get('format', 0)}, not {FORMAT}")
+    if numbers.get(SUM, 0) != total:
+        raise Malformed("index", "its sum is not that of its rows")
     return Dump(path, numbers, heads)
 
 

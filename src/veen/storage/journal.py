@@ -32,7 +32,7 @@ from zlib import crc32
 
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
-from veen.storage import frame
+from veen.storage import frame, openings
 from veen.storage.durable import Disk
 from veen.storage.frame import Entry
 
@@ -73,7 +73,7 @@ class Journal:
         self._folder = folder
         self._next_group = next_group
         self._segments = segments(folder)
-        self._bytes = {path: path.stat().st_size for _, path in self._segments}
+        self._bytes = {path: path.lstat().st_size for _, path in self._segments}
         self._fd = -1
         self._size = 0
         self._filled = 0  # up to here there is filling behind the last group
@@ -86,6 +86,11 @@ class Journal:
         return self._next_group
 
     @property
+    def needs_segment(self) -> bool:
+        """Whether the next group begins a file, and so is the first to ask where the folder is."""
+        return self._fd < 0 or self._size >= SEGMENT_BYTES
+
+    @property
     def total_bytes(self) -> int:
         """What the groups take, without the filling."""
         return sum(self._bytes.values())
@@ -93,7 +98,7 @@ class Journal:
     def append(self, entries: bytes, count: int) -> int:
         """Make one group durable and return its number. `Unavailable` where there is no room, with nothing changed."""
         self._clean()
-        if self._fd < 0 or self._size >= SEGMENT_BYTES:
+        if self.needs_segment:
             self._start_segment()
         group = self._next_group
         data = _header(group, count, entries, self._seed) + entries
@@ -207,7 +212,7 @@ def read(folder: Path, after: int) -> Iterator[tuple[int, list[Entry]] | Torn]:
         # Segments go oldest first, but a power cut may bring any of them back: only what the log lacks must be whole.
         if expected is not None and first != expected and not expected < first <= after + 1:
             raise Malformed("journal", f"{path.name} does not continue the segment before it")
-        data = path.read_bytes()
+        data = openings.read(path)
         group, pos = first, _SEGMENT.size
         salt = _salt_of(path, data)
         seed = crc32(salt)
@@ -331,7 +336,7 @@ def _filling(salt: bytes, start: int, end: int) -> bytes:
 
 
 def _holds_groups(path: Path) -> bool:
-    data = path.read_bytes()
+    data = openings.read(path)
     return data[_SEGMENT.size :] != _filling(_salt_of(path, data), _SEGMENT.size, max(len(data), _SEGMENT.size))
 
 

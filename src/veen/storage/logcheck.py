@@ -7,7 +7,7 @@ from pathlib import Path
 
 from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
-from veen.storage import frame
+from veen.storage import frame, openings
 from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.blocks import check_packing, is_packed, read_blocks
 from veen.storage.directory import Papers
@@ -80,6 +80,8 @@ class LabelCheck:
         self.size = 0
         self.whole = True  # everything up to `size` was read
         self._anchored = True  # the tree is known
+        self._sound = True  # every entry that was read holds
+        self._named: set[str] = set()  # artifacts beside the chunks of which a finding says that they can be made again
 
     def run(self, chunks: Iterable[ChunkFile], names: set[str]) -> None:
         self._shadow.closed.clear()
@@ -110,14 +112,14 @@ class LabelCheck:
             at_end = self._entries(chunk)
         except VeenError as error:
             self._damaged(file.path.name, str(error), self.size + 1)
-            self._progress(file.path.stat().st_size)
+            self._progress(file.path.lstat().st_size)
             if file.end_seq is None:
                 self.whole = False
             else:
                 self._expected |= self._names_of(file)
                 self._restart(file.end_seq + 1)
             return
-        self._progress(file.path.stat().st_size)
+        self._progress(file.path.lstat().st_size)
         self._expected.add(file.path.name)
         if file.end_seq is not None and at_end:
             if file.end_seq == self._upto and not self._is_due(file):
@@ -144,6 +146,7 @@ class LabelCheck:
         if taken is None:
             raise Malformed("entry", faults[0])
         for fault in [*faults, *self._faults_of_origin(seq)]:
+            self._sound = False
             self._damaged(chunk.file.path.name, fault, seq)
         chunk.hashes.append(entry.entry_hash)
         chunk.size_bytes += end - pos
@@ -222,11 +225,14 @@ class LabelCheck:
             if found.label != self._label or (self.whole and (list(said) != self._rows or early)):
                 raise Unverified("checkpoint index", "it is not that of the log's checkpoints")
         except VeenError as error:
-            self._damaged(path.name, str(error))
+            if self._rows:
+                self._derivable(path, CheckpointIndex(self._label, tuple(self._rows)).encode(), str(error))
+            else:
+                self._damaged(path.name, str(error))
 
     def _check_names(self, names: set[str]) -> None:
         """Nothing is missing, and nothing is there that no chunk explains."""
-        for name in sorted(self._expected - names):
+        for name in sorted(self._expected - names - self._named):
             self._damaged(name, "it is missing")
         for name in sorted(names - self._expected):
             chunk = ChunkName.parse(name)
@@ -277,7 +283,16 @@ class LabelCheck:
             if _read(path) != expected:
                 raise Unverified("it", f"does not say what {of} says")
         except VeenError as error:
-            self._damaged(path.name, str(error))
+            self._derivable(path, expected, str(error))
+
+    def _derivable(self, path: Path, expected: bytes, what: str) -> None:
+        """Something beside the chunks that is not as it must be. Entries that all hold say how it must be."""
+        if not (self.whole and self._sound):
+            self._damaged(path.name, what)
+            return
+        self._named.add(path.name)
+        self._report.derived[path] = expected
+        self._repairable(path.name, what)
 
     def _damaged(self, name: str, what: str, seq: int | None = None) -> None:
         self._report.add(Finding(Severity.DAMAGED, f"log/{name}", what, self._label, seq))
@@ -310,11 +325,11 @@ def bytes_to_read(files: dict[bytes, list[ChunkFile]]) -> int:
 def _sizes(files: dict[bytes, list[ChunkFile]]) -> Iterator[int]:
     for chunks in files.values():
         for chunk in chunks:
-            yield chunk.path.stat().st_size
+            yield chunk.path.lstat().st_size
 
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return openings.read(path)
     except OSError as error:
         raise Malformed("it", f"cannot be read: {error.strerror}") from None

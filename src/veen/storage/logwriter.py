@@ -6,7 +6,7 @@ before the transaction leaves bytes behind the heads, which the next write cuts 
 
 from collections.abc import Iterable
 
-from veen.core import Limits, Mmr, mmr
+from veen.core import Limits, Malformed, Mmr, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.storage import chunks
 from veen.storage.chunks import LogFiles
@@ -45,8 +45,7 @@ class LogWriter:
             _put_registry(rows, batch)
             rows.put_number("applied", group)
             if by_label:
-                latest = max(records[-1].hub_ts for records in by_label.values())
-                rows.put_number("hub_ts", max(rows.number("hub_ts"), latest))
+                rows.put_newest(*max((records[-1].hub_ts, label) for label, records in by_label.items()))
             rows.commit()
 
     def _apply_label(
@@ -69,9 +68,15 @@ class LogWriter:
         pen.flush()
         for start, end in pen.closed:
             rows.put_chunk(label, start, end)
-        self._files.add_nodes(label, nodes_before * HASH_BYTES, b"".join(nodes), sync=sync)
+        self._add_nodes(label, nodes_before, nodes, sync=sync)
         rows.put_head(label, head)
         return pen.places
+
+    def _add_nodes(self, label: bytes, before: int, nodes: list[bytes], *, sync: bool) -> None:
+        try:
+            self._files.add_nodes(label, before * HASH_BYTES, b"".join(nodes), sync=sync)
+        except Malformed as error:  # they follow from the log, so they are the index's to make again
+            raise Malformed("index", error.reason) from None
 
 
 class _Pen:
@@ -146,6 +151,9 @@ def _put_registry(rows: WriteRows, batch: Batch) -> None:
         rows.put_cap(auth_ref, label, stream_seq, issued_at, token)
     for stream_id, (label, stream_seq) in batch.streams.items():
         rows.put_stream(stream_id, label, stream_seq)
+    for label, (stream_id, epoch) in batch.labels.items():
+        if rows.explained(label) is None:
+            rows.put_explained(label, stream_id, epoch)
     for (label, stream_seq), event in batch.told.items():
         rows.put_admin_event(label, stream_seq, event)
     rows.put_buckets(

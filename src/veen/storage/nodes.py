@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
-from veen.core import Malformed
+from veen.core import Malformed, mmr
 from veen.core.hashing import HASH_BYTES
+from veen.storage import openings
+from veen.storage.head import Head
 
 
 class NodeFile:
@@ -14,7 +16,7 @@ class NodeFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = openings.open_file(path)
 
     def __enter__(self) -> "NodeFile":
         return self
@@ -27,3 +29,18 @@ class NodeFile:
         if len(node) != HASH_BYTES:
             raise Malformed("nodes", f"{self._path.name} ends before node {position}")
         return node
+
+
+def check_peaks(path: Path, head: Head) -> None:
+    """Raise `Malformed` where a label's nodes do not lead to its head: O(log n) reads."""
+    try:
+        with NodeFile(path) as nodes:
+            found = mmr.peaks_at(nodes.read, head.size)
+    except FileNotFoundError:
+        raise Malformed("index", f"{path.name} is missing") from None
+    except OSError:
+        return  # it cannot be looked at now, which says nothing of it
+    except Malformed as error:
+        raise Malformed("index", error.reason) from None
+    if found != head.peaks:
+        raise Malformed("index", f"{path.name} does not have the peaks of its label's head")

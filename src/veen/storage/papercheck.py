@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from hashlib import file_digest
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +19,10 @@ from veen.core import (
     jsonform,
 )
 from veen.core.cbor import Wire
+from veen.core.hashing import h
 from veen.core.origin import Lineage
-from veen.storage import rotation
+from veen.core.tooling import Equivocation
+from veen.storage import openings, rotation
 from veen.storage.directory import Papers, check_key, has_no_keys, key_files, read_lineage
 from veen.storage.findings import Finding, Report, Severity
 from veen.storage.folders import Folders
@@ -27,7 +30,13 @@ from veen.storage.folders import Folders
 W = TypeVar("W", bound=Wire)
 NO_KEYS = "this copy has no keys: it can be read and verified, no hub can run on it"
 DRAFT_SUFFIX = ".draft"
+NEVER_FINISHED = "it was never finished"
 _HEX_NAME = re.compile(r"[0-9a-f]{64}")
+_SEGMENT = re.compile(r"\d+\.wal")
+_ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
+_EVIDENCE = re.compile(r"equivocation-.*\.cbor")  # which is checked, whatever its name says
+_WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
+_FILE_SYSTEMS_OWN = "lost+found"
 
 
 def check_papers(folders: Folders, report: Report) -> Papers | None:
@@ -46,7 +55,7 @@ def check_papers(folders: Folders, report: Report) -> Papers | None:
     limits = _read(folders.limits, Limits, report)
     profile = _read(folders.profile, Profile, report)
     for path in folders.root.glob(f"*{DRAFT_SUFFIX}"):
-        report.add(Finding(Severity.LEFTOVER, path.name, "it was never finished"))
+        report.add(Finding(Severity.LEFTOVER, path.name, NEVER_FINISHED))
     if identity is None or signature is None or limits is None or profile is None:
         return None
     lineage = _check_lineage(folders, identity, profile, report)
@@ -80,6 +89,8 @@ def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity,
 
 def _check_keys(folders: Folders, identity: HubIdentity, report: Report) -> None:
     """The log is verified without secrets, so that they are gone is no fault of it; a hub needs every one."""
+    if folders.keys.is_symlink():
+        return  # which is told of with the other places
     if has_no_keys(folders):
         report.add(Finding(Severity.KEYLESS, folders.keys.name, NO_KEYS))
         return
@@ -94,25 +105,75 @@ def _check_keys(folders: Folders, identity: HubIdentity, report: Report) -> None
             report.add(Finding(Severity.KEYLESS, artifact, getattr(error, "reason", str(error))))
 
 
-def check_named_by_hash(folders: Folders, report: Report) -> None:
+def check_named_by_hash(folders: Folders, papers: Papers | None, report: Report) -> None:
     """Attachments and evidence: their names say what is in them."""
-    for path in sorted(folders.attachments.glob("*/*")):
+    for path in chain.from_iterable(map(openings.listed, openings.listed(folders.attachments))):
         artifact = str(path.relative_to(folders.root))
         if path.name.endswith(DRAFT_SUFFIX):
-            report.add(Finding(Severity.LEFTOVER, artifact, "it was never finished"))
-        elif not _HEX_NAME.fullmatch(path.name) or path.parent.name != path.name[:2]:
-            report.add(Finding(Severity.DAMAGED, artifact, "its name is not that of an attachment"))
-        elif _hash_of(path) != path.name:
-            report.add(Finding(Severity.DAMAGED, artifact, "its bytes are not those its name says"))
-    for path in sorted(folders.evidence.glob("equivocation-*.cbor")):
-        if f"equivocation-{_hash_of(path)}.cbor" != path.name:
-            artifact = str(path.relative_to(folders.root))
-            report.add(Finding(Severity.DAMAGED, artifact, "its bytes are not those its name says"))
+            report.add(Finding(Severity.LEFTOVER, artifact, NEVER_FINISHED))
+        elif not _HEX_NAME.fullmatch(path.name):
+            report.add(Finding(Severity.NOTICE, artifact, "no attachment has such a name"))
+        elif path.parent.name != path.name[:2]:
+            report.add(Finding(Severity.DAMAGED, artifact, "no hub looks for an attachment of that name here"))
+        elif what := _fault_of_attachment(path):
+            report.add(Finding(Severity.DAMAGED, artifact, what))
+    for path in filter(lambda path: _EVIDENCE.fullmatch(path.name), openings.listed(folders.evidence)):
+        try:
+            _check_evidence(path, papers)
+        except VeenError as error:
+            report.add(Finding(Severity.DAMAGED, str(path.relative_to(folders.root)), str(error)))
+
+
+def _check_evidence(path: Path, papers: Papers | None) -> None:
+    """Two receipts of this hub that contradict each other, under the hash of both."""
+    data = _bytes(path)
+    if f"equivocation-{h(data).hex()}.cbor" != path.name:
+        raise Unverified("evidence", "its bytes are not those its name says")
+    found = Equivocation.decode(data)
+    if papers is not None:
+        papers.identity.verify_receipt(found.first)
+        papers.identity.verify_receipt(found.second)
+
+
+def check_strays(folders: Folders, report: Report) -> None:
+    """Tell of what no hub puts where it is. The log folder and the index have checks of their own."""
+    kept = (
+        *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.limits, folders.profile),
+        *(folders.binding, folders.origin, folders.fault, folders.lock, folders.keys, folders.journal, folders.log),
+        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _FILE_SYSTEMS_OWN),
+    )
+    here = re.compile("|".join(re.escape(path.name) for path in kept))
+    _check_folder(folders, folders.root, here, report, drafts=False)  # those are told of with the papers
+    _check_folder(folders, folders.journal, _SEGMENT, report)
+    _check_folder(folders, folders.attachments, _ATTACHMENT_FOLDER, report)
+    _check_folder(folders, folders.evidence, _EVIDENCE, report)
+    _check_folder(folders, folders.witnesses, _WITNESSES, report)
+
+
+def _check_folder(
+    folders: Folders, folder: Path, names: re.Pattern[str], report: Report, *, drafts: bool = True
+) -> None:
+    for path in sorted(folder.iterdir()) if folder == folders.root else openings.listed(folder):
+        artifact = str(path.relative_to(folders.root))
+        if path.name.endswith(DRAFT_SUFFIX):
+            if drafts:
+                report.add(Finding(Severity.LEFTOVER, artifact, NEVER_FINISHED))
+        elif not names.fullmatch(path.name):
+            report.add(Finding(Severity.NOTICE, artifact, "no hub puts anything of that name here"))
 
 
 def _hash_of(path: Path) -> str:
-    with path.open("rb") as file:
+    with open(openings.open_file(path), "rb", buffering=0) as file:
         return file_digest(file, "sha256").hexdigest()
+
+
+def _fault_of_attachment(path: Path) -> str | None:
+    try:
+        return None if _hash_of(path) == path.name else "its bytes are not those its name says"
+    except Malformed as error:
+        return error.reason
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
 
 
 def _read(path: Path, cls: type[W], report: Report) -> W | None:
@@ -137,6 +198,6 @@ def _try(report: Report, path: Path, check: Callable[[], R]) -> R | None:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return openings.read(path)
     except OSError as error:
         raise Unavailable(f"it cannot be read: {error.strerror}") from None

@@ -1,6 +1,7 @@
 """Reads some of an index, in a process of its own that may end in any way. It starts with every hub, so it is light."""
 
 import sys
+from itertools import islice
 from pathlib import Path
 
 import lmdb
@@ -14,8 +15,8 @@ def read_some(folder: Path) -> None:
     """Open every table and read its first rows and its last one."""
     with lmdb.open(str(folder), readonly=True, lock=False, max_dbs=_MOST_TABLES, create=False) as env:
         with env.begin() as txn:
-            names = [bytes(name) for name, _ in txn.cursor()]
-        for name in names[:_MOST_TABLES]:
+            names = [bytes(name) for name, _ in islice(txn.cursor(), _MOST_TABLES)]
+        for name in names:
             table = env.open_db(name, create=False)
             with env.begin(db=table) as txn, txn.cursor() as cursor:
                 for _ in zip(range(_MOST_ROWS), cursor, strict=False):

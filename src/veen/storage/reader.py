@@ -10,7 +10,7 @@ from pathlib import Path
 
 from veen.core import Checkpoint, Malformed, MmrProof, Unavailable, proof
 from veen.core import mmr as trees
-from veen.storage import frame
+from veen.storage import frame, openings
 from veen.storage.artifacts import ChunkSummary, PeakSnapshot
 from veen.storage.blocks import mapped, read_blocks
 from veen.storage.directory import Papers, read_papers
@@ -70,7 +70,7 @@ class LogReader:
         for path in self.folders.log.iterdir():
             name = ChunkName.parse(path.name)
             if name and label in (None, name.label):
-                found.append(ChunkRef(name.label, name.start_seq, name.end_seq, path, path.stat().st_size))
+                found.append(ChunkRef(name.label, name.start_seq, name.end_seq, path, path.lstat().st_size))
         return sorted(found, key=lambda ref: (ref.label, ref.start_seq))
 
     def entries(self, label: bytes, from_seq: int, to_seq: int) -> Iterator[Entry]:
@@ -98,13 +98,13 @@ class LogReader:
     def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint | None:
         """A regular checkpoint."""
         path = self.folders.checkpoint(label, upto_seq)
-        return Checkpoint.decode(path.read_bytes()) if path.exists() else None
+        return Checkpoint.decode(openings.read(path)) if path.exists() else None
 
     def summary(self, ref: ChunkRef) -> ChunkSummary | None:
         if ref.end_seq is None:
             return None
         path = self.folders.summary(ref.label, ref.start_seq, ref.end_seq)
-        return ChunkSummary.decode(path.read_bytes()) if path.exists() else None
+        return ChunkSummary.decode(openings.read(path)) if path.exists() else None
 
     def snapshot_before(self, ref: ChunkRef) -> PeakSnapshot | None:
         """The peaks a chunk starts from; None for a label's first."""
@@ -113,7 +113,7 @@ class LogReader:
         path = self.folders.peaks(ref.label, ref.start_seq - 1)
         if not path.exists():
             raise Malformed("log", f"{path.name} is missing")
-        return PeakSnapshot.decode(path.read_bytes())
+        return PeakSnapshot.decode(openings.read(path))
 
 
 def chunk_entries(ref: ChunkRef) -> Iterator[Entry]:

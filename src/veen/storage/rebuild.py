@@ -5,7 +5,6 @@ a group leaves the journal only after log and index have it, and it is simple, b
 left in the log behind that point is written again with the same bytes.
 """
 
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -25,14 +24,15 @@ from veen.core import (
     control,
     naming,
 )
-from veen.storage import faults, journal, walk
+from veen.storage import faults, journal, openings, walk
 from veen.storage.chunks import append_at
 from veen.storage.directory import Papers, read_papers
-from veen.storage.durable import PRIVATE_FOLDER, Disk
-from veen.storage.folders import Folders
+from veen.storage.durable import PRIVATE_FOLDER, Disk, remove_all
+from veen.storage.folders import INDEX_DRAFT, Folders
 from veen.storage.frame import Entry
 from veen.storage.head import Head
-from veen.storage.index import FORMAT, Index
+from veen.storage.index import FORMAT, Index, Rows
+from veen.storage.labelmap import LabelMap
 from veen.storage.logwriter import LogWriter
 from veen.storage.record import Batch, Record
 from veen.storage.walk import ChunkFile
@@ -41,7 +41,6 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 BATCH_ENTRIES = 4096
 BATCH_BYTES = 1 << 24
-DRAFT = "index.draft"
 
 
 def open_index(disk: Disk, folders: Folders) -> Index:
@@ -64,9 +63,8 @@ def rebuild_index(disk: Disk, folders: Folders, progress: Progress | None = None
 
 def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
     papers = read_papers(folders)
-    draft = Folders(folders.root, DRAFT)
-    if draft.index.exists():
-        shutil.rmtree(draft.index)
+    draft = Folders(folders.root, INDEX_DRAFT)
+    remove_all(draft.index)
     disk.make_folder(draft.nodes, PRIVATE_FOLDER)
     with_draft = Index(draft.index, durable=False)
     try:
@@ -75,8 +73,7 @@ def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
     finally:
         with_draft.close()
     disk.sync_filesystem(draft.index)
-    if folders.index.exists():
-        shutil.rmtree(folders.index)
+    remove_all(folders.index)
     disk.replace(draft.index, folders.index)
     disk.sync_folder(folders.root)
     faults.clear(disk, folders)
@@ -128,7 +125,10 @@ class Registrar:
         self._control_stream = naming.control_stream(self._hub_id)
         self._profile = papers.profile
         self._limits = papers.limits
+        self._lineage = papers.lineage
         self._streams: set[bytes] = {self._control_stream}
+        self._labels = LabelMap(self._routing, papers.profile, papers.limits.max_epoch_skew_sec)
+        self._labels.add(self._control_stream)
         self._rates: dict[bytes, Rate] = {}
         self._label = b""
         self._admin_stream: bytes | None = None  # of the label that is being read
@@ -140,6 +140,8 @@ class Registrar:
             self._label = message.label
             self._buckets.clear()
             self._admin_stream = self._admin_stream_of(message.label, receipt.hub_ts)
+        if self._profile.epoch_sec and receipt.stream_seq == self._lineage.upto(message.label) + 1:
+            self._note_epoch(message.label, receipt.hub_ts, batch)
         rate = self._rates.get(message.auth_ref) if message.auth_ref else None
         if rate and message.auth_ref:
             before = self._buckets.get(message.auth_ref) or Bucket.full(rate, receipt.hub_ts)
@@ -162,6 +164,13 @@ class Registrar:
                 return stream
         return None
 
+    def _note_epoch(self, label: bytes, hub_ts: int, batch: Batch) -> None:
+        """The stream and epoch of a label, at the hub's own first entry of it."""
+        found = self._labels.find(label, hub_ts)
+        self._labels.forget()
+        if found:
+            batch.labels[label] = found
+
     def _note_event(self, event: control.Event, receipt: Receipt, batch: Batch) -> None:
         streams: tuple[bytes, ...]
         if isinstance(event, bytes):
@@ -174,6 +183,7 @@ class Registrar:
         for stream in streams:
             if stream not in self._streams:
                 self._streams.add(stream)
+                self._labels.add(stream)
                 batch.streams[stream] = (receipt.label, receipt.stream_seq)
 
 
@@ -223,10 +233,10 @@ class _ReadAgain:
 
 
 def _usable(folders: Folders) -> Index | None:
-    """The index, unless it is missing, ended a process, is not sound or knows less than the journal left."""
+    """The index, unless it is missing, ended a process, is not sound or does not go with the journal."""
     if faults.is_noted(folders):
         return None
-    if not (folders.index / "data.mdb").exists() or not folders.nodes.is_dir():
+    if not openings.is_file(folders.index / "data.mdb") or not folders.nodes.is_dir():
         return None
     try:
         index = Index(folders.index)
@@ -234,20 +244,34 @@ def _usable(folders: Folders) -> Index | None:
         return None
     try:
         with index.read() as rows:
-            usable, applied = rows.number("format") == FORMAT and rows.heads_hold(), rows.number("applied")
-    except lmdb.Error:
-        usable, applied = False, 0
-    segments = journal.segments(folders.journal)
-    if usable and (not segments or segments[0][0] <= applied + 1):
-        return index
+            if rows.number("format") == FORMAT and rows.holds(index.most_rows()) and _goes_with_journal(rows, folders):
+                return index
+    except (lmdb.Error, Malformed):
+        pass  # none of it is believed
     index.close()
     return None
+
+
+def _goes_with_journal(rows: Rows, folders: Folders) -> bool:
+    """Whether the journal goes on where the index ends, and the heads are past every group that will be skipped."""
+    applied, segments = rows.number("applied"), journal.segments(folders.journal)
+    if segments and segments[0][0] > applied + 1:
+        return False
+    last: dict[bytes, int] = {}
+    # What the log has already need not be whole, and what it lacks is judged by whoever replays it.
+    with suppress(Malformed):
+        for found in journal.read(folders.journal, 0):
+            if isinstance(found, journal.Torn) or found[0] > applied:
+                break
+            last |= {entry.label: entry.stream_seq for entry in found[1]}
+    heads = ((rows.head(label), stream_seq) for label, stream_seq in last.items())
+    return all(head is not None and head.size >= stream_seq for head, stream_seq in heads)
 
 
 def _fill(disk: Disk, folders: Folders, index: Index, papers: Papers, progress: Progress | None) -> None:
     applied, journal_from = journal_start(folders)
     files = walk.chunk_files(folders)
-    total = sum(chunk.path.stat().st_size for chunks in files.values() for chunk in chunks)
+    total = sum(chunk.path.lstat().st_size for chunks in files.values() for chunk in chunks)
     done = 0
     refill = Refill(LogWriter(_ReadAgain(disk, folders, files), index, papers.limits), Registrar(papers), applied)
     for label in walk.control_first(papers, files):

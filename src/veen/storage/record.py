@@ -32,6 +32,7 @@ class Batch:
     streams: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     buckets: dict[tuple[bytes, bytes], Bucket] = field(default_factory=dict)
     told: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
+    labels: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # with epochs: stream_id and epoch of each
 
     def size_bytes(self) -> int:
         """What the journal takes for it, but for its own few."""
@@ -43,3 +44,4 @@ class Batch:
         self.streams |= later.streams
         self.buckets |= later.buckets
         self.told |= later.told
+        self.labels |= later.labels

@@ -12,7 +12,7 @@ again if need be.
 
 from veen.core import HubIdentity, IdentitySignature, Malformed, SigningKey, Unavailable, jsonform
 from veen.core import identity as identities
-from veen.storage import directory
+from veen.storage import directory, openings
 from veen.storage.durable import Disk
 from veen.storage.folders import Folders
 
@@ -55,7 +55,7 @@ def finish(disk: Disk, folders: Folders) -> bool:
 
 def _finish(disk: Disk, folders: Folders) -> None:
     rotated, signed = read(folders)
-    before = jsonform.decode_canonical(HubIdentity, folders.identity.read_bytes())
+    before = jsonform.decode_canonical(HubIdentity, openings.read(folders.identity))
     if before != rotated:
         rotated.check_follows(before)
     if len(rotated.hub_keys) < len(before.hub_keys):
@@ -67,7 +67,7 @@ def _finish(disk: Disk, folders: Folders) -> None:
 
 def read(folders: Folders) -> tuple[HubIdentity, IdentitySignature]:
     """The identity that is on its way, checked."""
-    record, _, signature = folders.rotation.read_bytes().partition(b"\n")
+    record, _, signature = openings.read(folders.rotation).partition(b"\n")
     rotated = jsonform.decode_canonical(HubIdentity, record)
     signed = jsonform.decode_canonical(IdentitySignature, signature)
     rotated.verify(signed, rotated.hub_id)

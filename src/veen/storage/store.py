@@ -5,23 +5,22 @@ written to the log now), and the log itself with its index. A look-up asks them 
 to the next only after the next has it, so it is always found.
 """
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import lmdb
 
 from veen.core import Limits, Malformed, Unavailable
-from veen.storage import faults, journal, rebuild
+from veen.storage import faults, journal, openings, rebuild
 from veen.storage.binding import Binding
-from veen.storage.chunks import CheckpointSigner, ChunkWriter, check_open_chunks
+from veen.storage.chunks import AT_START, CheckpointSigner, ChunkWriter, OpenChunks
 from veen.storage.directory import read_papers
-from veen.storage.durable import PRIVATE_FILE, Disk
+from veen.storage.durable import Disk
 from veen.storage.folders import Folders
 from veen.storage.frame import Entry
+from veen.storage.index import DAMAGE
 from veen.storage.journal import Journal
+from veen.storage.lock import locked
 from veen.storage.logwriter import LogWriter
 from veen.storage.record import Batch, Record
 
@@ -60,15 +59,26 @@ class Store:
     """One data directory, locked for this process. `commit` and `catch_up` may each run on a thread of their own."""
 
     def __init__(
-        self, disk: Disk, folders: Folders, limits: Limits, sign: CheckpointSigner, *, probe: bool = False
+        self,
+        disk: Disk,
+        folders: Folders,
+        limits: Limits,
+        sign: CheckpointSigner,
+        *,
+        probe: bool = False,
+        closed: Callable[[int], None] | None = None,
     ) -> None:
         """Takes the lock, and makes the index again where there is none that can be used.
 
+        `closed` hears of each chunk that is closed, how many entries it has.
+
         With `probe` another process looks at the index first, so that a damaged one cannot end this one at once.
-        Raises `Unavailable` where another process holds the lock, `Malformed` where entries are missing.
+        Raises `Unavailable` where another process holds the lock, `Malformed` where entries are missing, or a place
+        in the directory leads out of it.
         """
         self.folders = folders
         self._disk = disk
+        openings.check_folders(folders)
         self._lock = locked(folders.lock)
         self._watch = faults.Watch(folders)
         try:
@@ -78,16 +88,18 @@ class Store:
         except BaseException:
             self._release()
             raise
+        self.index.on_damage = self._distrust
         try:
             binding = Binding(disk, folders, read_papers(folders))
             with self.index.read() as rows:
                 self.applied = rows.number("applied")
-                check_open_chunks(folders, rows.labels())
+            self.open_chunks = OpenChunks(folders, self.index)
+            self.open_chunks.check(AT_START)
         except BaseException:
             self.index.close()
             self._release()
             raise
-        files = ChunkWriter(disk, folders, sign, binding, limits.chunk_zstd_level)
+        files = ChunkWriter(disk, folders, sign, binding, limits.chunk_zstd_level, closed)
         self._writer = LogWriter(files, self.index, limits)
         self._journal: Journal | None = None
         self.pending = Tail()
@@ -110,6 +122,8 @@ class Store:
     def commit(self, batch: Batch) -> int:
         """Make a batch durable: after this its receipts may leave."""
         assert self._journal is not None, "replay first"
+        if self._journal.needs_segment:
+            self._lock.check()
         frames = b"".join([record.frame for record in batch.records])
         return self._journal.append(frames, len(batch.records))
 
@@ -125,11 +139,22 @@ class Store:
         return self.catching
 
     def catch_up(self, tail: Tail) -> None:
-        """Write the tail to log and index. On the catch-up thread. May be repeated after an error."""
+        """Write the tail to log and index. On the catch-up thread. May be repeated after an error.
+
+        Raises `Malformed` where the directory is not the one that was locked.
+        """
+        self._lock.check()
+        with self.index.read() as rows:
+            is_there = rows.number("applied") >= tail.group
         try:
-            self._writer.apply(tail.batch, tail.group)
+            if is_there:  # all but the last step was done the last time
+                self.index.lengthen()
+            else:
+                self._writer.apply(tail.batch, tail.group)
         except OSError as error:
             raise Unavailable(f"the log cannot be written: {error.strerror}") from error
+        except DAMAGE as error:
+            raise Malformed("index", str(error)) from error
         except lmdb.Error as error:
             raise Unavailable(f"the index cannot be written: {error}") from error
 
@@ -152,56 +177,22 @@ class Store:
         return (pending, catching) if catching and catching is not pending else (pending,)
 
     def close(self) -> None:
-        """Let go of everything. The journal stays where the log lacks anything of it."""
+        """Let go of everything. The journal stays where the log lacks anything of it, or is not where it was."""
         if self._journal:
-            self._journal.clear(self.applied)
+            try:
+                self._lock.check()
+                self._journal.clear(self.applied)
+            except (Malformed, Unavailable):
+                self._journal.close()
         self.index.close()
         self._release()
 
+    def _distrust(self, why: Exception) -> None:
+        """The index is damaged: the next start makes it again. Whoever met it says so; a full disk changes neither."""
+        if not faults.is_noted(self.folders):
+            with suppress(Unavailable):
+                faults.note(self._disk, self.folders, f"{why}\n")
+
     def _release(self) -> None:
         self._watch.close()
-        os.close(self._lock)
-
-
-def locked(path: Path) -> int:
-    """The lock of a data directory, held until the descriptor is closed."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    except OSError as error:
-        raise Unavailable(f"the data directory cannot be locked: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise Unavailable("another hub is running on this data directory") from None
-    return fd
-
-
-@contextmanager
-def undisturbed(path: Path) -> Iterator[None]:
-    """While no hub runs on the directory. Works where nothing can be written."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    except OSError as error:
-        raise Unavailable(f"the data directory cannot be read: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            raise Unavailable("a hub is running on this data directory: stop it, or use a snapshot of it") from None
-        yield
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold the directory's lock for a while."""
-    fd = locked(path)
-    try:
-        yield
-    finally:
-        os.close(fd)
+        self._lock.close()

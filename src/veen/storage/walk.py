@@ -21,14 +21,15 @@ class ChunkFile:
     path: Path
 
 
-def chunk_files(folders: Folders) -> dict[bytes, list[ChunkFile]]:
-    """Every label's chunks by start. Where two have one start, the closed one is whole; a compressed one is, too."""
+def chunk_files(folders: Folders, label: bytes | None = None) -> dict[bytes, list[ChunkFile]]:
+    """Every label's chunks by start, or those of one. Where two have one start, the closed one is whole; a compressed
+    one is, too."""
     if not folders.log.is_dir():
         raise Unavailable("the data directory has no log folder")
     found: dict[bytes, dict[int, ChunkFile]] = {}
     for path in folders.log.iterdir():
         name = ChunkName.parse(path.name)
-        if name is None:
+        if name is None or label not in (None, name.label):
             continue
         chunks = found.setdefault(name.label, {})
         known = chunks.get(name.start_seq)
@@ -60,6 +61,19 @@ def read_log(chunks: Iterable[ChunkFile], upto: int | None) -> Iterator[tuple[En
         raise Malformed("log", f"it ends with entry {seq - 1}, and must go on to {upto}")
 
 
+def last_entry(path: Path, offset: int = 0, size: int = 0) -> Entry:
+    """The last entry of a chunk. `offset` is where one before it begins; `size` is as for `read_blocks`."""
+    last: Entry | None = None
+    for data, pos in read_blocks(path, offset, size):
+        at: int | None = None
+        while pos < len(data):
+            at, pos = pos, pos + frame.length_at(data, pos)
+        last = last if at is None else frame.read(data, at)[0]
+    if last is None:
+        raise Malformed("log", f"{path.name} has no entry")
+    return last
+
+
 def size_of(chunks: list[ChunkFile]) -> int:
     """How many entries a label's chunks hold, by the lengths in their headers."""
     last = chunks[-1]
@@ -68,16 +82,24 @@ def size_of(chunks: list[ChunkFile]) -> int:
     size = last.start_seq - 1
     for data, pos in read_blocks(last.path):
         while pos < len(data):
+            if data[pos] != frame.ENTRY_VERSION:  # a file of zeros would take long to walk through
+                raise Malformed("log", f"{last.path.name} has no entry at byte {pos}")
             pos += frame.length_at(data, pos)
             size += 1
     return size
 
 
 def control_first(papers: Papers, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
-    """The labels of the control stream by age, then the others: what the hub was told explains what it took."""
+    """The labels of the control stream by age, then the others: what the hub was told explains what it took.
+
+    With epochs those are by age, too, so that the labels of one epoch stand together.
+    """
     control = control_labels(papers, files)
     known = set(control)
-    return control + [label for label in files if label not in known]
+    others = [label for label in files if label not in known]
+    if papers.profile.epoch_sec:
+        others.sort(key=lambda label: _first_hub_ts(files[label]) or 0)
+    return control + others
 
 
 def control_labels(papers: Papers, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:

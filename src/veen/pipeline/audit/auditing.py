@@ -84,7 +84,7 @@ def _begin(path: str, pin: bytes | None) -> Directory:
     _need(source, path)
     made = Directory(source)
     made.papers, made.findings = holdings.check_papers(source)
-    made.findings += holdings.check_attachments(source)
+    made.findings += holdings.check_attachments(source, made.papers)
     if isinstance(source.files, LocalFiles):
         made.live = is_live(source.files.root)
     if made.papers is None:

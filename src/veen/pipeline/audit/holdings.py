@@ -75,11 +75,11 @@ def _at_hand(source: DirectorySource) -> Iterator[Folders]:
         yield Folders(Path(here))
 
 
-def check_attachments(source: DirectorySource) -> list[Finding]:
+def check_attachments(source: DirectorySource, papers: Papers | None) -> list[Finding]:
     """What is kept under the hash of its content, where that is on this machine."""
     report = Report()
     if isinstance(source.files, LocalFiles):
-        papercheck.check_named_by_hash(Folders(source.files.root), report)
+        papercheck.check_named_by_hash(Folders(source.files.root), papers, report)
     return report.findings
 
 

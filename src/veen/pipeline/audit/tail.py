@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from veen.core import Malformed, Mmr, Unavailable
+from veen.core import Malformed, Mmr
 from veen.pipeline.audit.chain import Link
 from veen.pipeline.sources import Chunk, DirectorySource
 from veen.storage import frame, journal
@@ -12,16 +12,12 @@ from veen.storage.findings import Finding, Severity
 from veen.storage.folders import Folders
 from veen.storage.frame import Entry
 from veen.storage.judge import Judge
-from veen.storage.store import undisturbed
+from veen.storage.lock import is_held
 
 
 def is_live(root: Path) -> bool:
     """Whether a hub runs on the directory, so that what is being written there is not damage."""
-    try:
-        with undisturbed(Folders(root).lock):
-            return False
-    except Unavailable:
-        return True
+    return is_held(Folders(root).lock)
 
 
 class JournalTail:

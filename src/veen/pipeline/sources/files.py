@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from veen.core import Unavailable
-from veen.storage import frame
+from veen.storage import frame, openings
 from veen.storage.blocks import is_packed, mapped, read_blocks
 from veen.storage.frame import Data
 from veen.storage.packed import PackedChunk
@@ -47,11 +47,11 @@ class LocalFiles:
 
     def listed(self, folder: str) -> dict[str, int]:
         with _reachable(str(self.root / folder)):
-            return {path.name: path.stat().st_size for path in (self.root / folder).iterdir() if path.is_file()}
+            return {path.name: path.lstat().st_size for path in (self.root / folder).iterdir() if path.is_file()}
 
     def read(self, path: str) -> bytes:
         with _reachable(str(self.root / path)):
-            return (self.root / path).read_bytes()
+            return openings.read(self.root / path)
 
     def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
         yield from read_blocks(self.root / path, size=size)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from veen.core import Mmr, proof
 from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse, StreamRequest
-from veen.core.tooling import ProofAtRequest
+from veen.core.tooling import ProofAtRequest, ProofAtResponse
 from veen.selftest.check import claim
 from veen.selftest.trial import Trial
 from veen.selftest.verdict import expect, expect_equal
@@ -52,7 +52,7 @@ def inclusion_later(trial: Trial) -> None:
     last = trial.filled[-1].receipt
     for accepted in trial.filled:
         asked = ProofAtRequest(last.label, accepted.receipt.stream_seq, last.stream_seq)
-        found = trial.probe.post("/tooling/proof", asked).offered(ProofResponse).mmr_proof
+        found = trial.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
         proof.verify_inclusion(found, proof.Leaf.of(accepted.receipt), last)
 
 

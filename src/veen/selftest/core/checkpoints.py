@@ -1,8 +1,8 @@
 """Scenario C: checkpoints that can be made again, and epochs that follow each other. Spec 001 §20; §4.4, §12."""
 
 from veen.core import Checkpoint, proof
-from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ProofResponse
-from veen.core.tooling import ConsistencyRequest
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse
+from veen.core.tooling import ConsistencyRequest, ProofAtResponse
 from veen.selftest.check import claim
 from veen.selftest.trial import Trial
 from veen.selftest.verdict import Skipped, expect, expect_equal
@@ -51,7 +51,7 @@ def grown(trial: Trial) -> None:
     for accepted in trial.filled:
         old = accepted.receipt
         asked = ConsistencyRequest(old.label, old.stream_seq, new.upto_seq)
-        found = trial.probe.post("/tooling/consistency", asked).offered(ProofResponse).mmr_proof
+        found = trial.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
         proof.verify_consistency(found, old, new)
 
 

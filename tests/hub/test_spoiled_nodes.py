@@ -1,0 +1,165 @@
+"""Node files that a disk changed behind the hub's back: what it says never contradicts what it signed before."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.hub.client import START, Clock, Hub, Reply, make_dir, running
+from tests.hub.disks import QuickDisk
+from veen.core import Limits, MmrProof, Receipt, mmr, proof
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ProofRequest,
+    ProofResponse,
+    StreamRequest,
+    StreamResponse,
+)
+from veen.core.proof import Leaf
+from veen.core.tooling import ConsistencyRequest, ProofAtRequest
+from veen.storage import fork, fsck
+
+ENTRIES = 9
+NODES = mmr.node_count(ENTRIES)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[Receipt]]:
+    """A directory whose log has caught up, the label, and the receipts that were given."""
+    data_dir = make_dir(tmp_path_factory.mktemp("nodes"))
+    with running(data_dir, disk=QuickDisk()) as hub:
+        writer = hub.writer()
+        receipts = writer.send_many(ENTRIES)
+    return data_dir, writer.label, receipts
+
+
+@pytest.fixture
+def nodes(written: tuple[Path, bytes, list[Receipt]]) -> Iterator[Path]:
+    """The label's node file, which is as it was again afterwards."""
+    data_dir, label, _ = written
+    path = data_dir / "index" / "nodes" / f"{label.hex()}.mmr"
+    sound = path.read_bytes()
+    assert len(sound) == NODES * 32
+    yield path
+    path.write_bytes(sound)
+    (data_dir / "fault.txt").unlink(missing_ok=True)
+
+
+def proofs(hub: Hub, label: bytes, given: list[Receipt]) -> Iterator[tuple[Reply, Callable[[], None]]]:
+    """Everything that carries a proof, and what holds it against the receipts that were given."""
+
+    def checking(reply: Reply, seq: int, upto: int) -> Callable[[], None]:
+        def check() -> None:
+            found = reply.read(ProofResponse).mmr_proof
+            proof.verify_inclusion(found, Leaf.of(given[seq - 1]), given[upto - 1])
+
+        return check
+
+    for seq in range(1, ENTRIES + 1):
+        reply = hub.post("/v1/proof", ProofRequest(label, seq))
+        yield reply, checking(reply, seq, seq)
+        reply = hub.post("/tooling/proof", ProofAtRequest(label, seq, ENTRIES))
+        yield reply, checking(reply, seq, ENTRIES)
+        reply = hub.post("/tooling/consistency", ConsistencyRequest(label, seq, ENTRIES))
+        yield reply, checking(reply, seq, ENTRIES)
+        page = hub.post("/v1/stream", StreamRequest(label, 1, seq, with_mmr_proof=True))
+
+        def of_page(page: Reply = page, seq: int = seq) -> None:
+            found = page.read(StreamResponse).mmr_proof
+            assert isinstance(found, MmrProof)
+            proof.verify_in_receipt(found, given[seq - 1])
+
+        yield page, of_page
+
+
+def check_all(hub: Hub, label: bytes, given: list[Receipt]) -> int:
+    """Every checkpoint is over its receipt's root; every proof holds or never left. Returns how many did not."""
+    identity, profile = hub.service.papers.identity, hub.service.rules.profile
+    for receipt in given:
+        reply = hub.post("/v1/checkpoint", CheckpointRequest(label, receipt.stream_seq))
+        made = reply.read(CheckpointResponse).checkpoint
+        identity.verify_checkpoint(made, profile)
+        assert (made.upto_seq, made.mmr_root) == (receipt.stream_seq, receipt.mmr_root)
+    kept_back = 0
+    for reply, check in proofs(hub, label, given):
+        if reply.status == 200:
+            check()
+            continue
+        assert reply.refusal() == (500, "E.UNAVAILABLE", None, None)
+        assert label.hex() in reply.error().message
+        assert "veen fsck DIR --repair" in reply.error().message
+        kept_back += 1
+    return kept_back
+
+
+@pytest.mark.parametrize("node", range(NODES))
+def test_a_wrong_node_is_never_signed_and_no_proof_of_it_leaves(
+    written: tuple[Path, bytes, list[Receipt]], nodes: Path, node: int
+) -> None:
+    data_dir, label, given = written
+    with running(data_dir, disk=QuickDisk()) as hub:
+        assert check_all(hub, label, given) == 0
+        spoiled = bytearray(nodes.read_bytes())
+        spoiled[node * 32 + node] ^= 1 << node % 8
+        nodes.write_bytes(spoiled)
+        assert check_all(hub, label, given) > 0
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "short"])
+def test_a_node_file_that_is_not_all_there_is_damage_and_not_a_reason_to_come_again(
+    written: tuple[Path, bytes, list[Receipt]], nodes: Path, what: str
+) -> None:
+    data_dir, label, given = written
+    with running(data_dir, disk=QuickDisk()) as hub:
+        data = nodes.read_bytes()
+        nodes.unlink()
+        if what != "missing":
+            nodes.write_bytes(b"" if what == "empty" else data[:-32])
+        assert check_all(hub, label, given) > 0
+
+
+def test_nodes_that_are_wrong_are_told_of_and_made_again_by_the_next_start(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data_dir = make_dir(tmp_path, limits=Limits(max_checkpoint_interval=4))
+    with running(data_dir, disk=QuickDisk()) as hub:
+        writer = hub.writer()
+        given = writer.send_many(ENTRIES)
+    (path,) = (data_dir / "index" / "nodes").iterdir()
+    data = bytearray(path.read_bytes())
+    data[14 * 32] ^= 1  # the peak of the first eight leaves
+    path.write_bytes(data)
+    capfd.readouterr()
+    with running(data_dir, disk=QuickDisk()) as hub:
+        assert check_all(hub, writer.label, given) > 0
+        assert hub.get("/readyz").status == 200
+    failed = [row for row in map(json.loads, capfd.readouterr().err.splitlines()) if row["event"] == "failed"]
+    assert failed
+    assert all(writer.label.hex() in row["error"] and "veen fsck DIR --repair" in row["error"] for row in failed)
+    note = (data_dir / "fault.txt").read_text()
+    assert note.count("\n") == 1  # once is enough, however many ask
+    assert writer.label.hex() in note
+    assert fsck.check(data_dir, isolated=False).verdict is fsck.Verdict.REPAIRABLE
+    with running(data_dir, Clock(), disk=QuickDisk()) as hub:
+        assert check_all(hub, writer.label, given) == 0
+    assert fsck.check(data_dir, isolated=False).findings == []
+
+
+def test_a_fork_passes_on_no_checkpoint_over_another_root_than_its_receipts(tmp_path: Path) -> None:
+    data_dir = make_dir(tmp_path, limits=Limits(max_checkpoint_interval=4))
+    with running(data_dir, disk=QuickDisk()) as hub:
+        writer = hub.writer()
+        writer.send_many(ENTRIES)
+    fork.fork(QuickDisk(), data_dir, tmp_path / "fork", None, START + 10)
+    asked = CheckpointRequest(writer.label, 4)
+    with running(tmp_path / "fork", Clock(START + 20), disk=QuickDisk()) as hub:
+        made = hub.post("/v1/checkpoint", asked).read(CheckpointResponse).checkpoint
+        path = hub.service.folders.checkpoint(writer.label, 4)
+        for wrong in (replace(made, mmr_root=bytes(32)), replace(made, upto_seq=5)):
+            path.write_bytes(wrong.encode())
+            reply = hub.post("/v1/checkpoint", asked)
+            assert reply.refusal() == (500, "E.UNAVAILABLE", None, None)
+            assert "not over the root of its receipt" in reply.error().message

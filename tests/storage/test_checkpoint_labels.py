@@ -1,0 +1,125 @@
+"""With epochs a checkpoint names two labels and an epoch: fsck holds them to the streams that the hub was told of."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.storage.hubs import NOW, Client, Hub, QuickDisk, create, label_of, receipts
+from veen.core import Checkpoint, Malformed, Profile, checkpoint, naming
+from veen.storage import binding, directory, fork, fsck
+from veen.storage.artifacts import CheckpointBinding
+from veen.storage.folders import Folders
+from veen.storage.fsck import Verdict
+
+EPOCH_SEC = 3600
+STREAM = "doors"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stream over three epochs, with a regular checkpoint in each."""
+    root = create(tmp_path_factory.mktemp("epochs") / "hub", profile=Profile(epoch_sec=EPOCH_SEC))
+    hub = Hub(root, QuickDisk())
+    client = Client("ann", hub.rules)
+    token = client.cap([naming.stream_id(STREAM), naming.stream_id("windows")])
+    receipts(hub.submit([token]))
+    for number in range(3):
+        hub.clock.now = NOW + number * EPOCH_SEC
+        label = label_of(hub.rules, STREAM, hub.papers.profile.epoch(hub.clock.now))
+        receipts(hub.submit([client.message(label, auth_ref=token.auth_ref()) for _ in range(8)]))
+        hub.catch_up()
+    hub.close()
+    return root
+
+
+@pytest.fixture
+def folders(written: Path, place: Path) -> Folders:
+    return Folders(shutil.copytree(written, place / "hub"))
+
+
+def name(folders: Folders, stream: str, epoch: int) -> bytes:
+    return naming.label(directory.read_papers(folders).identity.routing_key, naming.stream_id(stream), epoch)
+
+
+def latest(folders: Folders) -> tuple[Path, Checkpoint]:
+    """The first checkpoint of the stream's newest label."""
+    newest = name(folders, STREAM, Profile(epoch_sec=EPOCH_SEC).epoch(NOW + 2 * EPOCH_SEC))
+    path = min(folders.log.glob(f"checkpoint-{newest.hex()}-*.cbor"))
+    return path, Checkpoint.decode(path.read_bytes())
+
+
+def sign_again(folders: Folders, changed: Checkpoint) -> bytes:
+    """As the hub itself would sign it, were it to say that."""
+    signing_key = directory.read_signing_key(folders, directory.read_papers(folders).identity.newest.key_id)
+    return checkpoint.sign(
+        signing_key,
+        label_prev=changed.label_prev,
+        label_curr=changed.label_curr,
+        upto_seq=changed.upto_seq,
+        mmr_root=changed.mmr_root,
+        epoch=changed.epoch,
+    ).encode()
+
+
+def test_the_label_of_the_epoch_before_and_that_of_this_one_are_both_sound(folders: Folders) -> None:
+    path, found = latest(folders)
+    for label_prev in (name(folders, STREAM, found.epoch - 1), found.label_curr):
+        path.write_bytes(sign_again(folders, replace(found, label_prev=label_prev)))
+        assert fsck.check(folders.root, isolated=False).findings == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "step", "epoch_step"),
+    [
+        (STREAM, 1, 0),  # the label of the epoch after
+        (STREAM, -2, 0),  # of the one before the one before
+        ("windows", -1, 0),  # of another stream
+        ("nobody's", -1, 0),  # of a stream that the hub was never told of
+        (STREAM, -1, 1),
+        (STREAM, -1, -1),
+        (STREAM, -1, 100_000),
+        (STREAM, 0, 1),
+    ],
+)
+def test_labels_and_epochs_that_are_not_the_streams_are_damage(
+    folders: Folders, stream: str, step: int, epoch_step: int
+) -> None:
+    path, found = latest(folders)
+    wrong = replace(found, label_prev=name(folders, stream, found.epoch + step), epoch=found.epoch + epoch_step)
+    path.write_bytes(sign_again(folders, wrong))
+    report = fsck.check(folders.root, isolated=False)
+    assert report.verdict is Verdict.DAMAGED
+    assert [one.artifact for one in report.findings] == [f"log/{path.name}"]
+    before = folders.binding.read_bytes()
+    with pytest.raises(Malformed):
+        fsck.repair(folders.root, isolated=False)
+    assert folders.binding.read_bytes() == before
+
+
+def test_a_repair_binds_what_was_verified_and_nothing_else(folders: Folders) -> None:
+    """What an interrupted write left is signed by the hub, and is still not the log's until the journal brings it."""
+    before = folders.binding.read_bytes()
+    hub = Hub(folders.root, QuickDisk())
+    hub.clock.now = NOW + 2 * EPOCH_SEC
+    found, bob = latest(folders)[1], Client("bob", hub.rules)
+    receipts(hub.submit([bob.message(found.label_curr) for _ in range(2)]))
+    hub.abandon()
+    left = replace(found, upto_seq=14)
+    folders.checkpoint(left.label_curr, left.upto_seq).write_bytes(sign_again(folders, left))
+    folders.binding.unlink()
+    assert len(binding.derived(folders, directory.read_papers(folders)).checkpoints) == 1 + len(_rows(before))
+    assert fsck.repair(folders.root, isolated=False).verdict is Verdict.CLEAN
+    assert folders.binding.read_bytes() == before
+
+
+def _rows(data: bytes) -> tuple[object, ...]:
+    return CheckpointBinding.decode(data).checkpoints
+
+
+def test_what_a_fork_kept_of_its_origin_is_sound_though_nobody_told_it_of_the_streams(
+    folders: Folders, place: Path
+) -> None:
+    fork.fork(QuickDisk(), folders.root, place / "fork", None, NOW + 9 * EPOCH_SEC)
+    assert fsck.check(place / "fork", isolated=False).findings == []

@@ -1,0 +1,163 @@
+"""Who witnessed a checkpoint: the keys are kept beside the log, and what they signed is verified with them."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.storage.disks import Died, DyingDisk, Last
+from tests.storage.hubs import History, Hub, QuickDisk, key, receipts
+from veen.core import Checkpoint, Malformed, Unverified
+from veen.storage import fork, fsck, witnesses
+from veen.storage.folders import Folders
+from veen.storage.fsck import Severity, Verdict
+
+ANN, BOB = key("ann the witness"), key("bob the witness")
+
+
+@pytest.fixture(scope="module")
+def unsigned(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with regular checkpoints that nobody has witnessed."""
+    root = history.fresh(tmp_path_factory.mktemp("unsigned") / "hub")
+    hub = Hub(root, QuickDisk())
+    for group in history.groups:
+        receipts(hub.submit(group))
+    hub.catch_up()
+    hub.close()
+    return root
+
+
+@pytest.fixture
+def witnessed(unsigned: Path, place: Path) -> Folders:
+    """The same, with a checkpoint that two have signed."""
+    folders = Folders(shutil.copytree(unsigned, place / "hub"))
+    path = path_of(folders)
+    signed = Checkpoint.decode(path.read_bytes()).witnessed(ANN, BOB)
+    path.write_bytes(signed.encode())
+    keep(folders, signed, ANN.public_key, BOB.public_key)
+    return folders
+
+
+def path_of(folders: Folders) -> Path:
+    return min(folders.log.glob("checkpoint-[0-9a-f]*-*.cbor"))
+
+
+def keep(folders: Folders, signed: Checkpoint, *witness_pks: bytes) -> None:
+    witnesses.keep(QuickDisk(), folders, signed.label_curr, signed.upto_seq, witness_pks)
+
+
+def keys_file(folders: Folders) -> Path:
+    return next(folders.witnesses.iterdir())
+
+
+def test_witnesses_whose_keys_are_known_are_verified(witnessed: Folders) -> None:
+    signed = Checkpoint.decode(path_of(witnessed).read_bytes())
+    known = witnesses.read(witnessed, signed.label_curr, signed.upto_seq)
+    assert known == (ANN.public_key, BOB.public_key)
+    assert witnesses.read(witnessed, signed.label_curr, signed.upto_seq + 1) == ()
+    assert fsck.check(witnessed.root, isolated=False).findings == []
+
+
+@pytest.mark.parametrize("byte", [-1, -40, -64, -66, -80, -130])
+def test_a_wrong_bit_in_any_witness_signature_is_damage(witnessed: Folders, byte: int) -> None:
+    path = path_of(witnessed)
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1
+    path.write_bytes(data)
+    report = fsck.check(witnessed.root, isolated=False)
+    assert report.verdict is Verdict.DAMAGED
+    assert {one.artifact for one in report.findings} == {f"log/{path.name}"}
+
+
+def without_signatures(folders: Folders, signed: Checkpoint) -> None:
+    path_of(folders).write_bytes(replace(signed, witness_sigs=None).encode())
+
+
+def with_one_of_two(folders: Folders, signed: Checkpoint) -> None:
+    assert signed.witness_sigs
+    path_of(folders).write_bytes(replace(signed, witness_sigs=signed.witness_sigs[:1]).encode())
+
+
+def of_another(folders: Folders, signed: Checkpoint) -> None:
+    keep(folders, signed, ANN.public_key, key("carol").public_key)
+
+
+def garbled(folders: Folders, signed: Checkpoint) -> None:
+    keys_file(folders).write_bytes(b"\xa0")
+
+
+def cut_short(folders: Folders, signed: Checkpoint) -> None:
+    keys_file(folders).write_bytes(keys_file(folders).read_bytes()[:-1])
+
+
+def of_another_place(folders: Folders, signed: Checkpoint) -> None:
+    made = witnesses.WitnessKeys(signed.label_curr, signed.upto_seq + 1, (ANN.public_key,))
+    keys_file(folders).write_bytes(made.encode())
+
+
+@pytest.mark.parametrize(
+    ("harm", "what"),
+    [
+        (without_signatures, "is gone, or does not hold"),
+        (with_one_of_two, "is gone, or does not hold"),
+        (of_another, "is gone, or does not hold"),
+        (garbled, "witness keys"),
+        (cut_short, "witness keys"),
+        (of_another_place, "another place"),
+    ],
+)
+def test_signatures_and_keys_that_do_not_belong_together_are_damage(
+    witnessed: Folders, harm: Callable[[Folders, Checkpoint], None], what: str
+) -> None:
+    harm(witnessed, Checkpoint.decode(path_of(witnessed).read_bytes()))
+    report = fsck.check(witnessed.root, isolated=False)
+    assert report.verdict is Verdict.DAMAGED
+    assert what in report.findings[0].what
+
+
+def test_a_signature_whose_key_was_never_kept_cannot_be_verified_and_is_no_damage(witnessed: Folders) -> None:
+    signed = Checkpoint.decode(path_of(witnessed).read_bytes())
+    keep(witnessed, signed, BOB.public_key)
+    for unknown in (1, 2):
+        report = fsck.check(witnessed.root, isolated=False)
+        assert report.verdict is Verdict.CLEAN
+        assert report.first is None
+        assert [one.severity for one in report.findings] == [Severity.NOTICE]
+        assert f"whose are {unknown} of its witness signatures is not known" in report.findings[0].what
+        shutil.rmtree(witnessed.witnesses, ignore_errors=True)
+
+
+def test_keys_that_are_not_what_a_hub_wrote_are_not_read(witnessed: Folders) -> None:
+    signed = Checkpoint.decode(path_of(witnessed).read_bytes())
+    of_another_place(witnessed, signed)
+    with pytest.raises(Unverified):
+        witnesses.read(witnessed, signed.label_curr, signed.upto_seq)
+    once = witnesses.WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key)).encode()
+    with pytest.raises(Malformed, match="twice"):
+        witnesses.WitnessKeys.decode(once.replace(BOB.public_key, ANN.public_key))
+
+
+@pytest.mark.parametrize("last", list(Last))
+def test_keys_are_there_whole_or_as_they_were_whenever_the_hub_dies(unsigned: Path, place: Path, last: Last) -> None:
+    for call in range(1, 20):
+        folders = Folders(shutil.copytree(unsigned, place / "hub", dirs_exist_ok=True))
+        shutil.rmtree(folders.witnesses, ignore_errors=True)
+        try:
+            witnesses.keep(DyingDisk(call, last), folders, bytes(32), 7, (ANN.public_key,))
+        except Died:
+            assert witnesses.read(folders, bytes(32), 7) in ((), (ANN.public_key,))
+            continue
+        assert witnesses.read(folders, bytes(32), 7) == (ANN.public_key,)
+        return
+    pytest.fail("it never came to its end")
+
+
+def test_a_fork_keeps_the_witnesses_of_what_it_keeps(witnessed: Folders, place: Path) -> None:
+    signed = Checkpoint.decode(path_of(witnessed).read_bytes())
+    for upto, kept in ((None, (ANN.public_key, BOB.public_key)), ({signed.label_curr: signed.upto_seq - 1}, ())):
+        target = place / f"fork of {len(kept)}"
+        fork.fork(QuickDisk(), witnessed.root, target, upto, 1_800_000_000)
+        assert witnesses.read(Folders(target), signed.label_curr, signed.upto_seq) == kept
+        assert fsck.check(target, isolated=False).findings == []

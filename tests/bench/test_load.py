@@ -1,10 +1,9 @@
 """The load generator believes no answer it has not looked at, and waits for all of each."""
 
-import socket
-
 import pytest
 
 from tests.bench.answering import answering, ok
+from tests.hub.client import own_port
 from veen.bench import load
 from veen.bench.framing import Http, Nats, Redis
 from veen.bench.load import Load
@@ -131,9 +130,7 @@ def test_an_answer_that_never_comes_ends_the_measurement(monkeypatch: pytest.Mon
 
 
 def test_a_port_nobody_listens_on_is_unavailable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(Unavailable):
+    with own_port() as port, pytest.raises(Unavailable):
         drive(port, [[ASKED]])
 
 

@@ -50,7 +50,7 @@ from veen.core.envelopes import (
     SubmitResponse,
 )
 from veen.core.jsonform import to_json
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest
+from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 
 START = 1_750_000_000
 PAGE = 100
@@ -242,9 +242,9 @@ class HostileHub:
         }
         return checkpoint.sign(key or self.key, **(said | changes))
 
-    def proof(self, label: bytes, stream_seq: int, size: int) -> ProofResponse:
+    def proof(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
         made = self.log(label).prove(stream_seq, size)
-        return ProofResponse(self.on_proof(made) if self.lying and self.on_proof else made)
+        return self.on_proof(made) if self.lying and self.on_proof else made
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
         """`(status, content type, body)`."""
@@ -275,13 +275,13 @@ class HostileHub:
             made = self.checkpoint(CheckpointRequest.decode(body))
         elif path == "/v1/proof":
             at = ProofRequest.decode(body)
-            made = self.proof(at.label, at.stream_seq, at.stream_seq)
+            made = ProofResponse(self.proof(at.label, at.stream_seq, at.stream_seq))
         elif path == "/tooling/proof":
             in_later = ProofAtRequest.decode(body)
-            made = self.proof(in_later.label, in_later.stream_seq, in_later.upto_seq)
+            made = ProofAtResponse(self.proof(in_later.label, in_later.stream_seq, in_later.upto_seq))
         elif path == "/tooling/consistency":
             between = ConsistencyRequest.decode(body)
-            made = self.proof(between.label, between.from_seq, between.to_seq)
+            made = ProofAtResponse(self.proof(between.label, between.from_seq, between.to_seq))
         else:
             raise Refused("E.NOT_FOUND", f"there is no {path}")
         return made.encode()

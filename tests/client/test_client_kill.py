@@ -69,8 +69,8 @@ class Hub:
         assert (writer.client_id, writer.next_client_seq) not in self.left
 
 
-def live(hub: Hub, path: Path, rng: random.Random) -> None:
-    """Run a client and kill it at some moment: while it starts, or while it sends."""
+def live(hub: Hub, path: Path, rng: random.Random, least: int) -> None:
+    """Run a client and kill it at some moment: while it starts, or while it sends, once so many messages have left."""
     ledger = hub.ledger
     command = [sys.executable, "-m", "tests.client.killable", str(path), ledger.hub_id.hex(), ledger.label.hex()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -92,6 +92,8 @@ def live(hub: Hub, path: Path, rng: random.Random) -> None:
         try:
             child.wait(rng.uniform(0, LONGEST_LIFE_SEC))
         except subprocess.TimeoutExpired:
+            while len(hub.left) < least and thread.is_alive():
+                thread.join(0.01)
             child.kill()
         child.wait()
         thread.join()
@@ -102,9 +104,11 @@ def live(hub: Hub, path: Path, rng: random.Random) -> None:
 def kill_again_and_again(path: Path, kills: int, seed: int) -> None:
     rng = random.Random(seed)
     hub = Hub()
+    enough = 1 + max(kills, BOUNDS.max_msgs_per_client_id_per_label)
     ClientDir.create(path, None, 0, bounds=BOUNDS).close()
-    for _ in range(kills):
-        live(hub, path, rng)
+    # A slow machine sends little in a short life: the last is as long as it takes to need a second key.
+    for life in range(1, kills + 1):
+        live(hub, path, rng, enough if life == kills else 0)
         with ClientDir.open(path, bounds=BOUNDS) as client:
             hub.check(client)
     # Nothing is lost either: what waits is what the hub has not seen, or has not told.

@@ -12,30 +12,30 @@ from pathlib import Path
 import pytest
 
 from tests.client.pair import STREAM, Pair, pair, read_all
+from tests.hub.client import own_port
 from veen.client.client import Client
 from veen.client.transport import Patience
 from veen.client.trust import Pin
 
 HUB = [sys.executable, "-m", "veen.cli", "hub"]
-PATIENT = Patience(attempts=200, first_wait_s=0.01, longest_wait_s=0.1)
+PATIENT = Patience(attempts=2_000, first_wait_s=0.01, longest_wait_s=0.1)
 
 
 class KilledHub:
     """A hub process on one port."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
+    def __init__(self, data_dir: Path, port: int) -> None:
+        self._data_dir, self._port = data_dir, port
         subprocess.run([*HUB, "init", "--data-dir", str(data_dir)], check=True, capture_output=True)
-        self.port = 0
         self.start()
 
     def start(self) -> None:
         options = ["--foreground", "--data-dir", str(self._data_dir), "--admission", "open", "--workers", "0"]
-        command = [*HUB, "start", *options, "--listen", f"127.0.0.1:{self.port}"]
+        command = [*HUB, "start", *options, "--listen", f"127.0.0.1:{self._port}"]
         env = {**os.environ, "XDG_RUNTIME_DIR": str(self._data_dir.parent)}  # what it leaves when killed is ours
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
         assert self._process.stderr is not None
-        self.port = int(json.loads(self._process.stderr.readline())["listen"].rpartition(":")[2])
+        assert json.loads(self._process.stderr.readline())["event"] == "started"
 
     def kill(self) -> None:
         with self._process:  # closes its pipe
@@ -82,14 +82,15 @@ async def _under_fire(people: Pair, hub: KilledHub, kills: int, moments: random.
 
 
 def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
-    hub = KilledHub(place / "hub")
-    try:
-        with pair(place) as people:
-            people.url = f"http://127.0.0.1:{hub.port}"
-            people.pin = Pin.of_file(place / "hub")
-            asyncio.run(_under_fire(people, hub, kills, random.Random(seed)))
-    finally:
-        hub.kill()
+    with own_port() as port:
+        hub = KilledHub(place / "hub", port)
+        try:
+            with pair(place) as people:
+                people.url = f"http://127.0.0.1:{port}"
+                people.pin = Pin.of_file(place / "hub")
+                asyncio.run(_under_fire(people, hub, kills, random.Random(seed)))
+        finally:
+            hub.kill()
 
 
 def test_a_killed_hub_is_waited_for_and_not_accused(place: Path) -> None:

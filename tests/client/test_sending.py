@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.client.pair import NOW, QUICK, STREAM, Pair, bodies, pair, read_all, send_all
-from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, running
+from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, own_port, running
 from veen.client import Busy, ClientDir, KeyBounds
 from veen.client.client import Client
 from veen.client.draft import Draft
@@ -23,7 +23,7 @@ from veen.storage import rotation
 from veen.storage.durable import Disk
 from veen.storage.folders import Folders
 
-PATIENT = Patience(attempts=12, first_wait_s=0.01, longest_wait_s=0.2)
+PATIENT = Patience(attempts=1_000, first_wait_s=0.01, longest_wait_s=0.2)
 
 
 def meet(people: Pair, hub: Hub) -> Pair:
@@ -318,10 +318,10 @@ def test_a_hub_that_asks_for_too_much_patience_is_not_waited_for(place: Path) ->
 def test_a_hub_key_that_is_rotated_amid_sending_is_followed(place: Path) -> None:
     clock = Clock()
     data_dir = make_dir(place)
-    with pair(place) as people:
-        with running(data_dir, clock=clock) as hub:
+    with pair(place) as people, own_port() as port:
+        with running(data_dir, clock=clock, port=port) as hub:
             meet(people, hub)
-            port, first = hub.port, hub.hub_pk
+            first = hub.hub_pk
             people.pin = Pin.of_file(data_dir)
             asyncio.run(_send_some(people, b"1", b"2"))
         rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
@@ -352,21 +352,21 @@ def test_a_key_that_a_hub_adds_while_the_client_is_connected_is_learned(place: P
     data_dir = make_dir(place)
 
     async def work() -> None:
-        hub = await asyncio.to_thread(_start, data_dir, clock, 0)
+        hub = await asyncio.to_thread(_start, data_dir, clock, port)
         meet(people, hub)
         async with people.writer(patience=PATIENT) as writer:
             await writer.send(STREAM, b"1")
             await asyncio.to_thread(hub.stop)
             rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
             clock.now = START + 10
-            again = await asyncio.to_thread(_start, data_dir, clock, hub.port)
+            again = await asyncio.to_thread(_start, data_dir, clock, port)
             try:
                 assert (await writer.send(STREAM, b"2")).stream_seq == 2
                 assert len(writer.contact.trust.known.identity.hub_keys) == 2
             finally:
                 await asyncio.to_thread(again.stop)
 
-    with pair(place) as people:
+    with pair(place) as people, own_port() as port:
         asyncio.run(work())
 
 
@@ -378,14 +378,14 @@ def test_a_hub_that_restarts_amid_sending_is_waited_for(place: Path) -> None:
     clock, data_dir = Clock(), make_dir(place)
 
     async def work() -> None:
-        hub = await asyncio.to_thread(_start, data_dir, clock, 0)
+        hub = await asyncio.to_thread(_start, data_dir, clock, port)
         meet(people, hub)
         async with people.writer(patience=PATIENT) as writer:
             sender = writer.sender(STREAM)
             futures = [sender.put(Draft(b"%d" % number)) for number in range(1500)]
             await futures[100]
             await asyncio.to_thread(hub.stop)
-            again = await asyncio.to_thread(_start, data_dir, clock, hub.port)
+            again = await asyncio.to_thread(_start, data_dir, clock, port)
             try:
                 sent = await asyncio.gather(*futures)
                 assert [one.stream_seq for one in sent] == list(range(1, 1501))
@@ -394,7 +394,7 @@ def test_a_hub_that_restarts_amid_sending_is_waited_for(place: Path) -> None:
             finally:
                 await asyncio.to_thread(again.stop)
 
-    with pair(place) as people:
+    with pair(place) as people, own_port() as port:
         asyncio.run(work())
 
 

@@ -21,7 +21,7 @@ from veen.storage.folders import Folders
 from veen.storage.frame import Entry
 from veen.storage.journal import Journal, segments
 from veen.storage.journal import read as read_journal
-from veen.storage.store import exclusive
+from veen.storage.lock import exclusive
 
 
 @pytest.fixture(scope="module")

@@ -194,7 +194,7 @@ def test_a_connection_that_breaks_amid_a_message_leaves_what_was_whole(place: Pa
 
 
 @pytest.mark.parametrize(
-    ("begun", "patience"), [(b"", {"idle_s": 0.01}), (b"100 half", {"message_s": 0.01}), (b"<34>", {"message_s": 0.01})]
+    ("begun", "patience"), [(b"", {"idle_s": 0.5}), (b"100 half", {"message_s": 0.01}), (b"<34>", {"message_s": 0.01})]
 )
 def test_a_connection_that_says_no_more_is_closed_and_what_was_whole_is_kept(
     place: Path, begun: bytes, patience: dict[str, float]

@@ -15,7 +15,7 @@ from veen.hub.rota import Rota
 from veen.hub.rules import Rules, parse
 from veen.hub.sequencer import Outcome, Submission
 from veen.hub.submitlog import SubmitLog
-from veen.hub.verifier import Verifier
+from veen.hub.verifier import SEND_EVERY, Verifier
 
 # {1: 1, 2: msg}: the one encoding of a submit request starts with these bytes, and the rest is the MSG.
 ENVELOPE = b"\xa2\x01\x01\x02"
@@ -71,12 +71,14 @@ class Submits:
             committer.asked += 1
             self._verifier.check(question, item.verified)
 
-    def ask_next(self) -> None:
-        """The verifier has given an answer: it takes the next question."""
-        taken = self.rota.take()
-        if taken is not None:
-            self.committer.asked += 1
-            self._verifier.check(*taken)
+    def ask_more(self) -> None:
+        """The verifier has given an answer: it takes the next questions, once there are enough for one write."""
+        room = AT_ONCE - (self.committer.asked - self.committer.answered)
+        if room >= min(SEND_EVERY, AT_ONCE):
+            while room and (taken := self.rota.take()) is not None:
+                room -= 1
+                self.committer.asked += 1
+                self._verifier.check(*taken)
 
     def _has_room(self, owner: object) -> bool:
         """Whether one more of its messages may be in flight."""
@@ -110,7 +112,7 @@ class _OnItsWay(Submission):
         submits = self._submits
         submits.committer.answered += 1
         if submits.rota.waiting:
-            submits.ask_next()
+            submits.ask_more()
         self._verify_s = seconds = perf_counter() - self._arrived
         if held:
             submits.metrics.verify_ms.observe(seconds * 1e3)

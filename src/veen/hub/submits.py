@@ -15,12 +15,14 @@ from veen.hub.rota import Rota
 from veen.hub.rules import Rules, parse
 from veen.hub.sequencer import Outcome, Submission
 from veen.hub.submitlog import SubmitLog
-from veen.hub.verifier import SEND_EVERY, Verifier
+from veen.hub.verifier import Verifier
 
 # {1: 1, 2: msg}: the one encoding of a submit request starts with these bytes, and the rest is the MSG.
 ENVELOPE = b"\xa2\x01\x01\x02"
-# So many signatures are being checked at once. What comes beyond them waits, and those it comes from take turns.
-AT_ONCE = 256
+# So many signatures are being checked at once. What comes beyond them waits, and those it comes from take turns, so
+# many messages at a time: fewer would make groups and their syncs small.
+AT_ONCE = 1024
+_REFILL = 128
 # One of them may have a half of all that may be in flight waiting. Where others fill the room, an eighth more is for
 # those who have few waiting.
 _SHARE, _RESERVE, _FEW = 2, 8, 16
@@ -72,9 +74,9 @@ class Submits:
             self._verifier.check(question, item.verified)
 
     def ask_more(self) -> None:
-        """The verifier has given an answer: it takes the next questions, once there are enough for one write."""
+        """The verifier has given an answer: it takes the next questions, once there are enough of them."""
         room = AT_ONCE - (self.committer.asked - self.committer.answered)
-        if room >= min(SEND_EVERY, AT_ONCE):
+        if room >= min(_REFILL, AT_ONCE):
             while room and (taken := self.rota.take()) is not None:
                 room -= 1
                 self.committer.asked += 1

@@ -304,7 +304,8 @@ def cut(path: Path) -> None:
 
 
 def spoiled(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut, spoiled], ids=["missing", "short", "another peak"])

@@ -16,24 +16,18 @@
 
 Rows with several values per key keep them sorted and packed, so a look-up is O(log n) and a row costs its own bytes.
 
-LMDB does not notice a wrong bit, and a hub that believed one would decide by it: give a place to two messages, skip
-what only the journal has, take a client_seq twice. What a hub decides by is checked in one of three ways:
-
-    sum     of all rows of meta, heads and admin: before anything is believed, when a hub starts
-    seal    a crc32 of table, key and row at a row's end: whenever one is read. Where one is not found, the rows beside
-            its place must hold and be in order: a wrong key still stands where the right one would
-    pair    a cursor is that of the client's last row in by_client, also where there is none
+What a hub decides by is checked before it is believed: rows of meta, heads and admin by their sum, when a hub starts;
+sealed ones whenever one is read, and where one is not found, the rows beside its place, as a wrong key still stands
+where the right one would; a cursor against the client's last row in by_client, also where there is none.
 """
 
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-from zlib import crc32
+from typing import Self
 
 import lmdb
 
@@ -41,6 +35,7 @@ from veen.core import Malformed, Unavailable, admin
 from veen.storage import mapfile
 from veen.storage.cursors import last_at_or_before, last_first
 from veen.storage.head import Head
+from veen.storage.seals import SUM, seal, share, unpacked, unsealed
 
 FORMAT = 4
 MAP_BYTES = 1 << 40  # address space, not disk
@@ -55,10 +50,6 @@ _PLAIN = ("meta", "heads", "cursors", "caps", "buckets", "streams", "labels", "a
 _PACKED = ("chunks", "places", "by_client", "days")
 TABLES = _PLAIN + _PACKED
 SUMMED = ("meta", "heads", "admin")  # few rows, or all of them read at every start anyway
-SUM = "sum"
-_SEAL_BYTES = 4
-_Given = bytes | memoryview  # what LMDB hands out, as far as its types say
-_SEEDS = {name: crc32(name.encode()) for name in _PLAIN}
 # What LMDB says of pages that are not what it wrote.
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.PageFullError)
 
@@ -150,7 +141,7 @@ class Rows:
 
     def number(self, name: str) -> int:
         row = self._txn.get(name.encode(), db=self._dbs["meta"])
-        return 0 if row is None else int(_unpacked(_NUMBER, row)[0])
+        return 0 if row is None else int(unpacked(_NUMBER, row)[0])
 
     def head(self, label: bytes) -> Head | None:
         row = self._txn.get(label, db=self._dbs["heads"])
@@ -191,7 +182,7 @@ class Rows:
         cursor = self._txn.cursor(self._dbs["chunks"])
         if not cursor.set_range_dup(label, PAIR.pack(start_seq, 0)):
             return None
-        start, end = _unpacked(PAIR, cursor.value())
+        start, end = unpacked(PAIR, cursor.value())
         return int(end) if start == start_seq else None
 
     def chunk_ends(self, label: bytes, from_seq: int | None, most: int) -> list[int]:
@@ -200,28 +191,28 @@ class Rows:
         if from_seq is None:
             rows = [*islice(last_first(cursor, label), most)][::-1]
         elif last_at_or_before(cursor, label, PAIR.pack(from_seq, (1 << 64) - 1)) or cursor.set_key(label):
-            reached = _unpacked(PAIR, cursor.value())[1] >= from_seq
+            reached = unpacked(PAIR, cursor.value())[1] >= from_seq
             rows = [bytes(row) for row in islice(cursor.iternext_dup(), not reached, most + (not reached))]
         else:
             rows = []
-        return [int(_unpacked(PAIR, row)[1]) for row in rows]
+        return [int(unpacked(PAIR, row)[1]) for row in rows]
 
     def place(self, label: bytes, stream_seq: int) -> tuple[int, int, int] | None:
         """`(stream_seq, chunk_start, offset)` of the last indexed entry at or before this one."""
         cursor = self._txn.cursor(self._dbs["places"])
         if not last_at_or_before(cursor, label, PLACE.pack(stream_seq, (1 << 64) - 1, (1 << 64) - 1)):
             return None
-        seq, start, offset = _unpacked(PLACE, cursor.value())
+        seq, start, offset = unpacked(PLACE, cursor.value())
         return seq, start, offset
 
     def client_cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
         """`(client_seq, prev_ack)` of the client's last accepted message. `Malformed` where by_client has another."""
         key = client_id + label
         row = self._txn.get(key, db=self._dbs["cursors"])
-        client_seq, prev_ack = (0, 0) if row is None else PAIR.unpack(_unsealed("cursors", key, row))
+        client_seq, prev_ack = (0, 0) if row is None else PAIR.unpack(unsealed("cursors", key, row))
         cursor = self._txn.cursor(self._dbs["by_client"])
         last = cursor.set_key(key) and cursor.last_dup()
-        if client_seq != (_unpacked(PAIR, cursor.value())[0] if last else 0):
+        if client_seq != (unpacked(PAIR, cursor.value())[0] if last else 0):
             raise Malformed("index", "a cursor is not that of the client's last entry")
         return (client_seq, prev_ack) if row is not None else None
 
@@ -230,7 +221,7 @@ class Rows:
         cursor = self._txn.cursor(self._dbs["by_client"])
         if not cursor.set_range_dup(client_id + label, PAIR.pack(client_seq, 0)):
             return None
-        found, stream_seq = _unpacked(PAIR, cursor.value())
+        found, stream_seq = unpacked(PAIR, cursor.value())
         return int(stream_seq) if found == client_seq else None
 
     def labels_of_client(self, client_id: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -241,13 +232,13 @@ class Rows:
         for key, row in cursor:
             if bytes(key[: len(client_id)]) != client_id:
                 return
-            client_seq, prev_ack = PAIR.unpack(_unsealed("cursors", key, row))
+            client_seq, prev_ack = PAIR.unpack(unsealed("cursors", key, row))
             yield bytes(key[len(client_id) :]), client_seq, prev_ack
 
     def first_on_or_after(self, label: bytes, day: int) -> int | None:
         """The first stream_seq of the label on that day (since 1970) or a later one."""
         cursor = self._txn.cursor(self._dbs["days"])
-        return int(_unpacked(PAIR, cursor.value())[1]) if cursor.set_range_dup(label, PAIR.pack(day, 0)) else None
+        return int(unpacked(PAIR, cursor.value())[1]) if cursor.set_range_dup(label, PAIR.pack(day, 0)) else None
 
     def cap(self, auth_ref: bytes) -> tuple[bytes, int, int, bytes] | None:
         """`(label, stream_seq, issued_at, token)` of an authorised capability."""
@@ -269,7 +260,7 @@ class Rows:
         if not cursor.set_range(after + b"\0" if after else b""):
             return
         for key, row in cursor:
-            _unsealed("streams", key, row)
+            unsealed("streams", key, row)
             yield bytes(key)
 
     def explained(self, label: bytes) -> tuple[bytes, int] | None:
@@ -280,21 +271,21 @@ class Rows:
     def admin_events(self) -> Iterator[admin.Event]:
         """Everything the admin streams of the hub's realm have told it."""
         for key, row in self._txn.cursor(self._dbs["admin"]):
-            yield admin.read_event(_unsealed("admin", key, row))
+            yield admin.read_event(unsealed("admin", key, row))
 
     def _sealed(self, table: str, key: bytes) -> bytes | None:
         """What a sealed row says; None where there is none, and the rows beside its place say that there is not."""
         row = self._txn.get(key, db=self._dbs[table])
         if row is not None:
-            return _unsealed(table, key, row)
+            return unsealed(table, key, row)
         cursor = self._txn.cursor(self._dbs[table])
         above = cursor.set_range(key)
         in_order = not above or bytes(cursor.key()) > key
         if above:
-            _unsealed(table, cursor.key(), cursor.value())
+            unsealed(table, cursor.key(), cursor.value())
         if cursor.prev() if above else cursor.last():
             in_order &= bytes(cursor.key()) < key
-            _unsealed(table, cursor.key(), cursor.value())
+            unsealed(table, cursor.key(), cursor.value())
         if not in_order:
             raise Malformed("index", f"the rows of {table} are not in order")
         return None
@@ -355,7 +346,7 @@ class WriteRows(Rows):
 
     def put_admin_event(self, label: bytes, stream_seq: int, event: admin.Event) -> None:
         key = STREAM.pack(label, stream_seq)
-        self._put_summed("admin", key, _seal("admin", key, admin.write_event(event)))
+        self._put_summed("admin", key, seal("admin", key, admin.write_event(event)))
 
     def commit(self) -> None:
         if self._change:
@@ -369,29 +360,4 @@ class WriteRows(Rows):
         self._txn.put(key, row, db=self._dbs[table])
 
     def _put_sealed(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        self._txn.cursor(self._dbs[table]).putmulti([(key, _seal(table, key, row)) for key, row in rows])
-
-
-def share(table: str, key: bytes, row: bytes) -> int:
-    """What a row adds to the sum, and takes from it again."""
-    if (table, key) == ("meta", SUM.encode()):
-        return 0
-    return int.from_bytes(blake2b(key + row, digest_size=_NUMBER.size, person=table.encode()).digest(), "big")
-
-
-def _seal(table: str, key: bytes, row: bytes) -> bytes:
-    return row + crc32(row, crc32(key, _SEEDS[table])).to_bytes(_SEAL_BYTES, "big")
-
-
-def _unsealed(table: str, key: _Given, sealed: _Given) -> bytes:
-    """The row in its seal. Raises `Malformed` where it does not hold."""
-    row = bytes(sealed[:-_SEAL_BYTES])
-    if _seal(table, bytes(key), row) != sealed:
-        raise Malformed("index", f"a row of {table} is not the one that was written")
-    return row
-
-
-def _unpacked(layout: struct.Struct, row: _Given) -> tuple[Any, ...]:
-    if len(row) != layout.size:
-        raise Malformed("index", f"a row has {len(row)} bytes, not {layout.size}")
-    return layout.unpack(row)
+        self._txn.cursor(self._dbs[table]).putmulti([(key, seal(table, key, row)) for key, row in rows])

@@ -22,8 +22,9 @@ from veen.storage import openings
 from veen.storage.findings import Finding, Report, Severity
 from veen.storage.folders import Folders
 from veen.storage.head import Head
-from veen.storage.index import FORMAT, SUM, SUMMED, TABLES, Index, share
+from veen.storage.index import FORMAT, SUMMED, TABLES, Index
 from veen.storage.mapfile import check_files
+from veen.storage.seals import SUM, share
 
 Row = tuple[bytes, bytes]
 

@@ -138,12 +138,47 @@ def test_evidence_shows_an_entry_to_someone_who_has_nothing_but_the_hubs_id(plac
     assert (entry["stream_seq"], entry["text"]) == (2, "two")
     assert found["proofs"] == [{"stream_seq": 2, "upto_seq": 3}]
     assert b"three" not in file.read_bytes()
-    unpinned = stranger.done("evidence", "verify", file)
-    assert "some hub's" in unpinned.out
-    assert "anyone can have made all of this" in unpinned.err
     wrong = stranger("evidence", "verify", file, "--pin", "ab" * 32)
     assert wrong.status == 4
     assert wrong.error
+
+
+def test_evidence_is_unverified_while_nobody_names_its_hub(place: Town, tmp_path: Path) -> None:
+    place.send("one")
+    file = tmp_path / "one.evidence"
+    place.does("reader", "evidence", "make", 1, "--disclose", "--out", file)
+    unnamed = place.veen("evidence", "verify", file)
+    assert unnamed.status == 4
+    assert _facts(unnamed)["verdict"] == "unverified: no hub was named"
+    assert _facts(unnamed)["hub_id"] == place.hub_id
+    assert "no hub was named" in unnamed.error
+    assert "--pin" in unnamed.err
+    as_json = place.veen("evidence", "verify", file, "--json")
+    assert (as_json.status, as_json.json()["verdict"]) == (4, "unverified: no hub was named")
+    named = place.veen.done("evidence", "verify", file, "--pin", place.hub_id)
+    assert _facts(named)["verdict"] == "it holds"
+    assert place.veen.done("evidence", "verify", file, "--pin", place.hub_id, "--json").json()["verdict"] == "it holds"
+
+
+def test_a_hub_id_from_the_file_is_trusted_only_when_asked_and_the_verdict_says_so(place: Town, tmp_path: Path) -> None:
+    place.send("one")
+    file = tmp_path / "one.evidence"
+    place.does("reader", "evidence", "make", 1, "--out", file)
+    verdict = "it holds, but the hub id was taken from the file: anyone could have made it"
+    embedded = place.veen.done("evidence", "verify", file, "--trust-embedded")
+    assert _facts(embedded)["verdict"] == verdict
+    shown = place.veen.done("evidence", "verify", file, "--trust-embedded", "--json").json()
+    assert (shown["verdict"], shown["pinned"]) == (verdict, False)
+    both = place.veen("evidence", "verify", file, "--trust-embedded", "--pin", place.hub_id)
+    assert (both.status, "contradict each other" in both.error) == (2, True)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    for option in ([], ["--trust-embedded"]):
+        wrong = place.veen("evidence", "verify", file, *option)
+        assert wrong.status in (3, 4)
+        assert wrong.out == ""
+        assert "no hub was named" not in wrong.err
 
 
 def _unproved(file: Path) -> None:
@@ -215,7 +250,7 @@ def test_without_disclosure_what_it_says_stays_sealed(place: Town) -> None:
     place.does("reader", "evidence", "make", 1, "--out", file)
     (entry,) = place.veen.done("evidence", "verify", file, "--pin", place.hub_id, "--json").json()["entries"]
     assert "text" not in entry
-    assert "(sealed)" in place.veen.done("evidence", "verify", file).out
+    assert "(sealed)" in place.veen.done("evidence", "verify", file, "--pin", place.hub_id).out
     refused = place.fails("writer", "evidence", "make", 1, "--disclose", "--out", place.root / "other")
     assert refused.status == 6
     assert not (place.root / "other").exists()
@@ -253,6 +288,9 @@ def test_two_receipts_that_contradict_each_other_become_one_file(place: Town) ->
     shown = place.veen("evidence", "verify", file, "--pin", place.hub_id)
     assert shown.status == 11
     assert "two different messages are signed for" in shown.out
+    unnamed = place.veen("evidence", "verify", file, "--json")
+    assert (unnamed.status, unnamed.json()["verdict"]) == (4, "unverified: no hub was named")
+    assert place.veen("evidence", "verify", file, "--trust-embedded").status == 11
     theirs.write_bytes(unsigned.encode())
     forged = place.veen("evidence", "make", *both, "--out", place.root / "forged", *who)
     assert forged.status == 4

@@ -373,7 +373,7 @@ def test_a_hub_that_lies_is_named_for_it_and_what_shows_it_is_kept(place: Town) 
         assert caught.status == 4
         assert caught.error.startswith("forked history: ")
         (kept,) = (place.root / "writer" / "evidence").iterdir()
-        assert f"veen evidence verify {kept}" in caught.err
+        assert f"veen evidence verify {kept} --pin {hub.identity.hub_id.hex()}" in caught.err
         shown = place.veen("evidence", "verify", kept, "--pin", hub.identity.hub_id.hex(), "--json")
         assert shown.status == 11
         assert shown.json()["contradictions"]

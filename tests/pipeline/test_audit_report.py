@@ -157,12 +157,18 @@ def test_the_command_reports_signs_and_verifies(veen: Veen, log: BigLog, tmp_pat
     told = veen.done("audit", log.folders.root, "--workers", "1", "--out", out, "--sign", "--client", tmp_path / "me")
     assert told.facts()["verdict"] == "sound"
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "report.json", "statement.cbor"]
-    shown = veen.done("audit", "verify", out, "--json").json()
-    assert shown["verdict"] == "sound"
-    veen.done("audit", "verify", out, "--auditor", shown["auditor"])
+    unnamed = veen("audit", "verify", out, "--json")
+    assert (unnamed.status, unnamed.json()["verdict"]) == (4, "unverified: no auditor was named")
+    assert "no auditor was named" in unnamed.error
+    embedded = veen.done("audit", "verify", out, "--trust-embedded", "--json").json()
+    assert embedded["verdict"] == "sound, but the auditor's key was taken from the file: anyone could have made it"
+    named = ("--auditor", unnamed.json()["auditor"])
+    assert veen.done("audit", "verify", out, *named, "--json").json()["verdict"] == "sound"
+    assert veen("audit", "verify", out, *named, "--trust-embedded").status == 2
     report = (out / "report.json").read_bytes()
     (out / "report.json").write_bytes(report.replace(b'"sound"', b'"found"'))
-    assert veen("audit", "verify", out).status == 4
+    assert veen("audit", "verify", out, *named).status == 4
+    assert "no auditor was named" not in veen("audit", "verify", out).error
     (out / "report.json").write_bytes(report)
     assert veen("audit", "verify", out, "--auditor", "00" * 32).status == 4
 

@@ -8,6 +8,7 @@ import typer
 
 from terminalface.command import Group, Misuse, command
 from veen.cli import output
+from veen.cli.client.evidence import NAMED_HUB
 from veen.cli.client.files import check_new
 from veen.cli.client.options import HubPin, PassphraseFile
 from veen.cli.fsck import brief
@@ -83,7 +84,8 @@ def run(
     """Verify whole data directories again, and report.
 
     veen audit DIR is the same. A directory may be audited while its hub runs; what only the journal has is then left
-    to the hub. Secret keys are not looked at, and an index is not needed.
+    to the hub. Secret keys are not looked at, and an index is not needed. The verdict says whether a directory is
+    consistent, not whose it is: --pin names the hub that it must be of.
 
     The exit status is 0 where all of it is sound, 7 where only what follows from the log is wrong, 8 where the log is
     damaged, and 11 where copies of one hub contradict each other.
@@ -104,19 +106,33 @@ def run(
     made = report_of(done, int(time.time()), where)
     if out is not None:
         _write(out, encode(made), page_of(made, None if key is None else key.public_key), key)
-    _show(made, out, as_json)
+    _show(made, pin is not None, out, as_json)
     _leave(str(made["verdict"]))
 
 
-@command(app, "verify", "veen audit verify audited", "veen audit verify audited --auditor 5f1c…")
+@command(
+    app, "verify", "veen audit verify audited --auditor 5f1c…", "veen audit verify audited --trust-embedded --json"
+)
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder that veen audit --out --sign wrote")],
     auditor: Annotated[
         str | None, typer.Option("--auditor", metavar="HEX", help="the key that must have signed it")
     ] = None,
+    trust_embedded: Annotated[
+        bool,
+        typer.Option(
+            "--trust-embedded",
+            help="without --auditor: take the auditor's key from the file, although anyone could have made it",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check an auditor's signature over a report."""
+    """Check an auditor's signature over a report.
+
+    Without --auditor the verdict is `unverified: no auditor was named` and the exit status is 4, because anyone can
+    make a key and sign a report with it. --trust-embedded accepts the key that is in the file, and the verdict says so.
+    """
+    from veen.cli.client.pins import Signer
     from veen.cli.failures import hinted
     from veen.client import durable
     from veen.core import Unavailable
@@ -125,22 +141,26 @@ def verify(
     try:
         wanted = None if auditor is None else bytes.fromhex(auditor)
     except ValueError:
-        raise Misuse("--auditor is not hex digits", "veen card DIR shows a key as id_sign_pk") from None
+        raise Misuse("--auditor is not hex digits", "veen card DIR shows a key as id_sign") from None
+    if auditor is not None and trust_embedded:
+        raise Misuse("--auditor and --trust-embedded contradict each other", "give one of them")
+    signer = Signer(wanted, trust_embedded, "auditor", "the auditor's key", "--auditor HEX")
     report = durable.read_file(folder / REPORT, _MOST_BYTES)
     if not (folder / STATEMENT).exists():
         raise hinted(Unavailable(f"the report in {folder} is not signed"), "veen audit --out DIR --sign signs one")
     found = Statement.decode(durable.read_file(folder / STATEMENT, _MOST_BYTES))
     found.verify(report, wanted)
     rows: dict[str, output.Value] = {
-        "verdict": found.verdict,
+        "verdict": signer.verdict(found.verdict, Tone.GOOD if found.verdict == "sound" else Tone.BAD),
         "made_at": output.moment(found.made_at),
         "auditor": found.auditor_pk,
         "report_digest": found.report_digest,
     }
     data = {**rows, "made_at": found.made_at}
-    output.facts({**rows, "verified": Marked("the auditor's signature", Tone.GOOD)}, as_json, data)
-    if wanted is None and not as_json:
-        output.remark("whose key that is, you must know: --auditor HEX says whose it must be")
+    if wanted is not None:
+        rows["verified"] = Marked("the auditor's signature", Tone.GOOD)
+    output.facts(rows, as_json, data)
+    signer.check_named(folder / STATEMENT)
 
 
 def _audited(
@@ -187,7 +207,7 @@ def _write(out: Path, report: bytes, page: str, key: "SigningKey | None") -> Non
         disk.write_file(out / STATEMENT, sign(key, report).encode(), _PLAIN_FILE)
 
 
-def _show(made: "JsonObject", out: Path | None, as_json: bool) -> None:
+def _show(made: "JsonObject", pinned: bool, out: Path | None, as_json: bool) -> None:
     if as_json:
         output.document(made)
         return
@@ -211,6 +231,7 @@ def _show(made: "JsonObject", out: Path | None, as_json: bool) -> None:
     verdict = str(report["verdict"])
     facts: dict[str, output.Value] = {
         "verdict": Marked(verdict, Tone.GOOD if verdict == "sound" else Tone.BAD),
+        "whose": NAMED_HUB if pinned else _UNNAMED_HUB,
         "checked": f"{report['entries']:,} entries of {_directories(len(report['directories']))}",
         "on": report["ran_on"],
     }
@@ -223,6 +244,7 @@ def _directories(count: int) -> str:
     return f"{count} data {'directory' if count == 1 else 'directories'}"
 
 
+_UNNAMED_HUB = Marked("as the directory says: --pin names the hub it must be of", Tone.WARN)
 _TWO_ROOTS = "the hub signed two roots for this place: the report has both receipts"
 
 

@@ -19,7 +19,7 @@ E = TypeVar("E", bound=VeenError)
 STATUS: dict[type[Exception], tuple[int, str]] = {
     typer.TyperException: (2, "the command was not given as it must be"),
     Malformed: (3, "bytes are not the object they claim to be; never worth a retry"),
-    Unverified: (4, "a signature, hash or proof does not hold; never worth a retry"),
+    Unverified: (4, "a signature, hash or proof does not hold, or nobody named the signer; never worth a retry"),
     Refused: (5, "the hub refused, and said why"),
     Unavailable: (6, "a disk or a peer did not answer, or is not in the state that this needs; may work later"),
     OSError: (6, "the system refused a file or a socket"),

@@ -45,6 +45,7 @@ class Contradiction(Unverified):
         self.messages = messages
         self.peaks = peaks  # of the tree that the first statement signs, where its growth is what is wrong
         self.evidence: Path | None = None
+        self.hub_id: bytes | None = None  # the hub that the evidence is about
 
     def __str__(self) -> str:
         kept = f" (evidence: {self.evidence})" if self.evidence else ""

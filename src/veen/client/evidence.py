@@ -232,6 +232,7 @@ class EvidenceBox:
         made = of_contradiction(known, found)
         if made is not None and found.evidence is None:
             found.evidence = self.save(made)
+            found.hub_id = known.identity.hub_id
 
     def save(self, evidence: Evidence) -> Path:
         """Named for what it says, not for when it was made: the same contradiction is kept once."""

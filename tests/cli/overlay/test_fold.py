@@ -103,15 +103,34 @@ def shown(filled: People, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_a_fold_of_evidence_lists_what_makes_no_sense_in_it(filled: People, shown: Path) -> None:
+def pinned(filled: People) -> tuple[str, str]:
+    return "--pin", filled.town.hub_id
+
+
+def test_a_fold_of_evidence_is_unverified_while_nobody_names_its_hub(filled: People, shown: Path) -> None:
     given = ("fold", "--overlay", "kv", "--evidence", shown, "--stream", filled.stream)
+    unnamed = filled.town.veen(*given)
+    assert unnamed.status == 4
+    assert unnamed.out.startswith("verdict\tunverified: no hub was named\n")
+    assert "no hub was named" in unnamed.error
+    as_json = filled.town.veen(*given, "--json")
+    assert (as_json.status, as_json.json()["verdict"]) == (4, "unverified: no hub was named")
+    embedded = filled.town.veen.done(*given, "--trust-embedded", "--json").json()
+    assert embedded["verdict"] == "it holds, but the hub id was taken from the file: anyone could have made it"
+    assert filled.town.veen.done(*given, *pinned(filled), "--json").json()["verdict"] == "it holds"
+    alone = filled.tries("fold", "--overlay", "kv", "--trust-embedded")
+    assert (alone.status, "--trust-embedded goes with --evidence" in alone.error) == (2, True)
+
+
+def test_a_fold_of_evidence_lists_what_makes_no_sense_in_it(filled: People, shown: Path) -> None:
+    given = ("fold", "--overlay", "kv", "--evidence", shown, "--stream", filled.stream, *pinned(filled))
     lines = filled.town.veen.done(*given).out.splitlines()
     assert lines[-2].startswith("door\tvalue=shut")
     assert lines[-1].startswith("entry 3\tmalformed: ")
 
 
 def test_a_fold_of_evidence_claims_nothing_of_what_is_not_in_it(filled: People, shown: Path) -> None:
-    given = ("fold", "--evidence", shown, "--stream", filled.stream, "--json")
+    given = ("fold", "--evidence", shown, "--stream", filled.stream, "--json", *pinned(filled))
     for named in (("--overlay", "kv", "--part", "window"), ("--overlay", "queue")):
         ran = filled.town.veen.done(*given, *named)
         assert ran.json()["parts"] == []
@@ -120,7 +139,7 @@ def test_a_fold_of_evidence_claims_nothing_of_what_is_not_in_it(filled: People, 
 
 
 def test_a_fold_of_evidence_is_held_against_the_readers_key(filled: People, shown: Path) -> None:
-    given = ("fold", "--overlay", "kv", "--evidence", shown, "--stream", filled.stream)
+    given = ("fold", "--overlay", "kv", "--evidence", shown, "--stream", filled.stream, *pinned(filled))
     unpinned = filled.town.veen.done(*given, "--json").json()
     assert (unpinned["reader_pinned"], unpinned["proved"]) == (False, True)
     lines = filled.town.veen.done(*given).out.splitlines()
@@ -162,6 +181,20 @@ def test_a_snapshot_holds_against_its_log_from_hub_and_directory(
     shown = filled.town.veen.done("snapshot", "show", file, "--pin", filled.town.hub_id, "--json").json()
     assert (shown["state_hash"], shown["mmr_root"]) == (made["state_hash"], made["mmr_root"])
     assert shown["states"][0]["state"]["value"] == (b"ajar, maybe" if at else b"shut").hex()
+
+
+def test_a_snapshot_is_unverified_while_nobody_names_its_hub(filled: People, tmp_path: Path) -> None:
+    file = tmp_path / "s"
+    filled.does("snapshot", "make", "--overlay", "kv", "--out", file)
+    unnamed = filled.town.veen("snapshot", "show", file)
+    assert unnamed.status == 4
+    assert "verdict\tunverified: no hub was named\n" in unnamed.out
+    as_json = filled.town.veen("snapshot", "show", file, "--json")
+    assert (as_json.status, as_json.json()["verdict"]) == (4, "unverified: no hub was named")
+    embedded = filled.town.veen.done("snapshot", "show", file, "--trust-embedded", "--json").json()
+    assert embedded["verdict"].endswith("but the hub id was taken from the file: anyone could have made it")
+    named = filled.town.veen.done("snapshot", "show", file, *pinned(filled), "--json").json()
+    assert named["verdict"] == "its signatures and its hash hold"
 
 
 def test_a_snapshot_of_another_stream_hub_or_bytes_is_refused(filled: People, tmp_path: Path) -> None:

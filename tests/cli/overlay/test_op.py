@@ -104,7 +104,9 @@ def sent_of_every_kind(town: People, tmp_path: Path) -> dict[str, str]:
     town.does("send", "--body", "to be mirrored")
     evidence = tmp_path / "one.evidence"
     town.does("evidence", "make", 1, "--out", evidence)
-    ids["federation.mirror"] = send(town, "federation.mirror", "--source", evidence)["operation_id"]
+    ids["federation.mirror"] = send(town, "federation.mirror", "--source", evidence, "--source-pin", town.town.hub_id)[
+        "operation_id"
+    ]
     return ids
 
 
@@ -278,6 +280,7 @@ def test_a_mirror_record_is_made_from_evidence_and_nothing_else(town: People, tm
         ([], {2}),
         (["--source", both], {4}),
         (["--source", damaged], {3, 4}),
+        (["--source", one], {4}),  # no hub was named
         (["--source", one, "--source-pin", name("another hub")], {4}),
         (["--source", one, *fields(source_leaf_hash="name:x")], {2}),
         (["--source", one, *fields(source_hub_identifier="http://hub.example")], {2}),

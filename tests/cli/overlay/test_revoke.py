@@ -104,7 +104,7 @@ def test_a_proof_shows_a_stranger_that_a_key_is_revoked(town: Realm, tmp_path: P
     found = reckon(file.read_bytes(), REVOCATIONS, stream, part, pin=bytes.fromhex(town.hub_id))
     assert found.state_hash.hex() == shown["state_hash"]
     assert [record.said.reason for record in found.states[part]] == ["stolen"]
-    assert town.veen.done("evidence", "verify", file).out.startswith("verdict\tit holds\n")
+    assert town.veen.done("evidence", "verify", file, "--pin", town.hub_id).out.startswith("verdict\tit holds\n")
 
 
 def test_where_nothing_is_revoked_the_proof_is_what_the_hub_was_shown(town: Realm) -> None:

@@ -135,23 +135,22 @@ class _Hearing:
         receiver = Receiver(meeting, inbox, holder)
         if not self._follow:
             _tell([told async for told in receiver.receive()], inbox, self._as_json)
-            return _status(inbox)
+            return _status(inbox, holder.hub_id)
         async for told in receiver.follow():
             _tell([told], None, self._as_json)
             if told.standing is Standing.FORKED:
                 await receiver.tell_others()
-                return _status(inbox)
+                return _status(inbox, holder.hub_id)
         return 0
 
 
-def _status(inbox: "Inbox") -> int:
+def _status(inbox: "Inbox", hub_id: bytes) -> int:
     """What the hub was caught at, now or before, does not go away."""
     from veen.bridge.carriage.holding import Standing
 
     for one in inbox.found():
-        output.remark(
-            f"THE HUB SIGNED TWO HISTORIES: {one.reason}: veen evidence verify {one.file} shows it, to anyone"
-        )
+        shown = f"veen evidence verify {one.file} --pin {hub_id.hex()} shows it, to anyone"
+        output.remark(f"THE HUB SIGNED TWO HISTORIES: {one.reason}: {shown}")
     if inbox.found():
         return CONTRADICTED_STATUS
     waiting = [kept for kept in inbox.open_heads() if kept.standing != Standing.UNASKED]

@@ -77,8 +77,8 @@ class Call:
         except Contradiction as error:
             if error.lie is Lie.WRONG_KEY and not error.statements and self.pin is None:
                 hinted(error, _ANOTHER_HUB)
-            if error.evidence:
-                hinted(error, f"veen evidence verify {error.evidence} shows it, to anyone")
+            if error.evidence and error.hub_id:
+                hinted(error, f"veen evidence verify {error.evidence} --pin {error.hub_id.hex()} shows it, to anyone")
             raise
 
     def _patience(self, usual: Patience) -> Patience:

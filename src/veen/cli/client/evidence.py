@@ -8,7 +8,7 @@ import typer
 
 from terminalface.command import Misuse, command, group
 from veen.cli import output
-from veen.cli.client.options import Epoch, FirstUse, HubPin, PassphraseFile, ReaderPin
+from veen.cli.client.options import Epoch, FirstUse, HubPin, PassphraseFile, ReaderPin, TrustEmbedded
 from veen.cli.options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.output import Marked, Tone
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from veen.cli.client.calling import Call
+    from veen.cli.client.pins import Signer
     from veen.client.attach import Attachment
     from veen.client.client import Client
     from veen.client.evidence import Evidence
@@ -68,7 +69,7 @@ def make(
     Each entry goes in with its receipt, its message as it was sent, and the proof that it is in the log that the hub
     signed for. What it says stays sealed without --disclose. With --statement the hub is not asked.
     """
-    from veen.cli.client import calling, files
+    from veen.cli.client import calling, files, pins
     from veen.client import verdict
 
     if bool(seq) == bool(statement):
@@ -80,7 +81,7 @@ def make(
     own = next((exhibit.opening.reader_pk for exhibit in made.exhibits if exhibit.opening), None)
     found = verdict.verify(data, made.identity.hub_id, own)
     files.write_new(out, data)
-    _show(found, out, as_json)
+    _show(found, out, pins.hub_signer(made.identity.hub_id.hex(), False), as_json)
 
 
 def _of_entries(
@@ -123,17 +124,19 @@ def verify(
         typer.Option(
             "--pin",
             metavar="HEX|PATH",
-            help="whose word it must be: the hub's id, a key's fingerprint, or its data directory or identity file",
+            help="the hub that must have signed it: its id, a key's fingerprint, its data directory or identity file",
         ),
     ] = None,
+    trust_embedded: TrustEmbedded = False,
     reader: ReaderPin = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify such a file, offline.
 
-    Nobody is asked, and nothing but --pin and --reader is believed. Without --pin it shows what some hub signed, and
-    not which. Without --reader it shows what messages say under some key: whoever wrote one and disclosed it can have
-    made that key up. The exit status is 11 where everything holds and shows that the hub contradicted itself.
+    No hub is contacted. Without --pin the verdict is `unverified: no hub was named` and the exit status is 4, because
+    anyone can make a hub key and sign such a file with it. --trust-embedded accepts the hub id that is in the file, and
+    the verdict says so. Without --reader it shows what messages say under some key: whoever wrote one and disclosed it
+    can have made that key up. The exit status is 11 where everything holds and shows that the hub contradicted itself.
     """
     from veen.cli.client import pins
     from veen.cli.failures import CONTRADICTED_STATUS, hinted
@@ -141,31 +144,32 @@ def verify(
     from veen.client.evidence import MAX_EVIDENCE_BYTES
     from veen.core import Malformed, Unverified
 
-    anchor, reader_pk = pins.anchor(pin), pins.reader(reader)
+    signer, reader_pk = pins.hub_signer(pin, trust_embedded), pins.reader(reader)
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
     try:
-        found = verdict.verify(data, anchor, reader_pk)
+        found = verdict.verify(data, signer.key, reader_pk)
     except Malformed as error:
         raise hinted(Malformed(str(file), str(error)), "it is damaged, or was never evidence") from None
     except Unverified as error:
         raise hinted(Unverified(str(file), str(error)), "it proves nothing") from None
-    _show(found, file, as_json)
-    if not found.pinned:
-        output.remark("no hub was named, so that anyone can have made all of this: --pin HUB_ID says whose it must be")
+    _show(found, file, signer, as_json)
+    signer.check_named(file)
     if found.contradictions:
         raise typer.Exit(CONTRADICTED_STATUS)
 
 
-def _show(found: "Report", file: Path, as_json: bool) -> None:
+def _show(found: "Report", file: Path, signer: "Signer", as_json: bool) -> None:
     from veen.cli.client import showing
 
+    verdict = signer.verdict("it holds")
+    if found.contradictions:
+        verdict = signer.verdict("it holds, and the hub contradicts itself", Tone.BAD)
     if as_json:
-        output.document(_data(found, file))
+        output.document({"verdict": verdict.text, **_data(found, file)})
         return
-    lies = bool(found.contradictions)
     rows: dict[str, output.Value] = {
-        "verdict": Marked("it holds, and the hub contradicts itself", Tone.BAD) if lies else _HOLDS,
-        "whose": _NAMED if found.pinned else _SOME_HUB,
+        "verdict": verdict,
+        "whose": NAMED_HUB if found.pinned else UNNAMED_HUB,
         "hub_id": found.hub_id,
     }
     for number, what in enumerate(found.contradictions, 1):
@@ -193,9 +197,8 @@ def disclosed(found: "Report") -> dict[str, output.Value]:
 _NAMED_READER = Marked("proved to be what the reader's key that was named opens", Tone.GOOD)
 _SOME_READER = Marked("proved to be what reader_pk opens: --reader says whose key it must be", Tone.WARN)
 _MAKER_SAYS = Marked("as the file's maker says: the file has no proof of what reader_pk opens", Tone.WARN)
-_HOLDS = Marked("it holds", Tone.GOOD)
-_NAMED = Marked("the hub's that was named", Tone.GOOD)
-_SOME_HUB = Marked("some hub's: --pin says whose it must be", Tone.WARN)
+NAMED_HUB = Marked("the hub's that was named", Tone.GOOD)
+UNNAMED_HUB = Marked("some hub's: --pin says whose it must be", Tone.WARN)
 
 
 def _contents(found: "Report") -> "Iterator[tuple[output.Value, ...]]":

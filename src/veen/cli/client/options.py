@@ -40,6 +40,12 @@ ReaderPin: TypeAlias = Annotated[
         help="whose reading it must be: the stream's public_key, or a file that veen stream-key export made",
     ),
 ]
+TrustEmbedded: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--trust-embedded", help="without --pin: take the hub id from the file, although anyone could have made it"
+    ),
+]
 FirstUse: TypeAlias = Annotated[
     bool,
     typer.Option(

@@ -1,12 +1,14 @@
 """Whom to believe, as people say it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from terminalface.command import Misuse
 from veen.cli.client import keyfiles
 from veen.cli.failures import hinted
+from veen.cli.output import Marked, Tone
 from veen.client.trust import Pin
-from veen.core import Malformed, VeenError
+from veen.core import Malformed, Unverified, VeenError
 from veen.core.dh import KEY_BYTES
 
 WHERE_FROM = (
@@ -33,6 +35,43 @@ def anchor(text: str | None) -> bytes | None:
     if found.certificate is not None:
         raise Misuse("a certificate says nothing of what a hub signed", "pin the hub's id or a key's fingerprint")
     return found.key if found.record is None else found.record.hub_id
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """The signer that a file must be from: named by the caller or, with --trust-embedded, taken from the file.
+
+    A file that carries its signer's key proves nothing while nobody names that key: anyone can make a key and sign.
+    """
+
+    key: bytes | None
+    embedded: bool
+    role: str
+    identifier: str  # what the file says of the signer
+    option: str  # how the caller names the signer
+
+    def verdict(self, held: str, tone: Tone = Tone.GOOD) -> Marked:
+        """The verdict on a file in which all signatures and proofs hold; `held` is the verdict for a named signer."""
+        if self.key is not None:
+            return Marked(held, tone)
+        if self.embedded:
+            unsure = f"{held}, but {self.identifier} was taken from the file: anyone could have made it"
+            return Marked(unsure, Tone.WARN if tone is Tone.GOOD else tone)
+        return Marked(f"unverified: no {self.role} was named", Tone.BAD)
+
+    def check_named(self, file: Path) -> None:
+        """Raise `Unverified` if there is no signer to hold the file against."""
+        if self.key is None and not self.embedded:
+            hint = f"--trust-embedded takes {self.identifier} from the file, which anyone could have made"
+            named = f"{self.option} names the {self.role} that must have signed it"
+            raise hinted(Unverified(str(file), f"no {self.role} was named, and anyone could have made it"), named, hint)
+
+
+def hub_signer(pin: str | None, trust_embedded: bool) -> Signer:
+    """The hub that a file must be from, as --pin and --trust-embedded give it."""
+    if pin is not None and trust_embedded:
+        raise Misuse("--pin and --trust-embedded contradict each other", "give one of them")
+    return Signer(anchor(pin), trust_embedded, "hub", "the hub id", "--pin HUB_ID")
 
 
 def reader(text: str | None) -> bytes | None:

@@ -7,7 +7,7 @@ import typer
 
 from terminalface.command import Misuse, single
 from veen.cli import output
-from veen.cli.client.options import ReaderPin
+from veen.cli.client.options import ReaderPin, TrustEmbedded
 from veen.cli.overlay.declaring import Reads, reads
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Part: TypeAlias = Annotated[
     "fold",
     "veen fold --overlay kv --stream settings",
     "veen fold --overlay wallet.ledger --stream ledger --at 120 --data-dir copy --json",
-    "veen fold --overlay kv --part door --stream settings --evidence door.evidence",
+    "veen fold --overlay kv --part door --stream settings --evidence door.evidence --pin 5f1c8a…",
     "veen fold --overlay kv --stream settings --forget",
 )
 def fold(
@@ -42,6 +42,7 @@ def fold(
         Path | None,
         typer.Option("--evidence", metavar="FILE", help="fold what a file of evidence discloses instead, offline"),
     ] = None,
+    trust_embedded: TrustEmbedded = False,
     reader: ReaderPin = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="drop what was kept of the stream, so that it is read again")
@@ -50,8 +51,8 @@ def fold(
     """Fold a stream into state with any overlay that is installed.
 
     Shows the state of every part, the entries that changed nothing with their reasons, and the hash of it all. With
-    --evidence nobody is asked: the file is verified, and the state worked out again from the entries in it; --reader
-    says which key must open them.
+    --evidence nobody is asked: the file is verified, and the state worked out again from the entries in it. --pin names
+    the hub that must have signed them; without it the exit status is 4. --reader says which key must open them.
     """
     from veen.cli.overlay import texts
 
@@ -59,7 +60,9 @@ def fold(
     wanted = None if part is None else texts.data_of(part)
     if evidence is not None:
         _check_alone(asked, forget)
-        _of_evidence(asked, kind, evidence, wanted, reader)
+        _of_evidence(asked, kind, evidence, wanted, trust_embedded, reader)
+    elif trust_embedded:
+        raise Misuse("--trust-embedded goes with --evidence", "leave it out: no file is read")
     elif reader is not None:
         raise Misuse("--reader goes with --evidence", "leave it out: a stream is read with the key that is here")
     elif forget:
@@ -123,31 +126,30 @@ def _check_alone(asked: Reads, forget: bool) -> None:
             raise Misuse(f"{name} does not go with --evidence", "the file is folded as it is: leave one of them out")
 
 
-def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | None, reader: str | None) -> None:
+def _of_evidence(
+    asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | None, trust_embedded: bool, reader: str | None
+) -> None:
     from veen.cli import contextfile
     from veen.cli.client import pins
-    from veen.cli.client.evidence import disclosed
+    from veen.cli.client.evidence import NAMED_HUB, UNNAMED_HUB, disclosed
     from veen.cli.failures import hinted
-    from veen.cli.output import Marked, Tone
     from veen.cli.overlay import telling
     from veen.client import durable
     from veen.client.evidence import MAX_EVIDENCE_BYTES
     from veen.core import Malformed, Unverified
     from veen.state import reckon
 
-    stream, anchor = contextfile.need_stream(asked.stream), pins.anchor(asked.pin)
+    stream, signer = contextfile.need_stream(asked.stream), pins.hub_signer(asked.pin, trust_embedded)
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
     parts = () if wanted is None else (wanted,)
     try:
-        found = reckon(data, kind, stream, *parts, pin=anchor, reader=pins.reader(reader))
+        found = reckon(data, kind, stream, *parts, pin=signer.key, reader=pins.reader(reader))
     except (Malformed, Unverified) as error:
         raise hinted(type(error)(str(file), str(error)), "it proves nothing") from None
-    whose = (
-        Marked("the hub's that was named", Tone.GOOD) if anchor else Marked("some hub's: --pin says whose", Tone.WARN)
-    )
+    verdict = signer.verdict("it holds")
     facts: dict[str, output.Value] = {
-        "verdict": Marked("it holds", Tone.GOOD),
-        "whose": whose,
+        "verdict": verdict,
+        "whose": NAMED_HUB if found.report.pinned else UNNAMED_HUB,
         "hub_id": found.report.hub_id,
         **disclosed(found.report),
     }
@@ -155,6 +157,7 @@ def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | N
     rows += [(f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in telling.fault_rows(found.faults)]
     hashed: dict[str, output.Value] = {"state_hash": found.state_hash, "entries": len(found.report.entries)}
     shown = {
+        "verdict": verdict.text,
         "hub_id": found.report.hub_id,
         "pinned": found.report.pinned,
         "reader_pinned": found.report.reader_pinned,
@@ -169,6 +172,7 @@ def _of_evidence(asked: Reads, kind: "AnyOverlay", file: Path, wanted: bytes | N
         output.table(("part", "state"), rows, False)
     if not found.states:
         output.remark(f"the file says nothing of {_what(kind, wanted)}: neither that it is there nor that it is not")
+    signer.check_named(file)
 
 
 def _forget(asked: Reads, kind: "AnyOverlay") -> None:

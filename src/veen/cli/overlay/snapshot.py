@@ -7,6 +7,7 @@ import typer
 
 from terminalface.command import command, group
 from veen.cli import output
+from veen.cli.client.options import TrustEmbedded
 from veen.cli.options import JsonOption
 from veen.cli.output import Marked, Tone
 from veen.cli.overlay.declaring import Reads, reads
@@ -81,7 +82,10 @@ def verify(asked: Reads, file: File) -> None:
 
 
 @command(
-    app, "show", "veen snapshot show settings.snapshot", "veen snapshot show settings.snapshot --pin 5f1c8a… --json"
+    app,
+    "show",
+    "veen snapshot show settings.snapshot --pin 5f1c8a…",
+    "veen snapshot show settings.snapshot --trust-embedded --json",
 )
 def show(
     file: File,
@@ -89,28 +93,33 @@ def show(
         str | None,
         typer.Option("--pin", metavar="HEX|PATH", help="whose log it must be of, as for veen evidence verify"),
     ] = None,
+    trust_embedded: TrustEmbedded = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check the signatures and the hash of a file, offline, and show its state.
 
+    Without --pin the verdict is `unverified: no hub was named` and the exit status is 4, as for veen evidence verify.
     That the log comes to this state it does not show: `veen snapshot verify` does.
     """
     from veen.cli.client import pins
+    from veen.cli.client.evidence import NAMED_HUB, UNNAMED_HUB
     from veen.cli.overlay import telling
     from veen.cli.overlay.fold import of_class
 
-    anchor = pins.anchor(pin)
-    found = _read(file, anchor)
+    signer = pins.hub_signer(pin, trust_embedded)
+    found = _read(file, signer.key)
     kind = of_class(found.overlay_class)
     states = found.decode_states(kind)
-    whose = (
-        Marked("the hub's that was named", Tone.GOOD) if anchor else Marked("some hub's: --pin says whose", Tone.WARN)
-    )
+    verdict: dict[str, output.Value] = {
+        "verdict": signer.verdict("its signatures and its hash hold"),
+        "whose": NAMED_HUB if signer.key else UNNAMED_HUB,
+    }
     parts = [telling.part_data(kind, part, state) for part, state in states.items()]
-    _show(found, {"whose": whose, "file": str(file)}, as_json, parts)
+    _show(found, {**verdict, "file": str(file)}, as_json, parts)
     if not as_json:
         rows = [(telling.name_of(part), telling.plain_line(kind, part, state)) for part, state in states.items()]
         output.table(("part", "state"), rows, False)
+    signer.check_named(file)
 
 
 def _read(file: Path, pin: bytes | None) -> "Snapshot":

@@ -134,6 +134,7 @@ def _checked(
 ) -> "Validated | None":
     """The source of a mirror record, verified. F1."""
     from veen.cli.client import pins
+    from veen.cli.failures import hinted
     from veen.client import durable, verdict
     from veen.client.evidence import MAX_EVIDENCE_BYTES
     from veen.core import Unverified
@@ -151,6 +152,9 @@ def _checked(
     if unknown:
         raise Misuse(f"{unknown[0]} follows from --source", f"give {', '.join(_OF_SOURCE)}, or nothing")
     found = verdict.verify(durable.read_file(source, MAX_EVIDENCE_BYTES), pins.anchor(pin))
+    if pin is None and "source_hub_identifier" not in given:
+        unnamed = Unverified(str(source), "no source hub was named, and anyone could have made it")
+        raise hinted(unnamed, "--source-pin HUB_ID names the hub that must have signed it")
     if found.contradictions:
         raise Unverified(str(source), f"its hub contradicts itself: {found.contradictions[0]}")
     if len(found.entries) != 1:
@@ -162,7 +166,7 @@ def _checked(
     if not isinstance(named, str):
         raise Misuse("source_hub_identifier is not text", "give the id or the address of the source")
     if named != found.hub_id.hex() and pin is None:
-        raise Misuse(f"nothing says that this is the word of {named}", "give --source-pin, or leave the name out")
+        raise Misuse(f"nothing says that this is the word of {named}", "give --source-pin HUB_ID")
     return Validated(named, receipt)
 
 

@@ -1,16 +1,15 @@
-"""A receiver that is killed: `python -m tests.bridge.carriage_process NODE TOKEN HUB DIR INBOX CALLS`.
+"""A receiver that is killed: `python -m tests.bridge.carriage_process NODE TOKEN HUB DIR INBOX MOMENT`.
 
-It ends by SIGKILL at the CALLS-th call of a function of ours from the moment it begins to receive; with 0 it runs to
-its end and says how many there were.
+It is killed at MOMENT, as `Fuse` defines it, counted from when it begins to receive. With 0 it runs to its end and
+prints the number of calls.
 """
 
 import asyncio
-import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
+import veen.bridge
+from tests.bridge.fuse import Fuse
 from veen.bridge.carriage.holding import Holder
 from veen.bridge.carriage.inbox import Inbox
 from veen.bridge.carriage.meeting import Meeting
@@ -19,21 +18,7 @@ from veen.bridge.carriage.receiving import Receiver
 from veen.client import ClientDir
 from veen.client.client import Client
 
-_OURS = f"{os.sep}veen{os.sep}bridge{os.sep}"
-
-
-class Fuse:
-    """Counts calls, and ends the process at one of them."""
-
-    def __init__(self, calls: int) -> None:
-        self.calls = calls
-        self.seen = 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and _OURS in frame.f_code.co_filename:
-            self.seen += 1
-            if self.calls and self.seen == self.calls:
-                os.kill(os.getpid(), signal.SIGKILL)
+_OURS = Path(veen.bridge.__file__).parent
 
 
 async def receive(node: str, token: str, hub: str, folder: ClientDir, path: Path, fuse: Fuse) -> None:
@@ -41,16 +26,13 @@ async def receive(node: str, token: str, hub: str, folder: ClientDir, path: Path
         meeting = await Meeting.enter(veil, client.hub_id)
         with Inbox(path, client.hub_id) as inbox:
             receiver = Receiver(meeting, inbox, Holder(folder, client.contact.trust.known, client))
-            sys.setprofile(fuse)
-            try:
+            with fuse.burning():
                 async for _ in receiver.receive():
                     pass
-            finally:
-                sys.setprofile(None)
 
 
-def main(node: str, token: str, hub: str, folder: str, inbox: str, calls: str) -> None:
-    fuse = Fuse(int(calls))
+def main(node: str, token: str, hub: str, folder: str, inbox: str, moment: str) -> None:
+    fuse = Fuse(moment, _OURS)
     with ClientDir.open(Path(folder)) as opened:
         asyncio.run(receive(node, token, hub, opened, Path(inbox), fuse))
     sys.stdout.write(f"{fuse.seen}\n")

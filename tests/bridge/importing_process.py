@@ -1,52 +1,33 @@
-"""An importer that is killed: `python -m tests.bridge.importing_process URL DIR PIN SOURCE FILE CALLS`.
+"""An importer that is killed: `python -m tests.bridge.importing_process URL DIR PIN SOURCE FILE MOMENT`.
 
-It ends by SIGKILL at the CALLS-th call of a function of ours from the moment it begins to write; with 0 it runs to its
-end and says how many there were.
+It is killed at MOMENT, as `Fuse` defines it, counted from when it begins to write. With 0 it runs to its end and prints
+the number of calls.
 """
 
 import asyncio
-import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
+import veen
+from tests.bridge.fuse import Fuse
 from veen.bridge.importing import Importer
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.trust import Pin
 
-_OURS = f"{os.sep}veen{os.sep}"
-
-
-class Fuse:
-    """Counts calls, and ends the process at one of them."""
-
-    def __init__(self, calls: int) -> None:
-        self.calls = calls
-        self.seen = 0
-        self.writes = False
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and _OURS in frame.f_code.co_filename:
-            self.writes = self.writes or frame.f_code.co_name == "_announce"
-            self.seen += self.writes
-            if self.calls and self.seen == self.calls:
-                os.kill(os.getpid(), signal.SIGKILL)
+_OURS = Path(veen.__file__).parent
 
 
 async def take(url: str, folder: ClientDir, pin: str, source: str, data: bytes, fuse: Fuse) -> bool:
     async with Client(url, folder, pin=Pin.parse(pin)) as client:
         importer = Importer(client, {bytes.fromhex(source)}, operator="killed")
-        sys.setprofile(fuse)
-        try:
-            return (await importer.take(data)).ok
-        finally:
-            sys.setprofile(None)
+        with fuse.burning():
+            outcome = await importer.take(data)
+        return outcome.ok
 
 
-def main(url: str, folder: str, pin: str, source: str, file: str, calls: str) -> None:
-    fuse = Fuse(int(calls))
+def main(url: str, folder: str, pin: str, source: str, file: str, moment: str) -> None:
+    fuse = Fuse(moment, _OURS, since="_announce")
     with ClientDir.open(Path(folder)) as opened:
         assert asyncio.run(take(url, opened, pin, source, Path(file).read_bytes(), fuse))
     sys.stdout.write(f"{fuse.seen}\n")

@@ -16,9 +16,9 @@ from veen.bridge.carriage.staging import Staging
 Kept = tuple[dict[str, int], list[str], list[str], int, int]
 
 
-async def _process(side: Side, inbox: Path, calls: int) -> tuple[int | None, bytes]:
+async def _process(side: Side, inbox: Path, moment: int) -> tuple[int | None, bytes]:
     hub = f"http://127.0.0.1:{side.hub.port}"
-    given = [side.node.url, side.node.token, hub, side.folder.path, inbox, calls]
+    given = [side.node.url, side.node.token, hub, side.folder.path, inbox, moment]
     command = [sys.executable, "-m", "tests.bridge.carriage_process", *map(str, given)]
     ran = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     said, _ = await ran.communicate()
@@ -61,7 +61,7 @@ def _killed_at_each(place: Path, moments: int) -> None:
         assert (len(wanted[1]), len(wanted[2]), wanted[3:]) == (1, 1, (2, 0))
         for number in range(1, moments + 1):
             bob.inbox = place / f"inbox-{number}"
-            status, _ = await _process(bob, bob.inbox, int(said) * number * 9 // (moments * 10))
+            status, _ = await _process(bob, bob.inbox, int(said) * number // (moments + 1))
             assert status == -signal.SIGKILL
             await bob.receive()
             assert _kept(bob) == wanted

@@ -2,10 +2,11 @@
 
 import asyncio
 import http.client
+import json
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
@@ -279,6 +280,22 @@ def running(
             yield hub
         finally:
             hub.stop()
+
+
+@contextmanager
+def log_file(path: Path) -> Iterator[Path]:
+    """The log of the hubs that start inside the block; complete after it, when the last of them has stopped.
+
+    `capfd` cannot keep the log of a hub that a fixture starts. It closes its file at the end of the setup, and a thread
+    of the hub may open another one with that descriptor before the test begins.
+    """
+    with path.open("w") as file, redirect_stderr(file):
+        yield path
+        until(lambda: path.read_text().endswith('"event":"stopped"}\n'))
+
+
+def log_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def hub_key(hub: Hub) -> SigningKey:

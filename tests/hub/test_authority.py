@@ -1,13 +1,25 @@
 """A hub of a realm takes no messages for a stream that the realm has given to another hub. 001, spec-2 §2, §3."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.hub.client import READER, SCHEMA, START, TOKEN, Clock, Hub, Writer, hub_key, make_dir, running
+from tests.hub.client import (
+    READER,
+    SCHEMA,
+    START,
+    TOKEN,
+    Clock,
+    Hub,
+    Writer,
+    hub_key,
+    log_file,
+    log_rows,
+    make_dir,
+    running,
+)
 from tests.hub.disks import NoLogDisk, QuickDisk
 from tests.hub.realms import AUTHORITIES, OTHER_HUB, REALM, REVOCATIONS, Admin
 from tests.hub.test_revocation import LIVES, granted, lives, refused
@@ -189,10 +201,8 @@ def test_the_streams_that_a_hub_goes_by_cannot_be_given_away(hub: Hub, admin: Ad
 
 
 @pytest.mark.parametrize("policy", [None, Policy.SINGLE_PRIMARY, Policy.MULTI_PRIMARY])
-def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], policy: Policy | None
-) -> None:
-    with running(make_dir(tmp_path, realm_id=REALM)) as hub:
+def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(tmp_path: Path, policy: Policy | None) -> None:
+    with log_file(tmp_path / "log") as log, running(make_dir(tmp_path, realm_id=REALM)) as hub:
         if policy:
             Admin(hub).gives("s", own(hub), policy)
         first = hub.writer().send()
@@ -206,8 +216,7 @@ def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(
         )
         for _ in range(2):
             assert hub.post("/tooling/equivocation", Equivocation(first, second)).status == 200
-    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    (logged,) = [line for line in lines if line["event"] == "equivocation"]
+    (logged,) = [row for row in log_rows(log) if row["event"] == "equivocation"]
     assert (logged["level"], logged["label"], logged["stream_seq"]) == ("error", first.label.hex(), 1)
     assert logged["policy"] == str(policy or Policy.UNSPECIFIED)
 

@@ -7,7 +7,6 @@ their bytes and lines, HTTP/2 by its bytes and frames.
 """
 
 import io
-import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from h2.connection import H2Connection
 
 from fuzz.damage import Sown, cbor_spans, exchange_item, exchange_token, json_spans, pick
 from tests.core.wire_strategies import fullest
-from tests.hub.client import CBOR, JSON, PATIENCE_S, TOKEN, Hub, Reply, make_dir, running
+from tests.hub.client import CBOR, JSON, PATIENCE_S, TOKEN, Hub, Reply, log_file, log_rows, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.core import jsonform
 from veen.core.cbor import Wire
@@ -51,14 +50,14 @@ QUICK = HttpSettings(header_timeout_s=5, body_timeout_s=5, idle_timeout_s=5, lin
 
 
 @pytest.fixture
-def hub(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Hub]:
+def hub(tmp_path: Path) -> Iterator[Hub]:
     """A hub that soon gives up on the unfinished. Afterwards it must be alive, with no mistake of its own to tell."""
-    with running(make_dir(tmp_path), disk=QuickDisk(), http=QUICK) as found:
+    with log_file(tmp_path / "log") as log, running(make_dir(tmp_path), disk=QuickDisk(), http=QUICK) as found:
         found.writer().send_many(3)
         yield found
         assert found.get("/healthz").status == 200
         assert found.writer("afterwards").send().stream_seq == 1
-    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    rows = log_rows(log)
     assert [row["event"] for row in rows] == ["started", "stopped"], rows[:3]
 
 

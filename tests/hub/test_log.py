@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.client import TOKEN, hub_key, make_dir, running
+from tests.hub.client import TOKEN, hub_key, log_file, log_rows, make_dir, running
 from veen.core import Refused, SigningKey, captoken
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ProofRequest
@@ -22,14 +22,14 @@ from veen.hub.log import BURST_LINES, LINES_PER_S, Log
 from veen.hub.submitlog import SubmitLog
 
 
-def test_the_log_is_json_and_holds_no_secret(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with running(make_dir(tmp_path)) as hub:
+def test_the_log_is_json_and_holds_no_secret(tmp_path: Path) -> None:
+    with log_file(tmp_path / "log") as file, running(make_dir(tmp_path)) as hub:
         token = captoken.mint(SigningKey.generate(), bytes(32), [bytes(32)], 1)
         hub.authorize(token)
         hub.writer().send()
         hub.post("/tooling/streams", b"", authorization=f"Bearer {TOKEN}")
         secret = hub_key(hub).seed
-    lines = capfd.readouterr().err.splitlines()
+    lines = file.read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert [row["event"] for row in rows] == ["started", "stopped"]
     assert all(row["component"] == "hub" for row in rows)
@@ -37,14 +37,14 @@ def test_the_log_is_json_and_holds_no_secret(tmp_path: Path, capfd: pytest.Captu
 
 
 def test_each_submit_is_logged_where_the_operator_asks_for_it(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
-    with running(make_dir(tmp_path), log_submits=True) as hub:
+    with log_file(tmp_path / "log") as file, running(make_dir(tmp_path), log_submits=True) as hub:
         writer = hub.writer()
         message = writer.message()
         told = hub.submit(message).receipt()
         hub.submit(message)
-    lines = capfd.readouterr().err.splitlines()
+    lines = file.read_text().splitlines()
     accepted, refused = [row for row in map(json.loads, lines) if row["event"] == "submit"]
     for row in (accepted, refused):
         assert row["label"] == message.label.hex()
@@ -71,23 +71,23 @@ FIELDS = {
 EVERY = {"ts", "level", "component", "role", "event"}
 
 
-def submits(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+def submits(file: Path) -> list[dict[str, object]]:
+    rows = log_rows(file)
     assert all(row.keys() >= EVERY for row in rows)
     return [row for row in rows if row["event"] == "submit"]
 
 
 def test_what_is_refused_before_it_is_a_message_is_logged_with_the_same_fields(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
-    with running(make_dir(tmp_path), log_submits=True) as hub:
+    with log_file(tmp_path / "log") as file, running(make_dir(tmp_path), log_submits=True) as hub:
         most = hub.service.rules.limits.max_msg_bytes
         bodies = [b"", b"\xff" * 10, bytes(most + 5), bytes(3 << 20)]
         replies = [hub.post("/v1/submit", body) for body in bodies] + [hub.post_json("/v1/submit", b"{")]
         hub.batch(b"\x80")
         wrong = hub.writer().message(ct_hash=bytes(32))
         replies.append(hub.submit(wrong))
-    rows = submits(capfd)
+    rows = submits(file)
     assert [row["detail_enum"] for row in rows] == [
         *("CBOR_INVALID", "CBOR_INVALID", "SIZE_PREFILTER", "SIZE_PREFILTER"),
         *("CBOR_INVALID", "CBOR_INVALID", "CT_HASH"),
@@ -103,11 +103,11 @@ def test_what_is_refused_before_it_is_a_message_is_logged_with_the_same_fields(
 
 
 def test_an_accepted_submit_has_the_fields_of_obs0_and_no_code(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
-    with running(make_dir(tmp_path), log_submits=True, role="tenant") as hub:
+    with log_file(tmp_path / "log") as file, running(make_dir(tmp_path), log_submits=True, role="tenant") as hub:
         hub.writer().send()
-    (row,) = submits(capfd)
+    (row,) = submits(file)
     assert row.keys() == FIELDS | EVERY
     assert row["role"] == "tenant"
 
@@ -279,22 +279,18 @@ def test_the_end_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch, pipe: Pipe
     assert [row["event"] for row in pipe.end()] == ["broken", "stopped"]
 
 
-def test_accepted_submits_are_all_logged(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accepted_submits_are_all_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "BURST_LINES", 1)
     monkeypatch.setattr(log, "LINES_PER_S", 0)
-    with running(make_dir(tmp_path), log_submits=True) as hub:
+    with log_file(tmp_path / "log") as file, running(make_dir(tmp_path), log_submits=True) as hub:
         hub.post("/v1/submit", b"")
         hub.post("/v1/submit", b"")
         hub.writer().send_many(3)
-    assert [row["stream_seq"] for row in submits(capfd)] == [None, 1, 2, 3]
+    assert [row["stream_seq"] for row in submits(file)] == [None, 1, 2, 3]
 
 
-def test_our_own_mistake_is_logged_and_answered_as_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(make_dir(tmp_path)) as hub:
+def test_our_own_mistake_is_logged_and_answered_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with log_file(tmp_path / "log") as file, running(make_dir(tmp_path)) as hub:
 
         def mistaken(*_: object) -> None:
             raise LookupError("ours")
@@ -303,5 +299,5 @@ def test_our_own_mistake_is_logged_and_answered_as_one(
         reply = hub.post("/v1/proof", ProofRequest(bytes(32), 1))
         assert (reply.status, reply.error().code) == (500, "E.UNAVAILABLE")
         monkeypatch.undo()
-    rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    rows = log_rows(file)
     assert [row["error"] for row in rows if row["event"] == "failed"] == ["LookupError: ours"]

@@ -1,13 +1,12 @@
 """Node files that a disk changed behind the hub's back: what it says never contradicts what it signed before."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.hub.client import START, Clock, Hub, Reply, make_dir, running
+from tests.hub.client import START, Clock, Hub, Reply, log_file, log_rows, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.core import Limits, MmrProof, Receipt, mmr, proof
 from veen.core.envelopes import (
@@ -122,7 +121,7 @@ def test_a_node_file_that_is_not_all_there_is_damage_and_not_a_reason_to_come_ag
 
 
 def test_nodes_that_are_wrong_are_told_of_and_made_again_by_the_next_start(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     data_dir = make_dir(tmp_path, limits=Limits(max_checkpoint_interval=4))
     with running(data_dir, disk=QuickDisk()) as hub:
@@ -132,11 +131,10 @@ def test_nodes_that_are_wrong_are_told_of_and_made_again_by_the_next_start(
     data = bytearray(path.read_bytes())
     data[14 * 32] ^= 1  # the peak of the first eight leaves
     path.write_bytes(data)
-    capfd.readouterr()
-    with running(data_dir, disk=QuickDisk()) as hub:
+    with log_file(tmp_path / "log") as log, running(data_dir, disk=QuickDisk()) as hub:
         assert check_all(hub, writer.label, given) > 0
         assert hub.get("/readyz").status == 200
-    failed = [row for row in map(json.loads, capfd.readouterr().err.splitlines()) if row["event"] == "failed"]
+    failed = [row for row in log_rows(log) if row["event"] == "failed"]
     assert failed
     assert all(writer.label.hex() in row["error"] and "veen fsck DIR --repair" in row["error"] for row in failed)
     note = (data_dir / "fault.txt").read_text()

@@ -20,7 +20,7 @@ from veen.state import HubSource
 EVENTS = 6
 
 
-def _run(at: Zones, file: Path, moment: int | str = 0) -> "subprocess.CompletedProcess[bytes]":
+def _run(at: Zones, file: Path, moment: str = "0") -> "subprocess.CompletedProcess[bytes]":
     url = f"http://127.0.0.1:{at.offline.port}"
     given = [url, at.root / "importer", at.target_id.hex(), at.source_id.hex(), file, moment]
     command = [sys.executable, "-m", "tests.bridge.importing_process", *map(str, given)]
@@ -51,8 +51,8 @@ def _killed_at_each(place: Path, calls: int) -> None:
         first, *files = asyncio.run(export())
         at.folders["importer"].close()
         whole = int(_run(at, first).stdout)
-        numbered = [whole * number // (calls + 1) for number in range(1, calls + 1)]
-        for number, (file, moment) in enumerate(zip(files, (*numbered, *named), strict=True), 1):
+        each = [*(str(whole * number // (calls + 1)) for number in range(1, calls + 1)), *named]
+        for number, (file, moment) in enumerate(zip(files, each, strict=True), 1):
             killed = _run(at, file, moment)
             assert killed.returncode == -signal.SIGKILL, killed.stderr
             report = asyncio.run(_report(at))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from veen.hub import submits
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
@@ -88,3 +90,8 @@ def test_the_python_in_the_readme_runs() -> None:
     assert blocks
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_limits_page_says_how_many_signatures_are_checked_at_once() -> None:
+    page = (ROOT / "docs" / "limits.md").read_text("utf-8")
+    assert f"| signatures that are checked at once | {submits.AT_ONCE};" in page

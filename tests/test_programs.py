@@ -1,7 +1,12 @@
 """A program whose libraries are not installed says which, and how to get them."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
 
 WITHOUT = """
 import sys
@@ -24,7 +29,7 @@ def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it() -> N
     assert ran.stdout == ""
     assert ran.stderr.splitlines() == [
         "veil: error: blake3 is not installed",
-        "veil: hint: pip install 'veen[veil]' brings all that it needs",
+        "veil: hint: run pip install '.[veil]' in the clone that it was installed from",
     ]
 
 
@@ -38,3 +43,13 @@ def test_a_fault_of_our_own_is_not_told_as_a_missing_library() -> None:
     ran = run("veil.cli.app")
     assert ran.returncode == 1
     assert "Traceback" in ran.stderr
+
+
+def test_every_hint_to_install_works_in_a_clone_and_names_an_extra_that_there_is() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
+    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages}
+    assert [path for path, text in texts.items() if re.search(r"pip install '?veen", text)] == []
+    named = {extra for text in texts.values() for extra in re.findall(r"install_hint\(\"(\w+)\"\)", text)}
+    assert named == {"airgap", "anchor", "jre", "recorder", "spark", "veil"}
+    assert named <= set(extras)

@@ -54,7 +54,7 @@ STATUSES = [(0, "it is done"), (1, "a fault of this program, with a traceback")]
 FINDINGS = [
     (failures.REPAIRABLE_STATUS, "`veen fsck` found what `--repair` makes again from the log"),
     (failures.DAMAGED_STATUS, "`veen fsck` found damage to the log, or to what it is verified with"),
-    (failures.KEYLESS_STATUS, "`veen fsck` found all in order but a secret key, without which no hub can run"),
+    (failures.KEYLESS_STATUS, "`veen fsck` found all in order but a secret key that a hub needs"),
     (failures.MISSED_STATUS, "`veen bench` measured less than was promised"),
     (failures.FAILED_STATUS, "`veen selftest` found a claim that does not hold; two hubs of a `veen bridge` disagree"),
     (failures.CONTRADICTED_STATUS, "`veen evidence verify` found that all holds, and shows a hub contradicting itself"),

@@ -3,21 +3,22 @@
 import importlib
 import sys
 
+from terminalface.extras import install_hint
 from terminalface.root import MISSING_STATUS
 
 
 def veil() -> None:
     """The `veil` command."""
-    _start("veil", "veil.cli.app")
+    _start("veil", "veil.cli.app", install_hint("veil"))
 
 
-def _start(program: str, module: str) -> None:
+def _start(program: str, module: str, hint: str) -> None:
     try:
         main = importlib.import_module(module).main
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == program:
             raise
         sys.stderr.write(f"{program}: error: {error.name} is not installed\n")
-        sys.stderr.write(f"{program}: hint: pip install 'veen[{program}]' brings all that it needs\n")
+        sys.stderr.write(f"{program}: hint: {hint}\n")
         sys.exit(MISSING_STATUS)
     main()

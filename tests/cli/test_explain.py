@@ -68,3 +68,9 @@ def test_every_code_that_is_written_anywhere_is_explained() -> None:
     assert written <= known
     assert {*wallet.Code, rpc.UNKNOWN_METHOD, calls.FAILED, calls.REPLY_TO} <= known
     assert set(othercodes.QUERY) == set(faults.Code)
+
+
+def test_an_epoch_refusal_names_the_unregistered_stream_and_the_remedy(veen: Veen) -> None:
+    told = veen.done("explain", "EPOCH").facts()
+    assert "registered stream" in told["when"]
+    assert "POST /tooling/streams" in told["what to do"]

@@ -11,6 +11,7 @@ from tests.cli.runner import Veen
 from tests.hub.client import running
 from veen.cli import fsck
 from veen.cli.failures import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS
+from veen.core.envelopes import CheckpointRequest
 from veen.storage.findings import MAX_FINDINGS
 
 
@@ -174,6 +175,26 @@ def test_keys_that_others_can_read_are_to_be_closed_and_are_not_elsewhere(veen: 
     keys[0].chmod(0o644)
     keys[1].unlink()
     assert "is only in a copy that was made with it" in veen("fsck", used).err
+
+
+def test_a_hub_runs_without_a_retired_key_and_fsck_says_what_it_cannot_do(veen: Veen, used: Path) -> None:
+    (old,) = (used / "keys").glob("hub-*.seed")
+    valid_from = veen.done("hub", "rotate-key", "--data-dir", used, "--json").json()["valid_from"]
+    old.unlink()
+    ran = veen("fsck", used)
+    assert ran.status == KEYLESS_STATUS
+    assert f"keyless\tkeys/{old.name}\t\tthis retired key is missing" in ran.out
+    assert "no hub can run" not in ran.out + ran.err
+    assert "cannot sign checkpoints" in ran.err
+    with running(used, lambda: float(valid_from)) as hub:
+        label = hub.writer("gates").send().label
+        assert hub.post("/v1/checkpoint", CheckpointRequest(label, 1)).status == 200
+        refused = hub.post("/v1/checkpoint", CheckpointRequest(hub.writer("doors").label, 1)).error()
+    assert refused.code == "E.UNAVAILABLE"
+    assert "retired key" in refused.message
+    assert "seed" not in refused.message
+    (used / "keys" / "control.seed").unlink()
+    assert "no hub can run" in veen("fsck", used).err
 
 
 def test_what_an_operator_left_in_the_directory_is_told_of_and_is_no_fault(veen: Veen, used: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from tests.cli.runner import Ran, Veen
 from tests.cli.terminal import typing

@@ -43,7 +43,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> BigLog:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Spark on two cores, started once for a worker."""
-    pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
     from veen.pipeline import session
 
     found = session(master="local[2]", settings=QUICK)

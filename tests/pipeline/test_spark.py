@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from bench.biglog import BigLog
 from tests.pipeline.conftest import SMALL

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 pytest.importorskip(
-    "opentelemetry.proto", reason="OpenTelemetry's formats are not installed: pip install 'veen[recorder]'"
+    "opentelemetry.proto", reason="OpenTelemetry's formats are not installed: pip install '.[recorder]'"
 )
 
 from tests.bridge.zones import Zones, allow, zones

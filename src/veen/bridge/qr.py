@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from terminalface.extras import install_hint
 from veen.bridge import base45
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
@@ -22,7 +23,6 @@ _FILE_DIGITS, _PART_DIGITS = 24, 12
 _FORM = re.compile(
     rf"VEEN1/([0-9A-F]{{{_FILE_DIGITS}}})/([1-9]\d*)/([1-9]\d*)/([0-9A-F]{{{_PART_DIGITS}}})/(.+)", re.ASCII
 )
-_GROUP = "pip install 'veen[airgap]'"
 
 
 def split(data: bytes, part_bytes: int = DEFAULT_PART_BYTES) -> list[str]:
@@ -121,4 +121,4 @@ def scan(paths: Iterable[Path]) -> list[str]:
 
 
 def _absent(what: str) -> Unavailable:
-    return Unavailable(f"{what} must be installed for QR codes: {_GROUP}")
+    return Unavailable(f"{what} must be installed for QR codes: " + install_hint("airgap"))

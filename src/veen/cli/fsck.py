@@ -31,7 +31,8 @@ def fsck(
 
     The exit status is 0 where it is clean, 7 where --repair would mend it, and 8 where the log itself, or what it is
     verified with, is damaged: then only another copy has the original. It is 12 where all of that holds and a secret
-    key is missing or wrong: such a copy can be read and verified, and no hub can run on it.
+    key is missing or wrong: such a copy can be read and verified, and no hub can run on it. If only retired keys are
+    missing, a hub can run; it cannot sign checkpoints of the time when they were in use.
     """
     check(directory, mend=mend, as_json=as_json)
 
@@ -114,9 +115,13 @@ def _about_keys(directory: Path, found: "Report") -> str:
     """What others can read is here, and need only be closed to them; what is missing is elsewhere."""
     from veen.storage.directory import open_to_others
     from veen.storage.findings import Severity
+    from veen.storage.papercheck import RETIRED_KEY
 
     loose = {f"keys/{path.name}" for path in open_to_others(directory)}
-    if loose >= {one.artifact for one in found.findings if one.severity is Severity.KEYLESS}:
+    keyless = [one for one in found.findings if one.severity is Severity.KEYLESS]
+    if all(one.what == RETIRED_KEY for one in keyless):
+        return "a hub can run here, and cannot sign checkpoints of the time when the missing keys were in use"
+    if loose >= {one.artifact for one in keyless}:
         return f"chmod 600 {directory}/keys/*.seed keeps others from them, and lets a hub run here"
     return "keys/ is only in a copy that was made with it; as it is, no hub can run here"
 

@@ -73,7 +73,14 @@ ADMISSION: tuple[Row, ...] = (
     Row(_COM, "prev_ack is ahead of the log or went back", "E.SEQ", "PREV_ACK", "resync, then send again"),
     Row(_COM, "already accepted", "E.SEQ", "DUPLICATE", "fetch the receipt at the stream_seq in the detail"),
     Row(_COM, "client_seq is not the next", "E.SEQ", "CLIENT_SEQ", "resync client_seq from the log"),
-    Row(_COM, "label's epoch is outside the window", "E.TIME", "EPOCH", "take epoch and hub_ts from the hub's status"),
+    Row(
+        _COM,
+        "the label is of no registered stream, or its epoch is outside the window",
+        "E.TIME",
+        "EPOCH",
+        "register the stream: authorizing a capability for it does, or the operator with POST /tooling/streams; if it "
+        "is registered, take epoch and hub_ts from the hub's status",
+    ),
 )
 
 BY_DETAIL: dict[str, Row] = {row.detail_enum: row for row in ADMISSION}

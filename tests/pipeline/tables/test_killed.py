@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from bench.folding import measure
 from tests.pipeline.tables.logs import OTHERS, Place, contents, everything, filled, recorded, writes

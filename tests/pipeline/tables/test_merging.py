@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 import pyarrow as pa
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
 from tests.pipeline.tables.logs import DOORS, OTHERS, everything, filled, recorded, writes
 from veen.core import Unavailable, Unverified, naming

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from tests.pipeline.tables.logs import DOORS, begun, writes
 from veen.pipeline.decoding.decoder import Kind

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from bench.entrytables import Filler
 from tests.pipeline.tables.dying import deaths

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'veen[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from tests.pipeline.tables.dying import deaths
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, everything, writes

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import httpx
 
+from terminalface.extras import install_hint
 from veen.bridge.anchoring.statement import MAX_PROOF_BYTES, Statement
 from veen.core import Malformed, Unavailable, Unverified
 
@@ -101,5 +102,6 @@ def _library() -> ModuleType:
     try:
         import rfc3161_client
     except ImportError:
-        raise Unavailable("rfc3161-client must be installed for time stamps: pip install 'veen[anchor]'") from None
+        needed = "rfc3161-client must be installed for time stamps: "
+        raise Unavailable(needed + install_hint("anchor")) from None
     return rfc3161_client

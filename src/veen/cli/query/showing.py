@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from terminalface.command import Misuse
+from terminalface.extras import install_hint
 from veen.cli import output
 from veen.core import Unverified
 
@@ -127,7 +128,7 @@ def _parquet(found: "Whole", names: list[str]) -> bytes:
         from veen.cli.failures import hinted
         from veen.core import Unavailable
 
-        raise hinted(Unavailable("pyarrow is not installed"), "pip install 'veen[spark]' brings it") from None
+        raise hinted(Unavailable("pyarrow is not installed"), install_hint("spark")) from None
     arrays = {}
     for name in names:
         values = [cell(row.get(name)) for row in found.rows]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from terminalface.command import Misuse
+from terminalface.extras import install_hint
 from veen.cli import output
 from veen.cli.client.options import AtHub
 from veen.cli.overlay.declaring import taking
@@ -86,9 +87,8 @@ def otlp(
     try:
         from veen.recorder import otlpserver
     except ImportError:
-        raise hinted(
-            Unavailable("the formats of OpenTelemetry are not installed"), "pip install 'veen[recorder]' brings them"
-        ) from None
+        missing = Unavailable("the formats of OpenTelemetry are not installed")
+        raise hinted(missing, install_hint("recorder")) from None
     defaults, tls = Defaults(origin, event_type, subject), _tls(cert, key, client_ca)
 
     where = listen or Address("127.0.0.1", 4_318)

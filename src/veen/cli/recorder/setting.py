@@ -27,7 +27,13 @@ MaxPayload: TypeAlias = Annotated[
     int | None, typer.Option("--max-payload", metavar="BYTES", min=1, help="no larger payloads", show_default="65536")
 ]
 Retention: TypeAlias = Annotated[
-    int | None, durations.whole_option("--retention", least=1, help="for how long to keep it", show_default="10 years")
+    int | None,
+    durations.whole_option(
+        "--retention",
+        least=1,
+        help="for how long events should be kept: a declaration, since no hub deletes anything",
+        show_default="10 years",
+    ),
 ]
 Every: TypeAlias = Annotated[
     int | None, durations.whole_option("--every", least=1, help="checkpoints by time", show_default="300")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
+from terminalface.extras import install_hint
 from veen.core import Unavailable
 from veen.storage import frame, openings
 from veen.storage.blocks import is_packed, mapped, read_blocks
@@ -133,7 +134,7 @@ def _filesystem(url: str) -> "tuple[FileSystem, str]":
 
 def _missing(url: str, package: str) -> Unavailable:
     error = Unavailable(f"{url} cannot be reached without {package}")
-    error.add_note("pip install 'veen[spark]' brings what the pipeline needs")
+    error.add_note(install_hint("spark"))
     return error
 
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from terminalface.extras import install_hint
 from veen.core import Unavailable, naming
 from veen.pipeline.decoding import decoder
 from veen.pipeline.decoding.decoder import EntryRow, EventRow, QuarantineRow
@@ -34,7 +35,7 @@ def need_pyarrow() -> None:
         import pyarrow.parquet  # noqa: F401 # whether it is there
     except ImportError:
         missing = Unavailable("tables need pyarrow, and it is not installed")
-        missing.add_note("pip install 'veen[spark]' brings what the pipeline needs")
+        missing.add_note(install_hint("spark"))
         raise missing from None
 
 

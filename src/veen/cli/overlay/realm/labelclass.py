@@ -57,7 +57,10 @@ def set_(
         str | None, typer.Option("--sensitivity", metavar="WORD", help="low, medium, high or your own")
     ] = None,
     retention: Annotated[
-        int | None, durations.whole_option("--retention", least=0, help="for how long to keep it")
+        int | None,
+        durations.whole_option(
+            "--retention", least=0, help="for how long it should be kept: a declaration, since no hub deletes anything"
+        ),
     ] = None,
 ) -> None:
     """Classify a label. What was said before of it no longer counts."""

@@ -16,6 +16,7 @@ from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
 from tests.cli.town import STREAM, Town, liar, town
 from tests.client.pair import QUICK
+from tests.dripping import STAGES, STARTS, dripping
 from tests.hub.client import running
 from tests.hub.disks import QuickDisk
 from veen.cli.client import calling
@@ -339,6 +340,37 @@ def test_what_has_no_answer_stays_and_goes_out_first_next_time(place: Town, monk
         assert place.veen.done("send", "--outbox", *who).err == "veen: nothing was waiting\n"
         (log,) = hub.logs.values()
         assert log.tree.size == 1
+
+
+def test_a_submit_that_times_out_stays_in_the_outbox_and_is_not_sent_twice(place: Town) -> None:
+    """The hub accepts the message, and its receipt drips: the bytes that are sent again find the entry."""
+    with liar() as hub:
+        who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
+        place.veen.done("send", "--body", "zero", *who, "--trust-on-first-use")
+        hub.drips = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
+        lost = place.veen("send", "--body", "once", *who, "--timeout", "3")
+        assert lost.status == 6
+        assert lost.error.startswith(f"{hub.url} did not answer POST /v1/submit in full within 3 s: ")
+        assert "bytes of the body arrived" in lost.error
+        assert "stays in the outbox" in lost.error
+        assert "not kept" not in lost.err
+        assert "veen send --outbox" in lost.err
+        hub.drips = lambda path: False
+        assert place.veen.done("send", "--outbox", *who).out.endswith("\t2\taccepted\n")
+        (log,) = hub.logs.values()
+        assert log.tree.size == 2
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_a_hub_that_drips_when_it_is_met_is_given_up(place: Town, kind: str) -> None:
+    with dripping(kind) as address:
+        who = [*place.of("writer")[:2], "--hub", f"http://{address}", "--stream", STREAM]
+        lost = place.veen("send", "--body", "once", *who, "--timeout", "0.5", "--trust-on-first-use")
+    assert lost.status == 6
+    assert lost.error.startswith(f"http://{address} did not answer GET /tooling/status in full within 0.5 s: ")
+    assert STAGES[kind] in lost.error
+    assert "--timeout" in lost.err
+    assert "the message was not kept" in lost.err
 
 
 def test_the_next_send_tells_what_became_of_the_one_before(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,7 @@ from veen.core.jsonform import to_json
 from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 
 START = 1_750_000_000
+DRIP_S = 0.1  # between two bytes of an answer that drips
 PAGE = 100
 
 
@@ -114,6 +115,7 @@ class HostileHub:
         self.on_status: Callable[[dict[str, Any]], None] | None = None
         self.on_submit: Callable[[Msg], Refused | None] | None = None
         self.mute: Callable[[str], bool] = lambda path: False  # closes without a word, after having done what was asked
+        self.drips: Callable[[str], bool] = lambda path: False  # answers byte by byte, after having done what was asked
         self.has_batches = True
         self._stranger = SigningKey.generate()
 
@@ -290,6 +292,7 @@ class HostileHub:
 
     async def __aenter__(self) -> "HostileHub":
         self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -300,7 +303,9 @@ class HostileHub:
         self._server.close()
         for writer in tuple(self._writers):
             writer.transport.abort()
-        await asyncio.sleep(0)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def url(self) -> str:
@@ -308,21 +313,27 @@ class HostileHub:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         try:
             while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                method, target, _ = head[0].split(" ")
-                named = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+                asked = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                method, target, _ = asked[0].split(" ")
+                named = dict(line.lower().split(": ", 1) for line in asked[1:] if ": " in line)
                 body = await reader.readexactly(int(named.get("content-length", "0")))
                 path = target.partition("?")[0]
                 self.asked.append(path)
                 status, kind, answer = self.answer(method, path, body)
                 if self.mute(path):
                     break
-                writer.write(
-                    f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(answer)}\r\n\r\n".encode()
-                    + answer
-                )
+                head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(answer)}\r\n\r\n"
+                writer.write(head.encode())
+                for byte in answer if self.drips(path) else b"":
+                    writer.write(bytes((byte,)))
+                    await asyncio.sleep(DRIP_S)
+                writer.write(b"" if self.drips(path) else answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

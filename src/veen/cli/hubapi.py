@@ -4,9 +4,9 @@ Whatever goes wrong is one of the project's errors: no answer is `Unavailable`, 
 `Malformed`, and what the hub refuses is `Refused` as the hub said it.
 """
 
-import re
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,22 +15,35 @@ import httpx
 
 from terminalface.manual import lowered
 from veen.cli.failures import hinted
+from veen.client.exchange import BlockingExchange, TimedOut, reason_of
 from veen.core import HubIdentity, Malformed, Refused, Unavailable, jsonform, jsontext
 from veen.core.cbor import Wire
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
 
 W = TypeVar("W", bound=Wire)
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0  # for one whole exchange
+_MOST_BYTES = 1 << 24
 _CBOR = "application/cbor"
-_ERRNO = re.compile(r"\[Errno -?\d+\] ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    content_type: str
+    body: bytes
 
 
 class HubApi:
     """One hub. `local` is of this machine: no proxy leads to it, and its own `cert`, if it has one, is trusted."""
 
-    def __init__(self, url: str, cert: Path | None = None, *, local: bool = False) -> None:
+    def __init__(
+        self, url: str, cert: Path | None = None, *, local: bool = False, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         self.url = url
-        self._http = httpx.Client(base_url=url, timeout=_TIMEOUT_S, verify=_trust(cert), trust_env=not local)
+        self._timeout_s = timeout_s
+        headers = {"accept-encoding": "identity"}
+        http = httpx.AsyncClient(base_url=url, headers=headers, verify=_trust(cert), trust_env=not local)
+        self._http = BlockingExchange(http)
 
     def __enter__(self) -> Self:
         return self
@@ -55,18 +68,18 @@ class HubApi:
         """Whether it accepts, and why not."""
         self._checked(self._ask("GET", "/healthz"))
         answer = self._ask("GET", "/readyz")
-        if answer.status_code not in (200, 503):
+        if answer.status not in (200, 503):
             self._checked(answer)
         found = self._json(answer)
         return found.get("ready") is True, str(found.get("reason", ""))
 
     def metrics(self) -> str:
-        return self._checked(self._ask("GET", "/metrics")).text
+        return self._checked(self._ask("GET", "/metrics")).body.decode(errors="replace")
 
     def post(self, path: str, request: Wire, expected: type[W]) -> W:
         """One request of the data plane, in CBOR."""
         answer = self._checked(self._ask("POST", path, request.encode(), {"content-type": _CBOR}))
-        return expected.decode(answer.content)
+        return expected.decode(answer.body)
 
     def size(self, label: bytes) -> int:
         """How many entries a label has. The data plane does not say, so places are tried: O(log n) questions."""
@@ -87,35 +100,36 @@ class HubApi:
             return False
         return True
 
-    def _ask(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
-    ) -> httpx.Response:
+    def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> "_Answer":
         try:
-            return self._http.request(method, path, content=body, headers=headers)
-        except httpx.TimeoutException:
-            raise Unavailable(f"{self.url} did not answer within {_TIMEOUT_S:g} s") from None
+            found, content = self._http(
+                method, path, limit_s=self._timeout_s, most=_MOST_BYTES, content=body, headers=headers
+            )
+            return _Answer(found.status_code, found.headers.get("content-type", ""), content)
+        except TimedOut as error:
+            raise hinted(error, "the hub is overloaded, or the network is slow: try again later") from None
         except httpx.TransportError as error:
             raise hinted(
-                Unavailable(f"no hub answers at {self.url}: {_reason(error)}"),
+                Unavailable(f"no hub answers at {self.url}: {lowered(reason_of(error))}"),
                 "check the address, and that the hub runs: veen hub status --data-dir DIR",
             ) from None
 
-    def _checked(self, answer: httpx.Response) -> httpx.Response:
+    def _checked(self, answer: "_Answer") -> "_Answer":
         """The answer, if it is not a refusal."""
-        if answer.is_success:
+        if 200 <= answer.status < 300:
             return answer
         try:
-            if answer.headers.get("content-type", "").startswith("application/json"):
-                raise jsonform.decode(ErrorEnvelope, answer.content).refused()
-            raise ErrorEnvelope.decode(answer.content).refused()
+            if answer.content_type.startswith("application/json"):
+                raise jsonform.decode(ErrorEnvelope, answer.body).refused()
+            raise ErrorEnvelope.decode(answer.body).refused()
         except Malformed:
-            raise self._no_hub(f"HTTP status {answer.status_code}") from None
+            raise self._no_hub(f"HTTP status {answer.status}") from None
 
-    def _json(self, answer: httpx.Response) -> dict[str, Any]:
-        if answer.status_code != 503:
+    def _json(self, answer: "_Answer") -> dict[str, Any]:
+        if answer.status != 503:
             self._checked(answer)
         try:
-            found = jsontext.decode(answer.content, "answer")
+            found = jsontext.decode(answer.body, "answer")
         except Malformed:
             found = None
         if not isinstance(found, dict):
@@ -124,11 +138,6 @@ class HubApi:
 
     def _no_hub(self, why: str) -> Malformed:
         return hinted(Malformed(self.url, f"it does not answer as a hub does: {why}"), "check the address")
-
-
-def _reason(error: httpx.TransportError) -> str:
-    """What the system said, without its number."""
-    return lowered(_ERRNO.sub("", str(error)) or type(error).__name__)
 
 
 def _trust(cert: Path | None) -> ssl.SSLContext | bool:

@@ -6,11 +6,9 @@ with BlockingClient("https://hub.example", folder, pin=pin) as client:
         ...
 """
 
-import asyncio
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from threading import Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +18,7 @@ from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
 from veen.client.entry import Entry
 from veen.client.evidence import Evidence
 from veen.client.lane import Settled
+from veen.client.loop_thread import LoopThread
 from veen.client.proofs import Proved
 from veen.client.resync import Resynced
 from veen.client.status import HubStatus
@@ -45,15 +44,13 @@ class BlockingClient:
         http2: bool = False,
     ) -> None:
         self.client = Client(url, folder, pin=pin, caps=caps, patience=patience, http2=http2)
+        self._loop = LoopThread("veen-client")
 
     def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="veen-client", daemon=True)
-        self._thread.start()
         try:
             self._do(self.client.__aenter__())
         except BaseException:
-            self._end()
+            self._loop.close()
             raise
         return self
 
@@ -61,26 +58,14 @@ class BlockingClient:
         try:
             self._do(self.client.__aexit__(kind, error, at))
         finally:
-            self._end()
+            self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The outcome of anything that the async client is used for, on its loop."""
         return self._do(work)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome. Interrupted here, the work is given up there too."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _end(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        return self._loop.run(work)
 
     def status(self) -> HubStatus:
         return self._do(self.client.status())

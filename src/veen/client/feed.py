@@ -50,7 +50,9 @@ class Feed:
         try:
             async with asyncio.timeout(link.patience.connect_s):
                 reader, writer = await asyncio.open_connection(where.hostname, port, ssl=tls)
-        except (OSError, TimeoutError) as error:
+        except TimeoutError:
+            raise Unavailable(f"{link.url} did not accept a connection within {link.patience.connect_s:g} s") from None
+        except OSError as error:
             raise Unavailable(f"{link.url} did not answer: {str(error) or type(error).__name__}") from None
         feed = cls(reader, writer)
         try:
@@ -59,7 +61,7 @@ class Feed:
                 await feed._shake_hands(where.netloc, target)
         except TimeoutError:
             feed.close()
-            raise Unavailable(f"{link.url} did not answer a subscription") from None
+            raise Unavailable(f"{link.url} did not open the subscription within {link.patience.answer_s:g} s") from None
         except BaseException:
             feed.close()
             raise

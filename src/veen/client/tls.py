@@ -58,7 +58,11 @@ async def _shown(host: str, port: int, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port, ssl=anyone, server_hostname=host)
-    except (OSError, TimeoutError) as error:
+    except TimeoutError:
+        raise Unavailable(
+            f"{host}:{port} did not finish connecting and its TLS handshake within {timeout_s:g} s"
+        ) from None
+    except OSError as error:
         raise Unavailable(f"{host}:{port} did not answer: {str(error) or type(error).__name__}") from None
     try:
         der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)

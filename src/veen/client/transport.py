@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from veen.client.exchange import SMALL_BYTES, exchange, reason_of
 from veen.client.work import Workbench
 from veen.core import Malformed, Receipt, Refused, Unavailable, jsonform, jsontext
 from veen.core.cbor import Late, Wire
@@ -28,7 +29,6 @@ CBOR = "application/cbor"
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 _SUBMIT_HEAD = b"\xa2\x01\x01\x02"  # {1: 1, 2: msg}: the rest of a submit request is the encoded MSG
-_SMALL = 1 << 20
 # A page's messages are bounded; its receipts and the frame around them fit in as much again.
 _MOST_PAGE = 2 * MAX_PAGE_BYTES + MAX_MSG_BYTES
 _OUTCOME_BYTES = 8192  # a receipt, or an error with its message and details
@@ -44,8 +44,8 @@ class Patience:
     longest_wait_s: float = 5.0
     longest_retry_after_s: float = 60.0  # a hub that asks for more is not waited for
     poll_s: float = 1.0  # between two looks at a hub that offers no subscriptions
-    connect_s: float = 5.0
-    answer_s: float = 30.0
+    connect_s: float = 5.0  # to connect, and as long again for the TLS handshake; both count towards answer_s
+    answer_s: float = 30.0  # for one whole exchange, from connecting to the end of the answer: see `exchange`
     most_pow_bits: int = 22  # a hub that asks for more work than this is not sent to
 
     def wait_s(self, attempt: int) -> float:
@@ -78,7 +78,6 @@ class HubLink:
         self._bench = Workbench(self.patience.most_pow_bits)
 
     def _connect(self) -> httpx.AsyncClient:
-        waits = httpx.Timeout(self.patience.answer_s, connect=self.patience.connect_s, pool=None)
         # Kept for less time than a hub keeps an idle connection, so that few are found closed.
         pool = httpx.Limits(
             max_connections=self._connections, max_keepalive_connections=self._connections, keepalive_expiry=30
@@ -87,7 +86,6 @@ class HubLink:
             base_url=self.url,
             verify=self.tls() if self.is_https else False,
             http2=self._http2,
-            timeout=waits,
             limits=pool,
             headers={"accept-encoding": "identity", "user-agent": "veen"},
             trust_env=False,
@@ -110,7 +108,7 @@ class HubLink:
 
     # Asking.
 
-    async def ask(self, path: str, request: Wire, answer: type[W], most: int = _SMALL) -> W:
+    async def ask(self, path: str, request: Wire, answer: type[W], most: int = SMALL_BYTES) -> W:
         """POST a request and decode the answer. Raises `Refused`, `Unavailable` or `Malformed`."""
         return answer.decode(await self._post(path, request.encode(), most))
 
@@ -120,7 +118,7 @@ class HubLink:
 
     async def get_json(self, path: str, *, once: bool = False) -> jsontext.Json:
         """`once` is for callers that have a patience of their own."""
-        asked = self._request("GET", path, most=_SMALL) if once else self.get(path, _SMALL)
+        asked = self._request("GET", path, most=SMALL_BYTES) if once else self.get(path, SMALL_BYTES)
         body = await asked
         return jsontext.decode(body, path)
 
@@ -132,21 +130,21 @@ class HubLink:
     ) -> None:
         """PUT a body that is read as it goes out; `make` begins it anew for each attempt."""
         sent = {"content-type": OCTETS, "content-length": str(size), **(headers or {})}
-        await self._again(lambda: self._request("PUT", path, make(), most=_SMALL, headers=sent))
+        await self._again(lambda: self._request("PUT", path, make(), most=SMALL_BYTES, headers=sent))
 
     # Sending. One attempt each: what follows a lost answer is the sender's to know.
 
     async def submit(self, encoded: bytes) -> Outcome:
         """The receipt of one encoded MSG, or why not. Raises `Unavailable` where nobody knows."""
         try:
-            body = await self._worked("/v1/submit", _SUBMIT_HEAD + encoded, _SMALL, ahead=True)
+            body = await self._worked("/v1/submit", _SUBMIT_HEAD + encoded, SMALL_BYTES, ahead=True)
         except Refused as refused:
             return refused
         return SubmitResponse.decode(body).receipt
 
     async def submit_batch(self, encoded: Sequence[bytes]) -> list[Outcome]:
         """An outcome for each MSG, in order. Raises `Refused` where the hub takes no batches."""
-        most = _SMALL + _OUTCOME_BYTES * len(encoded)
+        most = SMALL_BYTES + _OUTCOME_BYTES * len(encoded)
         body = await self._worked("/tooling/submit-batch", b"".join(encoded), most, ahead=False)
         outcomes = _outcomes(body)
         if len(outcomes) != len(encoded):
@@ -192,18 +190,20 @@ class HubLink:
         most: int,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        request = self._client.build_request(
-            method, path, content=body, headers=headers or ({"content-type": CBOR} if body is not None else None)
-        )
+        sent = headers or ({"content-type": CBOR} if body is not None else None)
         try:
-            answer = await self._client.send(request, stream=True)
-            try:
-                content = await _bounded(answer, most)
-            finally:
-                await answer.aclose()
+            answer, content = await exchange(
+                self._client,
+                method,
+                path,
+                limit_s=self.patience.answer_s,
+                connect_s=self.patience.connect_s,
+                most=most,
+                content=body,
+                headers=sent,
+            )
         except httpx.TransportError as error:
-            said = str(error) or type(error).__name__
-            raise Unavailable(f"{self.url} did not answer {path}: {said}") from None
+            raise Unavailable(f"{self.url} did not answer {path}: {reason_of(error)}") from None
         if answer.is_success:
             return content
         raise _refusal(answer, content, path)
@@ -226,17 +226,6 @@ class TryLater(Unavailable):
     def __init__(self, message: str, retry_after: int | None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-
-
-async def _bounded(answer: httpx.Response, most: int) -> bytes:
-    """The body as it came over the wire, undecoded, and no more of it than we have room for."""
-    parts, size = [], 0
-    async for part in answer.aiter_raw():
-        size += len(part)
-        if size > most:
-            raise Malformed("answer", f"more than {most} bytes")
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _refusal(answer: httpx.Response, content: bytes, path: str) -> Refused | Unavailable | Malformed:

@@ -1,6 +1,5 @@
 """A query service as those who ask see it. What it says is checked elsewhere: see `checking`."""
 
-import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +8,17 @@ from typing import Any, Self
 
 import httpx
 
+from veen.client.exchange import BlockingExchange, TimedOut, reason_of
 from veen.core import Malformed, Unavailable, canonjson
 from veen.core.canonjson import Plain
 from veen.query.digest import ResultDigest
 from veen.query.faults import Code, QueryFault
-from veen.query.limits import DEFAULT_LIMIT, MAX_LIMIT
+from veen.query.limits import DEFAULT_LIMIT, DEFAULTS, MAX_LIMIT
 from veen.query.store import Recorded
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 60.0  # for one whole exchange; a page gets more while it makes progress
+_MOST_BYTES = 2 * DEFAULTS.max_bytes  # a service may be allowed larger pages than the default, and one row is a page
 _OK, _ACCEPTED = 200, 202
-_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,14 @@ class Access:
 class Remote:
     """A context manager."""
 
-    def __init__(self, access: Access) -> None:
-        headers = {} if access.token is None else {"authorization": f"Bearer {access.token}"}
+    def __init__(self, access: Access, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        headers = {"accept-encoding": "identity"}
+        if access.token is not None:
+            headers["authorization"] = f"Bearer {access.token}"
         verify = access.tls() if access.url.startswith("https:") else True
         self._url = access.url.rstrip("/")
-        self._http = httpx.Client(headers=headers, verify=verify, timeout=_TIMEOUT_S)
+        self._http = BlockingExchange(httpx.AsyncClient(headers=headers, verify=verify))
 
     def __enter__(self) -> Self:
         return self
@@ -109,13 +112,16 @@ class Remote:
 
     def _ask(self, method: str, path: str, **given: Any) -> dict[str, Any]:
         try:
-            answer = self._http.request(method, self._url + path, **given)
+            answer, body = self._http(method, self._url + path, limit_s=self._timeout_s, most=_MOST_BYTES, **given)
+        except TimedOut as late:
+            late.add_note("the service is overloaded, or the network is slow: try again later")
+            raise
         except httpx.HTTPError as error:
-            why = _ERRNO.sub("", str(error)) or type(error).__name__
+            why = reason_of(error)
             missing = Unavailable(f"the query service at {self._url} does not answer: {why[:1].lower()}{why[1:]}")
             missing.add_note("check the address, and that veen query serve runs there")
             raise missing from None
-        found: Any = canonjson.parse(answer.content, "answer")
+        found: Any = canonjson.parse(body, "answer")
         if not isinstance(found, dict):
             raise Malformed("answer", "it is not an object")
         if answer.status_code not in (_OK, _ACCEPTED):

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import httpx
 
+from veen.client.exchange import BlockingExchange, reason_of
 from veen.core import Malformed, Refused, Unavailable, jsonform, jsontext
 from veen.core.admission import BY_DETAIL, STATUS
 from veen.core.cbor import Wire
@@ -113,7 +114,8 @@ class Reply:
 class Probe:
     """One hub, spoken to over HTTP. Safe on several threads."""
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None, *, answer_s: float = _ANSWER_S) -> None:
+        self._answer_s = answer_s
         self.url = url.rstrip("/")
         self.tls = tls
         try:
@@ -122,18 +124,19 @@ class Probe:
             raise Malformed("hub URL", str(error)) from None
         if base.scheme not in ("http", "https") or not base.host:
             raise Malformed("hub URL", f"{url!r} is not http://HOST or https://HOST")
-        self._client = httpx.Client(
-            base_url=base,
-            verify=True if tls is None else tls,
-            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
-            # Shorter than any hub keeps an idle connection, so that none is found closed.
-            limits=httpx.Limits(keepalive_expiry=1.0),
-            headers={"accept-encoding": "identity", "user-agent": "veen-selftest"},
-            trust_env=False,
+        self._exchange = BlockingExchange(
+            httpx.AsyncClient(
+                base_url=base,
+                verify=True if tls is None else tls,
+                # Shorter than any hub keeps an idle connection, so that none is found closed.
+                limits=httpx.Limits(keepalive_expiry=1.0),
+                headers={"accept-encoding": "identity", "user-agent": "veen-selftest"},
+                trust_env=False,
+            )
         )
 
     def close(self) -> None:
-        self._client.close()
+        self._exchange.close()
 
     def get(self, path: str) -> Reply:
         return self._ask("GET", path, None, JSON)
@@ -179,14 +182,19 @@ class Probe:
         return self._once(method, path, body, headers)
 
     def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
-        found = bytearray()
         try:
-            with self._client.stream(method, path, content=body, headers=headers) as answer:
-                for part in answer.iter_raw():
-                    found += part
-                    expect(len(found) <= _MOST_BYTES, f"{method} {path} answered more than {_MOST_BYTES} bytes")
+            answer, found = self._exchange(
+                method,
+                path,
+                limit_s=self._answer_s,
+                connect_s=_CONNECT_S,
+                most=_MOST_BYTES,
+                content=body,
+                headers=headers,
+            )
+        except Malformed:
+            raise Failed(f"{method} {path} answered more than {_MOST_BYTES} bytes") from None
         except httpx.TransportError as error:
-            said = str(error) or type(error).__name__
-            raise Unavailable(f"{self.url} did not answer {method} {path}: {said}") from None
+            raise Unavailable(f"{self.url} did not answer {method} {path}: {reason_of(error)}") from None
         named = {name.lower(): text for name, text in answer.headers.items()}
-        return Reply(answer.status_code, named, bytes(found), f"{method} {path}", headers["accept"])
+        return Reply(answer.status_code, named, found, f"{method} {path}", headers["accept"])

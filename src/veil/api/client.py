@@ -5,6 +5,8 @@ The standard library's client does: it is loaded in a tenth of the time of any o
 
 import http.client
 import json
+import socket
+import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,14 @@ from veil.lanes import Unavailable
 from veil.runtime.folder import Folder
 
 _BY_KIND = {kind: error for error, (_, kind) in STATUS.items()}
-_SECONDS = 90.0
+_SECONDS = 90.0  # for a whole call; a node lets an event be waited for 60
 
 
 class Client:
     """Talks to the node of a folder, while that runs."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, seconds: float = _SECONDS) -> None:
+        """A call raises `Unavailable` where its whole answer takes longer than `seconds`."""
         folder = Folder(data_dir)
         folder.check()
         where = folder.read("api.json").get("url")
@@ -31,7 +34,8 @@ class Client:
         self._data_dir = data_dir
         self._headers = {"authorization": f"Bearer {folder.token()}", "content-type": "application/json"}
         place = urlsplit(where)
-        self._http = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_SECONDS)
+        self._http = _Connection(place.hostname or "", place.port, timeout=seconds)
+        self._seconds = seconds
 
     def __enter__(self) -> "Client":
         return self
@@ -69,6 +73,10 @@ class Client:
             self._http.request(method, target, data, self._headers)
             answer = self._http.getresponse()
             said = answer.read()
+        except TimeoutError:
+            error = Unavailable("node", f"no whole answer to {method} {target} within {self._seconds:g} s")
+            error.add_note("veil node status shows whether it works; try again later")
+            raise error from None
         except (OSError, http.client.HTTPException):
             raise _not_running(self._data_dir) from None
         finally:
@@ -76,6 +84,38 @@ class Client:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise _error(answer.status, said)
         return said
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection for one call, whose timeout is for all of it."""
+
+    def connect(self) -> None:
+        assert isinstance(self.timeout, float)
+        ends = time.monotonic() + self.timeout
+        super().connect()
+        self.sock = _TimedSocket(self.sock, ends)
+
+
+class _TimedSocket(socket.socket):
+    """Its timeout is what is left until a deadline: a byte now and then does not begin it anew."""
+
+    def __init__(self, connected: socket.socket, ends: float) -> None:
+        super().__init__(connected.family, connected.type, connected.proto, connected.detach())
+        self._ends = ends
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        self._set_left()
+        super().sendall(data, flags)
+
+    def recv_into(self, *given: Any) -> int:
+        self._set_left()
+        return super().recv_into(*given)
+
+    def _set_left(self) -> None:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.settimeout(left)
 
 
 def _not_running(data_dir: Path) -> Unavailable:

@@ -12,6 +12,7 @@ import httpx
 
 from terminalface.extras import install_hint
 from veen.bridge.anchoring.statement import MAX_PROOF_BYTES, Statement
+from veen.client.exchange import TimedOut, exchange, reason_of
 from veen.core import Malformed, Unavailable, Unverified
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from rfc3161_client import TimeStampResponse
 
 _ASKED, _ANSWERED = "application/timestamp-query", "application/timestamp-reply"
-_PATIENCE_S = 30.0
+_ANSWER_S = 30.0
 
 
 class TimeStampingAuthority:
@@ -27,11 +28,12 @@ class TimeStampingAuthority:
 
     kind = "tsa"
 
-    def __init__(self, url: str | None, roots: Path) -> None:
+    def __init__(self, url: str | None, roots: Path, *, answer_s: float = _ANSWER_S) -> None:
         """Without `url` it can only verify. Raises `Unavailable` where the certificates cannot be read."""
         from cryptography import x509
 
         self.url = url
+        self._answer_s = answer_s
         try:
             self._roots: list[Certificate] = x509.load_pem_x509_certificates(roots.read_bytes())
         except (OSError, ValueError) as error:
@@ -59,14 +61,20 @@ class TimeStampingAuthority:
     async def _post(self, query: bytes) -> bytes:
         assert self.url is not None
         try:
-            async with httpx.AsyncClient(timeout=_PATIENCE_S, follow_redirects=False) as http:
-                answer = await http.post(self.url, content=query, headers={"content-type": _ASKED})
+            async with httpx.AsyncClient(follow_redirects=False) as http:
+                headers = {"content-type": _ASKED, "accept-encoding": "identity"}
+                answer, content = await exchange(
+                    http, "POST", self.url, limit_s=self._answer_s, content=query, headers=headers
+                )
+        except TimedOut as late:
+            late.add_note("try again later, or use another time-stamping authority")
+            raise
         except httpx.HTTPError as error:
-            raise Unavailable(f"{self.url}: {str(error) or type(error).__name__}") from None
+            raise Unavailable(f"{self.url}: {reason_of(error)}") from None
         kind = answer.headers.get("content-type", "").partition(";")[0]
-        if answer.status_code != httpx.codes.OK or kind != _ANSWERED or len(answer.content) > MAX_PROOF_BYTES:
+        if answer.status_code != httpx.codes.OK or kind != _ANSWERED or len(content) > MAX_PROOF_BYTES:
             raise Unavailable(f"{self.url}: it answers {answer.status_code} with {kind or 'nothing'}, not a time stamp")
-        return answer.content
+        return content
 
     async def verify(self, statement: Statement, proof: bytes) -> int:
         rfc3161 = _library()

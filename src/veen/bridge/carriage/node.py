@@ -11,13 +11,14 @@ from typing import Any, Self
 import httpx
 
 from veen.client import durable
+from veen.client.exchange import TimedOut, exchange, reason_of
 from veen.core import Malformed, Unavailable
 
 _MOST_FILE = 1 << 16
 # A page of events is never more than this; one event is never more than an object of VEIL.
 _PAGE_EVENTS = 32
 _MOST_ANSWER = 1 << 26
-_ANSWER_S = 90.0
+_ANSWER_S = 90.0  # longer than the node lets an event be waited for
 _KEY_BYTES = 32
 
 
@@ -43,12 +44,12 @@ class Page:
 class VeilNode:
     """An async context manager."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, answer_s: float = _ANSWER_S) -> None:
         self.url = url
+        self._answer_s = answer_s
         self._http = httpx.AsyncClient(
             base_url=url,
             verify=False,  # loopback, in plain: there is no certificate to look at
-            timeout=_ANSWER_S,
             headers={"authorization": f"Bearer {token}", "accept-encoding": "identity"},
             trust_env=False,
         )
@@ -109,18 +110,27 @@ class VeilNode:
         self, method: str, path: str, body: dict[str, Any] | None = None, *, query: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         try:
-            async with self._http.stream(method, path, json=body, params=query) as answer:
-                said = bytearray()
-                async for part in answer.aiter_bytes():
-                    said += part
-                    if len(said) > _MOST_ANSWER:
-                        raise _strange("an answer without an end")
+            content = None if body is None else json.dumps(body).encode()
+            headers = None if body is None else {"content-type": "application/json"}
+            answer, said = await exchange(
+                self._http,
+                method,
+                path,
+                limit_s=self._answer_s,
+                most=_MOST_ANSWER,
+                content=content,
+                headers=headers,
+                params=query,
+            )
+        except TimedOut as late:
+            late.add_note("veil node status shows whether the VEIL node works")
+            raise
         except httpx.HTTPError as error:
-            away = Unavailable(f"the VEIL node at {self.url} does not answer: {str(error) or type(error).__name__}")
+            away = Unavailable(f"the VEIL node at {self.url} does not answer: {reason_of(error)}")
             away.add_note("veil node status shows whether it runs")
             raise away from None
         try:
-            found = json.loads(bytes(said))
+            found = json.loads(said)
         except ValueError:
             raise _strange(f"an answer {answer.status_code} that is not JSON") from None
         if not isinstance(found, dict):

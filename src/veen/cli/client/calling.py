@@ -14,6 +14,7 @@ from veen.cli.failures import hinted
 from veen.client import ClientDir, WrongPassphrase
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
+from veen.client.exchange import TimedOut
 from veen.client.transport import Patience
 from veen.client.trust import FIRST_USE, HubRecord, Pin
 from veen.core import Unavailable
@@ -86,6 +87,11 @@ class Call:
             return usual
         return Patience(attempts=1, connect_s=self.timeout_s, answer_s=self.timeout_s)
 
+    def _advised(self, error: Unavailable) -> Unavailable:
+        if self.timeout_s is not None and isinstance(error, TimedOut):
+            hinted(error, "a slow hub or network needs a longer --timeout")
+        return error
+
     async def _work(self, client: Client, pin: Pin | None, work: Callable[[Client], Awaitable[T]]) -> T:
         async with AsyncExitStack() as stack:
             try:
@@ -93,7 +99,7 @@ class Call:
                     await stack.enter_async_context(client)
             except Unavailable as error:
                 hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
-                raise hinted(error, hint) from None
+                raise hinted(self._advised(error), hint) from None
             client.contact.link.patience = self._patience(PATIENCE)
             if pin is FIRST_USE:
                 output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")

@@ -33,7 +33,7 @@ Timeout: TypeAlias = Annotated[
     durations.option(
         "--timeout",
         least=0.001,
-        help="give up on a hub that does not answer for so long",
+        help="give up on an answer that is not complete after so long; large transfers that move get more",
         show_default="30, and again a few times",
     ),
 ]

@@ -1,0 +1,205 @@
+"""One HTTP request and its whole answer, under one deadline.
+
+httpx bounds each read and each write by itself. A peer that sends one byte a second keeps every such bound and never
+finishes, so the deadline here covers connecting, TLS, the request, the response head and the response body.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+
+from veen.client.loop_thread import LoopThread
+from veen.core import Malformed, Unavailable
+
+SMALL_BYTES = 1 << 20  # an answer of at most this size has a fixed deadline
+MIN_BYTES_PER_S = 8 << 10  # a hub expects the same of its clients: `min_bytes_per_s` of its HTTP settings
+_PIECE_BYTES = 1 << 16
+_STAGES = {
+    "connect_tcp": "the connection was not made",
+    "start_tls": "the TLS handshake did not finish",
+    "send_request_headers": "the request was not sent",
+    "send_request_body": "the request body was not sent in full",
+    "receive_response_headers": "the request was sent, but no complete response head arrived",
+    "receive_response_body": "the response head arrived",
+}
+
+
+class TimedOut(Unavailable):
+    """The answer was not complete in time. The peer may have done what it was asked to do."""
+
+
+async def exchange(
+    client: httpx.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    limit_s: float,
+    connect_s: float | None = None,
+    most: int = SMALL_BYTES,
+    content: bytes | AsyncIterator[bytes] | None = None,
+    headers: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> tuple[httpx.Response, bytes]:
+    """The answer and its body, not decompressed.
+
+    The time starts when the request has a connection of the client's pool, or begins to make one. Large transfers get
+    more time while they make progress: each 8 KiB of a request body, or of an answer that may exceed `SMALL_BYTES`,
+    gives back one second, and never more than `limit_s` is left.
+
+    Raises `TimedOut`, `Malformed` for an answer longer than `most` bytes, and httpx's own errors where the connection
+    breaks.
+    """
+    deadline = _Deadline(limit_s)
+    sent = dict(headers or {})
+    if isinstance(content, bytes) and len(content) > _PIECE_BYTES:
+        sent["content-length"] = str(len(content))
+        content = deadline.paid_by(_once(content))
+    elif content is not None and not isinstance(content, bytes):
+        content = deadline.paid_by(content)
+    request = client.build_request(
+        method,
+        url,
+        content=content,
+        headers=sent,
+        params=params,
+        extensions={
+            "trace": deadline.trace,
+            "timeout": {"connect": connect_s, "read": None, "write": None, "pool": None},
+        },
+    )
+    try:
+        async with deadline.timer:
+            try:
+                answer = await client.send(request, stream=True)
+            except asyncio.CancelledError:
+                await deadline.close_half_open()
+                raise
+            try:
+                return answer, await deadline.body(answer, most)
+            finally:
+                await answer.aclose()
+    except TimeoutError:
+        raise deadline.passed(request, limit_s) from None
+    except httpx.ConnectTimeout:
+        raise deadline.passed(request, connect_s or limit_s) from None
+
+
+def reason_of(error: BaseException) -> str:
+    """What the system says about a failed connection; the libraries above it say only that there was an error."""
+    said, found = str(error) or type(error).__name__, error.__cause__ or error.__context__
+    while found is not None:
+        if isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if isinstance(found, OSError) and found.errno and not isinstance(found, ssl.SSLError):
+            return found.strerror or said if isinstance(found, socket.gaierror) else os.strerror(found.errno)
+        found = found.__cause__ or found.__context__
+    return said
+
+
+class _Deadline:
+    """When an exchange must end, and how far it has got."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.timer = asyncio.timeout(None)
+        self._limit_s = limit_s
+        self._stage = "no connection was free"
+        self._received: int | None = None
+        self._half_open: Any = None  # the connection while its TLS handshake is not finished
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Called by httpcore at the start and end of each step."""
+        if self.timer.when() is None:
+            self.timer.reschedule(asyncio.get_running_loop().time() + self._limit_s)
+        _, step, state = event.rsplit(".", 2)
+        if state == "started":
+            self._stage = _STAGES.get(step, self._stage)
+        if step in ("connect_tcp", "start_tls") and state == "complete":
+            self._half_open = info["return_value"] if step == "connect_tcp" else None
+
+    async def close_half_open(self) -> None:
+        """httpcore does not close a connection whose TLS handshake is cancelled."""
+        if self._half_open is not None and self._stage == _STAGES["start_tls"]:
+            await self._half_open.aclose()
+
+    async def paid_by(self, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same bytes, in pieces that each give time back."""
+        async for part in content:
+            for at in range(0, len(part), _PIECE_BYTES):
+                piece = part[at : at + _PIECE_BYTES]
+                self._paid(len(piece))
+                yield piece
+
+    async def body(self, answer: httpx.Response, most: int) -> bytes:
+        parts, self._received = [], 0
+        async for part in answer.aiter_raw():
+            self._received += len(part)
+            if self._received > most:
+                raise Malformed("answer", f"more than {most} bytes")
+            if most > SMALL_BYTES:
+                self._paid(len(part))
+            parts.append(part)
+        return b"".join(parts)
+
+    def passed(self, request: httpx.Request, limit_s: float) -> TimedOut:
+        stage = self._stage
+        if self._received is not None:
+            stage = f"the response head and {self._received} bytes of the body arrived"
+        where = request.url.copy_with(path="/", query=None)
+        return TimedOut(
+            f"{str(where).rstrip('/')} did not answer {request.method} {request.url.path} in full within "
+            f"{limit_s:g} s: {stage}"
+        )
+
+    def _paid(self, count: int) -> None:
+        ends = self.timer.when()
+        if ends is not None and not self.timer.expired():
+            latest = asyncio.get_running_loop().time() + self._limit_s
+            self.timer.reschedule(min(ends + count / MIN_BYTES_PER_S, latest))
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+class BlockingExchange:
+    """`exchange` for programs without a loop. Any thread may call it; whoever makes it closes it."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+        self._loop = LoopThread("veen-exchange")
+
+    def __call__(
+        self,
+        method: str,
+        url: str,
+        *,
+        limit_s: float,
+        connect_s: float | None = None,
+        most: int = SMALL_BYTES,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> tuple[httpx.Response, bytes]:
+        return self._loop.run(
+            exchange(
+                self.client,
+                method,
+                url,
+                limit_s=limit_s,
+                connect_s=connect_s,
+                most=most,
+                content=content,
+                headers=headers,
+                params=params,
+            )
+        )
+
+    def close(self) -> None:
+        if self._loop.is_started:
+            self._loop.run(self.client.aclose())
+            self._loop.close()

@@ -3,9 +3,12 @@
 import asyncio
 import gzip
 import json
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import httpx
 import pytest
@@ -15,6 +18,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 
 from tests.full_disk import no_file_longer_than
+from tests.http.certificates import write_certificate
+from tests.hub.client import PATIENCE_S
 from veen.core import Malformed
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolWriter, otlp, spool
@@ -146,6 +151,115 @@ def asked(place: Path, work: Callable[[httpx.AsyncClient], Awaitable[None]], **b
     asyncio.run(run())
     paths = spool.segments(place / "spool")
     return [one for path in paths for batch in spool.batches(path) for one in batch.events]
+
+
+LOGS = b"POST /v1/logs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+
+
+@asynccontextmanager
+async def endpoint(place: Path, **settings: Any) -> AsyncIterator[OtlpServer]:
+    writer = SpoolWriter(place / "spool", sync=True)
+    async with OtlpServer(writer, DEFAULTS, "127.0.0.1", 0, **settings) as server:
+        yield server
+    writer.close()
+
+
+async def drip_until_closed(port: int, data: bytes) -> None:
+    """Send all but the last bytes of a request, then one byte at a time, until the server hangs up."""
+    reader, stream = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        stream.write(data)
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done():
+            stream.write(b"x")
+            await asyncio.wait([ended], timeout=0.02)
+        with suppress(ConnectionError):
+            assert ended.result() == b""
+    finally:
+        stream.transport.abort()
+
+
+async def exports(port: int, **options: Any) -> int:
+    scheme = "https" if options else "http"
+    async with httpx.AsyncClient(base_url=f"{scheme}://127.0.0.1:{port}", timeout=PATIENCE_S, **options) as client:
+        data = request("good").SerializeToString()
+        return (await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))).status_code
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"P",
+        LOGS + b"x-filler: ",
+        LOGS + b"content-length: 100000\r\n\r\n",
+        LOGS + b"transfer-encoding: chunked\r\n\r\nfffff\r\n",
+    ],
+    ids=["first byte", "head", "body", "chunk"],
+)
+def test_a_request_that_drips_is_closed_at_its_deadline_while_others_are_served(place: Path, begun: bytes) -> None:
+    async def run() -> None:
+        async with endpoint(place, request_s=0.5) as server, asyncio.timeout(PATIENCE_S):
+            slow = [asyncio.create_task(drip_until_closed(server.port, begun)) for _ in range(8)]
+            assert await exports(server.port) == 200
+            await asyncio.gather(*slow)
+
+    asyncio.run(run())
+
+
+def test_a_full_endpoint_closes_the_connection_that_finished_nothing_for_longest(place: Path) -> None:
+    async def run() -> None:
+        async with endpoint(place, max_connections=2) as server, asyncio.timeout(PATIENCE_S):
+            url = f"http://127.0.0.1:{server.port}"
+            silent, stream = await asyncio.open_connection("127.0.0.1", server.port)
+            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as busy:
+                given: dict[str, Any] = {"content": request("one").SerializeToString(), "headers": form(otlp.PROTOBUF)}
+                first = await busy.post("/v1/logs", **given)
+                own = first.extensions["network_stream"].get_extra_info("client_addr")
+                assert await exports(server.port) == 200
+                with suppress(ConnectionError):
+                    assert await silent.read() == b""
+                again = await busy.post("/v1/logs", **given)
+                assert again.extensions["network_stream"].get_extra_info("client_addr") == own
+            stream.transport.abort()
+
+    asyncio.run(run())
+
+
+def test_connections_count_before_their_tls_handshake_and_make_room_for_one_that_finishes_it(place: Path) -> None:
+    cert, key = write_certificate(place)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    trust = ssl.create_default_context(cafile=str(cert))
+    trust.check_hostname = False
+    told: list[str] = []
+
+    async def run() -> None:
+        settings = {"tls": tls, "max_connections": 2, "told": told.append}
+        async with endpoint(place, **settings) as server, asyncio.timeout(PATIENCE_S):
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            assert await exports(server.port, verify=trust) == 200
+            with suppress(ConnectionError):
+                assert await silent[0][0].read() == b""
+            for _, stream in silent:
+                stream.transport.abort()
+        assert told == ["all 2 connections are in use; each new one closes the one idle for longest"]
+
+    asyncio.run(run())
+
+
+def test_a_tls_handshake_that_never_ends_is_closed(place: Path) -> None:
+    cert, key = write_certificate(place)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+
+    async def run() -> None:
+        async with endpoint(place, tls=tls, handshake_s=0.2) as server, asyncio.timeout(PATIENCE_S):
+            reader, stream = await asyncio.open_connection("127.0.0.1", server.port)
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            stream.transport.abort()
+
+    asyncio.run(run())
 
 
 def form(content_type: str, **headers: str) -> dict[str, str]:

@@ -130,6 +130,17 @@ def heard(place: Path, work: Callable[[int], Awaitable[object]], **options: obje
     return asyncio.run(run())
 
 
+def contexts(place: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS as a listener and as a sender that trusts it speak it."""
+    cert, key = write_certificate(place)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(cert, key)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cert)
+    return server, client
+
+
 def msg(text: str) -> bytes:
     return f"<34>1 - h a - - - {text}".encode()
 
@@ -210,6 +221,66 @@ def test_a_connection_that_says_no_more_is_closed_and_what_was_whole_is_kept(
     assert heard(place, work, **patience) == ["whole"]
 
 
+def test_a_message_that_drips_is_closed_at_its_deadline_while_others_are_served(place: Path) -> None:
+    async def work(port: int) -> int:
+        reader, stream = await asyncio.open_connection("127.0.0.1", port)
+        stream.write(counted("whole") + b"8000 ")
+        ended = asyncio.ensure_future(reader.read())
+        await send(port, counted("other"))
+        async with asyncio.timeout(PATIENCE_S):
+            while not ended.done():
+                stream.write(b"x")
+                await asyncio.wait([ended], timeout=0.02)
+        with suppress(ConnectionError):
+            assert ended.result() == b""
+        stream.transport.abort()
+        return 2
+
+    assert sorted(heard(place, work, message_s=0.5)) == ["other", "whole"]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_full_listener_closes_the_connection_without_a_message_for_longest(place: Path, secure: bool) -> None:
+    """Over TLS, the silent connections have not even begun a handshake."""
+    server, client = contexts(place) if secure else (None, None)
+    told: list[str] = []
+
+    async def work(port: int) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            idle, first = await asyncio.open_connection("127.0.0.1", port)
+            _, second = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            second.write(counted("one"))
+            _, third = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            third.write(counted("two"))
+            with suppress(ConnectionError):
+                assert await idle.read() == b""
+            second.write(counted("three"))
+            for stream in (second, third):
+                await stream.drain()
+                stream.close()
+                await stream.wait_closed()
+            first.transport.abort()
+        return 3
+
+    found = heard(place, work, max_connections=2, tls=server, told=told.append)
+    assert sorted(found) == ["one", "three", "two"]
+    assert told == ["all 2 connections are in use; each new one closes the one idle for longest"]
+
+
+def test_a_tls_handshake_that_never_ends_is_closed(place: Path) -> None:
+    server, _ = contexts(place)
+
+    async def work(port: int) -> int:
+        reader, stream = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(PATIENCE_S):
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        stream.transport.abort()
+        return 0
+
+    assert heard(place, work, tls=server, handshake_s=0.2) == []
+
+
 def test_a_message_waits_for_a_disk_that_is_full_and_the_operator_hears_of_it_once(place: Path) -> None:
     told: list[str] = []
 
@@ -239,12 +310,7 @@ def test_a_name_may_be_repeated_as_often_as_fits() -> None:
 
 
 def test_messages_arrive_over_tls(place: Path) -> None:
-    cert, key = write_certificate(place)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.load_verify_locations(cert)
+    server, client = contexts(place)
 
     async def work(port: int) -> int:
         await send(port, counted("sealed"), tls=client)

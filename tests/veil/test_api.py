@@ -5,16 +5,21 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Pong, RejectConnection, Request, TextMessage
 
+from tests.dripping import STARTS, dripping
 from tests.veil.api_hosts import Running, make, running, town
 from tests.veil.test_lanes_endpoints import contact
 from veil import errors
+from veil.api import http
+from veil.api.client import Client
 from veil.api.faults import STATUS
 from veil.api.http import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from veil.api.routes import ROUTES
@@ -127,6 +132,49 @@ def test_what_is_asked_wrongly_is_answered_with_why(tmp_path: Path) -> None:
         assert alice.host.node.last_seq == before
 
     alone(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"GET /", b"GET /v1/status HTTP/1.1\r\nx-filler: ", b"POST /v1/publish HTTP/1.1\r\ncontent-length: 9999\r\n\r\n"],
+)
+def test_a_request_that_drips_is_closed_at_its_deadline_while_others_are_served(begun: bytes) -> None:
+    async def handle(request: http.Request) -> http.Response:
+        return http.Response.json({})
+
+    async def upgrade(request: http.Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise AssertionError("nobody asked for it")
+
+    async def run() -> None:
+        server = http.HttpServer(handle, upgrade, request_seconds=0.5)
+        port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(begun)
+        ended = asyncio.ensure_future(reader.read())
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as good:
+            assert (await good.get(f"http://127.0.0.1:{port}/")).status_code == 200
+        async with asyncio.timeout(60):
+            while not ended.done():
+                writer.write(b"x")
+                await asyncio.wait([ended], timeout=0.02)
+        with suppress(ConnectionError):
+            assert ended.result() == b""
+        writer.transport.abort()
+        await server.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_a_node_whose_answer_drips_is_given_up(kind: str, tmp_path: Path) -> None:
+    folder = make(tmp_path, "alice")
+    with dripping(kind) as address:
+        folder.write("api.json", {"url": f"http://{address}", "pid": 1})
+        with (
+            Client(folder.path, seconds=0.5) as client,
+            pytest.raises(Unavailable, match="no whole answer to GET /v1/st"),
+        ):
+            client.get("/v1/status")
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b"{", b"\xff", b"[" * 100_000, b'"x"'])

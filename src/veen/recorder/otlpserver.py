@@ -18,6 +18,7 @@ from veen.core import Malformed, Unavailable, loopback
 from veen.core.limits import MAX_MSG_BYTES
 from veen.overlays.record import RecordEvent
 from veen.recorder import otlp
+from veen.recorder.connections import HANDSHAKE_S, Connection, Connections
 from veen.recorder.shaping import Defaults
 from veen.recorder.spool import SpoolWriter
 
@@ -25,7 +26,8 @@ PATH = "/v1/logs"
 MAX_REQUEST_BYTES = 4 * MAX_MSG_BYTES
 MAX_UNPACKED_BYTES = 8 * MAX_MSG_BYTES
 MAX_CONNECTIONS = 128
-_IDLE_S = 60.0
+IDLE_S = 60.0  # between two requests
+REQUEST_S = 30.0  # from the first byte of a request to its last, and for its answer to be taken
 _RETRY_AFTER = "retry-after", "1"
 _READ_BYTES = 65_536
 _MS = 1_000_000
@@ -62,66 +64,91 @@ class OtlpServer:
         *,
         tls: ssl.SSLContext | None = None,
         refusal: Callable[[RecordEvent], str | None] = lambda event: None,
+        told: Callable[[str], None] = lambda text: None,
+        idle_s: float = IDLE_S,
+        request_s: float = REQUEST_S,
+        handshake_s: float = HANDSHAKE_S,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        """`refusal` says why an event will be set aside instead of recorded: its exporter is told so."""
+        """`refusal` says why an event will be set aside instead of recorded: its exporter is told so.
+
+        A request that takes longer than `request_s` is closed without an answer: an exporter sends it again.
+        """
         self._writer = writer
         self._refusal = refusal
         self._defaults = defaults
         self._address = host, port
-        self._tls = tls
+        self._idle_s = idle_s
+        self._request_s = request_s
+        self._connections = Connections(
+            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, told=told
+        )
         self._local = loopback.is_loopback(host)
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, *self._address, ssl=self._tls)
+        await self._connections.start(*self._address, _READ_BYTES)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._connections.stop()
 
     @property
     def port(self) -> int:
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._connections.port
 
-    async def _connected(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._tasks) >= MAX_CONNECTIONS:
-            stream.close()
-            return
-        self._tasks.add(task)
-        try:
-            await self._converse(h11.Connection(h11.SERVER), reader, stream)
-        except (ConnectionError, TimeoutError, ssl.SSLError, asyncio.CancelledError):
-            pass  # whoever has no answer asks again, of us or of the next run
-        finally:
-            self._tasks.discard(task)
-            stream.close()
-
-    async def _converse(self, wire: h11.Connection, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: Connection) -> None:
+        wire, stream = h11.Connection(h11.SERVER), connection.writer
         while True:
             try:
-                found = await _request(wire, reader, stream)
+                found = await self._request(wire, connection.reader, stream)
                 if found is None:
                     return
-                answer = await self._answer(*found)
+                with connection.storing():
+                    answer = await self._answer(*found)
             except _Wrong as wrong:
                 answer = wrong.answer
             except h11.RemoteProtocolError as error:
                 answer = Answer(error.error_status_hint, b"not HTTP as it should be")
             if wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 stream.write(_written(wire, answer))
-                await stream.drain()
+                async with asyncio.timeout(self._request_s):
+                    await stream.drain()
             if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE:
                 return
             wire.start_next_cycle()
+
+    async def _request(
+        self, wire: h11.Connection, reader: asyncio.StreamReader, stream: asyncio.StreamWriter
+    ) -> tuple[h11.Request, bytes] | None:
+        """The next request of a connection; None at its end."""
+        request: h11.Request | None = None
+        body = bytearray()
+        is_begun = False
+        async with asyncio.timeout(self._idle_s) as deadline:
+            while True:
+                event = wire.next_event()
+                if event is h11.NEED_DATA:
+                    if wire.they_are_waiting_for_100_continue:
+                        stream.write(wire.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+                    data = await reader.read(_READ_BYTES)
+                    if not is_begun:
+                        is_begun = True
+                        deadline.reschedule(asyncio.get_running_loop().time() + self._request_s)
+                    wire.receive_data(data)
+                elif isinstance(event, h11.Request):
+                    request = event
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                    if len(body) > MAX_REQUEST_BYTES:
+                        raise _Wrong(413, f"a request of more than {MAX_REQUEST_BYTES} bytes")
+                elif isinstance(event, h11.EndOfMessage):
+                    assert request is not None
+                    return request, bytes(body)
+                else:
+                    return None
 
     async def _answer(self, request: h11.Request, body: bytes) -> Answer:
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
@@ -165,32 +192,6 @@ class OtlpServer:
             return exported
         said = f"{exported.reason}; set aside: {reasons[0]}" if exported.reason else f"set aside: {reasons[0]}"
         return replace(exported, rejected=exported.rejected + len(reasons), reason=said)
-
-
-async def _request(
-    wire: h11.Connection, reader: asyncio.StreamReader, stream: asyncio.StreamWriter
-) -> tuple[h11.Request, bytes] | None:
-    """The next request of a connection; None at its end."""
-    request: h11.Request | None = None
-    body = bytearray()
-    while True:
-        event = wire.next_event()
-        if event is h11.NEED_DATA:
-            if wire.they_are_waiting_for_100_continue:
-                stream.write(wire.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-            async with asyncio.timeout(_IDLE_S):
-                wire.receive_data(await reader.read(_READ_BYTES))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > MAX_REQUEST_BYTES:
-                raise _Wrong(413, f"a request of more than {MAX_REQUEST_BYTES} bytes")
-        elif isinstance(event, h11.EndOfMessage):
-            assert request is not None
-            return request, bytes(body)
-        else:
-            return None
 
 
 def _unpacked(body: bytes, encoding: str) -> bytes:

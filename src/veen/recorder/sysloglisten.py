@@ -13,13 +13,14 @@ from typing import Self
 
 from veen.core import Unavailable
 from veen.recorder import syslog
+from veen.recorder.connections import HANDSHAKE_S, Connection, Connections
 from veen.recorder.shaping import Defaults
 from veen.recorder.spool import SpoolWriter
 from veen.recorder.syslog import MAX_SYSLOG_BYTES
 
 MAX_CONNECTIONS = 256
-IDLE_S = 3_600.0  # between messages. Who is shown out notices only after the next message: quiet is not yet gone
-MESSAGE_S = 60.0  # amid one
+IDLE_S = 3_600.0  # between messages: a sender whose connection was closed loses the next one, so this is long
+MESSAGE_S = 60.0  # from the first byte of a message to its last
 _FULL_PAUSE_S = 0.2
 _COUNT_DIGITS = 6
 _MS = 1_000_000
@@ -41,28 +42,28 @@ class SyslogListener:
         told: Callable[[str], None] = lambda text: None,
         idle_s: float = IDLE_S,
         message_s: float = MESSAGE_S,
+        handshake_s: float = HANDSHAKE_S,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._writer = writer
         self._defaults = defaults
         self._address = host, port
         self._wanted = udp and tls is None, tcp or tls is not None
-        self._tls = tls
         self._told = told
         self._patience = idle_s, message_s
         self._failing = False
-        self._server: asyncio.Server | None = None
+        self._connections = Connections(
+            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, told=told
+        )
         self._datagrams: asyncio.DatagramTransport | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         host, port = self._address
         udp, tcp = self._wanted
         if tcp:
             # Room for a message that is as long as one may be, with what counts it.
-            self._server = await asyncio.start_server(
-                self._connected, host, port, limit=MAX_SYSLOG_BYTES + 2, ssl=self._tls
-            )
-            port = self.port
+            await self._connections.start(host, port, MAX_SYSLOG_BYTES + 2)
+            port = self._connections.port
         if udp:
             loop = asyncio.get_running_loop()
             self._datagrams, _ = await loop.create_datagram_endpoint(
@@ -75,17 +76,13 @@ class SyslogListener:
     ) -> None:
         if self._datagrams is not None:
             self._datagrams.close()
-        if self._server is not None:
-            self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._wanted[1]:
+            await self._connections.stop()
 
     @property
     def port(self) -> int:
-        if self._server is not None:
-            return int(self._server.sockets[0].getsockname()[1])
+        if self._wanted[1]:
+            return self._connections.port
         assert self._datagrams is not None
         return int(self._datagrams.get_extra_info("sockname")[1])
 
@@ -102,25 +99,15 @@ class SyslogListener:
             self._failing = True
             return False
 
-    async def _connected(self, reader: asyncio.StreamReader, stream: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._tasks) >= MAX_CONNECTIONS:
-            stream.close()
-            return
-        self._tasks.add(task)
+    async def _serve(self, connection: Connection) -> None:
         try:
-            while (data := await _frame(reader, *self._patience)) is not None:
-                # A sender that is not read from waits, so that nothing is lost where the spool is full for a while.
-                while data and not self._keep(data, again=True):
-                    await asyncio.sleep(_FULL_PAUSE_S)
-        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
-            pass  # the sender is gone or says no more, or we are going; what it sent whole is kept
+            while (data := await _frame(connection.reader, *self._patience)) is not None:
+                with connection.storing():
+                    # While the spool is full nothing more is read, so the sender waits and nothing is lost.
+                    while data and not self._keep(data, again=True):
+                        await asyncio.sleep(_FULL_PAUSE_S)
         except ValueError as error:
             self._told(f"a syslog connection was closed: {error}")
-        finally:
-            self._tasks.discard(task)
-            stream.close()
 
 
 async def _frame(reader: asyncio.StreamReader, idle_s: float, message_s: float) -> bytes | None:

@@ -16,7 +16,8 @@ from veil.lanes.streams import close_writer
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 524_288
 MAX_CONNECTIONS = 64
-IDLE_SECONDS = 120.0
+IDLE_SECONDS = 120.0  # between two requests
+REQUEST_SECONDS = 30.0  # from the first byte of a request to its last, and for its answer to be taken
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 4 * MAX_BODY_BYTES
 _READ_BYTES = 65_536
@@ -129,9 +130,10 @@ class _Parser:
 class HttpServer:
     """Serves on one address. `upgrade` may take a connection over, or answer that it does not."""
 
-    def __init__(self, handle: Handle, upgrade: Upgrade) -> None:
+    def __init__(self, handle: Handle, upgrade: Upgrade, *, request_seconds: float = REQUEST_SECONDS) -> None:
         self._handle = handle
         self._upgrade = upgrade
+        self._request_seconds = request_seconds
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -169,12 +171,14 @@ class HttpServer:
         """Serve one request; whether another may follow."""
         parser = _Parser()
         try:
-            while not parser.done:
-                async with asyncio.timeout(IDLE_SECONDS):
+            async with asyncio.timeout(IDLE_SECONDS) as deadline:
+                while not parser.done:
                     data = await reader.read(_READ_BYTES)
-                if not data:
-                    return False
-                parser.feed(data)
+                    if not data:
+                        return False
+                    if not parser.request.head:
+                        deadline.reschedule(asyncio.get_running_loop().time() + self._request_seconds)
+                    parser.feed(data)
         except BadRequest as bad:
             error = {"kind": "malformed", "what": "request", "reason": str(bad)}
             writer.write(Response.json({"error": error}, HTTPStatus.BAD_REQUEST).encode(keep_alive=False))
@@ -185,20 +189,24 @@ class HttpServer:
             refused = await self._upgrade(request, reader, writer)
             if refused is not None:
                 writer.write(refused.encode(keep_alive=False))
-                await writer.drain()
+                await self._drained(writer)
             return False
         answer = await self._handle(request)
         writer.write(answer.encode(keep_alive=request.keep_alive))
-        await writer.drain()
+        await self._drained(writer)
         return request.keep_alive
+
+    async def _drained(self, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(self._request_seconds):
+            await writer.drain()
 
 
 async def _let_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Close so that the answer is read: while more comes than was taken, the system would throw it away."""
-    await writer.drain()
-    writer.write_eof()
     left = LINGER_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):
+            await writer.drain()
+            writer.write_eof()
             while left > 0 and (data := await reader.read(_READ_BYTES)):
                 left -= len(data)

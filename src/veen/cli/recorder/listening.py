@@ -94,7 +94,9 @@ def otlp(
     where = listen or Address("127.0.0.1", 4_318)
 
     def make(writer: "SpoolWriter", refusal: "Refusal") -> "OtlpServer":
-        return otlpserver.OtlpServer(writer, defaults, where.host, where.port, tls=tls, refusal=refusal)
+        return otlpserver.OtlpServer(
+            writer, defaults, where.host, where.port, tls=tls, refusal=refusal, told=output.remark
+        )
 
     _listen(asked, "otlp", defaults, make, sync=True)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.hub.client import PATIENCE_S
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
@@ -15,7 +16,10 @@ from veen.client.transport import Patience
 from veen.client.trust import Pin
 
 STREAM = "news"
-QUICK = Patience(attempts=3, first_wait_s=0.001, longest_wait_s=0.01, poll_s=0.01)
+# Soon gives up on a hub that refuses or hangs up, not on one that is slow.
+QUICK = Patience(
+    attempts=3, first_wait_s=0.001, longest_wait_s=0.01, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
+)
 NOW = 1_750_000_000
 
 

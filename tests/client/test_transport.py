@@ -12,7 +12,7 @@ from veen.core import Malformed, Receipt, Refused, Unavailable, jsonform
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
 
-QUICK = Patience(attempts=3, first_wait_s=0.001, longest_wait_s=0.002, longest_retry_after_s=0.05, answer_s=5)
+QUICK = Patience(attempts=3, first_wait_s=0.001, longest_wait_s=0.002, longest_retry_after_s=0.05, answer_s=120)
 ASK = ReceiptRequest(bytes(32), 1)
 LONG = 1 << 21
 

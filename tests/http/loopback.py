@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from veen.http import HttpServer, HttpSettings, Request, Respond, Response, Upload, WebSocketHandler
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 BODY_LIMIT = 1000
 
 

@@ -10,7 +10,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from tests.http.h2client import connected
-from tests.http.loopback import BODY_LIMIT, Echo, House, house, run
+from tests.http.loopback import BODY_LIMIT, PATIENCE_S, Echo, House, house, run
 from veen.http import HttpSettings, Response
 from veen.http.connection import BodyRoom, Connection
 
@@ -425,7 +425,7 @@ def test_stop_lets_the_streams_finish_and_takes_no_new_ones() -> None:
             waiting = client.ask("GET", "/later")
             await home.app.waits(1)
             assert (await idle.reply(idle.ask("GET", "/"))).status == 200
-            stopping = asyncio.create_task(home.server.stop(5))
+            stopping = asyncio.create_task(home.server.stop(PATIENCE_S))
             assert await idle.ended() == ErrorCodes.NO_ERROR
             late = client.ask("GET", "/late")
             # The client's own h2 falls silent at a GOAWAY, so its frames are looked at one by one.

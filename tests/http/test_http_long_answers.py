@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.h2client import connected
-from tests.http.loopback import Client, Echo, House, get, house, run
+from tests.http.loopback import PATIENCE_S, Client, Echo, House, get, house, run
 from veen.http import HttpSettings, Response
 from veen.http.connection import Connection
 
@@ -146,7 +146,7 @@ def test_a_stop_lets_a_long_answer_finish(file: mmap.mmap) -> None:
             client.send(get("/later"))
             await home.app.waits(1)
             home.app.later[0][1](Response(200, file))
-            stopping = asyncio.create_task(home.server.stop(5))
+            stopping = asyncio.create_task(home.server.stop(PATIENCE_S))
             assert (await client.answer()).body == file[:]
             await client.close()
             await stopping

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.http.h2client import H2Client, connected
-from tests.http.loopback import BODY_LIMIT, Answer, Client, Echo, House, Taker, get, house, run
+from tests.http.loopback import BODY_LIMIT, PATIENCE_S, Answer, Client, Echo, House, Taker, get, house, run
 from veen.http import HttpSettings, Response
 from veen.http.pipeline import Pipeline
 
@@ -361,7 +361,7 @@ def test_a_stop_lets_an_upload_finish() -> None:
             client.send(put("/upload", b"body")[:-1])
             taker = await home.app.uploads.get()
             await taker.heard.wait()
-            stopping = asyncio.create_task(home.server.stop(5))
+            stopping = asyncio.create_task(home.server.stop(PATIENCE_S))
             answer = await client.ask(b"y")
             assert (answer.status, answer.headers["connection"]) == (201, "close")
             await client.close()

@@ -6,7 +6,7 @@ import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
-from tests.http.loopback import Client, House, Recorder, get, house, run
+from tests.http.loopback import PATIENCE_S, Client, House, Recorder, get, house, run
 from veen.http import HttpSettings, Response
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # with its answer, from RFC 6455 1.3
@@ -228,7 +228,7 @@ def test_stop_says_goodbye_to_subscribers() -> None:
     async def test() -> None:
         async with house() as home:
             peer, recorder = await opened(home)
-            stopping = asyncio.create_task(home.server.stop(5))
+            stopping = asyncio.create_task(home.server.stop(PATIENCE_S))
             event = await peer.event()
             assert isinstance(event, CloseConnection)
             assert event.code == 1001

@@ -41,7 +41,7 @@ from veen.hub.service import HubService
 from veen.storage import directory
 from veen.storage.durable import Disk
 
-PATIENCE_S = 120.0  # for what hangs, not for what is slow
+PATIENCE_S = 300.0  # for what hangs, not for what is slow
 START = 1_750_000_000
 TOKEN = "operator-of-the-test"
 ISSUER = SigningKey(b"\x01" * 32)
@@ -157,7 +157,7 @@ class Hub:
 
         return asyncio.run_coroutine_threadsafe(wrapped(), self.loop).result(PATIENCE_S)
 
-    def stop(self, grace_s: float = 5.0) -> None:
+    def stop(self, grace_s: float = PATIENCE_S) -> None:
         self.do(self.service.stop(grace_s))
         self._end_loop()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.client import Clock, Hub, Reply, make_dir, running, until
+from tests.hub.client import PATIENCE_S, Clock, Hub, Reply, make_dir, running, until
 from tests.hub.disks import FullDisk, NoLogDisk, QuickDisk
 from tests.hub.subscriber import Subscriber
 from veen.core import Limits, Rate, mmr, naming
@@ -295,7 +295,7 @@ def raw(hub: Hub, data: bytes) -> Reply:
     """The answer to bytes that are no request."""
     import socket
 
-    with socket.create_connection(("127.0.0.1", hub.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", hub.port), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         answer = b""

@@ -29,8 +29,10 @@ from veen.state import HubSource
 
 WEB, LOGIN, SECRET = "record/app/web", "record/security/login", "record/security/secret"
 STREAMS = (WEB, LOGIN, SECRET, REQUESTS, RESULTS)
-QUICK = Patience(attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01)
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0  # for a hang, not for a slow machine
+QUICK = Patience(
+    attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
+)
 COUNT = 12
 
 

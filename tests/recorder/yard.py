@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tests.hub.client import Hub, running
+from tests.hub.client import PATIENCE_S, Hub, running
 from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
 from veen.client.client import Client
@@ -29,7 +29,9 @@ T = TypeVar("T")
 WEB, LOGIN = "record/app/web", "record/security/login"
 TYPES = {"http.request": WEB, "login": LOGIN}
 ORIGIN = "shop"
-QUICK = Patience(attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01)
+QUICK = Patience(
+    attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
+)
 PLAN = Plan(TYPES, every_sec=300, every_events=10)
 
 

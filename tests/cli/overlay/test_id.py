@@ -184,7 +184,7 @@ def test_links_are_kept_on_the_accounts_stream_and_logins_make_accounts(people: 
     assert (link["provider"], link["external_sub"]) == ("github", "ann-42")
     now = int(time.time())
     jwt, described = tmp_path / "token.jwt", tmp_path / "corp.json"
-    jwt.write_text(token(iat=now, exp=now + 60))
+    jwt.write_text(token(iat=now, exp=now + 600))
     said = {"name": "oidc:corp", "issuer": "https://id.corp.example", "audience": "veen-app"}
     described.write_text(json.dumps({**said, "keys": {"k1": KEY.public_key.hex()}, "mirrored": ["email"]}))
     people.begins("shop", "logins")

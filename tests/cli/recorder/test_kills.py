@@ -18,7 +18,7 @@ import pytest
 from tests.cli.recorder.desk import ADMIN, SHOP, WEB, Desk, desk
 from tests.cli.runner import Veen
 
-DEADLINE_S = 60.0
+DEADLINE_S = 600.0  # for a hang, not for a slow machine
 BURST = 40
 
 
@@ -78,8 +78,8 @@ def kill_tail(at: Desk, kills: int) -> None:
             for _ in range(chance.randint(1, 3 * BURST)):
                 lines.write(json.dumps({"n": total}) + "\n")
                 total += 1
-        process = at.starts(SHOP, *tail)
         before = entries(at)
+        process = at.starts(SHOP, *tail)
         with file.open("a") as lines:  # and half a line, which is finished while nobody looks
             lines.write(json.dumps({"n": total}))
         until(lambda before=before: entries(at) > before)  # type: ignore[misc]
@@ -120,11 +120,11 @@ def kill_logging(at: Desk, kills: int) -> None:
     for run in range(kills):
         command = [sys.executable, "-c", PROGRAM, str(spool), str(run), "1000000"]
         program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        before = entries(at)
         shipper = at.starts(SHOP, "ship", spool)
         assert program.stdout is not None
         for _ in range(chance.randint(10, 5 * BURST)):
             told.add((run, int(program.stdout.readline())))
-        before = entries(at)
         until(lambda before=before: entries(at) > before)  # type: ignore[misc]
         for victim in chance.sample((program, shipper), 2):
             rest = victim.stdout if victim is program else None
@@ -271,7 +271,8 @@ def test_an_input_takes_in_while_the_hub_is_away_and_sends_when_it_is_back(at: D
     url = f"http://127.0.0.1:{listening(process)}/v1/logs"
     hub, port = at.town.hub, at.town.hub.port
     hub.stop()
-    answer = httpx.post(url, content=otlp_request(0, 3), headers={"content-type": "application/json"})
+    json_type = {"content-type": "application/json"}
+    answer = httpx.post(url, content=otlp_request(0, 3), headers=json_type, timeout=DEADLINE_S)
     assert answer.status_code == 200
     hub.settings["port"] = port
     hub.start()

@@ -79,6 +79,31 @@ def test_what_failed_is_a_column_and_full_verification_ends_the_job(
         read(root, spark=spark).count()
 
 
+def test_a_missing_chunk_ends_the_job_or_is_a_row(spark: "SparkSession", log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    path = sorted(root.glob("log/chunk-*-0*[0-9].log"))[1]
+    path.unlink()
+    next(root.glob(f"log/{path.name[:70]}-*-open.log")).unlink()
+    with pytest.raises(PySparkException, match=rf"{path.name}, entry 8: .*entries 8 to 14 are missing"):
+        read(root, spark=spark).count()
+    entries = read(root, spark=spark, verify="entry")
+    bad = entries.where("not ok").select("stream_seq", "faults", "msg").collect()
+    assert sorted(map(tuple, bad)) == [(8, ["missing"], None), (29, ["missing"], None)]
+    assert read(root, spark=spark, label=path.name[6:70], seq_min=15, seq_max=28).count() == 14
+    with pytest.raises(PySparkException, match="stream streem has no entries"):
+        read(root, spark=spark, stream="streem").count()
+
+
+@pytest.mark.slow
+def test_a_stream_over_a_missing_chunk_ends(spark: "SparkSession", log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    sorted(root.glob("log/chunk-*-0*[0-9].log"))[1].unlink()
+    writer = read_stream(root, spark=spark, columns=["stream_seq"]).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(place / "at")).trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match="entries 8 to 14 are missing"):
+        query.awaitTermination()
+
+
 def test_options_that_make_no_sense_are_refused_before_anything_is_read(spark: "SparkSession", log: BigLog) -> None:
     with pytest.raises(PySparkException, match="colour is not an option of it"):
         spark.read.format("veen").option("colour", "red").load(str(log.folders.root))

@@ -1,5 +1,6 @@
 """Offsets of a stream: what lies between two of them is fixed, bounded, and every label gets its turn."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 
 from bench.biglog import BigLog
 from tests.pipeline.conftest import SMALL
-from veen.core import Malformed
+from veen.core import Malformed, Unverified
 from veen.pipeline import select
 from veen.pipeline.streaming import Offset, Tail
 
@@ -68,8 +69,47 @@ def test_a_log_that_lost_what_was_seen_is_not_read_over(place: Path) -> None:
     end = tail.end()
     for path in made.folders.log.glob("*-open.log"):
         path.unlink()
+    with pytest.raises(Unverified, match="entries 8 to 10 are missing at the end"):
+        Tail(select(made.folders.root)).pieces(tail.beginning(), end)
+    shutil.rmtree(made.folders.index)
     with pytest.raises(Malformed, match="now ends before it"):
         Tail(select(made.folders.root)).pieces(tail.beginning(), end)
+
+
+def test_a_stream_ends_at_a_gap_that_is_before_it_and_not_at_one_behind_it(place: Path) -> None:
+    made, tail = grown(place, 90)
+    end, label = tail.end(), made.labels[0].hex()
+    next(made.folders.log.glob(f"chunk-{label}-{8:020d}-{14:020d}.log")).unlink()
+    tail = Tail(select(made.folders.root))
+    for start in (tail.beginning(), tail.admitted(tail.beginning(), end, 9)):
+        with pytest.raises(Unverified, match="entries 8 to 14 are missing"):
+            tail.check_whole(start)
+        with pytest.raises(Unverified, match="entries 8 to 14 are missing"):
+            tail.pieces(start, end)
+    after = tail.admitted(tail.beginning(), end, 14 * 3)
+    tail.check_whole(after)
+    assert sum(piece.entries for piece in tail.pieces(after, end)) == 90 - 14 * 3
+    entries = Tail(select(made.folders.root, verify="entry"))
+    (gap,) = [piece for piece in entries.pieces(entries.beginning(), end) if piece.failure]
+    assert (gap.first, gap.last, gap.chunk.label.hex()) == (8, 14, label)
+
+
+def test_a_stream_notices_an_end_and_a_label_that_are_lost(place: Path) -> None:
+    made, tail = grown(place)
+    end, label = tail.end(), made.labels[0].hex()
+    for path in made.folders.log.glob(f"*{label}*"):
+        path.unlink()
+    with pytest.raises(Unverified, match="entries 1 to 10 are missing at the end"):
+        tail.check_whole(tail.beginning())
+    entries = Tail(select(made.folders.root, verify="entry"))
+    assert entries.end() == end
+    assert [piece.last for piece in entries.pieces(entries.beginning(), end) if piece.failure] == [10]
+
+
+def test_a_stream_may_be_followed_before_its_first_entry(place: Path) -> None:
+    made, _ = grown(place)
+    tail = Tail(select(made.folders.root, stream="to come"))
+    assert tail.pieces(tail.beginning(), tail.end()) == []
 
 
 def test_seq_min_is_where_a_stream_begins_and_seq_max_where_it_ends(place: Path) -> None:

@@ -62,7 +62,9 @@ def _rows(task: Task, selection: Selection, names: Sequence[str]) -> Iterator[tu
         if at not in known:
             known[at] = _opened(*at)
         source, papers = known[at]
-        if selection.verify is Verify.NONE:
+        if piece.failure is not None:
+            found = iter((Judged(piece.first, 0, failures=(piece.failure,)),))
+        elif selection.verify is Verify.NONE:
             found = _unverified(source, piece, _needed(selection, names))
         else:
             found = _verified(source, papers, piece, selection)

@@ -51,11 +51,16 @@ class Selection:
         """The labels that are meant, under one hub; None for all."""
         if not self.labels and not self.streams:
             return None
+        return frozenset().union(*self.asked(papers).values())
+
+    def asked(self, papers: Papers) -> dict[str, frozenset[bytes]]:
+        """The labels of each stream and label that was asked for, under one hub, by what an error calls it."""
         routing = papers.identity.routing_key
-        derived = {
-            naming.label(routing, naming.stream_id(name), epoch) for name in self.streams for epoch in self.epochs
-        }
-        return frozenset({*self.labels, *derived})
+        asked = {f"label {label.hex()}": frozenset({label}) for label in self.labels}
+        for name in self.streams:
+            stream_id = naming.stream_id(name)
+            asked[f"stream {name}"] = frozenset(naming.label(routing, stream_id, epoch) for epoch in self.epochs)
+        return asked
 
     def shown(self) -> tuple[str, ...]:
         """The columns, in order."""

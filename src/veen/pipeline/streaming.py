@@ -13,9 +13,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from veen.core import Malformed
 from veen.pipeline import planning, reading
 from veen.pipeline.datasource import TaskPartition
+from veen.pipeline.extents import Extent, extent_of
 from veen.pipeline.planning import Piece
-from veen.pipeline.selection import Selection
-from veen.pipeline.sources import Chunk, DirectorySource, HubSource, open_source
+from veen.pipeline.selection import Selection, Verify
+from veen.pipeline.sources import DirectorySource, HubSource, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +37,15 @@ class Tail:
         return {path: {} for path in self._selection.paths}
 
     def end(self) -> Offset:
-        """After the last entry there is."""
-        return {path: self._ends(self._chunks(path)) for path in self._selection.paths}
+        """After the last entry there is; with `verify=entry`, after the last one that is known to be missing, too."""
+        return {path: self._ends(self._extent(path)) for path in self._selection.paths}
+
+    def check_whole(self, start: Offset) -> None:
+        """Raise `Unverified` where entries behind an offset are missing and the read must be complete."""
+        for path in self._selection.paths if self._selection.verify is Verify.FULL else ():
+            for gap in self._extent(path).gaps:
+                if gap.last > self._done(start, path, gap.label.hex()):
+                    raise gap.refusal(self._source(path).url)
 
     def admitted(self, start: Offset, end: Offset, most: int | None) -> Offset:
         """As far as `most` entries go from `start` towards `end`: every label gets its share, the short ones first."""
@@ -62,33 +70,39 @@ class Tail:
         found: list[Piece] = []
         for path, labels in sorted(end.items()):
             papers = planning.pinned(self._source(path).papers(), self._selection.pin)
-            wanted = {bytes.fromhex(label): (self._done(start, path, label), last) for label, last in labels.items()}
-            reached: dict[bytes, int] = {}
-            for chunk in self._chunks(path):
-                done, last = wanted.get(chunk.label, (0, 0))
-                first, upto = max(chunk.start_seq, done + 1), min(chunk.end_seq, last)
-                if first <= upto:
-                    found.append(Piece(self._source(path).url, papers.identity.hub_id, chunk, first, upto))
-                    reached[chunk.label] = upto
-            for label, (done, last) in wanted.items():
-                if done < last != reached.get(label):
-                    raise Malformed(path, f"label {label.hex()[:16]}… was seen up to {last}, and now ends before it")
+            extent = self._extent(path)
+            chunks = {of_label[0].label: of_label for of_label in planning.by_label(extent.chunks)}
+            for name, last in labels.items():
+                label, done = bytes.fromhex(name), self._done(start, path, name)
+                gaps = [gap for gap in extent.gaps if gap.label == label]
+                url, within = self._source(path).url, (done + 1, last)
+                of_label = planning.planned(url, papers, chunks.get(label, []), gaps, within, self._selection.verify)
+                if done < last and (not of_label or of_label[-1].last != last):
+                    raise Malformed(path, f"label {name[:16]}… was seen up to {last}, and now ends before it")
+                found += of_label
         return found
 
-    def _ends(self, chunks: Sequence[Chunk]) -> dict[str, int]:
+    def _ends(self, extent: Extent) -> dict[str, int]:
+        ends = {chunk.label: chunk.end_seq for chunk in extent.chunks}
+        if self._selection.verify is Verify.ENTRY:
+            ends |= {gap.label: max(gap.last, ends.get(gap.label, 0)) for gap in extent.gaps}
         most = self._selection.seq_max
-        return {chunk.label.hex(): chunk.end_seq if most is None else min(chunk.end_seq, most) for chunk in chunks}
+        return {label.hex(): end if most is None else min(end, most) for label, end in ends.items()}
 
     def _done(self, offset: Offset, path: str, label: str) -> int:
         return offset.get(path, {}).get(label, self._selection.seq_min - 1)
 
-    def _chunks(self, path: str) -> list[Chunk]:
+    def _extent(self, path: str) -> Extent:
+        """What there is, as far as `seq_max` goes."""
         source = self._source(path)
         papers = planning.pinned(source.papers(), self._selection.pin)
-        chunks = source.chunks(self._selection.labels_of(papers))
-        if self._selection.seq_max is None:
-            return chunks
-        return [chunk for chunk in chunks if chunk.start_seq <= self._selection.seq_max]
+        check = self._selection.verify is not Verify.NONE
+        extent = extent_of(source, papers, self._selection.labels_of(papers), check=check)
+        most = self._selection.seq_max
+        if most is None:
+            return extent
+        chunks = [chunk for chunk in extent.chunks if chunk.start_seq <= most]
+        return Extent(chunks, [gap for gap in extent.gaps if gap.first <= most], extent.labels)
 
     def _source(self, path: str) -> DirectorySource | HubSource:
         if path not in self._sources:
@@ -111,6 +125,7 @@ class VeenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._selection.max_entries or DEFAULT_ENTRIES)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._tail.check_whole(start)
         end = self._limit or self._tail.end()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return dict(self._tail.admitted(start, end, most))

@@ -89,6 +89,14 @@ def _read(folders: Folders, head: bytes) -> tuple[bytes, list[bytes] | None]:
     return data, [row for row, _ in found]
 
 
+def newest(data: bytes, hub_id: bytes) -> dict[bytes, int]:
+    """The last bound entry of each label. Raises `Malformed` where the bytes are not a binding of this hub."""
+    found = rowfile.split(data, _head(hub_id), _ROW)
+    if found is None or not all(a < b for (_, a), (_, b) in pairwise(found)):
+        raise Malformed("checkpoint binding", "it is not one of this hub")
+    return {place[3:35]: rowfile.uint(place[36:]) for _, place in found}
+
+
 def read(folders: Folders) -> CheckpointBinding | None:
     """What is there, if it can be read."""
     try:

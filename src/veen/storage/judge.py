@@ -26,6 +26,7 @@ class Check(StrEnum):
     ORDER = "order"  # client_seq, prev_ack, hub_ts
     ROOT = "root"  # of the tree that ends with it
     ANCHOR = "anchor"  # the tree before it is known, so that its root can be judged
+    MISSING = "missing"  # it is in the log, if the data directory shows that it was written
 
 
 class Failure(str):

@@ -10,8 +10,9 @@ from veen.pipeline.audit import chain, holdings
 from veen.pipeline.audit.chain import Link, Outcomes
 from veen.pipeline.audit.copies import Copy, Equivocation, Join, compare
 from veen.pipeline.audit.running import Runner
-from veen.pipeline.audit.tail import JournalTail, is_live
+from veen.pipeline.audit.tail import JournalTail
 from veen.pipeline.closing import NAMES
+from veen.pipeline.extents import is_live, missing_chunks
 from veen.pipeline.planning import Piece, deal, pinned
 from veen.pipeline.sources import Chunk, DirectorySource, open_source
 from veen.pipeline.sources.files import LocalFiles, Missing
@@ -85,8 +86,7 @@ def _begin(path: str, pin: bytes | None) -> Directory:
     made = Directory(source)
     made.papers, made.findings = holdings.check_papers(source)
     made.findings += holdings.check_attachments(source, made.papers)
-    if isinstance(source.files, LocalFiles):
-        made.live = is_live(source.files.root)
+    made.live = is_live(source)
     if made.papers is None:
         return made
     at = "hub-identity.json"
@@ -133,7 +133,7 @@ def _finish(directory: Directory, papers: Papers, outcomes: Outcomes) -> None:
     """Everything that takes more than one piece."""
     source, add = directory.source, directory.findings.extend
     directory.labels = dict(_by_label(directory, outcomes))
-    gone = holdings.missing_chunks(directory.names, directory.chunks)
+    gone = missing_chunks(directory.names, directory.chunks)
     add(Finding(Severity.DAMAGED, f"log/{chunk.name}", "it is missing", chunk.label, chunk.start_seq) for chunk in gone)
     for label, found in directory.labels.items():
         for link in found:

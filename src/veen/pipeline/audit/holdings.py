@@ -2,18 +2,17 @@
 
 import re
 import tempfile
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from veen.core import Malformed, Msg, Unavailable, Unverified, VeenError, mmr
-from veen.core.hashing import HASH_BYTES, U64_MAX
+from veen.core import Malformed, Msg, Unavailable, Unverified, VeenError
+from veen.core.hashing import U64_MAX
 from veen.pipeline import closing
 from veen.pipeline.audit import chain
 from veen.pipeline.audit.chain import Link
 from veen.pipeline.closing import NAMES
+from veen.pipeline.extents import tree_sizes
 from veen.pipeline.sources import Chunk, DirectorySource
 from veen.pipeline.sources.files import LocalFiles
 from veen.storage import frame, papercheck
@@ -22,7 +21,6 @@ from veen.storage.directory import Papers
 from veen.storage.findings import Finding, Report, Severity
 from veen.storage.folders import ChunkName, Folders
 
-_SUMMARY = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(\d{20})\.summary")
 _ARTIFACT = re.compile(r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})[-.].*\.(?:log|zst|summary|cbor)")
 _PAPERS = (NAMES.identity, NAMES.identity_sig, NAMES.key_map, NAMES.limits, NAMES.profile, NAMES.origin)
 _NUMBER = re.compile(r"(?<=-)\d{20}(?=[-.])")
@@ -81,22 +79,6 @@ def check_attachments(source: DirectorySource, papers: Papers | None) -> list[Fi
     if isinstance(source.files, LocalFiles):
         papercheck.check_named_by_hash(Folders(source.files.root), papers, report)
     return report.findings
-
-
-def missing_chunks(names: Iterable[str], chunks: Iterable[Chunk]) -> list[Chunk]:
-    """Chunks that are gone, by the summaries they left. Where there are entries, none are gone."""
-    there: dict[bytes, list[Chunk]] = defaultdict(list)
-    for chunk in sorted(chunks):
-        there[chunk.label].append(chunk)
-    found = []
-    for name in names:
-        told = _SUMMARY.fullmatch(name)
-        if told:
-            label, start, end = bytes.fromhex(told[1]), int(told[2]), int(told[3])
-            after = bisect_right(there[label], end, key=lambda chunk: chunk.start_seq)
-            if after == 0 or there[label][after - 1].end_seq < start:
-                found.append(Chunk(label, start, end, ChunkName(label, start, end).file_name(), 0))
-    return sorted(found)
 
 
 def check_names(
@@ -178,21 +160,7 @@ def check_binding(source: DirectorySource, papers: Papers, links: Iterable[Link]
 
 def check_sizes(source: DirectorySource, sizes: dict[bytes, int]) -> Iterator[Finding]:
     """What the tree nodes have seen must be somewhere: if not, it is lost, whatever else is sound."""
-    try:
-        nodes = source.files.listed("index/nodes")
-    except Unavailable:
-        return  # a copy without its index
-    for name, size in sorted(nodes.items()):
-        label, seen = bytes.fromhex(name.removesuffix(".mmr")), _leaves(size // HASH_BYTES)
+    for label, seen in tree_sizes(source).items():
         if seen > sizes.get(label, 0):
             what = f"the tree has seen {seen} entries, and log and journal end with {sizes.get(label, 0)}"
             yield Finding(Severity.DAMAGED, f"log/chunk-{label.hex()}-*", what, label, sizes.get(label, 0) + 1)
-
-
-def _leaves(nodes: int) -> int:
-    """How many leaves a tree of that many nodes has: between a half and all of them."""
-    low, high = 0, nodes
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if mmr.node_count(middle) <= nodes else (low, middle - 1)
-    return low

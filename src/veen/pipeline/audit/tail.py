@@ -5,6 +5,7 @@ from pathlib import Path
 
 from veen.core import Malformed, Mmr
 from veen.pipeline.audit.chain import Link
+from veen.pipeline.extents import journal_groups
 from veen.pipeline.sources import Chunk, DirectorySource
 from veen.storage import frame, journal
 from veen.storage.directory import Papers
@@ -12,12 +13,6 @@ from veen.storage.findings import Finding, Severity
 from veen.storage.folders import Folders
 from veen.storage.frame import Entry
 from veen.storage.judge import Judge
-from veen.storage.lock import is_held
-
-
-def is_live(root: Path) -> bool:
-    """Whether a hub runs on the directory, so that what is being written there is not damage."""
-    return is_held(Folders(root).lock)
 
 
 class JournalTail:
@@ -38,7 +33,7 @@ class JournalTail:
         """Every group is sound, is what the log has, and goes on where the log ends."""
         self.sizes = {label: links[-1].piece.last for label, links in labels.items()}
         try:
-            for found in self._groups():
+            for found in journal_groups(self._folder):
                 if isinstance(found, journal.Torn):
                     yield self._torn(found)
                     continue
@@ -46,11 +41,6 @@ class JournalTail:
                     yield from self._entry(f"journal, group {found[0]}", entry, labels)
         except Malformed as error:
             yield Finding(Severity.DAMAGED, "journal", str(error))
-
-    def _groups(self) -> Iterator[tuple[int, list[Entry]] | journal.Torn]:
-        segments = journal.segments(self._folder) if self._folder.is_dir() else []
-        if segments:
-            yield from journal.read(self._folder, segments[0][0] - 1)
 
     def _torn(self, torn: journal.Torn) -> Finding:
         artifact = str(torn.path.relative_to(self._root))

@@ -47,7 +47,17 @@ class DirectorySource:
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
         """From the names alone, but for open chunks, whose headers say how many entries they hold."""
-        return self.chunks_of(self.names(), labels)
+        return self.measured(labels)[1]
+
+    def measured(self, labels: frozenset[bytes] | None = None) -> tuple[dict[str, int], list[Chunk]]:
+        """The names of the log folder, and its chunks. It is listed again where a hub closes a chunk meanwhile."""
+        while True:
+            names = self.names()
+            try:
+                return names, self.chunks_of(names, labels)
+            except Unavailable:
+                if self.names().keys() == names.keys():
+                    raise
 
     def chunks_of(self, names: dict[str, int], labels: frozenset[bytes] | None = None) -> list[Chunk]:
         """Where two chunks have one start, the closed one is whole; a compressed one is, too.

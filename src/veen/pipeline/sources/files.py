@@ -1,7 +1,7 @@
 """The files of a data directory: on this machine, or on any filesystem that pyarrow or fsspec reaches by URL."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
@@ -47,8 +47,13 @@ class LocalFiles:
         self.root = root
 
     def listed(self, folder: str) -> dict[str, int]:
+        found = {}
         with _reachable(str(self.root / folder)):
-            return {path.name: path.lstat().st_size for path in (self.root / folder).iterdir() if path.is_file()}
+            for path in (self.root / folder).iterdir():
+                with suppress(FileNotFoundError):  # a hub may rename it meanwhile
+                    if path.is_file():
+                        found[path.name] = path.lstat().st_size
+        return found
 
     def read(self, path: str) -> bytes:
         with _reachable(str(self.root / path)):

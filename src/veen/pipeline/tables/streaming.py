@@ -133,9 +133,11 @@ def _stage(batches: "Iterator[pa.RecordBatch]", work: Batch) -> bytes:
 
 def _found(row: dict[str, Any]) -> Found:
     """An entry as the reader handed it over."""
+    place = f"label {row['label'].hex()[:16]}…, entry {row['stream_seq']}"
     if "frame" in row["faults"]:
-        place = f"label {row['label'].hex()[:16]}…, entry {row['stream_seq']}"
         raise Unverified(place, "nothing behind it in its chunk can be read: a run of its own puts that in quarantine")
+    if row["receipt"] is None:
+        raise Unverified(place, "the data directory does not hold it: veen audit names what is missing")
     message: Msg | None = None
     receipt: Receipt | None = None
     faults = tuple((name, "it does not hold") for name in row["faults"])

@@ -189,3 +189,29 @@ def test_status_fits_a_terminal_and_a_pipe_has_whole_hashes(left: Town) -> None:
 
 def test_help_says_what_is_quicker_for_a_small_log(veen: Veen) -> None:
     assert "--processes is quicker for a small log" in " ".join(veen.done("pipeline", "run", "--help").out.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pipeline", "run", "hub", "--out", "s3://bucket/tables", "--processes", "1"),
+        ("pipeline", "stream", "hub", "--out", "s3://bucket/tables"),
+        ("pipeline", "compact", "s3://bucket/tables"),
+        ("pipeline", "status", "s3://bucket/tables"),
+        ("pipeline", "verify", "s3://bucket/tables", "--against", "hub"),
+        ("query", "replay", "q-1", "--tables", "s3://bucket/tables", "--client", "reader"),
+        ("query", "result", "r-1", "--out", "s3://bucket/rows.parquet", "--service", "http://127.0.0.1:1"),
+        ("audit", "run", "hub", "--out", "s3://bucket/audited"),
+    ],
+)
+def test_a_url_as_an_output_is_refused_before_anything_is_made(
+    veen: Veen, tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    done = veen(*arguments, env=NO_SPARK)
+    assert done.status != 0
+    assert "s3://bucket/" in done.err
+    assert "it is a URL" in done.err
+    assert "Traceback" not in done.err
+    assert sorted(tmp_path.iterdir()) == before

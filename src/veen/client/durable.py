@@ -10,18 +10,20 @@ LMDB syncs its own commits. Tests put a disk here that dies at every call in tur
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from veen.core import Unavailable
+from veen.core import Malformed, Unavailable
 
 SCAFFOLD_INFIX = ".scaffold-"
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 _OTHERS = 0o077
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/.*|)", re.DOTALL)
 
 
 class Busy(Unavailable):
@@ -93,6 +95,20 @@ def read_file(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise Unavailable(f"{path} is longer than {most} bytes, which no file of its kind is")
     return data
+
+
+def check_local(path: Path) -> None:
+    """Raise `Malformed` for a URL: as a path it would name a folder of this machine that is called like its scheme."""
+    found = _URL.fullmatch(str(path))
+    if found:
+        scheme, rest = found[1], found[2] or "/"  # a path has lost one of the two slashes
+        is_file = scheme.lower() == "file"
+        error = Malformed(
+            f"{scheme}:/{'/' if is_file else ''}{rest}", "it is a URL, and files are written to a folder only"
+        )
+        hint = f"give the path alone: {rest}" if is_file else "give a path, for instance where that storage is mounted"
+        error.add_note(hint)
+        raise error
 
 
 def check_private(path: Path) -> None:

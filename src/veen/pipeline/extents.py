@@ -52,7 +52,7 @@ class Gap:
         """What a read that must be complete ends with."""
         where = f"/log/{self.name}" if self.name else f", label {self.label.hex()}"
         error = Unverified(f"{url}{where}, entry {self.first}", str(self.failure))
-        error.add_note("veen audit names all that is wrong; verify=entry reads the rest, and has a row for this place")
+        error.add_note("veen audit DIR names all that is wrong; a read with verify=entry has a row for each such place")
         return error
 
 

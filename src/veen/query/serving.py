@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from veen.client.client import Client
+from veen.client.durable import check_local
 from veen.core import HubIdentity, Unavailable
 from veen.http import HttpServer, HttpSettings
 from veen.pipeline.decoding import Keys
@@ -55,6 +56,9 @@ class Settings:
     limits: Limits = DEFAULTS
     names: tuple[str, ...] = ()  # that it is asked by, beside its own address
     look_every_s: float = LOOK_EVERY_S
+
+    def __post_init__(self) -> None:
+        check_local(self.tables)
 
 
 def keeper_of(settings: Settings, hub_id: bytes) -> Keeper | None:

@@ -40,6 +40,10 @@ class Failure(str):
         made.check = check
         return made
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Check, str]]:
+        """Failures travel between processes."""
+        return type(self), (self.check, str(self))
+
 
 class Judge:
     """Judges the entries of one label, one after the other."""

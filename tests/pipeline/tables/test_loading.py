@@ -16,7 +16,7 @@ from bench.sealedlog import SealedLog
 from tests.pipeline.damage import flip, frames
 from tests.pipeline.tables.dying import DyingDisk
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, begun, contents, everything, filled, recorded, writes
-from veen.core import Unavailable, Unverified
+from veen.core import Malformed, Unavailable, Unverified
 from veen.pipeline import select
 from veen.pipeline.decoding import Keys
 from veen.pipeline.jobs import in_processes
@@ -240,3 +240,26 @@ def test_a_commit_that_went_missing_is_noticed(place: Path) -> None:
     (made.tables.own / "commits" / "00000002.json").unlink()
     with pytest.raises(Exception, match="commit 2 is missing"):
         made.tables.view()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/tables", "gs://b", "file:///tmp/tables", "hdfs://host:9000/x", "s3://"])
+def test_tables_at_a_url_are_refused_and_nothing_is_made(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in (Path(url), Path(".") / url):
+        with pytest.raises(Malformed, match="it is a URL") as raised:
+            Tables(given)
+        assert str(raised.value).startswith(f"{url}: ")
+        assert raised.value.__notes__
+    assert list(tmp_path.iterdir()) == []
+    assert Tables(tmp_path / "a:b" / "c:").exist is False
+
+
+def test_a_log_that_lost_its_end_is_not_taken_for_all_there_is(place: Path) -> None:
+    made = begun(place, streams=(DOORS,))
+    made.log.say(writes(9))
+    for path in made.log.folders.log.glob("*-open.log"):
+        path.unlink()
+    with pytest.raises(Unverified, match="missing at the end of the label"):
+        made.load()

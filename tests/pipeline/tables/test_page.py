@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "tables.md").read_text("utf-8")
 
 def test_the_blocks_of_the_page_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     made = begun(place, streams=(DOORS,))
     made.log.say(writes(9))
     made.log.key_file(DOORS, place).rename(place / "doors.key")

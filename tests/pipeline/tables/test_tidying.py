@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
+import pyarrow.parquet
+
 from bench.entrytables import Filler
 from tests.pipeline.tables.dying import deaths
 from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, recorded, writes
@@ -124,6 +126,17 @@ def test_whenever_tidying_dies_the_rows_are_the_same(made: Place, place: Path) -
         assert not list((copied / "_veen" / "merging").glob("*"))
         died += 1
     assert died > 4
+
+
+def test_the_files_of_the_commits_have_each_row_once_whenever_merging_dies(made: Place, place: Path) -> None:
+    """Files that are merely listed do not: for a moment, merged files stand beside those they were made of."""
+    several(made)
+    rows, listed = len(everything(made.tables.root)["entries"]), set()
+    for copied in deaths(made.tables.root, place, compact):
+        committed = [copied / file.path for file in Tables(copied).view().of(Table.ENTRIES)]
+        assert sum(pyarrow.parquet.read_metadata(path).num_rows for path in committed) == rows
+        listed.add(len(everything(copied)["entries"]))
+    assert listed > {rows}
 
 
 class Interrupted(Tables):

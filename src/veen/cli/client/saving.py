@@ -6,6 +6,7 @@ from pathlib import Path
 from veen.cli.client import files
 from veen.cli.client.showing import size
 from veen.client.client import Client
+from veen.client.durable import check_local
 from veen.client.entry import Entry
 from veen.core import Unverified
 
@@ -25,6 +26,7 @@ class Saver:
     """Saves what entries carry. A file that is there already must be the same."""
 
     def __init__(self, folder: Path) -> None:
+        check_local(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
 

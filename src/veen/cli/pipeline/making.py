@@ -114,12 +114,11 @@ def stream(
 
     if asked.processes is not None:
         raise Misuse("a stream runs on Spark", "leave --processes out; veen pipeline run needs no Spark with it")
+    tables = Tables(out)
     spark = asked.begin()
     try:
         selection = asked.selection(source, max_entries=max_entries)
-        query = follow(
-            Tables(out), selection, asked.keys(), spark, once=once, every_sec=every, told=_tell(asked.as_json)
-        )
+        query = follow(tables, selection, asked.keys(), spark, once=once, every_sec=every, told=_tell(asked.as_json))
         try:
             query.awaitTermination()
         except KeyboardInterrupt:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from terminalface.command import Misuse
 from terminalface.extras import install_hint
 from veen.cli import output
+from veen.client.durable import check_local
 from veen.core import Unverified
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Wish:
 
     def chosen(self) -> str:
         """The format, by its word or by the ending of the file. Refuses one that there is not."""
+        if self.out is not None:
+            check_local(self.out)
         if self.form is not None and self.form not in FORMATS:
             raise Misuse(f"there is no format {self.form!r}", f"there are {', '.join(FORMATS)}")
         if self.form is not None or self.out is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from veen.core import Malformed, Receipt, Unavailable, Unverified
 from veen.pipeline import planning, verifying
 from veen.pipeline.decoding import Decoder, Found, Keys, Stream, streams_of
+from veen.pipeline.extents import extent_of
 from veen.pipeline.jobs import Runner, Tell, here, silent
 from veen.pipeline.planning import Piece, Task
 from veen.pipeline.reading import settle
@@ -57,7 +58,7 @@ def load(tables: Tables, selection: Selection, keys: Keys, run: Runner = here, *
         for path in selection.paths:
             source = open_source(path)
             papers = planning.pinned(source.papers(), selection.pin)
-            chunks = chunks_of(source, labels_of(selection, papers, keys, source), view)
+            chunks = chunks_of(source, papers, labels_of(selection, papers, keys, source), view, selection.seq_max)
             streams = known_streams(source, papers, chunks, selection, keys)
             for label in streams:
                 check_basis(source, papers, chunks, view, label)
@@ -160,11 +161,20 @@ def labels_of(
     return in_epochs(selection, papers).labels_of(papers)
 
 
-def chunks_of(source: DirectorySource | HubSource, labels: frozenset[bytes] | None, view: View) -> list[Chunk]:
-    """What there is of these labels. A hub is asked only for what follows on what the tables have."""
+def chunks_of(
+    source: DirectorySource | HubSource, papers: Papers, labels: frozenset[bytes] | None, view: View, most: int | None
+) -> list[Chunk]:
+    """What there is of these labels. A hub is asked only for what follows on what the tables have.
+
+    Raises `Unverified` where entries up to `most` are missing that the tables have not got.
+    """
     if isinstance(source, HubSource):
         return source.chunks_since(labels, {label: span.last for label, span in view.spans.items()})
-    return source.chunks(labels)
+    extent = extent_of(source, papers, labels)
+    for gap in extent.gaps:
+        if gap.last > view.upto(gap.label) and (most is None or gap.first <= most):
+            raise gap.refusal(source.url)
+    return extent.chunks
 
 
 def known_streams(

@@ -28,6 +28,8 @@ class Tables:
     """The tables in one folder."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        """Raises `Malformed` for a URL: locks and renames need a folder, on a cluster one that all workers share."""
+        durable.check_local(root)
         self.root = root
         self.own = root / OWN
         self._disk = disk or Disk()

@@ -49,6 +49,26 @@ def receipt_for(sent: Msg) -> Receipt:
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "clash"),
+    [
+        ((4, 100), (5, 100), None),
+        ((4, 100), (5, 101), None),
+        ((4, 100), (4, 100), None),
+        ((4, 100), (5, 99), "hub_ts goes back from 100 to 99, from entry 4 to entry 5"),
+        ((4, 1 << 62), (9, 99), f"hub_ts goes back from {1 << 62} to 99, from entry 4 to entry 9"),
+        ((4, 100), (4, 101), "entry 4 is signed with two times, hub_ts 100 and 101"),
+    ],
+)
+def test_times_never_go_back_along_a_label_and_an_entry_has_one(
+    first: tuple[int, int], second: tuple[int, int], clash: str | None
+) -> None:
+    one, other = (replace(receipt_for(message()), stream_seq=seq, hub_ts=ts) for seq, ts in (first, second))
+    assert receipt.time_clash(one, other) == clash
+    if first[0] != second[0]:
+        assert receipt.time_clash(other, one) == clash
+
+
 def checkpoint_at(upto_seq: int = 9, **changes: Any) -> Checkpoint:
     parts: dict[str, Any] = {"label_prev": LABEL, "label_curr": LABEL, "mmr_root": bytes([3]) * 32, "epoch": EPOCH}
     return checkpoint.sign(HUB, upto_seq=upto_seq, **parts | changes)

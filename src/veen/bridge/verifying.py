@@ -12,6 +12,7 @@ from veen.core.hashing import h
 from veen.core.jsontext import Json
 from veen.core.origin import Lineage, lineage
 from veen.core.proof import Leaf
+from veen.core.receipt import time_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +127,20 @@ def _check_events(contents: Contents, line: Lineage) -> None:
     for position, event in enumerate(contents.events, 1):
         receipt = event.receipt
         _check_event(event, line, label, profile_id, position)
-        if receipt.stream_seq != tree.size + 1 or receipt.hub_ts < before:
+        if receipt.stream_seq != tree.size + 1:
             raise BundleFault(Code.ORDER, f"entry {receipt.stream_seq} stands after entry {tree.size}", position)
+        _check_time(before, receipt.hub_ts, position)
         tree.append(receipt.leaf_hash)
         if tree.root() != receipt.mmr_root:
             raise BundleFault(Code.PROOF, "it does not follow on the entry before it", position)
         before = receipt.hub_ts
+    _check_time(before, contents.export_checkpoint.receipt.hub_ts, None)
+
+
+def _check_time(before: int, hub_ts: int, position: int | None) -> None:
+    fault = time_fault(before, hub_ts)
+    if fault:
+        raise BundleFault(Code.ORDER, fault, position)
 
 
 def _check_event(event: Carried, line: Lineage, label: bytes, profile_id: bytes, position: int) -> None:

@@ -83,6 +83,22 @@ class Receipt(Wire):
             raise Unverified("receipt", "its leaf_hash is not the message's")
 
 
+def time_fault(before: int, hub_ts: int) -> str | None:
+    """Why `hub_ts` cannot follow `before` along a label; None where it can. Equal times are normal."""
+    return f"hub_ts goes back from {before} to {hub_ts}" if hub_ts < before else None
+
+
+def time_clash(one: Receipt, other: Receipt) -> str | None:
+    """Why one hub cannot have signed both times of two receipts of a label; None where it can."""
+    earlier, later = (one, other) if one.stream_seq <= other.stream_seq else (other, one)
+    if earlier.stream_seq == later.stream_seq:
+        if earlier.hub_ts == later.hub_ts:
+            return None
+        return f"entry {later.stream_seq} is signed with two times, hub_ts {earlier.hub_ts} and {later.hub_ts}"
+    fault = time_fault(earlier.hub_ts, later.hub_ts)
+    return fault and f"{fault}, from entry {earlier.stream_seq} to entry {later.stream_seq}"
+
+
 def sign(key: SigningKey, *, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> Receipt:
     unsigned = Receipt(label, stream_seq, leaf_hash, mmr_root, hub_ts, bytes(SIGNATURE_BYTES))
     return replace(unsigned, hub_sig=key.sign(unsigned.signing_digest()))

@@ -82,7 +82,7 @@ class ChunkVerifier:
         found = frame.entry_hash(entry.msg, entry.receipt) if header else entry.entry_hash
         self._note(entry.entry_hash, found, size)
         failures = [header] if header else []
-        before, in_step, hub_ts = Mmr(self.tree.size, self.tree.peaks), self._judge.in_step, self._judge.hub_ts
+        before, in_step = Mmr(self.tree.size, self.tree.peaks), self._judge.in_step
         taken, faults = self._judge.judge(entry, b"")
         message, receipt = (taken[1], taken[2]) if taken else _readable(entry)
         faults = self._mended(before, in_step, message, receipt, faults)
@@ -90,8 +90,6 @@ class ChunkVerifier:
         if checks & _DAMAGED_MESSAGE:
             self._judge.cursors.clear()
             self._judge.known, self.doubtful_from = None, self.doubtful_from or seq
-        if Check.HUB_SIG in checks:
-            self._judge.hub_ts = hub_ts
         if not in_step:
             faults.append(Failure(Check.ANCHOR, "the tree before it is not known, so its root cannot be judged"))
         return Judged(seq, size, entry, message, receipt, (*failures, *faults))

@@ -1,6 +1,7 @@
 """A data directory as a source: every signature, place and root is verified here, and nothing in it is believed."""
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -93,7 +94,9 @@ class DirectorySource:
     def _verified(self, label: bytes, after: Mmr) -> Iterator[tuple[Msg, Receipt]]:
         """Messages and their receipts: each held against the rules, the hub's keys, and what this client has seen."""
         papers, tree = self._reader.papers, Mmr(after.size, after.peaks)
-        judge = Judge(papers, label, tree, 0, None if after.size else lambda client_id: None)
+        judge = Judge(
+            papers, label, tree, self._time_of(label, after.size), None if after.size else lambda client_id: None
+        )
         seen = self.folder.state.label(self.known.identity.hub_id, label)
         kept = papers.lineage.checkpoint(label)
         for frame in self._log.entries(label, after.size + 1):
@@ -107,6 +110,13 @@ class DirectorySource:
                 reason = "the hub has shown this client another log up to here: the directory tells another story"
                 raise Unverified(f"entry {frame.stream_seq}", reason)
             yield taken[1], taken[2]
+
+    def _time_of(self, label: bytes, stream_seq: int) -> int:
+        """The signed time of an entry, which later ones must not precede; 0 where it cannot be read any more."""
+        with suppress(VeenError):
+            frame = self._log.entry(label, stream_seq) if stream_seq else None
+            return self._signed(frame)[1].hub_ts if frame is not None else 0
+        return 0
 
     async def root_at(self, stream_id: bytes, bound: Bound) -> bytes | None:
         if self.label(stream_id, bound.epoch) != bound.label:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Self
 
 from veen.core import HubIdentity, Malformed, Mmr, Msg, Receipt, VeenError, ciphertext
+from veen.core.receipt import time_fault
 from veen.storage.directory import Papers
 from veen.storage.frame import Entry
 from veen.storage.record import Cursor, Record
@@ -80,6 +81,8 @@ class Judge:
             return None, [Failure(Check.FORM, str(error))]
         faults = [*self._faults_of_place(entry, receipt), *self._faults_of_signatures(message, receipt)]
         faults += [*self._faults_of_size(entry, message), *self._faults_of_order(message, receipt)]
+        if all(fault.check is not Check.HUB_SIG for fault in faults):  # a time that the hub did not sign sets no bound
+            self.hub_ts = max(self.hub_ts, receipt.hub_ts)
         made = self.tree.append(message.leaf_hash())
         if self.tree.root() != receipt.mmr_root:
             if self.in_step:  # once it is off, every root after it is
@@ -139,10 +142,10 @@ class Judge:
             faults.append(
                 Failure(Check.ORDER, f"prev_ack {message.prev_ack} is not within {prev_ack}..{self.tree.size}")
             )
-        if receipt.hub_ts < self.hub_ts:
-            faults.append(Failure(Check.ORDER, f"hub_ts goes back from {self.hub_ts} to {receipt.hub_ts}"))
+        fault = time_fault(self.hub_ts, receipt.hub_ts)
+        if fault:
+            faults.append(Failure(Check.ORDER, fault))
         self.cursors[client] = message.client_seq, message.prev_ack
-        self.hub_ts = max(self.hub_ts, receipt.hub_ts)
         return faults
 
 

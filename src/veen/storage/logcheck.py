@@ -266,7 +266,8 @@ class LabelCheck:
         except VeenError:
             # Roots mean nothing from here on, until a snapshot can be trusted again.
             peaks, self._anchored = [bytes(HASH_BYTES)] * self.size.bit_count(), False
-        self._judge = Judge(self._papers, self._label, Mmr(self.size, peaks), 0, None, in_step=self._anchored)
+        tree, hub_ts = Mmr(self.size, peaks), self._judge.hub_ts
+        self._judge = Judge(self._papers, self._label, tree, hub_ts, None, in_step=self._anchored)
 
     def _cursor(self, client_id: bytes) -> Cursor | None:
         with self._truth.read() as rows:

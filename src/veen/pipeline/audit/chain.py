@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from veen.core import Limits
+from veen.core.receipt import time_fault
 from veen.pipeline.audit.outcome import ClientRun, Outcome, Place, place_of
 from veen.pipeline.planning import Piece
 from veen.pipeline.sources import Chunk
@@ -92,8 +93,9 @@ def _check_order(label: Sequence[Link]) -> Iterator[Finding]:
         if outcome.doubtful_from:
             known, whole = {}, False
         if outcome.hub_ts is not None:
-            if outcome.hub_ts[0] < clock:
-                yield _damaged(chunk, f"order: hub_ts goes back from {clock} to {outcome.hub_ts[0]}", link.piece.first)
+            fault = time_fault(clock, outcome.hub_ts[0])
+            if fault:
+                yield _damaged(chunk, f"order: {fault}", link.piece.first)
             clock = max(clock, outcome.hub_ts[1])
         expected = link.piece.last + 1
 

@@ -22,7 +22,7 @@ _OURS = Path(veen.bridge.__file__).parent
 
 
 async def receive(node: str, token: str, hub: str, folder: ClientDir, path: Path, fuse: Fuse) -> None:
-    async with Client(hub, folder) as client, VeilNode(node, token) as veil:
+    async with Client(hub, folder, allow_caught=True) as client, VeilNode(node, token) as veil:
         meeting = await Meeting.enter(veil, client.hub_id)
         with Inbox(path, client.hub_id) as inbox:
             receiver = Receiver(meeting, inbox, Holder(folder, client.contact.trust.known, client))

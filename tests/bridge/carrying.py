@@ -35,9 +35,10 @@ class Side:
     inbox: Path
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    async def client(self, *, allow_caught: bool = False) -> AsyncIterator[Client]:
         pin = Pin(key=self.hub_id)
-        async with Client(f"http://127.0.0.1:{self.hub.port}", self.folder, pin=pin) as client:
+        url = f"http://127.0.0.1:{self.hub.port}"
+        async with Client(url, self.folder, pin=pin, allow_caught=allow_caught) as client:
             yield client
 
     @property
@@ -77,7 +78,7 @@ class Side:
 
     async def receive(self, room: Room | None = None, *, ask: bool = True) -> list[Told]:
         """What came of all that waits."""
-        async with self.client() as client, self.meeting() as meeting:
+        async with self.client(allow_caught=True) as client, self.meeting() as meeting:
             known = client.contact.trust.known
             with Inbox(self.inbox, self.hub_id, room) as inbox:
                 receiver = Receiver(meeting, inbox, Holder(self.folder, known, client if ask else None))

@@ -1,6 +1,7 @@
 """`veen receipt|proof|checkpoint|verify|evidence`: what a hub said is checked again, and shown to others."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.cli.runner import Ran, Veen
 from tests.cli.town import STREAM, Town, liar, town
+from tests.client.hostile import HostileHub
 from tests.hub.client import hub_key
 from veen.client.evidence import Evidence
 from veen.core import Checkpoint, Receipt
@@ -295,3 +297,87 @@ def test_two_receipts_that_contradict_each_other_become_one_file(place: Town) ->
     forged = place.veen("evidence", "make", *both, "--out", place.root / "forged", *who)
     assert forged.status == 4
     assert not (place.root / "forged").exists()
+
+
+@pytest.fixture
+def met(veen: Veen, tmp_path: Path) -> Iterator[tuple[HostileHub, list[object]]]:
+    """A hub that lies when it is told to, and a client that sent one entry to it and saved the receipt."""
+    with liar() as hub:
+        who: list[object] = ["--client", tmp_path / "alice", "--hub", hub.url, "--stream", STREAM]
+        veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase")
+        veen.done("stream-key", "create", STREAM, "--client", tmp_path / "alice")
+        veen.done("send", "--body", "1", *who, "--pin", hub.identity.hub_id.hex())
+        veen.done("receipt", 1, "--out", tmp_path / "1.receipt", *who)
+        yield hub, who
+
+
+def _kept(ran: Ran) -> str:
+    """The file that an error names, in each of its lines that name one."""
+    named = set(re.findall(r"\S+\.evidence", ran.err))
+    assert len(named) == 1, ran.err
+    return str(named.pop())
+
+
+def _wrong_root(hub: HostileHub) -> None:
+    hub.on_receipts = lambda messages, said: [hub.signed(one, mmr_root=bytes(32)) for one in said]
+
+
+def _time_back(hub: HostileHub) -> None:
+    hub.on_receipts = lambda messages, said: [hub.signed(one, hub_ts=one.hub_ts - 1) for one in said]
+
+
+@pytest.mark.parametrize(("arrange", "name"), [(_wrong_root, "root: "), (_time_back, "time: ")])
+def test_a_caught_hub_is_refused_by_every_later_command_until_start_over(
+    veen: Veen, met: tuple[HostileHub, list[object]], tmp_path: Path, arrange: Callable[[HostileHub], None], name: str
+) -> None:
+    hub, who = met
+    arrange(hub)
+    hub.lying = True
+    first = veen("send", "--body", "2", *who)
+    assert first.status == 4
+    assert first.error.startswith(name)
+    file = _kept(first)
+    assert f"veen evidence verify {file} --pin {hub.identity.hub_id.hex()} shows it, to anyone" in first.err
+    assert veen("evidence", "verify", file, "--pin", hub.identity.hub_id.hex()).status == 11
+    hub.lying = False
+    count = len(hub.submitted)
+    stateful = [part for part in who if part not in ("--stream", STREAM)]
+    for command in (
+        ["send", "--body", "3", *who],
+        ["send", "--outbox", *who],
+        ["stream", *who],
+        ["receipt", 1, *who],
+        ["checkpoint", *who],
+        ["verify", *who],
+        ["kv", "get", "a", *who],
+    ):
+        ran = veen(*command)
+        assert ran.status == 4, (command, ran.err)
+        assert "this hub contradicted itself on 20" in ran.error
+        assert name in ran.error
+        assert "--start-over" in ran.err
+        assert _kept(ran) == file
+    assert len(hub.submitted) == count
+    offline = veen.done("verify", tmp_path / "1.receipt", *stateful)
+    assert "warning: this hub contradicted itself on 20" in offline.err
+    anew = veen.done("verify", *who, "--start-over")
+    assert "warning: this hub contradicted itself on 20" in anew.err
+    assert "relies on the hub again" in anew.err
+    assert "contradicted" not in veen.done("send", "--body", "4", *who).err
+    assert Path(file).exists()
+
+
+def test_only_a_file_that_was_kept_is_called_evidence(veen: Veen, met: tuple[HostileHub, list[object]]) -> None:
+    hub, who = met
+    hub.lying = True
+    hub.on_receipts = lambda messages, said: [replace(one, hub_sig=bytes(64)) for one in said]
+    unsigned = veen("send", "--body", "2", *who)
+    assert unsigned.status == 4
+    assert "evidence" not in unsigned.err
+    hub.on_receipts = None
+    hub.logs.clear()
+    gone = veen("stream", *who)
+    assert gone.status == 4
+    assert "truncated stream" in gone.error
+    assert "evidence" not in gone.err
+    assert "--start-over" in gone.err

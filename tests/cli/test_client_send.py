@@ -137,6 +137,15 @@ def test_a_wrong_pin_sends_nothing(pin: str, place: Town) -> None:
     ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", pin)
     assert ran.status == (4 if pin == "ab" * 32 else 2)
     assert ran.error
+    assert (f"hub {place.hub_id} answered" in ran.error) is (ran.status == 4)
+    assert "may be evidence" not in ran.err
+    assert place.hub.status()["entries"] == 0
+
+
+def test_a_certificate_pinned_over_http_is_a_mistake_of_the_command(place: Town) -> None:
+    ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", "cert:" + "ab" * 32)
+    assert ran.status == 2
+    assert "is not https" in ran.error
     assert place.hub.status()["entries"] == 0
 
 

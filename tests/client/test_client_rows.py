@@ -12,6 +12,7 @@ from tests.core.wire_strategies import mutate
 from veen.client import LabelState, ReaderKey, StreamKey, Writer, keystore
 from veen.client.portable.manifest import FileEntry, Manifest
 from veen.client.portable.rows import Routing, StateRow, SyncState
+from veen.client.state import CaughtRow
 from veen.client.writers import ClientKeyUse, WriterState
 from veen.core import Malformed, naming
 from veen.core.cbor import Wire
@@ -44,6 +45,7 @@ def _samples() -> list[Wire]:
         CHEAP,
         keystore._Sealed(CHEAP, bytes(16), bytes(24), b"sealed"),
         ledger.state(),
+        CaughtRow("root", "the root signed for entry 2", NOW, "evidence/2.evidence"),
         use,
         WriterState(70_000, 300, closed=True),
         StreamKey("news", b"\4" * 32),

@@ -12,8 +12,9 @@ from tests.client.hostile import START, HostileHub
 from tests.client.pair import STREAM, pair, read_all, send_all
 from veen.client import ClientDir, evidence, verdict
 from veen.client.client import Client
+from veen.client.contact import keep_contradiction
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceBox, Exhibit, Opening, Peaks
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, Exhibit, KeyHistory, Opening, Peaks
 from veen.client.trust import HubRecord, Pin
 from veen.core import (
     Checkpoint,
@@ -256,9 +257,33 @@ def test_two_receipts_for_one_place_are_a_contradiction(shown: Shown) -> None:
     assert not made(shown, shown.receipt(5), shown.receipt(6)).contradictions
 
 
-def test_the_same_place_signed_at_another_time_is_none(shown: Shown) -> None:
+def test_the_same_place_signed_at_two_times_is_a_contradiction(shown: Shown) -> None:
     later = shown.hub.signed(shown.receipt(5), hub_ts=START + 5)
-    assert not made(shown, shown.receipt(5), later).contradictions
+    assert made(shown, shown.receipt(5), later).contradictions
+
+
+def test_a_time_that_goes_back_along_a_label_is_a_contradiction(shown: Shown) -> None:
+    ahead = shown.hub.signed(shown.receipt(5), hub_ts=1 << 62)
+    (said,) = made(shown, shown.receipt(6), ahead, shown.receipt(3)).contradictions
+    assert f"hub_ts goes back from {1 << 62} to {START}, from entry 5 to entry 6" in said
+    assert not made(shown, shown.receipt(3), ahead).contradictions
+    assert not made(shown, *(shown.receipt(seq) for seq in (3, 5, 6))).contradictions, "equal times are normal"
+    elsewhere = shown.hub.signed(shown.receipt(6), label=bytes(32))
+    assert not made(shown, ahead, elsewhere).contradictions, "labels have no order among each other"
+
+
+def test_two_histories_of_the_hubs_keys_are_a_contradiction(shown: Shown) -> None:
+    def rotated(at: int) -> KeyHistory:
+        new = SigningKey.generate()
+        record = identities.rotate(shown.hub.identity, shown.hub.key, new, START + at)
+        return KeyHistory(record, identities.sign(record, new))
+
+    one, other = rotated(10), rotated(20)
+    assert not made(shown, rival=other).contradictions, "one of them continues the other"
+    shown.known = replace(shown.known, identity=one.identity, signature=one.signature)
+    assert made(shown, rival=other).contradictions
+    with pytest.raises(Unverified):
+        made(shown, rival=replace(other, signature=one.signature))
 
 
 def test_a_receipt_and_a_checkpoint_that_disagree_are_a_contradiction(shown: Shown) -> None:
@@ -304,10 +329,9 @@ def test_a_clients_messages_out_of_order_are_a_contradiction(shown: Shown) -> No
 )
 def test_only_what_contradicts_itself_is_kept(shown: Shown, place: Path, count: int, kept: bool) -> None:
     with ClientDir.create(place / "box", None, START) as folder:
-        box = EvidenceBox(folder.evidence, folder.disk)
         said = (shown.receipt(5), shown.hub.signed(shown.receipt(5), leaf_hash=bytes(32)))[:count]
         error = Contradiction(Lie.DUPLICATE_SEQ, "two", said)
-        box.keep(shown.known, error)
+        keep_contradiction(folder, shown.known, error)
         assert (error.evidence is not None) is kept
         if error.evidence:
             assert error.evidence.stat().st_mode & 0o777 == 0o600

@@ -53,6 +53,11 @@ def _root(hub: HostileHub, items: Items) -> Items:
     return _with(items, 1, receipt=hub.signed(_receipt(items[1]), mmr_root=bytes(32)))
 
 
+def _earlier_time(hub: HostileHub, items: Items) -> Items:
+    receipt = _receipt(items[1])
+    return _with(items, 1, receipt=hub.signed(receipt, hub_ts=receipt.hub_ts - 1))
+
+
 def _seq_gap(hub: HostileHub, items: Items) -> Items:
     return [items[0], *items[2:]]
 
@@ -132,6 +137,7 @@ LIES: list[tuple[str, Arrange, Lie, bool]] = [
     ("a message its client never signed", _on_items(_client_signature), Lie.SIGNATURE, False),
     ("a stranger's key", _stranger, Lie.WRONG_KEY, False),
     ("a root of nothing", _on_items(_root), Lie.ROOT, True),
+    ("a time before that of an earlier entry", _on_items(_earlier_time), Lie.TIME, True),
     ("an entry left out", _on_items(_seq_gap), Lie.SEQ_GAP, False),
     ("an entry left out and the rest renumbered", _on_items(_numbers_shifted), Lie.ROOT, True),
     ("a next page that skips", _cursor_beyond, Lie.SEQ_GAP, False),

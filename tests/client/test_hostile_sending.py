@@ -38,6 +38,10 @@ def _root(hub: HostileHub, messages: list[Msg], said: Said) -> Said:
     return [*said[:-1], hub.signed(said[-1], mmr_root=bytes(32))]
 
 
+def _earlier_time(hub: HostileHub, messages: list[Msg], said: Said) -> Said:
+    return [*said[:-1], hub.signed(said[-1], hub_ts=said[-1].hub_ts - 1)]
+
+
 def _seq_gap(hub: HostileHub, messages: list[Msg], said: Said) -> Said:
     return [hub.signed(one, stream_seq=one.stream_seq + 3) for one in said]
 
@@ -107,13 +111,14 @@ LIES: list[tuple[str, Arrange, Lie, bool]] = [
     ("a stranger's key", _stranger, Lie.WRONG_KEY, False),
     ("a key outside its time", _retired, Lie.WRONG_KEY, False),
     ("a root of nothing", _on_receipts(_root), Lie.ROOT, True),
-    ("numbers left out", _on_receipts(_seq_gap), Lie.SEQ_GAP, False),
+    ("numbers left out", _on_receipts(_seq_gap), Lie.SEQ_GAP, True),
     ("one number for two messages", _on_receipts(_duplicate_seq), Lie.DUPLICATE_SEQ, True),
     ("a number that is taken", _on_receipts(_taken_seq), Lie.DUPLICATE_SEQ, True),
     ("receipts exchanged", _on_receipts(_swapped), Lie.SWAPPED_MESSAGE, False),
     ("the receipt of a message nobody sent", _on_receipts(_another_message), Lie.SWAPPED_MESSAGE, False),
     ("an old receipt", _on_receipts(_replayed), Lie.REPLAYED_RECEIPT, False),
     ("a receipt of another label", _on_receipts(_another_label), Lie.REPLAYED_RECEIPT, False),
+    ("a time before that of an earlier entry", _on_receipts(_earlier_time), Lie.TIME, True),
     ("messages the other way round", _on_receipts(_reordered), Lie.REPEATED_MESSAGE, True),
     ("another history since then", _forked, Lie.FORKED_HISTORY, True),
     ("another history from the start", _rewritten_beyond, Lie.FORKED_HISTORY, True),

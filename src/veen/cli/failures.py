@@ -46,7 +46,7 @@ _DAMAGED_HUB = "whoever runs the hub finds out more with veen fsck DIR, while it
 
 HINTS: dict[type[Exception], str] = {
     Malformed: "it is damaged, or another kind of thing than belongs there",
-    Unverified: "do not rely on it; keep it, since it may be evidence",
+    Unverified: "do not rely on it",
     Unavailable: "nothing was decided; the same command may work later",
     OSError: _CHECK_PATH,
     JournalBroken: "the disk cannot be trusted any more; check it, then start again",
@@ -68,7 +68,7 @@ def kind_of(error: Exception) -> type[Exception] | None:
 
 
 def hints(error: Exception, kind: type[Exception]) -> list[str]:
-    own = list(getattr(error, "__notes__", ()))
+    own = [*getattr(error, "__notes__", ()), *_kept(error)]
     if isinstance(error, Refused) and not (own and _is_unknown(error)):
         code = error.code if error.detail_enum is None else f"{error.code}/{error.detail_enum}"
         advised = _DAMAGED_HUB if _DAMAGED in error.message else advice(error)
@@ -84,6 +84,17 @@ def hints(error: Exception, kind: type[Exception]) -> list[str]:
     if kind is Unavailable and _DAMAGED in str(error):
         return [_DAMAGED_HUB]
     return [HINTS[kind]]
+
+
+def _kept(error: Exception) -> list[str]:
+    """Which file keeps what a hub signed, where a client saved any."""
+    file, hub_id = getattr(error, "evidence", None), getattr(error, "hub_id", None)
+    if not isinstance(error, Unverified) or file is None or hub_id is None:
+        return []
+    if getattr(error, "proven", False):
+        verify = f"veen evidence verify {file} --pin {hub_id.hex()}"
+        return ["do not rely on the hub, and keep the evidence", f"{verify} shows it, to anyone"]
+    return [f"do not rely on it; {file} keeps what the hub signed, which does not prove it to others yet"]
 
 
 def _is_about_listening(error: Exception) -> bool:

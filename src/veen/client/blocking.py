@@ -42,8 +42,9 @@ class BlockingClient:
         caps: Iterable[CapToken] = (),
         patience: Patience | None = None,
         http2: bool = False,
+        allow_caught: bool = False,
     ) -> None:
-        self.client = Client(url, folder, pin=pin, caps=caps, patience=patience, http2=http2)
+        self.client = Client(url, folder, pin=pin, caps=caps, patience=patience, http2=http2, allow_caught=allow_caught)
         self._loop = LoopThread("veen-client")
 
     def __enter__(self) -> Self:

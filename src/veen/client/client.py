@@ -47,14 +47,20 @@ class Client:
         caps: Iterable[CapToken] = (),
         patience: Patience | None = None,
         http2: bool = False,
+        allow_caught: bool = False,
     ) -> None:
-        """`pin` may be left out once this directory knows the hub at that address."""
+        """`pin` may be left out once this directory knows the hub at that address.
+
+        A hub that was caught at a contradiction is refused with `Caught`. `allow_caught` opens it all the same, for
+        `forget`, or to compare what the hub signed.
+        """
         self.url = url.rstrip("/")
         self.dir = folder
         self._pin = pin
         self._caps = tuple(caps)
         self._patience = patience or Patience()
         self._http2 = http2
+        self._allow_caught = allow_caught
         self._stack = AsyncExitStack()
         self._senders: dict[bytes, Sender] = {}
         self._recovery: Recovery | None = None
@@ -81,7 +87,7 @@ class Client:
             certified = await tls.pinned(self.url, fingerprint, self._patience.connect_s)
         link = HubLink(self.url, tls=certified, patience=self._patience, http2=self._http2)
         self._stack.push_async_callback(link.close)
-        self.contact = await Contact.make(link, self.dir, self._pin)
+        self.contact = await Contact.make(link, self.dir, self._pin, allow_caught=self._allow_caught)
         self._followers = Followers(self.contact)
 
     # What the hub is.
@@ -232,7 +238,10 @@ class Client:
         return await resync.resync(self.contact, self.follower(stream, epoch), _stream_id(stream), replay_from)
 
     async def forget(self, stream: str | bytes, *, epoch: int | None = None) -> None:
-        """Start a stream over after the hub was caught: the user's decision, never the client's."""
+        """Start a stream over after the hub was caught: the user's decision, never the client's.
+
+        The hub is relied on again, for every stream; the evidence files stay.
+        """
         await resync.forget(self.contact, self.follower(stream, epoch))
 
 

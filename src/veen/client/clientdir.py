@@ -35,7 +35,7 @@ CARD = "card.cbor"
 _STATE = "state"
 CAPS = "caps"
 _LOCK = "lock"
-_EVIDENCE = "evidence"
+EVIDENCE = "evidence"
 
 
 class ClientDir:
@@ -102,7 +102,7 @@ class ClientDir:
 
     @property
     def evidence(self) -> Path:
-        return self.path / _EVIDENCE
+        return self.path / EVIDENCE
 
     @contextmanager
     def sending(self) -> Iterator[None]:
@@ -159,7 +159,7 @@ def write_client(
 ) -> None:
     """The files of a client whose state is what `fill` puts there: a generation in use at least."""
     identity = secrets.identity()
-    for name in (_STATE, CAPS, _EVIDENCE):
+    for name in (_STATE, CAPS, EVIDENCE):
         disk.make_folder(folder / name)
     state = State(folder / _STATE, identity)
     try:

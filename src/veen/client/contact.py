@@ -1,11 +1,13 @@
 """One hub as this client knows it: the way there, whom to believe, what is kept of it, what it was caught at."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from veen.client import verdict
 from veen.client.clientdir import ClientDir
-from veen.client.contradiction import Contradiction
+from veen.client.contradiction import Caught, Contradiction
 from veen.client.epochs import HubClock, Labels
 from veen.client.evidence import EvidenceBox
 from veen.client.status import HubStatus
@@ -21,7 +23,9 @@ _MOST_ORIGIN = 1 << 26
 class Contact:
     """What reading and sending share."""
 
-    def __init__(self, link: HubLink, folder: ClientDir, trust: HubTrust, status: HubStatus) -> None:
+    def __init__(
+        self, link: HubLink, folder: ClientDir, trust: HubTrust, status: HubStatus, *, allow_caught: bool = False
+    ) -> None:
         self.link = link
         self.dir = folder
         self.trust = trust
@@ -31,10 +35,16 @@ class Contact:
         self.clock.set(status.hub_ts)
         self.labels = Labels(trust.known.identity.routing_key, trust.profile)
         self.profile_id = trust.profile.profile_id()
+        self._allow_caught = allow_caught
+        self._is_caught = bool(self.standing())
 
     @classmethod
-    async def make(cls, link: HubLink, folder: ClientDir, pin: Pin | None) -> "Contact":
-        """Meet the hub. A pin that was used once is kept, so that the next time needs none."""
+    async def make(cls, link: HubLink, folder: ClientDir, pin: Pin | None, *, allow_caught: bool = False) -> "Contact":
+        """Meet the hub. A pin that was used once is kept, so that the next time needs none.
+
+        Raises `Caught` where the hub contradicted itself before, unless `allow_caught` is set: for those who start
+        over with the hub, or compare what it signed.
+        """
         status = HubStatus.read(await link.get_json("/tooling/status"))
         if pin and pin.on_first_use and folder.state.hub_of(link.url):
             pin = None  # this is not the first
@@ -42,27 +52,53 @@ class Contact:
         kept = folder.state.hub(hub_id) if hub_id else None
         record = HubRecord.decode(kept) if kept else None
         origin = record.origin if record else await _origin(link, status)
-        trust = HubTrust.begin(status, pin, record, origin)
+        try:
+            trust = HubTrust.begin(status, pin, record, origin)
+        except Contradiction as error:
+            if record is not None:
+                keep_contradiction(folder, record, error)
+            raise
         if record != trust.known:
             folder.state.put_hub(trust.hub_id, trust.known.encode())
         if folder.state.hub_of(link.url) != trust.hub_id:
             folder.state.put_hub_of(link.url, trust.hub_id)
-        return cls(link, folder, trust, status)
+        made = cls(link, folder, trust, status, allow_caught=allow_caught)
+        made.check_standing()
+        return made
 
     @property
     def hub_id(self) -> bytes:
         return self.trust.hub_id
 
+    def standing(self) -> tuple[Caught, ...]:
+        """What the hub was caught at and is still held to; the oldest first."""
+        return self.dir.state.caught(self.hub_id)
+
+    def check_standing(self) -> None:
+        """Raise `Caught` where the hub contradicted itself and nobody started over with it."""
+        if self._is_caught and not self._allow_caught:
+            for caught in self.standing():
+                raise caught
+            self._is_caught = False
+
     async def refresh(self, *, once: bool = False) -> HubStatus:
         """Ask the hub who it is and what time it is there; keys it added are learned, anything else is refused."""
         self.status = HubStatus.read(await self.link.get_json("/tooling/status", once=once))
         self.clock.set(self.status.hub_ts)
-        if self.trust.learn(self.status):
+        try:
+            learned = self.trust.learn(self.status)
+        except Contradiction as error:
+            raise await self.caught(error) from None
+        if learned:
             await self.on_disk(lambda: self.dir.state.put_hub(self.hub_id, self.trust.known.encode()))
         return self.status
 
     async def verify(self, heads: Sequence[Receipt | Checkpoint]) -> None:
-        """Raise unless the hub signed every one of them. A signature by a key it added meanwhile is looked into."""
+        """Raise unless the hub signed every one of them. A signature by a key it added meanwhile is looked into.
+
+        Nothing that a caught hub signs is accepted.
+        """
+        self.check_standing()
         for head in heads:
             try:
                 self._verify(head)
@@ -84,13 +120,31 @@ class Contact:
             self.trust.verify_checkpoint(head)
 
     async def caught(self, error: Contradiction) -> Contradiction:
-        """The same error, with what shows it saved."""
-        await self.on_disk(lambda: self.box.keep(self.trust.known, error))
+        """The same error, with what shows it saved. A proven contradiction is held against the hub from now on."""
+        await self.on_disk(lambda: keep_contradiction(self.dir, self.trust.known, error))
+        self._is_caught = self._is_caught or error.proven
         return error
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Work that waits for a disk, off the loop."""
         return await asyncio.to_thread(work)
+
+
+def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction) -> None:
+    """Save what shows a contradiction; where the file proves it to anyone, hold it against the hub.
+
+    The file is on disk before the row that names it, so a crash leaves at most a file that no row names.
+    """
+    if error.evidence is not None:
+        return
+    made, contradictions = verdict.shows(known, error)
+    if made is None:
+        return
+    error.hub_id = known.identity.hub_id
+    error.evidence = EvidenceBox(folder.evidence, folder.disk).save(made)
+    if contradictions:
+        error.proven = True
+        folder.state.put_caught(error.hub_id, error, int(time.time()))
 
 
 async def _origin(link: HubLink, status: HubStatus) -> Origin | None:

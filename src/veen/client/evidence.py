@@ -135,6 +135,18 @@ class Peaks(Wire):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class KeyHistory(Wire):
+    """Another identity record of the same hub, with its signature."""
+
+    identity: HubIdentity
+    signature: IdentitySignature
+
+    LAYOUT: ClassVar = Map(
+        "key history", {1: Nested("identity", HubIdentity), 2: Nested("signature", IdentitySignature)}
+    )
+
+
 def _many(name: str, wire: type[Wire]) -> ListOf:
     return ListOf(name, Nested(wire.LAYOUT.name, wire), most=MAX_PAGE_ITEMS)
 
@@ -154,6 +166,7 @@ class Evidence(Wire):
     peaks: tuple[Peaks, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
     origin: Origin | None = None  # where the hub is a fork
+    rival: KeyHistory | None = None  # a second history of the hub's keys
 
     LAYOUT: ClassVar = Map(
         "evidence",
@@ -171,6 +184,7 @@ class Evidence(Wire):
             11: _many("peaks", Peaks),
             12: _many("exhibits", Exhibit),
             13: Nested("origin", Origin, optional=True),
+            14: Nested("rival", KeyHistory, optional=True),
         },
     )
 
@@ -183,6 +197,7 @@ def make(
     ties: Iterable[Tie] = (),
     peaks: Iterable[Peaks] = (),
     exhibits: Iterable[Exhibit] = (),
+    rival: KeyHistory | None = None,
     now: int | None = None,
 ) -> Evidence:
     """Put together what is to be shown."""
@@ -199,12 +214,15 @@ def make(
         tuple(peaks),
         tuple(exhibits),
         known.origin,
+        rival,
     )
 
 
 def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = None) -> Evidence | None:
     """What shows a contradiction to others; None where the hub signed nothing that does."""
-    statements = found.statements
+    statements, claim = found.statements, f"{found.lie}: {found.reason}"
+    if found.rival is not None:
+        return make(known, claim, (), rival=KeyHistory(*found.rival), now=now)
     # One signed statement contradicts itself only where it is a first entry whose root is not its leaf.
     alone = len(statements) == 1 and isinstance(statements[0], Receipt) and statements[0].stream_seq == 1
     if len(statements) < 2 and not (alone and statements[0].mmr_root != getattr(statements[0], "leaf_hash", None)):
@@ -217,22 +235,15 @@ def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = N
         for message in found.messages
         if message.leaf_hash() in receipts
     ]
-    return make(known, f"{found.lie}: {found.reason}", statements, peaks=shown, exhibits=exhibits, now=now)
+    return make(known, claim, statements, peaks=shown, exhibits=exhibits, now=now)
 
 
 class EvidenceBox:
-    """The folder in which a client keeps what hubs were caught at."""
+    """The folder in which a client keeps evidence."""
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self.folder = folder
         self._disk = disk
-
-    def keep(self, known: HubRecord, found: Contradiction) -> None:
-        """Save what shows it, if anything does, and note in the error where."""
-        made = of_contradiction(known, found)
-        if made is not None and found.evidence is None:
-            found.evidence = self.save(made)
-            found.hub_id = known.identity.hub_id
 
     def save(self, evidence: Evidence) -> Path:
         """Named for what it says, not for when it was made: the same contradiction is kept once."""

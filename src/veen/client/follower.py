@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from veen.client import tree as trees
+from veen.client import verdict
 from veen.client.contact import Contact
-from veen.client.contradiction import Contradiction, Lie
+from veen.client.contradiction import Caught, Contradiction, Lie
 from veen.client.state import LabelState, Moved
 from veen.client.tree import LabelTree, size_of
 from veen.core import MmrProof, Receipt, Refused, VeenError
@@ -158,6 +159,8 @@ class Follower:
             tree.check_behind(receipt, await self.consistency(receipt, tree.head))
         elif (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
             raise trees.forked(known, receipt)
+        else:
+            trees.check_times(known, receipt)
 
     def _kept(self, stream_seq: int) -> Receipt | None:
         data = self._contact.dir.state.receipt(self._contact.hub_id, self.label, stream_seq)
@@ -229,13 +232,52 @@ class Follower:
 
         The original stands wherever the hub does not answer; what shows it is saved either way.
         """
-        if error.lie in (Lie.ROOT, Lie.SEQ_GAP, Lie.FORKED_HISTORY):
-            for head in (known, self.tree.head):
-                now = await self._told_now(head) if head else None
-                if head and now and now.mmr_root != head.mmr_root:
-                    error = trees.forked(head, now)
-                    break
+        if error.lie in (Lie.ROOT, Lie.SEQ_GAP, Lie.FORKED_HISTORY) and not isinstance(error, Caught):
+            error = await self._fork_at(known, self.tree.head) or error
+            if not verdict.shows(self._contact.trust.known, error)[1]:
+                error = await self._proof_of(error) or error
         return await self._contact.caught(error)
+
+    async def _fork_at(self, *heads: Head | None) -> Contradiction | None:
+        """Two roots of one size: that of a signed head, and another that the hub signs for it now."""
+        for head in heads:
+            now = await self._told_now(head) if head and trees.label_of(head) == self.label else None
+            if head and now and now.mmr_root != head.mmr_root:
+                return trees.forked(head, now)
+        return None
+
+    async def _proof_of(self, error: Contradiction) -> Contradiction | None:
+        """What proves to anyone that a receipt signs a root which is not that of the log.
+
+        Another root that the hub signs for the same size does, and so does the signed log before the receipt.
+        """
+        for head in error.statements:
+            if not isinstance(head, Receipt) or head.label != self.label:
+                continue
+            now = await self._told_now(head)
+            if now and now.mmr_root != head.mmr_root:
+                return trees.forked(head, now)
+            found = await self._bad_growth(head)
+            if found and now:
+                return found
+            if found:  # the hub has no such entry, which says more than its root
+                return Contradiction(error.lie, error.reason, found.statements, peaks=found.peaks)
+        return None
+
+    async def _bad_growth(self, receipt: Receipt) -> Contradiction | None:
+        """The receipt against the tree of the entries before it, where the hub signs for that."""
+        tree = LabelTree(self.label)
+        try:
+            if receipt.stream_seq > 1:
+                before = await self.receipt(receipt.stream_seq - 1)
+                tree.jump(before, await self.proof(before.stream_seq), None)
+        except VeenError:
+            return None
+        try:
+            tree.append(receipt)
+        except Contradiction as found:
+            return found
+        return None
 
     async def _told_now(self, head: Head) -> Receipt | None:
         try:

@@ -85,6 +85,7 @@ class Lane:
         Raises `Contradiction` where the hub's answer does not hold, `Unavailable` where there was none as often as
         patience allows, `Refused` where it asks for more patience than that. Nothing has left the outbox then.
         """
+        self._contact.check_standing()
         batch = self._next_batch()
         try:
             outcomes = await self._submit(batch)

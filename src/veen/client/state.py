@@ -1,18 +1,19 @@
 """What a client knows of hubs and labels, kept so that a crash leaves one consistent snapshot. RESYNC0.4."""
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from veen.client import rekey
+from veen.client.contradiction import Caught, Contradiction, Lie
 from veen.client.identity import Identity
 from veen.client.tables import MAP_BYTES, Rows, Tables
 from veen.core import Checkpoint, Receipt, Unavailable, Unverified, aead, mmr
-from veen.core.cbor import Array, Bstr, Bytes, ListOf, Uint, Version, Wire
-from veen.core.hashing import HASH_BYTES, u64be
-from veen.core.limits import MAX_PEAKS, MAX_WITNESS_SIGS
+from veen.core.cbor import Array, Bstr, Bytes, ListOf, Text, Uint, Version, Wire
+from veen.core.hashing import HASH_BYTES, h, u64be
+from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, MAX_WITNESS_SIGS
 from veen.core.signing import SIGNATURE_BYTES
 
 # The longest of the two objects that can sign a head: a checkpoint with every witness.
@@ -53,11 +54,34 @@ class LabelState(Wire):
         return mmr.Mmr(self.size, self.peaks)
 
 
+@dataclass(frozen=True, slots=True)
+class CaughtRow(Wire):
+    """One proven contradiction: what the hub did, when it was noticed, and the file that shows it."""
+
+    lie: str
+    reason: str
+    caught_at: int
+    file: str  # below the client directory, which may be moved
+
+    LAYOUT: ClassVar = Array(
+        "caught hub",
+        Version(),
+        Text("lie", MAX_TEXT_BYTES),
+        Text("reason", MAX_TEXT_BYTES),
+        Uint("caught_at"),
+        Text("file", MAX_TEXT_BYTES),
+    )
+
+    def flaw(self) -> str | None:
+        return None if self.lie in set(Lie) else f"{self.lie!r} is no contradiction that has a name"
+
+
 class State:
     """The tables of one client directory."""
 
     def __init__(self, folder: Path, identity: Identity, *, map_bytes: int = MAP_BYTES) -> None:
         self.tables = Tables(folder, map_bytes=map_bytes)
+        self._home = folder.parent
         self.identity = identity
         self._key = identity.state_key()
 
@@ -94,7 +118,8 @@ class State:
         """Move a label from `after` to `new`, keep these receipts, and take the `done` leaves out of the outbox.
 
         `new` may equal `after`, where a receipt came for a place already passed. Raises `Moved` where the label is
-        not at `after` any more, and `Unverified` where a kept receipt says otherwise about the same place.
+        not at `after` any more, `Caught` where any process of this client caught the hub meanwhile, and `Unverified`
+        where a kept receipt says otherwise about the same place.
         """
         kept = sorted(receipts, key=lambda receipt: receipt.stream_seq)
         if not set(done) <= {receipt.leaf_hash for receipt in kept}:
@@ -103,6 +128,8 @@ class State:
             raise ValueError(f"a label does not go back from {after.size} to {new.size}")
         key = hub_id + label
         with self.tables.write() as rows:
+            for caught in self._caught(rows, hub_id):
+                raise caught
             stored = _label(rows, key)
             if stored != after:
                 raise Moved(f"label {label.hex()[:8]} is at {stored.size if stored else 0} by now")
@@ -117,11 +144,14 @@ class State:
     def forget(self, hub_id: bytes, label: bytes) -> tuple[bytes, ...]:
         """Drop what a hub said of a label, because the client's owner decided to start over with it.
 
+        The hub is no longer held to what it was caught at, on any label; the evidence files stay.
         Gives the receipts and checkpoints that were kept, which another history would contradict. What used up
         client_seqs, the outbox and the rekey ladder stay: they never go back.
         """
         dropped = []
         with self.tables.write() as rows:
+            for key, _ in tuple(rows.scan("caught", hub_id)):
+                rows.delete("caught", key)
             rows.delete("labels", hub_id + label)
             for table in ("receipts", "checkpoints"):
                 for key, row in tuple(rows.scan(table, hub_id + label)):
@@ -158,6 +188,26 @@ class State:
     def put_hub(self, hub_id: bytes, known: bytes) -> None:
         with self.tables.write() as rows:
             rows.put("hubs", hub_id, known)
+
+    def caught(self, hub_id: bytes) -> tuple[Caught, ...]:
+        """What the hub was proven to contradict itself with, in order of time."""
+        with self.tables.read() as rows:
+            return tuple(sorted(self._caught(rows, hub_id), key=lambda caught: caught.caught_at))
+
+    def put_caught(self, hub_id: bytes, found: Contradiction, now: int) -> None:
+        """Hold the hub to a proven contradiction, once per evidence file."""
+        assert found.evidence is not None
+        reason = found.reason.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
+        row = CaughtRow(str(found.lie), reason, now, str(found.evidence.relative_to(self._home)))
+        key = hub_id + h(row.file.encode())
+        with self.tables.write() as rows:
+            if rows.get("caught", key) is None:
+                rows.put("caught", key, row.encode())
+
+    def _caught(self, rows: Rows, hub_id: bytes) -> Iterator[Caught]:
+        for _, encoded in rows.scan("caught", hub_id):
+            row = CaughtRow.decode(encoded)
+            yield Caught(hub_id, Lie(row.lie), row.reason, row.caught_at, self._home / row.file)
 
     def hub_of(self, url: str) -> bytes | None:
         """The hub_id that a URL was pinned to."""

@@ -12,6 +12,7 @@
     leaves        leaf_hash                          its key in the outbox
     marks         mark                               leaf_hash of the message that a program knows by the mark
     hubs          hub_id                             what is known of a hub
+    caught        hub_id, digest of the evidence     CaughtRow: what a hub was proven to contradict itself with
     urls          url                                hub_id
     streams       stream_id                          StreamRow: name and public reader key
     grants        hub_id, auth_ref                   when a hub stops honouring a capability it was shown
@@ -46,6 +47,7 @@ TABLES = (
     "leaves",
     "marks",
     "hubs",
+    "caught",
     "urls",
     "streams",
     "grants",

@@ -14,6 +14,7 @@ Nothing here asks anyone: proofs are handed in. Whatever does not fit is a `Cont
 from veen.client.contradiction import Contradiction, Lie
 from veen.core import Checkpoint, Malformed, Mmr, MmrProof, Receipt, Step, Unverified, proof
 from veen.core.proof import Head
+from veen.core.receipt import time_clash
 
 
 def size_of(head: Head) -> int:
@@ -70,18 +71,22 @@ class LabelTree:
             raise ValueError(f"entry {receipt.stream_seq} is not the next after {tip.size}")
         before = tip.peaks.copy()
         tip.append(receipt.leaf_hash)
-        if tip.root() != receipt.mmr_root:
+        try:
+            if tip.root() != receipt.mmr_root:
+                raise self._bad_root(receipt, before)
+            check_times(self.head, receipt)
+        except Contradiction:
             self._tip = Mmr(tip.size - 1, before)
-            raise self._bad_root(receipt)
+            raise
         self.head = receipt
 
-    def _bad_root(self, receipt: Receipt) -> Contradiction:
+    def _bad_root(self, receipt: Receipt, peaks: list[bytes]) -> Contradiction:
         said = (self.head, receipt) if self.head else (receipt,)
         return Contradiction(
             Lie.ROOT,
             f"the root signed for entry {receipt.stream_seq} is not that of the tree that ends with it",
             said,
-            peaks=self.peaks,
+            peaks=tuple(peaks),
         )
 
     def jump(self, receipt: Receipt, own: MmrProof, growth: MmrProof | None) -> None:
@@ -122,6 +127,7 @@ class LabelTree:
             raise ValueError(f"a head of {size_of(head)} entries, not of {self.size}")
         if head.mmr_root != self.root():
             raise forked(self.head, head)
+        check_times(self.head, head)
 
     def _check_consistent(self, old: Head, new: Head, growth: MmrProof) -> None:
         try:
@@ -132,6 +138,15 @@ class LabelTree:
                 f"the log of {size_of(new)} entries does not continue the log of {size_of(old)}: {error.reason}",
                 (old, new),
             ) from None
+        check_times(old, new)
+
+
+def check_times(one: Head | None, other: Head) -> None:
+    """Raise where two receipts of one label sign times that cannot both be true. A checkpoint has no time."""
+    clash = time_clash(one, other) if isinstance(one, Receipt) and isinstance(other, Receipt) else None
+    if clash:
+        assert one is not None
+        raise Contradiction(Lie.TIME, clash, (one, other))
 
 
 def next_proof(tree: LabelTree, leaf_hash: bytes) -> MmrProof:

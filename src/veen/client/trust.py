@@ -133,7 +133,10 @@ class HubTrust:
             if pin and pin.record:
                 record.identity.check_follows(pin.record)
         except Unverified as error:
-            raise Contradiction(Lie.WRONG_KEY, f"the hub is not the one that is pinned: {error.reason}") from None
+            answered = f"hub {status.identity.hub_id.hex()} answered"
+            raise Contradiction(
+                Lie.WRONG_KEY, f"{answered}, and it is not the one that is pinned: {error.reason}"
+            ) from None
         trust = cls(kept or record)
         trust.learn(status)
         return trust
@@ -161,9 +164,8 @@ class HubTrust:
             else:
                 known.check_follows(shown)  # an older record is no lie, and teaches nothing
         except Unverified as error:
-            raise Contradiction(
-                Lie.WRONG_KEY, f"its identity record does not continue the one known: {error.reason}"
-            ) from None
+            reason = f"its identity record does not continue the one known: {error.reason}"
+            raise Contradiction(Lie.WRONG_KEY, reason, rival=_signed_record(status, known.hub_id)) from None
         if status.profile != self.known.profile:
             raise Unverified("hub", "its profile is not the one it had: a hub has one for ever")
         if len(shown.hub_keys) < len(known.hub_keys):
@@ -206,3 +208,12 @@ class HubTrust:
                 reason = f"{what} is signed by {key.hub_pk.hex()[:16]}…, which was not active then"
                 return Contradiction(Lie.WRONG_KEY, reason, (head,))
         return Contradiction(Lie.SIGNATURE, f"no key of the hub signed {what}", (head,))
+
+
+def _signed_record(status: HubStatus, hub_id: bytes) -> tuple[HubIdentity, IdentitySignature] | None:
+    """The record that a status shows, where the keys of the hub with that id signed it."""
+    try:
+        status.identity.verify(status.signature, hub_id)
+    except Unverified:
+        return None
+    return (status.identity, status.signature) if status.identity.hub_id == hub_id else None

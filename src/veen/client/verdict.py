@@ -4,12 +4,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import combinations
 
-from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, Exhibit, Tie
+from veen.client.contradiction import Contradiction
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, Exhibit, KeyHistory, Tie, of_contradiction
 from veen.client.tree import label_of, size_of
-from veen.core import Checkpoint, Malformed, Mmr, Opened, Receipt, Unverified, mmr, proof
+from veen.client.trust import HubRecord
+from veen.core import Checkpoint, HubIdentity, Malformed, Mmr, Opened, Receipt, Unverified, mmr, proof
 from veen.core.jsontext import Json
 from veen.core.origin import lineage
 from veen.core.proof import Head, Leaf
+from veen.core.receipt import time_clash
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,14 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
         _check_tie(tie, heads)
     _check_disclosed(shown.exhibits, reader)
     entries = tuple(_shown_entry(exhibit, shown) for exhibit in shown.exhibits)
-    found = (*_two_stories(heads), *_bad_growth(shown, heads), *_repeats(shown.receipts), *_disorder(entries))
+    found = (
+        *_two_key_histories(shown.identity, shown.rival),
+        *_two_stories(heads),
+        *_bad_growth(shown, heads),
+        *_repeats(shown.receipts),
+        *_bad_times(shown.receipts),
+        *_disorder(entries),
+    )
     return Report(
         shown.identity.hub_id,
         pin is not None,
@@ -119,6 +129,17 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
         tuple(dict.fromkeys(found)),
         reader is not None,
     )
+
+
+def shows(known: HubRecord, found: Contradiction) -> tuple[Evidence | None, tuple[str, ...]]:
+    """The evidence of a contradiction, if anything signed is there, and what it proves by itself to anyone."""
+    made = of_contradiction(known, found)
+    if made is None:
+        return None, ()
+    try:
+        return made, verify(made.encode(), known.identity.hub_id).contradictions
+    except (Malformed, Unverified):
+        return made, ()
 
 
 def _check_tie(tie: Tie, heads: dict[tuple[bytes, int], list[Head]]) -> None:
@@ -168,6 +189,20 @@ def _shown_entry(exhibit: Exhibit, shown: Evidence) -> ShownEntry:
     return ShownEntry(*said, opening.open(message), opening.reader_pk, opening.proof is not None)
 
 
+def _two_key_histories(identity: HubIdentity, rival: KeyHistory | None) -> list[str]:
+    """Two records that the hub's keys signed, of which neither continues the other."""
+    if rival is None:
+        return []
+    rival.identity.verify(rival.signature, identity.hub_id)
+    for one, other in ((identity, rival.identity), (rival.identity, identity)):
+        try:
+            one.check_follows(other)
+        except Unverified:
+            continue
+        return []
+    return ["two histories of the hub's keys are signed, and neither continues the other"]
+
+
 def _two_stories(heads: dict[tuple[bytes, int], list[Head]]) -> list[str]:
     found = []
     for (label, size), said in heads.items():
@@ -207,6 +242,20 @@ def _repeats(receipts: tuple[Receipt, ...]) -> list[str]:
         for one, other in combinations(sorted(receipts, key=lambda receipt: receipt.stream_seq), 2)
         if one.leaf_hash == other.leaf_hash and one.stream_seq != other.stream_seq
     ]
+
+
+def _bad_times(receipts: tuple[Receipt, ...]) -> list[str]:
+    """The signed times of a label never go back, and an entry has one."""
+    found: list[str] = []
+    latest: dict[bytes, Receipt] = {}
+    for receipt in sorted(receipts, key=lambda receipt: receipt.stream_seq):
+        before = latest.setdefault(receipt.label, receipt)
+        clash = time_clash(before, receipt)
+        if clash:
+            found.append(f"{clash}, of label {receipt.label.hex()[:16]}…")
+        else:
+            latest[receipt.label] = receipt
+    return found
 
 
 def _disorder(entries: tuple[ShownEntry, ...]) -> list[str]:

@@ -16,11 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from veen.bridge.carriage.judging import Judged
-from veen.client import evidence, tree, verdict
+from veen.client import tree, verdict
 from veen.client.client import Client
 from veen.client.clientdir import ClientDir
+from veen.client.contact import keep_contradiction
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.evidence import EvidenceBox
 from veen.client.follower import Follower
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, VeenError
@@ -70,7 +70,6 @@ class Holder:
         self._known = known
         self._client = client
         self._labels = frozenset(labels)
-        self._box = EvidenceBox(folder.evidence, folder.disk)
         self._clock = clock
         self._silent_until = -math.inf
 
@@ -175,16 +174,12 @@ class Holder:
 
     def _caught(self, record: HubRecord, error: Contradiction) -> Held:
         """Save what shows it. It is proved where the file by itself shows a contradiction, and not before."""
-        made = evidence.of_contradiction(_with_keys(record, self.known), error)
-        if made is None:
+        newest = _with_keys(record, self.known)
+        _, contradictions = verdict.shows(newest, error)
+        if not contradictions:
             return Held(Standing.DOUBTED, _not_proved(error))
-        try:
-            shows = verdict.verify(made.encode(), self.hub_id).contradictions
-        except (Malformed, Unverified) as flaw:
-            return Held(Standing.DOUBTED, f"{_not_proved(error)} ({flaw})")
-        if not shows:
-            return Held(Standing.DOUBTED, _not_proved(error))
-        return Held(Standing.FORKED, shows[0], self._box.save(made))
+        keep_contradiction(self._dir, newest, error)
+        return Held(Standing.FORKED, contradictions[0], error.evidence)
 
 
 def _with_keys(one: HubRecord, other: HubRecord) -> HubRecord:

@@ -94,7 +94,7 @@ async def source_client(target: "Client", url: str, pin: str | None, first_use: 
     from veen.client.client import Client
     from veen.client.trust import FIRST_USE
 
-    believed = pins.parse(pin) if pin is not None else None
+    believed = pins.for_hub(pin, url) if pin is not None else None
     if believed is None and first_use and target.dir.state.hub_of(url) is None:
         believed = FIRST_USE
     if believed is None and target.dir.state.hub_of(url) is None:

@@ -1,7 +1,7 @@
 """Who calls which hub: a client directory opened, the hub met and believed for a reason."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from veen.cli.client import passphrase, pins
 from veen.cli.failures import hinted
 from veen.client import ClientDir, WrongPassphrase
 from veen.client.client import Client
-from veen.client.contradiction import Contradiction, Lie
+from veen.client.contradiction import Caught, Contradiction, Lie
 from veen.client.exchange import TimedOut
 from veen.client.transport import Patience
 from veen.client.trust import FIRST_USE, HubRecord, Pin
@@ -27,6 +27,10 @@ SILENCE_S = 5.0  # after which it is said whom the command waits for
 _ANOTHER_HUB = (
     "another hub answers at this address now; if you know that it should, --pin HEX|PATH names that one, and it is the "
     "one believed there from then on"
+)
+_START_OVER = (
+    "once you know why, veen verify --stream NAME --start-over goes on with what this hub shows now; a hub that was "
+    "restored from a backup needs it too"
 )
 _FIRST_USE = "--trust-on-first-use believes whichever hub answers, this once, and holds it to that from then on"
 
@@ -57,6 +61,7 @@ class Call:
     pin: str | None = None
     first_use: bool = False
     timeout_s: float | None = None  # for each answer, which is asked for once then
+    allow_caught: bool = False  # a hub that contradicted itself is warned about, and not refused
 
     def url(self) -> str:
         try:
@@ -73,13 +78,15 @@ class Call:
     def run_with(self, folder: ClientDir, url: str, work: Callable[[Client], Awaitable[T]]) -> T:
         pin = self._pin(folder, url)
         try:
-            client = Client(url, folder, pin=pin, patience=self._patience(FIRST_PATIENCE))
+            client = Client(
+                url, folder, pin=pin, patience=self._patience(FIRST_PATIENCE), allow_caught=self.allow_caught
+            )
             return asyncio.run(self._work(client, pin, work))
         except Contradiction as error:
-            if error.lie is Lie.WRONG_KEY and not error.statements and self.pin is None:
+            if error.proven or error.lie not in (Lie.WRONG_KEY, Lie.SIGNATURE):
+                hinted(error, _START_OVER)
+            elif error.lie is Lie.WRONG_KEY and not error.statements and self.pin is None:
                 hinted(error, _ANOTHER_HUB)
-            if error.evidence and error.hub_id:
-                hinted(error, f"veen evidence verify {error.evidence} --pin {error.hub_id.hex()} shows it, to anyone")
             raise
 
     def _patience(self, usual: Patience) -> Patience:
@@ -103,6 +110,7 @@ class Call:
             client.contact.link.patience = self._patience(PATIENCE)
             if pin is FIRST_USE:
                 output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")
+            warn_of(client.contact.standing())
             return await work(client)
 
     def _pin(self, folder: ClientDir, url: str) -> Pin | None:
@@ -110,7 +118,7 @@ class Call:
         if self.pin is not None and self.first_use:
             raise Misuse("--pin and --trust-on-first-use contradict each other", "give one of them")
         if self.pin is not None:
-            return pins.parse(self.pin)
+            return pins.for_hub(self.pin, url)
         if folder.state.hub_of(url) is not None:
             return None  # first use is over, whoever answers now
         if self.first_use:
@@ -141,4 +149,12 @@ def known_hub(folder: ClientDir, url: str) -> HubRecord:
             Unavailable(f"nothing is known here of the hub at {url}"),
             "any command that asks it, like veen checkpoint, makes it known",
         )
+    assert hub_id is not None
+    warn_of(folder.state.caught(hub_id))
     return HubRecord.decode(kept)
+
+
+def warn_of(caught: Sequence[Caught]) -> None:
+    """A hub that contradicted itself is not dealt with in silence."""
+    for one in caught:
+        output.remark(f"warning: {one}")

@@ -27,6 +27,14 @@ def parse(text: str) -> Pin:
         raise hinted(error, WHERE_FROM) from None
 
 
+def for_hub(text: str, url: str) -> Pin:
+    """What --pin names, for the hub at an address: a certificate is shown over https only."""
+    found = parse(text)
+    if found.certificate is not None and not url.startswith("https://"):
+        raise Misuse(f"--pin {text} is a certificate, and {url} is not https", "pin the hub's id, or give an https URL")
+    return found
+
+
 def anchor(text: str | None) -> bytes | None:
     """A hub's id or a key's fingerprint, from what --pin names: what can be held against a hub's own word."""
     if text is None:

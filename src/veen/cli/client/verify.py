@@ -36,7 +36,9 @@ def verify(
     stream: Stream = None,
     start_over: Annotated[
         bool,
-        typer.Option("--start-over", help="forget what was verified of the stream, after its hub was caught at a lie"),
+        typer.Option(
+            "--start-over", help="forget what was verified of the stream, and rely on a hub that was caught again"
+        ),
     ] = False,
     epoch: Epoch = None,
     hub: HubUrl = None,
@@ -51,12 +53,13 @@ def verify(
     Files are checked with the keys of the hub that this client has verified before; the hub is not asked. A stream is
     gone through from its first entry to its last, against its newest checkpoint and all that is known here.
 
-    A hub that contradicted itself stays caught. What it signed is kept as evidence when --start-over begins anew.
+    A hub that contradicted itself stays caught: every command that relies on it fails until --start-over, which
+    releases the hub for all its streams. What the hub signed before is kept as evidence.
     """
     from veen.cli import contextfile
     from veen.cli.client import calling
 
-    call = calling.Call(hub, client, passphrase_file, pin, first_use)
+    call = calling.Call(hub, client, passphrase_file, pin, first_use, allow_caught=start_over)
     if file:
         if start_over or stream is not None:
             raise Misuse("files are checked without their stream", "give FILE or --stream, not both")
@@ -79,7 +82,10 @@ async def _verify_stream(
     client: "Client", stream: str, epoch: int | None, start_over: bool
 ) -> "tuple[Resynced, int, int]":
     if start_over:
+        caught = client.contact.standing()
         await client.forget(stream, epoch=epoch)
+        if caught:
+            output.remark(f"this client relies on the hub again; the evidence stays in {client.dir.evidence}")
     done = await client.resync(stream, epoch=epoch)
     count = opened = 0
     if done.size:

@@ -10,6 +10,7 @@
     sync_state.cborseq       the hub of each label, and how far the label was verified
     cap_tokens.cborseq       the capabilities
     state.cborseq            the rest of the state, row by row
+    evidence.cborseq         the evidence of what hubs were caught at, where there is any
 
 Attachments are at the hub before their message is, so none is on its way with it. The rekey ladder is not portable:
 whoever takes the set up begins a new one.

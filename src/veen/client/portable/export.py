@@ -5,12 +5,13 @@ from pathlib import Path
 
 from veen.client import durable
 from veen.client.clientdir import CARD, ClientDir
+from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.client.keystore import DEFAULT_COST, MAX_KEYSTORE_BYTES, Cost, Keystore, keystore_file
 from veen.client.portable import manifest as manifests
 from veen.client.portable.manifest import MANIFEST, Manifest
-from veen.client.portable.rows import CARRIED, Routing, StateRow, SyncState
+from veen.client.portable.rows import CARRIED, CARRIED_EVIDENCE, Routing, StateRow, SyncState
 from veen.client.scaffold import scaffold
-from veen.client.state import LabelState
+from veen.client.state import CaughtRow, LabelState
 from veen.client.tables import Rows
 from veen.client.trust import HubRecord
 from veen.core.hashing import HASH_BYTES
@@ -38,6 +39,10 @@ def export_identity(
         with client.state.tables.read() as rows:  # one view, so that the parts fit together
             for name, parts in _sequences(rows):
                 disk.write_file(folder / name, parts)
+            files = [client.path / CaughtRow.decode(row).file for _, row in rows.scan("caught")]
+        kept = [durable.read_file(file, MAX_EVIDENCE_BYTES) for file in files if file.exists()]
+        if kept:
+            disk.write_file(folder / CARRIED_EVIDENCE, kept)
         manifest = manifests.make(client.identity, folder, now)
         disk.write_file(folder / MANIFEST, manifest.encode())
     return manifest

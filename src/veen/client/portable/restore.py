@@ -8,13 +8,14 @@ from veen.client import durable, sequence
 from veen.client import tree as trees
 from veen.client.caps import MAX_FILE_BYTES, decode_tokens
 from veen.client.card import MAX_CARD_BYTES, Card
-from veen.client.clientdir import CAPS, CARD, ClientDir, write_client
+from veen.client.clientdir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.durable import DISK, Disk
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceBox
 from veen.client.identity import SEED_BYTES
 from veen.client.keystore import Keystore, Secrets
 from veen.client.outbox import Pending, append
 from veen.client.portable import manifest as manifests
-from veen.client.portable.rows import Routing, StateRow, SyncState
+from veen.client.portable.rows import CARRIED_EVIDENCE, Routing, StateRow, SyncState
 from veen.client.scaffold import scaffold
 from veen.client.state import State
 from veen.client.tables import Rows
@@ -56,6 +57,10 @@ def import_identity(
             disk,
             lambda state, rows: _Restored(source, state, rows).fill(moved, now),
         )
+        if (source / CARRIED_EVIDENCE).exists():
+            box = EvidenceBox(folder / EVIDENCE, disk)
+            for one in sequence.read_file(Evidence, source / CARRIED_EVIDENCE, MAX_EVIDENCE_BYTES):
+                box.save(one)
         tokens = durable.read_file(source / "cap_tokens.cborseq", MAX_FILE_BYTES)
         if tokens:
             decode_tokens(tokens, "cap_tokens.cborseq")

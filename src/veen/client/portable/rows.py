@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from veen.client.state import LabelState
+from veen.client.state import CaughtRow, LabelState
 from veen.client.streamkeys import StreamKey
 from veen.client.trust import HubRecord
 from veen.client.writers import ClientKeyUse, WriterState
 from veen.core import Malformed
 from veen.core.cbor import Bstr, Bytes, Map, Nested, Text, Version, Wire
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
+
+CARRIED_EVIDENCE = "evidence.cborseq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ CARRIED: dict[str, tuple[int | None, int | type[Wire]]] = {
     "eras": (8 + 32, 8),
     "writers": (3 * 32, WriterState),
     "hubs": (32, HubRecord),
+    "caught": (2 * 32, CaughtRow),
     "urls": (None, 32),
     "streams": (32, StreamKey),
     "grants": (2 * 32, 8),

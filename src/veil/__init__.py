@@ -5,7 +5,7 @@ from veil.assembly import Opened, Published, Received, open_object, publish, rec
 from veil.batching import Batcher, batch_payload
 from veil.channels import Channel, Feed, GroupChannel, Mailbox, publish_feed, send_group, send_private
 from veil.codec.native import NATIVE
-from veil.errors import Malformed, Refused, Unverified, VeilError
+from veil.errors import Malformed, Refused, Unavailable, Unverified, VeilError
 from veil.fec.gathering import Gathered, Gathering
 from veil.fec.inbox import Inbox
 from veil.namespaces import ErasureMode, Namespace, NamespacePolicy
@@ -49,6 +49,7 @@ __all__ = [
     "ShardV1",
     "SharedKey",
     "SigningKey",
+    "Unavailable",
     "Unverified",
     "VeilError",
     "batch_payload",

@@ -4,6 +4,7 @@
       Malformed     the bytes are not the object they claim to be      never retry
       Unverified    they parse; a root, signature or seal fails        never retry with the same bytes
       Refused       they hold; a limit or a rule of ours says no       change what is asked
+      Unavailable   a peer, a library or the disk is not there         the same may work later
 
 Every decoder raises `Malformed` and nothing else. Our own mistakes are not here: those are `assert` and `ValueError`.
 """
@@ -28,3 +29,7 @@ class Unverified(VeilError):
 
 class Refused(VeilError):
     """The object holds, and a limit or a local rule says no."""
+
+
+class Unavailable(VeilError):
+    """A peer, a proxy, a library or a disk is not there, or no longer. The same may work later."""

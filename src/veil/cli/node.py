@@ -192,6 +192,8 @@ def status(given: DataDir = None, as_json: JsonOption = False) -> None:
     with client(given) as api:
         found = api.get("/v1/status")
     rows = {**found, "now": output.moment(found["now"]), "started_at": output.moment(found["started_at"])}
+    fault = rows.pop("store_fault")
+    rows["store"] = f"cannot write since {output.moment(fault['since'])}: {fault['reason']}" if fault else "writes"
     output.facts(rows, as_json, data=found)
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from veil.cli import output
 from veil.errors import Refused, VeilError
 from veil.lanes import Unavailable
 from veil.lanes.durable import PRIVATE_FILE
@@ -40,6 +41,8 @@ async def _run(path: Path) -> None:
     try:
         await host.start()
         await api.start()
+        # The first line gives the log its first block: later lines fit in it even when the disk is full.
+        output.remark(f"node started, local API at {api.url}")
         await host.stopping.wait()
     finally:
         await api.stop()

@@ -11,13 +11,9 @@ from types import ModuleType
 from typing import Protocol
 
 from terminalface.extras import install_hint
-from veil.errors import VeilError
+from veil.errors import Unavailable
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.health import Health
-
-
-class Unavailable(VeilError):
-    """A peer, a proxy or a library is not there, or no longer. The same may work later."""
 
 
 class Link(Protocol):

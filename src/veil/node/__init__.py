@@ -20,7 +20,7 @@ from veil.node.identity import Identity
 from veil.node.outbox import Outbound, Publication
 from veil.node.subscriptions import Subscription
 from veil.node.trust import Explanation
-from veil.node.views import CacheInfo, LaneInfo, PeerInfo, Status
+from veil.node.views import CacheInfo, LaneInfo, PeerInfo, Status, StoreFault
 
 __all__ = [
     "Bounds",
@@ -42,6 +42,7 @@ __all__ = [
     "Pulling",
     "Spread",
     "Status",
+    "StoreFault",
     "Subscription",
     "Summaries",
     "Tier",

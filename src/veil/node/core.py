@@ -8,42 +8,40 @@ Frames come in through `receive` and leave through `take`; time is the clock it 
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from veil.assembly import Published
-from veil.codec.native import NATIVE
-from veil.fec.inbox import Inbox
+from veil.errors import Unavailable
 from veil.limits import KIB
 from veil.namespaces import Namespace
 from veil.node import views
-from veil.node.agenda import Agenda
-from veil.node.cache import Cache
 from veil.node.config import NodeConfig, Tier
 from veil.node.counters import Counters
 from veil.node.desk import Desk
 from veil.node.destinations import Destination, Kind
-from veil.node.events import Event, Events
+from veil.node.events import Event
 from veil.node.identity import Identity
-from veil.node.intake import Intake
-from veil.node.launching import Launching
-from veil.node.ledger import Ledger, Tracked
-from veil.node.outbox import Outbound, Outbox, Publication
-from veil.node.passing import Passing
+from veil.node.outbox import Outbound, Publication
 from veil.node.peers import Peers
-from veil.node.pulling import Pulling
-from veil.node.subscriptions import Subscription, Subscriptions
-from veil.node.summarising import Summarising
-from veil.node.trust import Explanation, Trust, encode_endorsement
-from veil.node.wholes import Wholes
-from veil.objects import Address
-from veil.store.tables import Store
+from veil.node.state import State
+from veil.node.subscriptions import Subscription
+from veil.node.trust import Explanation, encode_endorsement
+from veil.store.tables import Store, StoreFailed, Table
 
-_HOUSEKEEPING_S = 30.0
 _TAKE_BYTES = 256 * KIB
+_PROBE_KEY, _PROBE_BYTES = b"probe", 64 * KIB
+_FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 30.0
 
 
 class Node:
-    """One node. Use it from one thread."""
+    """One node. Use it from one thread.
+
+    If the store cannot write, for example because the disk is full, the node discards its memory and loads the last
+    commit again, as after a crash. From then on it answers questions, takes nothing in and sends nothing; calls that
+    would change something raise `Unavailable`. It tries to write again after 1 s, then less often, up to every 30 s,
+    and goes on when that works. `on_store` is called with the fault, and with None when the store writes again.
+    """
 
     def __init__(
         self,
@@ -54,40 +52,102 @@ class Node:
         clock: Callable[[], float],
         random: random.Random,
         on_ready: Callable[[str, str], None] | None = None,
+        on_store: Callable[[views.StoreFault | None], None] | None = None,
     ) -> None:
-        counters, now = Counters(), clock()
-        tiers = dict(config.tiers)
-        self._desk = desk = Desk(
-            config=config,
-            store=store,
-            identity=identity,
-            clock=clock,
-            random=random,
-            counters=counters,
-            agenda=Agenda(clock),
-            peers=Peers(config, on_ready),
-            ledger=Ledger(config.bounds, self._dropped),
-            cache=Cache(store, config.bounds, tiers, counters),
-            trust=Trust(store, config.bounds, tiers),
-            subscriptions=Subscriptions(store, config, identity, now),
-            events=Events(store, config.bounds),
-            # The ledger knows longer than the inbox what was whole.
-            inbox=Inbox(
-                NATIVE,
-                max_bytes=config.bounds.inbox_bytes,
-                max_done=config.bounds.objects,
-                ttl_seconds=config.bounds.cache_ttl_s,
-            ),
+        self._config = config
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+        self._random = random
+        self._on_store = on_store
+        self._peers = Peers(config, on_ready)
+        self._counters = Counters()
+        self._listener: Callable[[Event], None] | None = None
+        self._calls = 0
+        self._fault: views.StoreFault | None = None
+        self._retry_s, self._retry_at, self._resumed_at = _FIRST_RETRY_S, 0.0, clock()
+        self._state = self._loaded()
+        with suppress(Unavailable), self._changing():
+            self._state.begin()
+
+    @property
+    def _desk(self) -> Desk:
+        return self._state.desk
+
+    # The store
+
+    def _loaded(self) -> State:
+        """The state as of the last commit."""
+        return State(
+            self._config,
+            self._store,
+            self._identity,
+            self._clock,
+            self._random,
+            self._peers,
+            self._counters,
+            self._listener,
         )
-        self._passing = Passing(desk)
-        self._launching = Launching(desk, self._passing)
-        self._summarising = Summarising(desk, self._passing)
-        self._outbox = Outbox(desk, self._launching)
-        self._wholes = Wholes(desk, self._passing, self._launching, self._outbox)
-        pulling = Pulling(desk)
-        self._intake = Intake(desk, self._passing, pulling, self._summarising, self._wholes, self._outbox)
-        self._resume(now)
-        self._keep_house()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around every call that may write. Raise `Unavailable` if the store does not take the changes.
+
+        Listeners may call the node from within a call. The state is replaced only when the outermost call is over;
+        until then the store refuses all changes, so no call can go on with a state that is gone.
+        """
+        if self._fault is not None:
+            raise self._unavailable()
+        self._calls += 1
+        failed: StoreFailed | None = None
+        try:
+            yield
+        except StoreFailed as error:
+            failed = error
+        finally:
+            self._calls -= 1
+            if self._store.failed is not None and not self._calls:
+                self._stop_writing(self._store.failed)
+        if failed is not None:
+            raise self._unavailable(failed) from None
+
+    def _unavailable(self, failed: StoreFailed | None = None) -> Unavailable:
+        reason = self._fault.reason if self._fault is not None else str(failed)
+        error = Unavailable("store", f"the node cannot write: {reason}")
+        error.add_note("make room on the disk of the node; it goes on by itself")
+        return error
+
+    def _stop_writing(self, failed: StoreFailed) -> None:
+        """Return to the last commit, and try again later."""
+        now, before = self._clock(), self._fault
+        if before is None and now - self._resumed_at > _LAST_RETRY_S:
+            self._retry_s = _FIRST_RETRY_S
+        self._retry_at = now + self._retry_s
+        self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
+        self._fault = views.StoreFault(before.since if before else now, str(failed))
+        self._store.rollback()
+        self._peers.forget_traffic()
+        self._state = self._loaded()
+        if before is None and self._on_store is not None:
+            self._on_store(self._fault)
+
+    def _try_writing(self) -> None:
+        """Drop what has expired and write a probe. If the disk takes both, begin as after a start."""
+        try:
+            self._state.clean()
+            self._store.commit()
+            self._store.put(Table.META, _PROBE_KEY, bytes(_PROBE_BYTES))
+            self._store.commit()
+            self._store.delete(Table.META, _PROBE_KEY)
+            self._store.commit()
+            self._state = self._loaded()
+            self._state.begin()
+        except StoreFailed as failed:
+            self._stop_writing(failed)
+            return
+        self._fault, self._resumed_at = None, self._clock()
+        if self._on_store is not None:
+            self._on_store(None)
 
     # Links
 
@@ -97,25 +157,29 @@ class Node:
         link = desk.peers.connect(lane, peer, pubkey, desk.trust.tier(pubkey, desk.clock()))
         if link is None:
             return False
-        desk.tell("peer_up", lane=lane, peer=peer)
-        self._summarising.send(link)
-        self._summarising.start()
-        self._outbox.kick()
+        with suppress(Unavailable), self._changing():
+            desk.tell("peer_up", lane=lane, peer=peer)
+            self._state.greet(link)
         return True
 
     def disconnected(self, lane: str, peer: str) -> None:
         if self._desk.peers.link(lane, peer) is None:
             return
-        self._desk.tell("peer_down", lane=lane, peer=peer)
+        with suppress(Unavailable), self._changing():
+            self._desk.tell("peer_down", lane=lane, peer=peer)
         gone = self._desk.peers.disconnect(lane, peer)
         if gone is not None:
-            self._summarising.forget(peer)
+            self._state.summarising.forget(peer)
 
     def receive(self, lane: str, peer: str, frame: bytes) -> None:
-        """Take a frame. Whatever is in it, this does not raise: what is wrong with it costs the peer."""
+        """Take a frame. Whatever is in it, this does not raise: what is wrong with it costs the peer.
+
+        While the store cannot write the frame is dropped: nobody is told that it is here, so it comes again.
+        """
         link = self._desk.peers.link(lane, peer)
         if link is not None and frame:
-            self._intake.receive(link, frame)
+            with suppress(Unavailable), self._changing():
+                self._state.intake.receive(link, frame)
 
     def note_sent(self, lane: str, peer: str, ok: bool, seconds: float | None = None) -> None:
         """What a transport knows of a link by itself."""
@@ -128,11 +192,14 @@ class Node:
         link = self._desk.peers.link(lane, peer)
         if link is None or not link.queued_bytes:
             return ()
-        if self._desk.promised:
-            self._desk.commit()
-        taken = self._desk.peers.take(link, max_bytes)
-        self._desk.counters["bytes_out"] += sum(map(len, taken))
-        return tuple(taken)
+        with suppress(Unavailable), self._changing():
+            # A listener that a commit calls may promise more, or find that the store fails.
+            while self._desk.promised or self._store.failed is not None:
+                self._desk.commit()
+            taken = self._desk.peers.take(link, max_bytes)
+            self._desk.counters["bytes_out"] += sum(map(len, taken))
+            return tuple(taken)
+        return ()
 
     def ready(self) -> tuple[tuple[str, str], ...]:
         """The links that have something to send."""
@@ -142,11 +209,14 @@ class Node:
 
     def next_due(self) -> float | None:
         """When to `tick` next."""
-        return self._desk.agenda.next_due()
+        return self._desk.agenda.next_due() if self._fault is None else self._retry_at
 
     def tick(self) -> None:
         """Do all that is due."""
-        self._desk.agenda.run()
+        if self._fault is not None and self._clock() >= self._retry_at:
+            self._try_writing()
+        with suppress(Unavailable), self._changing():
+            self._desk.agenda.run()
 
     # Saying
 
@@ -156,39 +226,46 @@ class Node:
         """Say something. It is on disk when this returns, and stays there until somebody has it.
 
         Acknowledgements are asked of one recipient unless told otherwise. What is not interactive may wait a moment
-        to share its object. Raise `Refused` where it can never be sent, or the queue is full.
+        to share its object. Raise `Refused` where it can never be sent, or the queue is full, and `Unavailable` if the
+        store cannot write: then the message is not accepted.
         """
         wanted = destination.kind is Kind.PRIVATE if ack is None else ack
-        return self._outbox.publish(destination, payload, ack=wanted, interactive=interactive)
+        with self._changing():
+            return self._state.outbox.publish(destination, payload, ack=wanted, interactive=interactive)
 
     def publish_sealed(self, published: Published) -> Publication:
         """Send an object that is made already."""
-        return self._outbox.publish_sealed(published)
+        with self._changing():
+            return self._state.outbox.publish_sealed(published)
 
     def outbound(self) -> tuple[Outbound, ...]:
-        return self._outbox.outbound()
+        return self._state.outbox.outbound()
 
     def cancel(self, message_id: int) -> bool:
-        cancelled = self._outbox.cancel(message_id)
-        self._desk.commit()
-        return cancelled
+        with self._changing():
+            cancelled = self._state.outbox.cancel(message_id)
+            self._desk.commit()
+            return cancelled
 
     # Listening
 
     def subscribe(self, subscription: Subscription) -> bool:
         """Ask for something; False where it is asked for already."""
         desk = self._desk
-        before = desk.subscriptions.tags()
-        if not desk.subscriptions.add(subscription, desk.clock()):
+        if subscription in desk.subscriptions:
             return False
-        self._ask_anew(before)
-        desk.commit()
-        return True
+        with self._changing():
+            before = desk.subscriptions.tags()
+            desk.subscriptions.add(subscription, desk.clock())
+            self._state.ask_anew(before)
+            desk.commit()
+            return True
 
     def unsubscribe(self, subscription: Subscription) -> bool:
-        removed = self._desk.subscriptions.remove(subscription, self._desk.clock())
-        self._desk.commit()
-        return removed
+        with self._changing():
+            removed = self._desk.subscriptions.remove(subscription, self._desk.clock())
+            self._desk.commit()
+            return removed
 
     def subscriptions(self) -> tuple[Subscription, ...]:
         return self._desk.subscriptions.all()
@@ -197,19 +274,20 @@ class Node:
         """Other keys or groups from now on."""
         desk = self._desk
         before = desk.subscriptions.tags()
-        desk.identity = identity
+        self._identity = desk.identity = identity
         desk.subscriptions.set_identity(identity, desk.clock())
-        self._outbox.set_identity(identity)
-        self._ask_anew(before)
+        self._state.outbox.set_identity(identity)
+        with suppress(Unavailable), self._changing():
+            self._state.ask_anew(before)
 
     @property
     def on_event(self) -> Callable[[Event], None] | None:
         """Called with every event once it is committed."""
-        return self._desk.events.listener
+        return self._listener
 
     @on_event.setter
     def on_event(self, listener: Callable[[Event], None] | None) -> None:
-        self._desk.events.listener = listener
+        self._listener = self._desk.events.listener = listener
 
     @property
     def first_seq(self) -> int:
@@ -217,23 +295,30 @@ class Node:
 
     @property
     def last_seq(self) -> int:
-        return self._desk.events.last_seq
+        """The number of the last event that is on disk."""
+        return self._desk.events.committed_seq
 
     def events(self, since: int = 0, limit: int = 256) -> tuple[Event, ...]:
         """What happened after a number. It is on disk before it is told."""
-        self._desk.commit()
+        with suppress(Unavailable):
+            self.settle()
         return self._desk.events.since(since, limit)
+
+    def settle(self) -> None:
+        """Commit what was taken in. Raise `Unavailable` if the store cannot write: then some of it may be lost."""
+        with self._changing():
+            self._desk.commit()
 
     # Trust
 
     def set_tier(self, pubkey: bytes, tier: Tier | None) -> None:
         """Set how far a key is trusted, or leave it to endorsements."""
         desk = self._desk
-        desk.trust.set_tier(pubkey, tier)
-        for peer in desk.peers:
-            peer.tier = desk.trust.tier(peer.pubkey, desk.clock())
-        desk.tell("policy", pubkey=pubkey, tier=tier.name.lower() if tier is not None else None)
-        desk.commit()
+        with self._changing():
+            desk.trust.set_tier(pubkey, tier)
+            self._state.judge_peers()
+            desk.tell("policy", pubkey=pubkey, tier=tier.name.lower() if tier is not None else None)
+            desk.commit()
 
     def tiers(self) -> dict[bytes, Tier]:
         return self._desk.trust.by_hand()
@@ -248,19 +333,7 @@ class Node:
 
     def explain_tag(self, tag: bytes, namespace: int) -> Explanation:
         """Why shards under a tag are passed on, or are not."""
-        desk = self._desk
-        tier, reasons = desk.tier_of(Address(tag, namespace, 0), None), []
-        if desk.subscriptions.subscribed(tag):
-            reasons.append("subscribed: passed on, and kept for the time of the cache")
-        elif desk.config.relay_all:
-            tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
-            reasons.append("not subscribed, and this node relays every tag, as far as who brings it may")
-        else:
-            tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
-            reasons.append("not subscribed: kept for a short while and not passed on")
-        if desk.trust.feed_tier(tag, namespace) is not None:
-            reasons.append("the feed of a key whose tier was set by hand")
-        return desk.trust.explanation(tag, tier, 0.0, tuple(reasons))
+        return views.explain_tag(self._desk, tag, namespace)
 
     # Looking
 
@@ -277,9 +350,10 @@ class Node:
             cache_shards=len(desk.cache),
             cache_bytes=desk.cache.held_bytes,
             inbox_bytes=desk.inbox.held_bytes,
-            outbound=len(self._outbox),
+            outbound=len(self._state.outbox),
             first_seq=self.first_seq,
             last_seq=self.last_seq,
+            store_fault=self._fault,
         )
 
     def peers(self) -> tuple[views.PeerInfo, ...]:
@@ -294,63 +368,21 @@ class Node:
     def metrics(self) -> dict[str, int | float]:
         """Counters, and how much of each bounded thing there is."""
         desk = self._desk
-        held = {"seen_ids": len(desk.seen), "done_roots": len(self._wholes.done), "agenda": len(desk.agenda)}
+        held = {"seen_ids": len(desk.seen), "done_roots": len(self._state.wholes.done), "agenda": len(desk.agenda)}
         shown = views.gauges(self.status())
         return {**desk.counters, **held, **shown}
 
     def forget(self, object_root: bytes) -> int:
         """Let go of an object; how many shards that were."""
-        tracked = self._desk.ledger.by_root(object_root)
-        count = len(tracked.held) if tracked else 0
-        if tracked is not None:
-            self._desk.ledger.drop(tracked.of)
-        return count
+        with self._changing():
+            tracked = self._desk.ledger.by_root(object_root)
+            count = len(tracked.held) if tracked else 0
+            if tracked is not None:
+                self._desk.ledger.drop(tracked.of)
+            return count
 
     def close(self) -> None:
-        self._desk.commit()
-        self._desk.store.close()
-
-    def _ask_anew(self, before: frozenset[bytes]) -> None:
-        """Tags are asked for that were not: take what is here of them, and tell peers what is not."""
-        new = self._desk.subscriptions.tags() - before
-        if new:
-            self._intake.adopt_strays(new)
-            for link in self._desk.choose(2, None, lambda peer: False):
-                self._summarising.send(link)
-
-    def _dropped(self, tracked: Tracked) -> None:
-        self._desk.counters["objects_dropped"] += not tracked.whole
-        for shard_id in list(tracked.held.values()):
-            self._desk.cache.remove(shard_id)
-
-    def _resume(self, now: float) -> None:
-        """Take up what the store has of an earlier run. It is put together, judged and announced as if it came now."""
-        desk = self._desk
-        stored = sorted(desk.cache.stored(), key=lambda one: one[3])
-        for shard_id, of, index, expiry, tier in stored:
-            tracked = desk.ledger.get(of) or desk.ledger.open(of, tier, expiry - desk.config.bounds.cache_ttl_s, None)
-            desk.cache.adopt(shard_id, tracked, index)
-            tracked.held[index] = shard_id
-            if of.object_root in self._wholes.done:
-                tracked.whole = True
-                desk.ledger.whole(tracked)
-                desk.remember(shard_id, tracked, index)
-                continue
-            frame = desk.cache.get(shard_id)
-            if frame is not None and expiry > now:
-                self._intake.resume(tracked, shard_id, frame)
-        self._clean(now)
-
-    def _keep_house(self) -> None:
-        now = self._desk.clock()
-        before = self._desk.subscriptions.tags()
-        if self._desk.subscriptions.refresh(now):
-            self._ask_anew(before)
-        self._clean(now)
-        self._desk.commit_soon()
-        self._desk.agenda.after(_HOUSEKEEPING_S, self._keep_house)
-
-    def _clean(self, now: float) -> None:
-        self._desk.ledger.expire(now)
-        self._desk.cache.expire(now)
-        self._desk.inbox.expire(now)
+        """Commit and let the store go. If it cannot write, nothing is lost that was promised."""
+        with suppress(Unavailable):
+            self.settle()
+        self._store.close()

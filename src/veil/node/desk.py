@@ -53,9 +53,10 @@ class Desk:
     commit_due: bool = False
 
     def commit(self) -> None:
-        self.promised = False
+        """Commit all changes. If that fails, everything stays as if promised, and the node discards it."""
         if self.store.uncommitted:
             self.store.commit()
+        self.promised = False
         self.events.tell()
 
     def commit_soon(self) -> None:

@@ -49,14 +49,16 @@ class Event:
 class Events:
     """The events that are kept."""
 
-    def __init__(self, store: Store, bounds: Bounds) -> None:
+    def __init__(self, store: Store, bounds: Bounds, listener: Callable[[Event], None] | None = None) -> None:
         self._store = store
         self._bounds = bounds
         self._sizes = {_SEQ.unpack(key)[0]: len(value) for key, value in store.items(Table.EVENTS)}
         self._bytes = sum(self._sizes.values())
         last = store.get(Table.META, _LAST)
         self.last_seq = _SEQ.unpack(last)[0] if last else 0
-        self.listener: Callable[[Event], None] | None = None
+        # The last number that is on disk. Numbers after it may be given again, so nobody outside is told them.
+        self.committed_seq = self.last_seq
+        self.listener = listener
         self._untold: list[Event] = []
 
     @property
@@ -84,15 +86,17 @@ class Events:
 
     def tell(self) -> None:
         """Hand what is committed to who listens: a number that was told is never given to anything else."""
+        self.committed_seq = self.last_seq
         untold, self._untold = self._untold, []
         for event in untold:
             if self.listener is not None:
                 self.listener(event)
 
     def since(self, seq: int, limit: int) -> tuple[Event, ...]:
-        """Up to `limit` events after a number, in order."""
+        """Up to `limit` committed events after a number, in order."""
         found = []
-        for number in range(max(seq + 1, self.first_seq), min(self.last_seq, max(seq, self.first_seq - 1) + limit) + 1):
+        last = min(self.committed_seq, max(seq, self.first_seq - 1) + limit)
+        for number in range(max(seq + 1, self.first_seq), last + 1):
             stored = self._store.get(Table.EVENTS, _SEQ.pack(number))
             if stored is not None:
                 found.append(Event.decode(number, stored))

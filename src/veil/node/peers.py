@@ -68,6 +68,12 @@ class Link:
         self.unheard += len(taken)
         return taken
 
+    def clear(self) -> None:
+        """Drop all that waits to be sent."""
+        self.control.clear()
+        self.shards.clear()
+        self.queued_bytes = 0
+
     def heard(self, size: int) -> None:
         self.bytes_in += size
         self.unheard = 0
@@ -236,6 +242,13 @@ class Peers:
         while len(self._gone) > self._config.bounds.peers_gone:
             self._gone.popitem(last=False)
         return peer
+
+    def forget_traffic(self) -> None:
+        """Drop all frames that wait and all objects that peers brought; links and demerits stay."""
+        for peer in (*self._peers.values(), *self._gone.values()):
+            peer.open_objects.clear()
+            for link in peer.links.values():
+                link.clear()
 
     def send(self, link: Link, frame: bytes, *, control: bool) -> bool:
         was_empty = not link.queued_bytes

@@ -104,6 +104,9 @@ class Subscriptions:
     def __len__(self) -> int:
         return len(self._all)
 
+    def __contains__(self, subscription: Subscription) -> bool:
+        return subscription in self._all
+
     def all(self) -> tuple[Subscription, ...]:
         return tuple(self._all)
 

@@ -46,6 +46,7 @@ class Summarising:
                 break
         salt = desk.random.randbytes(SALT_BYTES)
         epoch = desk.config.epochs.at(desk.clock())
+        desk.promised = True  # peers rely on what a filter lists, as on an inventory
         if desk.send(link, summarise(elements[: settings.max_elements], epoch, salt, settings.false_positives)):
             desk.counters["summaries_sent"] += 1
 

@@ -4,11 +4,21 @@ from dataclasses import dataclass
 
 from veil.node.config import LaneClass, Tier
 from veil.node.desk import Desk
+from veil.node.trust import Explanation
+from veil.objects import Address
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFault:
+    """Since when the store cannot write, and why."""
+
+    since: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A node at a glance."""
+    """A node at a glance. With a `store_fault`, all of it is as of the last commit."""
 
     now: float
     peers: int
@@ -22,6 +32,7 @@ class Status:
     outbound: int
     first_seq: int
     last_seq: int
+    store_fault: StoreFault | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,21 @@ def cache_of(desk: Desk, limit: int) -> tuple[CacheInfo, ...]:
     return tuple(found)
 
 
+def explain_tag(desk: Desk, tag: bytes, namespace: int) -> Explanation:
+    tier, reasons = desk.tier_of(Address(tag, namespace, 0), None), []
+    if desk.subscriptions.subscribed(tag):
+        reasons.append("subscribed: passed on, and kept for the time of the cache")
+    elif desk.config.relay_all:
+        tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
+        reasons.append("not subscribed, and this node relays every tag, as far as who brings it may")
+    else:
+        tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
+        reasons.append("not subscribed: kept for a short while and not passed on")
+    if desk.trust.feed_tier(tag, namespace) is not None:
+        reasons.append("the feed of a key whose tier was set by hand")
+    return desk.trust.explanation(tag, tier, 0.0, tuple(reasons))
+
+
 def gauges(status: Status) -> dict[str, int | float]:
     """The numbers of a status that go up and down."""
     names = (
@@ -131,4 +157,4 @@ def gauges(status: Status) -> dict[str, int | float]:
         "inbox_bytes",
         "outbound",
     )
-    return {name: getattr(status, name) for name in names}
+    return {**{name: getattr(status, name) for name in names}, "store_failed": int(status.store_fault is not None)}

@@ -63,14 +63,14 @@ class AddressBook:
         check_name(name)
         if any(entry.name == name and entry.contact.pubkey != contact.pubkey for entry in self):
             raise Refused("contact", f"another one is called {name!r}")
-        entry = self._entries[contact.pubkey] = Entry(name, contact)
-        self._save()
+        entry = Entry(name, contact)
+        self._save({**self._entries, contact.pubkey: entry})
         return entry
 
     def remove(self, pubkey: bytes) -> bool:
-        if self._entries.pop(pubkey, None) is None:
+        if pubkey not in self._entries:
             return False
-        self._save()
+        self._save({key: entry for key, entry in self._entries.items() if key != pubkey})
         return True
 
     def _free_name(self, contact: Contact) -> str:
@@ -79,6 +79,8 @@ class AddressBook:
         taken = {entry.name for entry in self}
         return contact.name if contact.name and contact.name not in taken else f"{contact.name}-{digits}".strip("-")
 
-    def _save(self) -> None:
-        entries = [{"name": entry.name, "contact": entry.contact.text()} for entry in self]
-        self._folder.write(_FILE, {"version": 1, "contacts": entries})
+    def _save(self, entries: dict[bytes, Entry]) -> None:
+        """On disk first: if that fails, nothing has changed."""
+        rows = [{"name": entry.name, "contact": entry.contact.text()} for entry in entries.values()]
+        self._folder.write(_FILE, {"version": 1, "contacts": rows})
+        self._entries = entries

@@ -82,7 +82,12 @@ class Folder:
         return found
 
     def write(self, name: str, data: dict[str, Any]) -> None:
-        write_file(self.path / name, json.dumps(data, indent=1).encode() + b"\n")
+        """Put a JSON file in its place. Raise `Unavailable`, with the old one still there, if that fails."""
+        path = self.path / name
+        try:
+            write_file(path, json.dumps(data, indent=1).encode() + b"\n")
+        except OSError as error:
+            raise Unavailable(str(path), f"cannot write: {error.strerror or error}") from None
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ secret is out, of what is said from then on.
 
 from dataclasses import replace
 
-from veil.errors import Refused, VeilError
+from veil.errors import Malformed, Refused, Unverified
 from veil.namespaces import Namespace
 from veil.node import Destination, Event, Node, Publication, Subscription
 from veil.runtime import keyring
@@ -73,15 +73,22 @@ class Groups:
         return named
 
     def catch_up(self) -> None:
-        """Take in the invitations that came since the last time, and before a crash."""
+        """Take in the invitations that came since the last time, and before a crash.
+
+        Raise `Unavailable` if one cannot be written down: the next call begins with it again.
+        """
         while events := self._node.events(self._seen):
             for event in events:
-                self.heard(event)
+                self._look_at(event)
 
     def heard(self, event: Event) -> None:
         """Look at an event; one that was looked at is not looked at again, after a restart either."""
-        if event.seq <= self._seen:
-            return
+        if event.seq == self._seen + 1:
+            self._look_at(event)
+        elif event.seq > self._seen:
+            self.catch_up()  # one before it could not be written down
+
+    def _look_at(self, event: Event) -> None:
         payload = event.data.get("payload")
         if event.kind == "delivered" and isinstance(payload, bytes) and payload.startswith(MAGIC):
             if event.data.get("namespace") == Namespace.PRIVATE:
@@ -95,7 +102,7 @@ class Groups:
                 raise Refused("invitation", "not from a contact")
             invitation = Invitation.decode(payload)
             self._adopt(self._joined(invitation), Namespace.PRIVATE)
-        except VeilError:
+        except (Malformed, Unverified, Refused):
             return  # what a stranger, or a contact in error, sent changes nothing
 
     def _joined(self, invitation: Invitation) -> NamedGroup:

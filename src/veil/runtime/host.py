@@ -1,14 +1,17 @@
 """A running node: the core, its lanes, its contacts and its clock, in one thread of one process."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 
-from veil.errors import VeilError
+from veil.errors import Unavailable, VeilError
 from veil.lanes import Certificate, Endpoint, Session
 from veil.namespaces import Namespace
-from veil.node import Event, Node, NodeConfig, Subscription
+from veil.node import Event, Node, NodeConfig, StoreFault, Subscription
 from veil.runtime import keyring, lanes, settings
 from veil.runtime.addressbook import AddressBook, Entry
 from veil.runtime.contacts import MAX_ENDPOINTS, Contact
@@ -16,10 +19,11 @@ from veil.runtime.dialler import Dialler
 from veil.runtime.folder import Folder
 from veil.runtime.groups import Groups
 from veil.runtime.sessions import Sessions
-from veil.store import DiskStore
+from veil.store import DiskStore, StoreFailed
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _MS = 1000
+_LOG = logging.getLogger("veil")
 
 
 class Host:
@@ -33,6 +37,7 @@ class Host:
         self.started_at = time.time()
         self.book = AddressBook(folder)
         self.listeners: set[Callable[[Event], None]] = set()
+        self._fault: StoreFault | None = None
         folder.lock()
         self.certificate = Certificate.load_or_make(folder.certificate)
         config = config or NodeConfig(lanes=lanes.SPECS, relay_all=self.settings.relay_all)
@@ -43,6 +48,7 @@ class Host:
             clock=time.time,
             random=random.SystemRandom(),
             on_ready=self._ready,
+            on_store=self._store_changed,
         )
         self._moved = asyncio.Event()
         self.sessions = Sessions(self.node, self.moved)
@@ -57,7 +63,8 @@ class Host:
     async def start(self) -> None:
         """Listen on every lane that can, and dial every contact."""
         self.node.subscribe(Subscription.mailbox(Namespace.PRIVATE))
-        self.groups.catch_up()
+        with suppress(Unavailable):  # tried again with the next event
+            self.groups.catch_up()
         self.node.on_event = self._heard
         for name, lane in list(self.lanes.running.items()):
             try:
@@ -98,8 +105,9 @@ class Host:
         return entry
 
     def remove_contact(self, pubkey: bytes) -> bool:
+        removed = self.book.remove(pubkey)
         self.dialler.drop(pubkey)
-        return self.book.remove(pubkey)
+        return removed
 
     def moved(self) -> None:
         """Something was done that may have brought the next thing due nearer."""
@@ -118,10 +126,22 @@ class Host:
         self.sessions.wake(lane, peer)
 
     def _settle(self) -> None:
-        self.node.events(self.node.last_seq, 0)  # what is asked for is nothing; what was taken in is committed
+        self.node.settle()
+
+    def _store_changed(self, fault: StoreFault | None) -> None:
+        if fault is not None:
+            _LOG.error(
+                "veil: store cannot write since %s: %s; publishing is refused and nothing is acknowledged until it can",
+                _moment(fault.since),
+                fault.reason,
+            )
+        elif self._fault is not None:
+            _LOG.warning("veil: store writes again; it could not since %s", _moment(self._fault.since))
+        self._fault = fault
 
     def _heard(self, event: Event) -> None:
-        self.groups.heard(event)
+        with suppress(Unavailable):  # tried again with the next event
+            self.groups.heard(event)
         for listener in tuple(self.listeners):
             listener(event)
 
@@ -135,4 +155,13 @@ class Host:
                     self._moved.clear()
             except TimeoutError:
                 pass
-            self.node.tick()
+            try:
+                self.node.tick()
+            except StoreFailed as error:
+                _LOG.critical("veil: the node stops: %s", error)
+                self.stopping.set()
+                return
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,6 +2,6 @@
 
 from veil.store.disk import DiskStore
 from veil.store.memory import MemoryStore
-from veil.store.tables import Store, Table
+from veil.store.tables import Store, StoreFailed, Table
 
-__all__ = ["DiskStore", "MemoryStore", "Store", "Table"]
+__all__ = ["DiskStore", "MemoryStore", "Store", "StoreFailed", "Table"]

@@ -1,41 +1,53 @@
 """A store on disk: LMDB, whose commits are atomic and synced, so a crash at any moment leaves the last one whole.
 
 Changes gather in one write transaction until `commit`; what was not committed is gone after a crash, and a node lets
-no promise leave before it is (`Node.take`).
+no promise leave before it is (`Node.take`). If a change or a commit fails, the transaction is aborted at once and the
+store stays failed until `rollback`, so no later commit can succeed without the changes that were lost.
 """
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
 
-from veil.errors import Refused
-from veil.store.tables import Table
+from veil.errors import Refused, Unavailable
+from veil.store.tables import StoreFailed, Table
 
 FORMAT = b"veil-node-1"
 _FORMAT_KEY = b"format"
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
 # The most that the file may grow to. It is as large as what it holds, not as this.
 DEFAULT_MAX_BYTES = 8 << 30
+# The length of LMDB's lock file with its default of 126 readers.
+_LOCK_BYTES = 8_192
 
 
 class DiskStore:
-    """Tables in one directory. Only one process may have it open for writing."""
+    """Tables in one directory. Only one process may have it open for writing.
+
+    Raise `Unavailable` if the directory cannot be used, for example because the disk is full.
+    """
 
     def __init__(self, path: Path, *, max_bytes: int = DEFAULT_MAX_BYTES, sync: bool = True) -> None:
-        path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
-        # What waits to be sent and what was read is in clear here, whoever made the folder and however.
-        path.chmod(_PRIVATE_FOLDER)
-        self._env = lmdb.open(
-            str(path), map_size=max_bytes, max_dbs=len(Table), sync=sync, metasync=sync, mode=_PRIVATE_FILE
-        )
-        self._tables = {table: self._env.open_db(table.encode()) for table in Table}
+        self._path = path
+        self._max_bytes = max_bytes
+        self._sync = sync
         self._txn: lmdb.Transaction | None = None
-        found = self.get(Table.META, _FORMAT_KEY)
-        if found is None:
-            self.put(Table.META, _FORMAT_KEY, FORMAT)
-            self.commit()
-        elif found != FORMAT:
+        self._failed: StoreFailed | None = None
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
+            # What waits to be sent and what was read is in clear here, whoever made the folder and however.
+            path.chmod(_PRIVATE_FOLDER)
+            self._open()
+            found = self.get(Table.META, _FORMAT_KEY)
+            if found is None:
+                self.put(Table.META, _FORMAT_KEY, FORMAT)
+                self.commit()
+        except (OSError, lmdb.Error, StoreFailed) as error:
+            raise Unavailable(str(path), f"the store cannot be opened: {error}") from None
+        if found not in (None, FORMAT):
             self._env.close()
             raise Refused("store", f"the format {found!r} is not {FORMAT!r}")
 
@@ -46,10 +58,12 @@ class DiskStore:
             return _bytes(txn.get(key, db=self._tables[table]))
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
-        self._writing().put(key, value, db=self._tables[table])
+        with self._changing():
+            self._writing().put(key, value, db=self._tables[table])
 
     def delete(self, table: Table, key: bytes) -> None:
-        self._writing().delete(key, db=self._tables[table])
+        with self._changing():
+            self._writing().delete(key, db=self._tables[table])
 
     def items(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
         if self._txn is not None:
@@ -60,16 +74,84 @@ class DiskStore:
 
     @property
     def uncommitted(self) -> bool:
-        return self._txn is not None
+        return self._txn is not None or self._failed is not None
+
+    @property
+    def failed(self) -> StoreFailed | None:
+        return self._failed
 
     def commit(self) -> None:
-        txn, self._txn = self._txn, None
-        if txn is not None:
-            txn.commit()
+        with self._changing():
+            if self._txn is not None:
+                self._txn.commit()
+                self._txn = None
+
+    def rollback(self) -> None:
+        """Return to the last commit. Raise `StoreFailed` if the store cannot even be read."""
+        self._abort()
+        try:
+            self._reopen_after_panic()
+        except (OSError, lmdb.Error) as error:
+            raise StoreFailed(f"the store cannot be opened again: {error}") from None
+        self._failed = None
 
     def close(self) -> None:
-        self.commit()
-        self._env.close()
+        try:
+            if self._failed is None:
+                self.commit()
+        finally:
+            self._abort()
+            self._env.close()
+
+    def _open(self) -> None:
+        # LMDB writes its lock file through a memory map. On a full disk a page without a block would be SIGBUS, so
+        # the blocks are allocated first, and a full disk is an error here.
+        handle = os.open(self._path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
+        try:
+            os.posix_fallocate(handle, 0, _LOCK_BYTES)
+        finally:
+            os.close(handle)
+        self._env = lmdb.open(
+            str(self._path),
+            map_size=self._max_bytes,
+            max_dbs=len(Table),
+            sync=self._sync,
+            metasync=self._sync,
+            mode=_PRIVATE_FILE,
+        )
+        self._tables = {table: self._env.open_db(table.encode()) for table in Table}
+
+    def _reopen_after_panic(self) -> None:
+        """LMDB refuses even reads (MDB_PANIC) after it failed to write a meta page, until it is opened again."""
+        try:
+            with self._env.begin():
+                return
+        except lmdb.Error:
+            self._env.close()
+            self._open()
+
+    def _abort(self) -> None:
+        txn, self._txn = self._txn, None
+        if txn is not None:
+            txn.abort()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            yield
+        except lmdb.Error as error:
+            self._abort()
+            self._failed = StoreFailed(f"{error}; {self._room()}")
+            raise self._failed from error
+
+    def _room(self) -> str:
+        try:
+            found = os.statvfs(self._path)
+        except OSError as error:
+            return f"{self._path}: {error.strerror}"
+        return f"{found.f_bavail * found.f_frsize} bytes are free for {self._path}"
 
     def _writing(self) -> lmdb.Transaction:
         if self._txn is None:

@@ -20,10 +20,20 @@ class Table(StrEnum):
     META = "meta"
 
 
+class StoreFailed(Exception):
+    """The store cannot write, for example because the disk is full.
+
+    It is not a `VeilError`, so that no handler for bad input can swallow it: it must reach the node.
+    """
+
+
 class Store(Protocol):
     """Ordered tables. A change is seen at once, and is there after a crash once `commit` has returned.
 
     A crash leaves all changes up to some commit and none after it. One thread uses a store.
+
+    `put`, `delete` and `commit` raise `StoreFailed` if the disk does not take the changes. Then all changes since the
+    last commit are lost: reads return the last commit, and every further change or commit fails until `rollback`.
     """
 
     def get(self, table: Table, key: bytes) -> bytes | None: ...
@@ -38,11 +48,20 @@ class Store(Protocol):
 
     @property
     def uncommitted(self) -> bool:
-        """Whether anything has changed since the last commit."""
+        """Whether anything has changed since the last commit, or a change has failed."""
+        ...
+
+    @property
+    def failed(self) -> StoreFailed | None:
+        """The failure that a `rollback` has not ended yet."""
         ...
 
     def commit(self) -> None: ...
 
+    def rollback(self) -> None:
+        """Drop all changes since the last commit, and allow changes again."""
+        ...
+
     def close(self) -> None:
-        """Commit and let go."""
+        """Commit, unless a change has failed, and let go."""
         ...

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 
 from veil import DeliveryKey, NamespacePolicy, Published, SigningKey, publish_feed
-from veil.node import Event, Identity, Node, NodeConfig, Subscription
+from veil.node import Event, Identity, Node, NodeConfig, StoreFault, Subscription
 from veil.store import MemoryStore, Store
 from veil.tags import feed_tag
 
@@ -39,12 +39,25 @@ class Net:
         self.sent: list[tuple[str, str, str, bytes]] = []
         self.lose: Lose = lambda source, to, lane, frame: False
 
-    def add(self, name: str, config: NodeConfig | None = None, store: Store | None = None) -> Node:
+    def add(
+        self,
+        name: str,
+        config: NodeConfig | None = None,
+        store: Store | None = None,
+        on_store: Callable[[StoreFault | None], None] | None = None,
+    ) -> Node:
         self.stores[name] = store or MemoryStore()
         self.identities.setdefault(name, identity(len(self.identities) + 1))
         settings = config or NodeConfig()
         chance = Random(name)
-        node = Node(settings, self.stores[name], self.identities[name], clock=lambda: self.now, random=chance)
+        node = Node(
+            settings,
+            self.stores[name],
+            self.identities[name],
+            clock=lambda: self.now,
+            random=chance,
+            on_store=on_store,
+        )
         self.nodes[name] = node
         return node
 

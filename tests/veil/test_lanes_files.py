@@ -95,6 +95,27 @@ def test_a_parcel_is_removed_only_after_what_it_held_is_safe(tmp_path: Path) -> 
     asyncio.run(work())
 
 
+def test_a_parcel_stays_while_what_it_held_cannot_be_written(tmp_path: Path) -> None:
+    def full() -> None:
+        raise Unavailable("store", "the node cannot write")
+
+    async def work() -> None:
+        put(tmp_path, parcel_name(1), packed())
+        sessions: list[Session] = []
+        lane = FileLane(BOB, tmp_path, full)
+        lane._accept = sessions.append
+        lane.look()
+        with pytest.raises(Unavailable):
+            await sessions[0].run(lambda most: (), lambda frame: None)
+        _, (met,) = await taken(tmp_path, [])
+        end = End(met).start()
+        assert await end.until(3) == list(FRAMES), "there is room again: it is taken in"
+        await met.close()
+        await end.ended()
+
+    asyncio.run(work())
+
+
 BAD = {
     "garbage": os.urandom(500),
     "empty": b"",

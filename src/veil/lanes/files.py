@@ -18,12 +18,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from veil.errors import Malformed, Unverified, VeilError
+from veil.errors import Malformed, Unavailable, Unverified, VeilError
 from veil.lanes import bounds, parcels
 from veil.lanes.durable import PRIVATE_FOLDER, write_file
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.health import Health
-from veil.lanes.lane import Accept, Incoming, Pull, Session, Unavailable
+from veil.lanes.lane import Accept, Incoming, Pull, Session
 from veil.objects import PUBKEY_BYTES
 from veil.sealing.signing import SigningKey
 

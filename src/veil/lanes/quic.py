@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from veil.errors import Malformed, VeilError
+from veil.errors import Malformed, Unavailable, VeilError
 from veil.lanes import bounds
 from veil.lanes.certificate import ALPN, Certificate, pin_of
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, Link, Unavailable, library
+from veil.lanes.lane import AcceptLink, Link, library
 
 if TYPE_CHECKING:
     from aioquic.asyncio.protocol import QuicConnectionProtocol

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from enum import IntEnum
 
-from veil.errors import Malformed, VeilError
+from veil.errors import Malformed, Unavailable, VeilError
 from veil.lanes import bounds, handshake
 from veil.lanes.health import Health
-from veil.lanes.lane import Incoming, Link, Pull, Unavailable
+from veil.lanes.lane import Incoming, Link, Pull
 from veil.sealing.signing import SigningKey
 
 _U64 = 8

@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from veil.errors import VeilError
+from veil.errors import Unavailable, VeilError
 from veil.lanes import bounds
 from veil.lanes.durable import PRIVATE_FOLDER, write_file
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import Unavailable
 
 _OFFER, _ANSWER = ".offer", ".answer"
 _READABLE = 0o644

@@ -5,8 +5,7 @@ Names are given to the proxy as they are, never looked up here: a question to a 
 
 from collections.abc import Generator
 
-from veil.errors import Malformed
-from veil.lanes.lane import Unavailable
+from veil.errors import Malformed, Unavailable
 
 _VERSION, _CONNECT, _RESERVED = 5, 1, 0
 _NO_AUTH, _PASSWORD, _NONE_FITS = 0, 2, 0xFF

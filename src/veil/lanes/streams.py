@@ -4,10 +4,9 @@ import asyncio
 import ssl
 from contextlib import suppress
 
-from veil.errors import Malformed
+from veil.errors import Malformed, Unavailable
 from veil.lanes import bounds
 from veil.lanes.certificate import pin_of
-from veil.lanes.lane import Unavailable
 
 _LENGTH_BYTES = 4
 

@@ -3,10 +3,11 @@
 import asyncio
 import functools
 
+from veil.errors import Unavailable
 from veil.lanes import bounds
 from veil.lanes.certificate import Certificate, dialling
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, Link, Unavailable
+from veil.lanes.lane import AcceptLink, Link
 from veil.lanes.streams import StreamLink, pin_met
 
 

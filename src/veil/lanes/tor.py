@@ -8,10 +8,10 @@ certificate and handshake hold as on any other lane, and an exit between sees no
 import asyncio
 import os
 
+from veil.errors import Unavailable
 from veil.lanes import bounds, socks
 from veil.lanes.certificate import Certificate, dialling
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import Unavailable
 from veil.lanes.streams import close_writer
 from veil.lanes.tls import TlsLane
 

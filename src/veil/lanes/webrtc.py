@@ -9,11 +9,11 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from veil.errors import Malformed, VeilError
+from veil.errors import Malformed, Unavailable, VeilError
 from veil.hashing import h
 from veil.lanes import bounds
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, Link, Unavailable, library
+from veil.lanes.lane import AcceptLink, Link, library
 from veil.lanes.signalling import Signalling
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from veil.errors import Malformed
+from veil.errors import Malformed, Unavailable
 from veil.lanes import bounds
 from veil.lanes.certificate import Certificate, dialling
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, Link, Unavailable
+from veil.lanes.lane import AcceptLink, Link
 from veil.lanes.streams import close_writer, pin_met, remote_of
 
 _READ_BYTES = 65_536

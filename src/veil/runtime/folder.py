@@ -17,9 +17,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from veil.errors import Malformed, Refused
+from veil.errors import Malformed, Refused, Unavailable
 from veil.lanes.durable import PRIVATE_FOLDER, write_file
-from veil.lanes.lane import Unavailable
 
 _TOKEN_BYTES = 32
 

@@ -8,8 +8,8 @@ Frames come in through `receive` and leave through `take`; time is the clock it 
 """
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from veil.assembly import Published
 from veil.errors import Unavailable
@@ -32,6 +32,26 @@ from veil.store.tables import Store, StoreFailed, Table
 _TAKE_BYTES = 256 * KIB
 _PROBE_KEY, _PROBE_BYTES = b"probe", 64 * KIB
 _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 30.0
+
+
+class _Change:
+    """Around every call that may write. Raise `Unavailable` if the store does not take the changes.
+
+    Listeners may call the node from within a call. The state is replaced only when the outermost call is over; until
+    then the store refuses all changes, so no call can go on with a state that is gone.
+    """
+
+    __slots__ = ("enter", "leave")
+
+    def __init__(self, enter: Callable[[], None], leave: Callable[[BaseException | None], None]) -> None:
+        self.enter = enter
+        self.leave = leave
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        self.leave(raised)
 
 
 class Node:
@@ -66,8 +86,9 @@ class Node:
         self._calls = 0
         self._fault: views.StoreFault | None = None
         self._retry_s, self._retry_at, self._resumed_at = _FIRST_RETRY_S, 0.0, clock()
+        self._changing = _Change(self._enter_change, self._leave_change)
         self._state = self._loaded()
-        with suppress(Unavailable), self._changing():
+        with suppress(Unavailable), self._changing:
             self._state.begin()
 
     @property
@@ -89,30 +110,19 @@ class Node:
             self._listener,
         )
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Around every call that may write. Raise `Unavailable` if the store does not take the changes.
-
-        Listeners may call the node from within a call. The state is replaced only when the outermost call is over;
-        until then the store refuses all changes, so no call can go on with a state that is gone.
-        """
+    def _enter_change(self) -> None:
         if self._fault is not None:
-            raise self._unavailable()
+            raise self._unavailable(self._fault.reason)
         self._calls += 1
-        failed: StoreFailed | None = None
-        try:
-            yield
-        except StoreFailed as error:
-            failed = error
-        finally:
-            self._calls -= 1
-            if self._store.failed is not None and not self._calls:
-                self._stop_writing(self._store.failed)
-        if failed is not None:
-            raise self._unavailable(failed) from None
 
-    def _unavailable(self, failed: StoreFailed | None = None) -> Unavailable:
-        reason = self._fault.reason if self._fault is not None else str(failed)
+    def _leave_change(self, raised: BaseException | None) -> None:
+        self._calls -= 1
+        if self._store.failed is not None and not self._calls:
+            self._stop_writing(self._store.failed)
+        if isinstance(raised, StoreFailed):
+            raise self._unavailable(str(raised)) from None
+
+    def _unavailable(self, reason: str) -> Unavailable:
         error = Unavailable("store", f"the node cannot write: {reason}")
         error.add_note("make room on the disk of the node; it goes on by itself")
         return error
@@ -157,7 +167,7 @@ class Node:
         link = desk.peers.connect(lane, peer, pubkey, desk.trust.tier(pubkey, desk.clock()))
         if link is None:
             return False
-        with suppress(Unavailable), self._changing():
+        with suppress(Unavailable), self._changing:
             desk.tell("peer_up", lane=lane, peer=peer)
             self._state.greet(link)
         return True
@@ -165,7 +175,7 @@ class Node:
     def disconnected(self, lane: str, peer: str) -> None:
         if self._desk.peers.link(lane, peer) is None:
             return
-        with suppress(Unavailable), self._changing():
+        with suppress(Unavailable), self._changing:
             self._desk.tell("peer_down", lane=lane, peer=peer)
         gone = self._desk.peers.disconnect(lane, peer)
         if gone is not None:
@@ -178,7 +188,7 @@ class Node:
         """
         link = self._desk.peers.link(lane, peer)
         if link is not None and frame:
-            with suppress(Unavailable), self._changing():
+            with suppress(Unavailable), self._changing:
                 self._state.intake.receive(link, frame)
 
     def note_sent(self, lane: str, peer: str, ok: bool, seconds: float | None = None) -> None:
@@ -192,7 +202,7 @@ class Node:
         link = self._desk.peers.link(lane, peer)
         if link is None or not link.queued_bytes:
             return ()
-        with suppress(Unavailable), self._changing():
+        with suppress(Unavailable), self._changing:
             # A listener that a commit calls may promise more, or find that the store fails.
             while self._desk.promised or self._store.failed is not None:
                 self._desk.commit()
@@ -215,7 +225,7 @@ class Node:
         """Do all that is due."""
         if self._fault is not None and self._clock() >= self._retry_at:
             self._try_writing()
-        with suppress(Unavailable), self._changing():
+        with suppress(Unavailable), self._changing:
             self._desk.agenda.run()
 
     # Saying
@@ -230,19 +240,19 @@ class Node:
         store cannot write: then the message is not accepted.
         """
         wanted = destination.kind is Kind.PRIVATE if ack is None else ack
-        with self._changing():
+        with self._changing:
             return self._state.outbox.publish(destination, payload, ack=wanted, interactive=interactive)
 
     def publish_sealed(self, published: Published) -> Publication:
         """Send an object that is made already."""
-        with self._changing():
+        with self._changing:
             return self._state.outbox.publish_sealed(published)
 
     def outbound(self) -> tuple[Outbound, ...]:
         return self._state.outbox.outbound()
 
     def cancel(self, message_id: int) -> bool:
-        with self._changing():
+        with self._changing:
             cancelled = self._state.outbox.cancel(message_id)
             self._desk.commit()
             return cancelled
@@ -254,7 +264,7 @@ class Node:
         desk = self._desk
         if subscription in desk.subscriptions:
             return False
-        with self._changing():
+        with self._changing:
             before = desk.subscriptions.tags()
             desk.subscriptions.add(subscription, desk.clock())
             self._state.ask_anew(before)
@@ -262,7 +272,7 @@ class Node:
             return True
 
     def unsubscribe(self, subscription: Subscription) -> bool:
-        with self._changing():
+        with self._changing:
             removed = self._desk.subscriptions.remove(subscription, self._desk.clock())
             self._desk.commit()
             return removed
@@ -277,7 +287,7 @@ class Node:
         self._identity = desk.identity = identity
         desk.subscriptions.set_identity(identity, desk.clock())
         self._state.outbox.set_identity(identity)
-        with suppress(Unavailable), self._changing():
+        with suppress(Unavailable), self._changing:
             self._state.ask_anew(before)
 
     @property
@@ -306,7 +316,7 @@ class Node:
 
     def settle(self) -> None:
         """Commit what was taken in. Raise `Unavailable` if the store cannot write: then some of it may be lost."""
-        with self._changing():
+        with self._changing:
             self._desk.commit()
 
     # Trust
@@ -314,7 +324,7 @@ class Node:
     def set_tier(self, pubkey: bytes, tier: Tier | None) -> None:
         """Set how far a key is trusted, or leave it to endorsements."""
         desk = self._desk
-        with self._changing():
+        with self._changing:
             desk.trust.set_tier(pubkey, tier)
             self._state.judge_peers()
             desk.tell("policy", pubkey=pubkey, tier=tier.name.lower() if tier is not None else None)
@@ -374,7 +384,7 @@ class Node:
 
     def forget(self, object_root: bytes) -> int:
         """Let go of an object; how many shards that were."""
-        with self._changing():
+        with self._changing:
             tracked = self._desk.ledger.by_root(object_root)
             count = len(tracked.held) if tracked else 0
             if tracked is not None:

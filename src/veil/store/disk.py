@@ -7,7 +7,6 @@ store stays failed until `rollback`, so no later commit can succeed without the 
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
@@ -58,12 +57,16 @@ class DiskStore:
             return _bytes(txn.get(key, db=self._tables[table]))
 
     def put(self, table: Table, key: bytes, value: bytes) -> None:
-        with self._changing():
+        try:
             self._writing().put(key, value, db=self._tables[table])
+        except lmdb.Error as error:
+            raise self._fail(error) from error
 
     def delete(self, table: Table, key: bytes) -> None:
-        with self._changing():
+        try:
             self._writing().delete(key, db=self._tables[table])
+        except lmdb.Error as error:
+            raise self._fail(error) from error
 
     def items(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
         if self._txn is not None:
@@ -81,10 +84,13 @@ class DiskStore:
         return self._failed
 
     def commit(self) -> None:
-        with self._changing():
-            if self._txn is not None:
-                self._txn.commit()
-                self._txn = None
+        if not self.uncommitted:
+            return
+        try:
+            self._writing().commit()
+        except lmdb.Error as error:
+            raise self._fail(error) from error
+        self._txn = None
 
     def rollback(self) -> None:
         """Return to the last commit. Raise `StoreFailed` if the store cannot even be read."""
@@ -135,16 +141,17 @@ class DiskStore:
         if txn is not None:
             txn.abort()
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _writing(self) -> lmdb.Transaction:
         if self._failed is not None:
             raise self._failed
-        try:
-            yield
-        except lmdb.Error as error:
-            self._abort()
-            self._failed = StoreFailed(f"{error}; {self._room()}")
-            raise self._failed from error
+        if self._txn is None:
+            self._txn = self._env.begin(write=True)
+        return self._txn
+
+    def _fail(self, error: lmdb.Error) -> StoreFailed:
+        self._abort()
+        self._failed = StoreFailed(f"{error}; {self._room()}")
+        return self._failed
 
     def _room(self) -> str:
         try:
@@ -152,11 +159,6 @@ class DiskStore:
         except OSError as error:
             return f"{self._path}: {error.strerror}"
         return f"{found.f_bavail * found.f_frsize} bytes are free for {self._path}"
-
-    def _writing(self) -> lmdb.Transaction:
-        if self._txn is None:
-            self._txn = self._env.begin(write=True)
-        return self._txn
 
 
 def _pairs(txn: lmdb.Transaction, table: lmdb._Database) -> Iterator[tuple[bytes, bytes]]:

@@ -238,6 +238,33 @@ def test_a_listener_that_finds_the_disk_full_takes_nothing_back_that_was_committ
     node.close()
 
 
+def test_what_is_due_after_the_store_failed_in_the_same_tick_writes_nothing(tmp_path: Path) -> None:
+    net = Net()
+    node = net.add("n", store=DiskStore(tmp_path / "n"))
+    net.add("a")
+    net.connect("n", "a")
+    parcel = node.publish(Destination.feed(1), b"given up after a week").message_id
+    node.on_event = lambda event: greedy()
+    node.disconnected("fast", "a")
+
+    def greedy() -> None:
+        with no_file_longer_than(4_096), pytest.raises(Unavailable):
+            node.publish(Destination.feed(1), payload_of(200_000))
+
+    net.now += 8 * 86_400
+    node.tick()  # commits, which calls the listener, and then gives the message up
+    assert node.status().store_fault is not None
+    assert not net.stores["n"].uncommitted
+    assert [one.message_id for one in node.outbound()] == [parcel]
+    node.on_event = None
+    net.advance(RETRY_S)
+    net.connect("n", "a")
+    net.advance(RETRY_S)
+    assert node.outbound() == ()
+    assert net.events("n", "failed")
+    node.close()
+
+
 @pytest.fixture(params=["memory", "disk"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "store")

@@ -1,15 +1,11 @@
 """Running nodes on a disk that fills up: what the local API answers, what the log says, and what kill -9 leaves."""
 
 import asyncio
-import json
 import logging
 import os
-import select
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,12 +14,13 @@ from tests import mounts
 from tests.full_disk import no_file_longer_than
 from tests.veil.api_hosts import Running, make, running, town
 from tests.veil.cli_runner import Veil
+from tests.veil.lanes_nodes import NodeProcess
 from tests.veil.test_lanes_endpoints import contact
 from veil import Unavailable
-from veil.api.client import Client
 from veil.api.routes import ROUTES
+from veil.runtime.settings import Settings
 
-MESSAGES = 1_000
+MESSAGES, SOME = 1_000, 50
 PAYLOAD_BYTES, TEXT_NUMBER = 3_000, 4
 DISK_BYTES = 64 << 20
 # What the store of the reader has room for at first, and after some room was made.
@@ -127,103 +124,70 @@ class Ballast:
         return self._place / f"ballast{number}"
 
 
-class Process:
-    """A node in a process of its own, used through its API."""
+def acknowledged(writer: NodeProcess) -> set[int]:
+    """The messages that were acknowledged since this was last asked, having waited for something to happen."""
+    return {data["message_id"] for kind, data in writer.events() if kind == "acked"}
 
-    def __init__(self, veil: Veil, folder: Path, name: str) -> None:
-        self.folder = folder
-        self._veil = veil
-        self.since = 0
-        veil.done("node", "init", "--name", name, "--listen", "tls://127.0.0.1:0", "--data-dir", folder)
-        self.start()
 
-    def start(self) -> None:
-        ran = self._veil.apart("node", "start", "--data-dir", self.folder)
-        assert ran.status == 0, ran.err
+def delivered(reader: NodeProcess) -> list[str]:
+    return [one["data"]["text"][:TEXT_NUMBER] for one in reader.api.get("/v1/feed", limit=1_024)]
 
-    def stop(self) -> None:
-        self._veil("node", "stop", "--data-dir", self.folder)
 
-    def kill(self) -> None:
-        """Kill -9, and wait until it is gone."""
-        process = os.pidfd_open(json.loads((self.folder / "api.json").read_bytes())["pid"])
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-        select.select([process], [], [])
-        os.close(process)
-
-    def get(self, path: str, **query: object) -> Any:
-        with Client(self.folder) as api:
-            return api.get(path, **query)
-
-    def post(self, path: str, **body: object) -> Any:
-        with Client(self.folder) as api:
-            return api.post(path, **body)
-
-    def events(self, kind: str, wait_s: int = 0) -> list[Any]:
-        """What happened since the last call."""
-        found: list[Any] = []
-        while events := self.get("/v1/events", since=self.since, limit=1_024, wait_s=wait_s)["events"]:
-            self.since, wait_s = events[-1]["seq"], 0
-            found += [one["data"] for one in events if one["kind"] == kind]
-        return found
-
-    def until_store(self, *, writes: bool) -> None:
-        while (self.get("/v1/status")["store_fault"] is None) is not writes:
-            time.sleep(0.1)
-
-    def delivered(self) -> list[str]:
-        return [one["data"]["text"][:TEXT_NUMBER] for one in self.get("/v1/feed", limit=1_024)]
+def until_full(veil: Veil, reader: NodeProcess) -> None:
+    """Wait until the status of a node says that its store cannot write, as people see it."""
+    while True:
+        shown = veil.done("node", "status", "--data-dir", reader.folder.path).facts()
+        if shown["store"].startswith("cannot write: "):
+            assert float(shown["store_failed_since"]) <= time.time()
+            return
+        assert (shown["store"], shown["store_failed_since"]) == ("writes", "")
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
 def test_of_1000_messages_to_a_disk_that_fills_every_acknowledged_one_survives_kill_9(
     disk: Path, tmp_path: Path
 ) -> None:
-    veil = Veil(tmp_path / "home")
-    reader, writer = Process(veil, disk / "reader", "reader"), Process(veil, tmp_path / "writer", "writer")
+    veil, chosen = Veil(tmp_path / "home"), Settings(listen=("tls://127.0.0.1:0",))
+    reader, writer = (NodeProcess(path, path.name, chosen).start() for path in (disk, tmp_path))
     ballast = Ballast(disk)
     try:
-        for one, other in ((reader, writer), (writer, reader)):
-            one.post("/v1/contacts", contact=other.get("/v1/contacts/self")["contact"])
+        reader.knows(writer)
+        writer.knows(reader)
         ballast.leave(FIRST_BYTES + MORE_BYTES)
         ballast.leave(FIRST_BYTES)
         published = {}
         for number in range(MESSAGES):
             text = f"{number:0{TEXT_NUMBER}d}" + "x" * (PAYLOAD_BYTES - TEXT_NUMBER)
-            message_id = writer.post("/v1/publish", to="reader", text=text)["message_id"]
+            message_id = writer.api.post("/v1/publish", to=disk.name, text=text)["message_id"]
             published[message_id] = text[:TEXT_NUMBER]
-        acked = set[str]()
-
-        def see_acked(wait_s: int = 0) -> int:
-            acked.update(published[one["message_id"]] for one in writer.events("acked", wait_s))
-            return len(acked)
-
-        reader.until_store(writes=False)
-        first = see_acked()
-        print(f"full: {first} acknowledged, {len(reader.delivered())} delivered")
-        shown = veil.done("node", "status", "--data-dir", reader.folder).facts()["store"]
-        assert shown.startswith("cannot write since "), shown
-        assert "store cannot write since" in (reader.folder / "node.log").read_text()
+        until_full(veil, reader)
         with pytest.raises(Unavailable, match="cannot write"):
-            reader.post("/v1/publish", text="x" * 200_000)
+            reader.api.post("/v1/publish", text="x" * 200_000)
+        acked = acknowledged(writer)
+        first = len(acked)
         ballast.drop_last()
-        reader.until_store(writes=True)
-        assert "store writes again" in (reader.folder / "node.log").read_text()
-        reader.until_store(writes=False)
+        while len(acked) < first + SOME:  # it goes on by itself
+            acked |= acknowledged(writer)
+        until_full(veil, reader)
+        log = reader.log()
+        assert "veil: store cannot write since" in log
+        assert "veil: store writes again" in log
         reader.kill()
-        second = see_acked()
-        print(f"full again, killed: {second} acknowledged")
-        assert first < second < MESSAGES
+        while more := acknowledged(writer):
+            acked |= more
+        print(f"{first} acknowledged when the disk was full, {len(acked)} when it was full again")
+        assert len(acked) < MESSAGES
         reader.start()
-        delivered = reader.delivered()
-        assert not acked - set(delivered), "acknowledged, and not there after kill -9 on the full disk"
-        assert len(delivered) == len(set(delivered))
+        there = delivered(reader)
+        assert not {published[one] for one in acked} - set(there), "acknowledged, and gone after kill -9"
+        assert len(there) == len(set(there))
         ballast.drop_last()
-        while see_acked(wait_s=20) < MESSAGES:
-            pass
+        while len(acked) < MESSAGES:
+            acked |= acknowledged(writer)
         reader.kill()
         reader.start()
-        assert sorted(reader.delivered()) == sorted(published.values())
+        assert sorted(delivered(reader)) == sorted(published.values())
     finally:
         reader.stop()
         writer.stop()

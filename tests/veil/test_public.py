@@ -33,6 +33,7 @@ PUBLIC = [
     "ShardV1",
     "SharedKey",
     "SigningKey",
+    "Unavailable",
     "Unverified",
     "VeilError",
     "batch_payload",

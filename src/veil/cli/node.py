@@ -193,7 +193,8 @@ def status(given: DataDir = None, as_json: JsonOption = False) -> None:
         found = api.get("/v1/status")
     rows = {**found, "now": output.moment(found["now"]), "started_at": output.moment(found["started_at"])}
     fault = rows.pop("store_fault")
-    rows["store"] = f"cannot write since {output.moment(fault['since'])}: {fault['reason']}" if fault else "writes"
+    rows["store"] = f"cannot write: {fault['reason']}" if fault else "writes"
+    rows["store_failed_since"] = output.moment(fault["since"] if fault else None)
     output.facts(rows, as_json, data=found)
 
 

@@ -377,10 +377,11 @@ def test_a_clock_that_goes_back_before_the_hubs_beginning_leaves_nobody_waiting(
     clock = Clock(START)
     with running(make_dir(tmp_path), clock) as hub:
         clock.now = START - 1000
-        answered = prepared(hub, submission(hub.writer()))
-        assert shown(answered) == ["E.UNAVAILABLE"]
+        assert hub.submit(hub.writer().message()).refusal()[:2] == (503, "E.UNAVAILABLE")
+        assert hub.get("/readyz").json(503)["bad_states"] == ["signing_key"]
         clock.now = START
-        assert shown(prepared(hub, submission(hub.writer()))) == [1]
+        assert hub.writer().send().stream_seq == 1
+        assert hub.get("/readyz").json()["bad_states"] == []
 
 
 def test_a_hub_starts_with_a_clock_that_went_back(tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from tests.hub.client import PATIENCE_S, Hub, Writer, make_dir, running
 from veen.core import Msg, Receipt, SigningKey
 from veen.core.envelopes import ErrorEnvelope, StreamRequest
 from veen.hub import verifier
+from veen.hub.conditions import Conditions
+from veen.hub.linewriter import LineWriter
+from veen.hub.log import Log
 from veen.hub.rules import Admission
 from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Verifier
 from veen.hub.verify_worker import ANSWER, HOLDS, ITEM_BYTES, NUMBER_BYTES, QUESTION_BYTES, answer_to
@@ -112,16 +115,20 @@ class Checks:
         assert unhandled == []
 
 
+def conditions(loop: asyncio.AbstractEventLoop) -> Conditions:
+    return Conditions(loop, Log(LineWriter(None)))
+
+
 def of_thread(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
-    return verifier.start(loop, 0, broke, report)
+    return verifier.start(loop, 0, conditions(loop), broke, report)
 
 
 def of_process(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
-    return verifier.start(loop, 1, broke, report)
+    return verifier.start(loop, 1, conditions(loop), broke, report)
 
 
 def of_pool(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
-    return verifier.start(loop, 2, broke, report)
+    return verifier.start(loop, 2, conditions(loop), broke, report)
 
 
 EVERY = pytest.mark.parametrize("make", [of_thread, of_process, of_pool])
@@ -141,7 +148,8 @@ def test_checks_begin_while_the_loop_is_busy(count: int, told: bool) -> None:
 
     async def ask() -> None:
         heard: list[bool] = []
-        checks = ProcessVerifier(asyncio.get_running_loop(), lambda error: None, lambda what, error: None)
+        loop = asyncio.get_running_loop()
+        checks = ProcessVerifier(loop, conditions(loop), lambda error: None, lambda what, error: None)
         try:
             for _ in range(count):
                 checks.check(item(SigningKey.generate(), holds=True), heard.append)

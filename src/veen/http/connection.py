@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from veen.http.callers import Callers
@@ -15,9 +16,10 @@ from veen.http.turns import Turns
 class Roster:
     """Who is connected, who is still shaking hands, and from where."""
 
-    __slots__ = ("arriving", "callers", "connections", "empty")
+    __slots__ = ("arriving", "callers", "connections", "empty", "on_left")
 
     def __init__(self) -> None:
+        self.on_left: Callable[[bytes | None], None] = lambda caller: None
         self.arriving: set[asyncio.Protocol] = set()
         self.connections: set[Connection] = set()
         self.callers = Callers()
@@ -30,6 +32,11 @@ class Roster:
     def add(self, connection: "Connection") -> None:
         self.connections.add(connection)
         self.empty.clear()
+
+    def left(self, caller: bytes | None) -> None:
+        """A connection of a caller is off the lists."""
+        self.callers.went(caller)
+        self.on_left(caller)
 
     def remove(self, connection: "Connection") -> None:
         self.connections.discard(connection)
@@ -121,7 +128,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         self.service.roster.remove(self)
-        self.service.roster.callers.went(self.caller)
+        self.service.roster.left(self.caller)
 
     def eof_received(self) -> bool:
         """The peer will say no more."""

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Callable
 
 from veen.http.callers import caller_of
 from veen.http.connection import BodyRoom, Connection, Service
@@ -17,11 +18,20 @@ from veen.http.wire import encode
 _ACCEPTS_PER_TURN = 64
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NO_ROOM_PAUSE_S = 0.5
+# Refusing ends when the connections have fallen to this share of their limit: the two do not follow each other closely.
+_RELIEVED_AT = 3 / 4
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
+OnLimit = Callable[[str, bytes | None], None]
+
+
 class HttpServer:
-    """One or more listening sockets in front of one app. `report` hears of what went wrong inside the app."""
+    """One or more listening sockets in front of one app. `report` hears of what went wrong inside the app.
+
+    `on_refused` and `on_relieved` are called with the limit that was reached ("total" or "address") and the caller it
+    was reached for: on every refusal, and once when its connections have fallen well below that limit again.
+    """
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -30,6 +40,9 @@ class HttpServer:
         self._tls: ssl.SSLContext | None = None
         self._service: Service | None = None
         self.turned_away = {"total": 0, "address": 0}  # by which of the two caps
+        self.on_refused: OnLimit = lambda cap, caller: None
+        self.on_relieved: OnLimit = lambda cap, caller: None
+        self._refusing: set[tuple[str, bytes | None]] = set()  # each has connections, so these are few
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
@@ -55,6 +68,7 @@ class HttpServer:
         sweep, room = Sweep(settings.sweep_s, self._visit), BodyRoom(settings.max_bodies_bytes)
         self._service = Service(app, settings, self._report, sweep, room)
         self._service.sweep.start()
+        self._service.roster.on_left = self._left
         for listener in self._listeners:
             self._open(listener)
 
@@ -119,10 +133,10 @@ class HttpServer:
             settings, roster = service.settings, service.roster
             caller = caller_of(address[0], settings.uncounted_networks)
             if len(roster) >= settings.max_connections:
-                self._turn_away(peer, service, "total")
+                self._turn_away(peer, service, "total", None)
                 continue
             if roster.callers.count(caller) >= settings.max_connections_per_address:
-                self._turn_away(peer, service, "address")
+                self._turn_away(peer, service, "address", caller)
                 continue
             door = Door(service)
             door.caller = caller
@@ -152,11 +166,28 @@ class HttpServer:
         finally:
             if door in service.roster.arriving:  # it never became a connection
                 service.roster.arriving.discard(door)
-                service.roster.callers.went(door.caller)
+                service.roster.left(door.caller)
 
-    def _turn_away(self, peer: socket.socket, service: Service, cap: str) -> None:
+    def _left(self, caller: bytes | None) -> None:
+        if self._refusing:
+            service = self._service
+            assert service is not None
+            settings, roster = service.settings, service.roster
+            if len(roster) <= settings.max_connections * _RELIEVED_AT:
+                self._relieve("total", None)
+            if roster.callers.count(caller) <= settings.max_connections_per_address * _RELIEVED_AT:
+                self._relieve("address", caller)
+
+    def _relieve(self, cap: str, caller: bytes | None) -> None:
+        if (cap, caller) in self._refusing:
+            self._refusing.discard((cap, caller))
+            self.on_relieved(cap, caller)
+
+    def _turn_away(self, peer: socket.socket, service: Service, cap: str, caller: bytes | None) -> None:
         """Tell it why, if that costs nothing: a refused caller is given no buffer and no time."""
         self.turned_away[cap] += 1
+        self._refusing.add((cap, caller))
+        self.on_refused(cap, caller)
         with peer:
             if self._tls is None:
                 reason = "too many connections" + (" from this address" if cap == "address" else "")

@@ -10,6 +10,7 @@ from veen.core.cbor.heads import write_text
 from veen.core.envelopes import ErrorEnvelope, SubmitResponse
 from veen.core.limits import MAX_TEXT_BYTES, SERVER_VERSION
 from veen.http.message import Request, Response
+from veen.hub.conditions import Reason, public_text
 
 W = TypeVar("W", bound=Wire)
 
@@ -98,7 +99,8 @@ def as_refused(error: Malformed | Unverified | Unavailable | Refused) -> Refused
         case Unverified():
             return Refused("E.FORBIDDEN", f"{error.what}: {error.reason}")
         case Unavailable():
-            return Refused("E.UNAVAILABLE", str(error), retry_after=1)
+            # Its text may have a path in it, which is for the log.
+            return Refused("E.UNAVAILABLE", public_text(Reason.STORAGE, error), retry_after=1)
 
 
 def checked(cls: type[W], body: bytes, as_json: bool) -> W:

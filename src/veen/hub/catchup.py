@@ -6,6 +6,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 
 from veen.core import Unavailable
+from veen.hub.conditions import Conditions, Reason
 from veen.storage.store import Store, Tail
 
 ENOUGH_ENTRIES = 4096
@@ -29,12 +30,14 @@ class CatchUp:
         self,
         loop: asyncio.AbstractEventLoop,
         store: Store,
+        conditions: Conditions,
         on_turn: Callable[[], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
         """`on_turn` is called whenever one has ended, and whenever one could not be: then there is `trouble`."""
         self._loop = loop
         self._store = store
+        self._conditions = conditions
         self._on_turn = on_turn
         self._on_broken = on_broken
         self._lately = 0  # entries since the last look
@@ -96,7 +99,10 @@ class CatchUp:
                     break
 
     def _ended(self, error: Unavailable | None) -> None:
-        self.trouble = str(error) if error else None
         if error is None:
+            self.trouble = None
+            self._conditions.leave(Reason.LOG_WRITE)
             self._store.end_catching_up()
+        else:
+            self.trouble = self._conditions.enter(Reason.LOG_WRITE, error, refused=0)
         self._on_turn()

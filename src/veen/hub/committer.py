@@ -19,7 +19,8 @@ from threading import Thread
 
 from veen.core import Refused, Unavailable
 from veen.hub.catchup import CatchUp
-from veen.hub.sequencer import Group, Item, Sequencer, refused
+from veen.hub.conditions import Conditions, Reason, public_text
+from veen.hub.sequencer import Group, Item, NoSigningKeyError, Sequencer, refused
 from veen.storage.store import Store
 
 # Behind a log that cannot be written the journal grows to this size.
@@ -47,6 +48,10 @@ class CommitReport:
 _Written = tuple[Group, int | Exception, CommitReport]  # with the number of the group, or why there is none
 
 
+class _Probe:
+    """In the queue of groups: try whether the journal can be written."""
+
+
 class Committer:
     """Takes admitted messages, answers when they are durable. All of it on the loop's thread, except a slow disk."""
 
@@ -55,6 +60,7 @@ class Committer:
         loop: asyncio.AbstractEventLoop,
         store: Store,
         sequencer: Sequencer,
+        conditions: Conditions,
         on_group: Callable[[Group, CommitReport], None],
         on_broken: Callable[[BaseException], None],
         feed: Callable[[], None],
@@ -63,6 +69,7 @@ class Committer:
         self._loop = loop
         self._store = store
         self._sequencer = sequencer
+        self._conditions = conditions
         self._on_group = on_group
         self._on_broken = on_broken
         self._feed = feed
@@ -75,11 +82,11 @@ class Committer:
         self._in_flight = False
         self._broken = False
         self._quick_syncs = 0  # in a row
-        self._groups: SimpleQueue[tuple[Group, float] | None] = SimpleQueue()
+        self._groups: SimpleQueue[tuple[Group, float] | _Probe | None] = SimpleQueue()
         self._drained: asyncio.Future[None] | None = None
         self._syncer = Thread(target=self._sync, name="commit", daemon=True)
         self._syncer.start()
-        self._catch_up = CatchUp(loop, store, self._caught_up, self._break)
+        self._catch_up = CatchUp(loop, store, conditions, self._caught_up, self._break)
 
     @property
     def trouble(self) -> str | None:
@@ -121,6 +128,7 @@ class Committer:
         if self._waiting:
             self.nudge()
         if self.trouble is not None and self._store.pending.size_bytes > MAX_PENDING_BYTES:
+            self._conditions.count(Reason.LOG_WRITE, len(items))
             self._answer(refused(items, self.trouble), CommitReport(0, 0.0, 0.0))
         elif items:
             if not self._opened:
@@ -129,6 +137,13 @@ class Committer:
             self._feed()
             try:
                 self._sequencer.decide(items)
+                self._conditions.leave(Reason.SIGNING_KEY)
+            except NoSigningKeyError as error:  # nothing was decided
+                if not self._sequencer.decided:
+                    self._opened = 0.0
+                count = len(items)
+                text = self._conditions.enter(Reason.SIGNING_KEY, error, refused=count, recheck=self._lacks_key)
+                self._answer(refused(items, text), CommitReport(0, 0.0, 0.0))
             except Exception as mistake:  # noqa: BLE001  what was half decided must never reach the disk
                 self._break(mistake)
                 return
@@ -161,7 +176,10 @@ class Committer:
     def _sync(self) -> None:
         """The commit thread: write and sync, nothing else."""
         while (given := self._groups.get()) is not None:
-            self._loop.call_soon_threadsafe(self._synced, *self._commit(*given))
+            if isinstance(given, _Probe):
+                self._loop.call_soon_threadsafe(self._probed, self._try_journal())
+            else:
+                self._loop.call_soon_threadsafe(self._synced, *self._commit(*given))
 
     def _commit(self, group: Group, start: float) -> _Written:
         """Write and sync."""
@@ -179,13 +197,16 @@ class Committer:
         self._in_flight = False
         self._quick_syncs = self._quick_syncs + 1 if report.sync_seconds < QUICK_S else 0
         if isinstance(outcome, int):
+            self._conditions.leave(Reason.JOURNAL_WRITE)
             self._store.committed(group.batch, outcome)
             self._catch_up.took(report.entries)
             self._sequencer.keep()
             if not self._is_quick():
                 self._send()
         elif isinstance(outcome, Unavailable):
-            group = self._sequencer.undo(group, str(outcome))
+            group = self._sequencer.undo(group, public_text(Reason.JOURNAL_WRITE, outcome))
+            count = len(group.outcomes)
+            self._conditions.enter(Reason.JOURNAL_WRITE, outcome, refused=count, recheck=self._probe)
         else:
             # Whether this group is on disk is unknown, so nobody in it is told anything.
             self._break(outcome)
@@ -194,6 +215,38 @@ class Committer:
         self._catch_up.tend()
         if self._is_quick():
             self._send()
+
+    def _probe(self) -> bool:
+        """Try the journal with nothing to write: a hub that nobody writes to must learn that its disk is well again."""
+        if not (self._in_flight or self._broken or self._drained):
+            self._in_flight = True
+            self._groups.put(_Probe())
+        return True
+
+    def _try_journal(self) -> Exception | None:
+        """On the commit thread."""
+        try:
+            self._store.probe()
+        except Exception as error:  # noqa: BLE001  a thread that ended here would leave everyone waiting
+            return error
+        return None
+
+    def _probed(self, error: Exception | None) -> None:
+        self._in_flight = False
+        if error is None:
+            self._conditions.leave(Reason.JOURNAL_WRITE)
+        elif not isinstance(error, Unavailable):
+            self._break(error)
+            return
+        self._send()
+        self._maybe_drained()
+
+    def _lacks_key(self) -> bool:
+        try:
+            self._sequencer.check_key()
+        except NoSigningKeyError:
+            return True
+        return False
 
     def _break(self, error: BaseException) -> None:
         """Nothing more is taken: the process must end."""

@@ -1,23 +1,20 @@
 """Alive, and able to accept: what the probes ask. OBS0.3; the Kubernetes profile of spec 001, §10.1."""
 
+import errno
 import os
-import time
-from collections.abc import Callable
 
 from veen.core import Receipt, jsontext, mmr
 from veen.http.message import Response
 from veen.hub import answers
-from veen.hub.committer import Committer
+from veen.hub.conditions import Conditions, Reason
 from veen.hub.rules import Rules
 from veen.hub.sequencer import Group
 from veen.storage import frame
 from veen.storage.head import Head
 from veen.storage.store import Store
 
-# With less, the next group may be the one that has no room.
+# With less, the next group may be the one that has no room. The disk counts as full until twice as much is free.
 LEAST_FREE_BYTES = 4 << 20
-# A disk that refused is asked again by those who write; a hub nobody writes to would never learn that it has room.
-DOUBT_S = 1.0
 
 
 class Health:
@@ -27,19 +24,15 @@ class Health:
         self,
         rules: Rules,
         store: Store,
-        committer: Committer,
+        conditions: Conditions,
         newest: Head | None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`newest` is the head of the label that the index saw written to last."""
         self._rules = rules
         self._store = store
-        self._committer = committer
-        self._clock = clock
+        self._conditions = conditions
         self._newest = newest
         self._last: bytes | None = None  # the frame of the last entry since
-        self._refused = ""
-        self._refused_at = 0.0
         self.stopping = False
         for tail in store.tails():
             if tail.batch.records and self._last is None:
@@ -48,11 +41,6 @@ class Health:
     def committed(self, group: Group) -> None:
         """A group is durable."""
         self._last = group.batch.records[-1].frame
-        self._refused = ""
-
-    def refused(self, reason: str) -> None:
-        """The disk said no to a group."""
-        self._refused, self._refused_at = reason, self._clock()
 
     def alive(self) -> Response:
         """GET /healthz: the last entry's tree, whichever label it is of; whose it is, is nobody's business here."""
@@ -70,8 +58,28 @@ class Health:
 
     def ready(self) -> Response:
         """GET /readyz: the data directory can be written and nothing is wrong. Nothing is served without an index."""
-        reason = self._trouble()
-        return _json(503 if reason else 200, {"ready": not reason, "reason": reason})
+        self.look()
+        reason = "stopping" if self.stopping else self._conditions.blocking
+        bad: list[jsontext.Json] = [str(one) for one in self._conditions.active]
+        return _json(503 if reason else 200, {"ready": not reason, "reason": reason, "bad_states": bad})
+
+    def look(self) -> bool:
+        """Look at the disk. While it is bad, this is repeated."""
+        folder, conditions = self._store.folders.journal, self._conditions
+        try:
+            disk = os.statvfs(folder)
+            if disk.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK | os.X_OK):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
+        except OSError as error:
+            conditions.enter(Reason.DATA_DIRECTORY, error, refused=0, recheck=self.look)
+            return True
+        conditions.leave(Reason.DATA_DIRECTORY)
+        free = disk.f_bavail * disk.f_frsize
+        if free < LEAST_FREE_BYTES:
+            conditions.enter(Reason.DISK_FULL, refused=0, recheck=self.look, free_bytes=free)
+        elif free >= 2 * LEAST_FREE_BYTES:
+            conditions.leave(Reason.DISK_FULL)
+        return True
 
     def _last_tree(self) -> tuple[int, bytes]:
         if self._last is not None:
@@ -79,27 +87,6 @@ class Health:
             return receipt.stream_seq, receipt.mmr_root
         newest = self._newest or Head()
         return newest.size, mmr.root_of(newest.peaks)
-
-    def _trouble(self) -> str:
-        """Why nothing can be accepted; empty where it can."""
-        if self.stopping:
-            return "stopping"
-        if self._committer.trouble is not None:
-            return self._committer.trouble
-        trouble = self._disk_trouble()
-        if self._refused and not trouble and self._clock() - self._refused_at > DOUBT_S:
-            self._refused = ""
-        return trouble or self._refused
-
-    def _disk_trouble(self) -> str:
-        folder = self._store.folders.journal
-        try:
-            disk = os.statvfs(folder)
-        except OSError as error:
-            return f"the data directory cannot be reached: {error.strerror}"
-        if disk.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK | os.X_OK):
-            return "the data directory cannot be written"
-        return "the disk is full" if disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES else ""
 
 
 def _json(status: int, shown: dict[str, jsontext.Json]) -> Response:

@@ -22,15 +22,20 @@ class Incoming:
         coid: bytes,
         exact: int | None,
         ended: Callable[[int | None], None],
+        failed: Callable[[Exception, int], None],
         *,
         as_json: bool,
     ) -> None:
-        """`exact` is the size it must have; `ended` hears once that it is over, and the size of what is new."""
+        """`exact` is the size it must have; `ended` hears once that it is over, and the size of what is new.
+
+        `failed` gets the error where the disk refused, and how many bytes there were to write.
+        """
         self._later = later
         self._store = store
         self._coid = coid
         self._exact = exact
         self._on_ended = ended
+        self._on_failed = failed
         self._as_json = as_json
         self._gathered = bytearray()  # not the pieces: they may be many and tiny
         self._complete = False
@@ -65,7 +70,13 @@ class Incoming:
             gathered, self._gathered = bytes(self._gathered), bytearray()
             complete = self._complete
             self._busy = True
-            self._later(lambda: self._write(gathered, complete), self._written, as_json=self._as_json)
+            size = self._size + len(gathered)
+            self._later(
+                lambda: self._write(gathered, complete),
+                self._written,
+                lambda error: self._on_failed(error, size),
+                as_json=self._as_json,
+            )
             self._pause(False)
 
     def _write(self, gathered: bytes, complete: bool) -> Response | None:

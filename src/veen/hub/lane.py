@@ -31,13 +31,19 @@ class Lane:
         at_once: int,
         most: int | None = None,
         share: int | None = None,
+        on_relieved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`most` jobs wait, of which `share` are one owner's; None is no bound."""
+        """`most` jobs wait, of which `share` are one owner's; None is no bound.
+
+        `on_relieved` is called once after refusals, when at most half of `share` wait.
+        """
         self._loop = loop
         self._executor = executor
         self._free = at_once
         self._most = most
         self._share = share
+        self._on_relieved = on_relieved
+        self._is_refusing = False
         self._rota: Rota[Job] = Rota()
 
     @property
@@ -49,13 +55,18 @@ class Lane:
         if self._free:
             self._begin(job)
             return True
-        if self._share is not None and self._rota.count(job.owner) >= self._share:
+        if not self._has_room(job.owner):
+            self._is_refusing = True
+            return False
+        self._rota.put(job.owner, job)
+        return True
+
+    def _has_room(self, owner: object) -> bool:
+        if self._share is not None and self._rota.count(owner) >= self._share:
             return False
         if self._most is not None and self.waiting >= self._most:
             self._rota.keep(lambda waiting: not waiting.is_lost())
-            if self.waiting >= self._most:
-                return False
-        self._rota.put(job.owner, job)
+            return self.waiting < self._most
         return True
 
     def _begin(self, job: Job) -> None:
@@ -77,3 +88,6 @@ class Lane:
         while self._free and (job := self._rota.take()) is not None:
             if not job.is_lost():
                 self._begin(job)
+        if self._is_refusing and self.waiting <= (self._share or 0) // 2:
+            self._is_refusing = False
+            self._on_relieved()

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 
 from veen.core import Refused
 from veen.http import HttpServer
 from veen.hub.committer import CommitReport
+from veen.hub.conditions import Conditions, Reason
 from veen.hub.linewriter import LineWriter
 from veen.hub.tally import Counts, Tally
 
@@ -74,6 +76,17 @@ class Metrics:
         self._connections.set_function(lambda: server.connections)
         text = "connections refused, by the cap that was reached"
         self.registry.register(Counts("veen_connections_refused", text, "cap", lambda: server.turned_away))
+
+    def watch_conditions(self, conditions: Conditions) -> None:
+        """Show the bad states when asked."""
+
+        def active() -> dict[str, int]:
+            return {str(reason): int(reason in conditions.active) for reason in Reason}
+
+        name, text = "veen_hub_bad_state", "1 while the hub is in this bad state"
+        self.registry.register(Counts(name, text, "reason", active, GaugeMetricFamily))
+        text = "how often the hub entered this bad state"
+        self.registry.register(Counts("veen_hub_bad_state_entered", text, "reason", lambda: conditions.entered))
 
     def watch_log(self, lines: LineWriter) -> None:
         """Show how many lines of the log were lost when asked."""

@@ -68,6 +68,10 @@ class Group:
     outcomes: list[tuple[Item, Outcome]] = field(default_factory=list)
 
 
+class NoSigningKeyError(Exception):
+    """No key of the hub is active now, or its file cannot be read."""
+
+
 class Sequencer:
     """The only way into the log. One thread at a time."""
 
@@ -131,17 +135,26 @@ class Sequencer:
         return max(int(self._clock()), self._state.hub_ts)
 
     def decide(self, items: list[Item]) -> None:
-        """Order and sign into the open group. What is refused changes nothing; the rest waits for the disk."""
+        """Order and sign into the open group. What is refused changes nothing; the rest waits for the disk.
+
+        Raises as `check_key` does, with nothing decided.
+        """
         hub_ts = self.hub_ts
-        try:
-            self._key = self._signer.at(hub_ts)
-        except (Unverified, Unavailable) as error:
-            self._outcomes += [(item, _unavailable(str(error))) for item in items]
-            return
+        self._key = self._key_at(hub_ts)
         self._state.advance(hub_ts)
         batch = self._state.batch
         for item in items:
             self._outcomes.append((item, self._decide(item, hub_ts, batch)))
+
+    def check_key(self) -> None:
+        """Raise `NoSigningKeyError` where nothing can be signed now."""
+        self._key_at(self.hub_ts)
+
+    def _key_at(self, hub_ts: int) -> SigningKey:
+        try:
+            return self._signer.at(hub_ts)
+        except (Unverified, Unavailable) as error:
+            raise NoSigningKeyError(str(error)) from error
 
     def _decide(self, item: Item, hub_ts: int, batch: Batch) -> Outcome:
         try:

@@ -11,6 +11,7 @@ from veen.http import HttpServer, tls_context
 from veen.hub import verifier
 from veen.hub.app import HubApp
 from veen.hub.committer import CommitReport, Committer
+from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import HubConfig
 from veen.hub.epochs import Ahead, LabelBook
 from veen.hub.later import Later
@@ -97,11 +98,15 @@ class HubService:
         config, loop = self._config, asyncio.get_running_loop()
         self.broken = loop.create_future()
         self._executor = ThreadPoolExecutor(_READERS, "read")
-        later = Later(loop, self._executor, self.log.failed)
+        self.conditions = conditions = Conditions(loop, self.log)
+        self.metrics.watch_conditions(conditions)
+        self.server.on_refused = self._refused_connection
+        self.server.on_relieved = lambda cap, caller: conditions.leave(Reason.CONNECTION_OVERLOAD, (cap, caller))
+        later = Later(loop, self._executor, conditions, self.log.failed)
         lookup = Lookup(self.store)
-        self._verifier = verifier.start(loop, config.worker_count(), self._break, self.log.failed)
+        self._verifier = verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed)
         self._committer = Committer(
-            loop, self.store, self.sequencer, self._committed, self._break, self._verifier.flush
+            loop, self.store, self.sequencer, conditions, self._committed, self._break, self._verifier.flush
         )
         self._ahead = Ahead(loop, self._look_ahead, self._break)
         self._submits = Submits(
@@ -109,15 +114,16 @@ class HubService:
             self._verifier,
             self._committer,
             self.metrics,
+            conditions,
             config.max_in_flight,
             SubmitLog(self.log) if config.log_submits else None,
         )
-        self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS)
+        self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, later.note)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()
         desk = self._desk(loop, attachments)
         self.uploads = Uploads(
-            config, self.rules, self.store, attachments, later, self.sequencer, self.metrics.uploaded
+            config, self.rules, self.store, attachments, later, self.sequencer, conditions, self.metrics.uploaded
         )
         self.status = self._status(desk)
         reads = Reads(lookup, self.sign_checkpoint, self.metrics.proved, self._spoiled)
@@ -152,6 +158,7 @@ class HubService:
         self._verifier.close()
         self._executor.shutdown()
         self.store.close()
+        self.conditions.close()
         self.log.stopped()
 
     async def run_until(self, stopped: asyncio.Event, ready: Callable[[int], None] | None = None) -> None:
@@ -221,7 +228,7 @@ class HubService:
             self.papers.signature,
             self.rules,
             self.store,
-            self._committer,
+            self.conditions,
             self._submits,
             desk,
             self.metrics,
@@ -250,6 +257,11 @@ class HubService:
         """On the loop: this hub is proved to have signed two histories, which is worst where it alone may sign."""
         label = found.first.label
         self.log.equivocated(label, found.first.stream_seq, self.sequencer.policy_of(label))
+
+    def _refused_connection(self, cap: str, caller: bytes | None) -> None:
+        self.conditions.enter(
+            Reason.CONNECTION_OVERLOAD, source=(cap, caller), cap=cap, connections=self.server.connections
+        )
 
     def _break(self, error: BaseException) -> None:
         self.log.broke(error)

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from itertools import islice
 
-from veen.core import HubIdentity, IdentitySignature, Refused, naming
+from veen.core import HubIdentity, IdentitySignature, naming
 from veen.core.jsonform import to_json
 from veen.core.jsontext import Json
 from veen.core.limits import SERVER_VERSION
 from veen.http.message import Response
-from veen.hub.committer import CommitReport, Committer
+from veen.hub.committer import CommitReport
+from veen.hub.conditions import Conditions, Reason
 from veen.hub.health import Health
 from veen.hub.metrics import Metrics
 from veen.hub.papers import PaperDesk
@@ -31,7 +32,7 @@ class Status:
         signature: IdentitySignature,
         rules: Rules,
         store: Store,
-        committer: Committer,
+        conditions: Conditions,
         submits: Submits,
         desk: PaperDesk,
         metrics: Metrics,
@@ -43,7 +44,7 @@ class Status:
         self._signature = signature
         self._rules = rules
         self._store = store
-        self._committer = committer
+        self._conditions = conditions
         self._submits = submits
         self._metrics = metrics
         self._clock = clock
@@ -54,7 +55,7 @@ class Status:
             self.entries, self.labels = rows.entry_count(), rows.label_count()
             label = rows.newest()
             newest = rows.head(label) if label else None
-        self.health = Health(rules, store, committer, newest)
+        self.health = Health(rules, store, conditions, newest)
         # What was replayed from the journal is not in the index yet.
         for tail in store.tails():
             self.entries += len(tail.batch.records)
@@ -70,12 +71,12 @@ class Status:
             self.labels += sum(record.stream_seq == 1 for record in records)
             self.health.committed(group)
         elif report.entries:
-            said = [outcome.message for _, outcome in group.outcomes if isinstance(outcome, Refused)]
-            self.health.refused(said[0] if said else "the disk refused")
+            self.health.look()
 
     def shown(self) -> Json:
         """GET /tooling/status."""
-        hub_ts = self._hub_ts()
+        self.health.look()
+        hub_ts, bad = self._hub_ts(), self._conditions.active
         active = self._identity.signing_key_at(hub_ts)
         return {
             "hub_id": self._identity.hub_id.hex(),
@@ -98,8 +99,12 @@ class Status:
             "labels": self.labels,
             "entries": self.entries,
             "equivocations": self._desk.equivocations,
-            "trouble": self._committer.trouble or "",
+            "trouble": "; ".join(bad.values()),
+            "bad_states": [self._shown_state(reason, text) for reason, text in bad.items()],
         }
+
+    def _shown_state(self, reason: Reason, text: str) -> Json:
+        return {"reason": str(reason), "text": text, "refused": self._conditions.refused(reason)}
 
     def _multi_primary(self, hub_ts: int) -> list[bytes]:
         """The labels of now that other hubs may write to as well: their trees differ from hub to hub."""
@@ -117,6 +122,7 @@ class Status:
 
     def probe(self, path: str) -> Response:
         if path == "/metrics":
+            self.health.look()
             self._metrics.queue_depth.set(self._submits.in_flight)
             self._metrics.journal_bytes.set(self._store.journal_bytes)
             self._metrics.revocations.set(self._realm.revocations)

@@ -10,6 +10,7 @@ from veen.core import Malformed, Msg, Refused, cbor, jsontext, msg
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import SubmitRequest
 from veen.hub.committer import Committer
+from veen.hub.conditions import Conditions, Reason
 from veen.hub.metrics import Metrics
 from veen.hub.rota import Rota
 from veen.hub.rules import Rules, parse
@@ -26,6 +27,8 @@ _REFILL = 128
 # One of them may have a half of all that may be in flight waiting. Where others fill the room, an eighth more is for
 # those who have few waiting.
 _SHARE, _RESERVE, _FEW = 2, 8, 16
+# Refusing for overload ends when no more than this part of `max_in_flight` is in flight.
+_RELIEVED = 4
 _SIG_INVALID = BY_DETAIL["SIG_INVALID"].refused("the signature does not verify under client_id")
 
 
@@ -38,6 +41,7 @@ class Submits:
         verifier: Verifier,
         committer: Committer,
         metrics: Metrics,
+        conditions: Conditions,
         max_in_flight: int,
         log: SubmitLog | None = None,
     ) -> None:
@@ -45,7 +49,10 @@ class Submits:
         self._verifier = verifier
         self.committer = committer
         self.metrics = metrics
+        self.conditions = conditions
         self._most = max_in_flight
+        self.relieved_at = max_in_flight // _RELIEVED
+        self.is_refusing = False
         self.log = log
         self.in_flight = 0
         self.rota: Rota[tuple[bytes, Callable[[bool], None]]] = Rota()
@@ -53,7 +60,9 @@ class Submits:
     def submit(self, encoded: bytes, done: Callable[[Outcome], None], owner: object = None) -> None:
         """Decide about one encoded MSG of `owner`; `done` hears of it exactly once, on the loop's thread."""
         if (self.in_flight >= self._most or self.rota.waiting) and not self._has_room(owner):
-            refused = Refused("E.UNAVAILABLE", "the hub has more to do than it can queue", retry_after=1)
+            self.is_refusing = True
+            text = self.conditions.enter(Reason.SUBMIT_OVERLOAD, in_flight=self.in_flight)
+            refused = Refused("E.UNAVAILABLE", text, retry_after=1)
             self.turned_away(refused, len(encoded))
             done(refused)
             return
@@ -127,6 +136,9 @@ class _OnItsWay(Submission):
         submits = self._submits
         seconds = perf_counter() - self._arrived
         submits.in_flight -= 1
+        if submits.is_refusing and submits.in_flight <= submits.relieved_at:
+            submits.is_refusing = False
+            submits.conditions.leave(Reason.SUBMIT_OVERLOAD)
         if isinstance(outcome, Refused):
             submits.metrics.refused(outcome)
         else:

@@ -19,11 +19,18 @@ _TOO_MANY = 1013  # try again later
 _INTERNAL = 1011
 
 
+Note = Callable[[Exception, str], None]
+
+
 class Subscriptions:
     """The subscribers of one hub, by label. On the loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor, lookup: Lookup, most: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, executor: Executor, lookup: Lookup, most: int, note: Note
+    ) -> None:
+        """`note` gets the error where a page could not be read, and the place it happened at."""
         self.loop = loop
+        self.note = note
         self.lookup = lookup
         self.room = PageRoom()  # their own: readers of pages and subscribers do not take it from each other
         self._lane = Lane(loop, executor, 1, most)  # each has one read at a time, so there is always room
@@ -122,9 +129,8 @@ class Subscriber:
                     break
         except Refused:  # others hold too much for now
             loop.call_soon_threadsafe(loop.call_later, _RETRY_S, self._retry)
-        except Exception:
-            loop.call_soon_threadsafe(self._failed)
-            raise
+        except Exception as error:  # noqa: BLE001  the subscriber is closed, and the log says why
+            loop.call_soon_threadsafe(self._failed, error)
         else:
             more = len(page) == _PAGE_ITEMS or size >= PAGE_BYTES
             loop.call_soon_threadsafe(self._got, page, more)
@@ -142,8 +148,9 @@ class Subscriber:
         self._reading = False
         self.wake()
 
-    def _failed(self) -> None:
+    def _failed(self, error: Exception) -> None:
         self._reading = False
+        self._subscriptions.note(error, "/tooling/subscribe")
         if self._close:
             self._close(_INTERNAL)
 

@@ -6,7 +6,7 @@ And counts that someone else keeps.
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 
@@ -35,14 +35,22 @@ class Tally(Collector):
 class Counts(Collector):
     """Numbers by one label that are read where they are kept, when Prometheus asks."""
 
-    def __init__(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        label: str,
+        read: Callable[[], Mapping[str, int]],
+        family: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
+    ) -> None:
         self._name = name
         self._text = text
         self._label = label
         self._read = read
+        self._family = family
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        family = CounterMetricFamily(self._name, self._text, labels=[self._label])
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        family = self._family(self._name, self._text, labels=[self._label])
         for value, count in self._read().items():
             family.add_metric([value], count)
         yield family

@@ -17,6 +17,7 @@ from veen.http.callers import caller_of
 from veen.http.message import Request, Response
 from veen.hub import answers
 from veen.hub.allowance import ByteAllowance
+from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import HubConfig, need_operator
 from veen.hub.incoming import Incoming
 from veen.hub.later import Later
@@ -26,6 +27,7 @@ from veen.storage.attachments import AttachmentStore
 from veen.storage.store import Store
 
 _NO_ROOM_RETRY_S = 60
+_PROBE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Uploads:
         attachments: AttachmentStore,
         later: Later,
         sequencer: Sequencer,
+        conditions: Conditions,
         stored: Callable[[int], None],
     ) -> None:
         """`stored` hears the size of each attachment that is new."""
@@ -57,8 +60,11 @@ class Uploads:
         self._attachments = attachments
         self._later = later
         self._sequencer = sequencer
+        self._conditions = conditions
         self._stored = stored
         self.promised = 0
+        self._unplaced = 0  # the largest size that found no room, while that is so
+        self._unwritten = 0  # the largest size at which the disk refused, while it does
         self._allowance = ByteAllowance(
             config.upload_bytes_per_sec, max(config.upload_burst_bytes, self.most), later.loop.time
         )
@@ -85,9 +91,11 @@ class Uploads:
             self.promised -= leave.size
             if size is not None:
                 self._stored(size)
+                if size >= self._unwritten:
+                    self._conditions.leave(Reason.ATTACHMENT_WRITE)
 
         exact = leave.size if leave.exact else None
-        return Incoming(self._later, self._attachments, coid, exact, ended, as_json=as_json)
+        return Incoming(self._later, self._attachments, coid, exact, ended, self._write_failed, as_json=as_json)
 
     def _leave(self, head: Request, coid: bytes) -> Leave:
         """By an upload proof, by the operator's token or, where admission is open, for the asking."""
@@ -143,12 +151,54 @@ class Uploads:
 
     def _check_room(self, size: int) -> None:
         """Attachments must not take the room the log needs."""
+        error: OSError | None = None
+        room = 0
         try:
-            disk = os.statvfs(self._attachments.folders.attachments)
-        except OSError as error:
-            raise Refused("E.UNAVAILABLE", f"the disk says: {error.strerror}", retry_after=_NO_ROOM_RETRY_S) from None
-        if disk.f_bavail * disk.f_frsize - self.promised - size < self._config.disk_reserve_bytes:
-            raise Refused("E.UNAVAILABLE", "there is no room for it on the hub's disk", retry_after=_NO_ROOM_RETRY_S)
+            room = self._room()
+        except OSError as found:
+            error = found
+        if error or size > room:
+            if not self._conditions.holds(Reason.ATTACHMENT_ROOM):
+                self._unplaced = 0
+            self._unplaced = max(self._unplaced, size)
+            text = self._conditions.enter(
+                Reason.ATTACHMENT_ROOM, error, recheck=self._lacks_room, size_bytes=size, room_bytes=max(room, 0)
+            )
+            raise Refused("E.UNAVAILABLE", text, retry_after=_NO_ROOM_RETRY_S)
+
+    def _room(self) -> int:
+        """How large one more attachment may be. Negative where those under way take what the log needs."""
+        disk = os.statvfs(self._attachments.folders.attachments)
+        return disk.f_bavail * disk.f_frsize - self.promised - self._config.disk_reserve_bytes
+
+    def _lacks_room(self) -> bool:
+        try:
+            return self._unplaced > self._room()
+        except OSError:
+            return True
+
+    def _write_failed(self, error: Exception, size: int) -> None:
+        if isinstance(error, Malformed):
+            self._later.note(error, "attachment")
+            return
+        if not self._conditions.holds(Reason.ATTACHMENT_WRITE):
+            self._unwritten = 0
+        self._unwritten = max(self._unwritten, size)
+        self._conditions.enter(Reason.ATTACHMENT_WRITE, error, recheck=self._try_again)
+
+    def _try_again(self) -> bool:
+        """Write a little on the executor, so that the state ends also where nobody uploads."""
+
+        def write() -> bool:
+            self._attachments.probe(min(self._unwritten, _PROBE_BYTES))
+            return self._unwritten <= self._room()
+
+        def tried(outcome: bool | Response) -> None:
+            if outcome is True:
+                self._conditions.leave(Reason.ATTACHMENT_WRITE)
+
+        self._later(write, tried, lambda error: None, as_json=False)
+        return True
 
 
 def _not_proved(reason: str, **detail: int | str) -> Refused:

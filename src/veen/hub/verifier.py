@@ -17,7 +17,8 @@ from threading import Thread
 from typing import Protocol
 
 from veen.http.message import Report
-from veen.hub.verify_worker import ANSWER, FAILS, HOLDS, NUMBER_BYTES, holds
+from veen.hub.conditions import Conditions, Reason
+from veen.hub.verify_worker import ANSWER, FAILS, HOLDS, ITEM_BYTES, NUMBER_BYTES, holds
 
 Answer = Callable[[bool], None]
 Break = Callable[[BaseException], None]
@@ -30,7 +31,8 @@ SEND_EVERY = 16
 class Verifier(Protocol):
     """Checks one signature and calls back on the loop.
 
-    `report` hears of a caller that fails on its answer, `on_broken` of what leaves everyone without one.
+    `report` hears of a caller that fails on its answer, `on_broken` of what leaves everyone without one. A worker that
+    ends is a bad state until its successor has answered.
     """
 
     def check(self, item: bytes, answer: Answer) -> None: ...
@@ -91,8 +93,11 @@ def _deliver(answers: list[tuple[Answer, bool]], report: Report) -> None:
 class ProcessVerifier:
     """One worker process. A worker that dies is replaced and asked again what it left unanswered."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_broken: Break, report: Report) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, conditions: Conditions, on_broken: Break, report: Report
+    ) -> None:
         self._loop = loop
+        self._conditions = conditions
         self._on_broken = on_broken
         self._report = report
         # No sender knows where the numbers begin, so none can write one that would fit another question.
@@ -159,7 +164,9 @@ class ProcessVerifier:
         if not received:
             self._restart()
             return
-        self._restarts = 0
+        if self._restarts:
+            self._restarts = 0
+            self._conditions.leave(Reason.VERIFIER, self)
         data = self._received + received
         whole = len(data) - len(data) % ANSWER.size
         self._received = data[whole:]
@@ -191,14 +198,17 @@ class ProcessVerifier:
             self._give_up(RuntimeError("verification workers die as soon as they are started"))
             return
         self._hang_up()
-        self._process.wait()
+        status = self._process.wait()
+        self._conditions.enter(Reason.VERIFIER, source=self, refused=0, pid=self._process.pid, exit_status=status)
         try:
             self._start()
         except OSError as error:
             self._give_up(error)
             return
-        self._gathered.clear()
         self._received = b""
+        if not self._waiting:
+            self.check(bytes(ITEM_BYTES), lambda _: None)  # the answer shows that the new worker lives
+        self._gathered.clear()
         self._unsent = b"".join(question for _, question, _ in self._waiting)
         self._push()
 
@@ -217,8 +227,15 @@ class ProcessVerifier:
 class VerifierPool:
     """Several workers. A client's messages all go to the same one, so that they keep their order."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, workers: int, on_broken: Break, report: Report) -> None:
-        self._workers = [ProcessVerifier(loop, on_broken, report) for _ in range(workers)]
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        workers: int,
+        conditions: Conditions,
+        on_broken: Break,
+        report: Report,
+    ) -> None:
+        self._workers = [ProcessVerifier(loop, conditions, on_broken, report) for _ in range(workers)]
 
     @property
     def pids(self) -> list[int]:
@@ -243,8 +260,12 @@ class _MixedUpError(Exception):
         super().__init__("a verification worker answered what it was not asked")
 
 
-def start(loop: asyncio.AbstractEventLoop, workers: int, on_broken: Break, report: Report) -> Verifier:
+def start(
+    loop: asyncio.AbstractEventLoop, workers: int, conditions: Conditions, on_broken: Break, report: Report
+) -> Verifier:
     """The verifier for that many worker processes; 0 is a thread."""
+    if workers == 0:
+        return ThreadVerifier(loop, on_broken, report)
     if workers == 1:
-        return ProcessVerifier(loop, on_broken, report)
-    return VerifierPool(loop, workers, on_broken, report) if workers else ThreadVerifier(loop, on_broken, report)
+        return ProcessVerifier(loop, conditions, on_broken, report)
+    return VerifierPool(loop, workers, conditions, on_broken, report)

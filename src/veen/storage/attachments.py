@@ -75,6 +75,15 @@ class AttachmentStore:
         found.madvise(MADV_WILLNEED)
         return found
 
+    def probe(self, size: int) -> None:
+        """Raise `Unavailable` unless a draft of that size can be written and synced now."""
+        draft = Draft(self, bytes(HASH_BYTES))
+        try:
+            draft.write(bytes(size))
+            draft.sync()
+        finally:
+            draft.drop()
+
     def remove_drafts(self) -> None:
         """Those of uploads that a crash cut short. Only before the first upload: later ones may be in use."""
         drafts = self.folders.attachment_drafts
@@ -140,6 +149,11 @@ class Draft:
         with _disk_errors():
             self._store.disk.write(self._fd, data)
 
+    def sync(self) -> None:
+        assert self._fd is not None
+        with _disk_errors():
+            self._store.disk.sync(self._fd)
+
     def keep(self) -> bool:
         """Put it under its name, synced. False where it was there already.
 
@@ -149,8 +163,7 @@ class Draft:
         if self._hash.digest() != self._coid:
             raise Malformed("attachment", "its bytes are not those its coid names")
         store, path = self._store, self._store.folders.attachment(self._coid)
-        with _disk_errors():
-            store.disk.sync(self._fd)
+        self.sync()
         with store.keeping, _disk_errors():
             known = path.exists()
             if not known:

@@ -24,7 +24,7 @@ A segment is named for its first group. Segments are removed when everything in 
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import eq
 from pathlib import Path
@@ -78,6 +78,7 @@ class Journal:
         self._size = 0
         self._filled = 0  # up to here there is filling behind the last group
         self._is_soiled = False  # a write that failed may have left something behind the last group
+        self._refused_bytes = 0  # of the group that last had no room
         self._salt = b""
         self._seed = 0
 
@@ -103,18 +104,14 @@ class Journal:
         group = self._next_group
         data = _header(group, count, entries, self._seed) + entries
         end = self._size + len(data)
-        try:
+        self._refused_bytes = len(data)
+        with self._cleaned_after_errors():
             if end > self._filled:
                 # First, so that what has no room is never a whole group: it was refused, and must not come back.
                 filled = end + min(max(end, LEAST_FILLING), MOST_FILLING, max(SEGMENT_BYTES - end, 0))
                 self._disk.write_at(self._fd, _filling(self._salt, end, filled), end)
                 self._filled = filled
             self._disk.write_at(self._fd, data, self._size)
-        except OSError as error:
-            self._is_soiled = True
-            with suppress(Unavailable):  # or else before the next group
-                self._clean()
-            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
         try:
             self._disk.sync(self._fd)
         except OSError as error:
@@ -124,6 +121,29 @@ class Journal:
         self._bytes[self._segments[-1][1]] = end
         self._next_group += 1
         return group
+
+    def probe(self) -> None:
+        """Raise `Unavailable` unless a group as large as the one last refused could be written now.
+
+        Writes only filling, which a crash may leave in any state: recovery takes it for what was never written.
+        """
+        self._clean()
+        if self.needs_segment:
+            self._start_segment()
+        end = self._size + self._refused_bytes + LEAST_FILLING
+        with self._cleaned_after_errors():
+            self._disk.write_at(self._fd, _filling(self._salt, self._size, end), self._size)
+        self._filled = max(self._filled, end)
+
+    @contextmanager
+    def _cleaned_after_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._is_soiled = True
+            with suppress(Unavailable):  # or else before the next group
+                self._clean()
+            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
 
     def trim(self, applied: int) -> None:
         """Remove the segments that hold no group after `applied`. A crash in between leaves some, which is harmless."""

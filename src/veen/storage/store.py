@@ -127,6 +127,12 @@ class Store:
         frames = b"".join([record.frame for record in batch.records])
         return self._journal.append(frames, len(batch.records))
 
+    def probe(self) -> None:
+        """Raise as `commit` does where the journal could not be written now. Adds nothing to it."""
+        assert self._journal is not None, "replay first"
+        self._lock.check()
+        self._journal.probe()
+
     def committed(self, batch: Batch, group: int) -> None:
         """Show a durable batch to look-ups. On the owner's thread."""
         self.pending.add(batch, group)

@@ -1,0 +1,199 @@
+"""Bad states of a running hub: one log line when a state begins, one when it ends, and a metric in between.
+
+A state is a `Reason` with a source, such as one worker or one file. Requests that a state refuses are counted in it and
+have no log line of their own. The log has the full error with its path. Clients get `public_text`, which never names a
+file of the data directory.
+"""
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from veen.core import Malformed
+from veen.hub.log import Log
+
+# States that no request can end by itself are looked at this often.
+RECHECK_S = 1.0
+# Further sources of one reason share one state: damage in a thousand files must not fill memory or the log.
+MAX_SOURCES = 64
+
+
+class Reason(StrEnum):
+    """What is wrong. The values are the labels of `veen_hub_bad_state` and appear in logs and answers."""
+
+    DATA_DIRECTORY = "data_directory"
+    DISK_FULL = "disk_full"
+    JOURNAL_WRITE = "journal_write"
+    LOG_WRITE = "log_write"
+    SIGNING_KEY = "signing_key"
+    ATTACHMENT_WRITE = "attachment_write"
+    ATTACHMENT_ROOM = "attachment_room"
+    STORAGE = "storage"
+    DAMAGE = "damage"
+    VERIFIER = "verifier"
+    SUBMIT_OVERLOAD = "submit_overload"
+    READ_OVERLOAD = "read_overload"
+    CONNECTION_OVERLOAD = "connection_overload"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    text: str  # for clients
+    file: str | None = None  # which kind of file, for the log
+    blocks: bool = False  # while in it the hub is not ready
+    level: str = "error"
+
+
+_KINDS = {
+    Reason.DATA_DIRECTORY: _Kind("the data directory cannot be reached or written", "data directory", blocks=True),
+    Reason.DISK_FULL: _Kind("the disk is full", "data directory", blocks=True),
+    Reason.JOURNAL_WRITE: _Kind("the journal cannot be written", "journal", blocks=True),
+    Reason.LOG_WRITE: _Kind("the log or its index cannot be written", "log and index", blocks=True),
+    Reason.SIGNING_KEY: _Kind("the hub has no signing key that it can use now", "signing key", blocks=True),
+    Reason.ATTACHMENT_WRITE: _Kind("the attachment cannot be written", "attachment"),
+    Reason.ATTACHMENT_ROOM: _Kind("there is no room for it on the hub's disk", "attachment"),
+    Reason.STORAGE: _Kind("the hub cannot read or write one of its files", "data directory"),
+    Reason.DAMAGE: _Kind("what the hub keeps is damaged", "data directory"),
+    Reason.VERIFIER: _Kind("a verification worker ended and is being replaced", level="warn"),
+    Reason.SUBMIT_OVERLOAD: _Kind("the hub has more to do than it can queue", level="warn"),
+    Reason.READ_OVERLOAD: _Kind("too many are being answered", level="warn"),
+    Reason.CONNECTION_OVERLOAD: _Kind("the hub refuses connections beyond its limits", level="warn"),
+}
+
+
+@dataclass(slots=True)
+class _State:
+    text: str
+    since: float
+    logged: bool
+    refused: int = 0
+    recheck: Callable[[], bool] | None = None
+
+
+@dataclass(slots=True)
+class Conditions:
+    """The bad states a hub is in. On the loop's thread."""
+
+    loop: asyncio.AbstractEventLoop
+    log: Log
+    clock: Callable[[], float] = time.monotonic
+    entered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Reason), 0))
+    _states: dict[Reason, dict[Hashable, _State]] = field(default_factory=dict)
+    _timer: asyncio.TimerHandle | None = None
+
+    def enter(
+        self,
+        reason: Reason,
+        error: BaseException | None = None,
+        *,
+        source: Hashable = None,
+        refused: int = 1,
+        recheck: Callable[[], bool] | None = None,
+        **fields: object,
+    ) -> str:
+        """Note that the state holds and that it refused so many requests. Returns the text for clients.
+
+        `recheck` is called every `RECHECK_S` while the state holds, and returns whether it still does.
+        """
+        sources = self._states.setdefault(reason, {})
+        if source not in sources and len(sources) >= MAX_SOURCES:
+            source = None
+        state = sources.get(source)
+        text = public_text(reason, error)
+        if state is None:
+            logged = self.log.has_room(f"bad_state {reason}")
+            state = sources[source] = _State(text, self.clock(), logged)
+            self.entered[reason] += 1
+            if logged:
+                self.log.event(_KINDS[reason].level, "bad_state_entered", **_described(reason, error), **fields)
+        state.text, state.recheck = text, recheck
+        state.refused += refused
+        self._arm()
+        return text
+
+    def count(self, reason: Reason, refused: int) -> None:
+        """Add refused requests to a state that holds."""
+        for state in self._states.get(reason, {}).values():
+            state.refused += refused
+            return
+
+    def leave(self, reason: Reason, source: Hashable = None) -> None:
+        """Note that the state no longer holds. Does nothing where it did not."""
+        sources = self._states.get(reason)
+        state = sources.pop(source, None) if sources else None
+        if state is None:
+            return
+        if not sources:
+            del self._states[reason]
+        self._log_end("info", "bad_state_left", reason, state)
+
+    def holds(self, reason: Reason, source: Hashable = None) -> bool:
+        return source in self._states.get(reason, ())
+
+    @property
+    def active(self) -> dict[Reason, str]:
+        """The reasons the hub is in, each with its text for clients, the gravest first."""
+        return {one: next(iter(self._states[one].values())).text for one in Reason if self._states.get(one)}
+
+    @property
+    def blocking(self) -> str:
+        """Why nothing can be accepted; empty where messages can."""
+        return next((text for reason, text in self.active.items() if _KINDS[reason].blocks), "")
+
+    def refused(self, reason: Reason) -> int:
+        """How many requests the present states of a reason refused."""
+        return sum(state.refused for state in self._states.get(reason, {}).values())
+
+    def close(self) -> None:
+        """Log the states that hold as the hub stops, so that their counts are not lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for reason, sources in self._states.items():
+            for state in sources.values():
+                self._log_end("warn", "bad_state_at_stop", reason, state)
+        self._states.clear()
+
+    def _arm(self) -> None:
+        if self._timer is None and any(state.recheck for found in self._states.values() for state in found.values()):
+            self._timer = self.loop.call_later(RECHECK_S, self._recheck)
+
+    def _recheck(self) -> None:
+        self._timer = None
+        held = [(reason, *one) for reason, found in self._states.items() for one in found.items()]
+        for reason, source, state in held:
+            if state.recheck is not None and not state.recheck():
+                self.leave(reason, source)
+        self._arm()
+
+    def _log_end(self, level: str, event: str, reason: Reason, state: _State) -> None:
+        if state.logged:
+            seconds = round(self.clock() - state.since, 3)
+            row = {"reason": str(reason), "file": _KINDS[reason].file, "refused": state.refused, "seconds": seconds}
+            self.log.event(level, event, **row)
+
+
+def public_text(reason: Reason, error: BaseException | None = None) -> str:
+    """What a client may know: the state and what the system calls the error, never a path or a file's name."""
+    text, found = _KINDS[reason].text, system_error(error)
+    # Not `found.strerror`: some errors of ours carry a file's name there.
+    return text if found is None or found.errno is None else f"{text}: {os.strerror(found.errno)}"
+
+
+def system_error(error: BaseException | None) -> OSError | None:
+    """The `OSError` that an error is, or was made from. Damage is no error of the system, however it was found."""
+    while error is not None and not isinstance(error, OSError):
+        error = None if isinstance(error, Malformed) else error.__cause__ or error.__context__
+    return error
+
+
+def _described(reason: Reason, error: BaseException | None) -> dict[str, object]:
+    found = system_error(error)
+    name = None if found is None or found.errno is None else errno.errorcode.get(found.errno, str(found.errno))
+    words = None if error is None else str(error) or type(error).__name__
+    if found is not None and found.filename is not None and words is not None and str(found.filename) not in words:
+        words = f"{words} ({found.filename})"
+    return {"reason": str(reason), "file": _KINDS[reason].file, "errno": name, "error": words}

@@ -103,26 +103,6 @@ def test_a_hub_that_nobody_writes_to_leaves_the_state_by_itself(
         assert again.status()["entries"] == len(kept)
 
 
-def test_a_journal_that_was_only_tried_holds_nothing_new_after_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The filling that a try writes is what recovery takes for unwritten."""
-    monkeypatch.setattr(conditions, "RECHECK_S", 0.01)
-    disk = FullDisk()
-    hub = Hub(make_dir(tmp_path), disk=disk, settings={"admission": "open"}).start()
-    writer = hub.writer()
-    writer.send()
-    disk.full = True
-    hub.submit(writer.message(b"x" * 100_000))
-    disk.full = False
-    until(lambda: gauge(hub, "journal_write")[0] == 0)
-    hub.abandon()
-    with running(hub.data_dir) as again:
-        assert again.status()["entries"] == 1
-        writer.hub = again
-        assert writer.send().stream_seq == 2
-
-
 def test_a_log_that_cannot_catch_up_is_logged_once_however_often_it_is_tried(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,44 @@ def test_a_write_without_room_changes_nothing_and_the_next_one_works(tmp_path: P
     assert groups(tmp_path) == [1, 2]
 
 
+@pytest.mark.parametrize("size", [20, 4000, 200_000])
+def test_a_probe_says_whether_the_refused_group_fits_and_adds_nothing(tmp_path: Path, size: int) -> None:
+    disk = RefusingDisk()
+    written = Journal(disk, tmp_path, 1)
+    written.append(entry(1) + entry(1001), 2)
+    disk.fail("write_at")
+    with pytest.raises(Unavailable):
+        written.append(entry(2, size), 1)
+    with pytest.raises(Unavailable, match="No space left"):
+        written.probe()
+    disk.heal()
+    for _ in range(2):
+        written.probe()
+        # As a crash would leave it: all that was written, and no group that was not acknowledged.
+        assert not any(isinstance(found, Torn) for found in journal.read(tmp_path, 0))
+        assert groups(tmp_path) == [1]
+    # The room for it is there: writing it takes no more.
+    length = (tmp_path / f"{1:020d}.wal").stat().st_size
+    assert written.append(entry(2, size) + entry(1002), 2) == 2
+    assert (tmp_path / f"{1:020d}.wal").stat().st_size == length
+    written.close()
+    assert groups(tmp_path) == [1, 2]
+
+
+def test_a_probe_that_left_half_of_its_filling_is_cleaned_up(tmp_path: Path) -> None:
+    disk = NarrowDisk()
+    written = Journal(disk, tmp_path, 1)
+    written.append(entry(1) + entry(1001), 2)
+    disk.room = 1000
+    with pytest.raises(Unavailable):
+        written.probe()
+    assert groups(tmp_path) == [1]
+    disk.room = None
+    assert written.append(entry(2) + entry(1002), 2) == 2
+    written.close()
+    assert groups(tmp_path) == [1, 2]
+
+
 class NarrowDisk(QuickDisk):
     """Has room for so many more bytes; what does not fit is written as far as it does, and cannot be cut off."""
 

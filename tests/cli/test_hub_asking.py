@@ -12,10 +12,11 @@ from tests.cli.runner import Ran, Veen
 from tests.cli.stranger import Answers, answering
 from tests.hub.client import START, Hub, make_dir, own_port, running
 from veen.cli.hubapi import HubApi
-from veen.core import Checkpoint, Profile, SigningKey, checkpoint, jsonform, jsontext, naming
+from veen.core import Checkpoint, Malformed, Profile, SigningKey, checkpoint, jsonform, jsontext, naming
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ErrorEnvelope, ReceiptRequest
 from veen.core.hashing import h
+from veen.hub.conditions import Reason
 from veen.hub.rules import Admission
 from veen.storage.directory import read_papers
 from veen.storage.folders import Folders
@@ -62,7 +63,18 @@ def test_the_status_of_a_folder_that_is_no_hub_is_an_error(veen: Veen, tmp_path:
 
 
 def test_health_is_an_exit_status(veen: Veen, hub: Hub) -> None:
-    assert veen.done("hub", "health", "--hub", url(hub), "--json").json() == {"url": url(hub), "ready": True}
+    expected = {"url": url(hub), "ready": True, "bad_states": []}
+    assert veen.done("hub", "health", "--hub", url(hub), "--json").json() == expected
+
+
+def test_health_and_status_show_a_bad_state_in_which_the_hub_accepts(veen: Veen, hub: Hub) -> None:
+    damage = Malformed("nodes", f"{hub.data_dir}/index/nodes/x is damaged")
+    hub.loop.call_soon_threadsafe(hub.service.conditions.enter, Reason.DAMAGE, damage)
+    assert veen.done("hub", "health", "--hub", url(hub)).facts()["bad_states"] == "damage"
+    assert veen.done("hub", "status", "--hub", url(hub)).facts()["trouble"] == "what the hub keeps is damaged"
+    shown = veen.done("hub", "status", "--hub", url(hub), "--json").json()
+    assert shown["state"] == "ready"
+    assert shown["bad_states"] == [{"reason": "damage", "text": "what the hub keeps is damaged", "refused": 1}]
 
 
 def test_a_hub_that_does_not_accept_says_why(veen: Veen, hub: Hub) -> None:

@@ -401,6 +401,21 @@ def test_an_event_that_only_the_tables_say_was_asked_for_makes_the_query_fail(ow
         assert "not one that was asked for" in answer.json()["message"]
 
 
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"no table")], ids=["gone", "damaged"])
+def test_a_failed_query_names_no_file_of_the_service(own: Office, spoil: Callable[[Path], object]) -> None:
+    with own.serving():
+        paths = list(own.tables.rglob("*.parquet"))
+        for path in paths:
+            spoil(path)
+        answer = own.submit(asking(projection=["*"], evidence={"mode": "full"}, query_id="q-spoilt"))
+        assert answer.status_code == 500
+        result_id = next(path.stem for path in (own.folder / "jobs").iterdir() if "q-spoilt" in path.read_text())
+        for said in (answer.text, own.get(f"/api/query/status/{result_id}").text):
+            assert str(own.folder.parent) not in said
+            assert str(own.tables) not in said
+            assert not any(path.name in said for path in paths)
+
+
 def test_rows_that_were_changed_on_disk_are_not_handed_out(own: Office) -> None:
     with own.serving():
         result_id = own.answer()["result_digest"]["result_id"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
 
@@ -31,6 +31,14 @@ class _Answer:
     status: int
     content_type: str
     body: bytes
+
+
+class Readiness(NamedTuple):
+    """What a hub's /readyz says."""
+
+    ready: bool
+    reason: str  # why it does not accept; empty where it does
+    bad_states: tuple[str, ...]  # also those in which it accepts
 
 
 class HubApi:
@@ -64,14 +72,16 @@ class HubApi:
         record.verify_chain()
         return record
 
-    def readiness(self) -> tuple[bool, str]:
-        """Whether it accepts, and why not."""
+    def readiness(self) -> Readiness:
+        """Whether it accepts, and what is wrong with it."""
         self._checked(self._ask("GET", "/healthz"))
         answer = self._ask("GET", "/readyz")
         if answer.status not in (200, 503):
             self._checked(answer)
         found = self._json(answer)
-        return found.get("ready") is True, str(found.get("reason", ""))
+        bad = found.get("bad_states")
+        states = tuple(map(str, bad)) if isinstance(bad, list) else ()
+        return Readiness(found.get("ready") is True, str(found.get("reason", "")), states)
 
     def metrics(self) -> str:
         return self._checked(self._ask("GET", "/metrics")).body.decode(errors="replace")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from veen.client.client import Client
-from veen.core import Unavailable, VeenError
+from veen.core import Unavailable, Unverified, VeenError
 from veen.core.canonjson import Plain
 from veen.query import descriptor as descriptors
 from veen.query.budget import Budget
@@ -145,7 +145,7 @@ class QueryService:
         except VeenError as error:
             self._report("record", error)
             with suppress(Unavailable):  # it stays as it is then, and the next run takes it up
-                self._fail(job, Code.INTERNAL_ERROR, f"the query could not be recorded: {error}")
+                self._fail(job, Code.INTERNAL_ERROR, "the query could not be recorded; the service's log says why")
             raise QueryFault(Code.UNAVAILABLE, "the query could not be recorded") from None
         self._schedule(job)
         return job
@@ -168,7 +168,8 @@ class QueryService:
                 code = Code(fault.code)
                 await self._give_up(job, code if code in _LIMITS_PASSED else Code.EXECUTION_FAILED, fault.message)
             except VeenError as error:
-                await self._give_up(job, Code.EXECUTION_FAILED, str(error))
+                self._report("execution", error)
+                await self._give_up(job, Code.EXECUTION_FAILED, _public_text(error))
             except Exception as error:  # noqa: BLE001  whatever it is, whoever asked must hear of it
                 self._report("execution", error)
                 await self._give_up(job, Code.INTERNAL_ERROR, "the service failed; its log says why")
@@ -278,3 +279,11 @@ class QueryService:
     def evidence(self, job: Job) -> dict[str, Plain]:
         self.digest(job)
         return self._store.evidence(job.result_id)
+
+
+def _public_text(error: VeenError) -> str:
+    """What whoever asked may know. Other errors may name files of the service: those are for its log."""
+    if isinstance(error, Unverified) and error.what == "evidence":
+        return str(error)
+    said = "cannot be read now" if isinstance(error, Unavailable) else "are not what was written"
+    return f"the tables or the log that the query is about {said}; the service's log says which"

@@ -31,7 +31,7 @@ def status(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = 
         return
     found = running.find(data_dir) if data_dir is not None else None
     with asking.hub(hub, data_dir) as api:
-        ready, reason = api.readiness()
+        ready, reason, _ = api.readiness()
         told = api.status()
     data = {"url": api.url, "state": "ready" if ready else reason, "pid": found.pid if found else None, **told}
     state = Marked("ready", Tone.GOOD) if ready else Marked(reason or "not ready", Tone.BAD)
@@ -91,10 +91,13 @@ def health(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = 
     from veen.core import Unavailable
 
     with asking.hub(hub, data_dir) as api:
-        ready, reason = api.readiness()
+        ready, reason, states = api.readiness()
     if not ready:
         raise hinted(Unavailable(f"{api.url} is alive and does not accept: {reason}"), "veen hub status shows more")
-    output.facts({"url": api.url, "ready": Marked("yes", Tone.GOOD)}, as_json, {"url": api.url, "ready": True})
+    rows: dict[str, output.Value] = {"url": api.url, "ready": Marked("yes", Tone.GOOD)}
+    if states:
+        rows["bad_states"] = Marked(", ".join(states), Tone.WARN)
+    output.facts(rows, as_json, {"url": api.url, "ready": True, "bad_states": list(states)})
 
 
 @command(app, "metrics", "veen hub metrics --data-dir hub | grep fsync", "veen hub metrics --json")

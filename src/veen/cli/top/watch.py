@@ -116,7 +116,7 @@ def _look(api: HubApi) -> Sample:
 
 def _told(api: HubApi) -> Told:
     status = api.status()
-    ready, reason = api.readiness()
+    ready, reason, _ = api.readiness()
     return Told(
         api.url,
         str(status["hub_id"]),

@@ -11,7 +11,7 @@ from veen.http import HttpServer, tls_context
 from veen.hub import verifier
 from veen.hub.app import HubApp
 from veen.hub.committer import CommitReport, Committer
-from veen.hub.conditions import Conditions, Reason
+from veen.hub.conditions import Conditions, Reason, system_error
 from veen.hub.config import HubConfig
 from veen.hub.epochs import Ahead, LabelBook
 from veen.hub.later import Later
@@ -126,7 +126,7 @@ class HubService:
             config, self.rules, self.store, attachments, later, self.sequencer, conditions, self.metrics.uploaded
         )
         self.status = self._status(desk)
-        reads = Reads(lookup, self.sign_checkpoint, self.metrics.proved, self._spoiled)
+        reads = Reads(lookup, self._checkpoint_on_demand, self.metrics.proved, self._spoiled)
         tooling = Tooling(
             config,
             self.rules,
@@ -181,18 +181,24 @@ class HubService:
         if upto_seq <= self.papers.lineage.upto(label):
             return self._origins_checkpoint(label, upto_seq)
         epoch, previous = self._labels.rotation(label, hub_ts)
-        try:
-            key = self.signer.at(hub_ts)
-        except Unavailable:  # whose text names a file, which is no caller's business
-            raise Unavailable("the retired key that signs for that time is not on this hub") from None
         return checkpoint.sign(
-            key,
+            self.signer.at(hub_ts),
             label_prev=previous,
             label_curr=label,
             upto_seq=upto_seq,
             mmr_root=mmr_root,
             epoch=epoch,
         )
+
+    def _checkpoint_on_demand(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        """As `sign_checkpoint`. A hub may run without its retired keys, so one that is absent is no bad state."""
+        try:
+            return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
+        except Unavailable as error:
+            if not isinstance(system_error(error), FileNotFoundError):
+                raise
+            text = "the retired key that signs for that time is not on this hub"
+            raise Refused("E.UNAVAILABLE", text, retry_after=1) from None
 
     def _origins_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
         """A fork does not speak for the hub it comes from: it passes on what that hub signed."""

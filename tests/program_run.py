@@ -47,7 +47,7 @@ class Program:
     def __init__(self, app: typer.Typer, home: Path, env: Mapping[str, str | None]) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
-        self.env = {"HOME": str(home), "COLUMNS": "100", **env}
+        self.env = {"HOME": str(home), "COLUMNS": "100", "LC_ALL": "C.UTF-8", **env}
         self._app = app
         self._name = str(app.info.name)
 

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable
 
 from bench import client, decode, folding, overlays, pipeline, prove, questions, seal, veil_codec, veil_node
-from veen.bench import growth, hub, labels
-from veen.bench.report import Report
+from veen.bench import hub_throughput, many_labels, scaling
+from veen.bench.bench_report import BenchReport
 from veen.bench.rounds import Tell, silent
 from veen.core import VeenError
 
@@ -17,14 +17,14 @@ def say(words: str) -> None:
 
 tell: Tell = say if sys.stderr.isatty() else silent
 
-MEASUREMENTS: dict[str, Callable[[], Report]] = {
+MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "decode": decode.measure,
     "seal": seal.measure,
     "prove": prove.measure,
     "client": client.measure,
-    "hub": lambda: hub.run(tell=tell),
-    "labels": lambda: labels.run(tell=tell),
-    "growth": lambda: growth.run(tell=tell),
+    "hub": lambda: hub_throughput.run(tell=tell),
+    "labels": lambda: many_labels.run(tell=tell),
+    "growth": lambda: scaling.run(tell=tell),
     "overlays": lambda: overlays.measure(tell),
     "veil": veil_codec.measure,
     "veil-node": veil_node.measure,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from veen.core import Limits, Mmr, Profile, SigningKey, checkpoint, msg, naming, receipt
 from veen.core.checkpoint import Checkpoint
-from veen.storage import directory, frame, rotation
-from veen.storage.binding import Binding
+from veen.storage import frame, key_rotation, metadata
+from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
+from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunks import ChunkWriter
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
 from veen.storage.index import FORMAT, Index
-from veen.storage.logwriter import LogWriter
-from veen.storage.record import Batch, Record
+from veen.storage.log_writer import LogWriter
+from veen.storage.paths import Folders
 
 BORN = 1_700_000_000
 BODY_BYTES = 400
@@ -49,7 +49,7 @@ class BigLog:
         profile: Profile | None = None,
     ) -> None:
         """`per_sec` entries have the same `hub_ts`."""
-        directory.create(PatientDisk(), root, profile or Profile(), limits or Limits(), BORN)
+        metadata.create(PatientDisk(), root, profile or Profile(), limits or Limits(), BORN)
         self._open(root)
         self.labels = [self.label(f"stream {number}") for number in range(streams)]
         self._keys = [SigningKey(sha256(b"client %d" % number).digest()) for number in range(clients)]
@@ -62,8 +62,8 @@ class BigLog:
     def _open(self, root: Path) -> None:
         self.folders = Folders(root)
         self._disk = PatientDisk()
-        self.papers = directory.read_papers(self.folders)
-        self._hub = directory.read_signing_key(self.folders, self.papers.identity.newest.key_id)
+        self.papers = metadata.read_papers(self.folders)
+        self._hub = metadata.read_signing_key(self.folders, self.papers.identity.newest.key_id)
 
     def copied(self, root: Path) -> "BigLog":
         """The same hub once more, in another folder: what it takes from now on, this one does not know."""
@@ -77,7 +77,7 @@ class BigLog:
     def rotate(self) -> None:
         """From now on, the hub signs with another key."""
         self._born += 10
-        rotation.rotate(self._disk, self.folders, self._born + self._made // self._per_sec, 0)
+        key_rotation.rotate(self._disk, self.folders, self._born + self._made // self._per_sec, 0)
         self._open(self.folders.root)
 
     def label(self, stream: str) -> bytes:
@@ -89,12 +89,12 @@ class BigLog:
         with index.write() as rows:
             rows.put_number("format", FORMAT)
             rows.commit()
-        binding = Binding(self._disk, self.folders, self.papers)
+        binding = BindingFile(self._disk, self.folders, self.papers)
         files = ChunkWriter(self._disk, self.folders, self._sign, binding, self.papers.limits.chunk_zstd_level)
         writer = LogWriter(files, index, self.papers.limits)
         try:
             for start in range(0, entries, _BATCH):
-                writer.apply(Batch([self._record(body) for _ in range(min(_BATCH, entries - start))]), 0)
+                writer.apply(CommitGroup([self._record(body) for _ in range(min(_BATCH, entries - start))]), 0)
         finally:
             index.close()
 
@@ -102,7 +102,7 @@ class BigLog:
         place = {"label_prev": label, "label_curr": label}
         return checkpoint.sign(self._hub, **place, upto_seq=upto_seq, mmr_root=mmr_root, epoch=0)
 
-    def _record(self, body: int) -> Record:
+    def _record(self, body: int) -> AcceptedEntry:
         client, label = self._made % len(self._keys), self.labels[self._made % len(self.labels)]
         hub_ts = self._born + self._made // self._per_sec
         self._made += 1
@@ -122,4 +122,4 @@ class BigLog:
         made = tree.append(leaf)
         signed = receipt.sign_encoded(self._hub, label, tree.size, leaf, tree.root(), hub_ts)
         framed, digest = frame.write(label, tree.size, message.encode(), signed)
-        return Record(label, tree.size, framed, digest, made, message.client_id, seq, 0, hub_ts)
+        return AcceptedEntry(label, tree.size, framed, digest, made, message.client_id, seq, 0, hub_ts)

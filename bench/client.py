@@ -16,8 +16,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from nacl import bindings
 
-from veen.bench.hubprocess import HubProcess
-from veen.bench.report import Report, Row
+from veen.bench.bench_report import BenchReport, BenchRow
+from veen.bench.hub_process import HubProcess
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.draft import Draft
@@ -145,19 +145,21 @@ async def _round(url: str, pin: Pin, writer: ClientDir, reader: ClientDir) -> tu
     return send, read
 
 
-def measure() -> Report:
+def measure() -> BenchReport:
     rounds = [_with_a_hub() for _ in range(ROUNDS)]
-    rows: list[Row] = []
+    rows: list[BenchRow] = []
     for name, costs in (("send", [send for send, _ in rounds]), ("read", [read for _, read in rounds])):
         rows += [
-            Row.of(f"{name}, CPU", [cost.cpu * 1e6 for cost in costs], "µs"),
-            Row.of(f"{name}, its cryptography", [cost.needed * 1e6 for cost in costs], "µs"),
-            Row.of(f"{name}, by the clock", [cost.wall * 1e6 for cost in costs], "µs"),
-            Row.of(name, [cost.cpu / cost.needed for cost in costs], "of its cryptography"),
+            BenchRow.of(f"{name}, CPU", [cost.cpu * 1e6 for cost in costs], "µs"),
+            BenchRow.of(f"{name}, its cryptography", [cost.needed * 1e6 for cost in costs], "µs"),
+            BenchRow.of(f"{name}, by the clock", [cost.wall * 1e6 for cost in costs], "µs"),
+            BenchRow.of(name, [cost.cpu / cost.needed for cost in costs], "of its cryptography"),
         ]
     together = [(send.cpu + read.cpu) / (send.needed + read.needed) for send, read in rounds]
-    rows.append(Row.of("send and read", together, "of their cryptography", most=PROMISED))
-    return Report("client", tuple(rows), (f"{MESSAGES:,} messages of {BODY_BYTES} bytes, each verified in every way",))
+    rows.append(BenchRow.of("send and read", together, "of their cryptography", most=PROMISED))
+    return BenchReport(
+        "client", tuple(rows), (f"{MESSAGES:,} messages of {BODY_BYTES} bytes, each verified in every way",)
+    )
 
 
 def _with_a_hub() -> tuple[Cost, Cost]:

@@ -4,8 +4,7 @@ import os
 
 import cbor2
 
-from veen.bench.clock import per_call
-from veen.bench.report import Report, Row, microseconds
+from veen.bench.bench_report import BenchReport, BenchRow, microseconds, per_call
 from veen.core import Msg, Profile, SigningKey, msg, signing
 from veen.core.cbor import Wire
 
@@ -30,7 +29,7 @@ def example(key: SigningKey, profile_id: bytes) -> bytes:
     return with_ciphertext(MSG_BYTES - overhead)
 
 
-def measure() -> Report:
+def measure() -> BenchReport:
     key = SigningKey.generate()
     supported = Profile().profile_id()
     encoded = example(key, supported)
@@ -53,5 +52,5 @@ def measure() -> Report:
         }
     )
     share = times["decode and validate"] / times["Ed25519 verify"]
-    row = Row.of("decode and validate a 600-byte MSG", [share], "of one Ed25519 verify", most=0.15)
-    return Report("decode", (*microseconds(times), row))
+    row = BenchRow.of("decode and validate a 600-byte MSG", [share], "of one Ed25519 verify", most=0.15)
+    return BenchReport("decode", (*microseconds(times), row))

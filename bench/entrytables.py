@@ -5,10 +5,10 @@ from hashlib import sha256
 from itertools import groupby, islice
 
 from veen.core import Mmr
-from veen.overlays import Entry
-from veen.pipeline.decoding import Decoder, Keys, Rows
+from veen.overlays import FoldEntry
+from veen.pipeline.decoding import DecodedRows, Decoder, Keys
 from veen.pipeline.decoding.decoder import EntryRow, EventRow
-from veen.pipeline.tables import Span, Tables
+from veen.pipeline.tables import CommitSpan, Tables
 from veen.pipeline.tables.layout import FILE_ROWS, day_of
 from veen.pipeline.tables.loading import publish
 from veen.pipeline.tables.staging import Staged, stage_rows
@@ -26,7 +26,7 @@ class Filler:
         self.trees: dict[bytes, Mmr] = {}
         self._decoder = Decoder({}, Keys())
 
-    def add(self, entries: Iterable[Entry], per_file: int = FILE_ROWS) -> None:
+    def add(self, entries: Iterable[FoldEntry], per_file: int = FILE_ROWS) -> None:
         """One commit. Where they were ended before, they go on."""
         with self.tables.writing() as view, self.tables.staging() as folder:
             made = Staged([], [])
@@ -34,13 +34,13 @@ class Filler:
                 while some := list(islice(group, per_file)):
                     rows, root = self._rows(some)
                     first, last = some[0], some[-1]
-                    span = Span(HUB_ID, label, self.stream, first.epoch, first.stream_seq, last.stream_seq, root)
+                    span = CommitSpan(HUB_ID, label, self.stream, first.epoch, first.stream_seq, last.stream_seq, root)
                     made.spans.append(span)
                     made.files += stage_rows(folder, span, day, rows)
             publish(self.tables, view, folder, [made])
 
-    def _rows(self, entries: Sequence[Entry]) -> tuple[Rows, bytes]:
-        rows, root = Rows(), b""
+    def _rows(self, entries: Sequence[FoldEntry]) -> tuple[DecodedRows, bytes]:
+        rows, root = DecodedRows(), b""
         for entry in entries:
             tree = self.trees.setdefault(entry.label, Mmr())
             tree.append(entry.msg_id)

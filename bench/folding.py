@@ -18,11 +18,11 @@ from typing import Any
 
 from bench.pipeline import cpu_of
 from bench.sealedlog import SealedLog
-from veen.bench import processes
-from veen.bench.report import Report, Row
+from veen.bench import hub_process
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Tell, silent
 from veen.core import Unavailable
-from veen.overlays import Entry, Event, Fold, state_hash
+from veen.overlays import Event, Fold, FoldEntry, state_hash
 from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Withdraw, wallet_id
 from veen.pipeline.tables import Tables
 
@@ -55,15 +55,15 @@ def payments(wallets: int, count: int) -> Iterator[Event]:
             yield Transfer(ids[at], ids[(at + 1) % wallets], 5, ts, sha256(b"transfer %d" % same).digest())
 
 
-def entries(wallets: int, count: int) -> Iterator[Entry]:
+def entries(wallets: int, count: int) -> Iterator[FoldEntry]:
     for stream_seq, event in enumerate(payments(wallets, count), 1):
         header, body = event.payload()
         msg_id = sha256(b"%d" % stream_seq).digest()
         hub_ts = _START + stream_seq // 100
-        yield Entry(_LABEL, 0, stream_seq, hub_ts, owner(0), None, msg_id, header, body)
+        yield FoldEntry(_LABEL, 0, stream_seq, hub_ts, owner(0), None, msg_id, header, body)
 
 
-def measure(tell: Tell = silent, events: int = EVENTS, wallets: int = WALLET_COUNT) -> Report:
+def measure(tell: Tell = silent, events: int = EVENTS, wallets: int = WALLET_COUNT) -> BenchReport:
     with TemporaryDirectory(prefix="veen-bench-") as made:
         log, walk = SealedLog(Path(made) / "hub", [STREAM], per_sec=100), Fold(WALLETS)
         key = log.key_file(STREAM, Path(made))
@@ -81,24 +81,26 @@ def measure(tell: Tell = silent, events: int = EVENTS, wallets: int = WALLET_COU
         again = _on_spark(Path(made), key)
         _compare(again, walk)
     rows = (
-        Row.of("sealed entries read, verified and opened on Spark, local[2]", [events / first["load_s"]], "entries/s"),
-        Row.of("folded one by one, one process", [events / walked], "events/s"),
-        Row.of("folded on Spark, local[2]", [events / first["seconds"]], "events/s"),
-        Row.of("CPU for each, one by one", [walked / events * 1e6], "µs"),
-        Row.of("CPU for each, on Spark", [first["cpu"] / events * 1e6], "µs"),
-        Row.of("runs read at first", [first["chunks"]], "runs"),
-        Row.of("entries of the log read after a thousand more", [again["loaded"]], "entries", most=MORE),
-        Row.of("events read after a thousand more", [again["entries"]], "events", most=MORE),
-        Row.of("runs read after a thousand more", [again["chunks"]], "runs", most=1),
+        BenchRow.of(
+            "sealed entries read, verified and opened on Spark, local[2]", [events / first["load_s"]], "entries/s"
+        ),
+        BenchRow.of("folded one by one, one process", [events / walked], "events/s"),
+        BenchRow.of("folded on Spark, local[2]", [events / first["seconds"]], "events/s"),
+        BenchRow.of("CPU for each, one by one", [walked / events * 1e6], "µs"),
+        BenchRow.of("CPU for each, on Spark", [first["cpu"] / events * 1e6], "µs"),
+        BenchRow.of("runs read at first", [first["chunks"]], "runs"),
+        BenchRow.of("entries of the log read after a thousand more", [again["loaded"]], "entries", most=MORE),
+        BenchRow.of("events read after a thousand more", [again["entries"]], "events", most=MORE),
+        BenchRow.of("runs read after a thousand more", [again["chunks"]], "runs", most=1),
     )
     notes = (
         f"{events:,} events over {wallets:,} wallets, opened beforehand; both come to the same state hash",
         "without the start of Spark",
     )
-    return Report("pipeline: fold", rows, notes)
+    return BenchReport("pipeline: fold", rows, notes)
 
 
-def _grow(log: SealedLog, walk: Fold[Any, Any], said: Iterable[Event], read: Sequence[Entry]) -> float:
+def _grow(log: SealedLog, walk: Fold[Any, Any], said: Iterable[Event], read: Sequence[FoldEntry]) -> float:
     """Add events to the log, and to the walk; how long the walk took."""
     log.say((STREAM, event) for event in said)
     begun = process_time()
@@ -150,7 +152,7 @@ def serve(root: str, key: str) -> None:
 
 def _used() -> float:
     """CPU time of this process and all that it started."""
-    return cpu_of([os.getpid(), *processes.children(os.getpid())])
+    return cpu_of([os.getpid(), *hub_process.children(os.getpid())])
 
 
 def _warm(number: int) -> bytes:

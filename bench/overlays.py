@@ -9,14 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from veen.bench.clock import Action, per_call
-from veen.bench.report import Report, Row, microseconds
+from veen.bench.bench_report import Action, BenchReport, BenchRow, microseconds, per_call
 from veen.bench.rounds import Tell, silent
 from veen.core import Mmr
-from veen.overlays import AnyOverlay, At, Entry, Event
-from veen.overlays.cache import Cache
+from veen.overlays import AnyOverlay, At, Event, FoldEntry
+from veen.overlays.kept_fold import Timeline
+from veen.overlays.kept_fold_lmdb import Cache
 from veen.overlays.kv import KV, Write
-from veen.overlays.timeline import Timeline
 from veen.overlays.wallet import WALLETS, Deposit, Limit, Open, Withdraw, wallet_id
 
 FEW, MANY = 1_000, 1_000_000
@@ -49,11 +48,11 @@ def payments(count: int) -> Iterator[Event]:
         yield Withdraw(WALLET, 60, ts) if number % 2 else Deposit(WALLET, 70, ts)
 
 
-def entries(events: Iterator[Event]) -> Iterator[Entry]:
+def entries(events: Iterator[Event]) -> Iterator[FoldEntry]:
     for stream_seq, event in enumerate(events, 1):
         header, body = event.payload()
         msg_id = sha256(b"%d" % stream_seq).digest()
-        yield Entry(_LABEL, 0, stream_seq, stream_seq, _OWNER, None, msg_id, header, body)
+        yield FoldEntry(_LABEL, 0, stream_seq, stream_seq, _OWNER, None, msg_id, header, body)
 
 
 def fill(cache: Cache[Any, Any], events: Iterator[Event], tell: Callable[[int], None]) -> None:
@@ -114,12 +113,12 @@ def compared(
                 yield what, times[f"{what}, {FEW:,}"], times[f"{what}, {MANY:,}"]
 
 
-def measure(tell: Tell = silent) -> Report:
-    rows: list[Row] = []
+def measure(tell: Tell = silent) -> BenchReport:
+    rows: list[BenchRow] = []
     with TemporaryDirectory(prefix="veen-bench-") as made:
         kv = compared(Path(made), KV, writes, {kv_reads: 50, kv_folds: 1}, tell)
         wallets = compared(Path(made), WALLETS, payments, {wallet_reads: 10}, tell)
         for what, few, many in (*kv, *wallets):
             rows += microseconds({f"{what}, {FEW:,} events": few, f"{what}, {MANY:,} events": many})
-            rows.append(Row.of(f"{what}: a thousand times the events", [many / few], "times", most=MOST_TIMES))
-    return Report("overlays", tuple(rows))
+            rows.append(BenchRow.of(f"{what}: a thousand times the events", [many / few], "times", most=MOST_TIMES))
+    return BenchReport("overlays", tuple(rows))

@@ -19,12 +19,12 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from bench.biglog import BigLog
-from veen.bench import processes
-from veen.bench.report import Report, Row
+from veen.bench import hub_process
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Tell, silent
 from veen.core import Limits, Unavailable
 from veen.pipeline import Selection, Task, plan, select
-from veen.pipeline.reading import batches
+from veen.pipeline.rows import batches
 from veen.pipeline.selection import selection
 
 ENTRIES, STREAMS, ROUNDS = 200_000, 4, 5
@@ -36,7 +36,7 @@ SPARK_ONE, SPARK_TWO = "Spark, local[1]", "Spark, local[2]"
 COLUMNS = ("label", "stream_seq", "hub_ts", "client_id", "leaf_hash")
 
 
-def measure(tell: Tell = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -> Report:
+def measure(tell: Tell = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -> BenchReport:
     with ExitStack() as stack:
         root = Path(stack.enter_context(TemporaryDirectory(prefix="veen-bench-"))) / "hub"
         tell(f"making {entries:,} entries")
@@ -62,7 +62,7 @@ def measure(tell: Tell = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -
                 seconds[name].append((perf_counter() - start) / entries)
                 cpu[name].append((cpu_of(run.processes()) - used) / entries)
     notes = (f"{entries:,} entries in chunks of {CHUNK_ENTRIES:,}: hashes, two signatures, order and root of each",)
-    return Report("pipeline: read and verify", (*_rates(seconds, cpu), *_ratios(seconds, cpu)), notes)
+    return BenchReport("pipeline: read and verify", (*_rates(seconds, cpu), *_ratios(seconds, cpu)), notes)
 
 
 def cpu_of(pids: list[int]) -> float:
@@ -70,28 +70,30 @@ def cpu_of(pids: list[int]) -> float:
     total = 0.0
     for pid in pids:
         with suppress(Unavailable):
-            total += processes.cpu_seconds(pid)
+            total += hub_process.cpu_seconds(pid)
     return total
 
 
-def _rates(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list[Row]:
-    rows = [Row.of(name, [1 / took for took in times], "entries/s") for name, times in seconds.items()]
-    return rows + [Row.of(f"{name}: CPU for each", [one * 1e6 for one in used], "µs") for name, used in cpu.items()]
+def _rates(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list[BenchRow]:
+    rows = [BenchRow.of(name, [1 / took for took in times], "entries/s") for name, times in seconds.items()]
+    return rows + [
+        BenchRow.of(f"{name}: CPU for each", [one * 1e6 for one in used], "µs") for name, used in cpu.items()
+    ]
 
 
-def _ratios(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list[Row]:
+def _ratios(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list[BenchRow]:
     """Of runs that were beside each other. Each ratio is better the greater it is."""
     two, one = _each(seconds, PLAIN_TWO, SPARK_TWO), _each(seconds, PLAIN_ONE, SPARK_ONE)
     plain_up, spark_up = _each(seconds, PLAIN_ONE, PLAIN_TWO), _each(seconds, SPARK_ONE, SPARK_TWO)
     followed = [ours / theirs for ours, theirs in zip(spark_up, plain_up, strict=True)]
     return [
-        Row.of("Spark's rate on two cores, of the plain loop's", two, "", least=LEAST_RATIO),
-        Row.of("the same by CPU", _each(cpu, PLAIN_TWO, SPARK_TWO), "", least=LEAST_RATIO),
-        Row.of("Spark's rate on one core, of the plain loop's", one, ""),
-        Row.of("the same by CPU, on one core", _each(cpu, PLAIN_ONE, SPARK_ONE), ""),
-        Row.of("from one core to two, the plain loop", plain_up, "times"),
-        Row.of("from one core to two, Spark", spark_up, "times"),
-        Row.of("Spark's speed-up, of the plain loop's", followed, "", least=LEAST_SPEEDUP_RATIO),
+        BenchRow.of("Spark's rate on two cores, of the plain loop's", two, "", least=LEAST_RATIO),
+        BenchRow.of("the same by CPU", _each(cpu, PLAIN_TWO, SPARK_TWO), "", least=LEAST_RATIO),
+        BenchRow.of("Spark's rate on one core, of the plain loop's", one, ""),
+        BenchRow.of("the same by CPU, on one core", _each(cpu, PLAIN_ONE, SPARK_ONE), ""),
+        BenchRow.of("from one core to two, the plain loop", plain_up, "times"),
+        BenchRow.of("from one core to two, Spark", spark_up, "times"),
+        BenchRow.of("Spark's speed-up, of the plain loop's", followed, "", least=LEAST_SPEEDUP_RATIO),
     ]
 
 
@@ -158,7 +160,7 @@ class SparkRun:
         self._answer()
 
     def processes(self) -> list[int]:
-        return [self._process.pid, *processes.children(self._process.pid)]
+        return [self._process.pid, *hub_process.children(self._process.pid)]
 
     def warm(self) -> None:
         self._ask(WARM_UP)

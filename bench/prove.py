@@ -3,8 +3,7 @@
 import os
 from hashlib import sha256
 
-from veen.bench.clock import per_call
-from veen.bench.report import Report, Row, microseconds
+from veen.bench.bench_report import BenchReport, BenchRow, microseconds, per_call
 from veen.core import Checkpoint, Mmr, MmrProof, Receipt, mmr, proof
 
 SIZE = 1 << 20
@@ -21,7 +20,7 @@ def grown_tree() -> tuple[list[bytes], dict[int, bytes]]:
     return nodes, roots
 
 
-def measure() -> Report:
+def measure() -> BenchReport:
     nodes, roots = grown_tree()
     left, right, label = os.urandom(32), os.urandom(32), bytes(32)
     leaf = nodes[mmr.leaf_position(SEQ - 1)]
@@ -47,5 +46,5 @@ def measure() -> Report:
     )
     hash_ = times["one node hash"]
     shown = [name for name in times if name.startswith("verify")]
-    rows = [Row.of(name, [times[name] / hash_], "node hashes", most=40) for name in shown]
-    return Report("prove", (*microseconds(times), *rows))
+    rows = [BenchRow.of(name, [times[name] / hash_], "node hashes", most=40) for name in shown]
+    return BenchReport("prove", (*microseconds(times), *rows))

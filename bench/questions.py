@@ -7,12 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.entrytables import Filler
-from veen.bench.clock import Action, per_call
-from veen.bench.report import Report, Row, microseconds
+from veen.bench.bench_report import Action, BenchReport, BenchRow, microseconds, per_call
 from veen.bench.rounds import Tell, silent
-from veen.overlays import Entry
+from veen.overlays import FoldEntry
 from veen.overlays.record import RecordEvent
-from veen.pipeline.engine import Engine, Query
+from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.tables import Tables
 from veen.pipeline.tables.compacting import compact
 
@@ -23,16 +22,16 @@ _START = 1_700_006_400  # a midnight, so that all of it is of one day
 _LABEL, _CLIENT = sha256(b"a label").digest(), sha256(b"a client").digest()
 
 
-def events(count: int) -> Iterator[Entry]:
+def events(count: int) -> Iterator[FoldEntry]:
     """Events of as many subjects as make a hundred of each, in turn."""
     subjects = count // MATCH
     for seq in range(1, count + 1):
         event = RecordEvent(f"user:{seq % subjects:06}", "view", seq, "gateway", f'{{"status":{200 + seq % 4}}}')
-        yield Entry(_LABEL, 0, seq, _START + seq // 50, _CLIENT, None, seq.to_bytes(32, "big"), *event.payload())
+        yield FoldEntry(_LABEL, 0, seq, _START + seq // 50, _CLIENT, None, seq.to_bytes(32, "big"), *event.payload())
 
 
-def measure(tell: Tell = silent, few: int = FEW, many: int = MANY) -> Report:
-    query = Query((STREAM,), "user:000077", projection=("receipt_id", "payload.status"))
+def measure(tell: Tell = silent, few: int = FEW, many: int = MANY) -> BenchReport:
+    query = EventQuery((STREAM,), "user:000077", projection=("receipt_id", "payload.status"))
     with TemporaryDirectory(prefix="veen-bench-") as folder:
         engines = {}
         for count in (few, many):
@@ -48,7 +47,7 @@ def measure(tell: Tell = silent, few: int = FEW, many: int = MANY) -> Report:
         }
         times = per_call(asked, rounds=15, calls=5)
     rows = [*microseconds(times)]
-    rows += [Row.of(f"rows read of {count:,}", [answer.rows_read], "rows") for count, answer in answers.items()]
+    rows += [BenchRow.of(f"rows read of {count:,}", [answer.rows_read], "rows") for count, answer in answers.items()]
     quick, slow = times.values()
-    rows.append(Row.of("times as long", [slow / quick], "times", most=MOST_TIMES))
-    return Report("pipeline: look-ups", tuple(rows), ("tables that were compacted; without Spark",))
+    rows.append(BenchRow.of("times as long", [slow / quick], "times", most=MOST_TIMES))
+    return BenchReport("pipeline: look-ups", tuple(rows), ("tables that were compacted; without Spark",))

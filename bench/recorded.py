@@ -21,11 +21,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.recordedsite import MATCH, ROBOT, WEB, Site, events
-from veen.bench import processes
-from veen.bench.report import Report, Row
+from veen.bench import hub_process
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Tell, silent
 from veen.core import Unavailable
-from veen.pipeline.engine import Engine, Query
+from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.engine.engine import SMALL_ROWS
 from veen.pipeline.tables import Table, Tables
 from veen.pipeline.tables.compacting import due
@@ -148,7 +148,7 @@ def in_turn(asked: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, li
     return times
 
 
-def look_ups(at: dict[int, Service], rounds: int, tell: Tell) -> Iterator[Row]:
+def look_ups(at: dict[int, Service], rounds: int, tell: Tell) -> Iterator[BenchRow]:
     """The same questions to both services, and to their tables alone."""
     filters = {count: asked_of(one) for count, one in at.items()}
     engines = {count: Engine(one.tables.root) for count, one in at.items()}
@@ -159,28 +159,28 @@ def look_ups(at: dict[int, Service], rounds: int, tell: Tell) -> Iterator[Row]:
         of_tables = {str(count): partial(_matches_here, engine, queries[count]) for count, engine in engines.items()}
         for how, asked in (("over HTTP", over_http), ("the tables alone", of_tables)):
             times = in_turn(asked, rounds)
-            yield from (Row.of(f"{what}, {how}: of {int(count):,}", took, "ms") for count, took in times.items())
+            yield from (BenchRow.of(f"{what}, {how}: of {int(count):,}", took, "ms") for count, took in times.items())
             few, many = times.values()
-            yield Row.of(f"{what}, {how}: times as long", [median(many) / median(few)], "times", most=MOST_TIMES)
+            yield BenchRow.of(f"{what}, {how}: times as long", [median(many) / median(few)], "times", most=MOST_TIMES)
         for count, engine in engines.items():
-            yield Row.of(f"{what}: rows read of {count:,}", [engine.run(queries[count]).rows_read], "rows")
+            yield BenchRow.of(f"{what}: rows read of {count:,}", [engine.run(queries[count]).rows_read], "rows")
 
 
 def _matches(at: Service, found: Filter) -> int:
     return len(at.rows(filter=found, projection=list(SHOWN)))
 
 
-def _matches_here(engine: Engine, query: Query) -> int:
+def _matches_here(engine: Engine, query: EventQuery) -> int:
     return engine.run(query).row_count
 
 
-def _query(found: Filter) -> Query:
+def _query(found: Filter) -> EventQuery:
     """The same as it reaches the tables."""
     asked: Any = {"scope": [WEB], "filter": found, "projection": list(SHOWN), "evidence": {"mode": "none"}}
     return descriptor.normalise(asked, "q-bench").query()
 
 
-def aggregates(at: Service, tell: Tell) -> Iterator[Row]:
+def aggregates(at: Service, tell: Tell) -> Iterator[BenchRow]:
     """All events in groups, through the service; and the same counted from what was recorded."""
     expected, name = counted(at.site.count), f"an aggregate over {at.site.count:,}"
     large = at.site.count > SMALL_ROWS
@@ -193,13 +193,13 @@ def aggregates(at: Service, tell: Tell) -> Iterator[Row]:
             raise Unavailable(f"the answer is {rows}, not {expected}")
         if large and used <= 0:
             raise Unavailable("Spark did not run")
-        yield Row.of(f"{name}: {what}", [took], "s")
-        yield Row.of(f"{name}: {what}: CPU of its processes", [used], "s")
+        yield BenchRow.of(f"{name}: {what}", [took], "s")
+        yield BenchRow.of(f"{name}: {what}: CPU of its processes", [used], "s")
 
 
 def spark_seconds(pid: int) -> float:
     """CPU of what the service has started: Spark, and Spark's workers."""
-    return sum(map(processes.cpu_seconds, processes.children(pid)))
+    return sum(map(hub_process.cpu_seconds, hub_process.children(pid)))
 
 
 def counted(count: int) -> list[dict[str, Any]]:
@@ -218,7 +218,9 @@ def counted(count: int) -> list[dict[str, Any]]:
     return [{"event_type": kind, **dict(zip(METRICS, values, strict=True))} for kind, values in of.items()]
 
 
-def measure(folder: Path, tell: Tell = silent, *, few: int = FEW, many: int = MANY, rounds: int = ROUNDS) -> Report:
+def measure(
+    folder: Path, tell: Tell = silent, *, few: int = FEW, many: int = MANY, rounds: int = ROUNDS
+) -> BenchReport:
     """Both sizes in one run. An aggregate runs on Spark where there are more events than are small."""
     load = Path("/proc/loadavg").read_text().split()[0]
     with ExitStack() as stack:
@@ -231,11 +233,11 @@ def measure(folder: Path, tell: Tell = silent, *, few: int = FEW, many: int = MA
             tell(f"recorded: the tables of {count:,} events")
             began = time.perf_counter()
             files = one.settle()
-            rows.append(Row.of(f"tables of {count:,}: ready after", [time.perf_counter() - began], "s"))
-            rows.append(Row.of(f"tables of {count:,}: files of the stream", [files], "files"))
+            rows.append(BenchRow.of(f"tables of {count:,}: ready after", [time.perf_counter() - began], "s"))
+            rows.append(BenchRow.of(f"tables of {count:,}: files of the stream", [files], "files"))
         rows += look_ups(at, rounds, tell)
         rows += aggregates(at[many], tell)
-    return Report("query service: recorded events", tuple(rows), (f"the machine's load before: {load}",))
+    return BenchReport("query service: recorded events", tuple(rows), (f"the machine's load before: {load}",))
 
 
 def main(words: list[str]) -> int:

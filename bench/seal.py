@@ -6,16 +6,14 @@ import os
 from nacl import bindings
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
-from veen.bench.clock import per_call
-from veen.bench.report import Report, Row, microseconds
+from veen.bench.bench_report import BenchReport, BenchRow, microseconds, per_call
 from veen.core import DhKey, Limits, PayloadHdr, Place, ciphertext
-from veen.core.hkdf import hmac32
-from veen.core.hpke import setup_sender
+from veen.core.hpke import hmac32, setup_sender
 
 BODY = os.urandom(256)
 
 
-def measure() -> Report:
+def measure() -> BenchReport:
     reader, secret, nonce = DhKey.generate(), os.urandom(32), os.urandom(24)
     place = Place(os.urandom(32), os.urandom(32), os.urandom(32), 70_000, 69_999)
     header, limits = PayloadHdr(os.urandom(32)), Limits()
@@ -52,8 +50,8 @@ def measure() -> Report:
     needed = sum(list(times.values())[:3])
     library = times["HPKE seal and export, pyhpke"] / times["HPKE seal and export, ours"]
     rows = (
-        Row.of("seal a 256-byte body", [times["seal"] / needed], "of 2 X25519 and 1 AEAD", most=1.35),
-        Row.of("the HPKE library, to be preferred at 1.5 or less", [library], "of our thin context"),
-        Row.of("hmac.digest", [times["HMAC, hmac.digest"] / times["HMAC, ours"]], "of our HMAC"),
+        BenchRow.of("seal a 256-byte body", [times["seal"] / needed], "of 2 X25519 and 1 AEAD", most=1.35),
+        BenchRow.of("the HPKE library, to be preferred at 1.5 or less", [library], "of our thin context"),
+        BenchRow.of("hmac.digest", [times["HMAC, hmac.digest"] / times["HMAC, ours"]], "of our HMAC"),
     )
-    return Report("seal", (*microseconds(times), *rows))
+    return BenchReport("seal", (*microseconds(times), *rows))

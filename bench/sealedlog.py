@@ -7,11 +7,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from bench.biglog import BigLog
-from veen.client.streamkeys import ReaderKey
+from veen.client.stream_keys import ReaderKey
 from veen.core import DhKey, Limits, PayloadHdr, Place, Sealer, msg, receipt
 from veen.overlays import Event
 from veen.storage import frame
-from veen.storage.record import Record
+from veen.storage.accepted_entry import AcceptedEntry
 
 Said = tuple[str, PayloadHdr, bytes]  # the stream, a header and a body
 
@@ -53,7 +53,7 @@ class SealedLog(BigLog):
         self.grow(count)
         return count
 
-    def _record(self, body: int) -> Record:
+    def _record(self, body: int) -> AcceptedEntry:
         stream, header, payload = self._said.popleft()
         client, label = self._made % len(self._keys), self._label_of[stream]
         hub_ts = self._born + self._made // self._per_sec
@@ -75,4 +75,4 @@ class SealedLog(BigLog):
         made = tree.append(leaf)
         signed = receipt.sign_encoded(self._hub, label, tree.size, leaf, tree.root(), hub_ts)
         framed, digest = frame.write(label, tree.size, message.encode(), signed)
-        return Record(label, tree.size, framed, digest, made, message.client_id, seq, 0, hub_ts)
+        return AcceptedEntry(label, tree.size, framed, digest, made, message.client_id, seq, 0, hub_ts)

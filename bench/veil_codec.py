@@ -5,8 +5,7 @@ import os
 from blake3 import blake3
 from nacl import bindings
 
-from veen.bench.clock import Action, per_call
-from veen.bench.report import Report, Row, microseconds
+from veen.bench.bench_report import Action, BenchReport, BenchRow, microseconds, per_call
 from veil import (
     NATIVE,
     Address,
@@ -20,7 +19,7 @@ from veil import (
     publish,
     receive,
 )
-from veil.dialect import assembly as dialect
+from veil.dialect import dialect_assembly as dialect
 from veil.fec import reed_solomon
 from veil.fec.hardened import harden
 
@@ -51,7 +50,7 @@ def decode(shards: tuple[bytes, ...]) -> bytes:
     return open_object(receive(gathered.of, gathered.encoded, _POLICY), _KEY).payload
 
 
-def measure() -> Report:
+def measure() -> BenchReport:
     payload, key, nonce = os.urandom(OBJECT_BYTES), os.urandom(32), os.urandom(24)
     made = {mode: encode(payload, mode) for mode in ErasureMode}
     small = encode(payload[:SMALL_OBJECT_BYTES], ErasureMode.HARDENED)
@@ -77,8 +76,10 @@ def measure() -> Report:
     rows = [*microseconds(times)]
     for name, seconds in times.items():
         if name.startswith(("systematic", "hardened")):
-            rows.append(Row.of(f"{name}, 64 KiB", [OBJECT_BYTES / KIB / KIB / seconds], "MiB/s", least=LEAST_MIB_S))
-            rows.append(Row.of(f"{name}: of BLAKE3 and AEAD over the same bytes", [seconds / needed], "times"))
+            rows.append(
+                BenchRow.of(f"{name}, 64 KiB", [OBJECT_BYTES / KIB / KIB / seconds], "MiB/s", least=LEAST_MIB_S)
+            )
+            rows.append(BenchRow.of(f"{name}: of BLAKE3 and AEAD over the same bytes", [seconds / needed], "times"))
     ingest = times["one object of 4 KiB shards, from k of them"]
-    rows.append(Row.of("shards of 4 KiB taken in, objects opened", [k / ingest], "/s"))
-    return Report("veil", tuple(rows))
+    rows.append(BenchRow.of("shards of 4 KiB taken in, objects opened", [k / ingest], "/s"))
+    return BenchReport("veil", tuple(rows))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, process_time
 
-from veen.bench.report import Report, Row
+from veen.bench.bench_report import BenchReport, BenchRow
 from veil import Published, SigningKey, publish_feed
 from veil.node import Identity, Node, NodeConfig, Subscription, Tier
 from veil.store import DiskStore, MemoryStore, Store
@@ -52,7 +52,7 @@ def shards_per_second(objects: list[Published], count: int, store: Store) -> flo
     return len(frames) / spent
 
 
-def measure() -> Report:
+def measure() -> BenchReport:
     chance = random.Random(3)
     objects = [publish_feed(chance.randbytes(PAYLOAD_BYTES), SIGNER, 1, EPOCH) for _ in range(OBJECTS)]
     shape = objects[0].of.shape
@@ -65,10 +65,10 @@ def measure() -> Report:
         numbers = iter(range(2 * ROUNDS))
         on_disk = [rounds(count, lambda: DiskStore(Path(folder) / str(next(numbers)))) for count in (shape.n, shape.k)]
     rows = (
-        Row.of("all shards of each object, in memory", rounds(shape.n, MemoryStore), "/s", least=LEAST_SHARDS_S),
-        Row.of("all shards of each object, on disk", on_disk[0], "/s"),
-        Row.of("only as many as are needed, in memory", rounds(shape.k, MemoryStore), "/s", least=LEAST_SHARDS_S),
-        Row.of("only as many as are needed, on disk", on_disk[1], "/s"),
+        BenchRow.of("all shards of each object, in memory", rounds(shape.n, MemoryStore), "/s", least=LEAST_SHARDS_S),
+        BenchRow.of("all shards of each object, on disk", on_disk[0], "/s"),
+        BenchRow.of("only as many as are needed, in memory", rounds(shape.k, MemoryStore), "/s", least=LEAST_SHARDS_S),
+        BenchRow.of("only as many as are needed, on disk", on_disk[1], "/s"),
     )
     notes = (f"{OBJECTS} signed objects of {PAYLOAD_BYTES} bytes, passed on to peers; seconds are those of one core",)
-    return Report("veil-node", rows, notes)
+    return BenchReport("veil-node", rows, notes)

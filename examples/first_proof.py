@@ -21,15 +21,15 @@ from veen.core import (
     PayloadHdr,
     Place,
     Profile,
+    ProofStep,
     Receipt,
     SigningKey,
-    Step,
     Unverified,
     admission,
-    captoken,
+    cap_token,
     checkpoint,
     ciphertext,
-    identity,
+    hub_identity,
     msg,
     naming,
     proof,
@@ -71,7 +71,7 @@ class Hub:
     def __init__(self, token: CapToken) -> None:
         self.token = token
         self.key = SigningKey.generate()
-        self.identity = identity.create(self.key, valid_from=NOW)
+        self.identity = hub_identity.create(self.key, valid_from=NOW)
         self.routing_key = naming.routing_key(self.identity.hub_id)
         self.tree = Mmr()
         self.nodes: list[bytes] = []
@@ -142,7 +142,7 @@ def lies(found: MmrProof, message: Msg) -> Iterator[tuple[str, MmrProof, bytes, 
     leaf = message.leaf_hash()
     first, *rest = found.path
     flipped = bytes((first.sib[0] ^ 1,)) + first.sib[1:]
-    yield "a proof with one bit changed", replace(found, path=(Step(first.dir, flipped), *rest)), leaf, SHOWN
+    yield "a proof with one bit changed", replace(found, path=(ProofStep(first.dir, flipped), *rest)), leaf, SHOWN
     yield "another message in its place", found, replace(message, client_seq=SHOWN + 1).leaf_hash(), SHOWN
     yield "the message at another place", found, leaf, SHOWN + 1
     yield "a proof with its siblings swapped", replace(found, path=found.path[::-1]), leaf, SHOWN
@@ -154,7 +154,7 @@ def main() -> None:
     operator, writer = SigningKey.generate(), SigningKey.generate()
 
     with step("The operator lets the writer write to one stream, for an hour"):
-        token = captoken.mint(operator, writer.public_key, [naming.stream_id("doors")], ttl=3600)
+        token = cap_token.mint(operator, writer.public_key, [naming.stream_id("doors")], ttl=3600)
         token.verify()
         hub = Hub(token)
         show("hub", short(hub.identity.hub_id))
@@ -177,7 +177,7 @@ def main() -> None:
 
     with step("A stranger who was told the hub's id checks the proof, offline"):
         pinned, encoded = hub.identity.hub_id, hub.prove(SHOWN).encode()
-        record, signature = hub.identity, identity.sign(hub.identity, hub.key)
+        record, signature = hub.identity, hub_identity.sign(hub.identity, hub.key)
         record.verify(signature, pinned)
         record.verify_checkpoint(head, profile)
         found = MmrProof.decode(encoded)

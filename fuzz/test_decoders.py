@@ -20,15 +20,14 @@ import pytest
 
 from fuzz.damage import EDGES, Sown, Span, cbor_spans, exchange_item, exchange_token, json_spans, no_spans, pick
 from tests.core.wire_strategies import ALL_WIRE, barest, fullest, mutate
-from veen.core import aead, cbor, ciphertext, hpke, jsonform, jsontext
+from veen.core import aead, cbor, ciphertext, hpke, strict_json, wire_json
 from veen.core.cbor import Wire
-from veen.core.ciphertext import Place, Sealer
-from veen.core.dh import DhKey
+from veen.core.ciphertext import PayloadHdr, Place, Sealer
 from veen.core.errors import Malformed, Unverified, VeenError
 from veen.core.hashing import U64_MAX, u32be
-from veen.core.identity import HubIdentity, IdentitySignature
-from veen.core.payload import PayloadHdr
-from veen.core.registry import Limits
+from veen.core.hpke import DhKey
+from veen.core.hub_identity import HubIdentity, IdentitySignature
+from veen.core.hub_limits import Limits
 
 pytestmark = pytest.mark.slow
 
@@ -75,15 +74,15 @@ def is_the_one_value(value: cbor.Value, data: bytes) -> None:
 
 def has_a_wire_form(wire: Wire, _: bytes) -> None:
     assert type(wire).decode(wire.encode()) == wire
-    assert jsonform.decode(type(wire), jsonform.encode(wire)) == wire
+    assert wire_json.decode(type(wire), wire_json.encode(wire)) == wire
 
 
 def is_the_one_file(wire: Wire, data: bytes) -> None:
-    assert jsonform.encode(wire) == data
+    assert wire_json.encode(wire) == data
 
 
-def comes_back(shown: jsontext.Json, _: bytes) -> None:
-    assert jsontext.decode(jsontext.encode(shown), "text") == shown
+def comes_back(shown: strict_json.Json, _: bytes) -> None:
+    assert strict_json.decode(strict_json.encode(shown), "text") == shown
 
 
 def samples(cls: type[Wire]) -> list[bytes]:
@@ -91,7 +90,7 @@ def samples(cls: type[Wire]) -> list[bytes]:
 
 
 def json_samples(cls: type[Wire]) -> list[bytes]:
-    return [jsonform.encode(fullest(cls)), jsonform.encode(barest(cls))]
+    return [wire_json.encode(fullest(cls)), wire_json.encode(barest(cls))]
 
 
 # Items that claim, or are, far more than they look.
@@ -127,10 +126,10 @@ def json_decoder(name: str, decode: Decode, check: Check, corpus: Corpus) -> Dec
 def wire_decoders() -> Iterator[Decoder]:
     for cls in ALL_WIRE:
         yield cbor_decoder(cls.__name__, cls.decode, is_the_one_encoding, partial(samples, cls))
-        from_json = partial(jsonform.decode, cls)
+        from_json = partial(wire_json.decode, cls)
         yield json_decoder(f"{cls.__name__} as JSON", from_json, has_a_wire_form, partial(json_samples, cls))
     for cls in (HubIdentity, IdentitySignature, Limits):
-        from_file = partial(jsonform.decode_canonical, cls)
+        from_file = partial(wire_json.decode_canonical, cls)
         yield json_decoder(f"{cls.__name__} file", from_file, is_the_one_file, partial(json_samples, cls))
 
 
@@ -145,7 +144,7 @@ def text_samples() -> list[bytes]:
 
 def open_decoders() -> Iterator[Decoder]:
     yield cbor_decoder("value", cbor.decode, is_the_one_value, value_samples)
-    yield json_decoder("JSON text", partial(jsontext.decode, what="text"), comes_back, text_samples)
+    yield json_decoder("JSON text", partial(strict_json.decode, what="text"), comes_back, text_samples)
 
 
 # Ciphertexts: what a reader gets from a stranger, and what it gets from a hostile writer who knows its public key.

@@ -11,9 +11,9 @@ import typer
 from typer.core import TyperArgument, TyperOption
 from typer.main import get_command
 
-from terminalface import manual
-from terminalface.manual import Manual, Row
-from terminalface.root import Entry
+from plumbing.cli import help_text
+from plumbing.cli.help_text import Manual, Row
+from plumbing.cli.program import Entry
 from tests.program_run import Program
 
 
@@ -27,7 +27,7 @@ class Found:
 
     @property
     def is_leaf(self) -> bool:
-        return not manual.is_group(self.command)
+        return not help_text.is_group(self.command)
 
 
 def walk(app: typer.Typer) -> list[Found]:
@@ -37,8 +37,8 @@ def walk(app: typer.Typer) -> list[Found]:
 
 def _walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Found]:
     ctx = typer.Context(command, parent=parent, info_name=name)
-    yield Found(ctx.command_path, command, manual.manual(command, ctx))
-    if manual.is_group(command):
+    yield Found(ctx.command_path, command, help_text.manual(command, ctx))
+    if help_text.is_group(command):
         for under in command.list_commands(ctx):
             yield from _walk(command.get_command(ctx, under), ctx, under)
 
@@ -55,7 +55,7 @@ def check_help(found: Found, program: Program) -> None:
     ran = program.done(*found.path.split()[1:], "--help")
     assert ran.out.startswith(f"{found.path}: {found.page.summary}\n")
     assert "\x1b" not in ran.out
-    assert max(map(len, ran.out.splitlines())) <= manual.WIDTH
+    assert max(map(len, ran.out.splitlines())) <= help_text.WIDTH
     assert ran.err == ""
 
 
@@ -69,7 +69,7 @@ def check_examples(found: Found, tree: Sequence[Found]) -> None:
     """They name commands and options that there are."""
     by_path = {one.path: one for one in tree}
     for example in found.page.examples:
-        assert len(example) <= manual.WIDTH - 2
+        assert len(example) <= help_text.WIDTH - 2
         words = shlex.split(re.split(r" (?:\||&&|>) ", example)[0])
         path = max((path for path in by_path if words[: len(path.split())] == path.split()), key=len)
         known = {name for param in by_path[path].command.params for name in param.opts}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools import cli_page
-from veen.cli import failures
+from veen.cli.kit import exit_status
 from veen.core import Limits
 
 TEXT = cli_page.page()
@@ -38,7 +38,7 @@ def test_every_option_is_on_the_page() -> None:
 def test_every_exit_status_is_told_once() -> None:
     statuses = [status for status, _ in cli_page.statuses()]
     assert statuses == sorted(set(statuses))
-    assert {status for status, _ in failures.STATUS.values()} <= set(statuses)
+    assert {status for status, _ in exit_status.STATUS.values()} <= set(statuses)
     assert {0, 1, 2, 7, 8, 130, 141} <= set(statuses)
 
 

@@ -143,7 +143,7 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
             "veen/attic",
             "veil",
             "pyspark_veen",
-            "terminalface",
+            "plumbing",
         ):
             (tree / "src" / package).mkdir(parents=True)
             if package != "veen/attic":

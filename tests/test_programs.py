@@ -12,7 +12,7 @@ WITHOUT = """
 import sys
 sys.modules["{name}"] = None
 sys.argv[1:] = ["--help"]
-from terminalface.programs import veil
+from plumbing.cli.program import veil
 veil()
 """
 

@@ -29,14 +29,14 @@ from veen.core import (
     Receipt,
     Unverified,
     VeenError,
-    attachments,
+    attachment,
     ciphertext,
     envelopes,
     hashing,
-    jsontext,
     mmr,
     naming,
     proof,
+    strict_json,
 )
 from veen.core.cbor import Wire
 
@@ -175,8 +175,8 @@ def test_the_known_proofs_of_work_hold() -> None:
 
 def test_the_known_canonical_json_holds() -> None:
     for case in entries(KNOWN, "canonical_json"):
-        assert jsontext.encode(case["value"]).decode() == case["text"]
-        assert jsontext.decode(case["text"].encode(), "text") == case["value"]
+        assert strict_json.encode(case["value"]).decode() == case["text"]
+        assert strict_json.decode(case["text"].encode(), "text") == case["value"]
 
 
 def test_the_known_roots_and_proofs_hold() -> None:
@@ -332,10 +332,10 @@ def test_a_sealing_opens(case: dict[str, Any]) -> None:
     coids = []
     for index, part in enumerate(case["attachments"]):
         coids.append(unhex(part["coid"]))
-        plain = attachments.open_sealed(opened, index, coids[-1], unhex(part["sealed"]))
+        plain = attachment.open_sealed(opened, index, coids[-1], unhex(part["sealed"]))
         assert plain.hex() == part["plaintext"]
     sizes = [len(unhex(part["plaintext"])) for part in case["attachments"]]
-    attachments.check(opened.header, sizes, coids, sizes, Limits())
+    attachment.check(opened.header, sizes, coids, sizes, Limits())
 
 
 @pytest.mark.parametrize("case", entries("ciphertext.json", "refused"), ids=lambda case: case["name"])
@@ -354,6 +354,6 @@ def test_sealings_come_with_and_without_each_option() -> None:
     assert {case["auth_ref"] is None for case in SEALED} == {True, False}
     shown = {name for case in SEALED for name in case["payload_hdr"]}
     assert shown == {"schema", "parent_id", "att_root", "cap_ref", "expires_at"}
-    assert BOX["empty_att_root"] == oracle.ht("veen/att-root").hex() == attachments.EMPTY_ROOT.hex()
+    assert BOX["empty_att_root"] == oracle.ht("veen/att-root").hex() == attachment.EMPTY_ROOT.hex()
     for profile in BOX["profiles"]:
         assert Profile.decode(unhex(profile["cbor"])).profile_id().hex() == profile["profile_id"]

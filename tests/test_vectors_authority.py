@@ -17,7 +17,7 @@ from veen.core import (
     Profile,
     Receipt,
     Unverified,
-    jsonform,
+    wire_json,
 )
 
 Doc = dict[str, Any]
@@ -82,7 +82,9 @@ def test_a_token_with_a_broken_chain_is_refused(case: Doc) -> None:
 
 
 def record() -> HubIdentity:
-    return jsonform.decode_canonical(HubIdentity, entries("identity.json", "records")[-1]["hub_identity_json"].encode())
+    return wire_json.decode_canonical(
+        HubIdentity, entries("identity.json", "records")[-1]["hub_identity_json"].encode()
+    )
 
 
 def test_each_record_is_canonical_signed_and_endorsed_by_the_second_implementation_too() -> None:
@@ -115,9 +117,9 @@ def test_each_record_is_canonical_signed_and_endorsed_by_the_second_implementati
 
 def test_each_record_verifies() -> None:
     for case in entries("identity.json", "records"):
-        found = jsonform.decode_canonical(HubIdentity, case["hub_identity_json"].encode())
+        found = wire_json.decode_canonical(HubIdentity, case["hub_identity_json"].encode())
         found.verify_chain()
-        jsonform.decode_canonical(IdentitySignature, case["hub_identity_sig"].encode()).verify(found)
+        wire_json.decode_canonical(IdentitySignature, case["hub_identity_sig"].encode()).verify(found)
         assert found.key_map().decode() == case["hub_key_map"]
         for pin in case["pins"]:
             found.check_pinned(unhex(pin))
@@ -169,12 +171,12 @@ def test_a_checkpoint_counts_only_if_its_key_was_active_in_its_epoch() -> None:
 @pytest.mark.parametrize("case", entries("identity.json", "unverified_records"), ids=lambda case: case["name"])
 def test_a_record_whose_chain_does_not_hold_is_refused(case: Doc) -> None:
     with pytest.raises((Malformed, Unverified)):
-        jsonform.decode_canonical(HubIdentity, case["hub_identity_json"].encode()).verify_chain()
+        wire_json.decode_canonical(HubIdentity, case["hub_identity_json"].encode()).verify_chain()
 
 
 @pytest.mark.parametrize("case", entries("identity.json", "unverified_signatures"), ids=lambda case: case["name"])
 def test_a_record_that_the_newest_key_did_not_sign_is_refused(case: Doc) -> None:
-    found = jsonform.decode_canonical(HubIdentity, case["hub_identity_json"].encode())
-    signature = jsonform.decode_canonical(IdentitySignature, case["hub_identity_sig"].encode())
+    found = wire_json.decode_canonical(HubIdentity, case["hub_identity_json"].encode())
+    signature = wire_json.decode_canonical(IdentitySignature, case["hub_identity_sig"].encode())
     with pytest.raises(Unverified):
         signature.verify(found)

@@ -8,9 +8,8 @@ import pytest
 
 from tests import vectors_oracle as oracle
 from tests.vectors_files import entries, load, unhex
-from veen.bridge import verifying
-from veen.bridge.bundle import Bundle
-from veen.bridge.faults import BundleFault
+from veen.bridge import bundle_verify
+from veen.bridge.bundle import Bundle, BundleFault
 from veen.client.entry import Opener
 from veen.core import DhKey
 
@@ -23,7 +22,7 @@ each = pytest.mark.parametrize("case", BUNDLES, ids=lambda case: case["name"])
 @each
 def test_each_bundle_holds_by_itself(case: dict[str, Any]) -> None:
     data = unhex(case["cbor"])
-    found = verifying.verify(data, {HUB_ID}).to_json()
+    found = bundle_verify.verify(data, {HUB_ID}).to_json()
     assert {name: found[name] for name in ("bundle_id", "bundle_hash", "export_seq_from", "export_seq_to")} == {
         name: case[name] for name in ("bundle_id", "bundle_hash", "export_seq_from", "export_seq_to")
     }
@@ -61,7 +60,7 @@ def test_a_second_reader_finds_the_same_in_plain_cbor(case: dict[str, Any]) -> N
 @pytest.mark.parametrize("case", entries("bundle.json", "refused"), ids=lambda case: case["name"])
 def test_each_bundle_to_refuse_is_refused_for_its_reason(case: dict[str, Any]) -> None:
     with pytest.raises(BundleFault) as caught:
-        verifying.verify(unhex(case["cbor"]), {HUB_ID})
+        bundle_verify.verify(unhex(case["cbor"]), {HUB_ID})
     assert str(caught.value.code) == case["error_code"]
 
 

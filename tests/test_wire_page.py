@@ -10,7 +10,7 @@ import pytest
 import veen.core
 from tools import wire_page
 from veen.core import mmr, proof
-from veen.core.cbor import Array, Constant, Kind, Late, Wire
+from veen.core.cbor import Array, Constant, FieldType, Late, Wire
 from veen.core.hashing import h
 from veen.core.profile import Profile
 
@@ -107,7 +107,7 @@ def test_a_proof_has_the_shape_and_the_old_peaks_the_page_gives_it(size: int) ->
 
 
 def test_a_kind_without_words_is_noticed() -> None:
-    class Novel(Kind):
+    class Novel(FieldType):
         __slots__ = ()
 
         def read(self, data: bytes, pos: int, late: Late) -> tuple[None, int]:

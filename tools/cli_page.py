@@ -13,11 +13,11 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from terminalface.manual import Manual, is_group, manual
+from plumbing.cli.help_text import Manual, is_group, manual
 from tools.error_page import table
-from veen.cli import failures
 from veen.cli.app import app
-from veen.cli.hub import settings
+from veen.cli.hub import hub_settings
+from veen.cli.kit import exit_status
 from veen.core import Limits
 from veen.core.cbor import Uint
 
@@ -52,13 +52,19 @@ on it knows. The passphrase of its keys comes from `--passphrase-file` or `VEEN_
 
 STATUSES = [(0, "it is done"), (1, "a fault of this program, with a traceback")]
 FINDINGS = [
-    (failures.REPAIRABLE_STATUS, "`veen fsck` found what `--repair` makes again from the log"),
-    (failures.DAMAGED_STATUS, "`veen fsck` found damage to the log, or to what it is verified with"),
-    (failures.KEYLESS_STATUS, "`veen fsck` found all in order but a secret key that a hub needs"),
-    (failures.MISSED_STATUS, "`veen bench` measured less than was promised"),
-    (failures.FAILED_STATUS, "`veen selftest` found a claim that does not hold; two hubs of a `veen bridge` disagree"),
-    (failures.CONTRADICTED_STATUS, "`veen evidence verify` found that all holds, and shows a hub contradicting itself"),
-    (failures.VIOLATED_STATUS, "`veen op check` found an operation that violates a rule of its profile"),
+    (exit_status.REPAIRABLE_STATUS, "`veen fsck` found what `--repair` makes again from the log"),
+    (exit_status.DAMAGED_STATUS, "`veen fsck` found damage to the log, or to what it is verified with"),
+    (exit_status.KEYLESS_STATUS, "`veen fsck` found all in order but a secret key that a hub needs"),
+    (exit_status.MISSED_STATUS, "`veen bench` measured less than was promised"),
+    (
+        exit_status.FAILED_STATUS,
+        "`veen selftest` found a claim that does not hold; two hubs of a `veen bridge` disagree",
+    ),
+    (
+        exit_status.CONTRADICTED_STATUS,
+        "`veen evidence verify` found that all holds, and shows a hub contradicting itself",
+    ),
+    (exit_status.VIOLATED_STATUS, "`veen op check` found an operation that violates a rule of its profile"),
 ]
 SIGNALS = [(130, "interrupted with ctrl-c"), (141, "whoever read the output had enough of it")]
 
@@ -90,7 +96,7 @@ def page() -> str:
             *table(("status", "meaning"), statuses()),
             LIMITS,
             *table(("limit", "default", "least", "most"), limits),
-            SETTINGS.format(settings=settings.EXAMPLE),
+            SETTINGS.format(settings=hub_settings.EXAMPLE),
             *table(
                 ("command", "what it does"), [(f"[`{one.path}`](#{_anchor(one)})", one.summary) for one in pages[1:]]
             ),
@@ -103,7 +109,7 @@ def page() -> str:
 def statuses() -> list[tuple[int, str]]:
     """Every exit status and what it can mean."""
     meanings: dict[int, list[str]] = {}
-    for status, meaning in [*STATUSES, *failures.STATUS.values(), *FINDINGS, *SIGNALS]:
+    for status, meaning in [*STATUSES, *exit_status.STATUS.values(), *FINDINGS, *SIGNALS]:
         meanings.setdefault(status, []).append(meaning)
     return [(status, "; or ".join(meanings[status])) for status in sorted(meanings)]
 

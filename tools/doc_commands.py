@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import veen
-from veen.cli.hub import running
+from veen.cli.hub import hub_process
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"127\.0\.0\.1:(374\d\d)")
@@ -196,8 +196,8 @@ def _typed(script: Path, here: Path, env: dict[str, str]) -> str:
 
 def _end_hubs(runtime: Path) -> None:
     for record in runtime.glob("veen/hub-*.json"):
-        hub = running.Running(**json.loads(record.read_bytes()))
-        if not running.stop(hub, STOP_S):
+        hub = hub_process.HubProcess(**json.loads(record.read_bytes()))
+        if not hub_process.stop(hub, STOP_S):
             os.kill(hub.pid, 9)
 
 

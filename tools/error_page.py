@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from veen.core import jsonform
+from veen.core import wire_json
 from veen.core.admission import ADMISSION, ADMISSION_STATUS, API_MEANING, API_STATUS, BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope
-from veen.hub.answers import FRONT_CODES
+from veen.hub.responses import FRONT_CODES
 
 PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
 
@@ -62,7 +62,7 @@ answered in CBOR under `/v1/` and `/tooling/`, in JSON elsewhere.
 
 def page() -> str:
     """The page as it should be on disk."""
-    example = json.dumps(json.loads(jsonform.encode(EXAMPLE)), indent=2)
+    example = json.dumps(json.loads(wire_json.encode(EXAMPLE)), indent=2)
     admission = [
         (row.stage, row.failure, f"`{row.code}`", f"`{row.detail_enum}`", ADMISSION_STATUS[row.code], row.advice)
         for row in ADMISSION

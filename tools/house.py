@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_MODULE_LINES = 400
-MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 DURABLE = "durable.py"
 SYNC_CALLS = {"fsync", "fdatasync"}
@@ -42,20 +40,6 @@ def modules(source: Path) -> list[Module]:
     found = [parse(file.relative_to(source).as_posix(), file.read_text("utf-8")) for file in source.rglob("*.py")]
     assert found, f"no modules under {source}"
     return sorted(found, key=lambda module: module.path)
-
-
-def long_module(module: Module) -> Iterator[str]:
-    lines = len(module.text.splitlines())
-    if lines > MAX_MODULE_LINES:
-        yield module.at(lines, f"{lines} lines, {MAX_MODULE_LINES} allowed")
-
-
-def long_function(module: Module) -> Iterator[str]:
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > MAX_FUNCTION_LINES:
-                yield module.at(node.lineno, f"{node.name} has {lines} lines, {MAX_FUNCTION_LINES} allowed")
 
 
 def vague_name(module: Module) -> Iterator[str]:

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from veen.hub import openapi
+from veen.hub import hub_openapi
 
 PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"
 
 
 def page() -> str:
     """The file as it should be on disk."""
-    return json.dumps(openapi.describe(), indent=2) + "\n"
+    return json.dumps(hub_openapi.describe(), indent=2) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None, path: Path = PAGE) -> int:

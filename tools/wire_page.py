@@ -14,21 +14,21 @@ from types import ModuleType
 from tools.wire_head import HEAD
 from veen.core import (
     admin,
-    captoken,
+    cap_token,
     checkpoint,
+    ciphertext,
     dleq,
     envelopes,
-    identity,
+    hub_identity,
+    hub_limits,
     msg,
     origin,
-    payload,
-    powcookie,
     profile,
     proof,
+    proof_of_work,
     receipt,
-    registry,
-    tooling,
-    upload,
+    tooling_messages,
+    upload_proof,
 )
 from veen.core import limits as bounds
 from veen.core.cbor import (
@@ -38,13 +38,13 @@ from veen.core.cbor import (
     Bytes,
     Constant,
     Details,
-    Kind,
+    FieldType,
     ListOf,
     Map,
     Nested,
     Text,
     Uint,
-    Version,
+    VersionField,
     Wire,
     decode,
 )
@@ -54,13 +54,13 @@ from veen.core.hashing import U64_MAX
 PAGE = Path(__file__).parents[1] / "docs" / "wire.md"
 
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "Wire objects": (profile, msg, payload, receipt, checkpoint),
-    "Capability": (captoken,),
+    "Wire objects": (profile, msg, ciphertext, receipt, checkpoint),
+    "Capability": (cap_token,),
     "Proof": (proof, dleq),
     "Envelopes": (envelopes,),
-    "Tooling": (tooling, upload),
-    "Admin streams and proof of work": (admin, powcookie),
-    "Files": (identity, origin, registry),
+    "Tooling": (tooling_messages, upload_proof),
+    "Admin streams and proof of work": (admin, proof_of_work),
+    "Files": (hub_identity, origin, hub_limits),
 }
 
 GROUP_NOTES = {
@@ -73,15 +73,18 @@ GROUP_NOTES = {
 RULES: dict[type[Wire], str] = {
     receipt.Receipt: "`stream_seq` is at least 1.",
     checkpoint.Checkpoint: "`upto_seq` is at least 1.",
-    captoken.Allow: "`stream_ids` ascend by their bytes, each once.",
-    tooling.Equivocation: "Both have the same `label` and `stream_seq`; they differ in `leaf_hash` or `mmr_root`.",
-    identity.HubKey: "`valid_until` is after `valid_from`, and `key_id` is that of `hub_pk`.",
-    identity.HubIdentity: "`hub_keys` ascend by `valid_from`, then `hub_pk`; no `hub_pk` stands twice; each key but "
-    f"the first has an\n`endorsement`; `anchoring` is one of {', '.join(f'`{name}`' for name in identity.ANCHORINGS)}.",
+    cap_token.Allow: "`stream_ids` ascend by their bytes, each once.",
+    tooling_messages.Equivocation: "Both have the same `label` and `stream_seq`; they differ in `leaf_hash` or "
+    "`mmr_root`.",
+    hub_identity.HubKey: "`valid_until` is after `valid_from`, and `key_id` is that of `hub_pk`.",
+    hub_identity.HubIdentity: "`hub_keys` ascend by `valid_from`, then `hub_pk`; no `hub_pk` stands twice; "
+    "each key but the first has an\n`endorsement`; "
+    f"`anchoring` is one of {', '.join(f'`{name}`' for name in hub_identity.ANCHORINGS)}.",
     admin.Revocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
-    admin.Authority: f"`policy` is `{admin.Policy.SINGLE_PRIMARY}` or `{admin.Policy.MULTI_PRIMARY}`.",
+    admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "
+    f"or `{admin.AuthorityPolicy.MULTI_PRIMARY}`.",
     origin.OriginHub: "`checkpoints` ascend by `label_curr`, each once.",
-    registry.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
+    hub_limits.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
 
 
@@ -147,10 +150,10 @@ def shape(layout: Layout) -> str:
     return f"A canonical JSON object with text keys, {count} entries; in the file they stand sorted."
 
 
-def type_of(kind: Kind) -> str:
+def type_of(kind: FieldType) -> str:
     """A field's type in CBOR terms."""
     match kind:
-        case Version():
+        case VersionField():
             return f"uint, always {bounds.WIRE_VERSION}"
         case Constant():
             return f"tstr, always `{kind.text}`"

@@ -7,15 +7,15 @@ from vectors.form import Doc, dh_key, reader_doc, signer_doc, signing_key
 from vectors.hub import Log, ModelHub
 from veen.bridge.bundle import (
     Bundle,
+    BundleCode,
     BundleProof,
+    BundleSource,
     Carried,
     Contents,
     ExportCheckpoint,
     Header,
-    Source,
 )
-from veen.bridge.faults import Code
-from veen.core import PayloadHdr, Place, Profile, Sealer, checkpoint, identity, msg, naming
+from veen.core import PayloadHdr, Place, Profile, Sealer, checkpoint, hub_identity, msg, naming
 from veen.core.hashing import h
 
 STREAM = "export/zone1/doors"
@@ -44,7 +44,7 @@ def _hub() -> tuple[ModelHub, Log, list[Carried]]:
 def bundle(first: int, last: int, upto: int) -> Bundle:
     """The events from `first` to `last`, under the checkpoint of the first `upto`."""
     hub, log, carried = _hub()
-    record = identity.create(HUB, START)
+    record = hub_identity.create(HUB, START)
     head, end = carried[upto - 1].receipt, carried[last - 1].receipt
     signed = checkpoint.sign(
         HUB, label_prev=head.label, label_curr=head.label, upto_seq=upto, mmr_root=head.mmr_root, epoch=0
@@ -52,7 +52,7 @@ def bundle(first: int, last: int, upto: int) -> Bundle:
     times = carried[first - 1].receipt.hub_ts, end.hub_ts
     contents = Contents(
         Header(hub.hub_id, "SDR0", STREAM, STREAM_ID, 0, first, last, *times),
-        Source(record, identity.sign(record, HUB), PROFILE),
+        BundleSource(record, hub_identity.sign(record, HUB), PROFILE),
         ExportCheckpoint(head.mmr_root, upto, head.hub_ts, HUB.public_key, signed, head),
         tuple(carried[first - 1 : last]),
         BundleProof(tuple(log.peaks(first - 1)), log.proof(last, upto)),
@@ -86,13 +86,13 @@ def _header(contents: Contents) -> Contents:
     return replace(contents, header=replace(contents.header, export_seq_from=1))
 
 
-REFUSED: dict[str, tuple[Callable[[Contents], Contents], Code]] = {
-    "a receipt of another event": (_swapped, Code.RECEIPT),
-    "an event left out": (_without, Code.ORDER),
-    "a checkpoint of another time": (_redated, Code.CHECKPOINT),
-    "peaks of another tree": (_other_peaks, Code.PROOF),
-    "a message that its client did not sign": (_unsigned, Code.SIGNATURE),
-    "a header with another beginning": (_header, Code.HEADER),
+REFUSED: dict[str, tuple[Callable[[Contents], Contents], BundleCode]] = {
+    "a receipt of another event": (_swapped, BundleCode.RECEIPT),
+    "an event left out": (_without, BundleCode.ORDER),
+    "a checkpoint of another time": (_redated, BundleCode.CHECKPOINT),
+    "peaks of another tree": (_other_peaks, BundleCode.PROOF),
+    "a message that its client did not sign": (_unsigned, BundleCode.SIGNATURE),
+    "a header with another beginning": (_header, BundleCode.HEADER),
 }
 
 
@@ -129,8 +129,12 @@ def bundles() -> Doc:
             for name, one in made.items()
         ],
         "refused": [
-            {"name": "another id", "cbor": wrong_id, "error_code": str(Code.BUNDLE_ID)},
-            {"name": "a byte after the end", "cbor": middle.encode() + b"\x00", "error_code": str(Code.MALFORMED)},
+            {"name": "another id", "cbor": wrong_id, "error_code": str(BundleCode.BUNDLE_ID)},
+            {
+                "name": "a byte after the end",
+                "cbor": middle.encode() + b"\x00",
+                "error_code": str(BundleCode.MALFORMED),
+            },
             *(
                 {"name": name, "cbor": Bundle.of(change(middle.contents)).encode(), "error_code": str(code)}
                 for name, (change, code) in REFUSED.items()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from vectors.form import Doc, secret, signer_doc, signing_key
 from vectors.hub import ModelHub
 from vectors.recorder import Draft, Scenario
-from veen.core import CapToken, Limits, Profile, Rate, captoken
+from veen.core import CapToken, Limits, Profile, Rate, cap_token
 from veen.core.cbor import Value, encode
 from veen.core.hashing import h, ht
 from veen.core.limits import MAX_CAP_CHAIN
@@ -18,15 +18,15 @@ ORDERS, INVOICES, ARCHIVE = (h(name) for name in (b"orders", b"invoices", b"arch
 def _tokens() -> dict[str, CapToken]:
     alice, bob = (signing_key(name).public_key for name in ("alice", "bob"))
     too_fast = Rate(Limits().max_cap_rate_per_sec + 1, 1)
-    short = captoken.resign(captoken.mint(ISSUER, bob, [ORDERS], 10), ISSUER)
+    short = cap_token.resign(cap_token.mint(ISSUER, bob, [ORDERS], 10), ISSUER)
     return {
-        "steady": captoken.mint(ISSUER, alice, [ORDERS, INVOICES], 100, Rate(1, 2)),
-        "short": captoken.resign(short, ISSUER),
-        "once": captoken.mint(ISSUER, alice, [INVOICES], 1000, Rate(0, 1)),
-        "moment": captoken.mint(ISSUER, alice, [ARCHIVE], 0),
-        "unshown": captoken.mint(ISSUER, alice, [ORDERS], 100),
+        "steady": cap_token.mint(ISSUER, alice, [ORDERS, INVOICES], 100, Rate(1, 2)),
+        "short": cap_token.resign(short, ISSUER),
+        "once": cap_token.mint(ISSUER, alice, [INVOICES], 1000, Rate(0, 1)),
+        "moment": cap_token.mint(ISSUER, alice, [ARCHIVE], 0),
+        "unshown": cap_token.mint(ISSUER, alice, [ORDERS], 100),
         "broken": replace(short, sig_chain=(short.sig_chain[0], short.sig_chain[0])),
-        "too-fast": captoken.mint(ISSUER, alice, [ORDERS], 100, too_fast),
+        "too-fast": cap_token.mint(ISSUER, alice, [ORDERS], 100, too_fast),
     }
 
 
@@ -100,17 +100,17 @@ def _ttl(run: Scenario, orders: bytes, archive: bytes, tokens: dict[str, CapToke
 
 def captokens() -> Doc:
     alice = signing_key("alice").public_key
-    plain = captoken.mint(ISSUER, alice, [ORDERS], 3600)
-    rated = captoken.mint(ISSUER, alice, [ORDERS, INVOICES, ARCHIVE], 86_400, Rate(10, 100))
+    plain = cap_token.mint(ISSUER, alice, [ORDERS], 3600)
+    rated = cap_token.mint(ISSUER, alice, [ORDERS, INVOICES, ARCHIVE], 86_400, Rate(10, 100))
     longest = plain
     for _ in range(MAX_CAP_CHAIN - 1):
-        longest = captoken.resign(longest, ISSUER)
+        longest = cap_token.resign(longest, ISSUER)
     tokens = {
         "without-rate": plain,
         "with-rate": rated,
-        "two-links": captoken.resign(plain, ISSUER),
+        "two-links": cap_token.resign(plain, ISSUER),
         "eight-links": longest,
-        "nothing-allowed": captoken.mint(ISSUER, alice, [ARCHIVE], 0, Rate(0, 0)),
+        "nothing-allowed": cap_token.mint(ISSUER, alice, [ARCHIVE], 0, Rate(0, 0)),
     }
     return {
         "about": "Capability tokens: their bytes, their names, and those that no hub takes.",
@@ -170,7 +170,7 @@ def _malformed_tokens(token: CapToken) -> list[Doc]:
 def _unverified_tokens(rated: CapToken, two: CapToken) -> list[Doc]:
     first, second = two.sig_chain
     stranger = signing_key("mallory")
-    grant_by_stranger = captoken.mint(stranger, two.subject_pk, two.allow.stream_ids, two.allow.ttl).sig_chain
+    grant_by_stranger = cap_token.mint(stranger, two.subject_pk, two.allow.stream_ids, two.allow.ttl).sig_chain
     cases = {
         "the links swapped": replace(two, sig_chain=(second, first)),
         "the first link missing": replace(two, sig_chain=(second,)),

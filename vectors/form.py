@@ -4,9 +4,9 @@ import json
 from typing import Any, TypeAlias
 
 from veen.core import Profile, SigningKey
-from veen.core.dh import DhKey
 from veen.core.errors import Refused
 from veen.core.hashing import h
+from veen.core.hpke import DhKey
 
 Doc: TypeAlias = dict[str, Any]
 

@@ -3,7 +3,17 @@
 from dataclasses import replace
 
 from vectors.form import Doc, profile_doc, signer_doc, signing_key
-from veen.core import HubIdentity, Profile, SigningKey, checkpoint, identity, jsonform, jsontext, naming, receipt
+from veen.core import (
+    HubIdentity,
+    Profile,
+    SigningKey,
+    checkpoint,
+    hub_identity,
+    naming,
+    receipt,
+    strict_json,
+    wire_json,
+)
 from veen.core.errors import Unverified
 from veen.core.hashing import h, ht, u64be
 
@@ -26,9 +36,9 @@ MOMENTS = (
 
 
 def identities() -> Doc:
-    created = identity.create(FIRST, BORN)
-    once = identity.rotate(created, FIRST, SECOND, TURN_1)
-    twice = identity.rotate(once, SECOND, THIRD, TURN_2, OVERLAP)
+    created = hub_identity.create(FIRST, BORN)
+    once = hub_identity.rotate(created, FIRST, SECOND, TURN_1)
+    twice = hub_identity.rotate(once, SECOND, THIRD, TURN_2, OVERLAP)
     stages = [("created", created, FIRST), ("rotated once", once, SECOND), ("rotated twice", twice, THIRD)]
     return {
         "about": "A hub's identity record, its two rotations, and which receipts and checkpoints hold under it.",
@@ -44,12 +54,12 @@ def identities() -> Doc:
 
 
 def _record(name: str, record: HubIdentity, newest: SigningKey) -> Doc:
-    text = jsonform.encode(record)
+    text = wire_json.encode(record)
     return {
         "name": name,
         "hub_identity_json": text.decode(),
         "digest": ht("veen/hub-identity", text),
-        "hub_identity_sig": jsonform.encode(identity.sign(record, newest)).decode(),
+        "hub_identity_sig": wire_json.encode(hub_identity.sign(record, newest)).decode(),
         "hub_key_map": record.key_map().decode(),
         "signing_key_at": [{"hub_ts": at, "key_id": _key_at(record, at)} for at in MOMENTS],
         "pins": [record.hub_id, *(h(key.hub_pk) for key in record.hub_keys)],
@@ -124,25 +134,25 @@ def _unverified(record: HubIdentity) -> list[Doc]:
     }
     # Through `to_json`, because the writer refuses some of these.
     return [
-        {"name": name, "hub_identity_json": jsontext.encode(jsonform.to_json(bad)).decode()}
+        {"name": name, "hub_identity_json": strict_json.encode(wire_json.to_json(bad)).decode()}
         for name, bad in cases.items()
     ]
 
 
 def _unverified_signatures(once: HubIdentity, twice: HubIdentity) -> list[Doc]:
     """The signature must be the newest key's, over exactly this record."""
-    by_third = identity.sign(twice, THIRD)
+    by_third = hub_identity.sign(twice, THIRD)
     cases = {
-        "by the key before": identity.sign(twice, SECOND),
-        "by a stranger": identity.sign(twice, STRANGER),
-        "by a stranger under the newest key's name": replace(by_third, sig=identity.sign(twice, STRANGER).sig),
-        "over the record before the last rotation": identity.sign(once, THIRD),
+        "by the key before": hub_identity.sign(twice, SECOND),
+        "by a stranger": hub_identity.sign(twice, STRANGER),
+        "by a stranger under the newest key's name": replace(by_third, sig=hub_identity.sign(twice, STRANGER).sig),
+        "over the record before the last rotation": hub_identity.sign(once, THIRD),
     }
     return [
         {
             "name": name,
-            "hub_identity_json": jsonform.encode(twice).decode(),
-            "hub_identity_sig": jsonform.encode(bad).decode(),
+            "hub_identity_json": wire_json.encode(twice).decode(),
+            "hub_identity_sig": wire_json.encode(bad).decode(),
         }
         for name, bad in cases.items()
     ]

@@ -8,7 +8,7 @@ from vectors.form import Doc, signing_key
 from vectors.spans import Names
 from vectors.spoiling import Spoiled, whole, within
 from vectors.trees import leaf
-from veen.core import Checkpoint, MmrProof, Msg, PayloadHdr, Profile, Rate, Receipt, Step, captoken, envelopes
+from veen.core import Checkpoint, MmrProof, Msg, PayloadHdr, Profile, ProofStep, Rate, Receipt, cap_token, envelopes
 from veen.core.cbor import Wire
 from veen.core.hashing import h
 from veen.core.limits import MAX_PROOF_PATH
@@ -55,9 +55,9 @@ _LONG = Msg(leaf(1), leaf(2), leaf(3), 400, 70_000, None, h(bytes(256)), bytes(2
 _RECEIPT = Receipt(leaf(1), 2, leaf(3), leaf(4), 1_700_000_000, bytes(64))
 _CHECKPOINT = Checkpoint(leaf(1), leaf(1), 2, leaf(3), 4, bytes(64))
 _WITNESSED = Checkpoint(leaf(1), leaf(2), 300, leaf(3), 4, bytes(64), (bytes(64), bytes((1,)) * 64))
-_PROOF = MmrProof(leaf(5), (Step(0, leaf(6)), Step(0, leaf(7)), Step(1, leaf(8))), (leaf(9), leaf(10)))
-_TOKEN = captoken.resign(
-    captoken.mint(signing_key("issuer"), signing_key("alice").public_key, [leaf(1), leaf(2)], 3600, Rate(1, 2)),
+_PROOF = MmrProof(leaf(5), (ProofStep(0, leaf(6)), ProofStep(0, leaf(7)), ProofStep(1, leaf(8))), (leaf(9), leaf(10)))
+_TOKEN = cap_token.resign(
+    cap_token.mint(signing_key("issuer"), signing_key("alice").public_key, [leaf(1), leaf(2)], 3600, Rate(1, 2)),
     signing_key("issuer"),
 )
 
@@ -126,8 +126,8 @@ def _other_algorithms() -> tuple[Spoiled, ...]:
 
 def _steps() -> tuple[Spoiled, ...]:
     data = _PROOF.encode()
-    step = Step(0, leaf(6)).encode()
-    long = MmrProof(leaf(5), (Step(0, leaf(6)),) * MAX_PROOF_PATH, ()).encode()
+    step = ProofStep(0, leaf(6)).encode()
+    long = MmrProof(leaf(5), (ProofStep(0, leaf(6)),) * MAX_PROOF_PATH, ()).encode()
     count = b"\x03\x98" + bytes((MAX_PROOF_PATH,))
     longer = long.replace(count, b"\x03\x98" + bytes((MAX_PROOF_PATH + 1,)) + step)
     return (

@@ -5,7 +5,7 @@ from itertools import count
 
 from vectors.form import Doc, dh_key, profile_doc, reader_doc, refused_doc, signer_doc, signing_key
 from vectors.hub import Log, ModelHub
-from veen.core import CapToken, Msg, PayloadHdr, Place, Receipt, Sealer, jsonform, msg, naming
+from veen.core import CapToken, Msg, PayloadHdr, Place, Receipt, Sealer, msg, naming, wire_json
 from veen.core.errors import Refused
 
 SCHEMA = naming.schema_id("chat.v1")
@@ -61,7 +61,7 @@ class Scenario:
             "client_seq": draft.client_seq,
             "prev_ack": draft.prev_ack,
             "auth_ref": draft.auth_ref,
-            "payload_hdr": jsonform.to_json(draft.header),
+            "payload_hdr": wire_json.to_json(draft.header),
             "payload_hdr_cbor": draft.header.encode(),
             "body": draft.body,
             "ephemeral_secret": ephemeral.secret,
@@ -115,7 +115,7 @@ class Scenario:
                 "hub_id": hub.hub_id,
                 "routing_key": hub.routing_key,
                 "needs_capability": hub.closed,
-                "limits": jsonform.to_json(hub.limits),
+                "limits": wire_json.to_json(hub.limits),
             },
             "reader": reader_doc(self.reader),
             "clients": {name: signer_doc(signing_key(name)) for name in self._clients},

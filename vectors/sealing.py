@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 
 from vectors.form import Doc, dh_key, profile_doc, reader_doc, secret, signer_doc, signing_key
-from veen.core import Opened, PayloadHdr, Place, Profile, Sealer, attachments, jsonform, msg, naming
+from veen.core import Opened, PayloadHdr, Place, Profile, Sealer, attachment, msg, naming, wire_json
 from veen.core.aead import KEY_BYTES, xchacha_seal
-from veen.core.attachments import EMPTY_ROOT, SealedAttachment
+from veen.core.attachment import EMPTY_ROOT, SealedAttachment
 from veen.core.hashing import U64_MAX, h, ht, trunc24, u32be, u64be
 from veen.core.hpke import setup_receiver
 
@@ -72,10 +72,10 @@ def _seal(case: Case) -> tuple[bytes, PayloadHdr, tuple[SealedAttachment, ...], 
     """`(ephemeral secret, header, attachments, ciphertext)`."""
     ephemeral, place = dh_key(f"ciphertext/{case.name}"), case.place()
     sealer = Sealer(READER.public_key, place, ephemeral)
-    sealed = tuple(attachments.seal(sealer, plain) for plain in case.attachments)
+    sealed = tuple(attachment.seal(sealer, plain) for plain in case.attachments)
     header = case.header
     if sealed:
-        header = replace(header, att_root=attachments.root([one.coid for one in sealed]))
+        header = replace(header, att_root=attachment.root([one.coid for one in sealed]))
     return ephemeral.secret, header, sealed, sealer.seal(header, case.body, case.profile.pad_block)
 
 
@@ -100,7 +100,7 @@ def _sealed(case: Case) -> Doc:
         "client_seq": case.client_seq,
         "prev_ack": case.prev_ack,
         "auth_ref": case.auth_ref,
-        "payload_hdr": jsonform.to_json(header),
+        "payload_hdr": wire_json.to_json(header),
         "payload_hdr_cbor": header.encode(),
         "body": case.body,
         "ephemeral_secret": ephemeral,

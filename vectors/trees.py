@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vectors.form import Doc
-from veen.core import Mmr, MmrProof, Step, mmr, proof
+from veen.core import Mmr, MmrProof, ProofStep, mmr, proof
 
 MOST = 64
 INCLUSION_SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 16, 21)
@@ -82,7 +82,7 @@ def _refused_inclusion() -> list[Doc]:
         ("a step that turns the other way", replace(good, path=(replace(first, dir=1), second, third))),
         ("two steps swapped", replace(good, path=(second, first, third))),
         ("the last step missing", replace(good, path=(first, second))),
-        ("one step too many", replace(good, path=(*good.path, Step(0, low)))),
+        ("one step too many", replace(good, path=(*good.path, ProofStep(0, low)))),
         ("a peak missing", replace(good, peaks_after=(low,))),
         ("the peaks by decreasing height", replace(good, peaks_after=(high, low))),
         ("a peak altered", replace(good, peaks_after=(low, leaf(99)))),

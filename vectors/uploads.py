@@ -4,21 +4,21 @@ from dataclasses import replace
 
 from vectors.capabilities import ISSUER, ORDERS, START
 from vectors.form import Doc, secret, signer_doc, signing_key
-from veen.core import captoken, naming, upload
+from veen.core import cap_token, naming, upload_proof
 from veen.core.hashing import U64_MAX, h
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
-from veen.core.upload import UploadProof
+from veen.core.upload_proof import UploadProof
 
 SEALED = b"a sealed attachment"
 
 
 def uploads() -> Doc:
     hub_id, alice = naming.hub_id(signing_key("hub").public_key), signing_key("alice")
-    auth_ref = captoken.mint(ISSUER, alice.public_key, [ORDERS], 3600).auth_ref()
+    auth_ref = cap_token.mint(ISSUER, alice.public_key, [ORDERS], 3600).auth_ref()
 
     def made(sealed: bytes = SEALED, size: int | None = None, made_at: int = START) -> UploadProof:
         said = len(sealed) if size is None else size
-        return upload.sign(alice, hub_id=hub_id, coid=h(sealed), auth_ref=auth_ref, size=said, made_at=made_at)
+        return upload_proof.sign(alice, hub_id=hub_id, coid=h(sealed), auth_ref=auth_ref, size=said, made_at=made_at)
 
     good = made()
     proofs = {
@@ -32,10 +32,10 @@ def uploads() -> Doc:
         "a time that was not signed": replace(good, made_at=START + 1),
         "a capability that was not signed": replace(good, auth_ref=secret("no such token")),
         "a signature altered": replace(good, sig=bytes((good.sig[0] ^ 1,)) + good.sig[1:]),
-        "for another hub": upload.sign(
+        "for another hub": upload_proof.sign(
             alice, hub_id=secret("another hub"), coid=h(SEALED), auth_ref=auth_ref, size=good.size, made_at=START
         ),
-        "by another key": upload.sign(
+        "by another key": upload_proof.sign(
             signing_key("mallory"), hub_id=hub_id, coid=h(SEALED), auth_ref=auth_ref, size=good.size, made_at=START
         ),
     }

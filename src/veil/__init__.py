@@ -5,18 +5,17 @@ from veil.assembly import Opened, Published, Received, open_object, publish, rec
 from veil.batching import Batcher, batch_payload
 from veil.channels import Channel, Feed, GroupChannel, Mailbox, publish_feed, send_group, send_private
 from veil.codec.native import NATIVE
-from veil.errors import Malformed, Refused, Unavailable, Unverified, VeilError
-from veil.fec.gathering import Gathered, Gathering
-from veil.fec.inbox import Inbox
+from veil.encryption.aead import SharedKey
+from veil.encryption.group_keys import Group, GroupSecret
+from veil.encryption.object_signature import SigningKey
+from veil.encryption.private_delivery import DeliveryKey, Recipient
+from veil.fec.reassembly import Gathered, Gathering, Inbox
 from veil.namespaces import ErasureMode, Namespace, NamespacePolicy
 from veil.objects import Address, Flags, ObjectV1
 from veil.profiles import Shape
-from veil.sealing.aead import SharedKey
-from veil.sealing.groups import Group, GroupSecret
-from veil.sealing.private import DeliveryKey, Recipient
-from veil.sealing.signing import SigningKey
 from veil.shards import ShardSet, ShardV1
 from veil.tags import Epochs
+from veil.veil_errors import Malformed, Refused, Unavailable, Unverified, VeilError
 
 __all__ = [
     "Address",

@@ -9,17 +9,17 @@ import os
 from dataclasses import dataclass
 
 from veil import profiles
-from veil.codec.batch import decode_batch
+from veil.batching import decode_batch
 from veil.codec.native import NATIVE, ciphertext_bytes, fixed_bytes, object_bytes
-from veil.errors import Malformed, Refused
+from veil.encryption.aead import Key, Lock, pad, unpad
+from veil.encryption.object_signature import SigningKey, check_policy, sign_object
 from veil.hashing import h
-from veil.limits import MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 from veil.namespaces import ErasureMode, NamespacePolicy
 from veil.objects import NONCE_BYTES, Address, Flags, ObjectV1
 from veil.profiles import Shape
-from veil.sealing.aead import Key, Lock, pad, unpad
-from veil.sealing.signing import SigningKey, check_policy, sign_object
 from veil.shards import ShardSet
+from veil.veil_errors import Malformed, Refused
+from veil.veil_limits import MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 
 _END_MARK_BYTES = 1
 _LONGEST_HEAD = 5

@@ -2,11 +2,30 @@
 
 from collections import deque
 
-from veil.codec.batch import encode_batch
-from veil.codec.heads import head_bytes
-from veil.errors import Refused
-from veil.limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, Reader, head_bytes
 from veil.objects import Flags
+from veil.veil_errors import Refused
+from veil.veil_limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
+
+MIN_ITEMS = 2
+
+
+def encode_batch(items: tuple[bytes, ...]) -> bytes:
+    if not MIN_ITEMS <= len(items) <= MAX_BATCH_ITEMS:
+        raise ValueError(f"a batch has {MIN_ITEMS} to {MAX_BATCH_ITEMS} items, not {len(items)}")
+    return cbor_heads.head(ARRAY, len(items)) + b"".join(map(cbor_heads.byte_string, items))
+
+
+def decode_batch(payload: bytes) -> tuple[bytes, ...]:
+    reader = Reader(payload, "batch")
+    count = reader.head(ARRAY, MAX_BATCH_ITEMS)
+    if count < MIN_ITEMS:
+        reader.fail(f"{count} items")
+    items = tuple(reader.byte_string(MAX_OBJECT_BYTES) for _ in range(count))
+    reader.end()
+    return items
+
 
 Batch = tuple[bytes, ...]
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from veil.assembly import Opened, Published, Received, open_object, publish
+from veil.encryption.aead import Key, Lock
+from veil.encryption.feeds import check_author, feed_key
+from veil.encryption.group_keys import Group
+from veil.encryption.object_signature import SigningKey
+from veil.encryption.private_delivery import DeliveryKey, Recipient, read_letter, write_letter
 from veil.namespaces import ErasureMode
 from veil.objects import Address, Flags
-from veil.sealing.aead import Key, Lock
-from veil.sealing.feeds import check_author, feed_key
-from veil.sealing.groups import Group
-from veil.sealing.letters import read_letter, write_letter
-from veil.sealing.private import DeliveryKey, Recipient
-from veil.sealing.signing import SigningKey
 from veil.tags import DEFAULT_EPOCHS, Epochs, feed_tag, rv_tags
 
 

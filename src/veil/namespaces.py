@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from veil.errors import Refused
-from veil.limits import MAX_UINT16
+from veil.veil_errors import Refused
+from veil.veil_limits import MAX_UINT16
 
 FIRST_APPLICATION = 32
 

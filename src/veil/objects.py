@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from enum import IntFlag
 
-from veil.errors import Malformed
 from veil.hashing import HASH_BYTES, u16be, u32be
-from veil.limits import MAX_UINT16, MAX_UINT32
+from veil.veil_errors import Malformed
+from veil.veil_limits import MAX_UINT16, MAX_UINT32
 
 OBJECT_VERSION = 1
 NONCE_BYTES = 24

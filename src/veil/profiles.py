@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from veil.errors import Refused
-from veil.limits import KIB
+from veil.veil_errors import Refused
+from veil.veil_limits import KIB
 
 
 @dataclass(frozen=True, slots=True)

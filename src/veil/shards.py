@@ -6,12 +6,12 @@ here needs a key.
 
 from dataclasses import dataclass
 
-from veil.errors import Malformed
 from veil.hashing import HASH_BYTES
-from veil.limits import BUCKET_SIZES, MAX_SHARDS
 from veil.namespaces import ErasureMode
 from veil.objects import Address
 from veil.profiles import Shape
+from veil.veil_errors import Malformed
+from veil.veil_limits import BUCKET_SIZES, MAX_SHARDS
 
 SHARD_VERSION = 2
 

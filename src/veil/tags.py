@@ -6,9 +6,9 @@ clocks may differ by up to the overlap, in either direction.
 
 from dataclasses import dataclass
 
-from veil.errors import Malformed
 from veil.hashing import HASH_BYTES, h, u16be, u32be
-from veil.limits import EPOCH_HISTORY_SECONDS, EPOCH_OVERLAP_SECONDS, EPOCH_SECONDS, MAX_UINT16, MAX_UINT32
+from veil.veil_errors import Malformed
+from veil.veil_limits import EPOCH_HISTORY_SECONDS, EPOCH_OVERLAP_SECONDS, EPOCH_SECONDS, MAX_UINT16, MAX_UINT32
 
 
 def feed_tag(publisher_pubkey: bytes, namespace: int) -> bytes:

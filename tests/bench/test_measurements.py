@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from veen.bench import growth, hub, hubprocess, labels, yardsticks
-from veen.bench.clock import CryptoLimit
-from veen.bench.hubprocess import HubProcess
-from veen.bench.messages import Target, Writers
-from veen.bench.report import Report
+from veen.bench import baselines, hub_process, hub_throughput, many_labels, scaling
+from veen.bench.bench_report import BenchReport, CryptoLimit
+from veen.bench.hub_process import HubProcess
+from veen.bench.load_messages import MessageWriters, Target
 from veen.bench.rounds import play
 from veen.core import Msg, Profile, Unavailable, Unverified
 
 TARGET = Target(b"\x01" * 32, Profile().profile_id())
 
 
-def assert_measured(report: Report, folder: Path) -> None:
+def assert_measured(report: BenchReport, folder: Path) -> None:
     """Nothing is missing, no value is absurd, nothing is left behind."""
     assert all(row.low <= row.value <= row.high for row in report.rows)
     assert all(row.value > 0 for row in report.rows if row.unit in ("/s", "ms", "s"))
@@ -29,22 +28,24 @@ def assert_measured(report: Report, folder: Path) -> None:
 def test_the_hub_measurement_shows_what_was_promised_of_every_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "_WARM_UP", 2)
+    monkeypatch.setattr(hub_throughput, "_WARM_UP", 2)
     told: list[str] = []
-    report = hub.run(rounds=1, per_connection=8, connections=8, beside=False, folder=tmp_path, tell=told.append)
+    report = hub_throughput.run(
+        rounds=1, per_connection=8, connections=8, beside=False, folder=tmp_path, tell=told.append
+    )
     assert_measured(report, tmp_path)
     bounds = {row.what: row.least for row in report.rows if row.least is not None}
-    assert bounds == {f"{mode.name}: of the one-core crypto limit": mode.least for mode in hub.MODES}
-    for mode in hub.MODES:
+    assert bounds == {f"{mode.name}: of the one-core crypto limit": mode.least for mode in hub_throughput.MODES}
+    for mode in hub_throughput.MODES:
         for what in ("submits", "p50", "p99", "p99 / p50", "CPU a message, hub", "messages a sync"):
             assert report.row(f"{mode.name}: {what}").value > 0
     assert report.row("one process: CPU a message, workers").value == 0
-    assert len(told) == len(hub.MODES)
+    assert len(told) == len(hub_throughput.MODES)
 
 
 @pytest.mark.slow
 def test_the_labels_measurement_compares_many_labels_with_one(tmp_path: Path) -> None:
-    report = labels.run(labels=20, rounds=1, per_round=100, connections=8, folder=tmp_path)
+    report = many_labels.run(labels=20, rounds=1, per_round=100, connections=8, folder=tmp_path)
     assert_measured(report, tmp_path)
     many, one = report.row("20 labels in turn: submits"), report.row("one label: submits")
     assert report.rows[0].value == pytest.approx(many.value / one.value)
@@ -53,13 +54,13 @@ def test_the_labels_measurement_compares_many_labels_with_one(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_growth_measurement_reads_both_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "_LEFT_OVER", 70)
-    monkeypatch.setattr(growth, "TURNS", 2)
-    report = growth.run(small=50, large=500, rounds=1, each=1, proofs=5, folder=tmp_path)
+    monkeypatch.setattr(scaling, "_LEFT_OVER", 70)
+    monkeypatch.setattr(scaling, "TURNS", 2)
+    report = scaling.run(small=50, large=500, rounds=1, each=1, proofs=5, folder=tmp_path)
     assert_measured(report, tmp_path)
     assert report.row("entries replayed from the journal").value == 70
     for size in ("50", "500"):
-        whole, anonymous, files = (report.row(f"resident at {size}{part}") for part in ("", *growth.PARTS))
+        whole, anonymous, files = (report.row(f"resident at {size}{part}") for part in ("", *scaling.PARTS))
         assert whole.value >= anonymous.value + files.value > 0
     promised = {row.what: row.most for row in report.rows if row.most is not None}
     assert sorted(set(promised.values())) == [1.1, 2, 3, 64]
@@ -67,20 +68,20 @@ def test_the_growth_measurement_reads_both_sizes(tmp_path: Path, monkeypatch: py
 
 def test_a_measurement_of_a_hub_that_refuses_is_none(tmp_path: Path) -> None:
     with HubProcess(HubProcess.init(tmp_path / "hub"), "--workers", "0") as running:
-        writers = Writers(running.target, 2, ["refused"])
+        writers = MessageWriters(running.target, 2, ["refused"])
         plan = writers.plan(4)
         with pytest.raises(Unavailable) as caught:
             play(running, [requests[::-1] for requests in plan], 4)
         assert "CLIENT_SEQ" in str(caught.value)
         # In a batch the refusals are inside a 200: only the hub's own count tells.
-        twice = Writers(running.target, 1, ["refused too"]).plan(4, 2) * 2
+        twice = MessageWriters(running.target, 1, ["refused too"]).plan(4, 2) * 2
         with pytest.raises(Unavailable) as caught:
             play(running, twice, 8)
         assert "accepted 4 of 8" in str(caught.value)
 
 
 def test_a_log_that_does_not_move_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hubprocess, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(hub_process, "_PATIENCE_S", 0.01)
     with HubProcess(HubProcess.init(tmp_path / "hub"), "--workers", "0") as running:
         assert running.settle(0) >= 0  # it has that many
         with pytest.raises(Unavailable) as caught:
@@ -96,7 +97,7 @@ def test_a_hub_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 def test_a_hub_that_ended_under_load_is_named(tmp_path: Path) -> None:
     with HubProcess(HubProcess.init(tmp_path / "hub"), "--workers", "0") as running:
-        plan = Writers(running.target, 1, ["gone"]).plan(1)
+        plan = MessageWriters(running.target, 1, ["gone"]).plan(1)
         running.kill()
         with pytest.raises(Unavailable) as caught:
             running.drive(plan)
@@ -104,14 +105,14 @@ def test_a_hub_that_ended_under_load_is_named(tmp_path: Path) -> None:
 
 
 def test_messages_are_dealt_in_turn_and_count_up_for_each_client_and_label() -> None:
-    writers = Writers(TARGET, 2, ["a", "b", "c"])
+    writers = MessageWriters(TARGET, 2, ["a", "b", "c"])
     made = [Msg.decode(writers.one()) for _ in range(12)]
     assert [len({message.client_id for message in made}), len({message.label for message in made})] == [2, 3]
     assert [message.client_seq for message in made] == [1] * 6 + [2] * 6
 
 
 def test_the_crypto_limit_is_more_than_a_verify_and_takes_a_real_message() -> None:
-    encoded = Writers(TARGET, 1, ["limit"]).one()
+    encoded = MessageWriters(TARGET, 1, ["limit"]).one()
     assert 1e-6 < CryptoLimit([encoded]).seconds() < 1
     forged = CryptoLimit([encoded[:-1] + bytes([encoded[-1] ^ 1])])
     with pytest.raises(Unverified):
@@ -123,7 +124,7 @@ def test_a_yardstick_that_is_not_installed_is_skipped_with_a_word(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with ExitStack() as stack:
-        found = yardsticks.start(stack, tmp_path, 2)
+        found = baselines.start(stack, tmp_path, 2)
     assert found.yardsticks == ()
     assert found.notes == ("redis-server is not installed: skipped", "nats-server is not installed: skipped")
 
@@ -139,7 +140,7 @@ def test_a_yardstick_that_is_installed_is_measured_and_stopped(
     (tmp_path / "bin" / program).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with ExitStack() as stack:
-        (yardstick,) = yardsticks.start(stack, tmp_path, 4).yardsticks
+        (yardstick,) = baselines.start(stack, tmp_path, 4).yardsticks
         yardstick.take(10)
         assert yardstick.loads[0].requests == 40
         assert all(row.value > 0 for row in yardstick.rows())

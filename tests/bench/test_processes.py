@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from veen.bench import processes
+from veen.bench import hub_process
 from veen.core import Unavailable
 
 WAITS = "import sys; sys.stdin.read()"
@@ -15,7 +15,7 @@ WAITS = "import sys; sys.stdin.read()"
 
 def test_cpu_time_is_that_of_the_process_asked_about() -> None:
     before = time.process_time()
-    asked = processes.cpu_seconds(os.getpid())
+    asked = hub_process.cpu_seconds(os.getpid())
     assert before <= asked <= time.process_time()
 
 
@@ -23,7 +23,7 @@ def test_cpu_time_of_a_process_that_is_gone_is_unavailable() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with pytest.raises(Unavailable):
-        processes.cpu_seconds(ended.pid)
+        hub_process.cpu_seconds(ended.pid)
 
 
 def test_children_and_their_children_are_found_and_nobody_else() -> None:
@@ -31,25 +31,25 @@ def test_children_and_their_children_are_found_and_nobody_else() -> None:
     leaf = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITS!r}])"
     middle = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {leaf!r}])"
     with subprocess.Popen([sys.executable, "-c", middle], stdin=subprocess.PIPE) as child:
-        while len(found := processes.children(child.pid)) < 2:
+        while len(found := hub_process.children(child.pid)) < 2:
             assert child.poll() is None
-        assert found[1:] == processes.children(found[0])
-        assert {child.pid, *found} <= set(processes.children(os.getpid()))
+        assert found[1:] == hub_process.children(found[0])
+        assert {child.pid, *found} <= set(hub_process.children(os.getpid()))
         child.communicate()
-    assert not {child.pid, *found} & set(processes.children(os.getpid()))
+    assert not {child.pid, *found} & set(hub_process.children(os.getpid()))
 
 
 def test_resident_memory_is_anonymous_and_files() -> None:
-    before = processes.memory(os.getpid())
+    before = hub_process.memory(os.getpid())
     held = b"x" * (1 << 25)
-    after = processes.memory(os.getpid())
+    after = hub_process.memory(os.getpid())
     assert after.anonymous - before.anonymous > len(held) // 2
     assert after.resident >= after.anonymous + after.files
     assert (before + after).resident == before.resident + after.resident
 
 
 def test_a_busy_machine_is_noticed() -> None:
-    before, start = processes.busy_seconds(), time.process_time()
+    before, start = hub_process.busy_seconds(), time.process_time()
     while time.process_time() - start < 0.1:
         pass
-    assert processes.busy_seconds() - before >= 0.05
+    assert hub_process.busy_seconds() - before >= 0.05

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from veen.bench.report import Report, Row, microseconds
+from veen.bench.bench_report import BenchReport, BenchRow, microseconds
 from veen.bench.rounds import warning, weather
 
 
@@ -24,15 +24,15 @@ from veen.bench.rounds import warning, weather
 def test_a_promise_is_about_the_median(
     values: list[float], least: float | None, most: float | None, kept: bool
 ) -> None:
-    row = Row.of("it", values, "", least=least, most=most)
+    row = BenchRow.of("it", values, "", least=least, most=most)
     assert row.kept is kept
     assert ("MISSED" in row.promise) is not kept
-    assert Report("all", (Row.of("other", [1], ""), row)).kept is kept
-    assert ("MISSED" in Report("all", (row,)).text()) is not kept
+    assert BenchReport("all", (BenchRow.of("other", [1], ""), row)).kept is kept
+    assert ("MISSED" in BenchReport("all", (row,)).text()) is not kept
 
 
 def test_a_row_shows_its_spread_and_a_single_value_has_none() -> None:
-    report = Report("all", (Row.of("many", [1, 2, 4], "s"), Row.of("one", [3], "s")), ("a note",))
+    report = BenchReport("all", (BenchRow.of("many", [1, 2, 4], "s"), BenchRow.of("one", [3], "s")), ("a note",))
     name, note, many, one = report.text().splitlines()
     assert (name, note) == ("all", "  a note")
     assert "2.00 s" in many
@@ -41,7 +41,7 @@ def test_a_row_shows_its_spread_and_a_single_value_has_none() -> None:
 
 
 def test_a_report_can_be_read_by_machines() -> None:
-    report = Report("all", (Row.of("it", [2.0], "/s", least=3.0),), ("a note",))
+    report = BenchReport("all", (BenchRow.of("it", [2.0], "/s", least=3.0),), ("a note",))
     assert json.loads(json.dumps(report.as_json())) == {
         "name": "all",
         "kept": False,

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import veen.bridge
 from tests.bridge.fuse import Fuse
-from veen.bridge.carriage.holding import Holder
-from veen.bridge.carriage.inbox import Inbox
-from veen.bridge.carriage.meeting import Meeting
-from veen.bridge.carriage.node import VeilNode
-from veen.bridge.carriage.receiving import Receiver
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
+from veen.bridge.veil_gossip.exchange import Receiver
+from veen.bridge.veil_gossip.gossip_inbox import Inbox
+from veen.bridge.veil_gossip.gossip_items import Meeting
+from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.client import ClientDir
 from veen.client.client import Client
 
@@ -25,7 +25,7 @@ async def receive(node: str, token: str, hub: str, folder: ClientDir, path: Path
     async with Client(hub, folder, allow_caught=True) as client, VeilNode(node, token) as veil:
         meeting = await Meeting.enter(veil, client.hub_id)
         with Inbox(path, client.hub_id) as inbox:
-            receiver = Receiver(meeting, inbox, Holder(folder, client.contact.trust.known, client))
+            receiver = Receiver(meeting, inbox, CheckpointComparer(folder, client.contact.trust.known, client))
             with fuse.burning():
                 async for _ in receiver.receive():
                     pass

@@ -10,13 +10,11 @@ from typing import Any
 
 from tests.hub.client import Hub, make_dir, running
 from tests.veil.api_hosts import Running, town
-from veen.bridge.carriage.holding import Holder
-from veen.bridge.carriage.inbox import Inbox, Room
-from veen.bridge.carriage.items import Item
-from veen.bridge.carriage.meeting import NAMESPACE, Meeting
-from veen.bridge.carriage.node import VeilNode
-from veen.bridge.carriage.publishing import Publisher
-from veen.bridge.carriage.receiving import Receiver, Told
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
+from veen.bridge.veil_gossip.exchange import Publisher, ReceivedReport, Receiver
+from veen.bridge.veil_gossip.gossip_inbox import Inbox, Room
+from veen.bridge.veil_gossip.gossip_items import NAMESPACE, GossipItem, Meeting
+from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.trust import Pin
@@ -65,23 +63,23 @@ class Side:
             await Publisher(meeting, client.contact.trust.known).checkpoint(client, found)
             return found
 
-    async def put(self, *payloads: bytes | Item) -> None:
+    async def put(self, *payloads: bytes | GossipItem) -> None:
         """Anything at all, as someone who knows the hub can send it."""
         async with self.meeting() as meeting:
             for one in payloads:
-                data = one.encode() if isinstance(one, Item) else one
+                data = one.encode() if isinstance(one, GossipItem) else one
                 await meeting.node.publish(data, meeting.group, NAMESPACE)
 
     async def heard(self, count: int) -> None:
         """So much has come to the node, in all."""
         await self.node.until(lambda found: len([one for one in found if _is_ours(one.data)]) >= count)
 
-    async def receive(self, room: Room | None = None, *, ask: bool = True) -> list[Told]:
+    async def receive(self, room: Room | None = None, *, ask: bool = True) -> list[ReceivedReport]:
         """What came of all that waits."""
         async with self.client(allow_caught=True) as client, self.meeting() as meeting:
             known = client.contact.trust.known
             with Inbox(self.inbox, self.hub_id, room) as inbox:
-                receiver = Receiver(meeting, inbox, Holder(self.folder, known, client if ask else None))
+                receiver = Receiver(meeting, inbox, CheckpointComparer(self.folder, known, client if ask else None))
                 return [told async for told in receiver.receive()]
 
     def counts(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import veen
 from tests.bridge.fuse import Fuse
-from veen.bridge.importing import Importer
+from veen.bridge.bundle_import import Importer
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.trust import Pin

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from tests.bridge.zones import EXPORT, IMPORT, zones
 from tests.hub.client import START, Clock
-from veen.bridge import books
-from veen.bridge.exporting import Sizes
-from veen.bridge.reconciling import reconcile
+from veen.bridge import reconciliation
+from veen.bridge.bundle_export import Sizes
+from veen.bridge.reconciliation import reconcile
 from veen.core import Limits, Profile
-from veen.overlays.bridging import ONLINE_LOG, Exported, Imported, Intake, Result, TargetRange
+from veen.overlays.bridging import ONLINE_LOG, BridgeResult, BundleExported, BundleImported, BundleIntake, TargetRange
 from veen.state import HubSource
 
 
@@ -19,9 +19,9 @@ def test_events_arrive_as_they_were_with_their_originals_named(place: Path) -> N
         first, second, third = await at.export(sizes=Sizes(events=3))
         outcomes = [await at.take(data) for data in (first, second, third)]
         assert [(one.result, one.event_count, one.written) for one in outcomes] == [
-            (Result.SUCCESS, 3, 3),
-            (Result.SUCCESS, 3, 3),
-            (Result.SUCCESS, 1, 1),
+            (BridgeResult.SUCCESS, 3, 3),
+            (BridgeResult.SUCCESS, 3, 3),
+            (BridgeResult.SUCCESS, 1, 1),
         ]
         found = await at.imported()
         assert [entry.body for entry in found] == [b"event %d" % number for number in range(7)]
@@ -38,12 +38,12 @@ def test_both_zones_have_a_record_of_it(place: Path) -> None:
         (data,) = await at.export()
         outcome = await at.take(data)
         (left,) = await at.said(ONLINE_LOG)
-        exported = Exported.decode(left.body or b"")
+        exported = BundleExported.decode(left.body or b"")
         assert (exported.bundle_id, exported.export_stream, exported.event_count) == (outcome.bundle_id, EXPORT, 2)
         first, last = await at.said()
-        intake, ended = Intake.decode(first.body or b""), Imported.decode(last.body or b"")
+        intake, ended = BundleIntake.decode(first.body or b""), BundleImported.decode(last.body or b"")
         assert (intake.bundle_id, intake.import_stream, len(intake.origins)) == (outcome.bundle_id, IMPORT, 2)
-        assert (ended.result, ended.event_count, ended.targets) == (Result.SUCCESS, 2, (TargetRange(0, 1, 2),))
+        assert (ended.result, ended.event_count, ended.targets) == (BridgeResult.SUCCESS, 2, (TargetRange(0, 1, 2),))
         assert ended.operator == "test"
 
     with zones(place) as at:
@@ -65,9 +65,9 @@ def test_every_epoch_leaves_and_arrives_and_is_told_apart(place: Path) -> None:
             outcome = await at.take(data)
             assert outcome.ok, outcome.fault
         async with at.client("analyst", at.online) as client:
-            left = await books.exports_of(HubSource(client))
+            left = await reconciliation.exports_of(HubSource(client))
         async with at.client("analyst", at.offline) as client:
-            found = reconcile(await books.books(HubSource(client), left))
+            found = reconcile(await reconciliation.books(HubSource(client), left))
         assert found.clean, found.to_json()
         assert [(region.upto_seq, region.epoch) for region in found.regions] == [
             (2, START // 500),
@@ -83,7 +83,7 @@ def test_a_hub_with_small_messages_gets_an_intake_in_parts(place: Path) -> None:
         await at.produce(*(b"%d" % number for number in range(12)))
         (data,) = await at.export()
         assert (await at.take(data)).written == 12
-        parts = [entry for entry in await at.said() if entry.schema == Intake.SCHEMA]
+        parts = [entry for entry in await at.said() if entry.schema == BundleIntake.SCHEMA]
         assert len(parts) > 2
 
     with zones(place, limits=Limits(max_msg_bytes=8192, max_body_bytes=8000)) as at:

@@ -11,21 +11,21 @@ import pytest
 from tests.bridge.authority import Authority, authority, certify
 from tests.bridge.zones import Zones, zones
 from tests.full_disk import no_file_longer_than
-from veen.bridge import anchoring
-from veen.bridge.anchoring import Anchored, AnchorRef, AnchorStore, Backend, Cadence, Statement, service
-from veen.bridge.anchoring.filelog import FileLog
-from veen.bridge.anchoring.gitrepo import GitRepo
-from veen.bridge.anchoring.otherhub import OtherHub
-from veen.bridge.anchoring.tsa import TimeStampingAuthority
+from veen.bridge import anchors
+from veen.bridge.anchors import Anchored, AnchorRef, AnchorStatement, AnchorStore, Backend, Cadence, service
+from veen.bridge.anchors.filelog import FileLog
+from veen.bridge.anchors.gitrepo import GitRepo
+from veen.bridge.anchors.otherhub import OtherHub
+from veen.bridge.anchors.tsa import TimeStampingAuthority
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.trust import Pin
 from veen.core import Malformed, Unavailable, Unverified, VeenError, cbor
 from veen.core.hashing import h
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 NEWS = "news"
-STATEMENT = Statement(h(b"root"), 0, 1_700_000_000, bytes(16))
+STATEMENT = AnchorStatement(h(b"root"), 0, 1_700_000_000, bytes(16))
 OTHER = replace(STATEMENT, root=h(b"another root"))
 
 
@@ -46,13 +46,13 @@ def repo(tmp_path: Path) -> Path:
     return tmp_path / "anchors.git"
 
 
-def published(backend: Backend, statement: Statement = STATEMENT) -> bytes:
+def published(backend: Backend, statement: AnchorStatement = STATEMENT) -> bytes:
     given = (statement.root, statement.epoch, statement.ts, statement.nonce)
-    return asyncio.run(anchoring.anchor_publish(backend, *given))
+    return asyncio.run(anchors.anchor_publish(backend, *given))
 
 
 def verified(backend: Backend, root: bytes, ref: bytes) -> int:
-    return asyncio.run(anchoring.anchor_verify(backend, root, ref))
+    return asyncio.run(anchors.anchor_verify(backend, root, ref))
 
 
 def refused(backend: Backend, root: bytes, ref: bytes) -> VeenError:
@@ -296,7 +296,7 @@ class Anchorer:
 
     async def publish(self, backend: Backend) -> Anchored:
         async with self.client() as client:
-            return (await anchoring.publish(client, NEWS, backend, self.store)).anchored
+            return (await anchors.publish(client, NEWS, backend, self.store)).anchored
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ def test_an_anchor_is_kept_beside_its_checkpoint(anchorer: Anchorer) -> None:
         assert kept == made
         assert path.name.startswith(kept.checkpoint.label_curr.hex())
         assert (kept.checkpoint.upto_seq, kept.ref.statement.root) == (3, kept.checkpoint.mmr_root)
-        assert await anchoring.verify(kept, anchorer.log, anchorer.at.source_id)
+        assert await anchors.verify(kept, anchorer.log, anchorer.at.source_id)
 
     asyncio.run(run())
 
@@ -326,11 +326,11 @@ def test_another_hub_is_a_backend_whose_word_holds_offline(anchorer: Anchorer) -
         async with anchorer.client(online=False) as other:
             made = await anchorer.publish(OtherHub(other, other.hub_id))
         offline = OtherHub(None, anchorer.at.target_id)
-        assert await anchoring.verify(made, offline, anchorer.at.source_id)
+        assert await anchors.verify(made, offline, anchorer.at.source_id)
         with pytest.raises(Unverified):
-            await anchoring.verify(made, OtherHub(None, anchorer.at.source_id), anchorer.at.source_id)
+            await anchors.verify(made, OtherHub(None, anchorer.at.source_id), anchorer.at.source_id)
         with pytest.raises(Unverified):
-            await anchoring.verify(made, offline, anchorer.at.target_id)
+            await anchors.verify(made, offline, anchorer.at.target_id)
         with pytest.raises(Unavailable):
             await offline.publish(STATEMENT)
         with pytest.raises(Unverified, match="says this"):
@@ -352,11 +352,11 @@ def test_an_anchor_of_a_checkpoint_that_the_hub_did_not_sign_does_not_hold(ancho
         )
         for one in forged:
             with pytest.raises(Unverified):
-                await anchoring.verify(one, anchorer.log, anchorer.at.source_id)
+                await anchors.verify(one, anchorer.log, anchorer.at.source_id)
         await anchorer.say(1)
         later = await anchorer.publish(anchorer.log)
         with pytest.raises(Unverified, match="another root"):
-            await anchoring.verify(replace(later, anchor_ref=made.anchor_ref), anchorer.log, anchorer.at.source_id)
+            await anchors.verify(replace(later, anchor_ref=made.anchor_ref), anchorer.log, anchorer.at.source_id)
 
     asyncio.run(run())
 
@@ -407,7 +407,7 @@ def test_a_stream_is_anchored_when_it_is_due_whoever_runs(anchorer: Anchorer) ->
             assert await service.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
         await anchorer.say(1)
         async with anchorer.client() as client:
-            running = anchoring.run(client, NEWS, anchorer.log, anchorer.store, cadence, 0.01)
+            running = anchors.run(client, NEWS, anchorer.log, anchorer.store, cadence, 0.01)
             assert (await anext(running)).anchored.checkpoint.upto_seq == 6
         assert [one.checkpoint.upto_seq for _, one in anchorer.store] == [3, 6]
 

@@ -10,10 +10,9 @@ import pytest
 
 from tests.bridge.zones import EXPORT, zones
 from veen.bridge import bundle as bundles
-from veen.bridge import verifying
-from veen.bridge.bundle import Bundle, Contents
-from veen.bridge.exporting import Range, build
-from veen.bridge.faults import BundleFault, Code
+from veen.bridge import bundle_verify
+from veen.bridge.bundle import Bundle, BundleCode, BundleFault, Contents
+from veen.bridge.bundle_export import ExportRange, build
 from veen.core import Malformed, SigningKey
 from veen.core.hashing import h
 
@@ -37,16 +36,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     async def run() -> tuple[bytes, ...]:
         await at.produce(*(b"body %d" % number for number in range(6)))
         async with at.client("exporter", at.online) as client:
-            again = [await build(client, EXPORT, Range(0, 3, 5)) for _ in range(2)]
+            again = [await build(client, EXPORT, ExportRange(0, 3, 5)) for _ in range(2)]
             assert again[0].encode() == again[1].encode()
-            later = await build(client, EXPORT, Range(0, 3, 5), upto_seq=6)
-            before = await build(client, EXPORT, Range(0, 1, 2))
-            small = await build(client, EXPORT, Range(0, 6, 6))
+            later = await build(client, EXPORT, ExportRange(0, 3, 5), upto_seq=6)
+            before = await build(client, EXPORT, ExportRange(0, 1, 2))
+            small = await build(client, EXPORT, ExportRange(0, 6, 6))
         async with at.client("producer", at.offline) as client:
             for number in range(6):
                 await client.send(EXPORT, b"body %d" % number)
         async with at.client("analyst", at.offline) as client:
-            other = await build(client, EXPORT, Range(0, 3, 5))
+            other = await build(client, EXPORT, ExportRange(0, 3, 5))
         return tuple(one.encode() for one in (again[0], later, before, other, small))
 
     with zones(tmp_path_factory.mktemp("zones")) as at:
@@ -56,13 +55,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 def fault(data: bytes, *trusted: bytes) -> BundleFault:
     with pytest.raises(BundleFault) as caught:
-        verifying.verify(data, trusted)
+        bundle_verify.verify(data, trusted)
     return caught.value
 
 
 def test_a_bundle_holds_by_itself(made: Made) -> None:
     for data in (made.data, made.later, made.before, made.small):
-        found = verifying.verify(data, {made.hub_id})
+        found = bundle_verify.verify(data, {made.hub_id})
         assert found.bundle.encode() == data
         assert found.bundle_hash == h(data)
     shown = found.to_json()
@@ -79,13 +78,13 @@ def test_it_is_named_by_its_contents(made: Made) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xa4", b"\xa4\x01\x6eveen.bundle.v1\x02\x01\x03\x58\x20short"])
 def test_what_is_no_bundle_is_known_by_its_hash(data: bytes) -> None:
     assert bundles.claimed_id(data) == h(data)
-    assert fault(data).code is Code.MALFORMED
+    assert fault(data).code is BundleCode.MALFORMED
 
 
 def test_only_a_trusted_hub_counts(made: Made) -> None:
-    assert fault(made.data).code is Code.SOURCE
-    assert fault(made.data, made.other_id).code is Code.SOURCE
-    assert fault(made.other, made.hub_id).code is Code.SOURCE
+    assert fault(made.data).code is BundleCode.SOURCE
+    assert fault(made.data, made.other_id).code is BundleCode.SOURCE
+    assert fault(made.other, made.hub_id).code is BundleCode.SOURCE
 
 
 def test_a_bundle_beyond_every_bound_is_not_read() -> None:
@@ -100,19 +99,19 @@ def flipped(data: bytes, bit: int) -> bytes:
 def test_no_bit_can_be_flipped(made: Made) -> None:
     chance = Random(SEED)
     for bit in chance.sample(range(8 * len(made.data)), SAMPLES):
-        assert fault(flipped(made.data, bit), made.hub_id).code in (Code.MALFORMED, Code.BUNDLE_ID), bit
+        assert fault(flipped(made.data, bit), made.hub_id).code in (BundleCode.MALFORMED, BundleCode.BUNDLE_ID), bit
 
 
 @pytest.mark.slow
 def test_no_bit_of_a_small_bundle_can_be_flipped(made: Made) -> None:
     for bit in range(8 * len(made.small)):
-        assert fault(flipped(made.small, bit), made.hub_id).code in (Code.MALFORMED, Code.BUNDLE_ID), bit
+        assert fault(flipped(made.small, bit), made.hub_id).code in (BundleCode.MALFORMED, BundleCode.BUNDLE_ID), bit
 
 
 @pytest.mark.parametrize("cut", [1, 33, 200])
 def test_it_ends_where_it_ends(made: Made, cut: int) -> None:
-    assert fault(made.data[:-cut], made.hub_id).code is Code.MALFORMED
-    assert fault(made.data + bytes(cut), made.hub_id).code is Code.MALFORMED
+    assert fault(made.data[:-cut], made.hub_id).code is BundleCode.MALFORMED
+    assert fault(made.data + bytes(cut), made.hub_id).code is BundleCode.MALFORMED
 
 
 # Someone who changes a bundle and gives it the id that goes with the change.
@@ -202,37 +201,37 @@ def _papers_unsigned(contents: Contents, made: Made) -> Contents:
     return replace(contents, source=replace(source, signature=replace(source.signature, sig=bytes(64))))
 
 
-CHANGES: dict[str, tuple[Change, Code, int | None]] = {
+CHANGES: dict[str, tuple[Change, BundleCode, int | None]] = {
     "another hub is named": (
         lambda contents, made: _header(source_hub_id=made.other_id)(contents, made),
-        Code.SOURCE,
+        BundleCode.SOURCE,
         None,
     ),
-    "the papers of another hub": (_of_another_hub, Code.SOURCE, None),
-    "papers that nobody signed": (_papers_unsigned, Code.SOURCE, None),
-    "an earlier beginning": (_header(export_seq_from=1), Code.HEADER, None),
-    "a later end": (_header(export_seq_to=6), Code.HEADER, None),
-    "another time": (_header(export_time_from=1), Code.HEADER, None),
-    "another epoch": (_header(epoch=1), Code.CHECKPOINT, None),
-    "another stream": (_header(export_stream="export/x", export_stream_id=h(b"export/x")), Code.CHECKPOINT, None),
-    "an event dropped": (_events(lambda events: events.pop(1)), Code.ORDER, None),
-    "an event doubled": (_events(lambda events: events.insert(1, events[0])), Code.ORDER, None),
-    "two events swapped": (_events(_swap), Code.HEADER, None),
-    "two receipts swapped": (_events(_swap_receipts), Code.HEADER, None),
-    "the last event cut off": (_shorter, Code.PROOF, None),
-    "a message unsigned": (_events(_message_unsigned), Code.SIGNATURE, 2),
-    "a message changed": (_events(_message_changed), Code.RECEIPT, 2),
-    "a receipt redated": (_events(_receipt_redated), Code.RECEIPT, 2),
-    "another root": (_upto(root=bytes(32)), Code.CHECKPOINT, None),
-    "another last number": (_upto(last_seq=6), Code.CHECKPOINT, None),
-    "another key": (_upto(hub_public=bytes(32)), Code.CHECKPOINT, None),
-    "another moment": (_upto(timestamp=1), Code.CHECKPOINT, None),
-    "a checkpoint that a stranger signed": (_signed_by_a_stranger, Code.CHECKPOINT, None),
-    "a checkpoint of another hub": (_checkpoint_of_another_hub, Code.CHECKPOINT, None),
-    "a checkpoint before the events": (_earlier_checkpoint, Code.CHECKPOINT, None),
-    "other peaks": (_proof(peaks_before=(bytes(32),)), Code.PROOF, 1),
-    "too few peaks": (_proof(peaks_before=()), Code.PROOF, None),
-    "the proof of another checkpoint": (_proof_of_another, Code.PROOF, None),
+    "the papers of another hub": (_of_another_hub, BundleCode.SOURCE, None),
+    "papers that nobody signed": (_papers_unsigned, BundleCode.SOURCE, None),
+    "an earlier beginning": (_header(export_seq_from=1), BundleCode.HEADER, None),
+    "a later end": (_header(export_seq_to=6), BundleCode.HEADER, None),
+    "another time": (_header(export_time_from=1), BundleCode.HEADER, None),
+    "another epoch": (_header(epoch=1), BundleCode.CHECKPOINT, None),
+    "another stream": (_header(export_stream="export/x", export_stream_id=h(b"export/x")), BundleCode.CHECKPOINT, None),
+    "an event dropped": (_events(lambda events: events.pop(1)), BundleCode.ORDER, None),
+    "an event doubled": (_events(lambda events: events.insert(1, events[0])), BundleCode.ORDER, None),
+    "two events swapped": (_events(_swap), BundleCode.HEADER, None),
+    "two receipts swapped": (_events(_swap_receipts), BundleCode.HEADER, None),
+    "the last event cut off": (_shorter, BundleCode.PROOF, None),
+    "a message unsigned": (_events(_message_unsigned), BundleCode.SIGNATURE, 2),
+    "a message changed": (_events(_message_changed), BundleCode.RECEIPT, 2),
+    "a receipt redated": (_events(_receipt_redated), BundleCode.RECEIPT, 2),
+    "another root": (_upto(root=bytes(32)), BundleCode.CHECKPOINT, None),
+    "another last number": (_upto(last_seq=6), BundleCode.CHECKPOINT, None),
+    "another key": (_upto(hub_public=bytes(32)), BundleCode.CHECKPOINT, None),
+    "another moment": (_upto(timestamp=1), BundleCode.CHECKPOINT, None),
+    "a checkpoint that a stranger signed": (_signed_by_a_stranger, BundleCode.CHECKPOINT, None),
+    "a checkpoint of another hub": (_checkpoint_of_another_hub, BundleCode.CHECKPOINT, None),
+    "a checkpoint before the events": (_earlier_checkpoint, BundleCode.CHECKPOINT, None),
+    "other peaks": (_proof(peaks_before=(bytes(32),)), BundleCode.PROOF, 1),
+    "too few peaks": (_proof(peaks_before=()), BundleCode.PROOF, None),
+    "the proof of another checkpoint": (_proof_of_another, BundleCode.PROOF, None),
 }
 
 
@@ -248,10 +247,18 @@ def test_a_stream_id_that_is_not_that_of_the_stream_does_not_decode(made: Made) 
     name = EXPORT.encode()
     assert made.data.count(name) == 1
     found = fault(made.data.replace(name, name[:-1] + b"x"), made.hub_id)
-    assert (found.code, "export_stream_id" in str(found)) == (Code.MALFORMED, True)
+    assert (found.code, "export_stream_id" in str(found)) == (BundleCode.MALFORMED, True)
 
 
 def test_every_code_of_a_bundle_by_itself_is_reached() -> None:
-    alone = {code for _, code, _ in CHANGES.values()} | {Code.MALFORMED, Code.BUNDLE_ID}
-    later = {Code.MAPPING, Code.SEALED, Code.ATTACHMENT, Code.DUPLICATE, Code.OVERLAP, Code.PARTIAL, Code.REFUSED}
-    assert alone | later == set(Code)
+    alone = {code for _, code, _ in CHANGES.values()} | {BundleCode.MALFORMED, BundleCode.BUNDLE_ID}
+    later = {
+        BundleCode.MAPPING,
+        BundleCode.SEALED,
+        BundleCode.ATTACHMENT,
+        BundleCode.DUPLICATE,
+        BundleCode.OVERLAP,
+        BundleCode.PARTIAL,
+        BundleCode.REFUSED,
+    }
+    assert alone | later == set(BundleCode)

@@ -10,15 +10,23 @@ from tests.bridge.carrying import Side, between
 from tests.bridge.zones import zones
 from tests.veil.api_hosts import town
 from veen.bridge import bundle as bundles
-from veen.bridge.carriage.holding import Standing
-from veen.bridge.carriage.inbox import BUNDLES, Inbox
-from veen.bridge.carriage.items import MAX_PAYLOAD_BYTES, PART_BYTES, Item, Manifest, Shown, What, items_of, part_name
-from veen.bridge.carriage.meeting import Meeting
-from veen.bridge.carriage.node import VeilNode
-from veen.bridge.carriage.publishing import Publisher
-from veen.bridge.carriage.receiving import LOOKED, REFUSED, STAGED, TAKEN, Told
-from veen.bridge.importing import Importer
-from veen.client import verdict
+from veen.bridge.bundle_import import Importer
+from veen.bridge.veil_gossip.checkpoint_compare import ComparisonStanding
+from veen.bridge.veil_gossip.exchange import LOOKED, REFUSED, STAGED, TAKEN, Publisher, ReceivedReport
+from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, Inbox
+from veen.bridge.veil_gossip.gossip_items import (
+    MAX_PAYLOAD_BYTES,
+    PART_BYTES,
+    GossipItem,
+    Meeting,
+    PartsManifest,
+    ShownCheckpoint,
+    What,
+    items_of,
+    part_name,
+)
+from veen.bridge.veil_gossip.veil_node import VeilNode
+from veen.client import evidence_verify
 from veen.core import SigningKey, Unavailable, Unverified
 from veen.core.hashing import h
 from veil.node import Event
@@ -26,7 +34,7 @@ from veil.node import Event
 
 def _shows_a_lie(path: Path | None, hub_id: bytes) -> bool:
     assert path is not None
-    report = verdict.verify(path.read_bytes(), hub_id)
+    report = evidence_verify.verify(path.read_bytes(), hub_id)
     return report.pinned and bool(report.contradictions)
 
 
@@ -35,7 +43,7 @@ def _payload(event: Event) -> bytes:
     return payload if isinstance(payload, bytes) else b""
 
 
-def _standings(found: list[Told]) -> list[tuple[What | None, Standing | None]]:
+def _standings(found: list[ReceivedReport]) -> list[tuple[What | None, ComparisonStanding | None]]:
     return [(told.what, told.standing) for told in found]
 
 
@@ -48,11 +56,11 @@ def test_each_client_of_a_forked_hub_finds_out_and_can_prove_it(place: Path) -> 
         for side in (alice, bob):
             await side.heard(1)
             told = (await side.receive())[0]
-            assert (told.what, told.standing) == (What.CHECKPOINT, Standing.FORKED)
+            assert (told.what, told.standing) == (What.CHECKPOINT, ComparisonStanding.FORKED)
             assert _shows_a_lie(told.file, side.hub_id)
         await alice.heard(2)  # what bob can prove is said to alice, and the other way round
         (told,) = await alice.receive()
-        assert (told.what, told.standing) == (What.EVIDENCE, Standing.FORKED)
+        assert (told.what, told.standing) == (What.EVIDENCE, ComparisonStanding.FORKED)
         assert _shows_a_lie(told.file, alice.hub_id)
         for side in (alice, bob):
             with Inbox(side.inbox, side.hub_id) as inbox:
@@ -68,20 +76,20 @@ def test_the_client_that_was_shown_less_learns_of_the_fork_from_the_one_that_was
         await bob.say()
         await alice.heard(1)
         (told,) = await alice.receive()
-        assert told.standing is Standing.UNSHOWN
+        assert told.standing is ComparisonStanding.UNSHOWN
         assert "signed for 6 entries" in told.reason
         assert "shows 4" in told.reason
         assert await alice.receive() == []  # asked again, and nothing has changed
         await alice.say()
         await bob.heard(1)
-        assert _standings(await bob.receive()) == [(What.CHECKPOINT, Standing.FORKED)]
+        assert _standings(await bob.receive()) == [(What.CHECKPOINT, ComparisonStanding.FORKED)]
         await alice.heard(2)
         (told,) = await alice.receive()
-        assert (told.what, told.standing) == (What.EVIDENCE, Standing.FORKED)
+        assert (told.what, told.standing) == (What.EVIDENCE, ComparisonStanding.FORKED)
         assert _shows_a_lie(told.file, alice.hub_id)
         await alice.write(b"e", b"f")  # and now its own hub has to say what its sixth entry is
         (told,) = await alice.receive()
-        assert (told.result, told.standing) == (LOOKED, Standing.FORKED)
+        assert (told.result, told.standing) == (LOOKED, ComparisonStanding.FORKED)
         assert _shows_a_lie(told.file, alice.hub_id)
 
     between(place, work, forked=True)
@@ -98,9 +106,9 @@ def test_an_honest_hub_is_not_accused_whatever_the_sizes(place: Path) -> None:
         await bob.write(b"d")
         await bob.say()
         await alice.heard(3)
-        assert _standings(await alice.receive()) == [(What.CHECKPOINT, Standing.AGREES)] * 3
+        assert _standings(await alice.receive()) == [(What.CHECKPOINT, ComparisonStanding.AGREES)] * 3
         await bob.heard(1)
-        assert _standings(await bob.receive()) == [(What.CHECKPOINT, Standing.AGREES)]
+        assert _standings(await bob.receive()) == [(What.CHECKPOINT, ComparisonStanding.AGREES)]
         for side in (alice, bob):
             assert [*side.folder.evidence.glob("*")] == []
 
@@ -112,11 +120,13 @@ def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receive
         await bob.read()
         true = await alice.say()
         known = alice.hub.service.papers
-        shown = Shown(known.identity, known.signature, true)
-        item = Item(alice.hub_id, What.CHECKPOINT, shown.encode())
-        forged = Shown(known.identity, known.signature, replace(true, mmr_root=bytes(32)))
+        shown = ShownCheckpoint(known.identity, known.signature, true)
+        item = GossipItem(alice.hub_id, What.CHECKPOINT, shown.encode())
+        forged = ShownCheckpoint(known.identity, known.signature, replace(true, mmr_root=bytes(32)))
         stolen = replace(true, hub_sig=SigningKey.generate().sign(true.signing_digest()))
-        manifest = Manifest(What.BUNDLE, PART_BYTES + 1, bytes(32), (part_name(bytes(PART_BYTES)), part_name(b"x")))
+        manifest = PartsManifest(
+            What.BUNDLE, PART_BYTES + 1, bytes(32), (part_name(bytes(PART_BYTES)), part_name(b"x"))
+        )
         hostile: list[tuple[bytes, str]] = [
             (b"garbage", "malformed"),
             (b"\xff" * 100, "malformed"),
@@ -146,7 +156,7 @@ def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receive
         await alice.write(b"more")
         await alice.say()
         await bob.heard(len(hostile) + 2)
-        assert _standings(await bob.receive()) == [(What.CHECKPOINT, Standing.AGREES)]
+        assert _standings(await bob.receive()) == [(What.CHECKPOINT, ComparisonStanding.AGREES)]
 
     between(place, work, forked=False)
 

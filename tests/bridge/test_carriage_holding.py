@@ -9,14 +9,14 @@ from tests.bridge.two_histories import KNOWN, Scene, scene
 from tests.client.hostile import START, Log
 from tests.client.pair import QUICK
 from tests.hub.client import Clock
-from veen.bridge.carriage import judging
-from veen.bridge.carriage.holding import Held, Holder, Standing
-from veen.bridge.carriage.items import Shown
-from veen.bridge.carriage.judging import Reason, Refusal
+from veen.bridge.veil_gossip import item_verify
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint, ComparisonStanding
+from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint
+from veen.bridge.veil_gossip.item_verify import Reason, Refusal
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Receipt, Refused, SigningKey
-from veen.core import identity as identities
+from veen.core import hub_identity as identities
 from veen.core.envelopes import ReceiptRequest, ReceiptResponse
 
 
@@ -24,7 +24,7 @@ from veen.core.envelopes import ReceiptRequest, ReceiptResponse
 def test_an_honest_hub_agrees_at_every_size(place: Path, size: int) -> None:
     async def then(at: Scene) -> None:
         at.grow(KNOWN + 5)
-        assert await at.hold(at.log.cut(size)) == Held(Standing.AGREES)
+        assert await at.hold(at.log.cut(size)) == ComparedCheckpoint(ComparisonStanding.AGREES)
         assert [*at.people.reader_dir.evidence.glob("*")] == []
 
     scene(place, then)
@@ -35,7 +35,7 @@ def test_two_roots_for_one_size_are_proved_whether_or_not_the_size_is_known_here
     async def then(at: Scene) -> None:
         at.grow(KNOWN + 5)
         held = await at.hold(at.other(2, size))
-        assert held.standing is Standing.FORKED
+        assert held.standing is ComparisonStanding.FORKED
         assert at.proves(held)
 
     scene(place, then)
@@ -47,8 +47,8 @@ def test_a_known_size_needs_no_hub(place: Path) -> None:
     async def then(at: Scene) -> None:
         at.hub.asked.clear()
         assert at.proves(await at.hold(at.other(5, KNOWN), ask=False))
-        assert (await at.hold(at.log, ask=False)).standing is Standing.AGREES
-        assert (await at.hold(at.log.cut(3), ask=False)).standing is Standing.UNASKED
+        assert (await at.hold(at.log, ask=False)).standing is ComparisonStanding.AGREES
+        assert (await at.hold(at.log.cut(3), ask=False)).standing is ComparisonStanding.UNASKED
         assert at.hub.asked == []
 
     scene(place, then)
@@ -60,8 +60,8 @@ def test_two_checkpoints_that_others_sent_are_proof_even_of_a_label_nobody_here_
         one, two = Log(label), Log(label)
         for log in (one, two):
             log.append(at.hub.key, at.hub.forged(label), START)
-        assert (await at.hold(one)).standing is Standing.UNFOLLOWED
-        assert (await at.hold(one, one)).standing is Standing.UNFOLLOWED
+        assert (await at.hold(one)).standing is ComparisonStanding.UNFOLLOWED
+        assert (await at.hold(one, one)).standing is ComparisonStanding.UNFOLLOWED
         assert at.proves(await at.hold(one, two))
 
     scene(place, then)
@@ -71,7 +71,7 @@ def test_a_hub_that_signed_for_more_than_it_shows_is_not_proved_to_lie_yet(place
     async def then(at: Scene) -> None:
         other = at.other(4, KNOWN + 3)
         held = await at.hold(other)
-        assert held.standing is Standing.UNSHOWN
+        assert held.standing is ComparisonStanding.UNSHOWN
         assert held.evidence is None
         assert "not proved yet" in held.reason
         assert f"signed for {KNOWN + 3} entries" in held.reason
@@ -88,7 +88,7 @@ def test_a_hub_that_goes_over_to_the_other_history_is_caught_by_what_it_said_bef
         other = at.other(4, KNOWN + 3)
         at.hub.logs[other.label] = other
         held = await at.hold(other)
-        assert held.standing is Standing.FORKED
+        assert held.standing is ComparisonStanding.FORKED
         assert at.proves(held)
 
     scene(place, then)
@@ -106,7 +106,7 @@ def test_a_hub_that_hides_where_its_histories_part_is_caught_at_the_next_entry(p
 
         at.hub.lying, at.hub.on_receipt = True, told
         held = await at.hold(other)
-        assert held.standing is Standing.FORKED
+        assert held.standing is ComparisonStanding.FORKED
         assert at.proves(held)
 
     scene(place, then)
@@ -125,7 +125,7 @@ def test_a_hub_that_proves_nothing_is_doubted_and_not_accused(place: Path) -> No
 
         at.hub.receipt = receipt  # type: ignore[method-assign]
         held = await at.hold(other)
-        assert held.standing is Standing.DOUBTED
+        assert held.standing is ComparisonStanding.DOUBTED
         assert held.evidence is None
         assert "not proved to others" in held.reason
 
@@ -137,9 +137,9 @@ def test_a_hub_that_does_not_answer_is_waited_for_once_and_asked_again_later(pla
         clock = Clock(0)
         at.reader.contact.link.patience = QUICK
         at.hub.mute = lambda path: path == "/v1/receipt"
-        holder = Holder(at.people.reader_dir, at.reader.contact.trust.known, at.reader, clock=clock)
+        holder = CheckpointComparer(at.people.reader_dir, at.reader.contact.trust.known, at.reader, clock=clock)
         held = await holder.hold(at.judged(at.other(4, 5)))
-        assert held.standing is Standing.UNASKED
+        assert held.standing is ComparisonStanding.UNASKED
         assert "no answer" in held.reason
         at.hub.asked.clear()
         for size in range(1, 5):
@@ -161,12 +161,12 @@ def test_a_hub_that_keeps_no_receipts_so_old_proves_by_its_tree_or_is_doubted(pl
             return true(asked)
 
         at.hub.receipt = receipt  # type: ignore[method-assign]
-        assert await at.hold(at.log.cut(3)) == Held(Standing.AGREES)
-        assert (await at.hold(at.other(1, 3))).standing is Standing.DOUBTED
+        assert await at.hold(at.log.cut(3)) == ComparedCheckpoint(ComparisonStanding.AGREES)
+        assert (await at.hold(at.other(1, 3))).standing is ComparisonStanding.DOUBTED
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with Client(at.hub.url, folder, pin=at.people.pin) as client:
-                holder = Holder(folder, client.contact.trust.known, client, [at.log.label])
-                assert (await holder.hold(at.judged(at.log.cut(3)))).standing is Standing.UNSHOWN
+                holder = CheckpointComparer(folder, client.contact.trust.known, client, [at.log.label])
+                assert (await holder.hold(at.judged(at.log.cut(3)))).standing is ComparisonStanding.UNSHOWN
 
     scene(place, then)
 
@@ -176,7 +176,7 @@ def test_a_hub_that_keeps_no_receipts_so_old_proves_by_its_tree_or_is_doubted(pl
 
 def _refusal(at: Scene, body: bytes) -> Reason:
     with pytest.raises(Refusal) as caught:
-        judging.checkpoint(body, at.reader.contact.trust.known)
+        item_verify.checkpoint(body, at.reader.contact.trust.known)
     return caught.value.reason
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_the_hub_did_not_sign_is_refused(place: Path) -> None:
             at.hub.checkpoint_of(at.log, SigningKey.generate()),
         ]
         assert {_refusal(at, at.shown(one)) for one in wrong} == {Reason.SIGNATURE}
-        assert judging.checkpoint(at.shown(true), at.reader.contact.trust.known).checkpoint == true
+        assert item_verify.checkpoint(at.shown(true), at.reader.contact.trust.known).checkpoint == true
 
     scene(place, then)
 
@@ -204,16 +204,16 @@ def test_papers_that_are_not_the_hubs_are_refused(place: Path) -> None:
         moved = identities.rotate(hub.identity, hub.key, SigningKey.generate(), START)
         forked = identities.rotate(hub.identity, hub.key, thief, START + 1)
         wrong = [
-            Shown(stolen, identities.sign(stolen, thief), true),
-            Shown(hub.identity, replace(mine, sig=bytes(64)), true),
-            Shown(forked, identities.sign(forked, hub.key), true),
+            ShownCheckpoint(stolen, identities.sign(stolen, thief), true),
+            ShownCheckpoint(hub.identity, replace(mine, sig=bytes(64)), true),
+            ShownCheckpoint(forked, identities.sign(forked, hub.key), true),
         ]
         assert {_refusal(at, one.encode()) for one in wrong} == {Reason.IDENTITY}
         known = replace(at.reader.contact.trust.known, identity=moved)
         longer = identities.rotate(forked, thief, thief2 := SigningKey.generate(), START + 2)
         for papers, key in ((forked, thief), (longer, thief2)):
             with pytest.raises(Refusal, match="identity"):
-                judging.checkpoint(Shown(papers, identities.sign(papers, key), true).encode(), known)
+                item_verify.checkpoint(ShownCheckpoint(papers, identities.sign(papers, key), true).encode(), known)
 
     scene(place, then)
 
@@ -224,10 +224,12 @@ def test_a_key_that_is_new_to_the_client_counts_where_the_hubs_own_key_endorses_
     async def then(at: Scene) -> None:
         hub, key = at.hub, SigningKey.generate()
         rotated = identities.rotate(hub.identity, hub.key, key, START + 1)
-        body = Shown(rotated, identities.sign(rotated, key), hub.checkpoint_of(at.other(4, KNOWN), key)).encode()
-        judged = judging.checkpoint(body, at.reader.contact.trust.known)
+        body = ShownCheckpoint(
+            rotated, identities.sign(rotated, key), hub.checkpoint_of(at.other(4, KNOWN), key)
+        ).encode()
+        judged = item_verify.checkpoint(body, at.reader.contact.trust.known)
         assert judged.record.identity == rotated
-        held = await Holder(at.people.reader_dir, at.reader.contact.trust.known).hold(judged)
+        held = await CheckpointComparer(at.people.reader_dir, at.reader.contact.trust.known).hold(judged)
         assert at.proves(held)
 
     scene(place, then)
@@ -239,7 +241,7 @@ def test_evidence_of_another_hub_or_with_other_keys_or_that_does_not_hold_is_ref
         held = await at.hold(at.other(4, KNOWN))
         assert held.evidence
         data = held.evidence.read_bytes()
-        report, _ = judging.evidence(data, known)
+        report, _ = item_verify.evidence(data, known)
         assert report.contradictions
         changed = bytearray(data)
         changed[-40] ^= 1
@@ -251,7 +253,7 @@ def test_evidence_of_another_hub_or_with_other_keys_or_that_does_not_hold_is_ref
             (data, replace(known, profile=replace(known.profile, pad_block=512)), Reason.IDENTITY),
         ):
             with pytest.raises(Refusal) as caught:
-                judging.evidence(body, whose)
+                item_verify.evidence(body, whose)
             assert caught.value.reason is reason
 
     scene(place, then)
@@ -262,8 +264,10 @@ def test_a_client_that_knows_nothing_of_a_label_still_compares_it_where_it_is_to
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with Client(at.hub.url, folder, pin=at.people.pin) as client:
                 judged, known = at.judged(at.other(4, KNOWN)), client.contact.trust.known
-                assert (await Holder(folder, known, client).hold(judged)).standing is Standing.UNFOLLOWED
-                held = await Holder(folder, known, client, [at.log.label]).hold(judged)
+                assert (
+                    await CheckpointComparer(folder, known, client).hold(judged)
+                ).standing is ComparisonStanding.UNFOLLOWED
+                held = await CheckpointComparer(folder, known, client, [at.log.label]).hold(judged)
                 assert at.proves(held)
 
     scene(place, then)

@@ -7,19 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.bridge.carriage.inbox import BUNDLES, EVIDENCE, Found, Inbox, KeptHead, NoRoom, Room
-from veen.bridge.carriage.items import (
+from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, EVIDENCE, FoundItem, Inbox, KeptHead, NoRoom, Room, Staging
+from veen.bridge.veil_gossip.gossip_items import (
     MAX_CONTENT_BYTES,
     MAX_PAYLOAD_BYTES,
     PART_BYTES,
-    Item,
-    Manifest,
+    GossipItem,
+    PartsManifest,
     What,
     digest_of,
     items_of,
     part_name,
 )
-from veen.bridge.carriage.staging import Staging
 from veen.client.durable import Busy
 from veen.core import Malformed
 from veen.core.hashing import h
@@ -41,9 +40,9 @@ def test_contents_come_out_as_they_went_in_whatever_their_size(place: Path, size
     content = b"".join(bytes((n % 251,)) * 997 for n in range(size // 997 + 1))[:size]
     items = [*items_of(HUB, What.BUNDLE, content)]
     assert all(len(item.encode()) <= MAX_PAYLOAD_BYTES for item in items)
-    assert [Item.decode(item.encode()) for item in items] == items
+    assert [GossipItem.decode(item.encode()) for item in items] == items
     if size <= PART_BYTES:
-        assert items == [Item(HUB, What.BUNDLE, content)]
+        assert items == [GossipItem(HUB, What.BUNDLE, content)]
         return
     with Inbox(place / "inbox", HUB) as inbox, inbox.change():
         staging = Staging(inbox)
@@ -61,12 +60,12 @@ def test_more_than_is_carried_is_not_cut_up() -> None:
 
 @given(st.binary(max_size=200), st.data())
 def test_bytes_are_no_item_or_encode_to_themselves(noise: bytes, data: st.DataObject) -> None:
-    true = Item(HUB, What.PART, noise).encode()
+    true = GossipItem(HUB, What.PART, noise).encode()
     at = data.draw(st.integers(0, len(true) - 1))
     changed = true[:at] + bytes((data.draw(st.integers(0, 255)),)) + true[at + 1 :]
     for tried in (noise, changed, true[:at], true + noise):
         try:
-            item = Item.decode(tried)
+            item = GossipItem.decode(tried)
         except Malformed:
             continue
         assert item.encode() == tried
@@ -75,14 +74,14 @@ def test_bytes_are_no_item_or_encode_to_themselves(noise: bytes, data: st.DataOb
 @pytest.mark.parametrize(
     "wrong",
     [
-        Manifest(What.BUNDLE, PART_BYTES + 1, HUB, (HUB,)),
-        Manifest(What.BUNDLE, PART_BYTES + 1, HUB, (HUB,) * 3),
-        Manifest(What.BUNDLE, PART_BYTES, HUB, (HUB,)),
-        Manifest(What.MANIFEST, PART_BYTES + 1, HUB, (HUB,) * 2),
-        Manifest(What.BUNDLE, MAX_CONTENT_BYTES + 1, HUB, (HUB,) * 2),
+        PartsManifest(What.BUNDLE, PART_BYTES + 1, HUB, (HUB,)),
+        PartsManifest(What.BUNDLE, PART_BYTES + 1, HUB, (HUB,) * 3),
+        PartsManifest(What.BUNDLE, PART_BYTES, HUB, (HUB,)),
+        PartsManifest(What.MANIFEST, PART_BYTES + 1, HUB, (HUB,) * 2),
+        PartsManifest(What.BUNDLE, MAX_CONTENT_BYTES + 1, HUB, (HUB,) * 2),
     ],
 )
-def test_a_manifest_that_cannot_be_is_none(wrong: Manifest) -> None:
+def test_a_manifest_that_cannot_be_is_none(wrong: PartsManifest) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         wrong.encode()
 
@@ -93,7 +92,7 @@ def test_a_manifest_that_cannot_be_is_none(wrong: Manifest) -> None:
 def _manifest(*parts: bytes, digest: bytes | None = None) -> bytes:
     content = b"".join(parts)
     names = tuple(map(part_name, parts))
-    return Manifest(What.EVIDENCE, len(content), digest or digest_of(What.EVIDENCE, content), names).encode()
+    return PartsManifest(What.EVIDENCE, len(content), digest or digest_of(What.EVIDENCE, content), names).encode()
 
 
 def test_parts_that_two_contents_share_serve_both(inbox: Inbox) -> None:
@@ -189,7 +188,7 @@ def test_a_change_that_fails_changes_nothing(inbox: Inbox) -> None:
         with inbox.change():
             inbox.count("x")
             inbox.put_cursor(ALICE, 7)
-            inbox.put_found(Found("f", "r"))
+            inbox.put_found(FoundItem("f", "r"))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.carrying import STREAM, Side, between
-from veen.bridge.carriage.inbox import BUNDLES, EVIDENCE, Inbox
-from veen.bridge.carriage.items import PART_BYTES, Item, What
-from veen.bridge.carriage.publishing import Publisher
-from veen.bridge.carriage.staging import Staging
+from veen.bridge.veil_gossip.exchange import Publisher
+from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, EVIDENCE, Inbox, Staging
+from veen.bridge.veil_gossip.gossip_items import PART_BYTES, GossipItem, What
 
 Kept = tuple[dict[str, int], list[str], list[str], int, int]
 
@@ -45,7 +44,7 @@ async def _say_all(alice: Side, bob: Side) -> None:
         large = (await client.evidence(STREAM, [4, 5, 6])).encode()
         assert len(large) > PART_BYTES
         said = await publisher.evidence(large)
-    await alice.put(b"junk", Item(bytes(32), What.PART, b""), b"more junk")
+    await alice.put(b"junk", GossipItem(bytes(32), What.PART, b""), b"more junk")
     await bob.heard(2 + len(said.message_ids) + 3)
 
 

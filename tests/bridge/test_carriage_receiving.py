@@ -7,12 +7,11 @@ from pathlib import Path
 
 from tests.bridge.two_histories import KNOWN, Scene, scene
 from tests.client.hostile import Log
-from veen.bridge.carriage.holding import Holder, Standing
-from veen.bridge.carriage.inbox import Found, Inbox, Room
-from veen.bridge.carriage.items import PART_BYTES, Item, What, items_of
-from veen.bridge.carriage.meeting import NAMESPACE, Meeting
-from veen.bridge.carriage.node import Delivered, Page, VeilNode
-from veen.bridge.carriage.receiving import MISSED, REFUSED, Receiver, Told
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparisonStanding
+from veen.bridge.veil_gossip.exchange import MISSED, REFUSED, ReceivedReport, Receiver
+from veen.bridge.veil_gossip.gossip_inbox import FoundItem, Inbox, Room
+from veen.bridge.veil_gossip.gossip_items import NAMESPACE, PART_BYTES, GossipItem, Meeting, What, items_of
+from veen.bridge.veil_gossip.veil_node import Delivered, FeedPage, VeilNode
 from veen.client.evidence import Evidence
 from veen.core.hashing import h
 
@@ -25,12 +24,12 @@ class MemoryNode(VeilNode):
     def __init__(self) -> None:
         self.first_seq = 1
         self.events: list[Delivered] = []
-        self.said: list[Item] = []
+        self.said: list[GossipItem] = []
         self.pages = 2
 
-    def put(self, *payloads: bytes | Item, sender: bytes = NODE) -> None:
+    def put(self, *payloads: bytes | GossipItem, sender: bytes = NODE) -> None:
         for one in payloads:
-            data = one.encode() if isinstance(one, Item) else one
+            data = one.encode() if isinstance(one, GossipItem) else one
             self.events.append(Delivered(self.first_seq + len(self.events), sender, data))
 
     def let_go(self, count: int) -> None:
@@ -41,14 +40,14 @@ class MemoryNode(VeilNode):
         return NODE
 
     async def publish(self, payload: bytes, group: str, namespace: int) -> int:
-        self.said.append(Item.decode(payload))
+        self.said.append(GossipItem.decode(payload))
         return len(self.said)
 
-    async def page(self, since: int, namespace: int, wait_s: int = 0) -> Page:
+    async def page(self, since: int, namespace: int, wait_s: int = 0) -> FeedPage:
         assert namespace == NAMESPACE
         last = self.first_seq + len(self.events) - 1
         found = [one for one in self.events if one.seq > since][: self.pages]
-        return Page(self.first_seq, last, found[-1].seq if found else since, tuple(found))
+        return FeedPage(self.first_seq, last, found[-1].seq if found else since, tuple(found))
 
 
 class Listener:
@@ -60,18 +59,18 @@ class Listener:
         self._folder = folder
         self._room = room
 
-    def checkpoint(self, log: Log) -> Item:
-        return Item(self.at.hub.identity.hub_id, What.CHECKPOINT, self.at.shown(self.at.hub.checkpoint_of(log)))
+    def checkpoint(self, log: Log) -> GossipItem:
+        return GossipItem(self.at.hub.identity.hub_id, What.CHECKPOINT, self.at.shown(self.at.hub.checkpoint_of(log)))
 
     @contextmanager
     def inbox(self) -> Iterator[Inbox]:
         with Inbox(self._folder, self.at.hub.identity.hub_id, self._room) as inbox:
             yield inbox
 
-    async def receive(self) -> list[Told]:
+    async def receive(self) -> list[ReceivedReport]:
         hub_id = self.at.hub.identity.hub_id
         with self.inbox() as inbox:
-            holder = Holder(self.at.people.reader_dir, self.at.reader.contact.trust.known, self.at.reader)
+            holder = CheckpointComparer(self.at.people.reader_dir, self.at.reader.contact.trust.known, self.at.reader)
             receiver = Receiver(Meeting(self.node, hub_id, "here"), inbox, holder)
             return [told async for told in receiver.receive()]
 
@@ -115,7 +114,7 @@ def test_a_label_that_was_proved_once_is_not_proved_again_and_again(place: Path)
         at.grow(KNOWN + 20)
         one.node.put(*(one.checkpoint(other.cut(size)) for size in range(5, KNOWN + 20)))
         found = await one.receive()
-        assert {told.standing for told in found} == {Standing.FORKED}
+        assert {told.standing for told in found} == {ComparisonStanding.FORKED}
         assert len({told.file for told in found}) == 1
         assert len([*at.people.reader_dir.evidence.glob("*")]) == 1
         assert [item.what for item in one.node.said] == [What.EVIDENCE]
@@ -149,7 +148,7 @@ def test_what_there_was_no_room_for_is_taken_when_it_comes_again(place: Path) ->
         held = await at.hold(at.other(4, KNOWN))
         assert held.evidence
         content = held.evidence.read_bytes()
-        item = Item(at.hub.identity.hub_id, What.EVIDENCE, content)
+        item = GossipItem(at.hub.identity.hub_id, What.EVIDENCE, content)
         one = Listener(at, place / "inbox", Room(evidence_bytes=len(content) - 1))
         one.node.put(item)
         assert [told.reason.partition(":")[0] for told in await one.receive()] == ["room"]
@@ -165,10 +164,10 @@ def test_what_cannot_be_decided_is_asked_again_until_it_can(place: Path) -> None
     async def then(at: Scene) -> None:
         one, other = Listener(at, place / "inbox"), at.other(4, KNOWN + 3)
         one.node.put(one.checkpoint(other))
-        assert [told.standing for told in await one.receive()] == [Standing.UNSHOWN]
+        assert [told.standing for told in await one.receive()] == [ComparisonStanding.UNSHOWN]
         assert await one.receive() == []
         at.grow(KNOWN + 3)
-        assert [told.standing for told in await one.receive()] == [Standing.FORKED]
+        assert [told.standing for told in await one.receive()] == [ComparisonStanding.FORKED]
         assert [item.what for item in one.node.said] == [What.EVIDENCE]
         assert await one.receive() == []
 
@@ -179,7 +178,7 @@ def test_evidence_that_its_owner_took_away_is_not_waited_for(place: Path) -> Non
     async def then(at: Scene) -> None:
         one = Listener(at, place / "inbox")
         with one.inbox() as inbox, inbox.change():
-            inbox.put_found(Found(str(place / "gone.evidence"), "it lied", untold=True))
+            inbox.put_found(FoundItem(str(place / "gone.evidence"), "it lied", untold=True))
         await one.receive()
         assert one.node.said == []
         with one.inbox() as inbox:
@@ -192,7 +191,9 @@ def test_a_flood_of_parts_that_belong_to_nothing_fills_its_room_and_no_more(plac
     async def then(at: Scene) -> None:
         one, hub_id = Listener(at, place / "inbox", Room(staged_bytes=1 << 20, seen=100)), at.hub.identity.hub_id
         for number in range(200):
-            one.node.put(Item(hub_id, What.PART, number.to_bytes(2, "big") * (PART_BYTES // 2)), b"junk %d" % number)
+            one.node.put(
+                GossipItem(hub_id, What.PART, number.to_bytes(2, "big") * (PART_BYTES // 2)), b"junk %d" % number
+            )
         told = await one.receive()
         assert {each.result for each in told} == {"staged", REFUSED}
         assert one.counts() == {"let go": 189, "refused malformed": 200}

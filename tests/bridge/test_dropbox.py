@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.zones import Zones, zones
-from veen.bridge import bundle, dropbox
-from veen.bridge.dropbox import Dealt
-from veen.bridge.exporting import Sizes
-from veen.bridge.importing import Importer
-from veen.overlays.bridging import Imported
+from veen.bridge import bundle, watched_folder
+from veen.bridge.bundle_export import Sizes
+from veen.bridge.bundle_import import Importer
+from veen.bridge.watched_folder import Dealt
+from veen.overlays.bridging import BundleImported
 
 
 def endless(path: Path) -> None:
@@ -43,13 +43,13 @@ BAD: dict[str, Callable[[Path], None]] = {
 def test_what_cannot_be_a_bundle_does_not_keep_others_from_being_seen(tmp_path: Path, bad: str) -> None:
     BAD[bad](tmp_path / "0.bundle")
     (tmp_path / "1.bundle").write_bytes(b"junk")
-    assert [path.name for path in dropbox.waiting(tmp_path)] == ["0.bundle", "1.bundle"]
+    assert [path.name for path in watched_folder.waiting(tmp_path)] == ["0.bundle", "1.bundle"]
 
 
 async def _swept(at: Zones) -> list[Dealt]:
     async with at.client("importer", at.offline) as client:
         importer = Importer(client, {at.source_id}, operator="test")
-        return [one async for one in dropbox.sweep(importer, at.drop)]
+        return [one async for one in watched_folder.sweep(importer, at.drop)]
 
 
 def test_bundles_come_in_whatever_else_has_the_name_of_one(place: Path) -> None:
@@ -64,7 +64,7 @@ def test_bundles_come_in_whatever_else_has_the_name_of_one(place: Path) -> None:
         assert [entry.body for entry in await at.imported()] == [b"a", b"b"]
         assert [path.name for path in sorted(at.drop.iterdir())] == ["imported", "refused"]
         assert len(list((at.drop / "refused").iterdir())) == len(BAD)
-        said = [entry for entry in await at.said() if entry.schema == Imported.SCHEMA]
+        said = [entry for entry in await at.said() if entry.schema == BundleImported.SCHEMA]
         assert len(said) == 2
         assert await _swept(at) == []
 

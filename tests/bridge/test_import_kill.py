@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.zones import EXPORT, Zones, zones
-from veen.bridge import books
-from veen.bridge.exporting import Sizes
-from veen.bridge.reconciling import Report, reconcile
+from veen.bridge import reconciliation
+from veen.bridge.bundle_export import Sizes
+from veen.bridge.reconciliation import ReconcileReport, reconcile
 from veen.client import ClientDir
-from veen.overlays.bridging import Imported, Intake, Result
+from veen.overlays.bridging import BridgeResult, BundleImported, BundleIntake
 from veen.state import HubSource
 
 EVENTS = 6
@@ -27,11 +27,11 @@ def _run(at: Zones, file: Path, moment: str = "0") -> "subprocess.CompletedProce
     return subprocess.run(command, capture_output=True)
 
 
-async def _report(at: Zones) -> Report:
+async def _report(at: Zones) -> ReconcileReport:
     async with at.client("analyst", at.online) as client:
-        left = await books.exports_of(HubSource(client))
+        left = await reconciliation.exports_of(HubSource(client))
     async with at.client("analyst", at.offline) as client:
-        return reconcile(await books.books(HubSource(client), left))
+        return reconcile(await reconciliation.books(HubSource(client), left))
 
 
 def _killed_at_each(place: Path, calls: int) -> None:
@@ -42,7 +42,7 @@ def _killed_at_each(place: Path, calls: int) -> None:
     async def export() -> list[Path]:
         await at.produce(*(b"event %d" % number for number in range(EVENTS * (moments + 1))))
         await at.export(sizes=Sizes(events=EVENTS))
-        seqs = {path: books.exports_in(path.parent, {at.source_id}) for path in at.drop.glob("*.bundle")}
+        seqs = {path: reconciliation.exports_in(path.parent, {at.source_id}) for path in at.drop.glob("*.bundle")}
         order = {one.bundle_id.hex(): one.export_seq_from for found in seqs.values() for one in found}
         return sorted(seqs, key=lambda path: order[path.stem])
 
@@ -67,9 +67,9 @@ def _killed_at_each(place: Path, calls: int) -> None:
         assert report.clean, report.to_json()
         found = asyncio.run(at.imported())
         logged = asyncio.run(at.said())
-    ended = [Imported.decode(entry.body or b"") for entry in logged if entry.schema == Imported.SCHEMA]
-    assert sum(entry.schema == Intake.SCHEMA for entry in logged) == moments + 1
-    assert Counter(one.result for one in ended)[Result.SUCCESS] == moments + 1
+    ended = [BundleImported.decode(entry.body or b"") for entry in logged if entry.schema == BundleImported.SCHEMA]
+    assert sum(entry.schema == BundleIntake.SCHEMA for entry in logged) == moments + 1
+    assert Counter(one.result for one in ended)[BridgeResult.SUCCESS] == moments + 1
     assert {one.error_code for one in ended} <= {None, "duplicate"}
     assert [entry.body for entry in found] == [b"event %d" % number for number in range(EVENTS * (moments + 1))]
     assert set(Counter(entry.header.parent_id for entry in found if entry.header).values()) == {1}

@@ -7,22 +7,22 @@ import pytest
 
 from tests.bridge.test_bundle import flipped
 from tests.bridge.zones import EXPORT, IMPORT, Zones, allow, zones
-from veen.bridge import roles
-from veen.bridge.exporting import Exporter, Range, Sizes, build
-from veen.bridge.faults import Code
-from veen.bridge.importing import Importer, Policy
-from veen.bridge.mapping import Mapping, parse
+from veen.bridge import zone_roles
+from veen.bridge.bundle import BundleCode
+from veen.bridge.bundle_export import Exporter, ExportRange, Sizes, build
+from veen.bridge.bundle_import import Importer, ImportPolicy
+from veen.bridge.zone_roles import Mapping, parse
 from veen.client import ClientDir
 from veen.client.draft import Draft
 from veen.core import DhKey, Limits, Refused, Unavailable, naming
 from veen.core.hashing import h
-from veen.hub.rules import Admission
-from veen.overlays.bridging import OFFLINE_LOG, ONLINE_LOG, Imported, Result
+from veen.hub.admission_rules import Admission
+from veen.overlays.bridging import OFFLINE_LOG, ONLINE_LOG, BridgeResult, BundleImported
 
 
-async def _ended(at: Zones) -> list[Imported]:
-    found = [entry for entry in await at.said() if entry.schema == Imported.SCHEMA]
-    return [Imported.decode(entry.body or b"") for entry in found]
+async def _ended(at: Zones) -> list[BundleImported]:
+    found = [entry for entry in await at.said() if entry.schema == BundleImported.SCHEMA]
+    return [BundleImported.decode(entry.body or b"") for entry in found]
 
 
 def test_a_flipped_bit_is_refused_and_audited_and_nothing_comes_in(place: Path) -> None:
@@ -32,13 +32,13 @@ def test_a_flipped_bit_is_refused_and_audited_and_nothing_comes_in(place: Path) 
         bits = (8 * len(data) // 5, 4 * len(data), 8 * len(data) - 1, 8 * 40)
         for number, bit in enumerate(bits, 1):
             outcome = await at.take(flipped(data, bit))
-            assert outcome.result is Result.FAILURE
+            assert outcome.result is BridgeResult.FAILURE
             assert await at.imported() == []
             said = (await _ended(at))[-1]
             assert len(await _ended(at)) == number
-            assert (said.bundle_id, said.result) == (outcome.bundle_id, Result.FAILURE)
+            assert (said.bundle_id, said.result) == (outcome.bundle_id, BridgeResult.FAILURE)
             assert said.bundle_hash == h(flipped(data, bit))
-            assert said.error_code in (Code.MALFORMED, Code.BUNDLE_ID)
+            assert said.error_code in (BundleCode.MALFORMED, BundleCode.BUNDLE_ID)
             assert said.reason
         assert (await at.take(data)).ok  # the true one still comes in
 
@@ -52,7 +52,7 @@ def test_a_bundle_comes_in_once(place: Path) -> None:
         (data,) = await at.export()
         assert (await at.take(data)).written == 2
         again = await at.take(data)
-        assert (again.fault and again.fault.code, again.ok, again.written) == (Code.DUPLICATE, True, 0)
+        assert (again.fault and again.fault.code, again.ok, again.written) == (BundleCode.DUPLICATE, True, 0)
         assert len(await at.imported()) == 2
         assert [(one.result, one.error_code) for one in await _ended(at)] == [
             ("success", None),
@@ -67,11 +67,11 @@ def test_bundles_that_share_an_event_do_not_both_come_in(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b", b"c")
         async with at.client("exporter", at.online) as client:
-            first, second = [(await build(client, EXPORT, Range(0, *seqs))).encode() for seqs in ((1, 2), (2, 3))]
+            first, second = [(await build(client, EXPORT, ExportRange(0, *seqs))).encode() for seqs in ((1, 2), (2, 3))]
         assert (await at.take(first)).ok
         refused = await at.take(second)
         assert refused.fault
-        assert refused.fault.code is Code.OVERLAP
+        assert refused.fault.code is BundleCode.OVERLAP
         assert [entry.body for entry in await at.imported()] == [b"a", b"b"]
 
     with zones(place) as at:
@@ -84,7 +84,7 @@ def test_another_stream_needs_a_rule(place: Path) -> None:
         (data,) = await at.export("record/app/http")
         refused = await at.take(data)
         assert refused.fault
-        assert refused.fault.code is Code.MAPPING
+        assert refused.fault.code is BundleCode.MAPPING
         assert (await _ended(at))[-1].error_code == "mapping"
         key = at.folders["producer"].stream_keys.secret(naming.stream_id("record/app/http"))
         assert key
@@ -108,12 +108,12 @@ def test_what_does_not_open_stops_a_bundle_unless_a_policy_names_it(place: Path)
             await client.send(EXPORT, b"for nobody")
         await at.produce(b"c")
         async with at.client("analyst", at.online) as client:
-            data = (await build(client, EXPORT, Range(0, 1, 3))).encode()
+            data = (await build(client, EXPORT, ExportRange(0, 1, 3))).encode()
         refused = await at.take(data)
         assert refused.fault
-        assert (refused.fault.code, refused.fault.position) == (Code.SEALED, 2)
+        assert (refused.fault.code, refused.fault.position) == (BundleCode.SEALED, 2)
         assert await at.imported() == []
-        done = await at.take(data, exclude=[Policy.SEALED])
+        done = await at.take(data, exclude=[ImportPolicy.SEALED])
         assert (done.ok, done.excluded, done.event_count) == (True, (2,), 2)
         said = (await _ended(at))[-1]
         assert (said.excluded, said.policy) == ((2,), "sealed")
@@ -131,7 +131,7 @@ def test_attachments_are_not_lost_in_silence(place: Path) -> None:
         (data,) = await at.export()
         refused = await at.take(data)
         assert refused.fault
-        assert (refused.fault.code, refused.fault.position) == (Code.ATTACHMENT, 1)
+        assert (refused.fault.code, refused.fault.position) == (BundleCode.ATTACHMENT, 1)
 
     with zones(place) as at:
         asyncio.run(run())
@@ -144,7 +144,7 @@ def test_a_refusal_of_the_zone_s_hub_is_on_record_and_the_import_goes_on_later(p
         importer = at.folders["importer"]
         refused = await at.take(data)
         assert refused.fault
-        assert (refused.fault.code, refused.fault.position) == (Code.REFUSED, 1)
+        assert (refused.fault.code, refused.fault.position) == (BundleCode.REFUSED, 1)
         assert (await _ended(at))[-1].error_code == "refused"
         allow(importer, IMPORT)
         done = await at.take(data)
@@ -164,9 +164,9 @@ def test_an_event_too_large_for_the_zone_is_known_before_anything_is_written(pla
         (data,) = await at.export()
         refused = await at.take(data)
         assert refused.fault
-        assert (refused.fault.code, refused.fault.position) == (Code.REFUSED, 2)
+        assert (refused.fault.code, refused.fault.position) == (BundleCode.REFUSED, 2)
         assert await at.imported() == []
-        assert [entry.schema for entry in await at.said()] == [Imported.SCHEMA]
+        assert [entry.schema for entry in await at.said()] == [BundleImported.SCHEMA]
 
     with zones(place, offline_limits=Limits(max_msg_bytes=8192, max_body_bytes=8000)) as at:
         asyncio.run(run())
@@ -189,7 +189,7 @@ def test_what_another_importer_began_is_not_finished_by_this_one(place: Path) ->
             refused = await at.take(data)
             at.folders["importer"] = kept
         assert refused.fault
-        assert refused.fault.code is Code.PARTIAL
+        assert refused.fault.code is BundleCode.PARTIAL
 
     with zones(place, (EXPORT, "import/zone1/elsewhere")) as at:
         at.folders["importer"].stream_keys.add_public(IMPORT, DhKey.generate().public_key)
@@ -216,11 +216,11 @@ def test_an_importer_without_the_keys_writes_nothing(place: Path) -> None:
 
 
 def _exporter(at: Zones) -> None:
-    roles.check_exporter(at.folders["exporter"])
+    zone_roles.check_exporter(at.folders["exporter"])
 
 
 def _importer(at: Zones) -> None:
-    roles.check_importer(at.folders["importer"], Mapping())
+    zone_roles.check_importer(at.folders["importer"], Mapping())
 
 
 def test_the_two_roles_hold_nothing_that_lets_events_flow_back(place: Path) -> None:
@@ -233,14 +233,14 @@ def test_the_two_roles_hold_nothing_that_lets_events_flow_back(place: Path) -> N
 def test_whoever_exports_writes_nothing_but_the_log(place: Path, stream: str) -> None:
     with zones(place) as at:
         allow(at.folders["exporter"], stream)
-        with pytest.raises(roles.BothWays, match="capability"):
+        with pytest.raises(zone_roles.BothWays, match="capability"):
             _exporter(at)
 
 
 def test_whoever_exports_does_not_read_what_came_in(place: Path) -> None:
     with zones(place) as at:
         at.folders["exporter"].stream_keys.create("import/zone2/x")
-        with pytest.raises(roles.BothWays, match="import/zone2/x"):
+        with pytest.raises(zone_roles.BothWays, match="import/zone2/x"):
             _exporter(at)
 
 
@@ -248,7 +248,7 @@ def test_whoever_exports_does_not_read_what_came_in(place: Path) -> None:
 def test_whoever_imports_reads_nothing_of_the_zone_but_the_log(place: Path, stream: str) -> None:
     with zones(place) as at:
         at.folders["importer"].stream_keys.create(stream)
-        with pytest.raises(roles.BothWays, match=stream):
+        with pytest.raises(zone_roles.BothWays, match=stream):
             _importer(at)
 
 
@@ -256,17 +256,17 @@ def test_whoever_imports_reads_nothing_of_the_zone_but_the_log(place: Path, stre
 def test_whoever_imports_writes_nothing_of_the_other_zone(place: Path, stream: str) -> None:
     with zones(place) as at:
         allow(at.folders["importer"], stream)
-        with pytest.raises(roles.BothWays, match=stream):
+        with pytest.raises(zone_roles.BothWays, match=stream):
             _importer(at)
 
 
 def test_an_exporter_or_importer_of_both_ways_is_not_even_made(place: Path) -> None:
     async def run() -> None:
         async with at.client("producer", at.online) as client:
-            with pytest.raises(roles.BothWays):
+            with pytest.raises(zone_roles.BothWays):
                 Exporter(client, at.drop)
         async with at.client("analyst", at.offline) as client:
-            with pytest.raises(roles.BothWays):
+            with pytest.raises(zone_roles.BothWays):
                 Importer(client, {at.source_id})
 
     with zones(place) as at:
@@ -282,8 +282,8 @@ def test_the_hub_itself_keeps_the_exporter_from_writing(place: Path) -> None:
 
     with zones(place) as at:
         asyncio.run(run())
-    assert roles.enforced(Admission.CAPABILITY)
-    assert not roles.enforced(Admission.OPEN)
+    assert zone_roles.enforced(Admission.CAPABILITY)
+    assert not zone_roles.enforced(Admission.OPEN)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_draft_the_log_does_not_know_is_forgotten_and_one_it_knows_is_named(pl
         (file,) = at.drop.glob("*.bundle")
         file.rename(at.drop / f".{file.name}.draft")  # as a crash leaves it, after the announcement
         async with at.client("exporter", at.online) as client:
-            unknown = await build(client, EXPORT, Range(0, 1, 1))
+            unknown = await build(client, EXPORT, ExportRange(0, 1, 1))
         (at.drop / f".{unknown.name}.draft").write_bytes(unknown.encode())  # and before it
         (at.drop / ".0000.bundle.draft").write_bytes(data[:-1])
         assert await at.export() == [data]

@@ -11,22 +11,21 @@ import pytest
 
 from tests.bridge.zones import Zones, zones
 from tests.overlays import identities, wallets
-from veen.bridge.comparing import Comparison, compare
-from veen.bridge.mirroring import Mirrored, Mirrorer, Route
+from veen.bridge.mirror import Comparison, Mirrored, Mirrorer, MirrorRoute, compare
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.draft import Draft
 from veen.client.trust import Pin
 from veen.core import DhKey, Profile, Refused, Unavailable, Unverified, naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 from veen.overlays import AnyOverlay, Event
 from veen.overlays.identity import IDENTITY
 from veen.overlays.operations import Mirror
 from veen.overlays.wallet import WALLETS
-from veen.state import HubSource, View
+from veen.state import HubSource, StateView
 
 NEWS = "news"
-ROUTE = Route(NEWS, NEWS)
+ROUTE = MirrorRoute(NEWS, NEWS)
 
 
 class Hubs:
@@ -52,11 +51,11 @@ class Hubs:
             for body in bodies:
                 await clients[hub].send(NEWS, body, **options)
 
-    async def mirror(self, route: Route = ROUTE, folder: ClientDir | None = None) -> list[Mirrored]:
+    async def mirror(self, route: MirrorRoute = ROUTE, folder: ClientDir | None = None) -> list[Mirrored]:
         async with self.both(folder) as (source, target):
             return [one async for one in Mirrorer(source, target, route).run()]
 
-    async def compared(self, route: Route = ROUTE) -> Comparison:
+    async def compared(self, route: MirrorRoute = ROUTE) -> Comparison:
         async with self.both() as (source, target):
             return await compare(source, target, route)
 
@@ -144,7 +143,7 @@ def test_records_alone_need_no_reader_key(place: Path) -> None:
         await hubs.say(b"a", b"b")
         with ClientDir.create(place / "blind", None, 1) as blind:
             blind.stream_keys.create("records")
-            route = Route(NEWS, "records", copies=False)
+            route = MirrorRoute(NEWS, "records", copies=False)
             found = await hubs.mirror(route, blind)
             assert [one.copy for one in found] == [None, None]
             assert await hubs.mirror(route, blind) == []
@@ -224,7 +223,7 @@ def test_a_target_that_cannot_be_read_is_not_written(place: Path) -> None:
             writer.stream_keys.import_secret(NEWS, key)
             writer.stream_keys.add_public("elsewhere", key.public_key)
             with pytest.raises((Unavailable, Refused)):
-                await hubs.mirror(Route(NEWS, "elsewhere"), writer)
+                await hubs.mirror(MirrorRoute(NEWS, "elsewhere"), writer)
 
     between(place, work)
 
@@ -327,7 +326,7 @@ def test_the_state_at_the_target_is_that_of_the_source(
         found: list[dict[bytes, object]] = []
         async with hubs.both() as clients:
             for client in clients:
-                async with View(HubSource(client), NEWS, overlay, cached=False) as view, view.reading() as reading:
+                async with StateView(HubSource(client), NEWS, overlay, cached=False) as view, view.reading() as reading:
                     found.append(dict(reading.states))
         return found
 

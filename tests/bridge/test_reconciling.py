@@ -5,22 +5,22 @@ import json
 from pathlib import Path
 
 from tests.bridge.zones import EXPORT, IMPORT, Zones, allow, zones
-from veen.bridge import books
-from veen.bridge.exporting import Sizes
-from veen.bridge.reconciling import Report, reconcile
+from veen.bridge import reconciliation
+from veen.bridge.bundle_export import Sizes
+from veen.bridge.reconciliation import ReconcileReport, reconcile
 from veen.client.draft import Draft
-from veen.overlays.bridging import OFFLINE_LOG, Imported, Intake, Origin, Result, TargetRange
+from veen.overlays.bridging import OFFLINE_LOG, BridgeResult, BundleImported, BundleIntake, EventOrigin, TargetRange
 from veen.state import DirectorySource, HubSource
 
 
-async def _report(at: Zones, *, by_bundles: bool = False) -> Report:
+async def _report(at: Zones, *, by_bundles: bool = False) -> ReconcileReport:
     if by_bundles:
-        left = books.exports_in(at.drop, {at.source_id})
+        left = reconciliation.exports_in(at.drop, {at.source_id})
     else:
         async with at.client("analyst", at.online) as client:
-            left = await books.exports_of(HubSource(client))
+            left = await reconciliation.exports_of(HubSource(client))
     async with at.client("analyst", at.offline) as client:
-        return reconcile(await books.books(HubSource(client), left))
+        return reconcile(await reconciliation.books(HubSource(client), left))
 
 
 async def _say(at: Zones, person: str, stream: str, *drafts: Draft) -> None:
@@ -56,7 +56,7 @@ def test_the_same_from_copies_of_the_data_alone(place: Path) -> None:
         asyncio.run(run())
         analyst = at.folders["analyst"]
         online, offline = (DirectorySource(hub.data_dir, analyst) for hub in (at.online, at.offline))
-        found = asyncio.run(books.books(offline, asyncio.run(books.exports_of(online))))
+        found = asyncio.run(reconciliation.books(offline, asyncio.run(reconciliation.exports_of(online))))
         assert reconcile(found).clean
 
 
@@ -109,14 +109,16 @@ def test_an_import_that_is_said_and_did_not_happen_is_named(place: Path) -> None
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
-        found = books.exports_in(at.drop, {at.source_id})[0]
+        found = reconciliation.exports_in(at.drop, {at.source_id})[0]
         from veen.bridge.bundle import Bundle
 
         events = Bundle.decode(data).events
-        origins = tuple(Origin.of(one.msg, one.receipt) for one in events)
+        origins = tuple(EventOrigin.of(one.msg, one.receipt) for one in events)
         named = (found.bundle_id, at.source_id, EXPORT, 0, 1, 2, 2, IMPORT, 1)
-        intake = Intake(*named, origins)
-        ended = Imported(found.bundle_id, found.bundle_hash, IMPORT, (TargetRange(0, 1, 2),), 2, Result.SUCCESS, "liar")
+        intake = BundleIntake(*named, origins)
+        ended = BundleImported(
+            found.bundle_id, found.bundle_hash, IMPORT, (TargetRange(0, 1, 2),), 2, BridgeResult.SUCCESS, "liar"
+        )
         drafts = [Draft(one.encode(), one.SCHEMA) for one in (intake, ended)]
         await _say(at, "importer", OFFLINE_LOG, *drafts)
         report = await _report(at)
@@ -155,7 +157,7 @@ def test_a_bundle_that_never_left_is_named(place: Path) -> None:
         (data,) = await at.export()
         outcome = await at.take(data)
         async with at.client("analyst", at.offline) as client:
-            report = reconcile(await books.books(HubSource(client), []))
+            report = reconcile(await reconciliation.books(HubSource(client), []))
         assert report.unannounced == (outcome.bundle_id,)
         assert not report.clean
 

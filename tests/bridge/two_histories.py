@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tests.client.hostile import START, HostileHub, Log
 from tests.client.pair import STREAM, Pair, pair, read_all, send_all
-from veen.bridge.carriage import judging
-from veen.bridge.carriage.holding import Held, Holder
-from veen.bridge.carriage.items import Shown
-from veen.bridge.carriage.judging import Judged
-from veen.client import verdict
+from veen.bridge.veil_gossip import item_verify
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint
+from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint
+from veen.bridge.veil_gossip.item_verify import VerifiedItem
+from veen.client import evidence_verify
 from veen.client.client import Client
 from veen.client.trust import Pin
 from veen.core import Checkpoint
-from veen.core import identity as identities
+from veen.core import hub_identity as identities
 
 KNOWN = 6
 
@@ -44,18 +44,20 @@ class Scene:
             self.log.append(self.hub.key, self.hub.forged(self.log.label), START)
 
     def shown(self, checkpoint: Checkpoint) -> bytes:
-        return Shown(self.hub.identity, identities.sign(self.hub.identity, self.hub.key), checkpoint).encode()
+        return ShownCheckpoint(self.hub.identity, identities.sign(self.hub.identity, self.hub.key), checkpoint).encode()
 
-    def judged(self, log: Log) -> Judged:
-        return judging.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.contact.trust.known)
+    def judged(self, log: Log) -> VerifiedItem:
+        return item_verify.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.contact.trust.known)
 
-    async def hold(self, log: Log, *others: Log, ask: bool = True) -> Held:
-        holder = Holder(self.people.reader_dir, self.reader.contact.trust.known, self.reader if ask else None)
+    async def hold(self, log: Log, *others: Log, ask: bool = True) -> ComparedCheckpoint:
+        holder = CheckpointComparer(
+            self.people.reader_dir, self.reader.contact.trust.known, self.reader if ask else None
+        )
         return await holder.hold(self.judged(log), [self.hub.checkpoint_of(one) for one in others])
 
-    def proves(self, held: Held) -> bool:
+    def proves(self, held: ComparedCheckpoint) -> bool:
         assert held.evidence is not None
-        return bool(verdict.verify(held.evidence.read_bytes(), self.hub.identity.hub_id).contradictions)
+        return bool(evidence_verify.verify(held.evidence.read_bytes(), self.hub.identity.hub_id).contradictions)
 
 
 def scene(place: Path, then: Callable[[Scene], Awaitable[None]]) -> None:

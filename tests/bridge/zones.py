@@ -10,15 +10,15 @@ from pathlib import Path
 from tests.client.pair import QUICK
 from tests.hub.client import ISSUER, Hub, make_dir, running
 from tests.hub.disks import QuickDisk
-from veen.bridge.exporting import Exporter, Sizes
-from veen.bridge.importing import Importer, Outcome
-from veen.client import ClientDir, caps
+from veen.bridge.bundle_export import Exporter, Sizes
+from veen.bridge.bundle_import import Importer, ImportOutcome
+from veen.client import ClientDir, capabilities
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
 from veen.client.entry import Entry
 from veen.client.trust import Pin
 from veen.core import DhKey, Limits, Profile, naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 from veen.overlays.bridging import OFFLINE_LOG, ONLINE_LOG
 
 EXPORT, IMPORT = "export/zone1/doors", "import/zone1/doors"
@@ -69,7 +69,7 @@ class Zones:
             made = [found async for found in exporter.run(stream, sizes or Sizes())]
         return [(self.drop / found.bundle.name).read_bytes() for found in made]
 
-    async def take(self, data: bytes, **options: object) -> Outcome:
+    async def take(self, data: bytes, **options: object) -> ImportOutcome:
         async with self.client("importer", self.offline) as client:
             return await Importer(client, {self.source_id}, operator="test", **options).take(data)  # type: ignore[arg-type]
 
@@ -105,7 +105,7 @@ def furnish(folders: dict[str, ClientDir], *pairs: tuple[str, str]) -> None:
 
 
 def allow(folder: ClientDir, *streams: str, ttl: int = 86_400) -> None:
-    for token in caps.issue(ISSUER, folder.card, [naming.stream_id(stream) for stream in streams], ttl):
+    for token in capabilities.issue(ISSUER, folder.card, [naming.stream_id(stream) for stream in streams], ttl):
         folder.caps.add(token)
 
 

@@ -10,7 +10,7 @@ from tests.bridge.authority import authority
 from tests.bridge.zones import Zones, zones
 from tests.cli.runner import Ran, Veen
 from veen.client import ClientDir
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 
 class Keeper:

@@ -6,9 +6,9 @@ import pytest
 import typer
 
 from tests.cli.runner import Veen
-from veen.bench.report import Report, Row
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.cli import bench
-from veen.cli.failures import MISSED_STATUS
+from veen.cli.kit.exit_status import MISSED_STATUS
 
 
 @pytest.mark.slow
@@ -38,7 +38,9 @@ def test_what_cannot_be_measured_is_misuse(arguments: list[str], veen: Veen) -> 
 def test_a_missed_promise_is_an_exit_status(
     value: float, kept: bool, as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = Report("x", (Row.of("speed", [value], "", least=1.0), Row.of("other", [1.0, 3.0], "ms")), ("a note",))
+    report = BenchReport(
+        "x", (BenchRow.of("speed", [value], "", least=1.0), BenchRow.of("other", [1.0, 3.0], "ms")), ("a note",)
+    )
     if kept:
         bench._show(report, as_json)
     else:

@@ -9,9 +9,9 @@ import pytest
 from tests.bridge.zones import EXPORT, IMPORT, PEOPLE, Zones, zones
 from tests.cli.runner import Ran, Veen
 from veen.cli.app import bridge_main
-from veen.cli.failures import FAILED_STATUS
+from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.client import ClientDir
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 
 class Operators:

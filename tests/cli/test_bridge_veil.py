@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.bridge.carrying import STREAM, Side, between
 from tests.cli.runner import Ran, Veen
-from veen.cli.failures import CONTRADICTED_STATUS, FAILED_STATUS
+from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS
 
 
 class Person:

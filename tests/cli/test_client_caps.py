@@ -8,9 +8,9 @@ import pytest
 
 from tests.cli.runner import Veen
 from tests.cli.town import STREAM, Town, town
-from veen.client import ClientDir, caps
+from veen.client import ClientDir, capabilities
 from veen.core import naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 TTL = ("--stream", STREAM, "--ttl", 3600)
 
@@ -37,7 +37,7 @@ def authorize(place: Town, file: Path, person: str, *arguments: object) -> list[
 
 
 def test_a_card_gets_a_token_for_each_client_id_it_lists(strict: Town) -> None:
-    tokens = caps.read_tokens(issue(strict, "--rate", "10,20"))
+    tokens = capabilities.read_tokens(issue(strict, "--rate", "10,20"))
     with ClientDir.open(strict.root / "writer") as writer:
         assert tuple(token.subject_pk for token in tokens) == writer.card.client_ids
     for token in tokens:
@@ -51,7 +51,7 @@ def test_a_client_id_gets_one_and_without_a_file_it_is_printed(strict: Town) -> 
     with ClientDir.open(strict.root / "writer") as writer:
         client_id = writer.card.client_ids[0]
     issued = strict.veen.done("cap", "issue", "--issuer", strict.root / "operator", "--subject", client_id.hex(), *TTL)
-    (token,) = caps.decode_tokens(bytes.fromhex(issued.facts()["cbor"]), "cap")
+    (token,) = capabilities.decode_tokens(bytes.fromhex(issued.facts()["cbor"]), "cap")
     assert token.subject_pk == client_id
     assert token.allow.rate is None
 
@@ -156,15 +156,15 @@ def renew(place: Town, file: Path, issuer: str = "operator", name: str = "renewe
 
 def test_renewing_keeps_the_grant_and_changes_the_name(strict: Town) -> None:
     file = issue(strict, "--rate", "10,20")
-    before = caps.read_tokens(file)
+    before = capabilities.read_tokens(file)
     shown = strict.veen.done("cap", "renew", file, "--issuer", strict.root / "operator", "--json").json()
-    after = caps.decode_tokens(bytes.fromhex(shown["cbor"]), "cap")
+    after = capabilities.decode_tokens(bytes.fromhex(shown["cbor"]), "cap")
     assert shown["auth_refs"] == [token.auth_ref().hex() for token in after]
     assert [(one.issuer_pk, one.subject_pk, one.allow) for one in after] == [
         (one.issuer_pk, one.subject_pk, one.allow) for one in before
     ]
     assert not {one.auth_ref() for one in after} & {one.auth_ref() for one in before}
-    assert caps.read_tokens(renew(strict, file)) == after  # nothing is remembered
+    assert capabilities.read_tokens(renew(strict, file)) == after  # nothing is remembered
 
 
 def test_only_the_issuer_renews(strict: Town) -> None:

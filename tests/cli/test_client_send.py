@@ -19,11 +19,11 @@ from tests.client.pair import QUICK
 from tests.dripping import STAGES, STARTS, dripping
 from tests.hub.client import running
 from tests.hub.disks import QuickDisk
-from veen.cli.client import calling
-from veen.cli.client.lines import _account
+from veen.cli.kit import open_session
+from veen.cli.send import _account
 from veen.client import ClientDir
 from veen.client.draft import Sent
-from veen.client.lane import Undecided
+from veen.client.submit_queue import Undecided
 from veen.client.trust import HubTrust
 from veen.core import Limits, Receipt, Unavailable, naming
 from veen.core.hashing import h
@@ -196,7 +196,7 @@ def test_a_hub_that_is_not_there_is_said_to_be_so(place: Town) -> None:
 def test_a_hub_that_is_silent_is_named_meanwhile_and_given_up_after_the_timeout(
     place: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calling, "SILENCE_S", 0.01)
+    monkeypatch.setattr(open_session, "SILENCE_S", 0.01)
     here = ["--client", place.root / "writer", "--stream", STREAM, "--pin", "ab" * 32, "--body", "x"]
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -333,7 +333,7 @@ def test_lines_in_neither_place_between_others_are_named() -> None:
 
 
 def test_what_has_no_answer_stays_and_goes_out_first_next_time(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "PATIENCE", QUICK)
+    monkeypatch.setattr(open_session, "PATIENCE", QUICK)
     with liar() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
@@ -383,7 +383,7 @@ def test_a_hub_that_drips_when_it_is_met_is_given_up(place: Town, kind: str) -> 
 
 
 def test_the_next_send_tells_what_became_of_the_one_before(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "PATIENCE", QUICK)
+    monkeypatch.setattr(open_session, "PATIENCE", QUICK)
     with liar() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
@@ -426,5 +426,5 @@ def test_a_hub_that_lies_is_named_for_it_and_what_shows_it_is_kept(place: Town) 
 def test_a_hub_is_held_to_what_is_known_of_it(place: Town) -> None:
     place.does("writer", "send", "--body", "x")
     with ClientDir.open(place.root / "writer") as writer:
-        known = calling.known_hub(writer, place.url)
+        known = open_session.known_hub(writer, place.url)
     assert HubTrust(known).hub_id.hex() == place.hub_id

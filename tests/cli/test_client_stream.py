@@ -15,9 +15,10 @@ import pytest
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND, on_a_terminal
 from tests.cli.town import EPOCHS, STREAM, Town, town
-from veen.cli.client import saving, showing
+from veen.cli import stream
+from veen.cli.kit import sanitize
 from veen.client import ClientDir
-from veen.client.attach import Attachment
+from veen.client.message_attachments import Attachment
 from veen.core import Leaf, MmrProof, Receipt, naming, proof
 
 
@@ -112,8 +113,8 @@ def test_what_strangers_wrote_reaches_no_terminal_as_a_command(place: Town) -> N
     ],
 )
 def test_a_body_is_whole_in_a_pipe_and_a_glance_on_a_terminal(body: bytes, line: str, glance: str) -> None:
-    assert showing.line_of(body) == line
-    assert showing.glance_at(body) == glance
+    assert sanitize.line_of(body) == line
+    assert sanitize.glance_at(body) == glance
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_a_body_is_whole_in_a_pipe_and_a_glance_on_a_terminal(body: bytes, line:
     ],
 )
 def test_sizes_are_said_as_people_say_them(count: int, words: str) -> None:
-    assert showing.size(count) == words
+    assert sanitize.size(count) == words
 
 
 def test_a_proof_comes_along_that_holds(place: Town) -> None:
@@ -193,7 +194,7 @@ def test_a_name_cannot_be_used_against_anyone(name: str, kept: str) -> None:
     class Seven:
         epoch, stream_seq, attachments = 0, 7, (Attachment(bytes(32), 0, name),)
 
-    found = saving.name_for(Seven, 0)  # type: ignore[arg-type]
+    found = stream.name_for(Seven, 0)  # type: ignore[arg-type]
     assert found == kept
     assert "/" not in found
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from terminalface import manual
-from terminalface.manual import Manual, Row
+from plumbing.cli import help_text
+from plumbing.cli.help_text import Manual, Row
 from tests import command_tree
 from tests.cli.runner import Veen
 from tests.command_tree import Found
@@ -76,20 +76,20 @@ def test_a_group_without_a_command_lists_its_commands_and_fails(veen: Veen) -> N
 )
 def test_rows_line_up_and_wrap(row: Row, line: str) -> None:
     page = Manual("veen x", "s", "", "veen x", (), (Row("--other", "y"), row), (), ())
-    text = manual.as_text(page, 31, colour=False)
+    text = help_text.as_text(page, 31, colour=False)
     assert line in text.splitlines()
     assert max(map(len, text.splitlines())) <= 31
 
 
 def test_a_long_name_has_a_line_of_its_own() -> None:
     page = Manual("veen x", "s", "", "veen x", (), (Row("--a", "y"), Row("--" + "n" * 60, "z")), (), ())
-    lines = manual.as_text(page, 80, colour=False).splitlines()
+    lines = help_text.as_text(page, 80, colour=False).splitlines()
     at = lines.index("  --" + "n" * 60)
     assert lines[at + 1].strip() == "z"
 
 
 def test_colour_changes_nothing_but_colour() -> None:
     page = TREE[1].page
-    painted = manual.as_text(page, 80, colour=True)
+    painted = help_text.as_text(page, 80, colour=True)
     assert "\x1b[1m" in painted
-    assert re.sub(r"\x1b\[\d*m", "", painted) == manual.as_text(page, 80, colour=False)
+    assert re.sub(r"\x1b\[\d*m", "", painted) == help_text.as_text(page, 80, colour=False)

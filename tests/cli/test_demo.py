@@ -12,8 +12,8 @@ import pytest
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
 from veen.cli.demo import story
-from veen.cli.demo.stage import Stage
-from veen.cli.hub import running
+from veen.cli.demo.stage import DemoStage
+from veen.cli.hub import hub_process
 
 SCENES = 7
 
@@ -66,7 +66,7 @@ def test_it_can_be_kept_and_told_in_json(veen: Veen, tmp_path: Path) -> None:
     assert told["shown"][0]["title"] == "keys"
     folder = Path(told["folder"])
     assert folder.parent == tmp_path / "tmp"
-    assert not running.is_locked(folder / "hub")
+    assert not hub_process.is_locked(folder / "hub")
     assert veen.done("fsck", folder / "hub").facts()["verdict"] == "clean"
     assert veen("fsck", folder / "copy").status == 8
 
@@ -79,7 +79,7 @@ def test_whoever_ends_it_ends_its_hub_too(number: signal.Signals, status: int, v
             if line.startswith("4  "):
                 break
         (folder,) = (tmp_path / "tmp").iterdir()
-        assert running.is_locked(folder / "hub")
+        assert hub_process.is_locked(folder / "hub")
         demo.send_signal(number)
         demo.communicate()
     assert demo.returncode == status
@@ -112,7 +112,7 @@ def test_a_claim_that_does_not_hold_fails_it(veen: Veen, tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(("text", "lines"), [("short", 1), ("words " * 30, 3)])
 def test_times_stand_at_the_right_edge(text: str, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
-    stage = Stage(as_json=False)
+    stage = DemoStage(as_json=False)
     with stage.scene("title", text.strip()):
         stage.typed("me", "veen send " + "--option value " * 12)
         stage.said("x " * 90)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from terminalface import durations
+from plumbing.cli import durations
 from tests.cli.runner import Veen
-from veen.client import ClientDir, sequence
+from veen.client import ClientDir, cbor_sequence
 from veen.core import CapToken
 
 
@@ -63,7 +63,7 @@ def test_a_capability_for_a_day_holds_for_a_day(veen: Veen, tmp_path: Path) -> N
         out = tmp_path / f"{ttl}.cap"
         who = ("--issuer", tmp_path / "operator", "--subject", "ab" * 32, "--stream", "doors")
         veen.done("cap", "issue", *who, "--ttl", ttl, "--out", out)
-        assert {token.allow.ttl for token in sequence.decode(CapToken, out.read_bytes())} == {seconds}
+        assert {token.allow.ttl for token in cbor_sequence.decode(CapToken, out.read_bytes())} == {seconds}
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import Veen
-from veen.cli import explain, othercodes
+from veen.cli import explain
 from veen.core.admission import ADMISSION, API_STATUS, STATUS
 from veen.overlays import rpc, wallet
-from veen.query import faults
-from veen.state import calls
+from veen.query import query_errors
+from veen.state import rpc_calls
 
 OF_HUBS = [*(f"{row.code}/{row.detail_enum}" for row in ADMISSION), *API_STATUS]
-EVERY = [*OF_HUBS, *othercodes.STATE, *faults.Code]
-HTTP: dict[str, int] = {**STATUS, **{str(code): status for code, status in faults.STATUS.items()}}
+EVERY = [*OF_HUBS, *explain.STATE, *query_errors.QueryCode]
+HTTP: dict[str, int] = {**STATUS, **{str(code): status for code, status in query_errors.STATUS.items()}}
 
 
 def test_the_list_is_total_and_in_the_order_of_the_checks(veen: Veen) -> None:
@@ -22,7 +22,7 @@ def test_the_list_is_total_and_in_the_order_of_the_checks(veen: Veen) -> None:
     assert [row[0] for row in rows] == EVERY
     assert {row[0].split("/")[0] for row in rows[: len(OF_HUBS)]} == set(STATUS)
     assert all(len(row) == 4 for row in rows)
-    assert [row[0] for row in rows if not all(row)] == list(othercodes.STATE)  # said without HTTP
+    assert [row[0] for row in rows if not all(row)] == list(explain.STATE)  # said without HTTP
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -66,8 +66,8 @@ def test_every_code_that_is_written_anywhere_is_explained() -> None:
     written = {code for text in sources for code in re.findall(r'Refused\(\s*"([^"]+)"', text)}
     assert len(written) > 5
     assert written <= known
-    assert {*wallet.Code, rpc.UNKNOWN_METHOD, calls.FAILED, calls.REPLY_TO} <= known
-    assert set(othercodes.QUERY) == set(faults.Code)
+    assert {*wallet.WalletCode, rpc.UNKNOWN_METHOD, rpc_calls.FAILED, rpc_calls.REPLY_TO} <= known
+    assert set(explain.QUERY) == set(query_errors.QueryCode)
 
 
 def test_an_epoch_refusal_names_the_unregistered_stream_and_the_remedy(veen: Veen) -> None:

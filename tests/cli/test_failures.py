@@ -10,11 +10,11 @@ import pytest
 import typer
 
 import veen as package
-from terminalface.command import Misuse
+from plumbing.cli.command import Misuse
 from tests.cli.runner import Veen
-from veen.cli import failures
+from veen.cli.kit import exit_status
 from veen.core import Malformed, Refused, Unavailable, Unverified, VeenError
-from veen.core.admission import ADMISSION, API_STATUS, Row
+from veen.core.admission import ADMISSION, API_STATUS, AdmissionRow
 from veen.storage.journal import JournalBroken
 
 
@@ -40,15 +40,15 @@ def test_the_tables_are_total_over_the_error_tree() -> None:
     kinds = every_error()
     assert {Malformed, Unverified, Refused, Unavailable} <= set(kinds)
     for kind in kinds:
-        row = next((one for one in kind.__mro__ if one in failures.STATUS), None)
+        row = next((one for one in kind.__mro__ if one in exit_status.STATUS), None)
         assert row is not None, kind
-        assert row in failures.HINTS or row is Refused, kind
+        assert row in exit_status.HINTS or row is Refused, kind
 
 
 def test_each_class_has_a_status_of_its_own() -> None:
-    ours = [failures.STATUS[kind][0] for kind in (Malformed, Unverified, Refused, Unavailable, JournalBroken)]
+    ours = [exit_status.STATUS[kind][0] for kind in (Malformed, Unverified, Refused, Unavailable, JournalBroken)]
     assert len(set(ours)) == len(ours)
-    taken = {0, 1, 2, 130, 141, failures.REPAIRABLE_STATUS, failures.DAMAGED_STATUS, failures.MISSED_STATUS}
+    taken = {0, 1, 2, 130, 141, exit_status.REPAIRABLE_STATUS, exit_status.DAMAGED_STATUS, exit_status.MISSED_STATUS}
     assert len(taken) == 8
     assert not taken & set(ours)
 
@@ -58,24 +58,29 @@ class Worse(Unverified):
 
 
 CASES: list[tuple[Exception, int, str, list[str]]] = [
-    (Malformed("receipt", "no"), 3, "receipt: no", [failures.HINTS[Malformed]]),
-    (Unavailable("cannot listen on here:1: x"), 6, "cannot listen on here:1: x", [failures.LISTEN]),
-    (OSError(errno.EADDRINUSE, "Address already in use"), 6, "address already in use", [failures.LISTEN]),
-    (OSError(13, "error while attempting to bind on x"), 6, "error while attempting to bind on x", [failures.LISTEN]),
-    (Unverified("proof", "no"), 4, "proof: no", [failures.HINTS[Unverified]]),
-    (Worse("proof", "no"), 4, "proof: no", [failures.HINTS[Unverified]]),
-    (Unavailable("gone"), 6, "gone", [failures.HINTS[Unavailable]]),
-    (failures.hinted(Unavailable("gone"), "a", "b"), 6, "gone", ["a", "b"]),
-    (JournalBroken("broken"), 70, "broken", [failures.HINTS[JournalBroken]]),
+    (Malformed("receipt", "no"), 3, "receipt: no", [exit_status.HINTS[Malformed]]),
+    (Unavailable("cannot listen on here:1: x"), 6, "cannot listen on here:1: x", [exit_status.LISTEN]),
+    (OSError(errno.EADDRINUSE, "Address already in use"), 6, "address already in use", [exit_status.LISTEN]),
+    (
+        OSError(13, "error while attempting to bind on x"),
+        6,
+        "error while attempting to bind on x",
+        [exit_status.LISTEN],
+    ),
+    (Unverified("proof", "no"), 4, "proof: no", [exit_status.HINTS[Unverified]]),
+    (Worse("proof", "no"), 4, "proof: no", [exit_status.HINTS[Unverified]]),
+    (Unavailable("gone"), 6, "gone", [exit_status.HINTS[Unavailable]]),
+    (exit_status.hinted(Unavailable("gone"), "a", "b"), 6, "gone", ["a", "b"]),
+    (JournalBroken("broken"), 70, "broken", [exit_status.HINTS[JournalBroken]]),
     (Misuse("no", "do"), 2, "no", ["do"]),
     (typer.BadParameter("It is wrong."), 2, "invalid value: it is wrong", ["veen --help shows how it is used"]),
     (
         FileNotFoundError(2, "No such file or directory", "x"),
         6,
         "x: no such file or directory",
-        [failures.HINTS[OSError]],
+        [exit_status.HINTS[OSError]],
     ),
-    (PermissionError("Custom"), 6, "custom", [failures.HINTS[OSError]]),
+    (PermissionError("Custom"), 6, "custom", [exit_status.HINTS[OSError]]),
 ]
 
 
@@ -83,15 +88,15 @@ CASES: list[tuple[Exception, int, str, list[str]]] = [
 def test_an_error_is_told_in_one_voice(
     error: Exception, status: int, message: str, hints: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert failures.tell(error) == status
+    assert exit_status.tell(error) == status
     told = capsys.readouterr()
     assert told.err == "".join([f"veen: error: {message}\n", *(f"veen: hint: {hint}\n" for hint in hints)])
     assert told.out == ""
 
 
 @pytest.mark.parametrize("row", ADMISSION, ids=lambda row: row.detail_enum)
-def test_a_refusal_comes_with_the_advice_of_its_row(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
-    assert failures.tell(row.refused("why")) == 5
+def test_a_refusal_comes_with_the_advice_of_its_row(row: AdmissionRow, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status.tell(row.refused("why")) == 5
     name = f"{row.code}/{row.detail_enum}"
     assert capsys.readouterr().err == (
         f"veen: error: {name}: why\nveen: hint: {row.advice}\nveen: hint: veen explain {name} says more\n"
@@ -100,13 +105,13 @@ def test_a_refusal_comes_with_the_advice_of_its_row(row: Row, capsys: pytest.Cap
 
 @pytest.mark.parametrize("code", [*API_STATUS, "E.NEW"])
 def test_a_refusal_of_an_endpoint_has_advice_too(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert failures.tell(Refused(code, "why")) == 5
+    assert exit_status.tell(Refused(code, "why")) == 5
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
 @pytest.mark.parametrize("mistake", [ValueError("x"), AssertionError(), KeyError("y"), VeenError("bare")])
 def test_our_own_mistakes_are_not_dressed_up(mistake: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    assert failures.tell(mistake) is None
+    assert exit_status.tell(mistake) is None
     assert capsys.readouterr().err == ""
 
 
@@ -168,17 +173,17 @@ def test_only_what_the_system_says_of_a_path_is_blamed_on_the_path() -> None:
             except OSError:
                 raise Unavailable("x") from None
         except Unavailable as error:
-            return failures.hints(error, Unavailable)
+            return exit_status.hints(error, Unavailable)
 
-    assert told(FileNotFoundError()) == told(IsADirectoryError()) == [failures.HINTS[OSError]]
-    assert told(ConnectionRefusedError()) == told(TimeoutError()) == [failures.HINTS[Unavailable]]
+    assert told(FileNotFoundError()) == told(IsADirectoryError()) == [exit_status.HINTS[OSError]]
+    assert told(ConnectionRefusedError()) == told(TimeoutError()) == [exit_status.HINTS[Unavailable]]
 
 
 @pytest.mark.parametrize("kind", [Unavailable, lambda text: Refused("E.UNAVAILABLE", text)])
 def test_damage_at_the_hub_is_for_whoever_runs_it_to_look_at(kind: Callable[[str], VeenError]) -> None:
     error = kind("what the hub keeps is damaged: entry: no")
-    row = failures.kind_of(error)
+    row = exit_status.kind_of(error)
     assert row is not None
-    told = failures.hints(error, row)
+    told = exit_status.hints(error, row)
     assert "veen fsck" in told[0]
     assert not any("again" in hint or "later" in hint for hint in told)

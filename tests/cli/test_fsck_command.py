@@ -10,9 +10,9 @@ import pytest
 from tests.cli.runner import Veen
 from tests.hub.client import running
 from veen.cli import fsck
-from veen.cli.failures import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS
+from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS
 from veen.core.envelopes import CheckpointRequest
-from veen.storage.findings import MAX_FINDINGS
+from veen.storage.fsck_report import MAX_FINDINGS
 
 
 @pytest.fixture

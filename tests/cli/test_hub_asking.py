@@ -11,15 +11,15 @@ import pytest
 from tests.cli.runner import Ran, Veen
 from tests.cli.stranger import Answers, answering
 from tests.hub.client import START, Hub, make_dir, own_port, running
-from veen.cli.hubapi import HubApi
-from veen.core import Checkpoint, Malformed, Profile, SigningKey, checkpoint, jsonform, jsontext, naming
+from veen.cli.kit.hub_api import HubApi
+from veen.core import Checkpoint, Malformed, Profile, SigningKey, checkpoint, naming, strict_json, wire_json
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ErrorEnvelope, ReceiptRequest
 from veen.core.hashing import h
+from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Reason
-from veen.hub.rules import Admission
-from veen.storage.directory import read_papers
-from veen.storage.folders import Folders
+from veen.storage.metadata import read_papers
+from veen.storage.paths import Folders
 
 JSON, CBOR = "application/json", "application/cbor"
 
@@ -102,7 +102,7 @@ def test_metrics_are_printed_as_they_are(veen: Veen, hub: Hub) -> None:
     assert {"name": "veen_submit_ok_total", "labels": {}, "value": 7.0} in rows
 
 
-OK_STATUS = jsontext.encode(
+OK_STATUS = strict_json.encode(
     {"hub_id": "00", "hub_pk": "00", "identity": {}, "labels": 0, "entries": 0, "epoch": 0, "profile": {}}
 )
 STRANGERS: list[tuple[str, Answers, str]] = [
@@ -132,7 +132,7 @@ def test_a_hub_without_an_identity_that_holds_is_refused(veen: Veen) -> None:
 def test_keys_whose_chain_does_not_hold_are_refused(veen: Veen, hub: Hub) -> None:
     told = hub.status()
     told["identity"]["hub_id"] = "00" * 32
-    with answering({"/tooling/status": (200, JSON, jsontext.encode(told))}) as where:
+    with answering({"/tooling/status": (200, JSON, strict_json.encode(told))}) as where:
         ran = veen("hub", "key", "--hub", where)
     assert ran.status == 4
     assert ran.error == "hub identity: hub_id is not that of the first key"
@@ -141,7 +141,7 @@ def test_keys_whose_chain_does_not_hold_are_refused(veen: Veen, hub: Hub) -> Non
 @pytest.mark.parametrize("kind", [JSON, CBOR])
 def test_what_a_hub_refuses_is_told_as_it_said_it(kind: str, veen: Veen) -> None:
     envelope = ErrorEnvelope.of(BY_DETAIL["CAP_RATE"].refused("slow down", retry_after=1))
-    body = jsonform.encode(envelope) if kind == JSON else envelope.encode()
+    body = wire_json.encode(envelope) if kind == JSON else envelope.encode()
     with answering({"/metrics": (429, kind, body)}) as where:
         ran = veen("hub", "metrics", "--hub", where)
     assert ran.status == 5

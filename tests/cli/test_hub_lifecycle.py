@@ -16,11 +16,11 @@ import pytest
 from tests.cli.runner import Veen
 from tests.http.certificates import write_certificate
 from tests.hub.client import until
-from veen.cli.hub import running
+from veen.cli.hub import hub_process
 from veen.core import Limits, Unavailable, naming
-from veen.storage.directory import read_papers
-from veen.storage.folders import Folders
 from veen.storage.lock import exclusive
+from veen.storage.metadata import read_papers
+from veen.storage.paths import Folders
 
 ANYWHERE = ("--listen", "127.0.0.1:0", "--workers", "0")
 
@@ -151,10 +151,10 @@ def test_starting_says_how_to_stop(veen: Veen, data_dir: Path) -> None:
 
 def test_when_stop_ends_the_directory_is_free(veen: Veen, data_dir: Path) -> None:
     with background(veen, data_dir):
-        assert running.is_locked(data_dir)
+        assert hub_process.is_locked(data_dir)
         veen.done("hub", "stop", "--data-dir", data_dir)
         with exclusive(Folders(data_dir).lock):
-            assert running.find(data_dir) is None
+            assert hub_process.find(data_dir) is None
     assert list((veen.home / "run" / "veen").iterdir()) == []
 
 
@@ -183,7 +183,7 @@ def test_a_port_that_is_taken_is_named(veen: Veen, data_dir: Path) -> None:
         assert f"cannot listen on {where}" in ran.error
         assert "--listen HOST:PORT" in ran.err
         assert "may work later" not in ran.err
-    assert not running.is_locked(data_dir)
+    assert not hub_process.is_locked(data_dir)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -233,7 +233,7 @@ def test_open_to_the_network_must_be_said(veen: Veen, data_dir: Path) -> None:
     assert ran.status == 2
     assert ran.error == "open admission on 0.0.0.0 lets anyone who reaches it write"
     assert "--open-to-the-network" in ran.err
-    assert not running.is_locked(data_dir)
+    assert not hub_process.is_locked(data_dir)
 
 
 def test_options_reach_the_hub(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
@@ -280,13 +280,13 @@ def test_a_directory_that_someone_else_holds_is_told_apart(veen: Veen, data_dir:
 
 
 def record(veen: Veen, data_dir: Path) -> Path:
-    return veen.home / "run" / "veen" / f"{running.name_of(data_dir)}.json"
+    return veen.home / "run" / "veen" / f"{hub_process.name_of(data_dir)}.json"
 
 
 def test_a_record_that_a_crash_left_behind_misleads_nobody(veen: Veen, data_dir: Path) -> None:
     told = veen.apart("hub", "start", "--data-dir", data_dir, *ANYWHERE, "--json").json()
     os.kill(int(told["pid"]), signal.SIGKILL)
-    until(lambda: not running.is_locked(data_dir))
+    until(lambda: not hub_process.is_locked(data_dir))
     assert record(veen, data_dir).exists()
     assert veen("hub", "stop", "--data-dir", data_dir).error == f"no hub runs on {data_dir}"
     assert veen.done("hub", "status", "--data-dir", data_dir).facts()["state"] == "stopped"
@@ -300,10 +300,12 @@ def test_the_next_start_sweeps_what_killed_hubs_left(
     monkeypatch.setenv("XDG_RUNTIME_DIR", veen.env["XDG_RUNTIME_DIR"] or "")
     gone, broken, other = (record(veen, tmp_path / name) for name in ("gone", "broken", "other"))
     gone.parent.mkdir(mode=0o700)
-    gone.write_text(json.dumps(asdict(running.Running(os.getpid(), 1, "http://x", str(tmp_path / "gone"), None))))
+    gone.write_text(
+        json.dumps(asdict(hub_process.HubProcess(os.getpid(), 1, "http://x", str(tmp_path / "gone"), None)))
+    )
     broken.write_text("{")
-    other.write_text(json.dumps(asdict(running.Running.here("http://y", tmp_path / "other", None))))
-    with running.recorded(running.Running.here("http://x", data_dir, None)):
+    other.write_text(json.dumps(asdict(hub_process.HubProcess.here("http://y", tmp_path / "other", None))))
+    with hub_process.recorded(hub_process.HubProcess.here("http://x", data_dir, None)):
         assert sorted(gone.parent.iterdir()) == sorted([other, record(veen, data_dir)])
     assert list(gone.parent.iterdir()) == [other]
 
@@ -315,11 +317,11 @@ def test_a_process_that_only_has_the_same_number_is_left_alone(
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
         kept = record(veen, data_dir)
         kept.parent.mkdir(mode=0o700)
-        fake = running.Running(bystander.pid, 1, "http://x", str(data_dir), None)
+        fake = hub_process.HubProcess(bystander.pid, 1, "http://x", str(data_dir), None)
         kept.write_text(json.dumps(asdict(fake)))
-        assert running.find(data_dir) is None
+        assert hub_process.find(data_dir) is None
         assert veen("hub", "stop", "--data-dir", data_dir).status == 6
-        assert running.stop(fake, 1.0) is True  # the one that is meant has ended
+        assert hub_process.stop(fake, 1.0) is True  # the one that is meant has ended
         assert bystander.poll() is None
 
 
@@ -337,10 +339,10 @@ def test_a_record_in_a_folder_that_others_can_write_is_not_believed(
     monkeypatch.setenv("XDG_RUNTIME_DIR", veen.env["XDG_RUNTIME_DIR"] or "")
     kept = record(veen, data_dir)
     kept.parent.mkdir(mode=0o700)
-    with running.recorded(running.Running.here("http://x", data_dir, None)):
-        assert running.find(data_dir) is not None
+    with hub_process.recorded(hub_process.HubProcess.here("http://x", data_dir, None)):
+        assert hub_process.find(data_dir) is not None
         kept.parent.chmod(0o777)
-        assert running.find(data_dir) is None
+        assert hub_process.find(data_dir) is None
 
 
 def test_a_hub_serves_also_where_no_record_can_be_kept(
@@ -348,8 +350,8 @@ def test_a_hub_serves_also_where_no_record_can_be_kept(
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", veen.env["XDG_RUNTIME_DIR"] or "")
     (veen.home / "run" / "veen").write_text("a file is in the way")
-    with running.recorded(running.Running.here("http://x", data_dir, None)):
-        assert running.find(data_dir) is None
+    with hub_process.recorded(hub_process.HubProcess.here("http://x", data_dir, None)):
+        assert hub_process.find(data_dir) is None
     assert "veen: warning: no record of this process is kept" in capsys.readouterr().err
 
 
@@ -404,7 +406,7 @@ def test_sigint_ends_a_foreground_hub_in_order(veen: Veen, data_dir: Path) -> No
 
 def test_needing_a_hub_that_is_not_there_says_how_to_start_it(data_dir: Path) -> None:
     with pytest.raises(Unavailable) as caught:
-        running.need(data_dir)
+        hub_process.need(data_dir)
     assert caught.value.__notes__ == [f"veen hub start --data-dir {data_dir} starts one"]
 
 

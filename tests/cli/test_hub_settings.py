@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from terminalface.command import Misuse
+from plumbing.cli.command import Misuse
+from plumbing.http import HttpSettings
 from tests.cli.runner import Veen
 from tests.http.certificates import write_certificate
-from veen.cli.hub import settings
-from veen.cli.values import Address
+from veen.cli.hub import hub_settings
+from veen.cli.kit.values import Address
 from veen.core import Malformed, Unavailable
-from veen.http import HttpSettings
+from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
-from veen.hub.rules import Admission
 
 KEY = "ab" * 32
 
@@ -27,16 +27,16 @@ def file(tmp_path: Path) -> Path:
 def config(file: Path | None, text: str | None = None, profile: str | None = None, **options: object) -> HubConfig:
     if file is not None and text is not None:
         file.write_text(text)
-    return settings.config(Path("data"), options, file, profile)
+    return hub_settings.config(Path("data"), options, file, profile)
 
 
 def test_without_anything_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(settings.OPERATOR_TOKEN, raising=False)
+    monkeypatch.delenv(hub_settings.OPERATOR_TOKEN, raising=False)
     assert config(None) == HubConfig(Path("data"))
 
 
 def test_the_example_is_taken(file: Path) -> None:
-    made = config(file, settings.EXAMPLE)
+    made = config(file, hub_settings.EXAMPLE)
     assert len(made.issuers) == 1
     assert made.http == HttpSettings(max_connections=1024)
     assert config(file, profile="lab").admission is Admission.OPEN
@@ -45,11 +45,11 @@ def test_the_example_is_taken(file: Path) -> None:
 def test_all_that_a_hub_can_be_told_is_a_setting() -> None:
     fields = {field.name for field in dataclasses.fields(HubConfig)}
     elsewhere = {"data_dir", "host", "port", "operator_token", "http"}
-    assert set(settings.READERS) == fields - elsewhere | {"listen"}
+    assert set(hub_settings.READERS) == fields - elsewhere | {"listen"}
 
 
 def test_the_example_shows_every_setting() -> None:
-    assert [name for name in settings.READERS if f"{name} = " not in settings.EXAMPLE] == []
+    assert [name for name in hub_settings.READERS if f"{name} = " not in hub_settings.EXAMPLE] == []
 
 
 def test_every_bound_of_the_front_can_be_set(file: Path) -> None:
@@ -108,9 +108,9 @@ def test_an_issuer_that_is_another_file_is_refused(file: Path) -> None:
 
 
 def test_capabilities_that_nobody_can_issue_are_warned_of() -> None:
-    assert "nobody can write" in (settings.warning(config(None)) or "")
-    assert settings.warning(config(None, issuers=[b"k"])) is None
-    assert settings.warning(config(None, admission="open")) is None
+    assert "nobody can write" in (hub_settings.warning(config(None)) or "")
+    assert hub_settings.warning(config(None, issuers=[b"k"])) is None
+    assert hub_settings.warning(config(None, admission="open")) is None
 
 
 def test_paths_are_relative_to_the_file(file: Path) -> None:
@@ -120,7 +120,7 @@ def test_paths_are_relative_to_the_file(file: Path) -> None:
 
 
 def test_the_token_comes_from_the_environment_only(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(settings.OPERATOR_TOKEN, "secret")
+    monkeypatch.setenv(hub_settings.OPERATOR_TOKEN, "secret")
     assert config(None).operator_token == "secret"
     with pytest.raises(Malformed, match="there is no setting 'operator_token'"):
         config(file, 'operator_token = "x"\n')

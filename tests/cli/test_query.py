@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.runner import Ran, Veen
 from tests.query.office import COUNT, LOGIN, WEB, Office, asking, office
-from veen.cli.query.plotting import Counts, svg
+from veen.cli.query.render_result import TimeCounts, svg
 from veen.query import digest
 
 
@@ -158,7 +158,7 @@ def test_a_service_that_is_down_is_told_in_words(veen: Veen, tmp_path: Path) -> 
 
 def test_a_picture_of_one_bar_is_not_one_slab() -> None:
     for bars in ((41,), (5, 0, 9), tuple(range(1, 49))):
-        picture = ElementTree.fromstring(svg(Counts("hub_commit_time", 60, 1_700_000_040, bars)))
+        picture = ElementTree.fromstring(svg(TimeCounts("hub_commit_time", 60, 1_700_000_040, bars)))
         widths = {float(one.get("width", "0")) for one in picture.iter("{http://www.w3.org/2000/svg}rect")}
         assert 0 < max(widths) <= 40
 

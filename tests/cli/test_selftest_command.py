@@ -10,8 +10,8 @@ from tests.cli.runner import Veen
 from tests.cli.stranger import answering
 from tests.cli.town import Town, town
 from veen.cli.app import selftest_main
-from veen.cli.failures import FAILED_STATUS
-from veen.hub.rules import Admission
+from veen.cli.kit.exit_status import FAILED_STATUS
+from veen.hub.admission_rules import Admission
 from veen.selftest import SUITES
 
 FEW = ("--count", 3, "--seed", 7)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from terminalface import signs
+from plumbing.cli import ascii_fallback
 from tests.cli.runner import Veen
 from tests.cli.test_edges import on_a_terminal, run
 from tests.cli.town import town
@@ -20,8 +20,8 @@ ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
 
 
 def test_every_sign_has_ascii_of_its_own_and_all_else_stays() -> None:
-    assert signs.plain("4f…a1 – §7 5 µs ✓ • ┏━┓│ ▁▄█") == "4f...a1 - s.7 5 us ok * +-+| ###"
-    assert signs.plain("é 扉 ~") == "é 扉 ~"
+    assert ascii_fallback.plain("4f…a1 – §7 5 µs ✓ • ┏━┓│ ▁▄█") == "4f...a1 - s.7 5 us ok * +-+| ###"
+    assert ascii_fallback.plain("é 扉 ~") == "é 扉 ~"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_every_sign_has_ascii_of_its_own_and_all_else_stays() -> None:
 def test_a_stream_gets_what_it_can_carry(encoding: str, written: str, bytes_: bytes) -> None:
     out = io.BytesIO()
     stream = io.TextIOWrapper(out, encoding)
-    signs.prepare(stream)
+    ascii_fallback.prepare(stream)
     stream.write(written)
     stream.flush()
     assert out.getvalue() == bytes_
@@ -59,7 +59,7 @@ def test_help_and_errors_are_ascii_where_nothing_else_is_had(
     wide = veen(*arguments)
     assert ran.returncode == wide.status
     # Lines may break elsewhere, since what stands for a sign may be wider.
-    assert (ran.stdout + ran.stderr).split() == signs.plain(wide.out + wide.err).split()
+    assert (ran.stdout + ran.stderr).split() == ascii_fallback.plain(wide.out + wide.err).split()
 
 
 def test_what_others_wrote_is_kept(veen: Veen, tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_what_others_wrote_is_kept(veen: Veen, tmp_path: Path) -> None:
 def test_the_demo_is_told_in_ascii(veen: Veen) -> None:
     code = """
 import sys
-from terminalface import signs
-from veen.cli.demo.stage import Stage
-signs.prepare(sys.stdout)
-stage = Stage(as_json=False)
+from plumbing.cli import ascii_fallback
+from veen.cli.demo.stage import DemoStage
+ascii_fallback.prepare(sys.stdout)
+stage = DemoStage(as_json=False)
 with stage.scene("one", "it holds"):
     stage.said("4f\\u2026a1")
 """

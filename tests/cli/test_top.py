@@ -17,12 +17,11 @@ from rich.console import Console
 from tests.cli.runner import Veen
 from tests.cli.stranger import answering
 from tests.hub.client import running
-from veen.cli.top import frame, sample
-from veen.cli.top.frame import Frame, Told
-from veen.cli.top.sample import Histogram, Sample
+from veen.cli.top import frame
+from veen.cli.top.frame import Frame, Histogram, Sample, TopFrame
 from veen.core import Malformed
 
-TOLD = Told("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
+TOLD = TopFrame("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
 
 
 class Metrics:
@@ -32,8 +31,8 @@ class Metrics:
         self.registry = prometheus.CollectorRegistry()
         self._ok = prometheus.Counter("veen_submit_ok", "x", registry=self.registry)
         self._err = prometheus.Counter("veen_submit_err", "x", ["code", "detail_enum"], registry=self.registry)
-        self._group = prometheus.Histogram(sample.GROUP, "x", registry=self.registry, buckets=(1, 2, 4, 8))
-        self._whole = prometheus.Histogram(sample.LATENCY, "x", registry=self.registry, buckets=(1, 2.5, 5, 10))
+        self._group = prometheus.Histogram(frame.GROUP, "x", registry=self.registry, buckets=(1, 2, 4, 8))
+        self._whole = prometheus.Histogram(frame.LATENCY, "x", registry=self.registry, buckets=(1, 2.5, 5, 10))
         self.queue_depth = prometheus.Gauge("veen_queue_depth", "x", registry=self.registry)
         self.journal_bytes = prometheus.Gauge("veen_journal_bytes", "x", registry=self.registry)
 
@@ -46,7 +45,7 @@ class Metrics:
         self._err.labels(code, detail_enum).inc()
 
     def look(self, at: float) -> Sample:
-        return sample.read(prometheus.generate_latest(self.registry).decode(), at)
+        return frame.read(prometheus.generate_latest(self.registry).decode(), at)
 
 
 def busy() -> tuple[Sample, Sample]:
@@ -64,12 +63,12 @@ def busy() -> tuple[Sample, Sample]:
 
 
 def test_numbers_are_of_the_interval_not_of_the_hub_s_life() -> None:
-    seen = sample.between(*busy())
+    seen = frame.between(*busy())
     assert (seen.seconds, seen.accepted, seen.rate) == (2.0, 40.0, 20.0)
     assert seen.refused == {"E.RATE/CAP_RATE": 1.0}
     assert seen.refusal_rate == 0.5
-    assert seen.histogram(sample.GROUP).mean == 4.0
-    assert seen.histogram(sample.LATENCY).count == 10
+    assert seen.histogram(frame.GROUP).mean == 4.0
+    assert seen.histogram(frame.LATENCY).count == 10
 
 
 def test_every_number_that_is_shown_is_one_a_hub_has(veen: Veen, data_dir: Path) -> None:
@@ -77,26 +76,26 @@ def test_every_number_that_is_shown_is_one_a_hub_has(veen: Veen, data_dir: Path)
         hub.writer().send()
         hub.submit(hub.writer().message(client_seq=9))
         text = hub.get("/metrics").body.decode()
-    found = sample.read(text, 0.0)
-    assert set(sample.HISTOGRAMS) <= set(found.histograms)
+    found = frame.read(text, 0.0)
+    assert set(frame.HISTOGRAMS) <= set(found.histograms)
     assert (found.accepted, found.refused) == (1.0, {"E.SEQ/CLIENT_SEQ": 1.0})
-    assert found.histograms[sample.LATENCY].count == 1
+    assert found.histograms[frame.LATENCY].count == 1
     assert "veen_queue_depth " in text
     assert "veen_journal_bytes " in text
 
 
 def test_the_first_look_counts_from_the_start_and_has_no_rate() -> None:
     _, after = busy()
-    seen = sample.between(None, after)
+    seen = frame.between(None, after)
     assert (seen.rate, seen.refusal_rate, seen.accepted) == (None, None, 45.0)
 
 
 def test_a_hub_that_started_anew_counts_from_its_start() -> None:
     before, after = busy()
-    assert sample.between(after, before).seconds is None
+    assert frame.between(after, before).seconds is None
     fresh = Metrics()
     fresh.committed(100)
-    seen = sample.between(before, fresh.look(20.0))  # more accepted than before, and fewer refused
+    seen = frame.between(before, fresh.look(20.0))  # more accepted than before, and fewer refused
     assert (seen.seconds, seen.accepted) == (None, 100.0)
 
 
@@ -124,21 +123,21 @@ def test_empty_buckets_before_the_share_are_passed_over() -> None:
 @pytest.mark.parametrize("text", ["", "nonsense {", "other_total 5\n", "<html></html>", "veen_submit_ok_total x\n"])
 def test_what_are_no_metrics_of_a_hub_is_malformed(text: str) -> None:
     with pytest.raises(Malformed):
-        sample.read(text, 0.0)
+        frame.read(text, 0.0)
 
 
 def test_the_data_of_a_frame_is_json() -> None:
     before, after = busy()
-    told = json.loads(json.dumps(Frame(TOLD, after, sample.between(before, after)).data()))
+    told = json.loads(json.dumps(Frame(TOLD, after, frame.between(before, after)).data()))
     assert (told["submits_per_s"], told["queue_depth"], told["entries"]) == (20.0, 7.0, 1234)
     assert set(told["latency_ms"]) == {"whole", "verify", "commit", "fsync", "proof"}
     assert told["latency_ms"]["whole"]["p99"] <= 5.0
     assert told["latency_ms"]["proof"] == {"p50": None, "p99": None, "count": 0.0}
 
 
-def drawn(width: int, told: Told = TOLD) -> str:
+def drawn(width: int, told: TopFrame = TOLD) -> str:
     before, after = busy()
-    shown = Frame(told, after, sample.between(before, after), (5.0, 20.0))
+    shown = Frame(told, after, frame.between(before, after), (5.0, 20.0))
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(frame.render(shown, width, "q leaves"))
     assert isinstance(console.file, io.StringIO)
@@ -157,7 +156,9 @@ def test_a_frame_fits_its_terminal_and_shows_what_matters(width: int) -> None:
 
 
 def test_a_hub_in_trouble_says_so_in_the_frame() -> None:
-    assert "the journal is full" in drawn(100, Told("u", "ab" * 32, "open", "0", 1, 1, False, "the journal is full"))
+    assert "the journal is full" in drawn(
+        100, TopFrame("u", "ab" * 32, "open", "0", 1, 1, False, "the journal is full")
+    )
 
 
 @pytest.mark.parametrize(

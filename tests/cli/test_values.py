@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from veen.cli import values
-from veen.cli.values import Address, LabelPlace, Setting
+from veen.cli.kit import values
+from veen.cli.kit.values import Address, LabelPlace, Setting
 
 KEY = "ab" * 32
 

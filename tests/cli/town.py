@@ -17,8 +17,8 @@ from tests.hub.client import Hub, running
 from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
 from veen.core import Limits, Profile
-from veen.hub.rules import Admission
-from veen.storage import directory
+from veen.hub.admission_rules import Admission
+from veen.storage import metadata
 from veen.storage.durable import Disk
 
 STREAM = "doors"
@@ -77,7 +77,7 @@ def town(
 ) -> Iterator[Town]:
     """Keys are made without a command: what makes them is not what is tested here."""
     now = int(time.time())
-    directory.create(Disk(), root / "hub", profile or Profile(), limits or Limits(), now - 60)
+    metadata.create(Disk(), root / "hub", profile or Profile(), limits or Limits(), now - 60)
     with (
         ClientDir.create(root / "operator", None, now) as operator,
         ClientDir.create(root / "writer", None, now) as writer,

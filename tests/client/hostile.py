@@ -26,13 +26,13 @@ from veen.core import (
     SigningKey,
     checkpoint,
     ciphertext,
-    jsontext,
     msg,
     naming,
     proof,
     receipt,
+    strict_json,
 )
-from veen.core import identity as identities
+from veen.core import hub_identity as identities
 from veen.core.admission import BY_DETAIL, STATUS
 from veen.core.cbor import Late, Wire
 from veen.core.envelopes import (
@@ -49,8 +49,8 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.jsonform import to_json
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
+from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
+from veen.core.wire_json import to_json
 
 START = 1_750_000_000
 DRIP_S = 0.1  # between two bytes of an answer that drips
@@ -252,7 +252,7 @@ class HostileHub:
         """`(status, content type, body)`."""
         try:
             if path == "/tooling/status":
-                return 200, "application/json", jsontext.encode(self.status())
+                return 200, "application/json", strict_json.encode(self.status())
             return 200, "application/cbor", self._answer(path, body)
         except Refused as refused:
             return STATUS[refused.code], "application/cbor", ErrorEnvelope.of(refused).encode()

@@ -4,17 +4,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from veen.client import LabelState, Pending, State, Writer
+from veen.client import ClientState, LabelState, Pending, WriterKey
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, Limits, Mmr, Msg, Profile, Receipt, SigningKey, checkpoint, msg, naming, receipt
-from veen.core import identity as identities
+from veen.core import hub_identity as identities
 
 NOW = 1_700_000_000
 PROFILE = Profile()
 STREAM = naming.stream_id("news")
 
 
-def message(writer: Writer, place: int = 0, *, prev_ack: int = 0, body: bytes = b"") -> Pending:
+def message(writer: WriterKey, place: int = 0, *, prev_ack: int = 0, body: bytes = b"") -> Pending:
     """The message for the writer's next place, or for one so many places after it."""
     return Pending.of(
         msg.sign(
@@ -29,7 +29,7 @@ def message(writer: Writer, place: int = 0, *, prev_ack: int = 0, body: bytes = 
     )
 
 
-def messages(writer: Writer, count: int) -> list[Pending]:
+def messages(writer: WriterKey, count: int) -> list[Pending]:
     return [message(writer, place) for place in range(count)]
 
 
@@ -83,7 +83,7 @@ class Ledger:
         peaks = tuple(self.tree.peaks)
         return LabelState(PROFILE.profile_id(), self.tree.size, self.tree.root(), peaks, self.receipts[-1].encode())
 
-    def answer(self, state: State, pending: Sequence[Pending]) -> list[Receipt]:
+    def answer(self, state: ClientState, pending: Sequence[Pending]) -> list[Receipt]:
         """Take these messages, and have the client note that it was answered."""
         before = self.state() if self.receipts else None
         given = self.take_all(pending)

@@ -10,10 +10,10 @@ import pytest
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import at_a_hub, meet, token
 from tests.hub.client import Hub, make_dir, running
-from veen.client.attach import ATTACHED_SCHEMA, AttachedBody, Attachment
 from veen.client.draft import DEFAULT_SCHEMA, Draft
+from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
 from veen.core import Limits, Malformed, Refused, Unavailable, Unverified, naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 
 def files(place: Path, *sizes: int) -> list[Path]:
@@ -116,9 +116,9 @@ def test_an_attachment_that_was_changed_is_refused(place: Path, damage: str) -> 
 
     async def _sealed_at(reader: object, part: Attachment, damage: str) -> bytes:
         """Put something else at the hub, under its own name."""
-        from veen.client.attach import upload
         from veen.client.client import Client
-        from veen.core.attachments import SealedAttachment
+        from veen.client.message_attachments import upload
+        from veen.core.attachment import SealedAttachment
         from veen.core.hashing import h
 
         assert isinstance(reader, Client)

@@ -7,8 +7,8 @@ import pytest
 
 from tests.client.ledger import NOW
 from veen.client import CapBox, ClientDir
-from veen.client.caps import MAX_FILE_BYTES, issue, read_tokens
-from veen.core import CapToken, Malformed, Rate, SigningKey, Unavailable, Unverified, captoken, naming
+from veen.client.capabilities import MAX_FILE_BYTES, issue, read_tokens
+from veen.core import CapToken, Malformed, Rate, SigningKey, Unavailable, Unverified, cap_token, naming
 
 ISSUER = SigningKey.generate()
 ME, OTHER = SigningKey.generate().public_key, SigningKey.generate().public_key
@@ -17,7 +17,7 @@ NEWS, LOGS = naming.stream_id("news"), naming.stream_id("logs")
 
 
 def token(subject: bytes = ME, streams: tuple[bytes, ...] = (NEWS,), ttl: int = 600) -> CapToken:
-    return captoken.mint(ISSUER, subject, streams, ttl)
+    return cap_token.mint(ISSUER, subject, streams, ttl)
 
 
 def forged() -> CapToken:

@@ -9,11 +9,11 @@ from tests.client.ledger import NOW, STREAM, Ledger, message
 from tests.client.test_identity_card import CARD, ME
 from tests.client.test_keystore import CHEAP, SECRETS
 from tests.core.wire_strategies import mutate
-from veen.client import LabelState, ReaderKey, StreamKey, Writer, keystore
-from veen.client.portable.manifest import FileEntry, Manifest
+from veen.client import LabelState, ReaderKey, StreamKey, WriterKey, keystore
+from veen.client.client_state import CaughtRow
+from veen.client.portable.manifest import FileEntry, PortableManifest
 from veen.client.portable.rows import Routing, StateRow, SyncState
-from veen.client.state import CaughtRow
-from veen.client.writers import ClientKeyUse, WriterState
+from veen.client.writer_keys import ClientKeyUse, WriterState
 from veen.core import Malformed, naming
 from veen.core.cbor import Wire
 from veen.core.hashing import u64be
@@ -33,7 +33,7 @@ MODULES = (
 
 def _samples() -> list[Wire]:
     ledger = Ledger()
-    writer = Writer(ledger.hub_id, ledger.label, 0, ME.client_key(0), WriterState(), 9, None)
+    writer = WriterKey(ledger.hub_id, ledger.label, 0, ME.client_key(0), WriterState(), 9, None)
     ledger.take(message(writer).msg)
     use = ClientKeyUse(3, b"\3" * 32, NOW, retired=True)
     files = FileEntry("card.cbor", 7, b"\1" * 32), FileEntry("keystore.enc", 70_000, b"\2" * 32)
@@ -51,7 +51,7 @@ def _samples() -> list[Wire]:
         StreamKey("news", b"\4" * 32),
         ReaderKey("news", b"\5" * 32),
         files[0],
-        Manifest(ME.id_sign.public_key, NOW, files, bytes(64)),
+        PortableManifest(ME.id_sign.public_key, NOW, files, bytes(64)),
         Routing(ledger.hub_id, naming.routing_key(ledger.hub_id)),
         SyncState(ledger.hub_id, STREAM, ledger.state()),
         SyncState(ledger.hub_id, STREAM),

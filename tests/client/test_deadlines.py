@@ -9,19 +9,18 @@ import pytest
 
 from tests.bridge.authority import certify
 from tests.dripping import STAGES, STARTS, dripping
-from veen.bridge.anchoring import Statement
-from veen.bridge.anchoring.tsa import TimeStampingAuthority
-from veen.bridge.carriage.node import VeilNode
-from veen.cli.hubapi import HubApi
+from veen.bridge.anchors import AnchorStatement
+from veen.bridge.anchors.tsa import TimeStampingAuthority
+from veen.bridge.veil_gossip.veil_node import VeilNode
+from veen.cli.kit.hub_api import HubApi
 from veen.client.exchange import SMALL_BYTES, TimedOut, exchange
-from veen.client.feed import Feed
-from veen.client.tls import pinned
+from veen.client.pinned_tls import pinned
+from veen.client.subscription import EntrySubscription
 from veen.client.transport import HubLink, Patience
 from veen.core import Unavailable
 from veen.core.hashing import h
-from veen.query.remote import Access, Remote
-from veen.selftest.listener import Listener
-from veen.selftest.probe import Probe
+from veen.query.query_client import Remote, ServiceAccess
+from veen.selftest.probe import Listener, Probe
 from veen.selftest.verdict import Failed
 
 LIMIT_S = 0.5
@@ -46,7 +45,7 @@ async def over_veil_node(address: str, folder: Path) -> None:
 async def over_authority(address: str, folder: Path) -> None:
     certify(folder)
     tsa = TimeStampingAuthority(f"http://{address}", folder / "ca.pem", answer_s=LIMIT_S)
-    await tsa.publish(Statement(h(b"root"), 0, 1_700_000_000, bytes(16)))
+    await tsa.publish(AnchorStatement(h(b"root"), 0, 1_700_000_000, bytes(16)))
 
 
 async def over_hub_api(address: str, folder: Path) -> None:
@@ -55,7 +54,7 @@ async def over_hub_api(address: str, folder: Path) -> None:
 
 
 async def over_remote(address: str, folder: Path) -> None:
-    with Remote(Access(f"http://{address}", "token"), timeout_s=LIMIT_S) as remote:
+    with Remote(ServiceAccess(f"http://{address}", "token"), timeout_s=LIMIT_S) as remote:
         remote.status("r-1")
 
 
@@ -103,7 +102,7 @@ def test_a_subscription_that_never_opens_is_given_up(kind: str) -> None:
         link = HubLink(f"http://{address}", patience=PATIENCE)
         try:
             with pytest.raises(Unavailable, match=r"did not open the subscription within 0\.5 s"):
-                await Feed.open(link, bytes(32), 1)
+                await EntrySubscription.open(link, bytes(32), 1)
         finally:
             await link.close()
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.ledger import Ledger, messages
-from veen.client import Busy, ClientDir, durable, sequence
-from veen.client.durable import DISK
-from veen.client.scaffold import scaffold
+from veen.client import Busy, ClientDir, cbor_sequence, durable
+from veen.client.durable import DISK, scaffold
 from veen.core import Malformed, Msg, Receipt, Unavailable
 
 
@@ -116,28 +115,28 @@ def test_a_sequence_reads_back_however_long_it_is(place: Path, client: ClientDir
     ledger = Ledger()
     writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=0)
     given = tuple(ledger.take_all(messages(writer, 50)))
-    data = sequence.encode(given)
+    data = cbor_sequence.encode(given)
     (place / "receipts").write_bytes(data)
-    assert sequence.decode(Receipt, data) == given
+    assert cbor_sequence.decode(Receipt, data) == given
     for block in (max(len(each.encode()) for each in given), 1_000, 1 << 20):
-        assert tuple(sequence.read_file(Receipt, place / "receipts", block)) == given
+        assert tuple(cbor_sequence.read_file(Receipt, place / "receipts", block)) == given
 
 
 def test_an_empty_sequence_holds_nothing(place: Path) -> None:
     (place / "none").write_bytes(b"")
-    assert sequence.decode(Receipt, b"") == ()
-    assert tuple(sequence.read_file(Receipt, place / "none")) == ()
+    assert cbor_sequence.decode(Receipt, b"") == ()
+    assert tuple(cbor_sequence.read_file(Receipt, place / "none")) == ()
 
 
 def test_the_object_of_a_sequence_that_is_none_is_named(place: Path, client: ClientDir) -> None:
     ledger = Ledger()
     writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=0)
-    data = sequence.encode(ledger.take_all(messages(writer, 3)))
+    data = cbor_sequence.encode(ledger.take_all(messages(writer, 3)))
     for spoiled, number in ((data[:-1], 3), (data + b"\0", 4), (b"\x80" + data, 1)):
         (place / "bad").write_bytes(spoiled)
         with pytest.raises(Malformed, match=f"receipt {number}: "):
-            sequence.decode(Receipt, spoiled)
+            cbor_sequence.decode(Receipt, spoiled)
         with pytest.raises(Malformed, match=f"receipt {number}: "):
-            tuple(sequence.read_file(Receipt, place / "bad"))
+            tuple(cbor_sequence.read_file(Receipt, place / "bad"))
     with pytest.raises(Malformed, match="msg 1"):
-        sequence.decode(Msg, data)
+        cbor_sequence.decode(Msg, data)

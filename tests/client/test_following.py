@@ -15,11 +15,10 @@ from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.entry import Opener
-from veen.client.epochs import HubClock, Labels
-from veen.client.feed import Feed
-from veen.client.lane import STALLED
-from veen.client.order import ClientOrder
-from veen.client.reader import LabelReader, Range
+from veen.client.hub_session import HubClock, Labels
+from veen.client.reader import ClientOrder, LabelReader, ReadRange
+from veen.client.submit_queue import STALLED
+from veen.client.subscription import EntrySubscription
 from veen.client.transport import HubLink, Patience
 from veen.client.trust import Pin
 from veen.core import Malformed, Msg, Profile, Receipt, Refused, SigningKey, Unavailable, msg, receipt
@@ -187,7 +186,7 @@ async def feeding(*events: Event | bytes) -> AsyncIterator[HubLink]:
 def heard(*events: Event | bytes) -> list[StreamItem]:
     async def run() -> list[StreamItem]:
         async with feeding(*events) as link:
-            feed = await Feed.open(link, bytes(32), 1)
+            feed = await EntrySubscription.open(link, bytes(32), 1)
             try:
                 return await anext(feed.items())
             finally:
@@ -251,7 +250,7 @@ def test_what_a_subscription_says_is_verified_like_a_page(place: Path) -> None:
             assert caught.value.evidence is not None
 
     async def _taken(reader: Client, some: list[StreamItem]) -> None:
-        label = LabelReader(reader.contact, reader.follower(STREAM), 0, Opener(None), Range(3))
+        label = LabelReader(reader.contact, reader.follower(STREAM), 0, Opener(None), ReadRange(3))
         await label.begin()
         await label.take(some)
 
@@ -262,7 +261,7 @@ def test_a_hub_that_offers_no_subscriptions_says_so(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         link = HubLink(hub.url, patience=QUICK)
         with pytest.raises(Refused):
-            await Feed.open(link, bytes(32), 1)
+            await EntrySubscription.open(link, bytes(32), 1)
         await link.close()
 
     at_a_hub(place, work)

@@ -15,11 +15,11 @@ from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, running
 from tests.hub.realms import REALM, REVOCATIONS, Admin
 from veen.client import KeyBounds
 from veen.client.draft import Draft
-from veen.core import Limits, Malformed, Receipt, Refused, SigningKey, admin, captoken
+from veen.core import Limits, Malformed, Receipt, Refused, SigningKey, admin, cap_token
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import SubmitResponse
-from veen.core.powcookie import PowCookie, challenge_of
-from veen.hub.rules import Admission
+from veen.core.proof_of_work import PowCookie, challenge_of
+from veen.hub.admission_rules import Admission
 
 BITS = 6
 EASY = replace(QUICK, most_pow_bits=BITS)
@@ -228,7 +228,7 @@ def test_what_an_open_hub_goes_by_is_written_by_capability(place: Path) -> None:
                 await writer.sender(stream).put(draft)
             assert caught.value.detail_enum == "CAP_MISSING"
             client_id = folder.writers.current().client_id
-            folder.caps.add(captoken.mint(ISSUER, client_id, [REVOCATIONS], 1000))
+            folder.caps.add(cap_token.mint(ISSUER, client_id, [REVOCATIONS], 1000))
             await writer.sender(stream).put(draft)
             await writer.send(STREAM, b"anyone may")
         assert hub.submit(hub.writer("s", victim).message()).refusal()[3] == "AUTH_REF"

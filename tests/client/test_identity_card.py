@@ -7,13 +7,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.client.ledger import NOW
-from veen.client import Card, Identity, Prekey, prekeys, rekey
-from veen.client import card as cards
+from veen.client import Card, ClientIdentity, Prekey, client_state, prekeys
+from veen.client import identity_card as cards
 from veen.core import DhKey, SigningKey, Unverified, hashing
 
 DAY = 86_400
-ME = Identity(SigningKey(b"\1" * 32), DhKey(b"\2" * 32), b"\3" * 32, NOW)
-OTHER = Identity.generate(NOW)
+ME = ClientIdentity(SigningKey(b"\1" * 32), DhKey(b"\2" * 32), b"\3" * 32, NOW)
+OTHER = ClientIdentity.generate(NOW)
 CARD = cards.make(ME, 5, NOW, DAY)
 
 
@@ -37,15 +37,15 @@ def test_the_ladder_is_what_another_library_derives() -> None:
     assert ME.first_rk(label) == rung
     for stream_seq in (1, 2, 70_000):
         expected = hkdf(rung, b"veen/rk" + stream_seq.to_bytes(8, "big"))
-        rung = rekey.step(rung, stream_seq)
+        rung = client_state.step(rung, stream_seq)
         assert rung == expected
-    assert rekey.send_key(rung) == hkdf(rung, b"veen/send")
-    assert rekey.recv_key(rung) == hkdf(rung, b"veen/recv")
+    assert client_state.send_key(rung) == hkdf(rung, b"veen/send")
+    assert client_state.recv_key(rung) == hkdf(rung, b"veen/recv")
 
 
 def test_the_order_of_receipts_makes_the_rung() -> None:
     foot = bytes(32)
-    assert rekey.step(rekey.step(foot, 1), 2) != rekey.step(rekey.step(foot, 2), 1)
+    assert client_state.step(client_state.step(foot, 1), 2) != client_state.step(client_state.step(foot, 2), 1)
 
 
 def test_no_two_derived_secrets_are_the_same() -> None:

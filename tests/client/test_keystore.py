@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 
 from tests.client.ledger import NOW
 from veen.client import keystore
+from veen.client.client_identity import ClientIdentity
 from veen.client.durable import DISK
-from veen.client.identity import Identity
 from veen.client.keystore import ENCRYPTED, PLAIN, Cost, Keystore, Secrets, StreamSecret, WrongPassphrase
 from veen.core import Malformed, Unavailable
 from veen.core.cbor import heads
@@ -21,7 +21,7 @@ from veen.core.cbor import heads
 CHEAP = Cost(passes=1, memory_kib=8_192)
 PASSPHRASE = b"correct horse battery staple"
 SECRETS = replace(
-    Secrets.of(Identity.generate(NOW)), streams=(StreamSecret(bytes(32), "zeros", bytes.fromhex("07" * 32)),)
+    Secrets.of(ClientIdentity.generate(NOW)), streams=(StreamSecret(bytes(32), "zeros", bytes.fromhex("07" * 32)),)
 )
 
 

@@ -11,7 +11,7 @@ from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.draft import Draft
-from veen.client.lane import Undecided
+from veen.client.submit_queue import Undecided
 from veen.client.trust import Pin
 from veen.core import Msg, Profile, Refused, Unavailable
 from veen.core.admission import BY_DETAIL

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.client.ledger import NOW, Ledger, message, messages
-from veen.client import ClientDir, Moved, Pending, Writer
+from veen.client import ClientDir, Moved, Pending, WriterKey
 from veen.core import Malformed, Refused
 
 
@@ -15,7 +15,7 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-def writer_of(client: ClientDir, ledger: Ledger, now: int = NOW) -> Writer:
+def writer_of(client: ClientDir, ledger: Ledger, now: int = NOW) -> WriterKey:
     return client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=now)
 
 

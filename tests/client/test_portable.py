@@ -11,8 +11,8 @@ from tests.client.ledger import NOW, STREAM, Ledger, messages
 from tests.client.test_clientdir import CHEAP, names
 from veen.client import ClientDir, Pending, WrongPassphrase, export_identity, import_identity
 from veen.client.portable import manifest as manifests
-from veen.client.portable.manifest import Manifest
-from veen.core import Malformed, Receipt, SigningKey, Unavailable, Unverified, captoken, naming
+from veen.client.portable.manifest import PortableManifest
+from veen.core import Malformed, Receipt, SigningKey, Unavailable, Unverified, cap_token, naming
 from veen.core import receipt as receipts
 
 DAY = 86_400
@@ -30,7 +30,7 @@ class Travelled:
             client.state.put_hub(ledger.hub_id, ledger.known().encode())
             client.state.put_hub_of(f"https://{ledger.hub_id.hex()[:8]}.example", ledger.hub_id)
         client.caps.add_all(
-            b"".join(captoken.mint(ISSUER, each, [STREAM], 9).encode() for each in client.card.client_ids)
+            b"".join(cap_token.mint(ISSUER, each, [STREAM], 9).encode() for each in client.card.client_ids)
         )
         client.caps.put_granted(self.ledgers[0].hub_id, next(iter(client.caps)).auth_ref(), NOW + 9 * DAY)
         client.stream_keys.create("news")
@@ -259,7 +259,7 @@ def resigned(place: Path, travelled: Travelled) -> None:
     """Make the manifest hold again: what an owner who was fooled before the export would have signed."""
     path = place / "set" / "manifest.cbor"
     path.write_bytes(manifests.make(travelled.dir.identity, place / "set", NOW).encode())
-    assert Manifest.decode(path.read_bytes()).id_sign == travelled.dir.identity.id_sign.public_key
+    assert PortableManifest.decode(path.read_bytes()).id_sign == travelled.dir.identity.id_sign.public_key
 
 
 def _foreign_receipt(ledger: Ledger) -> bytes:

@@ -14,16 +14,16 @@ from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_
 from tests.client.test_sending import PATIENT, _start, at_a_hub, meet
 from tests.hub.client import START, Clock, Hub, make_dir, own_port, running
 from veen.client import ClientDir
-from veen.client.blocking import BlockingClient
+from veen.client.blocking_client import BlockingClient
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.draft import Draft
 from veen.client.entry import Entry
 from veen.client.trust import Pin
 from veen.core import Limits, Profile, Refused, Unavailable, naming, proof
-from veen.storage import rotation
+from veen.storage import key_rotation
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
+from veen.storage.paths import Folders
 
 
 async def take(entries: AsyncGenerator[Entry, None], count: int) -> list[bytes | None]:
@@ -239,7 +239,7 @@ def test_a_follower_outlives_the_hub(place: Path) -> None:
             await writer.send(STREAM, b"1")
             assert await take(entries, 1) == [b"1"]
             await asyncio.to_thread(hub.stop)
-            rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
+            key_rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
             clock.now = START + 10
             again = await asyncio.to_thread(_start, data_dir, clock, port)
             try:

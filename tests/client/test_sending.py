@@ -14,14 +14,14 @@ from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, own_port, runn
 from veen.client import Busy, ClientDir, KeyBounds
 from veen.client.client import Client
 from veen.client.draft import Draft
-from veen.client.lane import Undecided
+from veen.client.submit_queue import Undecided
 from veen.client.transport import Patience
 from veen.client.trust import Pin
-from veen.core import Limits, Profile, Rate, Refused, Unavailable, captoken, naming
-from veen.hub.rules import Admission
-from veen.storage import rotation
+from veen.core import Limits, Profile, Rate, Refused, Unavailable, cap_token, naming
+from veen.hub.admission_rules import Admission
+from veen.storage import key_rotation
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
+from veen.storage.paths import Folders
 
 PATIENT = Patience(attempts=1_000, first_wait_s=0.01, longest_wait_s=0.2)
 
@@ -213,9 +213,9 @@ def test_the_largest_body_that_fits_is_taken(place: Path) -> None:
 # Capabilities.
 
 
-def token(people: Pair, ttl: int = 1000, rate: Rate | None = None, generation: int = 0) -> captoken.CapToken:
+def token(people: Pair, ttl: int = 1000, rate: Rate | None = None, generation: int = 0) -> cap_token.CapToken:
     subject = people.writer_dir.identity.client_key(generation).public_key
-    return captoken.mint(ISSUER, subject, [naming.stream_id(STREAM)], ttl, rate)
+    return cap_token.mint(ISSUER, subject, [naming.stream_id(STREAM)], ttl, rate)
 
 
 def test_a_capability_is_shown_and_named_by_itself(place: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_hub_key_that_is_rotated_amid_sending_is_followed(place: Path) -> None
             first = hub.hub_pk
             people.pin = Pin.of_file(data_dir)
             asyncio.run(_send_some(people, b"1", b"2"))
-        rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
+        key_rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
         clock.now = START + 10
         with running(data_dir, clock=clock, port=port) as hub:
             assert hub.hub_pk != first
@@ -357,7 +357,7 @@ def test_a_key_that_a_hub_adds_while_the_client_is_connected_is_learned(place: P
         async with people.writer(patience=PATIENT) as writer:
             await writer.send(STREAM, b"1")
             await asyncio.to_thread(hub.stop)
-            rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
+            key_rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
             clock.now = START + 10
             again = await asyncio.to_thread(_start, data_dir, clock, port)
             try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.ledger import NOW, Ledger, message, messages
-from veen.client import ClientDir, LabelState, Moved, State, rekey
+from veen.client import ClientDir, ClientState, LabelState, Moved, client_state
 from veen.core import Malformed, SigningKey, Unavailable, Unverified
 from veen.core import receipt as receipts
 
@@ -153,7 +153,7 @@ def test_the_ladder_takes_one_step_per_receipt_in_their_order(client: ClientDir,
     given = ledger.take_all(pending)
     client.state.advance(ledger.hub_id, ledger.label, ledger.state(), after=None, receipts=given[::-1])
     for stream_seq in (1, 2, 3):
-        rk = rekey.step(rk, stream_seq)
+        rk = client_state.step(rk, stream_seq)
     assert client.state.rk(ledger.hub_id, ledger.label) == rk
     # A receipt that came before is no new step.
     client.state.advance(ledger.hub_id, ledger.label, ledger.state(), after=ledger.state(), receipts=given)
@@ -316,7 +316,7 @@ def test_a_state_opened_twice_in_one_process_is_said_to_be_so(client: ClientDir)
 def test_a_full_map_changes_nothing_and_is_said(place: Path, client: ClientDir, ledger: Ledger) -> None:
     folder = place / "small"
     folder.mkdir()
-    state = State(folder, client.identity, map_bytes=1 << 19)
+    state = ClientState(folder, client.identity, map_bytes=1 << 19)
     with pytest.raises(Unavailable, match="MAP_FULL"):
         _fill(state)
     numbers = range(1, 100)
@@ -327,7 +327,7 @@ def test_a_full_map_changes_nothing_and_is_said(place: Path, client: ClientDir, 
     state.close()
 
 
-def _fill(state: State) -> None:
+def _fill(state: ClientState) -> None:
     for number in range(1, 100):
         state.put_hub(number.to_bytes(32, "big"), bytes(20_000))
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.client.conftest import SCRATCH
 from tests.client.ledger import NOW, Ledger, messages
-from veen.client import ClientDir, KeyBounds, Moved, Pending, Writer, rekey
+from veen.client import ClientDir, KeyBounds, Moved, Pending, WriterKey, client_state
 
 BOUNDS = KeyBounds(max_client_id_lifetime_sec=50, max_msgs_per_client_id_per_label=6)
 LABELS = 2
@@ -29,14 +29,14 @@ class Client(RuleBasedStateMachine):
         self.left: dict[tuple[bytes, bytes, int], bytes] = {}  # what has ever left, by its place
         self.waiting: list[list[Pending]] = [[] for _ in range(LABELS)]
         self.rungs = [self.client.identity.first_rk(ledger.label) for ledger in self.ledgers]
-        self.stale: list[Writer] = []
+        self.stale: list[WriterKey] = []
         self.dead: set[tuple[bytes, bytes]] = set()  # (client_id, label) that gave a place up
 
     def teardown(self) -> None:
         self.client.close()
         shutil.rmtree(self.folder)
 
-    def writer(self, number: int) -> Writer:
+    def writer(self, number: int) -> WriterKey:
         ledger = self.ledgers[number]
         return self.client.writer(
             ledger.hub_id, ledger.label, ledger.stream_id, now=self.now, epoch=self.epochs[number]
@@ -76,7 +76,7 @@ class Client(RuleBasedStateMachine):
             return
         del self.waiting[number][:count]
         for receipt in ledger.answer(self.client.state, batch):
-            self.rungs[number] = rekey.step(self.rungs[number], receipt.stream_seq)
+            self.rungs[number] = client_state.step(self.rungs[number], receipt.stream_seq)
 
     @rule(number=st.integers(0, LABELS - 1), place=st.integers(0, 9))
     def give_up(self, number: int, place: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.hostile import START, HostileHub
 from veen.client.transport import HubLink, Patience, TryLater
-from veen.core import Malformed, Receipt, Refused, Unavailable, jsonform
+from veen.core import Malformed, Receipt, Refused, Unavailable, wire_json
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
 
@@ -135,7 +135,7 @@ def test_an_answer_is_read_only_as_far_as_there_is_room(status: int) -> None:
 def test_a_refusal_keeps_its_words(as_json: bool) -> None:
     error = BY_DETAIL["CAP_RATE"].refused("slow down", retry_after=7, stream_seq=3)
     envelope = ErrorEnvelope.of(error)
-    answer = http(429, jsonform.encode(envelope), "application/json") if as_json else refused(error, 429)
+    answer = http(429, wire_json.encode(envelope), "application/json") if as_json else refused(error, 429)
     with pytest.raises(Refused) as caught:
         ask(answer)
     found = caught.value

@@ -7,8 +7,8 @@ import pytest
 
 from tests.client.hostile import START, HostileHub, Log
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.tree import LabelTree, decode_head, forked, label_of, next_proof, peaks_from, size_of
-from veen.core import Malformed, Receipt, Step, Unverified, proof
+from veen.client.local_tree import LabelTree, decode_head, forked, label_of, next_proof, peaks_from, size_of
+from veen.core import Malformed, ProofStep, Receipt, Unverified, proof
 
 LABEL = b"l" * 32
 
@@ -133,7 +133,7 @@ def test_peaks_come_only_from_a_proof_that_holds() -> None:
     good = log.prove(6, 6)
     for bad in (
         replace(good, path=()),
-        replace(good, path=(Step(0, good.path[0].sib),)),
+        replace(good, path=(ProofStep(0, good.path[0].sib),)),
         replace(good, peaks_after=()),
         replace(good, leaf_hash=bytes(32)),
     ):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.ledger import NOW, STREAM, Ledger, messages
-from veen.client import ClientDir, KeyBounds, Writer
-from veen.core import CapToken, Refused, SigningKey, captoken
+from veen.client import ClientDir, KeyBounds, WriterKey
+from veen.core import CapToken, Refused, SigningKey, cap_token
 
 DAY = 86_400
 ISSUER = SigningKey.generate()
@@ -18,7 +18,7 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-def writer_of(client: ClientDir, ledger: Ledger, now: int = NOW, epoch: int = 0, capability: bool = False) -> Writer:
+def writer_of(client: ClientDir, ledger: Ledger, now: int = NOW, epoch: int = 0, capability: bool = False) -> WriterKey:
     return client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=now, epoch=epoch, capability=capability)
 
 
@@ -27,7 +27,7 @@ def bounded(place: Path) -> ClientDir:
 
 
 def token(client_id: bytes, stream_id: bytes = STREAM, ttl: int = 600) -> CapToken:
-    return captoken.mint(ISSUER, client_id, [stream_id], ttl)
+    return cap_token.mint(ISSUER, client_id, [stream_id], ttl)
 
 
 def test_the_defaults_are_the_recommended_bounds() -> None:

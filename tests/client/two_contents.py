@@ -12,7 +12,7 @@ from hashlib import sha256
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from veen.core import DhKey, Msg, Place, Profile, SigningKey, msg
-from veen.core.hpke import Context
+from veen.core.hpke import HpkeContext
 
 PRIME, WORD = (1 << 130) - 5, 1 << 128
 CLAMP = 0x0FFFFFFC0FFFFFFC0FFFFFFC0FFFFFFF
@@ -35,7 +35,7 @@ def two_faced(writer: SigningKey, profile: Profile, label: bytes, secrets: Seque
     Under the second it says OPEN, at the 32 bytes after that.
     """
     place = Place(profile.profile_id(), label, writer.public_key, 1, 0, None)
-    contexts = [Context(secret, ENC + reader_pk, b"") for reader_pk, secret in secrets]
+    contexts = [HpkeContext(secret, ENC + reader_pk, b"") for reader_pk, secret in secrets]
     streams = [(context._key, context._base_nonce) for context in contexts]
     front = _xor(SCHEMA_FOLLOWS, _chacha(*streams[0], 1, 4))
     assert front == _xor(SCHEMA_FOLLOWS, _chacha(*streams[1], 1, 4)), "these secrets were not searched for"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.wire_strategies import wire_objects
 from veen.core import DhKey, Limits, Malformed, Msg, PayloadHdr, Place, SigningKey, admin, ciphertext, msg, naming
-from veen.core.admin import Authority, Policy, Revocation, RevocationKind
+from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
 
 REALM = bytes(range(32))
 KEY = SigningKey(b"\x05" * 32)
@@ -190,5 +190,5 @@ def test_each_kind_is_written_as_the_specification_spells_it(kind: RevocationKin
 
 @pytest.mark.parametrize("policy", ["single-primary", "multi-primary"])
 def test_each_policy_is_written_as_the_specification_spells_it(policy: str) -> None:
-    assert Policy(policy) == policy
+    assert AuthorityPolicy(policy) == policy
     assert Authority.decode(replace(AUTHORITY, policy=policy).encode()).policy == policy

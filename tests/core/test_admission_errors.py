@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import admission, jsonform
-from veen.core.admission import ADMISSION, ADMISSION_STATUS, API_STATUS, BY_DETAIL, BY_FAULT, STATUS, Row, Stage
+from veen.core import admission, wire_json
+from veen.core.admission import (
+    ADMISSION,
+    ADMISSION_STATUS,
+    API_STATUS,
+    BY_DETAIL,
+    BY_FAULT,
+    STATUS,
+    AdmissionRow,
+    AdmissionStage,
+)
 from veen.core.envelopes import ErrorEnvelope
 from veen.core.errors import Fault, Malformed, Refused, Unavailable, Unverified, VeenError
 from veen.core.hashing import U64_MAX
@@ -47,11 +56,11 @@ def test_the_rows_are_those_of_the_specification_in_its_order() -> None:
 
 
 def test_the_stages_are_the_four_of_the_pipeline_in_its_order() -> None:
-    assert [stage.value for stage in Stage] == ["prefilter", "structural", "auth", "commit"]
+    assert [stage.value for stage in AdmissionStage] == ["prefilter", "structural", "auth", "commit"]
 
 
 def test_no_row_stands_before_a_row_of_an_earlier_stage() -> None:
-    order = [list(Stage).index(row.stage) for row in ADMISSION]
+    order = [list(AdmissionStage).index(row.stage) for row in ADMISSION]
     assert order == sorted(order)
 
 
@@ -61,7 +70,7 @@ def test_each_detail_enum_names_one_row() -> None:
 
 
 @each_row
-def test_each_row_says_what_failed_and_what_to_do(row: Row) -> None:
+def test_each_row_says_what_failed_and_what_to_do(row: AdmissionRow) -> None:
     assert row.failure.strip()
     assert row.advice.strip()
     assert not row.failure.endswith(".")
@@ -130,7 +139,7 @@ def test_a_malformed_message_is_refused_by_the_row_of_its_fault(fault: Fault, co
 
 def test_every_fault_has_a_structural_row() -> None:
     assert set(BY_FAULT) == set(Fault)
-    assert {row.stage for row in BY_FAULT.values()} == {Stage.STRUCTURAL}
+    assert {row.stage for row in BY_FAULT.values()} == {AdmissionStage.STRUCTURAL}
 
 
 def test_faults_are_judged_in_the_order_of_their_rows() -> None:
@@ -145,7 +154,7 @@ def test_a_malformed_object_is_a_fault_of_cbor_unless_it_says_otherwise() -> Non
 
 
 @each_row
-def test_a_rows_refusal_carries_its_code_stage_and_detail_enum(row: Row) -> None:
+def test_a_rows_refusal_carries_its_code_stage_and_detail_enum(row: AdmissionRow) -> None:
     refused = row.refused("too bad", retry_after=7, stream_seq=9)
     assert (refused.code, refused.stage, refused.detail_enum) == (row.code, row.stage, row.detail_enum)
     assert (refused.message, refused.retry_after, refused.detail) == ("too bad", 7, {"stream_seq": 9})
@@ -167,13 +176,13 @@ def same(one: Refused, other: Refused) -> bool:
 
 
 @each_row
-def test_a_refusal_survives_the_wire_in_cbor_and_in_json(row: Row) -> None:
+def test_a_refusal_survives_the_wire_in_cbor_and_in_json(row: AdmissionRow) -> None:
     refused = row.refused("too bad", retry_after=0, field="ttl", max_allowed=5)
     envelope = ErrorEnvelope.of(refused, "request-1")
     assert envelope.request_id == "request-1"
     for received in (
         ErrorEnvelope.decode(envelope.encode()),
-        jsonform.decode_canonical(ErrorEnvelope, jsonform.encode(envelope)),
+        wire_json.decode_canonical(ErrorEnvelope, wire_json.encode(envelope)),
     ):
         assert received == envelope
         assert same(received.refused(), refused)
@@ -208,7 +217,7 @@ def test_any_refusal_survives_the_wire_in_cbor_and_in_json(
     refused = Refused(code, message, stage=stage, detail_enum=detail_enum, detail=dict(detail), retry_after=retry_after)
     envelope = ErrorEnvelope.of(refused, request_id)
     assert ErrorEnvelope.decode(envelope.encode()) == envelope
-    assert jsonform.decode_canonical(ErrorEnvelope, jsonform.encode(envelope)) == envelope
+    assert wire_json.decode_canonical(ErrorEnvelope, wire_json.encode(envelope)) == envelope
     assert same(ErrorEnvelope.decode(envelope.encode()).refused(), refused)
 
 
@@ -222,7 +231,7 @@ def test_stage_and_detail_enum_travel_within_the_detail() -> None:
 def test_what_is_absent_is_omitted() -> None:
     envelope = ErrorEnvelope.of(Refused("E.NOT_FOUND", "no such label"))
     assert envelope.encode() == cbor2.dumps({1: 1, 2: "E.NOT_FOUND", 3: "no such label"})
-    assert jsonform.encode(envelope) == b'{"code":"E.NOT_FOUND","message":"no such label","ver":1}'
+    assert wire_json.encode(envelope) == b'{"code":"E.NOT_FOUND","message":"no such label","ver":1}'
 
 
 def test_an_envelope_does_not_change_the_detail_of_the_refusal() -> None:
@@ -298,7 +307,7 @@ def test_an_envelope_that_lacks_a_required_field_is_malformed(key: int) -> None:
 )
 def test_an_envelope_that_breaks_its_table_is_malformed_in_json_too(text: bytes) -> None:
     with pytest.raises(Malformed):
-        jsonform.decode(ErrorEnvelope, text)
+        wire_json.decode(ErrorEnvelope, text)
 
 
 @pytest.mark.parametrize("size", [MAX_TEXT_BYTES - 1, MAX_TEXT_BYTES])

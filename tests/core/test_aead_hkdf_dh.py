@@ -6,10 +6,10 @@ import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from veen.core import aead, hkdf
-from veen.core.dh import KEY_BYTES, DhKey
+from veen.core import aead, hpke
 from veen.core.errors import Malformed, Unverified, VeenError
 from veen.core.hashing import HASH_BYTES
+from veen.core.hpke import KEY_BYTES, DhKey
 
 Seal = Callable[[bytes, bytes, bytes, bytes], bytes]
 
@@ -88,23 +88,23 @@ def test_opening_with_a_key_or_nonce_of_another_size_is_our_own_mistake(
 
 
 @pytest.mark.parametrize(
-    "length", [1, HASH_BYTES - 1, HASH_BYTES, HASH_BYTES + 1, hkdf.MAX_OUTPUT_BYTES - 1, hkdf.MAX_OUTPUT_BYTES]
+    "length", [1, HASH_BYTES - 1, HASH_BYTES, HASH_BYTES + 1, hpke.MAX_OUTPUT_BYTES - 1, hpke.MAX_OUTPUT_BYTES]
 )
 def test_hkdf_expands_to_each_length_as_another_library_does(length: int) -> None:
-    prk = hkdf.extract(b"salt", b"ikm")
-    okm = hkdf.expand(prk, b"info", length)
+    prk = hpke.extract(b"salt", b"ikm")
+    okm = hpke.expand(prk, b"info", length)
     assert len(okm) == length
     assert okm == HKDFExpand(SHA256(), length, b"info").derive(prk)
 
 
 def test_hkdf_gives_at_most_255_hashes() -> None:
-    assert hkdf.MAX_OUTPUT_BYTES == 255 * 32
+    assert hpke.MAX_OUTPUT_BYTES == 255 * 32
     with pytest.raises(ValueError, match="8161"):
-        hkdf.expand(bytes(HASH_BYTES), b"info", hkdf.MAX_OUTPUT_BYTES + 1)
+        hpke.expand(bytes(HASH_BYTES), b"info", hpke.MAX_OUTPUT_BYTES + 1)
 
 
 def test_an_empty_salt_is_a_hash_of_zeros() -> None:
-    assert hkdf.extract(b"", b"ikm") == hkdf.extract(bytes(HASH_BYTES), b"ikm")
+    assert hpke.extract(b"", b"ikm") == hpke.extract(bytes(HASH_BYTES), b"ikm")
 
 
 @pytest.mark.parametrize("size", [0, KEY_BYTES - 1, KEY_BYTES + 1])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import Malformed, canonjson
+from veen.core import Malformed, canonical_json
 from veen.core.limits import MAX_EXACT_INT, MAX_JSON_DEPTH
 
 exact = st.integers(-MAX_EXACT_INT, MAX_EXACT_INT)
@@ -19,19 +19,19 @@ values = st.recursive(
 
 
 @given(values)
-def test_a_value_comes_back_from_its_text(value: canonjson.Plain) -> None:
-    text = canonjson.encode(value)
-    assert canonjson.decode(text, "x") == value
-    assert canonjson.encode(canonjson.decode(text, "x")) == text
+def test_a_value_comes_back_from_its_text(value: canonical_json.Plain) -> None:
+    text = canonical_json.encode(value)
+    assert canonical_json.decode(text, "x") == value
+    assert canonical_json.encode(canonical_json.decode(text, "x")) == text
 
 
 @given(values)
-def test_the_same_value_spelled_otherwise_is_parsed_and_not_decoded(value: canonjson.Plain) -> None:
-    text = canonjson.encode(value)
-    other = json.dumps(canonjson.parse(text, "x"), indent=1).encode() + b"\n"
-    assert canonjson.encode(canonjson.parse(other, "x")) == text
+def test_the_same_value_spelled_otherwise_is_parsed_and_not_decoded(value: canonical_json.Plain) -> None:
+    text = canonical_json.encode(value)
+    other = json.dumps(canonical_json.parse(text, "x"), indent=1).encode() + b"\n"
+    assert canonical_json.encode(canonical_json.parse(other, "x")) == text
     with pytest.raises(Malformed, match="canonical"):
-        canonjson.decode(other, "x")
+        canonical_json.decode(other, "x")
 
 
 # RFC 8785, appendix B.
@@ -54,12 +54,12 @@ def test_the_same_value_spelled_otherwise_is_parsed_and_not_decoded(value: canon
 )
 def test_a_number_is_written_as_the_rfc_has_it(bits: str, text: str) -> None:
     (number,) = struct.unpack(">d", bytes.fromhex(bits))
-    assert canonjson.encode(number) == text.encode()
-    assert canonjson.decode(text.encode(), "x") == number
+    assert canonical_json.encode(number) == text.encode()
+    assert canonical_json.decode(text.encode(), "x") == number
 
 
 def test_names_are_sorted_by_their_utf_16_code_units() -> None:
-    assert canonjson.encode({"\U00010000": 1, "\uffff": 2, "a": 3}) == '{"a":3,"\U00010000":1,"\uffff":2}'.encode()
+    assert canonical_json.encode({"\U00010000": 1, "\uffff": 2, "a": 3}) == '{"a":3,"\U00010000":1,"\uffff":2}'.encode()
 
 
 @pytest.mark.parametrize(
@@ -82,41 +82,41 @@ def test_names_are_sorted_by_their_utf_16_code_units() -> None:
 )
 def test_what_is_no_json_is_malformed(text: bytes) -> None:
     with pytest.raises(Malformed):
-        canonjson.parse(text, "x")
+        canonical_json.parse(text, "x")
 
 
 @pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\u0061"', b'{"b":1,"a":1}', b"-0", b"1.0", b"1E2"])
 def test_what_parses_may_yet_not_be_canonical(text: bytes) -> None:
     with pytest.raises(Malformed):
-        canonjson.decode(text, "x")
+        canonical_json.decode(text, "x")
 
 
-def _nested(depth: int) -> canonjson.Plain:
-    value: canonjson.Plain = []
+def _nested(depth: int) -> canonical_json.Plain:
+    value: canonical_json.Plain = []
     for _ in range(depth - 1):
         value = [value]
     return value
 
 
 def test_nesting_is_bounded_alike_both_ways() -> None:
-    deepest = canonjson.encode(_nested(MAX_JSON_DEPTH))
-    assert canonjson.decode(deepest, "x") == _nested(MAX_JSON_DEPTH)
+    deepest = canonical_json.encode(_nested(MAX_JSON_DEPTH))
+    assert canonical_json.decode(deepest, "x") == _nested(MAX_JSON_DEPTH)
     with pytest.raises(ValueError, match="deeper"):
-        canonjson.encode(_nested(MAX_JSON_DEPTH + 1))
+        canonical_json.encode(_nested(MAX_JSON_DEPTH + 1))
     with pytest.raises(Malformed, match="deeper"):
-        canonjson.decode(b"[" + deepest + b"]", "x")
-    many = canonjson.encode(["[[["] * MAX_JSON_DEPTH)
-    assert canonjson.decode(many, "x") == ["[[["] * MAX_JSON_DEPTH  # brackets in texts are no nesting
+        canonical_json.decode(b"[" + deepest + b"]", "x")
+    many = canonical_json.encode(["[[["] * MAX_JSON_DEPTH)
+    assert canonical_json.decode(many, "x") == ["[[["] * MAX_JSON_DEPTH  # brackets in texts are no nesting
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**53, -(2**53), "\ud800", {1: 2}, {"\ud800": 1}, b"x"])
 def test_what_has_no_text_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        canonjson.encode(value)  # type: ignore[arg-type]
+        canonical_json.encode(value)  # type: ignore[arg-type]
 
 
 def test_an_integer_beyond_what_a_double_holds_is_the_double_it_denotes_unless_it_is_wanted_as_it_is() -> None:
-    assert canonjson.parse(b"9007199254740993", "x") == 9007199254740992.0
-    assert canonjson.parse(b"9007199254740993", "x", exact=True) == 9007199254740993
+    assert canonical_json.parse(b"9007199254740993", "x") == 9007199254740992.0
+    assert canonical_json.parse(b"9007199254740993", "x", exact=True) == 9007199254740993
     with pytest.raises(Malformed):
-        canonjson.decode(b"9007199254740993", "x")
+        canonical_json.decode(b"9007199254740993", "x")

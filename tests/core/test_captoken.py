@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import captoken, jsonform
+from veen.core import cap_token, wire_json
 from veen.core.admission import BY_DETAIL
-from veen.core.captoken import Allow, CapToken, Rate
+from veen.core.cap_token import Allow, CapToken, Rate
 from veen.core.errors import Fault, Malformed, Refused, Unverified
 from veen.core.hashing import U64_MAX
+from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_RATE, MAX_CAP_STREAMS
-from veen.core.registry import Limits
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 ISSUER = SigningKey(b"i" * 32)
@@ -37,9 +37,9 @@ Plain = dict[Any, Any]
 
 
 def chain(length: int, rate: Rate | None = RATE) -> CapToken:
-    token = captoken.mint(ISSUER, SUBJECT.public_key, STREAMS, TTL, rate)
+    token = cap_token.mint(ISSUER, SUBJECT.public_key, STREAMS, TTL, rate)
     for _ in range(length - 1):
-        token = captoken.resign(token, ISSUER)
+        token = cap_token.resign(token, ISSUER)
     return token
 
 
@@ -73,7 +73,7 @@ def test_the_same_inputs_give_the_same_bytes() -> None:
 
 
 def test_the_order_and_number_of_the_streams_given_do_not_matter() -> None:
-    shuffled = captoken.mint(ISSUER, SUBJECT.public_key, [*reversed(STREAMS), STREAMS[0]], TTL, RATE)
+    shuffled = cap_token.mint(ISSUER, SUBJECT.public_key, [*reversed(STREAMS), STREAMS[0]], TTL, RATE)
     assert shuffled == chain(1)
 
 
@@ -98,35 +98,35 @@ def test_another_link_is_another_auth_ref_for_the_same_grant() -> None:
 def test_a_token_is_read_back_as_it_was_written(length: int, rate: Rate | None) -> None:
     token = chain(length, rate)
     assert CapToken.decode(token.encode()) == token
-    assert jsonform.decode_canonical(CapToken, jsonform.encode(token)) == token
+    assert wire_json.decode_canonical(CapToken, wire_json.encode(token)) == token
 
 
 @pytest.mark.parametrize("subject", [b"", bytes(31), bytes(33)])
 def test_a_subject_that_is_no_key_is_not_minted(subject: bytes) -> None:
     with pytest.raises(ValueError, match="subject_pk"):
-        captoken.mint(ISSUER, subject, STREAMS, TTL)
+        cap_token.mint(ISSUER, subject, STREAMS, TTL)
 
 
 @pytest.mark.parametrize("ttl", [-1, U64_MAX + 1, True])
 def test_a_ttl_that_is_no_unsigned_integer_is_not_minted(ttl: int) -> None:
     with pytest.raises(ValueError, match="ttl"):
-        captoken.mint(ISSUER, SUBJECT.public_key, STREAMS, ttl)
+        cap_token.mint(ISSUER, SUBJECT.public_key, STREAMS, ttl)
 
 
 @pytest.mark.parametrize("rate", [Rate(-1, 1), Rate(1, -1), Rate(U64_MAX + 1, 1), Rate(1, U64_MAX + 1)])
 def test_a_rate_that_is_no_pair_of_unsigned_integers_is_not_minted(rate: Rate) -> None:
     with pytest.raises(ValueError, match="not within"):
-        captoken.mint(ISSUER, SUBJECT.public_key, STREAMS, TTL, rate)
+        cap_token.mint(ISSUER, SUBJECT.public_key, STREAMS, TTL, rate)
 
 
 def test_a_stranger_cannot_sign_a_token_again() -> None:
     with pytest.raises(ValueError, match="issuer"):
-        captoken.resign(chain(1), STRANGER)
+        cap_token.resign(chain(1), STRANGER)
 
 
 def test_the_subject_cannot_sign_its_own_token_again() -> None:
     with pytest.raises(ValueError, match="issuer"):
-        captoken.resign(chain(1), SUBJECT)
+        cap_token.resign(chain(1), SUBJECT)
 
 
 # Renewing
@@ -135,7 +135,7 @@ def test_the_subject_cannot_sign_its_own_token_again() -> None:
 def test_a_renewed_token_grants_the_same_under_another_name_as_often_as_is_wanted() -> None:
     token, seen = chain(1), {chain(1).auth_ref()}
     for number in range(1, 3 * MAX_CAP_CHAIN):
-        token = captoken.renew(token, ISSUER)
+        token = cap_token.renew(token, ISSUER)
         token.verify()
         assert token.auth_ref() not in seen
         seen.add(token.auth_ref())
@@ -147,14 +147,14 @@ def test_a_renewed_token_grants_the_same_under_another_name_as_often_as_is_wante
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_renewing_depends_on_the_token_alone(length: int) -> None:
-    assert captoken.renew(chain(length), ISSUER) == captoken.renew(chain(length), ISSUER)
+    assert cap_token.renew(chain(length), ISSUER) == cap_token.renew(chain(length), ISSUER)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("who", [STRANGER, SUBJECT])
 def test_only_its_issuer_renews_a_token(length: int, who: SigningKey) -> None:
     with pytest.raises(ValueError, match="issuer"):
-        captoken.renew(chain(length), who)
+        cap_token.renew(chain(length), who)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -162,15 +162,15 @@ def test_a_forged_token_is_not_renewed(length: int) -> None:
     token = chain(length)
     forged = replace(token, sig_chain=(*token.sig_chain[:-1], bytes(64)))
     with pytest.raises(Unverified):
-        captoken.renew(forged, ISSUER)
+        cap_token.renew(forged, ISSUER)
 
 
 def test_a_token_for_ever_is_renewed_only_as_long_as_there_is_room() -> None:
-    token = captoken.mint(ISSUER, SUBJECT.public_key, STREAMS, U64_MAX)
+    token = cap_token.mint(ISSUER, SUBJECT.public_key, STREAMS, U64_MAX)
     for _ in range(MAX_CAP_CHAIN - 1):
-        token = captoken.renew(token, ISSUER)
+        token = cap_token.renew(token, ISSUER)
     with pytest.raises(ValueError, match="ttl"):
-        captoken.renew(token, ISSUER)
+        cap_token.renew(token, ISSUER)
 
 
 # The chain
@@ -195,7 +195,7 @@ def test_each_link_is_over_the_grant_and_the_link_before_it(length: int) -> None
 def test_a_ninth_link_is_refused_on_write() -> None:
     full = chain(MAX_CAP_CHAIN)
     with pytest.raises(ValueError, match="sig_chain has 9 items"):
-        captoken.resign(full, ISSUER)
+        cap_token.resign(full, ISSUER)
 
 
 def test_a_ninth_link_is_refused_on_read_though_it_is_the_issuers() -> None:
@@ -207,10 +207,10 @@ def test_a_ninth_link_is_refused_on_read_though_it_is_the_issuers() -> None:
 
 
 def test_a_ninth_link_is_refused_in_json_too() -> None:
-    found = json.loads(jsonform.encode(chain(MAX_CAP_CHAIN)))
+    found = json.loads(wire_json.encode(chain(MAX_CAP_CHAIN)))
     found["sig_chain"].append(found["sig_chain"][-1])
     with pytest.raises(Malformed) as caught:
-        jsonform.decode(CapToken, json.dumps(found).encode())
+        wire_json.decode(CapToken, json.dumps(found).encode())
     assert caught.value.fault is Fault.SIZE
 
 
@@ -303,7 +303,7 @@ def test_a_whole_chain_by_a_stranger_is_refused_under_the_issuers_key() -> None:
 
 
 def test_a_link_of_another_token_of_the_same_issuer_is_refused() -> None:
-    other = captoken.mint(ISSUER, STRANGER.public_key, STREAMS, TTL, RATE)
+    other = cap_token.mint(ISSUER, STRANGER.public_key, STREAMS, TTL, RATE)
     with pytest.raises(Unverified):
         relinked(chain(1), *other.sig_chain).verify()
 
@@ -399,13 +399,13 @@ def test_an_absent_rate_omits_its_key() -> None:
     token = chain(1, rate=None)
     assert set(plain(token)[4]) == {1, 2}
     assert CapToken.decode(token.encode()).allow.rate is None
-    assert b"rate" not in jsonform.encode(token)
+    assert b"rate" not in wire_json.encode(token)
 
 
 def test_a_null_rate_is_refused_in_json_too() -> None:
-    text = jsonform.encode(chain(1, rate=None)).replace(b'"ttl":600', b'"ttl":600,"rate":null')
+    text = wire_json.encode(chain(1, rate=None)).replace(b'"ttl":600', b'"ttl":600,"rate":null')
     with pytest.raises(Malformed):
-        jsonform.decode(CapToken, text)
+        wire_json.decode(CapToken, text)
 
 
 BAD_STREAMS = {
@@ -426,17 +426,17 @@ def test_streams_that_no_reader_takes_are_not_written(streams: tuple[bytes, ...]
 
 @pytest.mark.parametrize("streams", [BAD_STREAMS["unsorted"], BAD_STREAMS["one twice"], BAD_STREAMS["none"]])
 def test_streams_that_cbor_refuses_are_refused_in_json_too(streams: tuple[bytes, ...]) -> None:
-    text = jsonform.encode(chain(1)).replace(
+    text = wire_json.encode(chain(1)).replace(
         ",".join(f'"{stream.hex()}"' for stream in STREAMS).encode(),
         ",".join(f'"{stream.hex()}"' for stream in streams).encode(),
     )
     with pytest.raises(Malformed, match="stream_ids"):
-        jsonform.decode(CapToken, text)
+        wire_json.decode(CapToken, text)
 
 
 def test_streams_are_ordered_byte_by_byte_and_unsigned() -> None:
     streams = (b"\x00" * 31 + b"\x01", b"\x7f" + bytes(31), b"\x80" + bytes(31), b"\xff" * 32)
-    token = captoken.mint(ISSUER, SUBJECT.public_key, streams[::-1], TTL)
+    token = cap_token.mint(ISSUER, SUBJECT.public_key, streams[::-1], TTL)
     assert CapToken.decode(token.encode()).allow.stream_ids == streams
 
 
@@ -445,13 +445,13 @@ def many(count: int) -> tuple[bytes, ...]:
 
 
 def test_a_token_may_name_as_many_streams_as_the_limit() -> None:
-    token = captoken.mint(ISSUER, SUBJECT.public_key, many(MAX_CAP_STREAMS), TTL)
+    token = cap_token.mint(ISSUER, SUBJECT.public_key, many(MAX_CAP_STREAMS), TTL)
     CapToken.decode(token.encode()).verify()
 
 
 def test_one_stream_above_the_limit_is_refused_on_write() -> None:
     with pytest.raises(ValueError, match="stream_ids"):
-        captoken.mint(ISSUER, SUBJECT.public_key, many(MAX_CAP_STREAMS + 1), TTL)
+        cap_token.mint(ISSUER, SUBJECT.public_key, many(MAX_CAP_STREAMS + 1), TTL)
 
 
 def test_one_stream_above_the_limit_is_refused_on_read() -> None:
@@ -482,7 +482,7 @@ def test_any_other_bytes_fail_to_decode_or_are_another_token_with_its_own_encodi
 
 @pytest.mark.parametrize("ttl", [0, 1, TTL])
 def test_a_token_admits_through_the_second_issued_at_plus_ttl(ttl: int) -> None:
-    token = captoken.mint(ISSUER, SUBJECT.public_key, STREAMS, ttl)
+    token = cap_token.mint(ISSUER, SUBJECT.public_key, STREAMS, ttl)
     assert token.expires_at(ISSUED_AT) == ISSUED_AT + ttl
     assert not token.expired(ISSUED_AT, ISSUED_AT)
     assert not token.expired(ISSUED_AT, ISSUED_AT + ttl)
@@ -490,7 +490,7 @@ def test_a_token_admits_through_the_second_issued_at_plus_ttl(ttl: int) -> None:
 
 
 def test_a_token_for_ever_expires_at_the_last_second_there_is() -> None:
-    token = captoken.mint(ISSUER, SUBJECT.public_key, STREAMS, U64_MAX)
+    token = cap_token.mint(ISSUER, SUBJECT.public_key, STREAMS, U64_MAX)
     assert token.expires_at(ISSUED_AT) == U64_MAX
     assert not token.expired(ISSUED_AT, U64_MAX)
 
@@ -521,4 +521,4 @@ def test_the_issuer_adds_no_link_to_a_chain_that_does_not_verify() -> None:
     """The new link would be a valid first link for a grant the issuer never gave."""
     forged = CapToken(ISSUER.public_key, STRANGER.public_key, Allow(STREAMS, TTL), (ZEROS,))
     with pytest.raises(Unverified):
-        captoken.resign(forged, ISSUER)
+        cap_token.resign(forged, ISSUER)

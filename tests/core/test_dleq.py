@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.core.ed25519_points import BASE, IDENTITY, TORSION, L, P, Point, decode_leniently
 from veen.core import dleq
-from veen.core.dh import KEY_BYTES, DhKey
 from veen.core.dleq import SharedProof
 from veen.core.errors import Malformed, Unverified
+from veen.core.hpke import KEY_BYTES, DhKey
 
 KEY, OTHER = DhKey(bytes(range(KEY_BYTES))), DhKey(b"\x05" * KEY_BYTES)
 ENC = DhKey(b"\x09" * KEY_BYTES).public_key

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
 from tests.core import published
-from veen.core import aead, hkdf, hpke
-from veen.core.dh import KEY_BYTES, DhKey
+from veen.core import aead, hpke
 from veen.core.errors import Malformed, Unverified
-from veen.core.hpke import ENC_BYTES, Context
+from veen.core.hpke import ENC_BYTES, KEY_BYTES, DhKey, HpkeContext
 
 SUITE = CipherSuite.new(KEMId.DHKEM_X25519_HKDF_SHA256, KDFId.HKDF_SHA256, AEADId.CHACHA20_POLY1305)
 KEY = DhKey(bytes(range(KEY_BYTES)))
@@ -27,7 +26,7 @@ def sealed(aad: bytes = b"aad", plaintext: bytes = b"header", info: bytes = b"")
     return enc, context.seal(aad, plaintext)
 
 
-def pair() -> tuple[Context, Context]:
+def pair() -> tuple[HpkeContext, HpkeContext]:
     enc, sender = hpke.setup_sender(KEY.public_key)
     return sender, hpke.setup_receiver(enc, KEY)
 
@@ -215,11 +214,11 @@ def test_exports_are_bound_to_their_context_and_their_length() -> None:
 
 def test_the_longest_export_is_what_hkdf_gives() -> None:
     sender, receiver = pair()
-    longest = sender.export(EXPORTER_CONTEXT, hkdf.MAX_OUTPUT_BYTES)
-    assert len(longest) == hkdf.MAX_OUTPUT_BYTES
-    assert longest == receiver.export(EXPORTER_CONTEXT, hkdf.MAX_OUTPUT_BYTES)
+    longest = sender.export(EXPORTER_CONTEXT, hpke.MAX_OUTPUT_BYTES)
+    assert len(longest) == hpke.MAX_OUTPUT_BYTES
+    assert longest == receiver.export(EXPORTER_CONTEXT, hpke.MAX_OUTPUT_BYTES)
     with pytest.raises(ValueError, match="at most"):
-        sender.export(EXPORTER_CONTEXT, hkdf.MAX_OUTPUT_BYTES + 1)
+        sender.export(EXPORTER_CONTEXT, hpke.MAX_OUTPUT_BYTES + 1)
 
 
 def test_no_secret_is_in_the_repr_of_a_context() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from veen.core import checkpoint, identity, jsonform, receipt
+from veen.core import checkpoint, hub_identity, receipt, wire_json
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import U64_MAX
-from veen.core.identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature
+from veen.core.hub_identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature
 from veen.core.limits import MAX_HUB_KEYS
 from veen.core.profile import Profile
 from veen.core.receipt import Receipt
@@ -24,9 +24,9 @@ BORN, SECOND_FROM, THIRD_FROM, OVERLAP = 1_000, 2_000, 3_000, 100
 EPOCH_SEC = 500
 EPOCHS = Profile(epoch_sec=EPOCH_SEC)
 
-ONE = identity.create(FIRST, BORN)
-TWO = identity.rotate(ONE, FIRST, SECOND, SECOND_FROM, OVERLAP)
-THREE = identity.rotate(TWO, SECOND, THIRD, THIRD_FROM)
+ONE = hub_identity.create(FIRST, BORN)
+TWO = hub_identity.rotate(ONE, FIRST, SECOND, SECOND_FROM, OVERLAP)
+THREE = hub_identity.rotate(TWO, SECOND, THIRD, THIRD_FROM)
 
 
 def ht(tag: str, data: bytes) -> bytes:
@@ -56,7 +56,7 @@ def checkpoint_by(key: SigningKey, epoch: int) -> Checkpoint:
 
 def damaged(change: Callable[[Any], object], record: HubIdentity = TWO) -> bytes:
     """The record's canonical text after a change to it, canonical still."""
-    found = json.loads(jsonform.encode(record))
+    found = json.loads(wire_json.encode(record))
     change(found)
     return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
 
@@ -122,7 +122,7 @@ BAD_ENDORSEMENTS = {
     "for another key": endorsement(FIRST, THIRD, SECOND_FROM),
     "for an earlier valid_from": endorsement(FIRST, SECOND, SECOND_FROM - 1),
     "for a later valid_from": endorsement(FIRST, SECOND, SECOND_FROM + 1),
-    "for another hub": endorsement(FIRST, SECOND, SECOND_FROM, identity.create(STRANGER, BORN)),
+    "for another hub": endorsement(FIRST, SECOND, SECOND_FROM, hub_identity.create(STRANGER, BORN)),
     "under another tag": FIRST.sign(ht("veen/sig", ONE.hub_id + SECOND.public_key + SECOND_FROM.to_bytes(8, "big"))),
 }
 
@@ -150,13 +150,13 @@ def test_a_key_moved_to_another_time_is_refused() -> None:
 @pytest.mark.parametrize("old", [FIRST, THIRD, STRANGER])
 def test_only_the_newest_key_endorses_the_next(old: SigningKey) -> None:
     with pytest.raises(ValueError, match="only the newest key"):
-        identity.rotate(TWO, old, THIRD, THIRD_FROM)
+        hub_identity.rotate(TWO, old, THIRD, THIRD_FROM)
 
 
 @pytest.mark.parametrize("valid_from", [0, BORN, SECOND_FROM - 1, SECOND_FROM])
 def test_a_new_key_must_start_after_the_one_before_it(valid_from: int) -> None:
     with pytest.raises(ValueError, match="starts after"):
-        identity.rotate(TWO, SECOND, THIRD, valid_from)
+        hub_identity.rotate(TWO, SECOND, THIRD, valid_from)
 
 
 # Who may have signed a receipt, and when
@@ -286,7 +286,7 @@ def test_a_checkpoint_by_a_key_not_active_during_its_epoch_is_refused(key: Signi
 
 @pytest.mark.parametrize("start", [BORN - 1, BORN, BORN + EPOCH_SEC - 1])
 def test_the_last_second_of_an_epoch_still_counts(start: int) -> None:
-    record = identity.create(FIRST, start)
+    record = hub_identity.create(FIRST, start)
     epoch = start // EPOCH_SEC
     assert record.verify_checkpoint(checkpoint_by(FIRST, epoch), EPOCHS) is record.newest
     with pytest.raises(Unverified):
@@ -312,22 +312,22 @@ def test_an_altered_checkpoint_is_refused() -> None:
 
 
 def test_the_record_is_signed_over_its_canonical_text_by_the_newest_key() -> None:
-    signature = identity.sign(TWO, SECOND)
-    digest = ht("veen/hub-identity", jsonform.encode(TWO))
+    signature = hub_identity.sign(TWO, SECOND)
+    digest = ht("veen/hub-identity", wire_json.encode(TWO))
     assert signature == IdentitySignature(ht("veen/hub-key-id", SECOND.public_key), SECOND.sign(digest))
     signature.verify(TWO)
 
 
 @pytest.mark.parametrize("key", [FIRST, THIRD, STRANGER])
 def test_a_record_signed_by_another_key_than_the_newest_is_refused(key: SigningKey) -> None:
-    signature = identity.sign(TWO, key)
+    signature = hub_identity.sign(TWO, key)
     with pytest.raises(Unverified, match="another key"):
         signature.verify(TWO)
 
 
 @pytest.mark.parametrize("key", [FIRST, STRANGER])
 def test_a_signature_that_claims_to_be_the_newest_keys_is_refused(key: SigningKey) -> None:
-    claimed = replace(identity.sign(TWO, key), key_id=TWO.newest.key_id)
+    claimed = replace(hub_identity.sign(TWO, key), key_id=TWO.newest.key_id)
     with pytest.raises(Unverified, match="does not verify"):
         claimed.verify(TWO)
 
@@ -341,23 +341,23 @@ def test_a_signature_that_claims_to_be_the_newest_keys_is_refused(key: SigningKe
     ],
 )
 def test_a_record_changed_after_signing_is_refused(changed: HubIdentity) -> None:
-    signature = identity.sign(TWO, SECOND)
+    signature = hub_identity.sign(TWO, SECOND)
     with pytest.raises(Unverified):
         signature.verify(changed)
 
 
 def test_a_root_key_signs_in_place_of_the_newest() -> None:
-    identity.sign(TWO, ROOT).verify(TWO, ROOT.public_key)
+    hub_identity.sign(TWO, ROOT).verify(TWO, ROOT.public_key)
 
 
 def test_where_a_root_key_is_configured_the_newest_key_is_not_enough() -> None:
-    signature = identity.sign(TWO, SECOND)
+    signature = hub_identity.sign(TWO, SECOND)
     with pytest.raises(Unverified):
         signature.verify(TWO, ROOT.public_key)
 
 
 def test_where_no_root_key_is_configured_a_root_signature_is_refused() -> None:
-    signature = identity.sign(TWO, ROOT)
+    signature = hub_identity.sign(TWO, ROOT)
     with pytest.raises(Unverified):
         signature.verify(TWO)
 
@@ -403,13 +403,13 @@ def test_a_key_added_later_is_not_yet_a_pin_of_the_earlier_record() -> None:
 
 @pytest.mark.parametrize("record", [ONE, TWO, THREE])
 def test_a_record_is_read_back_from_its_canonical_text(record: HubIdentity) -> None:
-    assert jsonform.decode_canonical(HubIdentity, jsonform.encode(record)) == record
+    assert wire_json.decode_canonical(HubIdentity, wire_json.encode(record)) == record
 
 
 def test_a_record_is_spelled_in_one_way() -> None:
     key = FIRST.public_key
     assert (
-        jsonform.encode(ONE)
+        wire_json.encode(ONE)
         == (
             f'{{"anchoring":"data-directory","hub_id":"{ONE.hub_id.hex()}","hub_keys":[{{'
             f'"hub_pk":"{key.hex()}","key_id":"{ht("veen/hub-key-id", key).hex()}","valid_from":1000}}]}}'
@@ -418,14 +418,14 @@ def test_a_record_is_spelled_in_one_way() -> None:
 
 
 def test_a_signature_is_read_back_from_its_canonical_text() -> None:
-    signature = identity.sign(ONE, FIRST)
-    assert jsonform.decode_canonical(IdentitySignature, jsonform.encode(signature)) == signature
+    signature = hub_identity.sign(ONE, FIRST)
+    assert wire_json.decode_canonical(IdentitySignature, wire_json.encode(signature)) == signature
 
 
 @pytest.mark.parametrize("anchoring", ANCHORINGS)
 def test_each_anchoring_of_the_specification_is_known(anchoring: str) -> None:
-    record = identity.create(FIRST, BORN, anchoring)
-    assert jsonform.decode_canonical(HubIdentity, jsonform.encode(record)).anchoring == anchoring
+    record = hub_identity.create(FIRST, BORN, anchoring)
+    assert wire_json.decode_canonical(HubIdentity, wire_json.encode(record)).anchoring == anchoring
 
 
 def test_the_key_map_gives_the_key_for_every_key_id() -> None:
@@ -434,7 +434,7 @@ def test_the_key_map_gives_the_key_for_every_key_id() -> None:
     assert THREE.key_map() == json.dumps(expected, sort_keys=True, separators=(",", ":")).encode()
 
 
-TEXT = jsonform.encode(TWO)
+TEXT = wire_json.encode(TWO)
 SPELLINGS = {
     "a final newline": TEXT + b"\n",
     "white space": TEXT.replace(b":", b": "),
@@ -445,9 +445,9 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("text", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_another_spelling_of_the_same_record_is_refused(text: bytes) -> None:
-    assert jsonform.decode(HubIdentity, text) == TWO
+    assert wire_json.decode(HubIdentity, text) == TWO
     with pytest.raises(Malformed, match="not in canonical form"):
-        jsonform.decode_canonical(HubIdentity, text)
+        wire_json.decode_canonical(HubIdentity, text)
 
 
 DAMAGE: dict[str, Callable[[Any], object]] = {
@@ -490,14 +490,14 @@ DAMAGE: dict[str, Callable[[Any], object]] = {
 def test_a_record_that_breaks_its_table_is_malformed(change: Callable[[Any], object]) -> None:
     text = damaged(change)
     with pytest.raises(Malformed) as caught:
-        jsonform.decode_canonical(HubIdentity, text)
+        wire_json.decode_canonical(HubIdentity, text)
     assert caught.value.what == "hub identity"
     assert caught.value.reason != "not in canonical form"
 
 
 def test_a_name_that_stands_twice_is_refused() -> None:
     with pytest.raises(Malformed, match="twice"):
-        jsonform.decode(HubIdentity, TEXT.replace(b"{", b'{"anchoring":"fingerprint",', 1))
+        wire_json.decode(HubIdentity, TEXT.replace(b"{", b'{"anchoring":"fingerprint",', 1))
 
 
 def swap_keys(found: Any) -> None:
@@ -510,10 +510,10 @@ def swap_keys(found: Any) -> None:
 def test_two_keys_that_start_together_stand_in_the_order_of_their_bytes() -> None:
     lesser, greater = sorted((FIRST, SECOND), key=lambda key: key.public_key)
     record = hub(hub_key(lesser, BORN), hub_key(greater, BORN, by=bytes(SIGNATURE_BYTES)))
-    assert jsonform.decode_canonical(HubIdentity, jsonform.encode(record)) == record
+    assert wire_json.decode_canonical(HubIdentity, wire_json.encode(record)) == record
     swapped = damaged(swap_keys, record)
     with pytest.raises(Malformed, match="order"):
-        jsonform.decode_canonical(HubIdentity, swapped)
+        wire_json.decode_canonical(HubIdentity, swapped)
 
 
 def of_keys(count: int) -> bytes:
@@ -529,19 +529,19 @@ def of_keys(count: int) -> bytes:
 
 
 def test_a_record_may_hold_as_many_keys_as_the_limit() -> None:
-    assert len(jsonform.decode_canonical(HubIdentity, of_keys(MAX_HUB_KEYS)).hub_keys) == MAX_HUB_KEYS
+    assert len(wire_json.decode_canonical(HubIdentity, of_keys(MAX_HUB_KEYS)).hub_keys) == MAX_HUB_KEYS
 
 
 def test_one_key_above_the_limit_is_refused() -> None:
     with pytest.raises(Malformed) as caught:
-        jsonform.decode_canonical(HubIdentity, of_keys(MAX_HUB_KEYS + 1))
+        wire_json.decode_canonical(HubIdentity, of_keys(MAX_HUB_KEYS + 1))
     assert caught.value.fault is Fault.SIZE
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b'"hub"', TEXT[:-1], TEXT + TEXT, b"\xef\xbb\xbf" + TEXT])
 def test_what_is_no_record_is_malformed(text: bytes) -> None:
     with pytest.raises(Malformed):
-        jsonform.decode_canonical(HubIdentity, text)
+        wire_json.decode_canonical(HubIdentity, text)
 
 
 @pytest.mark.parametrize("wrong", [hub(TWO.hub_keys[1], TWO.hub_keys[0]), replace(TWO, anchoring="gossip")])
@@ -555,43 +555,43 @@ def test_a_record_that_no_reader_takes_has_no_cbor_either(wrong: HubIdentity) ->
 
 def test_a_key_is_not_rotated_to_itself() -> None:
     with pytest.raises(ValueError, match="twice"):
-        identity.rotate(ONE, FIRST, FIRST, SECOND_FROM)
+        hub_identity.rotate(ONE, FIRST, FIRST, SECOND_FROM)
 
 
 @pytest.mark.parametrize("overlap", [BORN - SECOND_FROM, BORN - SECOND_FROM - 1, -SECOND_FROM - 1])
 def test_a_window_that_would_end_before_it_begins_is_refused(overlap: int) -> None:
     with pytest.raises(ValueError, match="valid_until"):
-        identity.rotate(ONE, FIRST, SECOND, SECOND_FROM, overlap)
+        hub_identity.rotate(ONE, FIRST, SECOND, SECOND_FROM, overlap)
 
 
 def test_a_key_cannot_start_after_the_last_second_there_is() -> None:
     with pytest.raises(ValueError, match="starts"):
-        identity.rotate(ONE, FIRST, SECOND, U64_MAX + 1)
+        hub_identity.rotate(ONE, FIRST, SECOND, U64_MAX + 1)
 
 
 def test_an_unknown_anchoring_is_refused_on_create_and_on_sign() -> None:
     with pytest.raises(ValueError, match="anchoring"):
-        identity.create(FIRST, BORN, "gossip")
+        hub_identity.create(FIRST, BORN, "gossip")
     flawed = replace(ONE, anchoring="gossip")
     with pytest.raises(ValueError, match="anchoring"):
-        identity.sign(flawed, FIRST)
+        hub_identity.sign(flawed, FIRST)
 
 
 @pytest.mark.parametrize("until", [0, BORN - 1, BORN])
 def test_an_empty_window_does_not_decode(until: int) -> None:
-    text = jsonform.encode(ONE).replace(b'"valid_from":', b'"valid_until":%d,"valid_from":' % until)
+    text = wire_json.encode(ONE).replace(b'"valid_from":', b'"valid_until":%d,"valid_from":' % until)
     with pytest.raises(Malformed, match="valid_until"):
-        jsonform.decode(HubIdentity, text)
+        wire_json.decode(HubIdentity, text)
 
 
 def test_a_first_key_with_an_endorsement_does_not_decode() -> None:
-    text = jsonform.encode(ONE).replace(b'"hub_pk":', b'"endorsement":"' + b"00" * SIGNATURE_BYTES + b'","hub_pk":')
+    text = wire_json.encode(ONE).replace(b'"hub_pk":', b'"endorsement":"' + b"00" * SIGNATURE_BYTES + b'","hub_pk":')
     with pytest.raises(Malformed, match="endorsement"):
-        jsonform.decode(HubIdentity, text)
+        wire_json.decode(HubIdentity, text)
 
 
 def test_without_epochs_even_a_key_of_the_last_second_counts() -> None:
-    late = identity.create(FIRST, U64_MAX)
+    late = hub_identity.create(FIRST, U64_MAX)
     signed = checkpoint.sign(FIRST, label_prev=bytes(32), label_curr=bytes(32), upto_seq=1, mmr_root=bytes(32), epoch=0)
     assert late.verify_checkpoint(signed, Profile()) == late.newest
 
@@ -600,20 +600,20 @@ def test_without_epochs_even_a_key_of_the_last_second_counts() -> None:
 
 
 def test_a_record_is_the_pinned_hubs_if_pin_chain_and_signature_hold() -> None:
-    THREE.verify(identity.sign(THREE, THIRD), ONE.hub_id)
+    THREE.verify(hub_identity.sign(THREE, THIRD), ONE.hub_id)
 
 
 def test_a_record_that_puts_the_pinned_key_behind_a_strangers_is_refused() -> None:
     """The stranger's first key can endorse any key, the pinned one too; but the pinned one must sign the whole."""
-    stolen = identity.rotate(identity.create(ROOT, BORN), ROOT, FIRST, SECOND_FROM)
+    stolen = hub_identity.rotate(hub_identity.create(ROOT, BORN), ROOT, FIRST, SECOND_FROM)
     stolen.check_pinned(sha256(FIRST.public_key).digest())
     with pytest.raises(Unverified):
-        stolen.verify(identity.sign(stolen, ROOT), sha256(FIRST.public_key).digest())
+        stolen.verify(hub_identity.sign(stolen, ROOT), sha256(FIRST.public_key).digest())
 
 
 def test_an_unpinned_record_is_refused_however_sound_it_is() -> None:
     with pytest.raises(Unverified, match="pinned"):
-        THREE.verify(identity.sign(THREE, THIRD), bytes(32))
+        THREE.verify(hub_identity.sign(THREE, THIRD), bytes(32))
 
 
 # Continuity
@@ -628,8 +628,8 @@ def test_a_record_continues_the_one_before_it() -> None:
 
 def test_a_retired_key_cannot_start_another_history() -> None:
     """Whoever holds the first key after its time can endorse a key of his own; who knew better is not fooled."""
-    stolen = identity.rotate(ONE, FIRST, ROOT, SECOND_FROM, OVERLAP)
-    stolen.verify(identity.sign(stolen, ROOT), ONE.hub_id)
+    stolen = hub_identity.rotate(ONE, FIRST, ROOT, SECOND_FROM, OVERLAP)
+    stolen.verify(hub_identity.sign(stolen, ROOT), ONE.hub_id)
     with pytest.raises(Unverified, match="continue"):
         stolen.check_follows(TWO)
 
@@ -641,15 +641,15 @@ def test_a_record_that_lost_keys_does_not_continue() -> None:
 
 def test_another_hubs_record_does_not_continue() -> None:
     with pytest.raises(Unverified, match="continue"):
-        identity.create(SECOND, BORN).check_follows(ONE)
+        hub_identity.create(SECOND, BORN).check_follows(ONE)
 
 
 def test_a_hub_does_not_change_its_realm() -> None:
     """It is part of what a hub is: what it refused would otherwise depend on when one asked."""
     here, there = bytes(32), b"\x01" * 32
-    born = identity.create(FIRST, BORN, realm_id=here)
+    born = hub_identity.create(FIRST, BORN, realm_id=here)
     assert born.realm_id == here
-    later = identity.rotate(born, FIRST, SECOND, SECOND_FROM, OVERLAP)
+    later = hub_identity.rotate(born, FIRST, SECOND, SECOND_FROM, OVERLAP)
     assert later.realm_id == here
     later.check_follows(born)
     for realm_id in (None, there):
@@ -658,7 +658,7 @@ def test_a_hub_does_not_change_its_realm() -> None:
     with pytest.raises(Unverified, match="continue"):
         replace(TWO, realm_id=here).check_follows(ONE)
     with pytest.raises(Unverified):
-        replace(born, realm_id=there).verify(identity.sign(born, FIRST), born.hub_id)
+        replace(born, realm_id=there).verify(hub_identity.sign(born, FIRST), born.hub_id)
 
 
 def test_a_closed_key_keeps_its_end() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from veen.core import Malformed, Rate, jsonform, jsontext
-from veen.core.jsonfields import Fields
+from veen.core import Malformed, Rate, strict_json, wire_json
+from veen.core.wire_json import Fields
 
-NO_WIRE: list[jsontext.Json] = [None, [], {"per_sec": 1}, {"per_sec": 1, "burst": -1}]
-WHOLE: jsontext.Json = {"n": 1, "t": "x", "h": "0a" * 32, "w": jsonform.to_json(Rate(1, 2))}
+NO_WIRE: list[strict_json.Json] = [None, [], {"per_sec": 1}, {"per_sec": 1, "burst": -1}]
+WHOLE: strict_json.Json = {"n": 1, "t": "x", "h": "0a" * 32, "w": wire_json.to_json(Rate(1, 2))}
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ WHOLE: jsontext.Json = {"n": 1, "t": "x", "h": "0a" * 32, "w": jsonform.to_json(
         *[("wire", "w", wrong) for wrong in NO_WIRE],
     ],
 )
-def test_a_field_is_there_and_of_its_kind_or_is_named(kind: str, name: str, wrong: jsontext.Json) -> None:
+def test_a_field_is_there_and_of_its_kind_or_is_named(kind: str, name: str, wrong: strict_json.Json) -> None:
     def read(fields: Fields) -> object:
         return fields.wire(name, Rate) if kind == "wire" else getattr(fields, kind)(name)
 

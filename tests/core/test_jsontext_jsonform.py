@@ -12,9 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.wire_strategies import ALL_WIRE, barest, changed, fullest, mutate, uints, wire_objects
-from veen.core import jsonform, jsontext
-from veen.core.captoken import CapToken, Rate
-from veen.core.cbor import Bool, Bstr, Bytes, Constant, Details, Kind, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core import strict_json, wire_json
+from veen.core.cap_token import CapToken, Rate
+from veen.core.cbor import (
+    Bool,
+    Bstr,
+    Bytes,
+    Constant,
+    Details,
+    FieldType,
+    ListOf,
+    Map,
+    Nested,
+    Text,
+    Uint,
+    VersionField,
+    Wire,
+)
 from veen.core.envelopes import ErrorEnvelope, SubmitResponse
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import U64_MAX
@@ -28,14 +42,14 @@ few = settings(max_examples=25)
 
 def refused_text(data: bytes) -> Malformed:
     with pytest.raises(Malformed) as caught:
-        jsontext.decode(data, "thing")
+        strict_json.decode(data, "thing")
     assert caught.value.what == "thing"
     return caught.value
 
 
 def refusal(cls: type[Wire], data: bytes) -> Malformed | None:
     try:
-        jsonform.decode(cls, data)
+        wire_json.decode(cls, data)
     except Malformed as error:
         return error
     return None
@@ -72,7 +86,7 @@ def test_an_integer_with_more_digits_than_64_bits_have_is_refused(digits: int) -
 
 
 def test_the_largest_integer_of_64_bits_is_read() -> None:
-    assert jsontext.decode(str(U64_MAX).encode(), "thing") == U64_MAX
+    assert strict_json.decode(str(U64_MAX).encode(), "thing") == U64_MAX
 
 
 @pytest.mark.parametrize(
@@ -84,7 +98,7 @@ def test_a_name_that_stands_twice_in_one_object_is_refused(twice: str) -> None:
 
 
 def test_a_name_may_stand_once_in_each_of_two_objects() -> None:
-    assert jsontext.decode(b'[{"a":1},{"a":{"a":2}}]', "thing") == [{"a": 1}, {"a": {"a": 2}}]
+    assert strict_json.decode(b'[{"a":1},{"a":{"a":2}}]', "thing") == [{"a": 1}, {"a": {"a": 2}}]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +111,7 @@ def test_half_a_surrogate_pair_is_refused(half: str) -> None:
 
 @pytest.mark.parametrize("whole", ['"\\ud83d\\ude00"', '"\\uD83D\\uDE00"', '"\U0001f600"'], ids=ascii)
 def test_a_whole_surrogate_pair_is_one_character(whole: str) -> None:
-    assert jsontext.decode(whole.encode(), "thing") == "\U0001f600"
+    assert strict_json.decode(whole.encode(), "thing") == "\U0001f600"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +157,7 @@ def test_what_is_nearly_json_is_refused(data: str) -> None:
 
 def test_text_is_bounded() -> None:
     at = b" " * (MAX_JSON_BYTES - 1) + b"1"
-    assert jsontext.decode(at, "thing") == 1
+    assert strict_json.decode(at, "thing") == 1
     assert str(MAX_JSON_BYTES) in refused_text(b" " + at).reason
 
 
@@ -157,19 +171,19 @@ def test_text_above_the_bound_is_refused_before_it_is_looked_at() -> None:
 
 
 def test_white_space_between_tokens_is_no_matter() -> None:
-    assert jsontext.decode(b' \n\t{ "a" : [ 1 , 2 ] }\r\n', "thing") == {"a": [1, 2]}
+    assert strict_json.decode(b' \n\t{ "a" : [ 1 , 2 ] }\r\n', "thing") == {"a": [1, 2]}
 
 
 def test_the_canonical_form_is_sorted_and_without_white_space() -> None:
-    shown: jsontext.Json = {"b": [1, True, None], "a": {"z": "ü", "y": '"\\\n'}}
-    assert jsontext.encode(shown) == '{"a":{"y":"\\"\\\\\\n","z":"ü"},"b":[1,true,null]}'.encode()
+    shown: strict_json.Json = {"b": [1, True, None], "a": {"z": "ü", "y": '"\\\n'}}
+    assert strict_json.encode(shown) == '{"a":{"y":"\\"\\\\\\n","z":"ü"},"b":[1,true,null]}'.encode()
 
 
 def test_names_are_sorted_by_their_utf_8_bytes() -> None:
     # In UTF-16 the last two stand the other way round.
     names = ["", "A", "a", "aa", "é", "水", "\uffff", "\U0001f600"]
     assert sorted(names, key=str.encode) == names
-    encoded = jsontext.encode(dict.fromkeys(reversed(names), 0)).decode()
+    encoded = strict_json.encode(dict.fromkeys(reversed(names), 0)).decode()
     places = [encoded.index(json.dumps(name, ensure_ascii=False) + ":") for name in names]
     assert places == sorted(places)
 
@@ -178,7 +192,7 @@ def test_names_are_sorted_by_their_utf_8_bytes() -> None:
 def test_what_json_cannot_hold_is_not_written(value: Any) -> None:
     for held in (value, [value], {"a": value}):
         with pytest.raises((ValueError, TypeError)):
-            jsontext.encode(held)
+            strict_json.encode(held)
 
 
 texts: st.SearchStrategy[Any] = st.recursive(
@@ -190,8 +204,8 @@ texts: st.SearchStrategy[Any] = st.recursive(
 
 @given(texts)
 def test_a_value_comes_back_from_its_text(value: Any) -> None:
-    assert jsontext.decode(jsontext.encode(value), "thing") == value
-    assert jsontext.decode(json.dumps(value, indent=1).encode(), "thing") == value
+    assert strict_json.decode(strict_json.encode(value), "thing") == value
+    assert strict_json.decode(json.dumps(value, indent=1).encode(), "thing") == value
 
 
 # Objects
@@ -202,12 +216,12 @@ def test_a_value_comes_back_from_its_text(value: Any) -> None:
 @given(data=st.data())
 def test_an_object_comes_back_from_its_json_as_the_same_cbor(cls: type[Wire], data: st.DataObject) -> None:
     wire = data.draw(wire_objects(cls))
-    encoded = jsonform.encode(wire)
-    back = jsonform.decode(cls, encoded)
+    encoded = wire_json.encode(wire)
+    back = wire_json.decode(cls, encoded)
     assert back == wire
     assert back.encode() == wire.encode()
-    assert jsonform.decode(cls, json.dumps(json.loads(encoded), indent=2).encode()) == wire
-    assert jsonform.decode_canonical(cls, encoded) == wire
+    assert wire_json.decode(cls, json.dumps(json.loads(encoded), indent=2).encode()) == wire
+    assert wire_json.decode_canonical(cls, encoded) == wire
 
 
 @each
@@ -216,20 +230,20 @@ def test_an_object_comes_back_from_its_json_as_the_same_cbor(cls: type[Wire], da
 def test_any_json_that_decodes_stands_for_an_object_of_the_wire(
     cls: type[Wire], data: st.DataObject, seed: int
 ) -> None:
-    encoded, other = (jsonform.encode(data.draw(wire_objects(cls))) for _ in range(2))
+    encoded, other = (wire_json.encode(data.draw(wire_objects(cls))) for _ in range(2))
     rng = Random(seed)
     for _ in range(20):
         mutated = mutate(rng, encoded, other)
         if refusal(cls, mutated) is None:
-            wire = jsonform.decode(cls, mutated)
+            wire = wire_json.decode(cls, mutated)
             assert cls.decode(wire.encode()) == wire
-            assert jsonform.decode(cls, jsonform.encode(wire)) == wire
+            assert wire_json.decode(cls, wire_json.encode(wire)) == wire
 
 
 @each
 def test_the_json_form_has_the_names_of_the_table_and_hex_for_bytes(cls: type[Wire]) -> None:
     wire = fullest(cls)
-    shown = json.loads(jsonform.encode(wire))
+    shown = json.loads(wire_json.encode(wire))
     names = [kind.name for kind in cls.LAYOUT.kinds]
     held = shown if isinstance(shown, dict) else dict(zip(names, shown, strict=True))
     assert isinstance(shown, dict) is isinstance(cls.LAYOUT, Map)
@@ -237,17 +251,17 @@ def test_the_json_form_has_the_names_of_the_table_and_hex_for_bytes(cls: type[Wi
     for kind in cls.LAYOUT.kinds:
         if isinstance(kind, Bstr | Bytes):
             assert held[kind.name] == getattr(wire, kind.name).hex()
-        elif isinstance(kind, Version):
+        elif isinstance(kind, VersionField):
             assert held[kind.name] == 1
 
 
 def test_what_is_absent_is_left_out_and_only_auth_ref_may_be_null() -> None:
     for cls in ALL_WIRE:
-        shown = json.loads(jsonform.encode(barest(cls)))
+        shown = json.loads(wire_json.encode(barest(cls)))
         if isinstance(shown, dict):
             assert set(shown) == {kind.name for kind in cls.LAYOUT.kinds if not kind.optional}
             assert None not in shown.values()
-    assert json.loads(jsonform.encode(barest(Msg)))[6] is None
+    assert json.loads(wire_json.encode(barest(Msg)))[6] is None
     nullable = {(cls, kind.name) for cls in ALL_WIRE for kind in cls.LAYOUT.kinds if getattr(kind, "nullable", False)}
     assert nullable == {(Msg, "auth_ref")}
 
@@ -255,7 +269,7 @@ def test_what_is_absent_is_left_out_and_only_auth_ref_may_be_null() -> None:
 Path = tuple[str | int, ...]
 
 
-def places(cls: type[Wire], shown: Any, path: Path = ()) -> Iterator[tuple[Path, Kind]]:
+def places(cls: type[Wire], shown: Any, path: Path = ()) -> Iterator[tuple[Path, FieldType]]:
     """Where each field of the shown object is, and of those in it."""
     for number, kind in enumerate(cls.LAYOUT.kinds):
         key: str | int = kind.name if isinstance(shown, dict) else number
@@ -263,7 +277,7 @@ def places(cls: type[Wire], shown: Any, path: Path = ()) -> Iterator[tuple[Path,
             yield from _place(kind, shown[key], (*path, key))
 
 
-def _place(kind: Kind, shown: Any, path: Path) -> Iterator[tuple[Path, Kind]]:
+def _place(kind: FieldType, shown: Any, path: Path) -> Iterator[tuple[Path, FieldType]]:
     yield path, kind
     if isinstance(kind, Nested):
         yield from places(kind.wire, shown, path)
@@ -284,11 +298,11 @@ def put(shown: Any, path: Path, new: Any) -> Any:
     return copy
 
 
-def wrong(kind: Kind, held: Any) -> list[Any]:
+def wrong(kind: FieldType, held: Any) -> list[Any]:
     """What may not stand in a field of this kind."""
     anywhere: list[Any] = [1.0, 1.5, -1, float("nan"), [[]], {"zz": 0}]
     match kind:
-        case Uint() | Version():
+        case Uint() | VersionField():
             return [*anywhere, None, True, False, "1", "", [], {}, 1 << 64, 10**20]
         case Bool():
             return [*anywhere, None, 0, 1, "true", "", [], {}]
@@ -313,7 +327,7 @@ def wrong(kind: Kind, held: Any) -> list[Any]:
 
 @each
 def test_a_field_of_another_type_or_spelling_is_refused(cls: type[Wire]) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     damaged = {
         f"{path} is {new!r}": text(put(shown, path, new))
         for path, kind in places(cls, shown)
@@ -324,7 +338,7 @@ def test_a_field_of_another_type_or_spelling_is_refused(cls: type[Wire]) -> None
 
 @each
 def test_a_field_that_is_nested_deep_is_refused(cls: type[Wire]) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     deep: Any = 1
     for _ in range(200):
         deep = [{"a": deep}]
@@ -334,7 +348,7 @@ def test_a_field_that_is_nested_deep_is_refused(cls: type[Wire]) -> None:
 
 @each
 def test_another_thing_in_place_of_the_object_is_refused(cls: type[Wire]) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     swapped = list(shown.values()) if isinstance(shown, dict) else {str(i): item for i, item in enumerate(shown)}
     others: list[Any] = [None, True, 0, "", [], {}, [shown], {"": shown}, swapped]
     assert accepted(cls, {repr(other)[:40]: text(other) for other in others}) == []
@@ -342,7 +356,7 @@ def test_another_thing_in_place_of_the_object_is_refused(cls: type[Wire]) -> Non
 
 @each
 def test_an_unknown_name_is_refused_wherever_it_stands(cls: type[Wire]) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     objects: list[tuple[Path, type[Wire]]] = [((), cls)]
     objects += [(path, kind.wire) for path, kind in places(cls, shown) if isinstance(kind, Nested)]
     damaged = {}
@@ -359,7 +373,7 @@ def test_an_unknown_name_is_refused_wherever_it_stands(cls: type[Wire]) -> None:
 
 @each
 def test_a_name_in_other_letters_is_refused(cls: type[Wire]) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     names = shown if isinstance(shown, dict) else []
     damaged = {name: text({key.upper() if key == name else key: held for key, held in shown.items()}) for name in names}
     assert isinstance(shown, list) or accepted(cls, damaged) == []
@@ -368,19 +382,19 @@ def test_a_name_in_other_letters_is_refused(cls: type[Wire]) -> None:
 @each
 def test_a_name_can_be_left_out_only_where_the_table_says_so(cls: type[Wire]) -> None:
     wire = fullest(cls)
-    shown = json.loads(jsonform.encode(wire))
+    shown = json.loads(wire_json.encode(wire))
     for number, kind in enumerate(cls.LAYOUT.kinds):
         shorter = deepcopy(shown)
         del shorter[kind.name if isinstance(shown, dict) else number]
         if kind.optional:
-            assert jsonform.decode(cls, text(shorter)) == changed(wire, **{kind.name: None})
+            assert wire_json.decode(cls, text(shorter)) == changed(wire, **{kind.name: None})
         else:
             assert accepted(cls, {kind.name: text(shorter)}) == []
 
 
 @each
 def test_a_name_that_stands_twice_is_refused_wherever_it_stands(cls: type[Wire]) -> None:
-    encoded = jsonform.encode(fullest(cls)).decode()
+    encoded = wire_json.encode(fullest(cls)).decode()
     decoder = json.JSONDecoder()
     damaged = {}
     for start, character in enumerate(encoded):
@@ -392,7 +406,7 @@ def test_a_name_that_stands_twice_is_refused_wherever_it_stands(cls: type[Wire])
     assert isinstance(json.loads(encoded), list) or accepted(cls, damaged) == []
 
 
-def wrong_size(kind: Kind, held: Any) -> list[Any]:
+def wrong_size(kind: FieldType, held: Any) -> list[Any]:
     match kind:
         case Bstr():
             return ["", held[:-2], held + "00"]
@@ -411,14 +425,16 @@ def faults(cls: type[Wire], shown: Any, fault: Fault) -> list[Any]:
     """The shown object with one fault of size or of version, in each of its places."""
     found = list(places(cls, shown))
     if fault is Fault.VERSION:
-        return [put(shown, path, new) for path, kind in found if isinstance(kind, Version) for new in (0, 2, U64_MAX)]
+        return [
+            put(shown, path, new) for path, kind in found if isinstance(kind, VersionField) for new in (0, 2, U64_MAX)
+        ]
     return [put(shown, path, new) for path, kind in found for new in wrong_size(kind, at(shown, path))]
 
 
 @each
 @pytest.mark.parametrize("fault", [Fault.SIZE, Fault.VERSION], ids=lambda fault: fault.name)
 def test_a_wrong_size_or_version_is_the_fault_it_is_in_cbor(cls: type[Wire], fault: Fault) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     for other in faults(cls, shown, fault):
         error = refusal(cls, text(other))
         assert error is not None
@@ -427,7 +443,7 @@ def test_a_wrong_size_or_version_is_the_fault_it_is_in_cbor(cls: type[Wire], fau
 
 @pytest.mark.parametrize("cls", [CapToken, SubmitResponse, ErrorEnvelope, Receipt], ids=lambda cls: cls.__name__)
 def test_a_wrong_size_is_named_before_a_wrong_version(cls: type[Wire]) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     for old in faults(cls, shown, Fault.VERSION):
         for other in faults(cls, old, Fault.SIZE):
             error = refusal(cls, text(other))
@@ -441,7 +457,7 @@ def longer(shown: Any) -> bytes:
 
 @each
 def test_an_unknown_name_is_a_fault_before_a_wrong_size_or_version(cls: type[Wire]) -> None:
-    shown = json.loads(jsonform.encode(fullest(cls)))
+    shown = json.loads(wire_json.encode(fullest(cls)))
     sizes = [put(shown, path, "00") for path, kind in places(cls, shown) if isinstance(kind, Bstr)]
     for other in [*sizes, *faults(cls, shown, Fault.VERSION)]:
         error = refusal(cls, longer(other))
@@ -450,14 +466,14 @@ def test_an_unknown_name_is_a_fault_before_a_wrong_size_or_version(cls: type[Wir
 
 
 def test_a_list_outside_its_bounds_is_refused_before_the_rest_is_read() -> None:
-    shown = json.loads(jsonform.encode(fullest(CapToken)))
+    shown = json.loads(wire_json.encode(fullest(CapToken)))
     error = refusal(CapToken, longer(put(shown, ("sig_chain",), [])))
     assert error is not None
     assert error.fault is Fault.SIZE
 
 
 def test_fields_that_cannot_stand_together_are_refused() -> None:
-    token = json.loads(jsonform.encode(fullest(CapToken)))
+    token = json.loads(wire_json.encode(fullest(CapToken)))
     streams = token["allow"]["stream_ids"]
     for bad in (streams[::-1], streams[:1] * 2):
         token["allow"]["stream_ids"] = bad
@@ -467,7 +483,7 @@ def test_fields_that_cannot_stand_together_are_refused() -> None:
 def test_an_integer_of_twenty_digits_above_64_bits_is_refused() -> None:
     for number in (U64_MAX + 1, 10**20 - 1):
         assert accepted(Rate, {"burst": text({"per_sec": 1, "burst": number})}) == []
-    assert jsonform.decode(Rate, text({"per_sec": 1, "burst": U64_MAX})).burst == U64_MAX
+    assert wire_json.decode(Rate, text({"per_sec": 1, "burst": U64_MAX})).burst == U64_MAX
 
 
 def test_minus_zero_is_not_an_unsigned_integer() -> None:
@@ -475,10 +491,10 @@ def test_minus_zero_is_not_an_unsigned_integer() -> None:
 
 
 def test_reading_hex_takes_memory_in_proportion_to_it() -> None:
-    shown = json.loads(jsonform.encode(fullest(Msg)))
+    shown = json.loads(wire_json.encode(fullest(Msg)))
     data = text([*shown[:8], "ab" * MAX_CIPHERTEXT_BYTES, shown[9]])
     tracemalloc.start()
-    wire = jsonform.decode(Msg, data)
+    wire = wire_json.decode(Msg, data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(wire.ciphertext) == MAX_CIPHERTEXT_BYTES
@@ -497,7 +513,7 @@ UNWRITABLE: dict[str, Wire] = {
 @pytest.mark.parametrize("wire", UNWRITABLE.values(), ids=UNWRITABLE)
 def test_the_writer_refuses_what_the_reader_would_refuse(wire: Wire) -> None:
     with pytest.raises(ValueError, match=r"must|is not|is -1|is 0|holds|has 0"):
-        jsonform.encode(wire)
+        wire_json.encode(wire)
 
 
 # Files
@@ -506,9 +522,9 @@ def test_the_writer_refuses_what_the_reader_would_refuse(wire: Wire) -> None:
 @each
 def test_a_file_has_one_spelling(cls: type[Wire]) -> None:
     wire = fullest(cls)
-    encoded = jsonform.encode(wire)
+    encoded = wire_json.encode(wire)
     shown = json.loads(encoded)
-    assert jsonform.decode_canonical(cls, encoded) == wire
+    assert wire_json.decode_canonical(cls, encoded) == wire
     letter = encoded.index(b'"') + 1
     others = {
         "a line at the end": encoded + b"\n",
@@ -521,29 +537,29 @@ def test_a_file_has_one_spelling(cls: type[Wire]) -> None:
         backwards = dict(sorted(shown.items(), reverse=True))
         others["names in another order"] = json.dumps(backwards, separators=(",", ":"), ensure_ascii=False).encode()
     for data in others.values():
-        assert jsonform.decode(cls, data) == wire
+        assert wire_json.decode(cls, data) == wire
         with pytest.raises(Malformed, match="canonical"):
-            jsonform.decode_canonical(cls, data)
+            wire_json.decode_canonical(cls, data)
 
 
 def test_a_file_whose_text_is_escaped_is_not_canonical() -> None:
     wire = fullest(ErrorEnvelope)
-    escaped = json.dumps(json.loads(jsonform.encode(wire)), sort_keys=True, separators=(",", ":")).encode()
-    assert jsonform.decode(ErrorEnvelope, escaped) == wire
+    escaped = json.dumps(json.loads(wire_json.encode(wire)), sort_keys=True, separators=(",", ":")).encode()
+    assert wire_json.decode(ErrorEnvelope, escaped) == wire
     with pytest.raises(Malformed, match="canonical"):
-        jsonform.decode_canonical(ErrorEnvelope, escaped)
+        wire_json.decode_canonical(ErrorEnvelope, escaped)
 
 
 @each
 @few
 @given(data=st.data(), seed=st.integers(0, U64_MAX))
 def test_any_file_fails_to_decode_or_encodes_back_to_itself(cls: type[Wire], data: st.DataObject, seed: int) -> None:
-    encoded, other = (jsonform.encode(data.draw(wire_objects(cls))) for _ in range(2))
+    encoded, other = (wire_json.encode(data.draw(wire_objects(cls))) for _ in range(2))
     rng = Random(seed)
     for _ in range(20):
         mutated = mutate(rng, encoded, other)
         try:
-            wire = jsonform.decode_canonical(cls, mutated)
+            wire = wire_json.decode_canonical(cls, mutated)
         except Malformed:
             continue
-        assert jsonform.encode(wire) == mutated
+        assert wire_json.encode(wire) == mutated

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from veen.core import jsonform, limits
+from veen.core import limits, wire_json
 from veen.core.cbor import Uint
 from veen.core.errors import Malformed
-from veen.core.registry import Limits
+from veen.core.hub_limits import Limits
 
 MIB = 1 << 20
 
@@ -35,7 +35,7 @@ each_limit = pytest.mark.parametrize("kind", KINDS, ids=NAMES)
 
 def as_json(**changes: Any) -> bytes:
     """The defaults as canonical text, with these changes."""
-    named = {**json.loads(jsonform.encode(Limits())), **changes}
+    named = {**json.loads(wire_json.encode(Limits())), **changes}
     return json.dumps(named, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -142,13 +142,13 @@ def test_a_limit_cannot_be_changed_once_it_is_set() -> None:
 
 def test_chunks_are_kept_as_they_are_unless_a_level_is_set() -> None:
     assert Limits().chunk_zstd_level is None
-    assert b"zstd" not in jsonform.encode(Limits())
+    assert b"zstd" not in wire_json.encode(Limits())
 
 
 @pytest.mark.parametrize("level", [1, 3, 19])
 def test_a_level_of_compression_is_kept(level: int) -> None:
     registry = Limits(chunk_zstd_level=level)
-    assert jsonform.decode_canonical(Limits, jsonform.encode(registry)) == registry
+    assert wire_json.decode_canonical(Limits, wire_json.encode(registry)) == registry
 
 
 @pytest.mark.parametrize("level", [0, 20, -1, 1 << 64, True, "3", 3.0, b"3"])
@@ -160,7 +160,7 @@ def test_a_level_that_there_is_not_is_refused(level: Any) -> None:
 @pytest.mark.parametrize("level", [0, 20, -1, True, "3", 3.0, None])
 def test_a_file_with_a_level_that_there_is_not_is_refused(level: Any) -> None:
     with pytest.raises(Malformed, match=r"chunk_zstd_level|integer"):
-        jsonform.decode_canonical(Limits, as_json(chunk_zstd_level=level))
+        wire_json.decode_canonical(Limits, as_json(chunk_zstd_level=level))
 
 
 BOUNDS_OF_KEYS = ["max_client_id_lifetime_sec", "max_msgs_per_client_id_per_label"]
@@ -169,7 +169,7 @@ BOUNDS_OF_KEYS = ["max_client_id_lifetime_sec", "max_msgs_per_client_id_per_labe
 @pytest.mark.parametrize("name", BOUNDS_OF_KEYS)
 def test_a_client_key_is_not_bounded_unless_that_is_set(name: str) -> None:
     assert getattr(Limits(), name) is None
-    assert name.encode() not in jsonform.encode(Limits())
+    assert name.encode() not in wire_json.encode(Limits())
 
 
 @pytest.mark.parametrize("name", BOUNDS_OF_KEYS)
@@ -177,7 +177,7 @@ def test_a_client_key_is_not_bounded_unless_that_is_set(name: str) -> None:
 def test_a_bound_of_client_keys_is_kept(name: str, number: int) -> None:
     registry = Limits(**{name: number})
     assert getattr(registry, name) == number
-    assert jsonform.decode_canonical(Limits, jsonform.encode(registry)) == registry
+    assert wire_json.decode_canonical(Limits, wire_json.encode(registry)) == registry
 
 
 @pytest.mark.parametrize("name", BOUNDS_OF_KEYS)
@@ -200,32 +200,32 @@ def test_a_bound_of_client_keys_that_there_is_not_is_refused(name: str, number: 
     ],
 )
 def test_a_registry_is_read_back_from_its_canonical_text(registry: Limits) -> None:
-    assert jsonform.decode_canonical(Limits, jsonform.encode(registry)) == registry
+    assert wire_json.decode_canonical(Limits, wire_json.encode(registry)) == registry
     assert Limits.decode(registry.encode()) == registry
 
 
 def test_a_registry_is_spelled_with_sorted_names_and_no_white_space() -> None:
     defaults = {name: default for name, (_, default, _) in TABLE.items()}
-    assert jsonform.encode(Limits()) == json.dumps(defaults, sort_keys=True, separators=(",", ":")).encode()
+    assert wire_json.encode(Limits()) == json.dumps(defaults, sort_keys=True, separators=(",", ":")).encode()
 
 
 @each_limit
 def test_a_file_with_a_limit_above_its_cap_is_refused(kind: Uint) -> None:
     with pytest.raises(Malformed, match=kind.name):
-        jsonform.decode_canonical(Limits, as_json(**{kind.name: kind.most + 1}))
+        wire_json.decode_canonical(Limits, as_json(**{kind.name: kind.most + 1}))
 
 
 @pytest.mark.parametrize("kind", WITH_LEAST, ids=[kind.name for kind in WITH_LEAST])
 def test_a_file_with_a_limit_below_its_least_is_refused(kind: Uint) -> None:
     with pytest.raises(Malformed, match=kind.name):
-        jsonform.decode_canonical(Limits, as_json(**{kind.name: kind.least - 1}))
+        wire_json.decode_canonical(Limits, as_json(**{kind.name: kind.least - 1}))
 
 
 @each_limit
 @pytest.mark.parametrize("wrong", [True, "1024", 4_194_304.0, None, -1, [], {}])
 def test_a_file_with_a_limit_that_is_no_unsigned_integer_is_refused(kind: Uint, wrong: Any) -> None:
     with pytest.raises(Malformed) as caught:
-        jsonform.decode_canonical(Limits, as_json(**{kind.name: wrong}))
+        wire_json.decode_canonical(Limits, as_json(**{kind.name: wrong}))
     assert caught.value.reason != "not in canonical form"
 
 
@@ -234,13 +234,13 @@ def test_a_file_that_lacks_a_limit_is_refused(kind: Uint) -> None:
     named = json.loads(as_json())
     del named[kind.name]
     with pytest.raises(Malformed, match=f"{kind.name} is missing"):
-        jsonform.decode_canonical(Limits, json.dumps(named).encode())
+        wire_json.decode_canonical(Limits, json.dumps(named).encode())
 
 
 @pytest.mark.parametrize("name", ["max_msg_byte", "MAX_MSG_BYTES", "ver", ""])
 def test_a_file_with_an_unknown_limit_is_refused(name: str) -> None:
     with pytest.raises(Malformed, match="unknown name"):
-        jsonform.decode_canonical(Limits, as_json(**{name: 1}))
+        wire_json.decode_canonical(Limits, as_json(**{name: 1}))
 
 
 SPELLINGS = {
@@ -253,14 +253,14 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("text", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_another_spelling_of_the_same_registry_is_refused(text: bytes) -> None:
-    jsonform.decode(Limits, text)
+    wire_json.decode(Limits, text)
     with pytest.raises(Malformed, match="not in canonical form"):
-        jsonform.decode_canonical(Limits, text)
+        wire_json.decode_canonical(Limits, text)
 
 
 def test_a_limit_that_stands_twice_is_refused() -> None:
     with pytest.raises(Malformed, match="twice"):
-        jsonform.decode(Limits, as_json().replace(b"{", b'{"max_msg_bytes":512,'))
+        wire_json.decode(Limits, as_json().replace(b"{", b'{"max_msg_bytes":512,'))
 
 
 @pytest.mark.parametrize("short", [0, 1])
@@ -268,6 +268,6 @@ def test_a_chunk_must_have_room_for_the_largest_message(short: int) -> None:
     limits = Limits(max_msg_bytes=4096, max_chunk_bytes=4096 + 1024 - short)
     if short:
         with pytest.raises(ValueError, match="no room"):
-            jsonform.encode(limits)
+            wire_json.encode(limits)
     else:
-        assert jsonform.decode_canonical(Limits, jsonform.encode(limits)) == limits
+        assert wire_json.decode_canonical(Limits, wire_json.encode(limits)) == limits

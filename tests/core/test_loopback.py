@@ -2,7 +2,7 @@
 
 import pytest
 
-from veen.core.loopback import authority_of, host_of, is_asked_here, is_loopback
+from plumbing.http.peer_address import authority_of, host_of, is_asked_here, is_loopback
 
 OWN = ["127.0.0.1", "127.8.9.1", "::1", "localhost"]
 OTHERS = ["", "0.0.0.0", "::", "10.0.0.1", "localhost.", "localhost.evil.example", "127.0.0.1.evil.example", "127.1"]

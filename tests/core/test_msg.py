@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.wire_strategies import HEAD_EDGES, fields_in, fullest, mutate, parse, spelled, uints
-from veen.core import jsonform, msg
+from veen.core import msg, wire_json
 from veen.core.cbor import Late
 from veen.core.envelopes import SubmitRequest
 from veen.core.errors import Fault, Malformed, Unverified
@@ -201,7 +201,7 @@ def test_a_message_above_the_bound_finds_no_other_way_in_or_out(way: str) -> Non
     shown = json.dumps([held.hex() if isinstance(held, bytes) else held for held in spelled(above)])
     ways: dict[str, Callable[[], object]] = {
         "as a field": lambda: SubmitRequest.decode(cbor2.dumps({1: 1, 2: spelled(above)})),
-        "as JSON": lambda: jsonform.decode(Msg, shown.encode()),
+        "as JSON": lambda: wire_json.decode(Msg, shown.encode()),
         "written": above.encode,
     }
     with pytest.raises((Malformed, ValueError)):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import hashing, jsonform, naming
+from veen.core import hashing, naming, wire_json
 from veen.core.errors import Malformed
 from veen.core.hashing import U32_MAX, U64_MAX
 from veen.core.limits import MAX_PAD_BLOCK
@@ -214,10 +214,10 @@ def test_an_algorithm_in_other_letters_is_refused(key: int) -> None:
 
 @pytest.mark.parametrize(("name", "algorithm"), ALGORITHMS.values())
 def test_another_algorithm_is_refused_in_json_too(name: str, algorithm: str) -> None:
-    text = jsonform.encode(KNOWN).replace(f'"{name}":"{algorithm}"'.encode(), f'"{name}":"other"'.encode())
-    assert text != jsonform.encode(KNOWN)
+    text = wire_json.encode(KNOWN).replace(f'"{name}":"{algorithm}"'.encode(), f'"{name}":"other"'.encode())
+    assert text != wire_json.encode(KNOWN)
     with pytest.raises(Malformed, match=name):
-        jsonform.decode(Profile, text)
+        wire_json.decode(Profile, text)
 
 
 @pytest.mark.parametrize("key", range(1, 9))

@@ -6,9 +6,9 @@ from hashlib import sha256
 
 import pytest
 
-from veen.core import Checkpoint, HubIdentity, Profile, SigningKey, Unverified, checkpoint, identity, naming
-from veen.core.identity import OriginRef
-from veen.core.origin import Lineage, Origin, OriginHub, lineage
+from veen.core import Checkpoint, HubIdentity, Profile, SigningKey, Unverified, checkpoint, hub_identity, naming
+from veen.core.hub_identity import OriginRef
+from veen.core.origin import ForkOrigin, Lineage, OriginHub, lineage
 
 PROFILE = Profile()
 LABELS = [sha256(bytes([number])).digest() for number in range(3)]
@@ -28,18 +28,18 @@ def hub(name: str, record: HubIdentity, upto: dict[bytes, int], by: dict[bytes, 
     """A forked hub and its checkpoints, each by its own key unless told otherwise."""
     signers = by or {}
     kept = [word(signers.get(label, key(name)), label, upto[label]) for label in sorted(upto)]
-    return OriginHub(record, identity.sign(record, key(name)), tuple(kept))
+    return OriginHub(record, hub_identity.sign(record, key(name)), tuple(kept))
 
 
-def chain() -> tuple[HubIdentity, Origin]:
+def chain() -> tuple[HubIdentity, ForkOrigin]:
     """A fork of a fork: the first hub wrote up to 5 and 9, the second went on to 8 in one label."""
     a, b, c = LABELS
-    first = identity.create(key("first"), 0)
-    to_second = Origin((hub("first", first, {a: 5, b: 9}),))
-    second = identity.create(key("second"), 0, origin=to_second.ref())
+    first = hub_identity.create(key("first"), 0)
+    to_second = ForkOrigin((hub("first", first, {a: 5, b: 9}),))
+    second = hub_identity.create(key("second"), 0, origin=to_second.ref())
     # Of b it kept less than it had from the first: that checkpoint is still the first one's.
-    to_third = Origin((hub("second", second, {a: 8, b: 4, c: 2}, {b: key("first")}), *to_second.hubs))
-    return identity.create(key("third"), 0, origin=to_third.ref()), to_third
+    to_third = ForkOrigin((hub("second", second, {a: 8, b: 4, c: 2}, {b: key("first")}), *to_second.hubs))
+    return hub_identity.create(key("third"), 0, origin=to_third.ref()), to_third
 
 
 def test_each_entry_is_the_word_of_the_hub_that_wrote_it() -> None:
@@ -69,7 +69,7 @@ def test_each_entry_is_the_word_of_the_hub_that_wrote_it() -> None:
 
 
 def test_a_hub_that_is_no_fork_wrote_everything_itself() -> None:
-    record = identity.create(key("only"), 0)
+    record = hub_identity.create(key("only"), 0)
     found = lineage(record, None)
     assert found.identity_at(LABELS[0], 1) is record
     assert (found.upto(LABELS[0]), found.checkpoint(LABELS[0]), found.labels()) == (0, None, set())
@@ -92,38 +92,38 @@ def test_a_record_does_not_change_where_it_comes_from() -> None:
 
 def test_a_new_key_keeps_the_origin() -> None:
     record, origin = chain()
-    rotated = identity.rotate(record, key("third"), key("fourth"), 9)
+    rotated = hub_identity.rotate(record, key("third"), key("fourth"), 9)
     rotated.check_follows(record)
     assert lineage(rotated, origin).identities[0] is rotated
 
 
-def _without_the_last(origin: Origin) -> Origin:
-    return Origin(origin.hubs[:1])
+def _without_the_last(origin: ForkOrigin) -> ForkOrigin:
+    return ForkOrigin(origin.hubs[:1])
 
 
-def _another_signature(origin: Origin) -> Origin:
+def _another_signature(origin: ForkOrigin) -> ForkOrigin:
     one = origin.hubs[0]
-    return Origin((replace(one, signature=replace(one.signature, sig=bytes(64))), *origin.hubs[1:]))
+    return ForkOrigin((replace(one, signature=replace(one.signature, sig=bytes(64))), *origin.hubs[1:]))
 
 
-def _swapped(origin: Origin) -> Origin:
-    return Origin(origin.hubs[::-1])
+def _swapped(origin: ForkOrigin) -> ForkOrigin:
+    return ForkOrigin(origin.hubs[::-1])
 
 
-def _a_checkpoint_less(origin: Origin) -> Origin:
+def _a_checkpoint_less(origin: ForkOrigin) -> ForkOrigin:
     one = origin.hubs[1]
-    return Origin((origin.hubs[0], replace(one, checkpoints=one.checkpoints[1:])))
+    return ForkOrigin((origin.hubs[0], replace(one, checkpoints=one.checkpoints[1:])))
 
 
-def _a_hub_between(origin: Origin) -> Origin:
-    record = identity.create(key("stranger"), 0, origin=Origin(origin.hubs[1:]).ref())
-    return Origin((origin.hubs[0], hub("stranger", record, {LABELS[0]: 6}), *origin.hubs[1:]))
+def _a_hub_between(origin: ForkOrigin) -> ForkOrigin:
+    record = hub_identity.create(key("stranger"), 0, origin=ForkOrigin(origin.hubs[1:]).ref())
+    return ForkOrigin((origin.hubs[0], hub("stranger", record, {LABELS[0]: 6}), *origin.hubs[1:]))
 
 
 @pytest.mark.parametrize(
     "change", [_without_the_last, _another_signature, _swapped, _a_checkpoint_less, _a_hub_between]
 )
-def test_another_origin_than_the_one_signed_for_is_refused(change: Callable[[Origin], Origin]) -> None:
+def test_another_origin_than_the_one_signed_for_is_refused(change: Callable[[ForkOrigin], ForkOrigin]) -> None:
     record, origin = chain()
     with pytest.raises(Unverified):
         lineage(record, change(origin))
@@ -134,7 +134,7 @@ def test_a_missing_origin_and_one_too_many_are_refused() -> None:
     with pytest.raises(Unverified, match="missing"):
         lineage(record, None)
     with pytest.raises(Unverified, match="not the one"):
-        lineage(identity.create(key("only"), 0), origin)
+        lineage(hub_identity.create(key("only"), 0), origin)
 
 
 @pytest.mark.parametrize("changed", ["hub_id", "routing_key", "digest"])
@@ -149,23 +149,23 @@ def test_a_record_that_names_another_origin_is_refused(changed: str) -> None:
 def test_a_checkpoint_by_the_wrong_hub_is_found() -> None:
     """The second hub signs a prefix that is all the first one's."""
     a, b, _ = LABELS
-    first = identity.create(key("first"), 0)
-    to_second = Origin((hub("first", first, {a: 5, b: 9}),))
-    second = identity.create(key("second"), 0, origin=to_second.ref())
-    to_third = Origin((hub("second", second, {a: 8, b: 4}), *to_second.hubs))
-    found = lineage(identity.create(key("third"), 0, origin=to_third.ref()), to_third)
+    first = hub_identity.create(key("first"), 0)
+    to_second = ForkOrigin((hub("first", first, {a: 5, b: 9}),))
+    second = hub_identity.create(key("second"), 0, origin=to_second.ref())
+    to_third = ForkOrigin((hub("second", second, {a: 8, b: 4}), *to_second.hubs))
+    found = lineage(hub_identity.create(key("third"), 0, origin=to_third.ref()), to_third)
     with pytest.raises(Unverified):
         found.verify(PROFILE)
 
 
 def test_a_hub_whose_own_record_does_not_hold_is_refused() -> None:
-    first = identity.create(key("first"), 0)
+    first = hub_identity.create(key("first"), 0)
     forged = replace(first, hub_id=bytes(32))
-    origin = Origin((hub("first", forged, {LABELS[0]: 1}),))
+    origin = ForkOrigin((hub("first", forged, {LABELS[0]: 1}),))
     with pytest.raises(Unverified):
-        lineage(identity.create(key("second"), 0, origin=origin.ref()), origin)
+        lineage(hub_identity.create(key("second"), 0, origin=origin.ref()), origin)
 
 
 def test_a_lineage_of_one_has_kept_nothing() -> None:
-    record = identity.create(key("only"), 0)
+    record = hub_identity.create(key("only"), 0)
     assert Lineage((record,)).kept == ()

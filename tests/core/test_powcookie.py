@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.wire_strategies import wire_objects
 from veen.core import Malformed, Unavailable, Unverified
-from veen.core.powcookie import PowCookie, challenge_of, solve
+from veen.core.proof_of_work import PowCookie, challenge_of, solve
 
 CHALLENGE = b"what to work on"
 BITS = 10

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.core.trees import LABEL, NO_SIG, Tree, leaf
-from veen.core import Checkpoint, Malformed, MmrProof, Receipt, Step, Unverified, mmr, proof
+from veen.core import Checkpoint, Malformed, MmrProof, ProofStep, Receipt, Unverified, mmr, proof
 
 EXHAUSTIVE = 64
 TREE = Tree(700)
@@ -48,7 +48,7 @@ def test_known_proofs_at_the_leafs_own_size() -> None:
     for hash_ in leaves:
         tree.append(hash_)
     shapes = {seq: tree.prove(seq, seq) for seq in range(1, 6)}
-    right = [Step(proof.RIGHT, hash_) for hash_ in (leaves[0], leaves[2], tree.roots[1])]
+    right = [ProofStep(proof.RIGHT, hash_) for hash_ in (leaves[0], leaves[2], tree.roots[1])]
     assert shapes[1] == MmrProof(leaves[0], (), ())
     assert shapes[2] == MmrProof(leaves[1], (right[0],), ())
     assert shapes[3] == MmrProof(leaves[2], (), (tree.roots[1],))
@@ -77,7 +77,9 @@ def bit_in_the_leaf(sound: MmrProof) -> Iterator[MmrProof]:
 def bit_in_a_sibling(sound: MmrProof) -> Iterator[MmrProof]:
     for at, step in enumerate(sound.path):
         for bit in (0, 128, 255):
-            yield replace(sound, path=(*sound.path[:at], Step(step.dir, flipped(step.sib, bit)), *sound.path[at + 1 :]))
+            yield replace(
+                sound, path=(*sound.path[:at], ProofStep(step.dir, flipped(step.sib, bit)), *sound.path[at + 1 :])
+            )
 
 
 def bit_in_a_peak(sound: MmrProof) -> Iterator[MmrProof]:
@@ -89,12 +91,12 @@ def bit_in_a_peak(sound: MmrProof) -> Iterator[MmrProof]:
 
 def turned_step(sound: MmrProof) -> Iterator[MmrProof]:
     for at, step in enumerate(sound.path):
-        yield replace(sound, path=(*sound.path[:at], Step(step.dir ^ 1, step.sib), *sound.path[at + 1 :]))
+        yield replace(sound, path=(*sound.path[:at], ProofStep(step.dir ^ 1, step.sib), *sound.path[at + 1 :]))
 
 
 def all_steps_turned(sound: MmrProof) -> Iterator[MmrProof]:
     if sound.path:
-        yield replace(sound, path=tuple(Step(step.dir ^ 1, step.sib) for step in sound.path))
+        yield replace(sound, path=tuple(ProofStep(step.dir ^ 1, step.sib) for step in sound.path))
 
 
 def swapped_siblings(sound: MmrProof) -> Iterator[MmrProof]:
@@ -103,7 +105,7 @@ def swapped_siblings(sound: MmrProof) -> Iterator[MmrProof]:
         path[at], path[at + 1] = path[at + 1], path[at]
         yield replace(sound, path=tuple(path))
         first, second = sound.path[at : at + 2]
-        exchanged = (Step(first.dir, second.sib), Step(second.dir, first.sib))
+        exchanged = (ProofStep(first.dir, second.sib), ProofStep(second.dir, first.sib))
         yield replace(sound, path=(*sound.path[:at], *exchanged, *sound.path[at + 2 :]))
 
 
@@ -138,8 +140,8 @@ def missing_peak(sound: MmrProof) -> Iterator[MmrProof]:
 
 def redundant_step(sound: MmrProof) -> Iterator[MmrProof]:
     for direction in (proof.LEFT, proof.RIGHT):
-        yield replace(sound, path=(*sound.path, Step(direction, bytes(32))))
-        yield replace(sound, path=(Step(direction, sound.leaf_hash), *sound.path))
+        yield replace(sound, path=(*sound.path, ProofStep(direction, bytes(32))))
+        yield replace(sound, path=(ProofStep(direction, sound.leaf_hash), *sound.path))
 
 
 def redundant_peak(sound: MmrProof) -> Iterator[MmrProof]:
@@ -150,7 +152,7 @@ def redundant_peak(sound: MmrProof) -> Iterator[MmrProof]:
 def peak_as_step(sound: MmrProof) -> Iterator[MmrProof]:
     if sound.peaks_after:
         for direction in (proof.LEFT, proof.RIGHT):
-            path = (*sound.path, Step(direction, sound.peaks_after[0]))
+            path = (*sound.path, ProofStep(direction, sound.peaks_after[0]))
             yield MmrProof(sound.leaf_hash, path, sound.peaks_after[1:])
 
 
@@ -267,9 +269,9 @@ def uint(number: int) -> bytes:
 
 
 def test_a_proof_with_too_long_a_path_does_not_decode() -> None:
-    longest = MmrProof(bytes(32), (Step(0, bytes(32)),) * 64, ())
+    longest = MmrProof(bytes(32), (ProofStep(0, bytes(32)),) * 64, ())
     assert MmrProof.decode(longest.encode()) == longest
-    step = Step(0, bytes(32)).encode()
+    step = ProofStep(0, bytes(32)).encode()
     too_long = longest.encode().replace(b"\x98\x40" + step, b"\x98\x41" + step + step)
     with pytest.raises(Malformed):
         MmrProof.decode(too_long)

@@ -4,9 +4,9 @@ import pytest
 
 from tests.core import published
 from tests.core.published import AeadCase, ExchangeCase, HkdfCase, VerifyCase
-from veen.core import aead, hkdf, hpke, signing
-from veen.core.dh import DhKey
+from veen.core import aead, hpke, signing
 from veen.core.errors import Malformed, Unverified
+from veen.core.hpke import DhKey
 from veen.core.signing import SigningKey
 
 ED25519 = published.ed25519_verifications()
@@ -93,17 +93,17 @@ def test_xchacha_refuses_what_is_published_as_invalid(case: AeadCase) -> None:
 
 @pytest.mark.parametrize("case", [case for case in HKDF if case.valid], ids=lambda case: case.name)
 def test_hkdf_derives_the_published_bytes(case: HkdfCase) -> None:
-    prk = hkdf.extract(case.salt, case.ikm)
+    prk = hpke.extract(case.salt, case.ikm)
     assert case.prk in (None, prk)
-    assert hkdf.expand(prk, case.info, case.length) == case.okm
-    assert hkdf.hkdf(case.ikm, salt=case.salt, info=case.info, length=case.length) == case.okm
+    assert hpke.expand(prk, case.info, case.length) == case.okm
+    assert hpke.hkdf(case.ikm, salt=case.salt, info=case.info, length=case.length) == case.okm
 
 
 @pytest.mark.parametrize("case", [case for case in HKDF if not case.valid], ids=lambda case: case.name)
 def test_hkdf_refuses_a_published_length_that_is_too_large(case: HkdfCase) -> None:
-    assert case.length > hkdf.MAX_OUTPUT_BYTES
+    assert case.length > hpke.MAX_OUTPUT_BYTES
     with pytest.raises(ValueError, match=str(case.length)):
-        hkdf.hkdf(case.ikm, salt=case.salt, info=case.info, length=case.length)
+        hpke.hkdf(case.ikm, salt=case.salt, info=case.info, length=case.length)
 
 
 def test_the_hpke_sender_makes_every_published_byte() -> None:

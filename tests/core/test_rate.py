@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veen.core import rate
-from veen.core.captoken import Rate
-from veen.core.rate import Bucket
+from veen.core import cap_token
+from veen.core.cap_token import Bucket, Rate
 
 START = 1_700_000_000
 
@@ -60,13 +59,13 @@ def test_no_window_holds_more_than_burst_and_what_it_refills(of: Rate, arrivals:
 @given(RATES, ARRIVALS)
 def test_replaying_what_was_accepted_gives_the_bucket_that_stepping_gave(of: Rate, arrivals: list[int]) -> None:
     accepted, bucket = stepped(of, arrivals)
-    assert rate.replay(of, accepted) == bucket
+    assert cap_token.replay(of, accepted) == bucket
 
 
 @given(RATES, ARRIVALS, st.integers(0, 60))
 def test_a_replay_may_be_cut_anywhere(of: Rate, arrivals: list[int], cut: int) -> None:
     accepted, whole = stepped(of, arrivals)
-    bucket = rate.replay(of, accepted[:cut])
+    bucket = cap_token.replay(of, accepted[:cut])
     for hub_ts in accepted[cut:]:
         bucket = (bucket or Bucket.full(of, hub_ts)).take(of, hub_ts)
     assert bucket == whole
@@ -111,7 +110,7 @@ def test_an_empty_bucket_stays_empty_when_time_runs_back() -> None:
 
 def test_time_that_ran_back_is_not_counted_again() -> None:
     of = Rate(per_sec=1, burst=2)
-    emptied = rate.replay(of, [START, START])
+    emptied = cap_token.replay(of, [START, START])
     assert emptied == Bucket(0, START)
     assert emptied.refilled(of, START - 100).refilled(of, START).tokens == 0
 
@@ -133,7 +132,7 @@ def test_a_burst_of_zero_never_admits(per_sec: int) -> None:
 
 def test_without_refill_the_burst_is_all_there_ever_is() -> None:
     of = Rate(per_sec=0, burst=3)
-    bucket = rate.replay(of, [START, START + 1, START + 2])
+    bucket = cap_token.replay(of, [START, START + 1, START + 2])
     assert bucket is not None
     assert bucket.take(of, START + 1_000_000) is None
 
@@ -181,7 +180,7 @@ def test_retry_after_is_the_least_wait_that_admits(of: Rate, arrivals: list[int]
 
 
 def test_before_the_first_message_there_is_no_bucket() -> None:
-    assert rate.replay(Rate(1, 1), []) is None
+    assert cap_token.replay(Rate(1, 1), []) is None
 
 
 @pytest.mark.parametrize(
@@ -196,7 +195,7 @@ def test_before_the_first_message_there_is_no_bucket() -> None:
 )
 def test_a_history_that_the_rate_does_not_allow_is_refused(of: Rate, history: list[int]) -> None:
     with pytest.raises(ValueError, match=f"the message at {history[-1]} cannot have been accepted"):
-        rate.replay(of, history)
+        cap_token.replay(of, history)
 
 
 @given(RATES, ARRIVALS)
@@ -205,6 +204,6 @@ def test_one_message_more_than_the_bucket_has_makes_a_history_impossible(of: Rat
     at = accepted[-1] if accepted else START
     left = bucket.tokens if bucket else of.burst
     full = [*accepted, *[at] * left]
-    rate.replay(of, full)
+    cap_token.replay(of, full)
     with pytest.raises(ValueError, match="cannot have been accepted"):
-        rate.replay(of, [*full, at])
+        cap_token.replay(of, [*full, at])

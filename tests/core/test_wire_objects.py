@@ -30,9 +30,24 @@ from tests.core.wire_strategies import (
     wire_objects,
 )
 from veen.core.admin import Authority, Revocation
-from veen.core.captoken import Allow, CapToken, Rate
-from veen.core.cbor import Bool, Bstr, Bytes, Constant, Details, Kind, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.cap_token import Allow, CapToken, Rate
+from veen.core.cbor import (
+    Bool,
+    Bstr,
+    Bytes,
+    Constant,
+    Details,
+    FieldType,
+    ListOf,
+    Map,
+    Nested,
+    Text,
+    Uint,
+    VersionField,
+    Wire,
+)
 from veen.core.checkpoint import Checkpoint
+from veen.core.ciphertext import PayloadHdr
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
@@ -49,17 +64,16 @@ from veen.core.envelopes import (
 )
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import U64_MAX
-from veen.core.identity import HubIdentity, HubKey
+from veen.core.hub_identity import HubIdentity, HubKey
+from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 from veen.core.msg import Msg
-from veen.core.origin import Origin, OriginHub
-from veen.core.payload import PayloadHdr
-from veen.core.powcookie import PowCookie
+from veen.core.origin import ForkOrigin, OriginHub
 from veen.core.profile import Profile
-from veen.core.proof import MmrProof, Step
+from veen.core.proof import MmrProof, ProofStep
+from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
-from veen.core.registry import Limits
-from veen.core.tooling import Equivocation
+from veen.core.tooling_messages import Equivocation
 
 KNOWN = 36  # how many there were when this was last looked at: fewer means that the search is broken
 
@@ -119,7 +133,7 @@ SPECIFIED: dict[type[Wire], str] = {
     " 5:hpke_suite='X25519-HKDF-SHA256-CHACHA20POLY1305' 6:epoch_sec=uint 7:pad_block=uint 8:mmr_hash='sha256'",
     PayloadHdr: "1:schema=b32 2:parent_id?=b32 3:att_root?=b32 4:cap_ref?=b32 5:expires_at?=uint",
     MmrProof: "1:ver 2:leaf_hash=b32 3:path=[Step] 4:peaks_after=[b32]",
-    Step: "1:dir=uint 2:sib=b32",
+    ProofStep: "1:dir=uint 2:sib=b32",
     CapToken: "1:ver 2:issuer_pk=b32 3:subject_pk=b32 4:allow=Allow 5:sig_chain=[b64]",
     Allow: "1:stream_ids=[b32] 2:ttl=uint 3:rate?=Rate",
     Rate: "1:per_sec=uint 2:burst=uint",
@@ -144,7 +158,7 @@ SPECIFIED: dict[type[Wire], str] = {
 }
 
 
-def described(kind: Kind) -> str:
+def described(kind: FieldType) -> str:
     """What the specification would call a field of this kind."""
     match kind:
         case Bstr():
@@ -163,7 +177,10 @@ def test_an_object_has_the_fields_of_the_specification(cls: type[Wire]) -> None:
     data = fullest(cls).encode()
     keys = [f"{key}:" for key in cbor2.loads(data)] if isinstance(cls.LAYOUT, Map) else [""] * len(cls.LAYOUT.kinds)
     fields = [
-        key + kind.name + ("?" if kind.optional else "") + ("" if isinstance(kind, Version) else f"={described(kind)}")
+        key
+        + kind.name
+        + ("?" if kind.optional else "")
+        + ("" if isinstance(kind, VersionField) else f"={described(kind)}")
         for key, kind in zip(keys, cls.LAYOUT.kinds, strict=True)
     ]
     assert " ".join(fields) == SPECIFIED[cls]
@@ -171,8 +188,8 @@ def test_an_object_has_the_fields_of_the_specification(cls: type[Wire]) -> None:
 
 def test_only_the_files_of_a_hub_its_tooling_and_disclosure_are_left_to_us() -> None:
     ours = {cls.__module__ for cls in ALL_WIRE if cls not in SPECIFIED}
-    files = {"veen.core.identity", "veen.core.origin", "veen.core.registry"}
-    assert ours == files | {"veen.core.dleq", "veen.core.tooling", "veen.core.upload"}
+    files = {"veen.core.hub_identity", "veen.core.origin", "veen.core.hub_limits"}
+    assert ours == files | {"veen.core.dleq", "veen.core.tooling_messages", "veen.core.upload_proof"}
 
 
 @each
@@ -309,7 +326,7 @@ WRONG_TYPES = {
     "a map": b"\xa1\x01\x01",
     "true": b"\xf5",
 }
-RIGHT_TYPE: dict[type[Kind], str] = {
+RIGHT_TYPE: dict[type[FieldType], str] = {
     Bool: "true",
     Bstr: "a byte string",
     Bytes: "a byte string",
@@ -318,11 +335,11 @@ RIGHT_TYPE: dict[type[Kind], str] = {
     ListOf: "an array",
     Text: "a text",
     Uint: "an unsigned integer",
-    Version: "an unsigned integer",
+    VersionField: "an unsigned integer",
 }
 
 
-def right_type(kind: Kind) -> str:
+def right_type(kind: FieldType) -> str:
     if isinstance(kind, Nested):
         return "a map" if isinstance(kind.wire.LAYOUT, Map) else "an array"
     return RIGHT_TYPE[type(kind)]
@@ -431,7 +448,7 @@ def edited(data: bytes, *edits: Edit) -> bytes:
 
 def wrong_versions(cls: type[Wire], data: bytes) -> list[Edit]:
     numbers = [number for number in HEAD_EDGES if number != WIRE_VERSION] + [WIRE_VERSION + 1]
-    found = [item for kind, item in fields_in(cls, data) if isinstance(kind, Version)]
+    found = [item for kind, item in fields_in(cls, data) if isinstance(kind, VersionField)]
     return [Edit(item.start, item.end, head(UINT, n), Fault.VERSION) for item in found for n in numbers]
 
 
@@ -561,7 +578,7 @@ def test_a_string_above_its_bound_is_a_fault_of_size_and_at_its_bound_is_not(cls
         assert error.fault is Fault.SIZE
         # Where only some words are allowed, or an object is bounded as a whole, the bound is never met.
         words = kind.name in ("anchoring", "kind", "policy")
-        assert words or cls in (Msg, Origin, OriginHub) or refusal(cls, at) is None
+        assert words or cls in (Msg, ForkOrigin, OriginHub) or refusal(cls, at) is None
 
 
 def test_a_text_is_bounded_by_its_bytes_and_not_by_its_characters() -> None:
@@ -607,7 +624,7 @@ def test_the_writer_refuses_details_that_the_reader_would_refuse(held: Any) -> N
         envelope.encode()
 
 
-def unwritable(kind: Kind, held: Any) -> list[Any]:
+def unwritable(kind: FieldType, held: Any) -> list[Any]:
     """What the writer must not write into a field of this kind, which now holds `held`."""
     match kind:
         case Uint():

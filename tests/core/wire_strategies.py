@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 
 import veen.core
 from veen.core import naming
-from veen.core.admin import Authority, Policy, Revocation, RevocationKind
-from veen.core.captoken import Allow
-from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, Kind, ListOf, Map, Nested, Text, Uint, Wire
+from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
+from veen.core.cap_token import Allow
+from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, FieldType, ListOf, Map, Nested, Text, Uint, Wire
 from veen.core.checkpoint import Checkpoint
 from veen.core.hashing import U64_MAX
-from veen.core.identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature, OriginRef
+from veen.core.hub_identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature, OriginRef
+from veen.core.hub_limits import Limits
 from veen.core.limits import ENTRY_OVERHEAD_BYTES
-from veen.core.origin import Origin, OriginHub
-from veen.core.powcookie import PowCookie
+from veen.core.origin import ForkOrigin, OriginHub
+from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
-from veen.core.registry import Limits
 from veen.core.signing import SIGNATURE_BYTES
-from veen.core.tooling import Equivocation
+from veen.core.tooling_messages import Equivocation
 
 W = TypeVar("W", bound=Wire)
 
@@ -37,7 +37,7 @@ TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySign
     Revocation,
 }
 # Those, and what holds them.
-IN_TABLE_ORDER = TEXT_KEYED | {Origin, OriginHub}
+IN_TABLE_ORDER = TEXT_KEYED | {ForkOrigin, OriginHub}
 
 # Both sides of every place where a head grows.
 HEAD_EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, U64_MAX)
@@ -103,7 +103,7 @@ def _roomy(limits: Limits) -> Limits:
 
 # What `flaw()` asks of fields together, for the objects that would hardly ever meet it by chance.
 _MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
-    Authority: lambda record: replace(record, policy=_one_of(list(Policy)[:2], record.policy)),
+    Authority: lambda record: replace(record, policy=_one_of(list(AuthorityPolicy)[:2], record.policy)),
     Revocation: lambda revoked: replace(revoked, kind=_one_of(list(RevocationKind), revoked.kind)),
     Allow: lambda allow: replace(allow, stream_ids=tuple(sorted(set(allow.stream_ids)))),
     Checkpoint: lambda checkpoint: replace(checkpoint, upto_seq=checkpoint.upto_seq or 1),
@@ -137,13 +137,13 @@ def uints(least: int = 0, most: int = U64_MAX) -> st.SearchStrategy[int]:
     return st.sampled_from(edges) | st.integers(least, most)
 
 
-def fields(kind: Kind) -> st.SearchStrategy[Any]:
+def fields(kind: FieldType) -> st.SearchStrategy[Any]:
     """What may stand in a field of this kind."""
     present = _present(kind)
     return st.none() | present if kind.optional else present
 
 
-def _present(kind: Kind) -> st.SearchStrategy[Any]:
+def _present(kind: FieldType) -> st.SearchStrategy[Any]:
     match kind:
         case Uint():
             return uints(kind.least, kind.most)
@@ -201,7 +201,7 @@ def _sample(cls: type[W], path: str, *, full: bool) -> W:
     return _made(cls, **{kind.name: _sample_field(kind, f"{path}.{kind.name}", full=full) for kind in kinds})
 
 
-def _sample_field(kind: Kind, path: str, *, full: bool) -> Any:
+def _sample_field(kind: FieldType, path: str, *, full: bool) -> Any:
     if kind.optional and not full:
         return None
     match kind:
@@ -258,7 +258,7 @@ def parse(data: bytes, start: int = 0) -> Item:
     return Item(major, argument, start, body, end, tuple(children))
 
 
-def kinds_in(cls: type[Wire]) -> Iterator[Kind]:
+def kinds_in(cls: type[Wire]) -> Iterator[FieldType]:
     """Every kind of field in the table of an object and in those of the objects in it."""
     pending = list(cls.LAYOUT.kinds)
     while pending:
@@ -270,13 +270,13 @@ def kinds_in(cls: type[Wire]) -> Iterator[Kind]:
             pending.append(kind.item)
 
 
-def fields_in(cls: type[Wire], data: bytes, item: Item | None = None) -> Iterator[tuple[Kind, Item]]:
+def fields_in(cls: type[Wire], data: bytes, item: Item | None = None) -> Iterator[tuple[FieldType, Item]]:
     """Every field of an encoded object and of the objects in it, with the item that holds it."""
     item = item or parse(data)
     if isinstance(cls.LAYOUT, Array):
         found = list(zip(cls.LAYOUT.kinds, item.children, strict=False))
     else:
-        by_key: dict[bytes | int, Kind] = {}
+        by_key: dict[bytes | int, FieldType] = {}
         for number, kind in enumerate(cls.LAYOUT.kinds, 1):
             by_key |= {kind.name.encode(): kind, number: kind}
         keys = [data[key.body : key.end] if key.major == 3 else key.argument for key in item.children[::2]]
@@ -285,7 +285,7 @@ def fields_in(cls: type[Wire], data: bytes, item: Item | None = None) -> Iterato
         yield from _field_in(kind, data, held)
 
 
-def _field_in(kind: Kind, data: bytes, item: Item) -> Iterator[tuple[Kind, Item]]:
+def _field_in(kind: FieldType, data: bytes, item: Item) -> Iterator[tuple[FieldType, Item]]:
     yield kind, item
     if isinstance(kind, Nested):
         yield from fields_in(kind.wire, data, item)

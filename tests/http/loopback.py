@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
-from veen.http import HttpServer, HttpSettings, Request, Respond, Response, Upload, WebSocketHandler
+from plumbing.http import HttpServer, HttpSettings, Request, Respond, Response, Upload, WebSocketHandler
 
 PATIENCE_S = 300.0
 BODY_LIMIT = 1000

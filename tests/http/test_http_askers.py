@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 
+from plumbing.http.http1 import Http1
+from plumbing.http.http2 import Http2
 from tests.http.h2client import connected
 from tests.http.loopback import Echo, House, get, house, run
-from veen.http.http1 import Http1
-from veen.http.http2 import Http2
 
 
 def place(home: House) -> Any:

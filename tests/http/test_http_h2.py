@@ -9,10 +9,10 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
+from plumbing.http import HttpSettings, Response
+from plumbing.http.connection import BodyRoom, Connection
 from tests.http.h2client import connected
 from tests.http.loopback import BODY_LIMIT, PATIENCE_S, Echo, House, house, run
-from veen.http import HttpSettings, Response
-from veen.http.connection import BodyRoom, Connection
 
 MIB = 1 << 20
 

@@ -8,10 +8,10 @@ from ipaddress import ip_network
 
 import pytest
 
+from plumbing.http import HttpServer, HttpSettings, Response
+from plumbing.http.connection import BodyRoom
+from plumbing.http.peer_address import caller_of
 from tests.http.loopback import PATIENCE_S, Client, Echo, House, get, house, post, run
-from veen.http import HttpServer, HttpSettings, Response
-from veen.http.callers import caller_of
-from veen.http.connection import BodyRoom
 
 HASTY = HttpSettings(
     header_timeout_s=0.05, body_timeout_s=0.05, idle_timeout_s=0.05, write_timeout_s=0.05, linger_s=0.05

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from plumbing.http import HttpSettings, Response
+from plumbing.http.connection import Connection
 from tests.http.h2client import connected
 from tests.http.loopback import PATIENCE_S, Client, Echo, House, get, house, run
-from veen.http import HttpSettings, Response
-from veen.http.connection import Connection
 
 MIB = 1 << 20
 PIECE = 1 << 16

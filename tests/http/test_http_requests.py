@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from plumbing.http import HttpSettings, Response
 from tests.http.loopback import BODY_LIMIT, Echo, get, house, post, run
-from veen.http import HttpSettings, Response
 
 HOST = b"host: hub\r\n"
 

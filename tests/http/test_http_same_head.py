@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from veen.http import HttpServer, Request, Respond, Response, WebSocketHandler
+from plumbing.http import HttpServer, Request, Respond, Response, WebSocketHandler
 
 HEAD = b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from plumbing.http import HttpSettings, Response, tls_context
 from tests.http.certificates import client_context, write_certificate
 from tests.http.h2client import H2Client
 from tests.http.loopback import PATIENCE_S, Client, Echo, House, get, house, post, run
-from veen.http import HttpSettings, Response, tls_context
 
 
 @pytest.fixture(scope="module")

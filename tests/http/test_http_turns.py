@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from h2.errors import ErrorCodes
 
+from plumbing.http import HttpSettings, Response
+from plumbing.http.connection import AT_ONCE, UNIT_BYTES
 from tests.http.h2client import H2Client, connected
 from tests.http.loopback import Client, Echo, House, get, house, post, run
-from veen.http import HttpSettings, Response
-from veen.http.turns import AT_ONCE, UNIT_BYTES
 
 UNITS = 8
 FEW = HttpSettings(max_turn_units=UNITS)

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from plumbing.http import HttpSettings, Response
+from plumbing.http.http1_writer import Pipeline
 from tests.http.h2client import H2Client, connected
 from tests.http.loopback import BODY_LIMIT, PATIENCE_S, Answer, Client, Echo, House, Taker, get, house, run
-from veen.http import HttpSettings, Response
-from veen.http.pipeline import Pipeline
 
 MIB = 1 << 20
 HASTY = HttpSettings(body_timeout_s=0.05, linger_s=0.05, idle_timeout_s=5.0)

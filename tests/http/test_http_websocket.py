@@ -6,8 +6,8 @@ import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
+from plumbing.http import HttpSettings, Response
 from tests.http.loopback import PATIENCE_S, Client, House, Recorder, get, house, run
-from veen.http import HttpSettings, Response
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="  # with its answer, from RFC 6455 1.3
 ACCEPT = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

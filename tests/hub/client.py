@@ -23,22 +23,22 @@ from veen.core import (
     Rate,
     Receipt,
     SigningKey,
-    captoken,
+    cap_token,
     cbor,
     ciphertext,
-    jsonform,
-    jsontext,
     msg,
     naming,
+    strict_json,
+    wire_json,
 )
 from veen.core.cbor import Wire
 from veen.core.cbor.value import read_value
 from veen.core.envelopes import ErrorEnvelope, SubmitRequest, SubmitResponse
-from veen.core.tooling import AuthorizeResponse, StreamRegistration
+from veen.core.tooling_messages import AuthorizeResponse, StreamRegistration
+from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
-from veen.hub.rules import Admission
 from veen.hub.service import HubService
-from veen.storage import directory
+from veen.storage import metadata
 from veen.storage.durable import Disk
 
 PATIENCE_S = 300.0  # for what hangs, not for what is slow
@@ -85,11 +85,11 @@ class Reply:
     def read(self, cls: type[W], status: int = 200) -> W:
         """The object in the body, in whichever form it came."""
         assert self.status == status, f"{self.status}: {self.body!r}"
-        return jsonform.decode(cls, self.body) if self.is_json else cls.decode(self.body)
+        return wire_json.decode(cls, self.body) if self.is_json else cls.decode(self.body)
 
     def json(self, status: int = 200) -> dict[str, Any]:
         assert self.status == status, f"{self.status}: {self.body!r}"
-        found = jsontext.decode(self.body, "answer")
+        found = strict_json.decode(self.body, "answer")
         assert isinstance(found, dict)
         return found
 
@@ -115,7 +115,7 @@ def make_dir(
 ) -> Path:
     """A new data directory under `root`."""
     path = root / "hub"
-    directory.create(Disk(), path, profile or Profile(), limits or Limits(), now, realm_id)
+    metadata.create(Disk(), path, profile or Profile(), limits or Limits(), now, realm_id)
     return path
 
 
@@ -197,7 +197,7 @@ class Hub:
         return self.ask("POST", path, data, **{"content_type": CBOR, **headers})
 
     def post_json(self, path: str, body: bytes | Wire, **headers: str) -> Reply:
-        data = jsonform.encode(body) if isinstance(body, Wire) else body
+        data = wire_json.encode(body) if isinstance(body, Wire) else body
         return self.ask("POST", path, data, **{"content_type": JSON, **headers})
 
     def submit(self, message: Msg) -> Reply:
@@ -245,7 +245,7 @@ class Hub:
     def granted(self, stream: str = "s", ttl: int = 1000, rate: Rate | None = None) -> "Writer":
         """A writer with a capability that is authorised."""
         key = SigningKey.generate()
-        token = captoken.mint(ISSUER, key.public_key, [naming.stream_id(stream)], ttl, rate)
+        token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id(stream)], ttl, rate)
         self.authorize(token).read(AuthorizeResponse)
         return self.writer(stream, key, token)
 
@@ -300,7 +300,7 @@ def log_rows(path: Path) -> list[dict[str, Any]]:
 
 def hub_key(hub: Hub) -> SigningKey:
     """The hub's own key: with it, a test can make the hub say anything."""
-    return directory.read_signing_key(hub.service.folders, hub.service.papers.identity.newest.key_id)
+    return metadata.read_signing_key(hub.service.folders, hub.service.papers.identity.newest.key_id)
 
 
 READER = DhKey(b"\x07" * 32)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from secrets import token_bytes
 
 from tests.hub.client import ISSUER, Clock, Hub, Reply, Writer, envelope
-from veen.core import Profile, Rate, SigningKey, captoken, cbor, jsontext, msg, naming
+from veen.core import Profile, Rate, SigningKey, cap_token, cbor, msg, naming, strict_json
 from veen.core.hashing import h
-from veen.core.registry import Limits
-from veen.core.tooling import AuthorizeResponse
+from veen.core.hub_limits import Limits
+from veen.core.tooling_messages import AuthorizeResponse
 
 EPOCH_SEC = 60
 PROFILE = Profile(epoch_sec=EPOCH_SEC)
@@ -70,7 +70,7 @@ class Draft:
         shown = [item.hex() if isinstance(item, bytes) else item for item in found]
         if "CBOR_INVALID" in self.faults:
             shown[2] = str(shown[2]).upper() + "A"
-        return jsontext.encode({"ver": 1, "msg": shown})
+        return strict_json.encode({"ver": 1, "msg": shown})
 
     def _signed_fields(self) -> list[int | bytes | None]:
         fields = list(self.fields)
@@ -122,7 +122,7 @@ def _special_cap(hub: Hub, writer: Writer, stream: str, faults: frozenset[str]) 
     subject = SigningKey.generate() if "AUTH_REF" in faults else writer.key
     ttl = 1 if "CAP_TTL" in faults else 100_000
     rate = Rate(0, 1) if "CAP_RATE" in faults else None
-    token = captoken.mint(ISSUER, subject.public_key, [naming.stream_id(stream)], ttl, rate)
+    token = cap_token.mint(ISSUER, subject.public_key, [naming.stream_id(stream)], ttl, rate)
     hub.authorize(token).read(AuthorizeResponse)
     if rate:
         spender = writer if subject is writer.key else Writer(hub, writer.label, subject)

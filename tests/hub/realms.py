@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from tests.hub.client import ISSUER, SCHEMA, Hub, Reply, Writer
-from veen.core import CapToken, PayloadHdr, Place, Receipt, SigningKey, admin, captoken, ciphertext, naming
-from veen.core.admin import Authority, Policy, Revocation, RevocationKind
+from veen.core import CapToken, PayloadHdr, Place, Receipt, SigningKey, admin, cap_token, ciphertext, naming
+from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
 from veen.core.hashing import h
-from veen.core.tooling import AuthorizeResponse
+from veen.core.tooling_messages import AuthorizeResponse
 
 REALM = naming.realm_id("the tests")
 REVOCATIONS, AUTHORITIES = admin.revocation_stream(REALM), admin.fed_admin_stream(REALM)
@@ -24,7 +24,7 @@ class Admin:
     writers: dict[bytes, Writer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.token = captoken.mint(ISSUER, self.key.public_key, [REVOCATIONS, AUTHORITIES], TTL)
+        self.token = cap_token.mint(ISSUER, self.key.public_key, [REVOCATIONS, AUTHORITIES], TTL)
         self.hub.authorize(self.token).read(AuthorizeResponse)
 
     def at(self, hub: Hub) -> "Admin":
@@ -59,13 +59,23 @@ class Admin:
         return self.revokes(RevocationKind.CLIENT_ID, target, ts, ttl)
 
     def gives(
-        self, stream: str, primary: bytes, policy: Policy = Policy.SINGLE_PRIMARY, ts: int | None = None, ttl: int = TTL
+        self,
+        stream: str,
+        primary: bytes,
+        policy: AuthorityPolicy = AuthorityPolicy.SINGLE_PRIMARY,
+        ts: int | None = None,
+        ttl: int = TTL,
     ) -> Receipt:
         """Say which hub orders a stream."""
         return self.says(self.record(stream, primary, policy, ts, ttl))
 
     def record(
-        self, stream: str, primary: bytes, policy: Policy = Policy.SINGLE_PRIMARY, ts: int | None = None, ttl: int = TTL
+        self,
+        stream: str,
+        primary: bytes,
+        policy: AuthorityPolicy = AuthorityPolicy.SINGLE_PRIMARY,
+        ts: int | None = None,
+        ttl: int = TTL,
     ) -> Authority:
         now = int(self.hub.clock()) if ts is None else ts
         return Authority(REALM, naming.stream_id(stream), primary, (), policy, now, ttl)

@@ -26,18 +26,18 @@ from veen.core import (
     Refused,
     SigningKey,
     admin,
-    captoken,
+    cap_token,
     ciphertext,
-    control,
+    control_stream,
     msg,
     naming,
 )
-from veen.core.admin import Authority, Policy, Revocation, RevocationKind
+from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
 from veen.core.hashing import h
 from veen.core.signing import is_valid
+from veen.hub.admission_rules import Admission, Cap, Rules, authorize, parse, sequence
 from veen.hub.config import HubConfig
-from veen.hub.rules import Admission, Cap, Rules, authorize, parse, sequence
-from veen.hub.sequencer import Outcome, Submission, Wish
+from veen.hub.sequencer import ControlEvent, Outcome, Submission
 from veen.hub.service import HubService
 from veen.storage import frame
 
@@ -131,9 +131,9 @@ class Ledger:
             told = admin.event_of(self._rules.realm_id, stream, message, self._rules.limits)
             self._told += [told] if told else []
         if message.client_id == self._rules.control_pk:
-            self._learn(control.event_of(self._rules.hub_id, message, self._rules.limits), receipt.hub_ts)
+            self._learn(control_stream.event_of(self._rules.hub_id, message, self._rules.limits), receipt.hub_ts)
 
-    def _learn(self, event: control.Event, hub_ts: int) -> None:
+    def _learn(self, event: control_stream.Event, hub_ts: int) -> None:
         if isinstance(event, bytes):
             self._streams.add(event)
             return
@@ -194,13 +194,13 @@ class Author:
 
     def _event(self) -> None:
         dice = self.dice
-        event: control.Event = self._stream()
+        event: control_stream.Event = self._stream()
         if dice.random() < 0.8:
             rate = dice.choice([None, Rate(1, 2), Rate(0, 3), Rate(2, 5)])
             streams = {self._stream() for _ in range(dice.choice([1, 2]))}
-            event = captoken.mint(ISSUER, dice.choice(self.keys).public_key, streams, dice.choice([3, 20, 500]), rate)
+            event = cap_token.mint(ISSUER, dice.choice(self.keys).public_key, streams, dice.choice([3, 20, 500]), rate)
             self.tokens.append(event)
-        self._run(Wish(event, lambda outcome: None), None)
+        self._run(ControlEvent(event, lambda outcome: None), None)
 
     def _submit(self) -> None:
         encoded = self._encoded()
@@ -214,7 +214,7 @@ class Author:
         if isinstance(self._run(Submission(message, encoded, lambda outcome: None), encoded), bytes):
             self.cursors[message.label, message.client_id] = message.client_seq
 
-    def _run(self, item: Submission | Wish, encoded: bytes | None) -> Outcome:
+    def _run(self, item: Submission | ControlEvent, encoded: bytes | None) -> Outcome:
         sequencer, store = self.service.sequencer, self.service.store
         sequencer.decide([item])
         group = sequencer.take()
@@ -222,7 +222,7 @@ class Author:
             store.committed(group.batch, store.commit(group.batch))
         sequencer.keep()
         _, outcome = group.outcomes[0]
-        known = isinstance(item, Wish) and not group.batch.records
+        known = isinstance(item, ControlEvent) and not group.batch.records
         if not known:
             message = encoded if encoded is not None else frame.read(group.batch.records[0].frame)[0].msg
             hub_ts = Receipt.decode(outcome).hub_ts if isinstance(outcome, bytes) else self._now()
@@ -250,7 +250,7 @@ class Author:
         if stream == admin.fed_admin_stream(REALM):
             primary = dice.choice([self.service.rules.hub_id, bytes(32)])
             realm = dice.choice([REALM, REALM, REALM, bytes(32)])
-            return Authority(realm, self._stream(), primary, (), dice.choice(list(Policy)[:2]), ts, ttl)
+            return Authority(realm, self._stream(), primary, (), dice.choice(list(AuthorityPolicy)[:2]), ts, ttl)
         kind = dice.choice(list(RevocationKind))
         token = dice.choice(self.tokens) if self.tokens else None
         target = dice.choice(self.keys).public_key

@@ -2,8 +2,8 @@
 
 import pytest
 
-from veen.hub import allowance
-from veen.hub.allowance import ByteAllowance
+from veen.hub import uploads
+from veen.hub.uploads import ByteAllowance
 
 
 class Time:
@@ -74,7 +74,7 @@ def test_owners_do_not_share(bytes_of: ByteAllowance) -> None:
 def test_those_that_are_full_again_are_forgotten_and_others_only_if_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch, bytes_of: ByteAllowance, time: Time
 ) -> None:
-    monkeypatch.setattr(allowance, "_MAX_OWNERS", 4)
+    monkeypatch.setattr(uploads, "_MAX_OWNERS", 4)
     for number in range(4):
         bytes_of.take(bytes([number]), 10 * (number + 1))
     time.now = 2.0

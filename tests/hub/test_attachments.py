@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 
+from plumbing.http import Request, Response
 from tests.hub.client import ISSUER, PATIENCE_S, START, TOKEN, Clock, Hub, Reply, Writer, make_dir, running, until
 from tests.hub.disks import QuickDisk
-from veen.core import Limits, SigningKey, captoken, naming, upload
+from veen.core import Limits, SigningKey, cap_token, naming, upload_proof
 from veen.core.aead import TAG_BYTES
 from veen.core.hashing import h
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
-from veen.core.tooling import AuthorizeResponse
-from veen.core.upload import UploadProof
-from veen.http import Request, Response
-from veen.hub.incoming import BATCH_BYTES, Incoming
-from veen.hub.rules import Admission
+from veen.core.tooling_messages import AuthorizeResponse
+from veen.core.upload_proof import UploadProof
+from veen.hub.admission_rules import Admission
+from veen.hub.uploads import BATCH_BYTES, Incoming
 from veen.storage import fsck
-from veen.storage.attachments import AttachmentStore
-from veen.storage.folders import Folders
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.paths import Folders
 
 MIB = 1 << 20
 LIMITS = Limits(max_attachment_bytes=8 * MIB)
@@ -67,7 +67,7 @@ def proof(hub: Hub, writer: Writer, sealed: bytes, **given: Any) -> UploadProof:
         "made_at": int(hub.clock()),
         **given,
     }
-    return upload.sign(writer.key, **wanted)
+    return upload_proof.sign(writer.key, **wanted)
 
 
 def put(hub: Hub, sealed: bytes, made: UploadProof | None = None, **headers: str) -> Reply:
@@ -113,7 +113,7 @@ def test_what_is_kept_is_there_after_a_restart_and_fsck_is_content(tmp_path: Pat
     with running(data_dir) as hub:
         assert hub.get(path_of(sealed)).body == sealed
         assert put(hub, sealed).status == 200
-    assert fsck.check(data_dir).verdict is fsck.Verdict.CLEAN
+    assert fsck.check(data_dir).verdict is fsck.FsckVerdict.CLEAN
 
 
 @pytest.mark.parametrize("size", [1, BATCH_BYTES + 1])
@@ -454,7 +454,7 @@ def test_fewer_or_more_bytes_than_were_proved_are_refused(strict: Hub) -> None:
 
 def test_where_admission_is_open_a_wrong_proof_is_still_wrong(hub: Hub) -> None:
     key = SigningKey.generate()
-    token = captoken.mint(ISSUER, key.public_key, [naming.stream_id("s")], 1000)
+    token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id("s")], 1000)
     hub.authorize(token).read(AuthorizeResponse)
     writer = hub.writer("s", key, token)
     assert put(hub, SEALED, proof(hub, writer, SEALED)).status == 201

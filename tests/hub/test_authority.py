@@ -24,10 +24,10 @@ from tests.hub.disks import NoLogDisk, QuickDisk
 from tests.hub.realms import AUTHORITIES, OTHER_HUB, REALM, REVOCATIONS, Admin
 from tests.hub.test_revocation import LIVES, granted, lives, refused
 from veen.core import Profile, SigningKey, naming, receipt
-from veen.core.admin import Authority, Policy
+from veen.core.admin import Authority, AuthorityPolicy
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.core.tooling import Equivocation
-from veen.hub.rules import Admission
+from veen.core.tooling_messages import Equivocation
+from veen.hub.admission_rules import Admission
 from veen.storage import fsck
 
 NOT_PRIMARY = (403, "E.AUTH", "auth", "AUTH_REF")
@@ -88,7 +88,7 @@ def test_a_stream_without_a_record_is_taken(hub: Hub, admin: Admin) -> None:
 
 
 def test_a_stream_of_several_hubs_is_taken_and_shown(hub: Hub, admin: Admin, clock: Clock) -> None:
-    admin.gives("many", OTHER_HUB, Policy.MULTI_PRIMARY, ttl=10)
+    admin.gives("many", OTHER_HUB, AuthorityPolicy.MULTI_PRIMARY, ttl=10)
     admin.gives("one", own(hub))
     granted(hub, "many")[0].send()
     assert hub.status()["multi_primary_labels"] == [hub.label("many").hex()]
@@ -200,8 +200,10 @@ def test_the_streams_that_a_hub_goes_by_cannot_be_given_away(hub: Hub, admin: Ad
     assert hub.register(naming.stream_id("new")).stream_seq > 1
 
 
-@pytest.mark.parametrize("policy", [None, Policy.SINGLE_PRIMARY, Policy.MULTI_PRIMARY])
-def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(tmp_path: Path, policy: Policy | None) -> None:
+@pytest.mark.parametrize("policy", [None, AuthorityPolicy.SINGLE_PRIMARY, AuthorityPolicy.MULTI_PRIMARY])
+def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(
+    tmp_path: Path, policy: AuthorityPolicy | None
+) -> None:
     with log_file(tmp_path / "log") as log, running(make_dir(tmp_path, realm_id=REALM)) as hub:
         if policy:
             Admin(hub).gives("s", own(hub), policy)
@@ -218,7 +220,7 @@ def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(tmp_path: 
             assert hub.post("/tooling/equivocation", Equivocation(first, second)).status == 200
     (logged,) = [row for row in log_rows(log) if row["event"] == "equivocation"]
     assert (logged["level"], logged["label"], logged["stream_seq"]) == ("error", first.label.hex(), 1)
-    assert logged["policy"] == str(policy or Policy.UNSPECIFIED)
+    assert logged["policy"] == str(policy or AuthorityPolicy.UNSPECIFIED)
 
 
 # What survives.
@@ -236,7 +238,7 @@ def test_who_orders_what_stays_so_through_restarts_and_rebuilds(
     for stream in ("theirs", "ours", "many"):
         first.register(naming.stream_id(stream))
     admin.gives("theirs", OTHER_HUB, ttl=1000)
-    admin.gives("many", OTHER_HUB, Policy.MULTI_PRIMARY)
+    admin.gives("many", OTHER_HUB, AuthorityPolicy.MULTI_PRIMARY)
     # With epochs only a registered stream is written to; without, any: its record comes before its first message.
     admin.gives("unheard of", OTHER_HUB)
     hub = lives(first, how)

@@ -16,11 +16,11 @@ from tests.hub.realms import REALM, Admin
 from tests.hub.test_running import broken, check_kept, check_no_receipt, in_background
 from tests.storage import hubs
 from veen.core import Limits, Malformed, Rate, Receipt, SigningKey, naming
-from veen.hub.rules import Admission
-from veen.storage import faults, fsck
-from veen.storage.folders import Folders
+from veen.hub.admission_rules import Admission
+from veen.storage import fsck, index_faults
+from veen.storage.directory_reader import LogReader
 from veen.storage.index import PAIR, Index
-from veen.storage.reader import LogReader
+from veen.storage.paths import Folders
 
 OPEN = {"admission": Admission.OPEN}
 Change = Callable[[bytes, bytes], tuple[bytes, bytes] | None]
@@ -79,7 +79,7 @@ def ends_hub(data_dir: Path, ask: Callable[[Hub], Reply], admission: Admission =
         assert isinstance(error, Malformed)
         assert error.what == "index", error
         check_no_receipt(unanswered)
-    assert faults.is_noted(Folders(data_dir))
+    assert index_faults.is_noted(Folders(data_dir))
 
 
 def written(tmp_path: Path, limits: Limits | None = None) -> tuple[Path, Writer, list[Receipt]]:
@@ -163,9 +163,9 @@ def test_fsck_makes_an_index_with_a_wrong_number_again(tmp_path: Path) -> None:
     data_dir, label, told = behind(tmp_path)
     spoil(data_dir, "meta", flipped(7, 3), b"applied")
     report = fsck.check(data_dir, isolated=False)
-    assert report.verdict is fsck.Verdict.REPAIRABLE
+    assert report.verdict is fsck.FsckVerdict.REPAIRABLE
     assert report.findings[0].what == "the index cannot be used: index: its sum is not that of its rows"
-    assert fsck.repair(data_dir, isolated=False).verdict is fsck.Verdict.CLEAN
+    assert fsck.repair(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
     with running(data_dir) as hub:
         check_kept(hub, label, told)
 
@@ -208,8 +208,8 @@ def test_a_wrong_cursor_of_one_client_is_not_met_by_another(tmp_path: Path) -> N
     with running(data_dir) as hub:
         told.append(hub.writer().send())
         check_kept(hub, writer.label, told)
-    assert not faults.is_noted(Folders(data_dir))
-    assert fsck.repair(data_dir, isolated=False).verdict is fsck.Verdict.CLEAN
+    assert not index_faults.is_noted(Folders(data_dir))
+    assert fsck.repair(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
     check_goes_on(data_dir, writer, told)
 
 
@@ -293,7 +293,7 @@ def test_whoever_reads_in_another_process_is_told_and_changes_nothing(tmp_path: 
         with pytest.raises(Malformed, match="index: a row of cursors is not the one that was written"):
             rows.client_cursor(writer.label, writer.key.public_key)
         assert len(list(reader.entries(writer.label, 1, 9))) == 9
-    assert not faults.is_noted(Folders(data_dir))
+    assert not index_faults.is_noted(Folders(data_dir))
 
 
 # Node files.
@@ -335,7 +335,7 @@ def test_a_node_file_that_goes_while_the_hub_runs_costs_nothing(tmp_path: Path, 
     assert isinstance(error, Malformed)
     assert "the index knows" in str(error)
     hub.abandon()
-    assert faults.is_noted(Folders(data_dir))
+    assert index_faults.is_noted(Folders(data_dir))
     check_goes_on(data_dir, writer, told)
 
 

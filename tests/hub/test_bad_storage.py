@@ -14,10 +14,10 @@ from tests.hub.test_running import check_kept
 from tests.storage.disks import FailingFrom
 from veen.core import Malformed
 from veen.core.envelopes import StreamRequest
-from veen.hub import catchup
+from veen.hub import commit
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
-from veen.storage import fsck, mapfile
+from veen.storage import fsck, index_faults
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC], ids=["read-only", "full"])
@@ -93,7 +93,7 @@ def test_an_index_that_could_not_be_lengthened_has_what_was_written_and_is_not_w
 ) -> None:
     """The transaction was committed, and only the file's length behind it failed."""
     failed: list[Path] = []
-    lengthen = mapfile.lengthen
+    lengthen = index_faults.lengthen
 
     def fails_twice(env: lmdb.Environment, path: Path) -> None:
         if len(failed) < 2:
@@ -103,8 +103,8 @@ def test_an_index_that_could_not_be_lengthened_has_what_was_written_and_is_not_w
 
     data_dir = make_dir(tmp_path)
     with running(data_dir) as hub:
-        monkeypatch.setattr(mapfile, "lengthen", fails_twice)
-        monkeypatch.setattr(catchup, "RETRY_S", 0.01)
+        monkeypatch.setattr(index_faults, "lengthen", fails_twice)
+        monkeypatch.setattr(commit, "RETRY_S", 0.01)
         writer = hub.writer()
         kept = writer.send_many(3)
         until(lambda: len(failed) == 2)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.hub.client import ISSUER, START, TOKEN, Clock, Hub, Writer, make_dir, running
 from tests.hub.disks import NoLogDisk
-from veen.core import CapToken, Limits, Profile, Rate, Receipt, SigningKey, captoken, control, jsonform, naming
+from veen.core import CapToken, Limits, Profile, Rate, Receipt, SigningKey, cap_token, control_stream, naming, wire_json
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse, StreamRequest, StreamResponse
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
-from veen.core.tooling import AuthorizeResponse, StreamRegistration
-from veen.hub.rules import Admission
+from veen.core.tooling_messages import AuthorizeResponse, StreamRegistration
+from veen.hub.admission_rules import Admission
 from veen.storage.durable import Disk
 
 CAPABILITY: dict[str, Any] = {"admission": Admission.CAPABILITY}
@@ -34,17 +34,17 @@ def hub(tmp_path: Path, clock: Clock) -> Iterator[Hub]:
 
 def token_for(key: SigningKey, *streams: str, issuer: SigningKey = ISSUER, **given: Any) -> CapToken:
     ids = [naming.stream_id(stream) for stream in streams or ("s",)]
-    return captoken.mint(issuer, key.public_key, ids, given.pop("ttl", 100), **given)
+    return cap_token.mint(issuer, key.public_key, ids, given.pop("ttl", 100), **given)
 
 
-def logged(hub: Hub, epoch: int | None = None) -> list[control.Event]:
+def logged(hub: Hub, epoch: int | None = None) -> list[control_stream.Event]:
     """What the control stream says, as any auditor reads it."""
     rules = hub.service.rules
     label = hub.label(rules.control_stream, epoch)
     reply = hub.post("/v1/stream", StreamRequest(label, 1))
     if reply.status == 404:
         return []
-    return [control.event_of(rules.hub_id, item.msg, rules.limits) for item in reply.read(StreamResponse).items]
+    return [control_stream.event_of(rules.hub_id, item.msg, rules.limits) for item in reply.read(StreamResponse).items]
 
 
 def detail_of(hub: Hub, writer: Writer, **given: Any) -> str | None:
@@ -70,14 +70,14 @@ def test_authorize_answers_json_with_json(hub: Hub) -> None:
     first = hub.post_json("/tooling/authorize", token)
     assert first.is_json
     assert first.read(AuthorizeResponse) == hub.authorize(token).read(AuthorizeResponse)
-    assert first.body == jsonform.encode(first.read(AuthorizeResponse))
+    assert first.body == wire_json.encode(first.read(AuthorizeResponse))
 
 
 def test_the_largest_capability_can_be_shown_in_both_forms(hub: Hub) -> None:
     streams = [number.to_bytes(32, "big") for number in range(MAX_CAP_STREAMS)]
-    token = captoken.mint(ISSUER, bytes(32), streams, 1000, Rate(1, 1))
+    token = cap_token.mint(ISSUER, bytes(32), streams, 1000, Rate(1, 1))
     for _ in range(MAX_CAP_CHAIN - 1):
-        token = captoken.resign(token, ISSUER)
+        token = cap_token.resign(token, ISSUER)
     assert hub.post_json("/tooling/authorize", token).read(AuthorizeResponse).auth_ref == token.auth_ref()
     assert hub.authorize(token).read(AuthorizeResponse).auth_ref == token.auth_ref()
 
@@ -92,7 +92,7 @@ def test_an_untrusted_issuer_is_forbidden_and_nothing_is_logged(hub: Hub) -> Non
 @pytest.mark.parametrize("broken", [0, 1, 2])
 def test_a_chain_with_one_bad_link_is_refused_and_nothing_is_logged(hub: Hub, broken: int) -> None:
     token = token_for(SigningKey.generate())
-    token = captoken.resign(captoken.resign(token, ISSUER), ISSUER)
+    token = cap_token.resign(cap_token.resign(token, ISSUER), ISSUER)
     links = list(token.sig_chain)
     links[broken] = bytes([links[broken][0] ^ 1]) + links[broken][1:]
     reply = hub.authorize(replace(token, sig_chain=tuple(links)))
@@ -122,7 +122,7 @@ def test_issued_at_is_the_receipts_time_and_the_last_second_counts(hub: Hub, clo
     # Repeating it does not renew it; a new link is a new capability.
     assert hub.authorize(token).read(AuthorizeResponse).expires_at == START + 17
     assert detail_of(hub, writer) == "CAP_TTL"
-    renewed = captoken.resign(token, ISSUER)
+    renewed = cap_token.resign(token, ISSUER)
     hub.authorize(renewed).read(AuthorizeResponse)
     writer.auth_ref = renewed.auth_ref()
     writer.send()
@@ -204,7 +204,7 @@ def test_the_control_stream_is_read_by_anyone_and_written_by_nobody(tmp_path: Pa
         assert logged(hub) == [first, naming.stream_id("registered"), second]
         writer = replace(hub.writer(), label=hub.label(rules.control_stream))
         assert hub.submit(writer.message()).refusal() == (403, "E.AUTH", "auth", "AUTH_REF")
-        greedy = captoken.mint(ISSUER, writer.key.public_key, [rules.control_stream], 100)
+        greedy = cap_token.mint(ISSUER, writer.key.public_key, [rules.control_stream], 100)
         hub.authorize(greedy).read(AuthorizeResponse)
         assert detail_of(hub, writer, auth_ref=greedy.auth_ref()) == "AUTH_REF"
 

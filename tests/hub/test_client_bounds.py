@@ -11,7 +11,7 @@ from tests.hub.client import START, TOKEN, Clock, Hub, Writer, make_dir, running
 from tests.hub.disks import NoLogDisk, QuickDisk
 from tests.hub.test_revocation import LIVES, granted, lives, refused
 from veen.core import Limits, naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 from veen.storage import fsck
 
 USED_UP = (403, "E.AUTH", "auth", "AUTH_REF")

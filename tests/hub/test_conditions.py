@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
+from plumbing.http import HttpSettings
 from tests.hub.client import Hub, Reply, make_dir, running, until
 from tests.hub.disks import FullDisk, GatedDisk, NoLogDisk
 from tests.hub.subscriber import Subscriber
 from tests.storage.disks import FailingFrom, RefusingDisk
 from veen.core import Unavailable
 from veen.core.hashing import h
-from veen.http import HttpSettings
 from veen.hub import conditions
 from veen.hub.conditions import MAX_SOURCES, Conditions, Reason, public_text
-from veen.hub.linewriter import LineWriter
-from veen.hub.log import Log
+from veen.hub.log import LineWriter, Log
 
 REFUSALS = 20
 SEALED = b"\x05" * 4000
@@ -106,7 +105,7 @@ def test_a_hub_that_nobody_writes_to_leaves_the_state_by_itself(
 def test_a_log_that_cannot_catch_up_is_logged_once_however_often_it_is_tried(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veen.hub.catchup.RETRY_S", 0.01)
+    monkeypatch.setattr("veen.hub.commit.RETRY_S", 0.01)
     disk = NoLogDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         hub.writer().send()

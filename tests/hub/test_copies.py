@@ -11,7 +11,7 @@ import pytest
 from tests.hub.client import START, Clock, Hub, Writer, make_dir, running, until
 from tests.hub.disks import NoLogDisk
 from tests.hub.test_kill import ended, start
-from veen.core import Limits, Profile, Rate, Receipt, SigningKey, Unavailable, jsonform, naming
+from veen.core import Limits, Profile, Rate, Receipt, SigningKey, Unavailable, naming, wire_json
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
@@ -20,14 +20,14 @@ from veen.core.envelopes import (
     ReceiptRequest,
     ReceiptResponse,
 )
-from veen.core.origin import Origin
+from veen.core.origin import ForkOrigin
+from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
-from veen.hub.rules import Admission
 from veen.hub.service import HubService
 from veen.storage import fork, fsck
+from veen.storage.directory_reader import LogReader
 from veen.storage.durable import Disk
-from veen.storage.findings import Severity
-from veen.storage.reader import LogReader
+from veen.storage.fsck_report import Severity
 
 
 def receipt_at(hub: Hub, label: bytes, seq: int) -> Receipt:
@@ -171,7 +171,7 @@ def test_a_fork_passes_on_its_origins_checkpoints_and_makes_its_own_after_them(
             by.verify_checkpoint(found, Profile())
         for upto_seq in (1, 6):
             assert asked(upto_seq).error().code == "E.NOT_FOUND"
-        origin = Origin.decode((tmp_path / "fork" / "origin.cbor").read_bytes())
+        origin = ForkOrigin.decode((tmp_path / "fork" / "origin.cbor").read_bytes())
         assert asked(7).read(CheckpointResponse).checkpoint == origin.hubs[0].checkpoints[0]
 
 
@@ -207,7 +207,7 @@ def test_a_fork_starts_from_the_command_line(tmp_path: Path, source: tuple[Path,
 
 
 def set_limits(data_dir: Path, limits: Limits) -> None:
-    (data_dir / "limits.json").write_bytes(jsonform.encode(limits))
+    (data_dir / "limits.json").write_bytes(wire_json.encode(limits))
 
 
 LOWERED = replace(Limits(), max_cap_rate_per_sec=10, max_cap_rate_burst=10, max_body_bytes=64, max_hdr_bytes=64)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from plumbing.http.http1 import Http1
+from plumbing.http.message import Request
 from tests.hub.client import PATIENCE_S, Hub, Reply, Writer, make_dir, running, until
 from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
 from veen.core import Receipt, Refused
 from veen.core.envelopes import ReceiptRequest, StreamRequest, StreamResponse
-from veen.http.http1 import Http1
-from veen.http.message import Request
-from veen.hub import batch, later, pageroom, submits, subscriptions
+from veen.hub import read_api, read_executor, submit, subscriptions, tooling
 from veen.hub.verifier import Answer, Verifier
 
 BODY = bytes(100_000)  # a page with it is long enough to be counted
@@ -80,7 +80,7 @@ def test_pages_that_take_long_do_not_hold_up_what_is_short(hub: Hub) -> None:
 
 
 def test_pages_beyond_the_queue_are_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later, "MOST_LONG", 3)
+    monkeypatch.setattr(read_executor, "MOST_LONG", 3)
     with running(make_dir(tmp_path), disk=QuickDisk()) as hub, ThreadPoolExecutor(1) as pool:
         writer = hub.writer()
         writer.send(BODY)
@@ -110,11 +110,14 @@ def test_one_connection_takes_its_share_of_the_queue_and_no_more(hub: Hub) -> No
     writer.send(BODY)
     begun = 2
     with pages_held(hub):
-        connection = asking(hub, page_request(writer) * (begun + later.LONG_SHARE + 3))
-        until(lambda: waiting(hub) == later.LONG_SHARE)
+        connection = asking(hub, page_request(writer) * (begun + read_executor.LONG_SHARE + 3))
+        until(lambda: waiting(hub) == read_executor.LONG_SHARE)
         other = asking(hub, page_request(writer))
-        until(lambda: waiting(hub) == later.LONG_SHARE + 1)
-    assert statuses(connection, begun + later.LONG_SHARE + 3) == [200] * (begun + later.LONG_SHARE) + [503] * 3
+        until(lambda: waiting(hub) == read_executor.LONG_SHARE + 1)
+    assert (
+        statuses(connection, begun + read_executor.LONG_SHARE + 3)
+        == [200] * (begun + read_executor.LONG_SHARE) + [503] * 3
+    )
     assert statuses(other, 1) == [200]
 
 
@@ -165,7 +168,7 @@ def test_a_subscriber_waits_while_others_hold_too_much_and_misses_nothing(
     with Subscriber(hub, f"label={short.label.hex()}") as patient:
         with Subscriber(hub, f"label={writer.label.hex()}", receive_bytes=4096):
             until(lambda: room.held > 0)
-            monkeypatch.setattr(pageroom, "MOST_BYTES", 0)
+            monkeypatch.setattr(read_api, "MOST_BYTES", 0)
             short.send_many(3)
             reading = next(iter(hub.service._subscriptions._by_label[short.label]))
             until(lambda: reading._reading and hub.get("/healthz").status == 200)
@@ -177,7 +180,7 @@ def test_a_subscriber_waits_while_others_hold_too_much_and_misses_nothing(
 # Bodies that are no message.
 
 
-@pytest.mark.parametrize("count", [1, batch._MOST_HEADS - 1])
+@pytest.mark.parametrize("count", [1, tooling._MOST_HEADS - 1])
 def test_behind_a_short_value_that_is_no_message_the_next_is_found(hub: Hub, count: int) -> None:
     first, second = hub.writer().next_messages(2)
     junk = b"\x98" + bytes([count]) + bytes(count) if count > 23 else b"\x80" + b"\x00" * (count - 1)
@@ -187,8 +190,8 @@ def test_behind_a_short_value_that_is_no_message_the_next_is_found(hub: Hub, cou
 @pytest.mark.parametrize(
     ("name", "junk"),
     [
-        ("too many values", b"\x98" + bytes([batch._MOST_HEADS]) + bytes(batch._MOST_HEADS)),
-        ("too many levels", b"\x81" * batch._MOST_HEADS + b"\x00"),
+        ("too many values", b"\x98" + bytes([tooling._MOST_HEADS]) + bytes(tooling._MOST_HEADS)),
+        ("too many levels", b"\x81" * tooling._MOST_HEADS + b"\x00"),
         ("too many names", b"\xb8\x64" + b"\x61a\x00" * 100),
         ("an array longer than the body", b"\x9a\x00\xff\xff\xff"),
         ("a map longer than the body", b"\xba\xff\xff\xff\xff"),
@@ -221,9 +224,9 @@ def test_behind_a_value_without_an_end_in_sight_nothing_is_found(hub: Hub, name:
     ids=["number", "negative", "string", "no text", "constant", "map", "array"],
 )
 def test_the_end_of_a_value_is_behind_all_that_is_in_it(junk: bytes) -> None:
-    assert batch.split(junk + b"\x00") == [junk, b"\x00"]
+    assert tooling.split(junk + b"\x00") == [junk, b"\x00"]
     for cut in range(1, len(junk)):
-        assert batch.split(junk[:cut])[-1] != junk
+        assert tooling.split(junk[:cut])[-1] != junk
 
 
 @pytest.mark.parametrize("body", [b'{"ver":1,"msg":[%s0]}' % (b"0," * 1000), b"," * 11, b"[" + b"[]," * 20])
@@ -244,7 +247,7 @@ def test_json_with_as_many_commas_as_a_message_is_parsed(hub: Hub) -> None:
 def test_whoever_leaves_pages_untaken_is_told_to_and_others_get_theirs(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", len(BODY))
+    monkeypatch.setattr(read_api, "CONNECTION_BYTES", len(BODY))
     writer = hub.writer()
     for _ in range(12):
         writer.send(bytes(10 * len(BODY)))
@@ -270,9 +273,9 @@ def asked_by(connection: object, caller: bytes | None) -> Request:
 
 
 def test_a_caller_with_many_connections_has_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", 2 * len(BODY))
-    monkeypatch.setattr(pageroom, "CALLER_BYTES", 2 * len(BODY))
-    room = pageroom.PageRoom()
+    monkeypatch.setattr(read_api, "CONNECTION_BYTES", 2 * len(BODY))
+    monkeypatch.setattr(read_api, "CALLER_BYTES", 2 * len(BODY))
+    room = read_api.PageRoom()
     crowd = [asked_by(object(), b"\x0a\0\0\1") for _ in range(4)]
     held = [room.counted(BODY, one) for one in crowd[:3]]
     with pytest.raises(Refused, match="by you"):
@@ -286,8 +289,8 @@ def test_a_caller_with_many_connections_has_one_share(monkeypatch: pytest.Monkey
 
 
 def test_behind_a_proxy_each_connection_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", len(BODY))
-    room, one, other = pageroom.PageRoom(), asked_by(object(), None), asked_by(object(), None)
+    monkeypatch.setattr(read_api, "CONNECTION_BYTES", len(BODY))
+    room, one, other = read_api.PageRoom(), asked_by(object(), None), asked_by(object(), None)
     held = [room.counted(BODY, one)]
     room.check(one)  # as much as its share, and no more
     held.append(room.counted(BODY, one))
@@ -297,8 +300,8 @@ def test_behind_a_proxy_each_connection_has_its_share(monkeypatch: pytest.Monkey
 
 
 def test_short_pages_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pageroom, "CONNECTION_BYTES", 0)
-    room, one = pageroom.PageRoom(), asked_by(object(), b"\x0a\0\0\1")
+    monkeypatch.setattr(read_api, "CONNECTION_BYTES", 0)
+    room, one = read_api.PageRoom(), asked_by(object(), b"\x0a\0\0\1")
     held = room.counted(bytes(1 << 16), one)
     room.check(one)
     assert (len(held), room.held) == (1 << 16, 0)
@@ -340,7 +343,7 @@ AT_ONCE = 4
 
 @contextmanager
 def gated(folder: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Iterator[tuple[Hub, Gate]]:
-    monkeypatch.setattr(submits, "AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(submit, "AT_ONCE", AT_ONCE)
     with running(make_dir(folder), disk=QuickDisk(), **config) as hub:
         gate = hub.service._submits._verifier = Gate(hub.service._submits._verifier)
         yield hub, gate

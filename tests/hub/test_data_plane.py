@@ -13,7 +13,7 @@ from h2.connection import H2Connection
 
 from tests.hub.client import Hub, Writer, make_dir, running, until
 from tests.hub.disks import QuickDisk
-from veen.core import Limits, Mmr, Msg, Receipt, Unverified, jsonform, naming, proof
+from veen.core import Limits, Mmr, Msg, Receipt, Unverified, naming, proof, wire_json
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
     CheckpointRequest,
@@ -28,7 +28,7 @@ from veen.core.envelopes import (
 )
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
-from veen.hub import pageroom
+from veen.hub import read_api
 
 COUNT = 21
 INTERVAL = 8  # so that some entries are in closed chunks, some in the open one, some only in the journal
@@ -61,7 +61,7 @@ def both(hub: Hub, path: str, request: Wire, cls: type[W]) -> W:
     answer = plain.read(cls)
     assert shown.read(cls) == answer
     assert plain.body == answer.encode()
-    assert shown.body == jsonform.encode(answer)
+    assert shown.body == wire_json.encode(answer)
     assert (plain.headers["content-type"], shown.headers["content-type"]) == ("application/cbor", "application/json")
     return answer
 
@@ -306,7 +306,7 @@ def test_labels_do_not_see_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["1.1", "2"])
 def test_pages_that_nobody_reads_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
     size, most = 1_000_000, 4_000_000
-    monkeypatch.setattr(pageroom, "MOST_BYTES", most)
+    monkeypatch.setattr(read_api, "MOST_BYTES", most)
     with running(make_dir(tmp_path), disk=QuickDisk()) as hub:
         writer = hub.writer()
         for _ in range(4):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from plumbing.http import HttpSettings
 from tests.hub.client import make_dir
-from veen.http import HttpSettings
 from veen.hub.config import HubConfig
-from veen.hub.descriptors import RESERVED, allowed, fitting
+from veen.hub.fd_limit import RESERVED, allowed, fitting
 
 CONFIG = HubConfig(Path("data"), http=HttpSettings(max_connections=1000))
 

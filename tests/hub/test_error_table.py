@@ -13,11 +13,11 @@ from tests.hub import faulty
 from tests.hub.client import ISSUER, START, TOKEN, Clock, Hub, Reply, encoded_with, envelope, make_dir, running
 from tests.hub.disks import QuickDisk
 from tests.hub.faulty import EXCLUSIVE, FAULTS, LIMITS, PAIRS, PROFILE, draft
-from veen.core import Limits, SigningKey, captoken, cbor, jsonform, jsontext, naming
+from veen.core import Limits, SigningKey, cap_token, cbor, naming, strict_json, wire_json
 from veen.core.admission import ADMISSION, ADMISSION_STATUS, BY_DETAIL
-from veen.core.captoken import Rate
+from veen.core.cap_token import Rate
 from veen.core.envelopes import ReceiptRequest, ReceiptResponse, SubmitRequest
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 Running = tuple[Hub, Clock]
 
@@ -76,7 +76,7 @@ def test_a_capability_whose_chain_is_broken_is_cap_invalid(strict: Running) -> N
     """The chain is judged where the token is shown, at authorize: a message only names what passed there."""
     hub, _ = strict
     writer = hub.writer()
-    good = captoken.mint(ISSUER, writer.key.public_key, [naming.stream_id("s")], 10)
+    good = cap_token.mint(ISSUER, writer.key.public_key, [naming.stream_id("s")], 10)
     bad = replace(good, sig_chain=(bytes(64),))
     assert hub.authorize(bad).refusal() == expected("CAP_INVALID")
     assert hub.submit(writer.message(auth_ref=bad.auth_ref())).refusal() == expected("CAP_MISSING")
@@ -84,7 +84,7 @@ def test_a_capability_whose_chain_is_broken_is_cap_invalid(strict: Running) -> N
 
 def test_a_capability_that_asks_too_much_is_cap_invalid(strict: Running) -> None:
     most = LIMITS.max_cap_rate_per_sec
-    token = captoken.mint(ISSUER, bytes(32), [naming.stream_id("s")], 10, Rate(most + 1, 1))
+    token = cap_token.mint(ISSUER, bytes(32), [naming.stream_id("s")], 10, Rate(most + 1, 1))
     assert strict[0].authorize(token).refusal() == expected("CAP_INVALID")
 
 
@@ -167,24 +167,24 @@ JSON_ENVELOPES: dict[str, Callable[[Any], bytes]] = {
     "empty": lambda msg: b"",
     "not JSON": lambda msg: b"{",
     "not an object": lambda msg: b"[1]",
-    "another version": lambda msg: jsontext.encode({"ver": 2, "msg": msg}),
-    "true is not 1": lambda msg: jsontext.encode({"ver": True, "msg": msg}),
-    "an unknown name": lambda msg: jsontext.encode({"ver": 1, "msg": msg, "more": 1}),
+    "another version": lambda msg: strict_json.encode({"ver": 2, "msg": msg}),
+    "true is not 1": lambda msg: strict_json.encode({"ver": True, "msg": msg}),
+    "an unknown name": lambda msg: strict_json.encode({"ver": 1, "msg": msg, "more": 1}),
     "no message": lambda msg: b'{"ver":1}',
     "a message that is no array": lambda msg: b'{"ver":1,"msg":{}}',
-    "a field too few": lambda msg: jsontext.encode({"ver": 1, "msg": msg[:-1]}),
-    "a field too many": lambda msg: jsontext.encode({"ver": 1, "msg": [*msg, 1]}),
-    "a negative number": lambda msg: jsontext.encode({"ver": 1, "msg": [*msg[:4], -1, *msg[5:]]}),
-    "a boolean": lambda msg: jsontext.encode({"ver": 1, "msg": [*msg[:4], True, *msg[5:]]}),
-    "an array for a field": lambda msg: jsontext.encode({"ver": 1, "msg": [*msg[:4], [1], *msg[5:]]}),
-    "half a byte": lambda msg: jsontext.encode({"ver": 1, "msg": [*msg[:-1], msg[-1][:-1]]}),
-    "a text for a number": lambda msg: jsontext.encode({"ver": 1, "msg": [*msg[:4], "01", *msg[5:]]}),
+    "a field too few": lambda msg: strict_json.encode({"ver": 1, "msg": msg[:-1]}),
+    "a field too many": lambda msg: strict_json.encode({"ver": 1, "msg": [*msg, 1]}),
+    "a negative number": lambda msg: strict_json.encode({"ver": 1, "msg": [*msg[:4], -1, *msg[5:]]}),
+    "a boolean": lambda msg: strict_json.encode({"ver": 1, "msg": [*msg[:4], True, *msg[5:]]}),
+    "an array for a field": lambda msg: strict_json.encode({"ver": 1, "msg": [*msg[:4], [1], *msg[5:]]}),
+    "half a byte": lambda msg: strict_json.encode({"ver": 1, "msg": [*msg[:-1], msg[-1][:-1]]}),
+    "a text for a number": lambda msg: strict_json.encode({"ver": 1, "msg": [*msg[:4], "01", *msg[5:]]}),
 }
 
 
 @pytest.mark.parametrize("name", JSON_ENVELOPES)
 def test_every_fault_of_the_json_envelope_is_cbor_invalid(free: Hub, name: str) -> None:
-    shown = jsonform.to_json(free.writer().message())
+    shown = wire_json.to_json(free.writer().message())
     assert free.post_json("/v1/submit", JSON_ENVELOPES[name](shown)).refusal() == expected("CBOR_INVALID")
 
 

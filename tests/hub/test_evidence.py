@@ -14,10 +14,10 @@ from tests.hub.disks import QuickDisk
 from veen.core import Checkpoint, Limits, Receipt, SigningKey, receipt, signing
 from veen.core.envelopes import ReceiptRequest, ReceiptResponse
 from veen.core.hashing import h
-from veen.core.tooling import CheckpointList, Equivocation, EquivocationList, WitnessRequest
-from veen.hub import papers
-from veen.storage import fsck, witnesses
-from veen.storage.folders import Folders
+from veen.core.tooling_messages import CheckpointList, Equivocation, EquivocationList, WitnessRequest
+from veen.hub import witness_records
+from veen.storage import checkpoint_keys, fsck
+from veen.storage.paths import Folders
 
 INTERVAL = 4
 LIMITS = Limits(max_checkpoint_interval=INTERVAL)
@@ -183,7 +183,7 @@ def test_evidence_can_be_fetched_by_anyone_in_both_forms(hub: Hub) -> None:
 
 
 def test_evidence_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(papers, "MAX_EVIDENCE", 2)
+    monkeypatch.setattr(witness_records, "MAX_EVIDENCE", 2)
     made = [contradiction(hub, hub_key(hub), seq=seq) for seq in (1, 2, 3)]
     assert [hub.post("/tooling/equivocation", found).status for found in made] == [200, 200, 413]
     assert hub.post("/tooling/equivocation", made[0]).status == 200
@@ -214,7 +214,7 @@ def test_a_witness_has_one_word_however_often_it_signs(checkpointed: tuple[Hub, 
 
 
 def test_a_checkpoint_carries_so_many_witnesses_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(papers, "MAX_WITNESS_SIGS", 2)
+    monkeypatch.setattr(witness_records, "MAX_WITNESS_SIGS", 2)
     keys = [SigningKey.generate() for _ in range(3)]
     data_dir = make_dir(tmp_path, limits=LIMITS)
     with running(data_dir) as hub:
@@ -238,7 +238,7 @@ def test_witness_signatures_survive_a_restart_and_fsck(tmp_path: Path) -> None:
         witnessed = hub.post("/tooling/witness", request).read(Checkpoint)
     with running(data_dir) as hub:
         assert listed(hub, writer.label) == (witnessed,)
-    assert fsck.check(data_dir).verdict is fsck.Verdict.CLEAN
+    assert fsck.check(data_dir).verdict is fsck.FsckVerdict.CLEAN
 
 
 def witness_request(hub: Hub, writer: Writer) -> WitnessRequest:
@@ -253,13 +253,13 @@ def test_the_key_of_a_witness_is_kept_so_that_a_wrong_bit_of_its_signature_is_fo
     hub.post("/tooling/witness", witness_request(hub, writer)).read(Checkpoint)
     folders = Folders(hub.data_dir)
     hub.stop()
-    assert witnesses.read(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+    assert checkpoint_keys.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
     assert fsck.check(hub.data_dir, isolated=False).findings == []
     path = folders.checkpoint(writer.label, INTERVAL)
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
-    assert fsck.check(hub.data_dir, isolated=False).verdict is fsck.Verdict.DAMAGED
+    assert fsck.check(hub.data_dir, isolated=False).verdict is fsck.FsckVerdict.DAMAGED
     hub.start()
 
 
@@ -274,7 +274,7 @@ def test_a_witness_whose_key_was_never_kept_can_come_again_with_it(
     assert [one.severity for one in fsck.check(hub.data_dir, isolated=False).findings] == [fsck.Severity.NOTICE]
     hub.start()
     assert hub.post("/tooling/witness", request).read(Checkpoint) == first
-    assert witnesses.read(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+    assert checkpoint_keys.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
 
 
 def test_witness_keys_that_are_damaged_are_not_written_over(checkpointed: tuple[Hub, Writer, list[Receipt]]) -> None:
@@ -307,7 +307,7 @@ def test_checkpoints_are_listed_from_a_place_on(tmp_path: Path, monkeypatch: pyt
     with running(data_dir) as hub:
         writer = hub.writer()
         writer.send_many(5 * INTERVAL)
-    monkeypatch.setattr(papers, "MAX_PAGE_ITEMS", 2)
+    monkeypatch.setattr(witness_records, "MAX_PAGE_ITEMS", 2)
     with running(data_dir) as hub:
 
         def seqs(query: str) -> list[int]:

@@ -8,16 +8,15 @@ import pytest
 
 from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make_dir, running, until
 from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk, WatchedDisk
-from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, captoken, naming
+from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, cap_token, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.hub import committer, state
-from veen.hub.catchup import IDLE_ENTRIES, MOST_LOOKS
-from veen.hub.committer import ENOUGH, QUICK_SYNCS
+from veen.hub import admission_state, commit
+from veen.hub.admission_rules import Admission
+from veen.hub.commit import ENOUGH, IDLE_ENTRIES, MOST_LOOKS, QUICK_SYNCS
 from veen.hub.config import HubConfig
-from veen.hub.rules import Admission
-from veen.hub.sequencer import Group, Item, Outcome, Submission, Wish
+from veen.hub.sequencer import ControlEvent, Item, Outcome, SequencedGroup, Submission
 from veen.hub.service import HubService
-from veen.storage.record import Batch
+from veen.storage.accepted_entry import CommitGroup
 
 OPEN = {"admission": Admission.OPEN}
 
@@ -31,10 +30,10 @@ def submission(writer: Writer, **given: Any) -> Submission:
     return Submission(message, message.encode(), nobody)
 
 
-def prepared(hub: Hub, *items: Item) -> Group:
+def prepared(hub: Hub, *items: Item) -> SequencedGroup:
     """One group, decided and signed on the hub's own thread, and kept."""
 
-    async def prepare() -> Group:
+    async def prepare() -> SequencedGroup:
         sequencer, store = hub.service.sequencer, hub.service.store
         sequencer.decide(list(items))
         group = sequencer.take()
@@ -46,7 +45,7 @@ def prepared(hub: Hub, *items: Item) -> Group:
     return hub.do(prepare())
 
 
-def shown(group: Group) -> list[int | str | None]:
+def shown(group: SequencedGroup) -> list[int | str | None]:
     return [
         outcome.detail_enum or outcome.code if isinstance(outcome, Refused) else Receipt.decode(outcome).stream_seq
         for _, outcome in group.outcomes
@@ -81,14 +80,14 @@ def test_a_message_twice_in_one_group_is_told_its_place(hub: Hub) -> None:
 
 
 def test_a_capability_twice_in_one_group_is_logged_once(hub: Hub) -> None:
-    token = captoken.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 10)
-    group = prepared(hub, Wish(token, nobody), Wish(token, nobody))
+    token = cap_token.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 10)
+    group = prepared(hub, ControlEvent(token, nobody), ControlEvent(token, nobody))
     assert group.outcomes[0][1] == group.outcomes[1][1]
     assert len(group.batch.records) == 1
 
 
 def test_a_stream_twice_in_one_group_is_logged_once(hub: Hub) -> None:
-    group = prepared(hub, Wish(bytes(32), nobody), Wish(bytes(32), nobody))
+    group = prepared(hub, ControlEvent(bytes(32), nobody), ControlEvent(bytes(32), nobody))
     assert group.outcomes[0][1] == group.outcomes[1][1]
     assert len(group.batch.records) == 1
 
@@ -96,9 +95,9 @@ def test_a_stream_twice_in_one_group_is_logged_once(hub: Hub) -> None:
 def test_a_capability_serves_the_messages_behind_it_in_its_group(tmp_path: Path) -> None:
     with running(make_dir(tmp_path), admission=Admission.CAPABILITY) as hub:
         key = SigningKey.generate()
-        token = captoken.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
+        token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
         early, late = hub.writer("s", key, token), hub.writer("s", key, token)
-        group = prepared(hub, submission(early), Wish(token, nobody), submission(late))
+        group = prepared(hub, submission(early), ControlEvent(token, nobody), submission(late))
         assert shown(group) == ["CAP_MISSING", 1, 1]
 
 
@@ -157,7 +156,7 @@ def test_the_loop_syncs_by_itself_while_the_disk_is_quick(tmp_path: Path, monkey
             (0.0, 2, ["hub", "commit"]),
             (3600.0, QUICK_SYNCS + 1, ["commit"] * QUICK_SYNCS + ["hub"]),
         ):
-            monkeypatch.setattr(committer, "QUICK_S", quick_s)
+            monkeypatch.setattr(commit, "QUICK_S", quick_s)
             disk.by.clear()
             for _ in range(syncs):
                 writer.send()
@@ -167,8 +166,8 @@ def test_the_loop_syncs_by_itself_while_the_disk_is_quick(tmp_path: Path, monkey
 def test_a_large_group_is_left_to_the_thread_however_quick_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(committer, "QUICK_S", 3600.0)
-    monkeypatch.setattr(committer, "QUICK_BYTES", 2000)
+    monkeypatch.setattr(commit, "QUICK_S", 3600.0)
+    monkeypatch.setattr(commit, "QUICK_BYTES", 2000)
     disk = WatchedDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         writer = hub.writer()
@@ -185,7 +184,7 @@ def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch
     hub = Hub(make_dir(tmp_path), settings=OPEN).start()
     try:
 
-        def mistaken(batch: Batch) -> int:
+        def mistaken(batch: CommitGroup) -> int:
             raise ValueError("a mistake of ours")
 
         monkeypatch.setattr(hub.service.store, "commit", mistaken)
@@ -314,11 +313,11 @@ def test_one_who_cannot_be_answered_costs_nobody_else_their_answer(hub: Hub) -> 
 
 def test_what_was_forgotten_meanwhile_is_undone_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log catches up while a group is at the disk, and memory lets go of the rest: then the disk says no."""
-    monkeypatch.setattr(state, "MAX_CACHED", 0)
+    monkeypatch.setattr(admission_state, "MAX_CACHED", 0)
     with running(make_dir(tmp_path), admission=Admission.CAPABILITY) as hub:
         sequencer = hub.service.sequencer
         key = SigningKey.generate()
-        token = captoken.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
+        token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
         writer = hub.writer("s", key, token)
 
         async def undone(*items: Item) -> None:
@@ -327,10 +326,10 @@ def test_what_was_forgotten_meanwhile_is_undone_all_the_same(tmp_path: Path, mon
             sequencer.forget()
             sequencer.undo(group, "no room")
 
-        hub.do(undone(Wish(token, nobody)))
+        hub.do(undone(ControlEvent(token, nobody)))
         assert shown(prepared(hub, submission(writer))) == ["CAP_MISSING"]
         first = submission(writer)
-        assert shown(prepared(hub, Wish(token, nobody), first)) == [1, 1]
+        assert shown(prepared(hub, ControlEvent(token, nobody), first)) == [1, 1]
         second = submission(writer, client_seq=2)
         hub.do(undone(second))
         assert shown(prepared(hub, second, second)) == [2, "DUPLICATE"]

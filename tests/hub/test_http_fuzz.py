@@ -20,16 +20,16 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from fuzz.damage import Sown, cbor_spans, exchange_item, exchange_token, json_spans, pick
+from plumbing.http import HttpSettings
 from tests.core.wire_strategies import fullest
 from tests.hub.client import CBOR, JSON, PATIENCE_S, TOKEN, Hub, Reply, log_file, log_rows, make_dir, running
 from tests.hub.disks import QuickDisk
-from veen.core import jsonform
+from veen.core import wire_json
 from veen.core.cbor import Wire
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, StreamRequest, SubmitRequest
 from veen.core.hashing import h
-from veen.core.upload import UploadProof
-from veen.http import HttpSettings
-from veen.hub.openapi import ENDPOINTS
+from veen.core.upload_proof import UploadProof
+from veen.hub.hub_openapi import ENDPOINTS
 
 CASES = int(os.environ.get("VEEN_FUZZ_CASES") or 20_000)
 FEW = 300
@@ -100,7 +100,7 @@ def bodies(hub: Hub) -> list[Body]:
     good += [("/v1/receipt", ReceiptRequest(writer.label, 1)), ("/v1/proof", ReceiptRequest(writer.label, 2))]
     found = []
     for path, wire in good:
-        plain, text = wire.encode(), jsonform.encode(wire)
+        plain, text = wire.encode(), wire_json.encode(wire)
         found.append(Body(path, CBOR, Sown(plain, cbor_spans(plain))))
         found.append(Body(path, JSON, Sown(text, json_spans(text))))
     batch = b"".join(writer.next_messages(3))

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from veen.core import CapToken, Msg, Receipt, SigningKey, captoken, msg, naming
+from veen.core import CapToken, Msg, Receipt, SigningKey, cap_token, msg, naming
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse, SubmitRequest, SubmitResponse
 from veen.core.hashing import h
-from veen.core.tooling import AuthorizeResponse
+from veen.core.tooling_messages import AuthorizeResponse
 from veen.storage import fsck
-from veen.storage.reader import LogReader
+from veen.storage.directory_reader import LogReader
 
 WRITERS = 4
 COMMAND = [sys.executable, "-m", "veen.cli", "hub"]
@@ -186,14 +186,14 @@ def kill_again_and_again(folder: Path, setting: Setting, kills: int, seed: int) 
 
 def _writer(setting: Setting, hub_id: bytes, data_dir: Path, number: int) -> Writer:
     key, stream = SigningKey.generate(), naming.stream_id(f"s{number % 2}")
-    token = captoken.mint(ISSUER, key.public_key, [stream], 1 << 20) if setting.by_capability else None
+    token = cap_token.mint(ISSUER, key.public_key, [stream], 1 << 20) if setting.by_capability else None
     return Writer(key, naming.label(naming.routing_key(hub_id), stream, 0), _profile_id(data_dir), token)
 
 
 def check_files(data_dir: Path) -> None:
     """What a killed hub leaves is sound as it lies there: a start only goes on with it, and mends nothing."""
     report = fsck.check(data_dir, isolated=False)
-    assert report.verdict is fsck.Verdict.CLEAN, report.first
+    assert report.verdict is fsck.FsckVerdict.CLEAN, report.first
 
 
 def acknowledged(writers: list[Writer]) -> int:

@@ -9,14 +9,14 @@ from threading import Event
 import pytest
 
 from tests.hub.client import PATIENCE_S
-from veen.hub.lane import Job, Lane
+from veen.hub.read_executor import BoundedQueue, QueuedJob
 
 
 class Shop:
     """A lane whose work goes on only when the test says so, and what was done in it."""
 
     def __init__(self, executor: ThreadPoolExecutor, at_once: int, most: int | None, share: int | None) -> None:
-        self.lane = Lane(asyncio.get_running_loop(), executor, at_once, most, share)
+        self.lane = BoundedQueue(asyncio.get_running_loop(), executor, at_once, most, share)
         self.gate = Event()
         self.done: list[str] = []
         self.lost: set[str] = set()
@@ -26,7 +26,7 @@ class Shop:
             self.gate.wait(PATIENCE_S)
             self.done.append(name)
 
-        return self.lane.put(Job(run, owner, lambda: name in self.lost))
+        return self.lane.put(QueuedJob(run, owner, lambda: name in self.lost))
 
     async def finish(self) -> list[str]:
         """What was done, in order, once all is."""
@@ -122,7 +122,7 @@ def test_what_nobody_waits_for_takes_no_place() -> None:
 def test_work_that_raises_leaves_its_place_to_the_next() -> None:
     async def test() -> None:
         with shop() as found:
-            found.lane.put(Job(lambda: found.done.append("raises") or 1 / 0))  # type: ignore[arg-type, func-returns-value]
+            found.lane.put(QueuedJob(lambda: found.done.append("raises") or 1 / 0))  # type: ignore[arg-type, func-returns-value]
             found.put("next")
             assert await found.finish() == ["raises", "next"]
 

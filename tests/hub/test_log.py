@@ -13,18 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.hub.client import TOKEN, hub_key, log_file, log_rows, make_dir, running
-from veen.core import Refused, SigningKey, captoken
+from veen.core import Refused, SigningKey, cap_token
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ProofRequest
-from veen.hub import linewriter, log
-from veen.hub.linewriter import LineWriter
-from veen.hub.log import BURST_LINES, LINES_PER_S, Log
-from veen.hub.submitlog import SubmitLog
+from veen.hub import log
+from veen.hub.log import BURST_LINES, LINES_PER_S, LineWriter, Log
+from veen.hub.submit_log import SubmitLog
 
 
 def test_the_log_is_json_and_holds_no_secret(tmp_path: Path) -> None:
     with log_file(tmp_path / "log") as file, running(make_dir(tmp_path)) as hub:
-        token = captoken.mint(SigningKey.generate(), bytes(32), [bytes(32)], 1)
+        token = cap_token.mint(SigningKey.generate(), bytes(32), [bytes(32)], 1)
         hub.authorize(token)
         hub.writer().send()
         hub.post("/tooling/streams", b"", authorization=f"Bearer {TOKEN}")
@@ -230,7 +229,7 @@ def pipe(request: pytest.FixtureRequest) -> Pipe:
 
 
 def test_nobody_waits_for_a_log_that_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(linewriter, "WAITING_BYTES", 2000)
+    monkeypatch.setattr(log, "WAITING_BYTES", 2000)
     monkeypatch.setattr(sys, "stderr", open(pipe.fd, "w", closefd=False))  # noqa: SIM115  nothing to close
     with running(make_dir(tmp_path), log_submits=True) as hub:
         writer = hub.writer()
@@ -249,7 +248,7 @@ def test_a_hub_without_standard_error_serves(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_found_no_room_is_told_with_the_next_line_that_does(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(linewriter, "WAITING_BYTES", 2000)
+    monkeypatch.setattr(log, "WAITING_BYTES", 2000)
     lines = LineWriter(pipe.fd)
     written = Log(lines)
     for number in range(100):

@@ -11,10 +11,10 @@ from tests.hub.client import Hub as ServedHub
 from tests.storage.hubs import Client, Hub, create, index_rows, label_of, receipts
 from veen.core import Malformed
 from veen.core.receipt import Receipt
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 from veen.storage import store
 from veen.storage.chunks import OpenChunks
-from veen.storage.index import Rows
+from veen.storage.index import IndexRows
 
 LABELS = 40
 
@@ -39,14 +39,14 @@ def root(template: Path, tmp_path: Path) -> Path:
 def heads_read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The labels whose heads were read one after the other."""
     labels: list[bytes] = []
-    real = Rows.labels
+    real = IndexRows.labels
 
-    def counted(rows: Rows, after: bytes = b"") -> Iterator[tuple[bytes, object]]:
+    def counted(rows: IndexRows, after: bytes = b"") -> Iterator[tuple[bytes, object]]:
         for label, head in real(rows, after):
             labels.append(label)
             yield label, head
 
-    monkeypatch.setattr(Rows, "labels", counted)
+    monkeypatch.setattr(IndexRows, "labels", counted)
     return labels
 
 

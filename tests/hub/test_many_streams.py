@@ -11,10 +11,10 @@ from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import NOW, Client, Hub, create, label_of, receipts
 from veen.core import Checkpoint, Malformed, Profile, Refused, SigningKey, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.hub import epochs
-from veen.hub.epochs import LabelBook, StreamBook
-from veen.storage import labelmap
-from veen.storage.index import Rows
+from veen.hub import label_epochs
+from veen.hub.label_epochs import LabelBook, StreamBook
+from veen.storage import label_map
+from veen.storage.index import IndexRows
 
 HOUR = 3600
 MANY = 300
@@ -65,15 +65,15 @@ def prepare(hub: Hub) -> None:
 def streams_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many streams were read from an index, each time."""
     counts: list[int] = []
-    real = Rows.streams
+    real = IndexRows.streams
 
-    def counted(rows: Rows, after: bytes = b"") -> Iterator[bytes]:
+    def counted(rows: IndexRows, after: bytes = b"") -> Iterator[bytes]:
         counts.append(0)
         for stream in real(rows, after):
             counts[-1] += 1
             yield stream
 
-    monkeypatch.setattr(Rows, "streams", counted)
+    monkeypatch.setattr(IndexRows, "streams", counted)
     return counts
 
 
@@ -134,7 +134,7 @@ def test_a_new_epoch_costs_a_message_nothing(hub: Hub) -> None:
 def test_a_message_that_comes_before_its_label_is_derived_is_judged_all_the_same(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(epochs, "SLICE", 16)
+    monkeypatch.setattr(label_epochs, "SLICE", 16)
     epoch = EPOCHAL.epoch(NOW)
     last = max(map(named, range(MANY)), key=naming.stream_id)
     first = min(map(named, range(MANY)), key=naming.stream_id)
@@ -180,7 +180,7 @@ def test_what_was_refused_is_taken_once_its_stream_is_registered_or_its_epoch_co
 
 
 def test_few_labels_are_kept_that_nothing_explains(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labelmap, "MAX_UNEXPLAINED", 4)
+    monkeypatch.setattr(label_map, "MAX_UNEXPLAINED", 4)
     for number in range(20):
         assert refusal(hub, label_of(hub.rules, f"nobody's {number}", 0)) == "EPOCH"
         assert len(book_of(hub)._labels.unexplained) <= 4

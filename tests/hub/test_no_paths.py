@@ -15,16 +15,22 @@ from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
 from tests.hub.test_conditions import gauge
 from tests.hub.test_evidence import contradiction
-from veen.core import Checkpoint, Limits, Msg, SigningKey, captoken, naming
+from veen.core import Checkpoint, Limits, Msg, SigningKey, cap_token, naming
 from veen.core.cbor import Wire
 from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest, SubmitRequest
 from veen.core.hashing import h
-from veen.core.tooling import CheckpointList, ConsistencyRequest, ProofAtRequest, StreamRegistration, WitnessRequest
+from veen.core.tooling_messages import (
+    CheckpointList,
+    ConsistencyRequest,
+    ProofAtRequest,
+    StreamRegistration,
+    WitnessRequest,
+)
 from veen.hub import conditions
-from veen.hub.rules import Admission
-from veen.storage import rotation
+from veen.hub.admission_rules import Admission
+from veen.storage import key_rotation
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
+from veen.storage.paths import Folders
 
 INTERVAL = 4
 SEALED = b"\x07" * 100_000  # large enough to be mapped
@@ -94,7 +100,7 @@ class Kept:
             found = hub.get(f"/tooling/checkpoints?label={self.writer.label.hex()}").read(CheckpointList)
             self.checkpoint = found.checkpoints[0]
             hub.post("/tooling/witness", witnessed(self.checkpoint)).read(Checkpoint)
-        rotation.rotate(Disk(), Folders(self.data_dir), START + 100, 0)
+        key_rotation.rotate(Disk(), Folders(self.data_dir), START + 100, 0)
 
     def copy(self, target: Path) -> Path:
         shutil.copytree(self.data_dir, target / "hub")
@@ -119,7 +125,7 @@ class Sweep:
         self._kept = kept
         label = kept.writer.label
         self.writer = Writer(hub, label, kept.writer.key, None, kept.writer.client_seq, kept.writer.prev_ack)
-        token = captoken.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 1000)
+        token = cap_token.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 1000)
         last = 2 * INTERVAL + 1
         self._posted: list[tuple[str, Wire]] = [
             ("/v1/stream", StreamRequest(label, 1, with_mmr_proof=True)),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from plumbing.http import HttpSettings
 from tests.hub.client import PATIENCE_S, Clock, Hub, Reply, make_dir, running, until
 from tests.hub.disks import FullDisk, NoLogDisk, QuickDisk
 from tests.hub.subscriber import Subscriber
 from veen.core import Limits, Rate, mmr, naming
 from veen.core.envelopes import ProofRequest, ProofResponse
-from veen.http import HttpSettings
-from veen.hub import health
-from veen.hub.rules import Admission
+from veen.hub import status as health
+from veen.hub.admission_rules import Admission
 
 INTERVAL = 4
 LIMITS = Limits(max_checkpoint_interval=INTERVAL)
@@ -347,8 +347,8 @@ def test_its_form_is_what_the_request_asks_for_as_far_as_it_can_be_told(
 def test_the_front_can_refuse_with_no_status_that_has_no_code() -> None:
     import ast
 
-    from veen import http
-    from veen.hub import answers
+    from plumbing import http
+    from veen.hub import responses
 
     folder = Path(http.__file__).parent
     found = set()
@@ -361,4 +361,4 @@ def test_the_front_can_refuse_with_no_status_that_has_no_code() -> None:
                         arg.value for arg in node.args if isinstance(arg, ast.Constant) and type(arg.value) is int
                     }
     assert found >= {400, 408, 414, 417, 431, 500, 501, 503, 505}
-    assert found <= answers.FRONT_CODES.keys()
+    assert found <= responses.FRONT_CODES.keys()

@@ -25,13 +25,13 @@ from tests.core.wire_strategies import wire_objects
 from tests.hub.client import PATIENCE_S, Hub, Reply, make_dir, running
 from tests.hub.disks import QuickDisk
 from tools import openapi_page
-from veen.core import jsonform
+from veen.core import wire_json
 from veen.core.cbor import Wire
 from veen.core.envelopes import ErrorEnvelope
-from veen.hub import openapi
-from veen.hub.openapi import ENDPOINTS, Endpoint
+from veen.hub import hub_openapi
+from veen.hub.hub_openapi import ENDPOINTS, ApiEndpoint
 
-DESCRIPTION: dict[str, Any] = openapi.describe()
+DESCRIPTION: dict[str, Any] = hub_openapi.describe()
 SCHEMA = schemathesis.openapi.from_dict(json.loads(openapi_page.page()))
 # A body that is too large is not looked at, so it need not be said what else is wrong with it.
 SCHEMA.config.checks.negative_data_rejection.expected_statuses.append("413")
@@ -44,7 +44,8 @@ CHECKS = [
     negative_data_rejection,
 ]
 WIRES = sorted(
-    openapi._all([]) | {wire for one in ENDPOINTS for wire in (one.takes, one.gives) if isinstance(wire, type)}, key=str
+    hub_openapi._all([]) | {wire for one in ENDPOINTS for wire in (one.takes, one.gives) if isinstance(wire, type)},
+    key=str,
 )
 
 
@@ -94,7 +95,7 @@ def test_it_tells_of_every_endpoint_and_no_other(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.path}")
-def test_what_is_told_of_is_there(hub: Hub, endpoint: Endpoint) -> None:
+def test_what_is_told_of_is_there(hub: Hub, endpoint: ApiEndpoint) -> None:
     reply = hub.ask(endpoint.method.upper(), endpoint.path.replace("{coid}", "0" * 64))
     missing = reply.status == 404 and "there is no " in reply.error().message
     assert not missing or "{coid}" in endpoint.path
@@ -109,7 +110,7 @@ def validator(wire: type[Wire]) -> Any:
 @given(data=st.data())
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_schema_of_an_object_takes_every_such_object(wire: type[Wire], data: st.DataObject) -> None:
-    shown = jsonform.to_json(data.draw(wire_objects(wire)))
+    shown = wire_json.to_json(data.draw(wire_objects(wire)))
     validator(wire).validate(shown)
 
 
@@ -117,7 +118,7 @@ def test_the_schema_of_an_object_takes_every_such_object(wire: type[Wire], data:
 @given(data=st.data())
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_the_schema_of_an_object_takes_nothing_else(wire: type[Wire], data: st.DataObject) -> None:
-    shown = json.loads(json.dumps(jsonform.to_json(data.draw(wire_objects(wire)))))
+    shown = json.loads(json.dumps(wire_json.to_json(data.draw(wire_objects(wire)))))
     check = validator(wire)
     if isinstance(shown, dict):
         assert not check.is_valid({**shown, "unknown": 0})

@@ -13,10 +13,10 @@ import pytest
 from tests.hub.client import PATIENCE_S, Hub, Reply, make_dir, running
 from tests.hub.disks import QuickDisk
 from tests.hub.test_attachments import SEALED, code_of, put
-from veen.core import Receipt, Refused, Unavailable, jsonform
+from veen.core import Receipt, Refused, Unavailable, wire_json
 from veen.core.envelopes import ErrorEnvelope, SubmitRequest, SubmitResponse
 from veen.core.limits import LEAST_MSG_BYTES, MAX_MSG_BYTES, MAX_POW_DIFFICULTY
-from veen.core.powcookie import PowCookie, challenge_of, solve
+from veen.core.proof_of_work import PowCookie, challenge_of, solve
 from veen.hub.config import HubConfig
 from veen.hub.prefilter import Prefilter
 
@@ -63,7 +63,7 @@ def test_more_work_than_was_asked_for_is_welcome(hub: Hub) -> None:
 
 
 def test_work_is_asked_for_in_json_as_well(hub: Hub) -> None:
-    body = jsonform.encode(SubmitRequest(hub.writer().message()))
+    body = wire_json.encode(SubmitRequest(hub.writer().message()))
     refused = hub.post_json("/v1/submit", body)
     assert refused.is_json
     assert asked(refused)["difficulty"] == BITS

@@ -13,10 +13,10 @@ from tests.hub.disks import FullDisk, NoLogDisk, QuickDisk
 from tests.hub.realms import AUTHORITIES, REALM, REVOCATIONS, Admin, names_of, sealed
 from tests.hub.test_attachments import SEALED, code_of, proof, put
 from tests.hub.test_groups import nobody, prepared, shown, submission
-from veen.core import CapToken, Profile, SigningKey, captoken, cbor, naming
+from veen.core import CapToken, Profile, SigningKey, cap_token, cbor, naming
 from veen.core.admin import Revocation, RevocationKind
-from veen.core.tooling import AuthorizeResponse
-from veen.hub.rules import Admission
+from veen.core.tooling_messages import AuthorizeResponse
+from veen.hub.admission_rules import Admission
 from veen.hub.sequencer import Submission
 from veen.storage import fork, fsck
 from veen.storage.durable import Disk
@@ -45,7 +45,7 @@ def admin(hub: Hub) -> Admin:
 def granted(hub: Hub, stream: str = "s") -> tuple[Writer, CapToken]:
     """A writer with a capability, and the capability."""
     key = SigningKey.generate()
-    token = captoken.mint(ISSUER, key.public_key, [naming.stream_id(stream)], 10_000)
+    token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id(stream)], 10_000)
     hub.authorize(token).read(AuthorizeResponse)
     return hub.writer(stream, key, token), token
 
@@ -89,7 +89,7 @@ def test_a_revoked_capability_lets_nobody_write_and_its_subject_may_have_another
     reply = hub.submit(writer.message())
     assert reply.refusal() == REVOKED_CAP
     assert reply.error().refused().detail["revoked"] == str(kind)
-    again = captoken.resign(token, ISSUER)
+    again = cap_token.resign(token, ISSUER)
     hub.authorize(again).read(AuthorizeResponse)
     writer.auth_ref = again.auth_ref()
     assert writer.send().stream_seq == 2
@@ -323,7 +323,7 @@ def test_the_hubs_own_key_cannot_be_revoked(hub: Hub, admin: Admin) -> None:
 @pytest.mark.parametrize("kind", [RevocationKind.AUTH_REF, RevocationKind.CAP_TOKEN])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_revoked_capability_is_not_authorised(hub: Hub, admin: Admin, kind: RevocationKind, known: bool) -> None:
-    token = captoken.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 100)
+    token = cap_token.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 100)
     if known:
         hub.authorize(token).read(AuthorizeResponse)
     admin.revokes(kind, names_of(token)[kind])

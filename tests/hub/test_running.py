@@ -13,10 +13,10 @@ import pytest
 
 from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Reply, Writer, let_go, make_dir, running, until
 from tests.hub.disks import FailingDisk, FullDisk, GatedDisk, NoLogDisk
-from veen.core import Msg, Receipt, SigningKey, Unavailable, Unverified, captoken, naming
+from veen.core import Msg, Receipt, SigningKey, Unavailable, Unverified, cap_token, naming
 from veen.core.envelopes import StreamRequest, StreamResponse
+from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
-from veen.hub.rules import Admission
 from veen.hub.service import HubService
 from veen.hub.verifier import VerifierPool
 from veen.storage.journal import JournalBroken
@@ -294,7 +294,7 @@ def test_a_full_disk_undoes_capabilities_and_streams_too(tmp_path: Path) -> None
     with running(make_dir(tmp_path), disk=disk, admission=Admission.CAPABILITY) as hub:
         hub.granted("other").send()
         key = SigningKey.generate()
-        token = captoken.mint(ISSUER, key.public_key, [naming.stream_id("s")], 100)
+        token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id("s")], 100)
         disk.full = True
         reply = hub.authorize(token)
         assert (reply.status, reply.error().code) == (503, "E.UNAVAILABLE")

@@ -18,7 +18,7 @@ from veen.core.envelopes import (
     StreamResponse,
 )
 from veen.core.proof import Leaf
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest
+from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest
 from veen.storage import fork, fsck
 
 ENTRIES = 9
@@ -139,7 +139,7 @@ def test_nodes_that_are_wrong_are_told_of_and_made_again_by_the_next_start(
     note = (data_dir / "fault.txt").read_text()
     assert note.count("\n") == 1  # once is enough, however many ask
     assert writer.label.hex() in note
-    assert fsck.check(data_dir, isolated=False).verdict is fsck.Verdict.REPAIRABLE
+    assert fsck.check(data_dir, isolated=False).verdict is fsck.FsckVerdict.REPAIRABLE
     with running(data_dir, Clock(), disk=QuickDisk()) as hub:
         assert check_all(hub, writer.label, given) == 0
     assert fsck.check(data_dir, isolated=False).findings == []

@@ -20,17 +20,7 @@ from tests.hub.client import (
 )
 from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
-from veen.core import (
-    Limits,
-    Malformed,
-    Profile,
-    Receipt,
-    Unavailable,
-    Unverified,
-    jsonform,
-    naming,
-    proof,
-)
+from veen.core import Limits, Malformed, Profile, Receipt, Unavailable, Unverified, naming, proof, wire_json
 from veen.core.envelopes import (
     ErrorEnvelope,
     StreamRequest,
@@ -39,9 +29,9 @@ from veen.core.envelopes import (
 from veen.core.hashing import h
 from veen.core.limits import MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
-from veen.core.tooling import ConsistencyRequest, ProofAtRequest, ProofAtResponse
+from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
+from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
-from veen.hub.rules import Admission
 from veen.hub.service import HubService
 
 INTERVAL = 4
@@ -69,10 +59,10 @@ def test_status_says_what_a_client_needs(hub: Hub) -> None:
     assert status["hub_id"] == identity.hub_id.hex()
     assert status["hub_pk"] == identity.newest.hub_pk.hex()
     assert status["key_id"] == naming.key_id(identity.newest.hub_pk).hex()
-    assert status["profile"] == jsonform.to_json(service.rules.profile)
+    assert status["profile"] == wire_json.to_json(service.rules.profile)
     assert status["profile_id"] == service.rules.profile.profile_id().hex()
     assert (status["epoch"], status["hub_ts"]) == (0, START)
-    assert status["limits"] == jsonform.to_json(LIMITS)
+    assert status["limits"] == wire_json.to_json(LIMITS)
     assert status["admission"] == "open"
     assert status["server_version"] == SERVER_VERSION
     assert (status["labels"], status["entries"]) == (2, 3)

@@ -15,10 +15,9 @@ from tests.hub.client import PATIENCE_S, Hub, Writer, make_dir, running
 from veen.core import Msg, Receipt, SigningKey
 from veen.core.envelopes import ErrorEnvelope, StreamRequest
 from veen.hub import verifier
+from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Conditions
-from veen.hub.linewriter import LineWriter
-from veen.hub.log import Log
-from veen.hub.rules import Admission
+from veen.hub.log import LineWriter, Log
 from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Verifier
 from veen.hub.verify_worker import ANSWER, HOLDS, ITEM_BYTES, NUMBER_BYTES, QUESTION_BYTES, answer_to
 

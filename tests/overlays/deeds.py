@@ -6,17 +6,17 @@ from hashlib import sha256
 
 from tests.overlays.logs import CLIENTS, LABEL, START, msg_id
 from veen.core import PayloadHdr, Receipt, cbor, mmr, naming
-from veen.core.captoken import mint
+from veen.core.cap_token import mint
 from veen.core.receipt import sign
 from veen.core.signing import SigningKey
-from veen.overlays import Entry, fold, state_hash
+from veen.overlays import FoldEntry, fold, state_hash
 from veen.overlays.operations import (
     PAYMENTS,
-    Capability,
+    AccessGrant,
+    CapabilityFact,
     Confirmation,
     Definition,
     Delegated,
-    Grant,
     Mirror,
     Operation,
     Paid,
@@ -31,7 +31,7 @@ from veen.overlays.operations import (
     World,
     operation_id,
 )
-from veen.overlays.operations.world import Access, Decision, Effect, Place, Source, Taken
+from veen.overlays.operations.external_facts import AccessFact, Decision, Effect, FactSource, LogPlace, Taken
 
 ROOT = sha256(b"the capability that was there first").digest()
 STREAM = naming.stream_id("deeds")
@@ -51,10 +51,10 @@ HUB = SigningKey(name("another hub"))
 class Deeds:
     """A log in the making, and what its domain knows."""
 
-    log: list[Entry] = field(default_factory=list)
-    processed: list[Place] = field(default_factory=list)
+    log: list[FoldEntry] = field(default_factory=list)
+    processed: list[LogPlace] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
-    capabilities: dict[bytes, Capability] = field(default_factory=dict)
+    capabilities: dict[bytes, CapabilityFact] = field(default_factory=dict)
     decisions: dict[tuple[bytes, int, bytes], str] = field(default_factory=dict)
     versions: dict[bytes, int] = field(default_factory=dict)
     definitions: int = 0
@@ -62,8 +62,8 @@ class Deeds:
     releases: int = 0
     mirrored: int = 0
     recovered: int = 0
-    accesses: list[Access] = field(default_factory=list)
-    sources: dict[Source, Receipt] = field(default_factory=dict)
+    accesses: list[AccessFact] = field(default_factory=list)
+    sources: dict[FactSource, Receipt] = field(default_factory=dict)
     taken: tuple[Taken, ...] = ()
 
     def add(
@@ -77,7 +77,7 @@ class Deeds:
         seq = len(self.log) + 1
         header = PayloadHdr(event.SCHEMA, parent_id)
         placed = (LABEL, 0, seq, START + seq, CLIENTS[client], auth_ref, msg_id(seq))
-        self.log.append(Entry(*placed, header, event.encode()))
+        self.log.append(FoldEntry(*placed, header, event.encode()))
         return operation_id(msg_id(seq))
 
     def world(self) -> World:
@@ -98,7 +98,7 @@ class Deeds:
 
     def capability(self, issuer: int, subject: bytes) -> bytes:
         token = mint(KEYS[issuer], subject, [STREAM], 3600)
-        self.capabilities[token.auth_ref()] = Capability(token, START)
+        self.capabilities[token.auth_ref()] = CapabilityFact(token, START)
         return token.auth_ref()
 
     def snapshot(self, state_id: bytes = A) -> StateCheckpoint:
@@ -113,14 +113,14 @@ def paid(amount: int = 5, payer: bytes = A, payee: bytes = B, **more: object) ->
 
 def pay(deeds: Deeds) -> None:
     made = deeds.add(paid())
-    deeds.processed.append(Place(LABEL, len(deeds.log)))
+    deeds.processed.append(LogPlace(LABEL, len(deeds.log)))
     deeds.effects += [Effect(made, False, made), Effect(made, True)]
 
 
 def grant(deeds: Deeds) -> None:
-    deeds.add(Grant(CLIENTS[1], "two", (STREAM,), START + 10_000))
+    deeds.add(AccessGrant(CLIENTS[1], "two", (STREAM,), START + 10_000))
     deeds.add(paid(), client=1, auth_ref=None)
-    deeds.processed.append(Place(LABEL, len(deeds.log)))
+    deeds.processed.append(LogPlace(LABEL, len(deeds.log)))
 
 
 def revoke(deeds: Deeds) -> None:
@@ -165,14 +165,14 @@ def recover(deeds: Deeds) -> None:
 
 def query(deeds: Deeds) -> None:
     deeds.add(QueryAudit(A, "patient:7", "patient", None, "treatment", B))
-    deeds.accesses.append(Access(A, "patient:7", "patient", B))
+    deeds.accesses.append(AccessFact(A, "patient:7", "patient", B))
 
 
 def mirrored(deeds: Deeds) -> Mirror:
     deeds.mirrored += 1
     seq = deeds.mirrored
     receipt = sign(HUB, label=C, stream_seq=seq, leaf_hash=name(f"leaf {seq}"), mmr_root=D, hub_ts=START)
-    deeds.sources[Source("hub.example", C, seq)] = receipt
+    deeds.sources[FactSource("hub.example", C, seq)] = receipt
     return Mirror("hub.example", C, seq, receipt.leaf_hash, receipt.mmr_root, LABEL)
 
 
@@ -197,7 +197,7 @@ def _effect_without_key(deeds: Deeds) -> None:
 
 
 def _grant_by_anyone(deeds: Deeds) -> None:
-    deeds.add(Grant(A, None, (STREAM,), START + 10_000), client=2)
+    deeds.add(AccessGrant(A, None, (STREAM,), START + 10_000), client=2)
 
 
 def _write_without_leave(deeds: Deeds) -> None:
@@ -270,7 +270,7 @@ def _execution_by_anyone(deeds: Deeds) -> None:
 
 
 def _unlogged_read(deeds: Deeds) -> None:
-    deeds.accesses.append(Access(B, "patient:8", "patient", None))
+    deeds.accesses.append(AccessFact(B, "patient:8", "patient", None))
 
 
 def _mirror_of_something_else(deeds: Deeds) -> None:

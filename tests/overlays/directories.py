@@ -11,13 +11,13 @@ from veen.overlays import Event
 from veen.overlays.discovery import (
     AuthPolicy,
     DescriptorKind,
-    Endpoint,
     HubAdvertise,
     HubRetire,
     Operator,
     OverlayAdvertise,
     OverlayRetire,
     ServiceAdvertise,
+    ServiceEndpoint,
     ServiceRetire,
 )
 
@@ -36,7 +36,7 @@ def hub(name: str = "h1", **given: Any) -> HubAdvertise:
         "profile_id": PROFILE,
         "region": "ap-northeast-1",
         "tags": ("public",),
-        "endpoints": (Endpoint("https", f"https://{name}.example"),),
+        "endpoints": (ServiceEndpoint("https", f"https://{name}.example"),),
         "overlays": (RPC_OVERLAY,),
         "ttl_sec": 3600,
         "version": "0.0.1",

@@ -7,18 +7,18 @@ from typing import Any
 
 from tests.overlays.logs import CLIENTS, Said, log, msg_id
 from veen.core import cbor
-from veen.overlays import Entry, Event
+from veen.overlays import Event, FoldEntry
 from veen.overlays.identity import (
     IDENTITY,
     CtxProfile,
     Device,
     ExternalLink,
     Flags,
-    Group,
     HandleMap,
+    IdentityGroup,
+    IdentityPrincipal,
+    IdentityRevocation,
     OrgProfile,
-    Principal,
-    Revocation,
     RoleBinding,
     RoleRevoke,
 )
@@ -75,7 +75,7 @@ def _binding(kind: type[RoleBinding] | type[RoleRevoke]) -> Callable[[Random], E
 def _group(random: Random) -> Event:
     members = _some(random, CTXS), _some(random, CTXS)
     name, realm = random.choice(["Staff", "The Staff"]), random.choice([None, *REALMS])
-    return Group(random.choice(ORGS), realm, random.choice(GROUPS), name, *members, random.choice(TIMES))
+    return IdentityGroup(random.choice(ORGS), realm, random.choice(GROUPS), name, *members, random.choice(TIMES))
 
 
 def _handle(random: Random) -> Event:
@@ -91,7 +91,7 @@ def _link(random: Random) -> Event:
 
 def _revocation(random: Random) -> Event:
     while True:
-        event = Revocation(
+        event = IdentityRevocation(
             random.choice([None, *PRINCIPALS]),
             random.choice([None, *ORGS]),
             random.choice([None, None, *DEVICE_IDS]),
@@ -106,7 +106,7 @@ def _revocation(random: Random) -> Event:
 
 
 MAKERS: dict[Callable[[Random], Event], int] = {
-    lambda random: Principal(random.choice(PRINCIPALS), random.choice(TIMES), _info(random)): 1,
+    lambda random: IdentityPrincipal(random.choice(PRINCIPALS), random.choice(TIMES), _info(random)): 1,
     _device: 3,
     _ctx: 2,
     lambda random: OrgProfile(
@@ -125,7 +125,7 @@ def random_event(random: Random) -> Event:
     return random.choices(list(MAKERS), list(MAKERS.values()))[0](random)
 
 
-def random_history(random: Random, most: int = 20) -> list[Entry]:
+def random_history(random: Random, most: int = 20) -> list[FoldEntry]:
     """Anything anyone may have written, mirrored copies and bodies that do not decode among it."""
     said: list[Said] = []
     for number in range(random.randrange(most + 1)):
@@ -144,7 +144,7 @@ def random_history(random: Random, most: int = 20) -> list[Entry]:
 class Pseudocode:
     """The rules as they are written. Events are kept in a list, and every question reads all of it."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[FoldEntry]) -> None:
         self.events: list[tuple[int, Any]] = []
         seen = set()
         for entry in entries:
@@ -170,7 +170,7 @@ class Pseudocode:
 
     def principal(self, principal_pk: bytes) -> Any:
         """§6.1: later records MAY override info but MUST NOT change principal_pk."""
-        found = [event for _, event in self.of(Principal, principal_pk=principal_pk)]
+        found = [event for _, event in self.of(IdentityPrincipal, principal_pk=principal_pk)]
         if not found:
             return None
         info = None
@@ -188,7 +188,7 @@ class Pseudocode:
         last = self.device(principal_pk, device_id)
         if last is None:
             return False
-        for _, event in self.of(Revocation, device_id=device_id):
+        for _, event in self.of(IdentityRevocation, device_id=device_id):
             if event.principal_pk in (None, principal_pk):
                 return False  # §11.1: MUST treat as INACTIVE even if flags are not updated
         disabled = last.flags is not None and last.flags.disabled is not None and last.flags.disabled
@@ -197,7 +197,7 @@ class Pseudocode:
     def members(self, org_id: bytes, group_id: bytes) -> set[bytes]:
         """§8.2: at least one add event that is not fully tombstoned by later remove events."""
         adds: dict[bytes, set[int]] = {}
-        for seq, event in self.of(Group, org_id=org_id, group_id=group_id):
+        for seq, event in self.of(IdentityGroup, org_id=org_id, group_id=group_id):
             for ctx_id in event.members_remove or ():
                 adds[ctx_id] = set()  # tombs for all adds before this event
             for ctx_id in event.members_add or ():
@@ -218,14 +218,14 @@ class Pseudocode:
     def revoked(self, **fields: object) -> bool:
         """Whether a revocation names this, in this realm or without one."""
         realm = fields.pop("realm_id", None)
-        return any(event.realm_id in (None, realm) for _, event in self.of(Revocation, **fields))
+        return any(event.realm_id in (None, realm) for _, event in self.of(IdentityRevocation, **fields))
 
     def org_revoked(self, org_id: bytes, realm_id: bytes) -> bool:
         alone = {"device_id": None, "revoked_auth_ref": None, "ctx_id": None}
         return self.revoked(org_id=org_id, realm_id=realm_id, **alone)
 
 
-def _decoded(entry: Entry) -> Event:
+def _decoded(entry: FoldEntry) -> Event:
     """The event of an entry that is for no part: a binding without targets."""
     assert entry.header is not None
     assert entry.body is not None

@@ -7,7 +7,7 @@ from hashlib import sha256
 from hypothesis import strategies as st
 
 from veen.core import PayloadHdr, mmr
-from veen.overlays import Entry, Event
+from veen.overlays import Event, FoldEntry
 
 LABEL = bytes(31) + b"\x01"
 START = 1_700_000_000
@@ -40,7 +40,7 @@ def said(event: Event | Said) -> Said:
     return event if isinstance(event, Said) else Said(event)
 
 
-def log(*events: Event | Said, start: int = 1, epoch: int = 0, hub_ts: int = START) -> list[Entry]:
+def log(*events: Event | Said, start: int = 1, epoch: int = 0, hub_ts: int = START) -> list[FoldEntry]:
     """The entries of one label, numbered from `start`."""
     entries = []
     for stream_seq, one in enumerate(map(said, events), start):
@@ -48,16 +48,16 @@ def log(*events: Event | Said, start: int = 1, epoch: int = 0, hub_ts: int = STA
         header = PayloadHdr(one.event.SCHEMA, one.parent_id, cap_ref=one.cap_ref)
         opened = (None, None) if one.sealed else (header, one.event.encode() + one.spoil)
         client_id, own = CLIENTS[one.client], msg_id(stream_seq, epoch)
-        entries.append(Entry(label_of(epoch), epoch, stream_seq, hub_ts, client_id, one.auth_ref, own, *opened))
+        entries.append(FoldEntry(label_of(epoch), epoch, stream_seq, hub_ts, client_id, one.auth_ref, own, *opened))
     return entries
 
 
-def root(entries: Iterable[Entry]) -> bytes:
+def root(entries: Iterable[FoldEntry]) -> bytes:
     """The root of one label's log."""
     return mmr.root(entry.msg_id for entry in entries)
 
 
-def logs(events: st.SearchStrategy[Event], most: int = 24) -> st.SearchStrategy[list[Entry]]:
+def logs(events: st.SearchStrategy[Event], most: int = 24) -> st.SearchStrategy[list[FoldEntry]]:
     """Logs of such events, with all that goes wrong in life: copies, and bodies that do not open or do not decode."""
     entry = st.builds(
         Said,
@@ -71,7 +71,7 @@ def logs(events: st.SearchStrategy[Event], most: int = 24) -> st.SearchStrategy[
     return st.lists(entry, max_size=most).map(lambda listed: log(*listed))
 
 
-def cuts(entries: Sequence[Entry]) -> Iterable[tuple[list[Entry], list[Entry]]]:
+def cuts(entries: Sequence[FoldEntry]) -> Iterable[tuple[list[FoldEntry], list[FoldEntry]]]:
     """The log in two pieces, at every place."""
     for place in range(len(entries) + 1):
         yield list(entries[:place]), list(entries[place:])

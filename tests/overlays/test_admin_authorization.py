@@ -7,21 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.overlays.logs import START, Said, log, logs
-from veen.core import CapToken, captoken, control, naming
-from veen.core.captoken import Rate
+from veen.core import CapToken, cap_token, control_stream, naming
+from veen.core.cap_token import Rate
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
-from veen.overlays import AnyOverlay, Entry, FaultKind, Step, check_laws, fold
+from veen.overlays import AnyOverlay, FaultKind, FoldEntry, FoldStep, check_laws, fold
+from veen.overlays.admin.admin_records import States
 from veen.overlays.admin.authorization import (
     AUTHORIZATIONS,
-    Capability,
-    Standing,
+    CapabilityStanding,
+    ShownCapability,
     Worth,
     of_client,
     standing_of,
 )
-from veen.overlays.admin.records import States
-from veen.overlays.admin.revocation import REVOCATIONS, Revocation, RevocationKind
+from veen.overlays.admin.revocation import REVOCATIONS, RevocationKind, RevocationOverlay
 from veen.overlays.crdt import Write
 
 ISSUER, STRANGER = SigningKey(h(b"issuer")), SigningKey(h(b"stranger"))
@@ -29,26 +29,26 @@ SUBJECTS = [SigningKey(h(b"subject %d" % number)).public_key for number in range
 STREAMS = [naming.stream_id(name) for name in ("doors", "windows")]
 
 
-def capability(token: CapToken) -> Capability:
-    return Capability.decode(token.encode())
+def capability(token: CapToken) -> ShownCapability:
+    return ShownCapability.decode(token.encode())
 
 
-def minted(ttl: int = 60, subject: int = 0, rate: Rate | None = None) -> Capability:
-    return capability(captoken.mint(ISSUER, SUBJECTS[subject], STREAMS, ttl, rate))
+def minted(ttl: int = 60, subject: int = 0, rate: Rate | None = None) -> ShownCapability:
+    return capability(cap_token.mint(ISSUER, SUBJECTS[subject], STREAMS, ttl, rate))
 
 
-def forged() -> Capability:
+def forged() -> ShownCapability:
     """A grant with somebody else's signature."""
-    good, other = minted(), captoken.mint(STRANGER, SUBJECTS[0], STREAMS, 60)
+    good, other = minted(), cap_token.mint(STRANGER, SUBJECTS[0], STREAMS, 60)
     return replace(good, sig_chain=other.sig_chain)
 
 
 TOKENS = [minted(ttl, subject) for ttl in (0, 3, 60) for subject in (0, 1)]
-RESIGNED = capability(captoken.resign(TOKENS[0], ISSUER))
+RESIGNED = capability(cap_token.resign(TOKENS[0], ISSUER))
 KEPT = [*TOKENS, RESIGNED]
 capabilities = st.sampled_from([*KEPT, forged()])
 revocations = st.builds(
-    lambda kind, token, ts, ttl: Revocation(kind, _target(kind, token), None, START + ts, ttl),
+    lambda kind, token, ts, ttl: RevocationOverlay(kind, _target(kind, token), None, START + ts, ttl),
     st.sampled_from(list(RevocationKind)),
     st.sampled_from(KEPT),
     st.integers(0, 60),
@@ -64,13 +64,13 @@ def _target(kind: str, token: CapToken) -> bytes:
 
 @settings(deadline=None)
 @given(logs(capabilities, most=10))
-def test_authorizations_keep_the_laws(entries: list[Entry]) -> None:
+def test_authorizations_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(AUTHORIZATIONS, entries)
 
 
 @given(logs(capabilities, most=12), logs(revocations, most=8), st.integers(0, 130))
 def test_a_capability_is_valid_if_and_only_if_the_specification_says_so(
-    logged_caps: list[Entry], told: list[Entry], after: int
+    logged_caps: list[FoldEntry], told: list[FoldEntry], after: int
 ) -> None:
     now, logged, revoked = START + after, fold(AUTHORIZATIONS, logged_caps), fold(REVOCATIONS, told)
     issued: dict[bytes, int] = {}
@@ -82,7 +82,7 @@ def test_a_capability_is_valid_if_and_only_if_the_specification_says_so(
         blocked = any(
             one.target == _target(one.kind, token) and one.ts <= now and (one.ttl is None or now < one.ts + one.ttl)
             for one in said
-            if isinstance(one, Revocation)
+            if isinstance(one, RevocationOverlay)
         )
         valid = auth_ref in issued and issued[auth_ref] <= now <= issued[auth_ref] + token.allow.ttl and not blocked
         found = standing_of(logged.states, revoked.states, auth_ref, now)
@@ -93,12 +93,12 @@ def test_a_capability_is_valid_if_and_only_if_the_specification_says_so(
         )
 
 
-def _steps(overlay: AnyOverlay, entries: list[Entry]) -> list[Step]:
+def _steps(overlay: AnyOverlay, entries: list[FoldEntry]) -> list[FoldStep]:
     found = [overlay.read(entry) for entry in entries]
     return [step for steps in found if isinstance(steps, tuple) for step in steps]
 
 
-def shown(*tokens: Capability | Said) -> States[Capability]:
+def shown(*tokens: ShownCapability | Said) -> States[ShownCapability]:
     return fold(AUTHORIZATIONS, log(*tokens)).states
 
 
@@ -114,7 +114,7 @@ def test_a_capability_is_valid_up_to_and_in_its_last_second(now: int, worth: Wor
 
 
 def test_a_capability_that_the_hub_was_never_shown_is_unknown() -> None:
-    assert standing_of(shown(minted(1)), {}, minted(2).auth_ref(), START) == Standing(Worth.UNKNOWN)
+    assert standing_of(shown(minted(1)), {}, minted(2).auth_ref(), START) == CapabilityStanding(Worth.UNKNOWN)
     assert standing_of({}, {}, bytes(32), START).expires_at is None
 
 
@@ -136,7 +136,7 @@ def test_a_capability_that_was_signed_again_is_another_with_its_own_time() -> No
 def test_a_capability_is_revoked_by_any_of_its_names_while_the_interval_lasts(kind: RevocationKind) -> None:
     token = minted(60)
     states = shown(token)
-    revoked = fold(REVOCATIONS, log(Revocation(kind, _target(kind, token), "lost", START + 10, 5))).states
+    revoked = fold(REVOCATIONS, log(RevocationOverlay(kind, _target(kind, token), "lost", START + 10, 5))).states
     worth = {now: standing_of(states, revoked, token.auth_ref(), START + now).worth for now in (9, 10, 14, 15, 61, 62)}
     assert list(worth.values()) == ["valid", "revoked", "revoked", "valid", "valid", "expired"]
     found = standing_of(states, revoked, token.auth_ref(), START + 10)
@@ -146,21 +146,21 @@ def test_a_capability_is_revoked_by_any_of_its_names_while_the_interval_lasts(ki
 
 def test_a_revoked_capability_stays_revoked_once_it_has_expired_too() -> None:
     token = minted(3)
-    revoked = fold(REVOCATIONS, log(Revocation("auth-ref", token.auth_ref(), None, START))).states
+    revoked = fold(REVOCATIONS, log(RevocationOverlay("auth-ref", token.auth_ref(), None, START))).states
     assert standing_of(shown(token), revoked, token.auth_ref(), START + 1000).worth is Worth.REVOKED
 
 
 def test_a_token_can_be_revoked_before_any_hub_was_shown_it() -> None:
     token = minted(60)
-    revoked = fold(REVOCATIONS, log(Revocation("cap-token", h(token.encode()), None, 0))).states
+    revoked = fold(REVOCATIONS, log(RevocationOverlay("cap-token", h(token.encode()), None, 0))).states
     assert standing_of({}, revoked, token.auth_ref(), START).worth is Worth.UNKNOWN  # nobody can tell from the name
     assert standing_of({}, revoked, token.auth_ref(), START, token).worth is Worth.REVOKED
-    by_name = fold(REVOCATIONS, log(Revocation("auth-ref", token.auth_ref(), None, 0))).states
+    by_name = fold(REVOCATIONS, log(RevocationOverlay("auth-ref", token.auth_ref(), None, 0))).states
     assert standing_of({}, by_name, token.auth_ref(), START).worth is Worth.REVOKED
 
 
 def test_a_revocation_of_one_client_leaves_the_others_alone() -> None:
-    revoked = fold(REVOCATIONS, log(Revocation("client-id", SUBJECTS[0], None, 0))).states
+    revoked = fold(REVOCATIONS, log(RevocationOverlay("client-id", SUBJECTS[0], None, 0))).states
     states = shown(minted(60, 0), minted(60, 1))
     assert standing_of(states, revoked, minted(60, 1).auth_ref(), START + 5).worth is Worth.VALID
 
@@ -193,7 +193,7 @@ def test_a_body_that_is_no_token_is_listed(spoil: bytes) -> None:
 def test_streams_that_the_hub_was_told_of_are_passed_by() -> None:
     (entry,) = log(Write(b"k", 0, b"v"))
     assert entry.header is not None
-    told = replace(entry, header=replace(entry.header, schema=control.STREAM_SCHEMA), body=bytes(32))
+    told = replace(entry, header=replace(entry.header, schema=control_stream.STREAM_SCHEMA), body=bytes(32))
     assert fold(AUTHORIZATIONS, [told]).faults == []
 
 

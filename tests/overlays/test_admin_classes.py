@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.overlays.logs import CLIENTS, START, Said, log, logs, msg_id
 from veen.core import naming
 from veen.core.hashing import U64_MAX, h
-from veen.overlays import AnyOverlay, At, Entry, FaultKind, check_laws, fold
-from veen.overlays.admin.labelclass import LABEL_CLASSES, LabelClass, Policy, RateClass, class_of, policy
-from veen.overlays.admin.schemas import SCHEMAS, Descriptor, Use, by_name, describe, descriptor, uses
+from veen.overlays import AnyOverlay, At, FaultKind, FoldEntry, check_laws, fold
+from veen.overlays.admin.label_class import LABEL_CLASSES, LabelClass, LabelPolicy, RateClass, class_of, policy
+from veen.overlays.admin.schemas import SCHEMAS, SchemaDescriptor, SchemaUse, by_name, describe, descriptor, uses
 from veen.overlays.crdt import Write
 from veen.overlays.kv import Delete
 
@@ -26,7 +26,7 @@ classified = st.builds(
     st.one_of(st.none(), st.integers(0, U64_MAX)),
 )
 described = st.builds(
-    Descriptor,
+    SchemaDescriptor,
     st.sampled_from([A, B]),
     st.sampled_from(["a", "b", "c"]),
     st.sampled_from(["v1", "v2"]),
@@ -37,17 +37,17 @@ described = st.builds(
 
 
 @given(logs(classified))
-def test_label_classes_keep_the_laws(entries: list[Entry]) -> None:
+def test_label_classes_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(LABEL_CLASSES, entries)
 
 
 @given(logs(described))
-def test_a_registry_of_schemas_keeps_the_laws(entries: list[Entry]) -> None:
+def test_a_registry_of_schemas_keeps_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(SCHEMAS, entries)
 
 
 @given(logs(classified))
-def test_the_class_of_a_label_is_the_last_one_that_was_read(entries: list[Entry]) -> None:
+def test_the_class_of_a_label_is_the_last_one_that_was_read(entries: list[FoldEntry]) -> None:
     folded = fold(LABEL_CLASSES, entries)
     wrong = {fault.stream_seq for fault in folded.faults}
     last: dict[bytes, LabelClass] = {}
@@ -59,13 +59,13 @@ def test_the_class_of_a_label_is_the_last_one_that_was_read(entries: list[Entry]
 
 
 @given(logs(described))
-def test_the_descriptor_of_a_schema_is_the_one_with_the_greatest_time_and_place(entries: list[Entry]) -> None:
+def test_the_descriptor_of_a_schema_is_the_one_with_the_greatest_time_and_place(entries: list[FoldEntry]) -> None:
     folded = fold(SCHEMAS, entries)
     unread = {fault.stream_seq for fault in folded.faults if fault.kind != FaultKind.REFUSED}
-    best: dict[bytes, tuple[int, int, Descriptor]] = {}
+    best: dict[bytes, tuple[int, int, SchemaDescriptor]] = {}
     for entry in entries:
         if entry.stream_seq not in unread and entry.body is not None:
-            said = Descriptor.decode(entry.body)
+            said = SchemaDescriptor.decode(entry.body)
             one = (said.ts, entry.stream_seq, said)
             best[said.schema_id] = max(best.get(said.schema_id, one), one, key=lambda found: found[:2])
     expected = {schema: found[2] for schema, found in best.items()}
@@ -81,11 +81,11 @@ def test_bodies_have_the_keys_of_the_specification() -> None:
         "retention_hint": 5,
     }
     assert list(cbor2.loads(LabelClass(A, "user").encode())) == ["label", "class"]
-    assert list(cbor2.loads(Descriptor(A, "n", "v1", "url", B, 9).encode())) == [
+    assert list(cbor2.loads(SchemaDescriptor(A, "n", "v1", "url", B, 9).encode())) == [
         "schema_id", "name", "version", "doc_url", "owner", "ts",
     ]  # fmt: skip
     assert h(b"veen.label.class.v1") == LabelClass.SCHEMA
-    assert h(b"veen.meta.schema.v1") == Descriptor.SCHEMA
+    assert h(b"veen.meta.schema.v1") == SchemaDescriptor.SCHEMA
 
 
 def test_a_label_that_nobody_classified_has_no_class() -> None:
@@ -116,21 +116,21 @@ def test_a_class_is_shown_with_its_place_and_writer() -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (None, Policy(None, RateClass.DEFAULT, None)),
-        (LabelClass(A, "user"), Policy(256, RateClass.DEFAULT, None)),
-        (LabelClass(A, "user", "low"), Policy(256, RateClass.DEFAULT, None)),
-        (LabelClass(A, "user", "high"), Policy(1024, RateClass.DEFAULT, None)),
-        (LabelClass(A, "wallet", "high", 7), Policy(1024, RateClass.DEFAULT, 7)),
-        (LabelClass(A, "log", "high"), Policy(0, RateClass.DEFAULT, None)),
-        (LabelClass(A, "metric"), Policy(0, RateClass.DEFAULT, None)),
-        (LabelClass(A, "admin"), Policy(None, RateClass.HIGHER, None)),
-        (LabelClass(A, "control", None, 0), Policy(None, RateClass.HIGHER, 0)),
-        (LabelClass(A, "bulk"), Policy(None, RateClass.TIGHTER, None)),
-        (LabelClass(A, "User"), Policy(None, RateClass.DEFAULT, None)),
-        (LabelClass(A, "something else", "high", 9), Policy(None, RateClass.DEFAULT, 9)),
+        (None, LabelPolicy(None, RateClass.DEFAULT, None)),
+        (LabelClass(A, "user"), LabelPolicy(256, RateClass.DEFAULT, None)),
+        (LabelClass(A, "user", "low"), LabelPolicy(256, RateClass.DEFAULT, None)),
+        (LabelClass(A, "user", "high"), LabelPolicy(1024, RateClass.DEFAULT, None)),
+        (LabelClass(A, "wallet", "high", 7), LabelPolicy(1024, RateClass.DEFAULT, 7)),
+        (LabelClass(A, "log", "high"), LabelPolicy(0, RateClass.DEFAULT, None)),
+        (LabelClass(A, "metric"), LabelPolicy(0, RateClass.DEFAULT, None)),
+        (LabelClass(A, "admin"), LabelPolicy(None, RateClass.HIGHER, None)),
+        (LabelClass(A, "control", None, 0), LabelPolicy(None, RateClass.HIGHER, 0)),
+        (LabelClass(A, "bulk"), LabelPolicy(None, RateClass.TIGHTER, None)),
+        (LabelClass(A, "User"), LabelPolicy(None, RateClass.DEFAULT, None)),
+        (LabelClass(A, "something else", "high", 9), LabelPolicy(None, RateClass.DEFAULT, 9)),
     ],
 )
-def test_the_hints_of_a_class_are_those_of_the_specification(said: LabelClass | None, expected: Policy) -> None:
+def test_the_hints_of_a_class_are_those_of_the_specification(said: LabelClass | None, expected: LabelPolicy) -> None:
     assert policy(said) == expected
 
 
@@ -144,24 +144,24 @@ def test_hints_never_go_beyond_what_the_specification_allows_a_class(said: Label
 
 def test_a_schema_is_registered_under_the_hash_of_its_name() -> None:
     said = describe({}, "kv.delete.v1", "v1", ts=5)
-    assert said == Descriptor(Delete.SCHEMA, "kv.delete.v1", "v1", None, None, 5)
+    assert said == SchemaDescriptor(Delete.SCHEMA, "kv.delete.v1", "v1", None, None, 5)
     assert said.fits()
 
 
 def test_an_id_that_does_not_follow_from_its_name_is_taken_and_shown() -> None:
-    states = fold(SCHEMAS, log(Descriptor(A, "b", "v1", ts=1))).states
+    states = fold(SCHEMAS, log(SchemaDescriptor(A, "b", "v1", ts=1))).states
     assert descriptor(states, A) is not None
     assert SCHEMAS.plain(A, states[A])["name_fits"] is False
 
 
 def test_the_names_of_operation_profiles_fit_with_their_prefix() -> None:
-    assert Descriptor(h(b"veen/schema:access.grant.v1"), "access.grant.v1", "v1").fits()
-    assert not Descriptor(h(b"veen/schema:access.grant.v1"), "access.revoke.v1", "v1").fits()
-    assert not Descriptor(h(b"schema:access.grant.v1"), "access.grant.v1", "v1").fits()
+    assert SchemaDescriptor(h(b"veen/schema:access.grant.v1"), "access.grant.v1", "v1").fits()
+    assert not SchemaDescriptor(h(b"veen/schema:access.grant.v1"), "access.revoke.v1", "v1").fits()
+    assert not SchemaDescriptor(h(b"schema:access.grant.v1"), "access.grant.v1", "v1").fits()
 
 
 def test_a_registration_with_an_earlier_time_is_refused_with_the_place_of_the_later_one() -> None:
-    folded = fold(SCHEMAS, log(Descriptor(A, "a", "v2", ts=9), Descriptor(A, "a", "v1", ts=8)))
+    folded = fold(SCHEMAS, log(SchemaDescriptor(A, "a", "v2", ts=9), SchemaDescriptor(A, "a", "v1", ts=8)))
     said = descriptor(folded.states, A)
     assert said is not None
     assert said.version == "v2"
@@ -171,7 +171,7 @@ def test_a_registration_with_an_earlier_time_is_refused_with_the_place_of_the_la
 
 
 def test_what_is_registered_next_counts_whatever_the_clock_says() -> None:
-    folded = fold(SCHEMAS, log(Descriptor(naming.schema_id("a"), "a", "v1", ts=1 << 60)))
+    folded = fold(SCHEMAS, log(SchemaDescriptor(naming.schema_id("a"), "a", "v1", ts=1 << 60)))
     again = describe(folded.states, "a", "v2", ts=5)
     assert again.ts == 1 << 60
     folded.add(log(again, start=2)[0])
@@ -180,14 +180,15 @@ def test_what_is_registered_next_counts_whatever_the_clock_says() -> None:
 
 def test_two_ids_that_compete_for_a_name_are_both_found() -> None:
     states = fold(
-        SCHEMAS, log(Descriptor(A, "n", "v1"), Descriptor(B, "n", "v1"), Descriptor(h(b"c"), "m", "v1"))
+        SCHEMAS,
+        log(SchemaDescriptor(A, "n", "v1"), SchemaDescriptor(B, "n", "v1"), SchemaDescriptor(h(b"c"), "m", "v1")),
     ).states
     assert {said.schema_id for said in by_name(states, "n")} == {A, B}
     assert list(by_name(states, "x")) == []
 
 
 def test_a_schema_that_is_renamed_is_no_longer_found_under_its_old_name() -> None:
-    states = fold(SCHEMAS, log(Descriptor(A, "old", "v1"), Descriptor(A, "new", "v1"))).states
+    states = fold(SCHEMAS, log(SchemaDescriptor(A, "old", "v1"), SchemaDescriptor(A, "new", "v1"))).states
     assert list(by_name(states, "old")) == []
 
 
@@ -205,9 +206,9 @@ def test_the_schemas_a_stream_uses_are_counted_with_their_first_and_last_place()
         Write(b"k", 0, b"w"),
     )
     assert uses(entries) == {
-        Write.SCHEMA: Use(3, At(0, 1), At(0, 5)),
-        None: Use(1, At(0, 2), At(0, 2)),
-        Delete.SCHEMA: Use(1, At(0, 3), At(0, 3)),
+        Write.SCHEMA: SchemaUse(3, At(0, 1), At(0, 5)),
+        None: SchemaUse(1, At(0, 2), At(0, 2)),
+        Delete.SCHEMA: SchemaUse(1, At(0, 3), At(0, 3)),
     }
     assert uses([]) == {}
     assert all(uses(entries[place:], uses(entries[:place])) == uses(entries) for place in range(6))

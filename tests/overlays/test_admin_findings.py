@@ -8,9 +8,9 @@ import pytest
 from veen.core import Receipt
 from veen.core.hashing import h
 from veen.overlays import admin
-from veen.overlays.admin.authority import LabelAuthority, Policy
-from veen.overlays.admin.claims import ADDS, Claim, Profile, claims, needs
-from veen.overlays.admin.equivocation import Cause, Finding, Severity, Statement, classify
+from veen.overlays.admin.authority import AuthorityPolicy, LabelAuthority
+from veen.overlays.admin.claims import ADDS, ComplianceClaim, ComplianceProfile, claims, needs
+from veen.overlays.admin.equivocation import Cause, ConflictStatement, EquivocationFinding, FaultSeverity, classify
 
 A, B, C = sorted(h(b"hub %d" % number) for number in range(3))
 LABEL, STREAM = h(b"label"), h(b"stream")
@@ -19,55 +19,55 @@ TWO = replace(ONE, leaf_hash=h(b"leaf two"), mmr_root=h(b"root two"), hub_ts=101
 
 
 def single(hub: bytes) -> LabelAuthority:
-    return LabelAuthority(STREAM, None, hub, Policy.SINGLE_PRIMARY)
+    return LabelAuthority(STREAM, None, hub, AuthorityPolicy.SINGLE_PRIMARY)
 
 
-MULTI = LabelAuthority(STREAM, None, A, Policy.MULTI_PRIMARY)
+MULTI = LabelAuthority(STREAM, None, A, AuthorityPolicy.MULTI_PRIMARY)
 NONE = LabelAuthority(STREAM)
 
 CASES = [
-    ("the primary said both", (A, single(A)), (A, single(A)), Finding(Cause.PRIMARY, (A,))),
-    ("a replica wrote beside the primary", (A, single(A)), (B, single(A)), Finding(Cause.INTRUDER, (B,))),
-    ("somebody else said both", (B, single(A)), (B, single(A)), Finding(Cause.INTRUDER, (B,))),
-    ("two others wrote", (B, single(A)), (C, single(A)), Finding(Cause.INTRUDER, (B, C))),
-    ("two primaries, each in its time", (A, single(A)), (B, single(B)), Finding(Cause.HANDOVER, (A, B))),
-    ("a primary after none was said", (A, NONE), (B, single(B)), Finding(Cause.HANDOVER, (A, B))),
-    ("the primary, before and since", (A, NONE), (A, single(A)), Finding(Cause.PRIMARY, (A,))),
-    ("one of several primaries said both", (B, MULTI), (B, MULTI), Finding(Cause.HUB, (B,))),
-    ("nobody is primary and one said both", (B, NONE), (B, NONE), Finding(Cause.HUB, (B,))),
-    ("several may write and two did", (A, MULTI), (B, MULTI), Finding(Cause.DIVERGENCE, (A, B))),
-    ("nobody is primary and two wrote", (A, NONE), (B, NONE), Finding(Cause.UNDECLARED, (A, B))),
-    ("two wrote before it was allowed", (A, NONE), (B, MULTI), Finding(Cause.UNDECLARED, (A, B))),
+    ("the primary said both", (A, single(A)), (A, single(A)), EquivocationFinding(Cause.PRIMARY, (A,))),
+    ("a replica wrote beside the primary", (A, single(A)), (B, single(A)), EquivocationFinding(Cause.INTRUDER, (B,))),
+    ("somebody else said both", (B, single(A)), (B, single(A)), EquivocationFinding(Cause.INTRUDER, (B,))),
+    ("two others wrote", (B, single(A)), (C, single(A)), EquivocationFinding(Cause.INTRUDER, (B, C))),
+    ("two primaries, each in its time", (A, single(A)), (B, single(B)), EquivocationFinding(Cause.HANDOVER, (A, B))),
+    ("a primary after none was said", (A, NONE), (B, single(B)), EquivocationFinding(Cause.HANDOVER, (A, B))),
+    ("the primary, before and since", (A, NONE), (A, single(A)), EquivocationFinding(Cause.PRIMARY, (A,))),
+    ("one of several primaries said both", (B, MULTI), (B, MULTI), EquivocationFinding(Cause.HUB, (B,))),
+    ("nobody is primary and one said both", (B, NONE), (B, NONE), EquivocationFinding(Cause.HUB, (B,))),
+    ("several may write and two did", (A, MULTI), (B, MULTI), EquivocationFinding(Cause.DIVERGENCE, (A, B))),
+    ("nobody is primary and two wrote", (A, NONE), (B, NONE), EquivocationFinding(Cause.UNDECLARED, (A, B))),
+    ("two wrote before it was allowed", (A, NONE), (B, MULTI), EquivocationFinding(Cause.UNDECLARED, (A, B))),
 ]
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_contradiction_is_classified_by_who_signed_and_who_was_to(
-    first: tuple[bytes, LabelAuthority], second: tuple[bytes, LabelAuthority], expected: Finding
+    first: tuple[bytes, LabelAuthority], second: tuple[bytes, LabelAuthority], expected: EquivocationFinding
 ) -> None:
-    assert classify(Statement(ONE, *first), Statement(TWO, *second)) == expected
-    assert classify(Statement(TWO, *second), Statement(ONE, *first)) == expected
+    assert classify(ConflictStatement(ONE, *first), ConflictStatement(TWO, *second)) == expected
+    assert classify(ConflictStatement(TWO, *second), ConflictStatement(ONE, *first)) == expected
 
 
 def test_whatever_happens_under_a_single_primary_is_of_high_severity() -> None:
     for one, two, mine, theirs in product((A, B), (A, B), (single(A), single(B)), (single(A), single(B), NONE, MULTI)):
-        found = classify(Statement(ONE, one, mine), Statement(TWO, two, theirs))
+        found = classify(ConflictStatement(ONE, one, mine), ConflictStatement(TWO, two, theirs))
         assert found is not None
-        assert found.severity is Severity.HIGH
+        assert found.severity is FaultSeverity.HIGH
 
 
 def test_a_hub_that_signs_two_histories_is_of_high_severity_under_every_policy() -> None:
     for policy in (single(A), single(B), MULTI, NONE):
-        found = classify(Statement(ONE, A, policy), Statement(TWO, A, policy))
+        found = classify(ConflictStatement(ONE, A, policy), ConflictStatement(TWO, A, policy))
         assert found is not None
-        assert found.severity is Severity.HIGH
+        assert found.severity is FaultSeverity.HIGH
         assert found.suspects == (A,)
 
 
 def test_two_hubs_that_may_both_write_have_not_lied() -> None:
-    found = classify(Statement(ONE, A, MULTI), Statement(TWO, B, MULTI))
+    found = classify(ConflictStatement(ONE, A, MULTI), ConflictStatement(TWO, B, MULTI))
     assert found is not None
-    assert found.severity is Severity.NOTICE
+    assert found.severity is FaultSeverity.NOTICE
 
 
 @pytest.mark.parametrize(
@@ -81,29 +81,35 @@ def test_two_hubs_that_may_both_write_have_not_lied() -> None:
     ],
 )
 def test_receipts_that_do_not_contradict_each_other_are_no_finding(other: Receipt) -> None:
-    assert classify(Statement(ONE, A, single(A)), Statement(other, B, single(A))) is None
+    assert classify(ConflictStatement(ONE, A, single(A)), ConflictStatement(other, B, single(A))) is None
 
 
 @pytest.mark.parametrize("other", [replace(ONE, leaf_hash=h(b"x")), replace(ONE, mmr_root=h(b"x"))])
 def test_another_leaf_or_another_root_is_enough(other: Receipt) -> None:
-    assert classify(Statement(ONE, A, single(A)), Statement(other, A, single(A))) is not None
+    assert classify(ConflictStatement(ONE, A, single(A)), ConflictStatement(other, A, single(A))) is not None
 
 
 def test_each_claim_has_all_that_the_one_before_it_has() -> None:
-    assert needs(Claim.CORE) == {"Core", "OP0", "KEX0", "RESYNC0"}
-    assert needs(Claim.FEDERATED) == needs(Claim.CORE) | {"FED1", "AUTH1"}
-    assert needs(Claim.HARDENED) == needs(Claim.FEDERATED) | {"KEX1+", "SH1+"}
-    assert needs(Claim.META) == set(Profile) == needs(Claim.HARDENED) | {"LCLASS0", "META0+"}
+    assert needs(ComplianceClaim.CORE) == {"Core", "OP0", "KEX0", "RESYNC0"}
+    assert needs(ComplianceClaim.FEDERATED) == needs(ComplianceClaim.CORE) | {"FED1", "AUTH1"}
+    assert needs(ComplianceClaim.HARDENED) == needs(ComplianceClaim.FEDERATED) | {"KEX1+", "SH1+"}
+    assert (
+        needs(ComplianceClaim.META) == set(ComplianceProfile) == needs(ComplianceClaim.HARDENED) | {"LCLASS0", "META0+"}
+    )
 
 
 def test_a_claim_holds_only_with_every_profile_below_it() -> None:
-    assert claims(Profile) == tuple(Claim)
+    assert claims(ComplianceProfile) == tuple(ComplianceClaim)
     assert claims(()) == ()
-    assert claims(set(Profile) - {Profile.OP0}) == ()
-    assert claims(set(Profile) - {Profile.AUTH1}) == (Claim.CORE,)
-    assert claims(set(Profile) - {Profile.SH1}) == (Claim.CORE, Claim.FEDERATED)
-    assert claims(set(Profile) - {Profile.META0}) == (Claim.CORE, Claim.FEDERATED, Claim.HARDENED)
-    assert set(ADDS) == set(Claim)
+    assert claims(set(ComplianceProfile) - {ComplianceProfile.OP0}) == ()
+    assert claims(set(ComplianceProfile) - {ComplianceProfile.AUTH1}) == (ComplianceClaim.CORE,)
+    assert claims(set(ComplianceProfile) - {ComplianceProfile.SH1}) == (ComplianceClaim.CORE, ComplianceClaim.FEDERATED)
+    assert claims(set(ComplianceProfile) - {ComplianceProfile.META0}) == (
+        ComplianceClaim.CORE,
+        ComplianceClaim.FEDERATED,
+        ComplianceClaim.HARDENED,
+    )
+    assert set(ADDS) == set(ComplianceClaim)
 
 
 def test_the_public_names_are_there_and_are_these() -> None:

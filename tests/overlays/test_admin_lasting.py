@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.overlays.logs import START, Said, log, logs, msg_id
-from veen.core import Malformed, admin, captoken, cbor, naming
+from veen.core import Malformed, admin, cap_token, cbor, naming
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
 from veen.hub.realm import Realm
-from veen.overlays import AnyOverlay, Entry, Event, FaultKind, check_laws, draft, fold, foresee
+from veen.overlays import AnyOverlay, Event, FaultKind, FoldEntry, check_laws, draft, fold, foresee
+from veen.overlays.admin.admin_records import holding, slots
 from veen.overlays.admin.authority import (
     AUTHORITIES,
     Authorities,
-    Authority,
+    AuthorityOverlay,
+    AuthorityPolicy,
     LabelAuthority,
-    Policy,
     active,
     authority_view,
     contested,
     label_authority,
     part_of,
 )
-from veen.overlays.admin.lasting import holding, slots
-from veen.overlays.admin.revocation import REVOCATIONS, Revocation, RevocationKind, of_token, revoked, revoked_at
+from veen.overlays.admin.revocation import REVOCATIONS, RevocationKind, RevocationOverlay, of_token, revoked, revoked_at
 from veen.overlays.admin.revocation import part_of as revocation_part
 
 KINDS = [str(kind) for kind in RevocationKind]
@@ -39,7 +39,7 @@ STREAM, OTHER_STREAM = naming.stream_id("doors"), naming.stream_id("windows")
 TIMES = range(16)
 
 revocations = st.builds(
-    Revocation,
+    RevocationOverlay,
     st.sampled_from(KINDS[:2]),
     st.sampled_from(TARGETS),
     st.one_of(st.none(), st.just("lost")),
@@ -47,7 +47,7 @@ revocations = st.builds(
     st.one_of(st.none(), st.integers(0, 6)),
 )
 authorities = st.builds(
-    Authority,
+    AuthorityOverlay,
     st.sampled_from([REALM, REALM, REALM, OTHER_REALM]),
     st.sampled_from([STREAM, STREAM, OTHER_STREAM]),
     st.sampled_from(HUBS),
@@ -58,33 +58,35 @@ authorities = st.builds(
 )
 
 
-def authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: bytes = STREAM) -> Authority:
-    return Authority(REALM, stream, HUBS[hub], (), policy, ts, ttl)
+def authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: bytes = STREAM) -> AuthorityOverlay:
+    return AuthorityOverlay(REALM, stream, HUBS[hub], (), policy, ts, ttl)
 
 
-def revocation(ts: int, ttl: int | None = None, kind: str = "client-id", reason: str | None = None) -> Revocation:
-    return Revocation(kind, TARGETS[0], reason, ts, ttl)
+def revocation(
+    ts: int, ttl: int | None = None, kind: str = "client-id", reason: str | None = None
+) -> RevocationOverlay:
+    return RevocationOverlay(kind, TARGETS[0], reason, ts, ttl)
 
 
-def said_in(overlay: AnyOverlay, entries: list[Entry]) -> list[Any]:
+def said_in(overlay: AnyOverlay, entries: list[FoldEntry]) -> list[Any]:
     """What the entries of a log say, without those that nobody can read."""
     found = [overlay.read(entry) for entry in entries]
     return [step.event for steps in found if isinstance(steps, tuple) for step in steps]
 
 
 @given(logs(revocations, most=14))
-def test_revocations_keep_the_laws(entries: list[Entry]) -> None:
+def test_revocations_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(REVOCATIONS, entries)
 
 
 @given(logs(authorities, most=14))
-def test_authority_records_keep_the_laws(entries: list[Entry]) -> None:
+def test_authority_records_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(AUTHORITIES, entries)
     check_laws(Authorities(REALM), entries)
 
 
 @given(logs(revocations))
-def test_a_target_is_revoked_while_any_interval_of_the_specification_holds(entries: list[Entry]) -> None:
+def test_a_target_is_revoked_while_any_interval_of_the_specification_holds(entries: list[FoldEntry]) -> None:
     folded, said = fold(REVOCATIONS, entries), said_in(REVOCATIONS, entries)
     for now in TIMES:
         expected = set()
@@ -101,7 +103,7 @@ def test_a_target_is_revoked_while_any_interval_of_the_specification_holds(entri
 
 
 @given(logs(authorities))
-def test_the_record_that_counts_is_the_first_of_the_active_ones_by_time_and_primary(entries: list[Entry]) -> None:
+def test_the_record_that_counts_is_the_first_of_the_active_ones_by_time_and_primary(entries: list[FoldEntry]) -> None:
     folded, said = fold(AUTHORITIES, entries), said_in(AUTHORITIES, entries)
     for now in TIMES:
         for realm in (REALM, OTHER_REALM):
@@ -118,13 +120,15 @@ def test_the_record_that_counts_is_the_first_of_the_active_ones_by_time_and_prim
 
 
 @given(st.lists(authorities, max_size=5), st.integers(0, 15))
-def test_who_is_primary_does_not_depend_on_the_order_in_which_records_came(said: list[Authority], now: int) -> None:
+def test_who_is_primary_does_not_depend_on_the_order_in_which_records_came(
+    said: list[AuthorityOverlay], now: int
+) -> None:
     found = {active(fold(AUTHORITIES, log(*order)).states, REALM, STREAM, now) for order in permutations(said[:4])}
     assert len(found) == 1
 
 
 @given(logs(st.one_of(revocations, authorities)))
-def test_slots_follow_each_other_and_cover_what_the_records_do(entries: list[Entry]) -> None:
+def test_slots_follow_each_other_and_cover_what_the_records_do(entries: list[FoldEntry]) -> None:
     overlays: tuple[AnyOverlay, ...] = (REVOCATIONS, AUTHORITIES)
     for overlay in overlays:
         for state in fold(overlay, entries).states.values():
@@ -139,7 +143,7 @@ def test_slots_follow_each_other_and_cover_what_the_records_do(entries: list[Ent
 
 
 @given(logs(st.one_of(revocations, authorities)), st.integers(0, 15))
-def test_a_hub_of_the_realm_goes_by_the_same_state(entries: list[Entry], now: int) -> None:
+def test_a_hub_of_the_realm_goes_by_the_same_state(entries: list[FoldEntry], now: int) -> None:
     hub = Realm()
     for said in (*said_in(REVOCATIONS, entries), *said_in(Authorities(REALM), entries)):
         changed, key, value = hub.folded(said, 0)
@@ -165,12 +169,12 @@ def test_ten_thousand_histories_come_to_what_the_intervals_of_the_specification_
             if random.random() < 0.5:
                 events.append(revocation(ts, ttl))
             else:
-                events.append(authority(random.randrange(3), ts, ttl or 0, random.choice(list(Policy)[:2])))
+                events.append(authority(random.randrange(3), ts, ttl or 0, random.choice(list(AuthorityPolicy)[:2])))
         entries, now = log(*events), random.randrange(16)
-        banned = [one for one in events if isinstance(one, Revocation)]
-        named = [one for one in events if isinstance(one, Authority)]
+        banned = [one for one in events if isinstance(one, RevocationOverlay)]
+        named = [one for one in events if isinstance(one, AuthorityOverlay)]
         expected = any(one.ts <= now and (one.ttl is None or now < one.ts + one.ttl) for one in banned)
-        primary = sorted((one for one in named if one.ts <= now < one.ts + one.ttl), key=Authority.rank)[:1]
+        primary = sorted((one for one in named if one.ts <= now < one.ts + one.ttl), key=AuthorityOverlay.rank)[:1]
         found = active(fold(AUTHORITIES, entries).states, REALM, STREAM, now)
         assert [found] * bool(found) == primary, f"seed {seed}"
         revoked_now = revoked(fold(REVOCATIONS, entries).states, "client-id", TARGETS[0], now)
@@ -242,7 +246,7 @@ def test_a_revocation_of_something_else_is_none(kind: str) -> None:
     good = revocation(5).encode()
     spoiled = good.replace(b"\x69client-id", cbor.encode(kind))
     (entry,) = log(Said(revocation(5)))
-    folded = fold(REVOCATIONS, [Entry(*_fixed(entry), entry.header, spoiled)])
+    folded = fold(REVOCATIONS, [FoldEntry(*_fixed(entry), entry.header, spoiled)])
     assert folded.states == {}
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
 
@@ -260,19 +264,21 @@ def test_nobody_keeps_a_revocation_out_by_naming_it_as_an_original() -> None:
 
 def test_a_token_is_revoked_by_its_hash_its_auth_ref_or_its_subject() -> None:
     issuer, subject = SigningKey(h(b"issuer")), SigningKey(h(b"subject"))
-    token = captoken.mint(issuer, subject.public_key, [STREAM], 60)
+    token = cap_token.mint(issuer, subject.public_key, [STREAM], 60)
     named = {
         RevocationKind.CLIENT_ID: subject.public_key,
         RevocationKind.AUTH_REF: token.auth_ref(),
         RevocationKind.CAP_TOKEN: h(token.encode()),
     }
     for kind, target in named.items():
-        states = fold(REVOCATIONS, log(Revocation(kind, target, None, 5, 5))).states
+        states = fold(REVOCATIONS, log(RevocationOverlay(kind, target, None, 5, 5))).states
         found = of_token(states, token, 5)
         assert found is not None
         assert found.said.target == target
         assert of_token(states, token, 10) is None
-        wrong = fold(REVOCATIONS, log(*(Revocation(one, target, None, 5) for one in named if one != kind))).states
+        wrong = fold(
+            REVOCATIONS, log(*(RevocationOverlay(one, target, None, 5) for one in named if one != kind))
+        ).states
         assert of_token(wrong, token, 5) is None
 
 
@@ -325,7 +331,7 @@ def test_a_record_that_could_never_count_is_refused_before_and_after_it_is_sent(
 
 
 def test_a_record_of_another_realm_is_malformed_on_the_stream_of_a_realm() -> None:
-    stranger = Authority(OTHER_REALM, STREAM, HUBS[2], (), "single-primary", 0, 1000)
+    stranger = AuthorityOverlay(OTHER_REALM, STREAM, HUBS[2], (), "single-primary", 0, 1000)
     folded = fold(Authorities(REALM), log(stranger, authority(0, 5, 10)))
     assert [(fault.stream_seq, fault.kind, fault.reason) for fault in folded.faults] == [
         (1, FaultKind.MALFORMED, "it is for another realm")
@@ -339,7 +345,7 @@ def test_a_record_with_another_policy_is_none(policy: str) -> None:
     (entry,) = log(authority(0, 5, 10))
     assert entry.body is not None
     body = entry.body.replace(cbor.encode("single-primary"), cbor.encode(policy))
-    folded = fold(AUTHORITIES, [Entry(*_fixed(entry), entry.header, body)])
+    folded = fold(AUTHORITIES, [FoldEntry(*_fixed(entry), entry.header, body)])
     assert folded.states == {}
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
 
@@ -354,8 +360,8 @@ def test_the_authority_of_a_label_is_that_of_its_stream_and_realm() -> None:
         return REALM
 
     found = label_authority(states, mine, 100, labels.__getitem__, realm)
-    assert found == LabelAuthority(STREAM, REALM, HUBS[1], Policy.MULTI_PRIMARY)
-    unspecified = LabelAuthority(STREAM, REALM, None, Policy.UNSPECIFIED)
+    assert found == LabelAuthority(STREAM, REALM, HUBS[1], AuthorityPolicy.MULTI_PRIMARY)
+    unspecified = LabelAuthority(STREAM, REALM, None, AuthorityPolicy.UNSPECIFIED)
     assert label_authority(states, mine, 110, labels.__getitem__, realm) == unspecified
     other = naming.label(routing, OTHER_STREAM, 0)
     assert label_authority(states, other, 100, labels.__getitem__, realm).policy == "unspecified"
@@ -413,5 +419,5 @@ def test_a_state_with_bytes_after_it_does_not_decode() -> None:
         REVOCATIONS.decode_state(part, REVOCATIONS.encode_state(state) + b"\0")
 
 
-def _fixed(entry: Entry) -> tuple[bytes, int, int, int, bytes, bytes | None, bytes]:
+def _fixed(entry: FoldEntry) -> tuple[bytes, int, int, int, bytes, bytes | None, bytes]:
     return entry.label, entry.epoch, entry.stream_seq, entry.hub_ts, entry.client_id, entry.auth_ref, entry.msg_id

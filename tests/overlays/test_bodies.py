@@ -9,20 +9,20 @@ import pytest
 
 from tests.overlays.logs import log
 from veen.core import Malformed, cbor, naming
-from veen.core.cbor import Bool, Bstr, Bytes, Kind, ListOf, Nested, Text, Uint, Wire, heads
+from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Text, Uint, Wire, heads
 from veen.overlays import AnyOverlay, Event, fold
-from veen.overlays.admin import Authority, Capability, Revocation
-from veen.overlays.bridging import Exported, Imported, Intake, Origin
+from veen.overlays.admin import AuthorityOverlay, RevocationOverlay, ShownCapability
+from veen.overlays.bridging import BundleExported, BundleImported, BundleIntake, EventOrigin
 from veen.overlays.builtin import BUILTIN
-from veen.overlays.fields import Int, Item
+from veen.overlays.fields import Int, ValueItem
 from veen.overlays.identity import Device, HandleMap, device_id
 from veen.overlays.record import CHANGES, MapType, Migration, Producer, RecorderProfile, RecordEvent
-from veen.overlays.record.events import PositionKind
+from veen.overlays.record.record_events import PositionKind
 from veen.overlays.rpc import Reply, RpcError
 from veen.overlays.wallet import Open, wallet_id
 
 # The body of a capability is a token of the core, with numbers for keys, and is tried with the other wire objects.
-OVERLAYS = [overlay for overlay in BUILTIN if Capability not in overlay.EVENTS]
+OVERLAYS = [overlay for overlay in BUILTIN if ShownCapability not in overlay.EVENTS]
 EVENTS = sorted(
     {event for overlay in OVERLAYS for event in overlay.EVENTS}, key=lambda event: (event.__name__, event.__module__)
 )
@@ -31,7 +31,7 @@ PAIRED = (Reply, RecordEvent)  # fields of these are there together or not at al
 TAGS_AND_FLOATS = [b"\xc1\x00", b"\xf9\x3c\x00", b"\xf7"]
 
 
-def sample_field(kind: Kind) -> Any:
+def sample_field(kind: FieldType) -> Any:
     match kind:
         case Bool():
             return True
@@ -45,7 +45,7 @@ def sample_field(kind: Kind) -> Any:
             return 300
         case Int():
             return -300
-        case Item():
+        case ValueItem():
             return cbor.encode({"a": [1, None]})
         case ListOf():
             return (sample_field(kind.item),)
@@ -63,20 +63,20 @@ def sample(cls: type[Wire]) -> Any:
     made = cls(*(sample_field(kind) for kind in cls.LAYOUT.kinds if not kind.fixed))
     if isinstance(made, Open):
         return replace(made, wallet_id=wallet_id(made.realm_id, made.ctx_id, made.currency))
-    if isinstance(made, Revocation):
+    if isinstance(made, RevocationOverlay):
         return replace(made, kind="client-id")
-    if isinstance(made, Authority):
+    if isinstance(made, AuthorityOverlay):
         return replace(made, policy="single-primary")
     if isinstance(made, Device):
         return replace(made, device_id=device_id(made.device_pk))
-    if isinstance(made, Exported):
+    if isinstance(made, BundleExported):
         return replace(made, event_count=1)
-    if isinstance(made, Origin):
+    if isinstance(made, EventOrigin):
         leaf = naming.leaf_hash(made.receipt.label, made.profile_id, made.ct_hash, made.client_id, made.client_seq)
         return replace(made, receipt=replace(made.receipt, leaf_hash=leaf))
-    if isinstance(made, Intake):
+    if isinstance(made, BundleIntake):
         return replace(made, event_count=1, position=1)
-    if isinstance(made, Imported):
+    if isinstance(made, BundleImported):
         return replace(made, result="failure")
     if isinstance(made, RecordEvent):
         return replace(made, content='{"a":1}')
@@ -140,7 +140,7 @@ def spoiled(event: Event) -> Iterator[tuple[str, bytes]]:
         rest = found[:at], found[at + 1 :]
         if not kind.optional:
             yield f"{kind.name} missing", joined([*rest[0], *rest[1]])
-        if not isinstance(kind, Item):
+        if not isinstance(kind, ValueItem):
             yield f"{kind.name} null", joined([*rest[0], (key, b"\xf6"), *rest[1]])
         yield f"{kind.name} in capitals", joined([*rest[0], (key[:1] + key[1:].upper(), value), *rest[1]])
         yield f"{kind.name} with a number for a key", joined([*rest[0], (bytes([at + 1]), value), *rest[1]])

@@ -15,10 +15,10 @@ from veen.overlays.bridging import (
     EXPORTS,
     IMPORTS,
     ORIGINS,
-    Exported,
-    Imported,
-    Intake,
-    Origin,
+    BundleExported,
+    BundleImported,
+    BundleIntake,
+    EventOrigin,
     exported_ranges,
     imported_ranges,
     origin_of,
@@ -97,7 +97,7 @@ def test_an_event_is_traced_to_its_original_and_its_writer() -> None:
     ],
     ids=str,
 )
-def test_what_does_not_hold_together_is_no_event(event: Exported | Intake | Imported) -> None:
+def test_what_does_not_hold_together_is_no_event(event: BundleExported | BundleIntake | BundleImported) -> None:
     encoded = event.LAYOUT.write(event.LAYOUT.fields_of(event))
     with pytest.raises(Malformed):
         type(event).decode(encoded)
@@ -109,4 +109,4 @@ def test_what_does_not_hold_together_is_no_event(event: Exported | Intake | Impo
 def test_an_origin_cannot_name_another_writer(change: dict[str, object]) -> None:
     changed = replace(origin(1), **change)  # type: ignore[arg-type]
     with pytest.raises(Malformed, match="not that of this client"):
-        Origin.decode(changed.LAYOUT.write(changed.LAYOUT.fields_of(changed)))
+        EventOrigin.decode(changed.LAYOUT.write(changed.LAYOUT.fields_of(changed)))

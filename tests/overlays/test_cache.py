@@ -12,20 +12,17 @@ import pytest
 from tests.overlays.logs import Said, label_of, log, msg_id, root
 from tests.overlays.wallets import MINE, ONLY_MINE, OWNER, REALM, random_event
 from veen.core import Malformed, Unavailable, Unverified, mmr
-from veen.overlays import AnyOverlay, At, Entry, fold
-from veen.overlays.blocks import FANOUT, STRIDE, Bound, Tip, cover
-from veen.overlays.cache import Cache, LmdbRows, discard, folder_of
+from veen.overlays import AnyOverlay, At, FoldEntry, fold
 from veen.overlays.crdt import G_COUNTER, LWW, Increment, Write
-from veen.overlays.extension import extend
+from veen.overlays.kept_fold import FANOUT, NODE, STATE, STRIDE, BlockBound, MemoryRows, Timeline, Tip, cover, extend
+from veen.overlays.kept_fold_lmdb import Cache, LmdbRows, discard, folder_of
 from veen.overlays.kv import KV, Kv
-from veen.overlays.rows import MemoryRows
-from veen.overlays.timeline import NODE, STATE, Timeline
 from veen.overlays.wallet import WALLETS, Open, Wallets
 
 A, B = bytes(32), b"\xff" * 32
 
 
-def counted(number: int) -> list[Entry]:
+def counted(number: int) -> list[FoldEntry]:
     return log(*(Increment(A if seq % 3 else B, seq) for seq in range(1, number + 1)))
 
 
@@ -86,7 +83,7 @@ def test_a_cache_takes_up_where_it_was_left(tmp_path: Path) -> None:
             assert cache.extend(entries[start:end], root(entries[:end])) == At(0, end)
     with Cache(tmp_path / "c", G_COUNTER) as cache, cache.reading() as timeline:
         assert dict(timeline.states()) == fold(G_COUNTER, entries).states
-        assert timeline.bounds() == (Bound(label_of(0), 0, 100, root(entries)),)
+        assert timeline.bounds() == (BlockBound(label_of(0), 0, 100, root(entries)),)
 
 
 def test_nothing_to_add_adds_nothing(tmp_path: Path) -> None:
@@ -123,7 +120,7 @@ def test_a_cache_of_a_log_that_has_another_root_now_is_refused_and_stays_as_it_i
             assert timeline.upto() == At(0, 20)
 
 
-def root_at(entries: list[Entry], bound: Bound) -> bytes | None:
+def root_at(entries: list[FoldEntry], bound: BlockBound) -> bytes | None:
     return root(entries[: bound.upto_seq]) if len(entries) >= bound.upto_seq else None
 
 

@@ -10,42 +10,42 @@ from hypothesis import strategies as st
 from tests.overlays.directories import PROFILE, RPC_OVERLAY, id_of
 from tests.overlays.logs import START, Said, log, logs, msg_id
 from veen.core import cbor
-from veen.overlays import Entry, Event, FaultKind, Fold, check_laws, fold
+from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
 from veen.overlays.connect import (
     CONNECT,
     NO_CONNECTION,
     Authorized,
-    Bound,
-    Connection,
-    Ended,
+    CapabilityRoute,
+    ConnectionEnded,
     HubChosen,
     NotBound,
     Phase,
     Planned,
-    Route,
+    ServiceBound,
     ServiceChosen,
+    ServiceConnection,
     Way,
     binding,
     call,
     way,
 )
-from veen.overlays.discovery import Endpoint
+from veen.overlays.discovery import ServiceEndpoint
 
 LATER = START + 10_000
 REQUESTS, REPLIES = id_of("requests"), id_of("replies")
-HUB = HubChosen("w", id_of("h1"), id_of("key"), PROFILE, Endpoint("https", "https://h1.example"), True, LATER)
+HUB = HubChosen("w", id_of("h1"), id_of("key"), PROFILE, ServiceEndpoint("https", "https://h1.example"), True, LATER)
 SERVICE = ServiceChosen("w", id_of("s"), RPC_OVERLAY, ("charge",), (REQUESTS, REPLIES), ("write",), "cap_token", LATER)
-PLAN = Planned("w", Route.OPERATOR)
+PLAN = Planned("w", CapabilityRoute.OPERATOR)
 AUTH = Authorized("w", id_of("cap"), LATER)
-BOUND = Bound("w", (REQUESTS,), (REPLIES,))
+BOUND = ServiceBound("w", (REQUESTS,), (REPLIES,))
 PHASES = (HUB, SERVICE, PLAN, AUTH, BOUND)
 FREE = replace(SERVICE, auth_mode="none")
-FREE_PLAN = Planned("w", Route.NONE)
+FREE_PLAN = Planned("w", CapabilityRoute.NONE)
 
 
-def after(*said: Event | Said) -> Connection:
+def after(*said: Event | Said) -> ServiceConnection:
     state = fold(CONNECT, log(*said)).state(b"w")
-    assert isinstance(state, Connection)
+    assert isinstance(state, ServiceConnection)
     return state
 
 
@@ -65,21 +65,21 @@ events: st.SearchStrategy[Event] = st.one_of(
               NAMES, st.sampled_from([True, True, False]), TIMES),
     st.builds(lambda name, mode, ends: replace(SERVICE, name=name, auth_mode=mode, expires_at=ends),
               NAMES, st.sampled_from(["cap_token", "none", "mtls"]), TIMES),
-    st.builds(Planned, NAMES, st.sampled_from([*Route, "x"]), st.sampled_from([None, None, id_of("s")]),
+    st.builds(Planned, NAMES, st.sampled_from([*CapabilityRoute, "x"]), st.sampled_from([None, None, id_of("s")]),
               st.one_of(st.none(), TIMES)),
     st.builds(Authorized, NAMES, st.just(id_of("cap")), TIMES),
-    st.builds(Bound, NAMES, st.sampled_from([(REQUESTS,), (), (bytes(32),)]), st.just((REPLIES,))),
-    st.builds(Ended, NAMES, st.sampled_from([None, "done"])),
+    st.builds(ServiceBound, NAMES, st.sampled_from([(REQUESTS,), (), (bytes(32),)]), st.just((REPLIES,))),
+    st.builds(ConnectionEnded, NAMES, st.sampled_from([None, "done"])),
 )  # fmt: skip
 
 
 @given(logs(events))
-def test_connections_keep_the_laws(entries: list[Entry]) -> None:
+def test_connections_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(CONNECT, entries)
 
 
 @given(logs(events, most=40))
-def test_whatever_is_written_no_connection_is_bound_without_trust_and_what_it_needs(entries: list[Entry]) -> None:
+def test_whatever_is_written_no_connection_is_bound_without_trust_and_what_it_needs(entries: list[FoldEntry]) -> None:
     folded = Fold(CONNECT)
     for entry in entries:
         folded.add(entry)
@@ -113,26 +113,26 @@ def test_without_a_capability_to_have_a_plan_is_enough() -> None:
     [
         ((SERVICE,), "choose a hub first"),
         ((PLAN,), "choose a hub first"),
-        ((Ended("w"),), "choose a hub first"),
+        ((ConnectionEnded("w"),), "choose a hub first"),
         ((HUB, PLAN), "no service is chosen"),
         ((HUB, AUTH), "no capability is planned"),
         ((HUB, BOUND), "no capability is planned"),
         ((HUB, SERVICE, AUTH), "no capability is planned"),
         ((HUB, SERVICE, BOUND), "no capability is planned"),
         ((HUB, SERVICE, PLAN, BOUND), "has not taken a capability"),
-        ((HUB, Ended("w"), SERVICE), "choose a hub first"),
-        ((HUB, Ended("w"), Ended("w")), "choose a hub first"),
+        ((HUB, ConnectionEnded("w"), SERVICE), "choose a hub first"),
+        ((HUB, ConnectionEnded("w"), ConnectionEnded("w")), "choose a hub first"),
         ((HUB, replace(SERVICE, stream_ids=())), "names no stream"),
-        ((HUB, SERVICE, Planned("w", Route.NONE)), "not reached by the route none"),
-        ((HUB, SERVICE, Planned("w", Route.OUTSIDE)), "not reached by the route outside"),
+        ((HUB, SERVICE, Planned("w", CapabilityRoute.NONE)), "not reached by the route none"),
+        ((HUB, SERVICE, Planned("w", CapabilityRoute.OUTSIDE)), "not reached by the route outside"),
         ((HUB, SERVICE, Planned("w", "x")), "not reached by the route x"),
         ((HUB, FREE, PLAN), "a service with none is not reached"),
         ((HUB, replace(SERVICE, auth_mode="mtls"), PLAN), "a service with mtls is not reached"),
-        ((HUB, SERVICE, Planned("w", Route.SERVICE)), "the issuing service is named"),
-        ((HUB, SERVICE, Planned("w", Route.OPERATOR, id_of("desk"))), "the issuing service is named"),
-        ((HUB, SERVICE, PLAN, AUTH, Bound("w", (), (REPLIES,))), "no stream is named"),
-        ((HUB, SERVICE, PLAN, AUTH, Bound("w", (bytes(32),), (REPLIES,))), "not one of the service's"),
-        ((HUB, SERVICE, PLAN, AUTH, Bound("w", (REQUESTS,), (bytes(32),))), "not one of the service's"),
+        ((HUB, SERVICE, Planned("w", CapabilityRoute.SERVICE)), "the issuing service is named"),
+        ((HUB, SERVICE, Planned("w", CapabilityRoute.OPERATOR, id_of("desk"))), "the issuing service is named"),
+        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (), (REPLIES,))), "no stream is named"),
+        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (bytes(32),), (REPLIES,))), "not one of the service's"),
+        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (REQUESTS,), (bytes(32),))), "not one of the service's"),
     ],
 )
 def test_a_step_out_of_its_turn_or_against_the_choice_is_refused(said: tuple[Event, ...], reason: str) -> None:
@@ -199,10 +199,10 @@ def test_authorising_again_renews_and_keeps_the_binding() -> None:
 
 
 def test_an_ended_connection_is_over_until_a_hub_is_chosen_again() -> None:
-    ended = after(*PHASES, Ended("w", "done"))
-    assert (ended.phase, ended.hub, ended.ended) == (Phase.ENDED, None, Ended("w", "done"))
+    ended = after(*PHASES, ConnectionEnded("w", "done"))
+    assert (ended.phase, ended.hub, ended.ended) == (Phase.ENDED, None, ConnectionEnded("w", "done"))
     assert not CONNECT.live(ended)
-    assert after(*PHASES, Ended("w"), HUB) == after(HUB)
+    assert after(*PHASES, ConnectionEnded("w"), HUB) == after(HUB)
 
 
 def test_a_connection_tells_what_has_lapsed() -> None:
@@ -228,9 +228,9 @@ def test_a_mirrored_step_counts_once() -> None:
 def test_a_service_that_is_called_has_its_requests_on_the_first_stream_and_its_replies_on_the_others() -> None:
     third = id_of("third")
     assert binding("w", SERVICE) == BOUND
-    assert binding("w", replace(SERVICE, stream_ids=(REQUESTS,))) == Bound("w", (REQUESTS,), (REQUESTS,))
+    assert binding("w", replace(SERVICE, stream_ids=(REQUESTS,))) == ServiceBound("w", (REQUESTS,), (REQUESTS,))
     assert binding("w", replace(SERVICE, stream_ids=(REQUESTS, REPLIES, third))).reply_streams == (REPLIES, third)
-    assert binding("w", replace(SERVICE, methods=())) == Bound("w", (REQUESTS, REPLIES), ())
+    assert binding("w", replace(SERVICE, methods=())) == ServiceBound("w", (REQUESTS, REPLIES), ())
 
 
 def test_a_call_goes_to_the_chosen_hub_under_the_capability() -> None:
@@ -238,7 +238,7 @@ def test_a_call_goes_to_the_chosen_hub_under_the_capability() -> None:
     assert way(state, START) == Way(id_of("h1"), id_of("key"), "https://h1.example", REQUESTS, REPLIES, id_of("cap"))
     made = call(state, "charge", cbor.encode(5), START, timeout_ms=9, idem=4)
     assert (made.method, made.args, made.timeout_ms, made.reply_to, made.idem) == ("charge", b"\x05", 9, REPLIES, 4)
-    one = after(HUB, replace(SERVICE, stream_ids=(REQUESTS,)), PLAN, AUTH, Bound("w", (REQUESTS,), (REQUESTS,)))
+    one = after(HUB, replace(SERVICE, stream_ids=(REQUESTS,)), PLAN, AUTH, ServiceBound("w", (REQUESTS,), (REQUESTS,)))
     assert call(one, "charge", b"\xf6", START).reply_to is None
     assert way(after(HUB, FREE, FREE_PLAN, BOUND), START).auth_ref is None
 
@@ -248,14 +248,19 @@ def test_a_call_goes_to_the_chosen_hub_under_the_capability() -> None:
     [
         (NO_CONNECTION, "charge", START, "absent, not bound"),
         (after(*PHASES[:4]), "charge", START, "authorized, not bound"),
-        (after(*PHASES, Ended("w")), "charge", START, "ended, not bound"),
+        (after(*PHASES, ConnectionEnded("w")), "charge", START, "ended, not bound"),
         (after(*PHASES), "charge", LATER + 1, "capability has expired"),
         (after(*PHASES), "steal", START, "no method steal"),
-        (after(HUB, replace(FREE, methods=()), FREE_PLAN, Bound("w", (REQUESTS,), ())), "", START, "not one that is"),
+        (
+            after(HUB, replace(FREE, methods=()), FREE_PLAN, ServiceBound("w", (REQUESTS,), ())),
+            "",
+            START,
+            "not one that is",
+        ),
     ],
 )
 def test_a_call_that_the_connection_does_not_allow_is_not_made(
-    state: Connection, method: str, now: int, reason: str
+    state: ServiceConnection, method: str, now: int, reason: str
 ) -> None:
     with pytest.raises(NotBound, match=reason):
         call(state, method, b"\xf6", now)

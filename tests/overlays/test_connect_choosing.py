@@ -18,15 +18,15 @@ from tests.overlays.directories import (
     service,
 )
 from tests.overlays.logs import START, log
-from veen.core import Malformed, SigningKey, Unverified, captoken, cbor
+from veen.core import Malformed, SigningKey, Unverified, cap_token, cbor
 from veen.overlays import fold
 from veen.overlays.connect import (
     GUARDED_TAGS,
     ISSUE_METHOD,
+    CapabilityRoute,
     Choice,
-    Found,
+    FoundService,
     HubWish,
-    Route,
     ServiceWish,
     check_token,
     choose_hubs,
@@ -61,8 +61,8 @@ SERVICE_WISH = ServiceWish(frozenset({RPC_OVERLAY}))
 IMPLEMENTED = {"rpc": frozenset({id_of("rpc.v1"), id_of("rpc.res.v1")})}
 
 
-def of(descriptors: Iterable[Any]) -> list[Found[Any]]:
-    return [Found(one, START + 10) for one in descriptors]
+def of(descriptors: Iterable[Any]) -> list[FoundService[Any]]:
+    return [FoundService(one, START + 10) for one in descriptors]
 
 
 def names(choice: Choice[HubAdvertise]) -> list[str]:
@@ -198,7 +198,7 @@ DESK = service("desk", methods=(ISSUE_METHOD,))
 
 def test_a_service_that_takes_tokens_names_the_service_that_issues_them() -> None:
     found = plan(service(), [service("other"), DESK])
-    assert (found.route, found.issuer) == (Route.SERVICE, DESK)
+    assert (found.route, found.issuer) == (CapabilityRoute.SERVICE, DESK)
     assert (found.required_caps, found.stream_ids) == (("write",), (id_of("requests"),))
 
 
@@ -208,26 +208,26 @@ def test_a_service_that_takes_tokens_names_the_service_that_issues_them() -> Non
 )
 def test_where_the_issuer_is_not_to_be_found_the_operator_is_asked(services: list[Any]) -> None:
     found = plan(service(), services)
-    assert (found.route, found.issuer, found.operator) == (Route.OPERATOR, None, service().operator)
+    assert (found.route, found.issuer, found.operator) == (CapabilityRoute.OPERATOR, None, service().operator)
 
 
 @pytest.mark.parametrize("details", [None, cbor.encode(7), cbor.encode({}), cbor.encode({"issuer_service": "desk"})])
 def test_details_that_name_nobody_lead_to_the_operator(details: bytes | None) -> None:
-    assert plan(service(auth_policy=AuthPolicy("cap_token", details)), [DESK]).route is Route.OPERATOR
+    assert plan(service(auth_policy=AuthPolicy("cap_token", details)), [DESK]).route is CapabilityRoute.OPERATOR
 
 
 @pytest.mark.parametrize(
     ("given", "mode", "route"),
     [
-        ({"auth_policy": AuthPolicy("none")}, "none", Route.NONE),
-        ({"auth_policy": AuthPolicy("mtls")}, "mtls", Route.OUTSIDE),
-        ({"auth_policy": AuthPolicy("other")}, "other", Route.OUTSIDE),
-        ({"auth_policy": AuthPolicy("never heard of")}, "never heard of", Route.OUTSIDE),
-        ({"auth_policy": None}, "cap_token", Route.OPERATOR),
-        ({"auth_policy": None, "required_caps": ()}, "none", Route.NONE),
+        ({"auth_policy": AuthPolicy("none")}, "none", CapabilityRoute.NONE),
+        ({"auth_policy": AuthPolicy("mtls")}, "mtls", CapabilityRoute.OUTSIDE),
+        ({"auth_policy": AuthPolicy("other")}, "other", CapabilityRoute.OUTSIDE),
+        ({"auth_policy": AuthPolicy("never heard of")}, "never heard of", CapabilityRoute.OUTSIDE),
+        ({"auth_policy": None}, "cap_token", CapabilityRoute.OPERATOR),
+        ({"auth_policy": None, "required_caps": ()}, "none", CapabilityRoute.NONE),
     ],
 )
-def test_the_policy_of_a_service_says_what_is_needed(given: dict[str, Any], mode: str, route: Route) -> None:
+def test_the_policy_of_a_service_says_what_is_needed(given: dict[str, Any], mode: str, route: CapabilityRoute) -> None:
     assert mode_of(service(**given)) == mode
     assert plan(service(**given), [DESK]).route is route
 
@@ -239,7 +239,7 @@ def test_a_caller_writes_requests_and_anyone_else_all_streams() -> None:
 
 ISSUER, CLIENT = SigningKey(bytes(32)), SigningKey(b"\x01" * 32)
 PLAN = plan(service(), [DESK])
-TOKEN = captoken.mint(ISSUER, CLIENT.public_key, [id_of("requests")], 3600)
+TOKEN = cap_token.mint(ISSUER, CLIENT.public_key, [id_of("requests")], 3600)
 
 
 def test_an_issuance_call_says_who_wants_what_for_how_long() -> None:
@@ -256,21 +256,21 @@ def test_an_issuance_call_says_who_wants_what_for_how_long() -> None:
 
 def test_the_token_of_an_issuance_is_checked_before_it_is_shown_to_a_hub() -> None:
     assert issued(success(TOKEN.encode()), PLAN, CLIENT.public_key) == TOKEN
-    wider = captoken.mint(ISSUER, CLIENT.public_key, [id_of("requests"), bytes(32)], 3600)
+    wider = cap_token.mint(ISSUER, CLIENT.public_key, [id_of("requests"), bytes(32)], 3600)
     check_token(wider, PLAN, CLIENT.public_key)
 
 
 @pytest.mark.parametrize(
     "token",
     [
-        captoken.mint(ISSUER, ISSUER.public_key, [id_of("requests")], 3600),
-        captoken.mint(ISSUER, CLIENT.public_key, [id_of("replies")], 3600),
+        cap_token.mint(ISSUER, ISSUER.public_key, [id_of("requests")], 3600),
+        cap_token.mint(ISSUER, CLIENT.public_key, [id_of("replies")], 3600),
         replace(TOKEN, sig_chain=(bytes(64),)),
         replace(TOKEN, issuer_pk=CLIENT.public_key),
     ],
     ids=["of another client", "for other streams", "not signed", "of another issuer"],
 )
-def test_a_token_that_is_not_the_one_is_refused(token: captoken.CapToken) -> None:
+def test_a_token_that_is_not_the_one_is_refused(token: cap_token.CapToken) -> None:
     with pytest.raises(Unverified):
         issued(success(token.encode()), PLAN, CLIENT.public_key)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.overlays.logs import Said, cuts, log, logs, msg_id
 from veen.core.hashing import U64_MAX
-from veen.overlays import Entry, FaultKind, Step, check_laws, fold
+from veen.overlays import FaultKind, FoldEntry, FoldStep, check_laws, fold
 from veen.overlays.crdt import (
     G_COUNTER,
     LWW,
@@ -46,17 +46,17 @@ def test_bodies_are_text_keyed_maps_in_the_listed_order() -> None:
 
 
 @given(logs(writes))
-def test_registers_keep_the_laws(entries: list[Entry]) -> None:
+def test_registers_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(LWW, entries)
 
 
 @given(logs(set_events))
-def test_sets_keep_the_laws(entries: list[Entry]) -> None:
+def test_sets_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(OR_SET, entries)
 
 
 @given(logs(increments))
-def test_counters_keep_the_laws(entries: list[Entry]) -> None:
+def test_counters_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(G_COUNTER, entries)
 
 
@@ -108,7 +108,7 @@ def test_a_removed_element_can_be_added_again_under_another_id() -> None:
 
 
 @given(logs(set_events))
-def test_the_set_is_the_one_of_the_definition(entries: list[Entry]) -> None:
+def test_the_set_is_the_one_of_the_definition(entries: list[FoldEntry]) -> None:
     events = [step.event for entry in entries for step in _steps(entry)]
     tombs = {one for event in events if isinstance(event, Remove) for one in event.tomb}
     present = {event.elem for event in events if isinstance(event, Add) and event.id not in tombs}
@@ -132,11 +132,11 @@ def test_a_mirrored_increment_counts_once() -> None:
 
 
 @given(logs(increments))
-def test_a_counter_never_falls_and_needs_no_order_of_shards(entries: list[Entry]) -> None:
+def test_a_counter_never_falls_and_needs_no_order_of_shards(entries: list[FoldEntry]) -> None:
     totals = [total(fold(G_COUNTER, head).states) for head, _ in cuts(entries)]
     assert totals == sorted(totals)
 
 
-def _steps(entry: Entry) -> tuple[Step, ...]:
+def _steps(entry: FoldEntry) -> tuple[FoldStep, ...]:
     found = OR_SET.read(entry)
     return found if isinstance(found, tuple) else ()

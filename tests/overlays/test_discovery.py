@@ -11,7 +11,7 @@ from tests.overlays.directories import Maps, directory_events, hub, id_of, overl
 from tests.overlays.logs import CLIENTS, START, Said, log, logs, msg_id
 from veen.core import Malformed, PayloadHdr, cbor
 from veen.core.hashing import U64_MAX
-from veen.overlays import Entry, Event, FaultKind, Fold, check_laws, fold
+from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
 from veen.overlays.discovery import (
     ADVERTISE,
     DISCOVERY,
@@ -21,10 +21,10 @@ from veen.overlays.discovery import (
     RETIRE,
     SERVICES_STREAM,
     DescriptorKind,
+    DirectoryRecord,
     Discovery,
-    Endpoint,
     HubRetire,
-    Record,
+    ServiceEndpoint,
     ServiceRetire,
     find,
     join,
@@ -38,22 +38,22 @@ HUB = part_of(DescriptorKind.HUB, id_of("h1"))
 PINNED = Discovery(publishers=[CLIENTS[0]])
 
 
-def known(states: dict[bytes, Record], now: int, kind: DescriptorKind = DescriptorKind.HUB) -> list[bytes]:
+def known(states: dict[bytes, DirectoryRecord], now: int, kind: DescriptorKind = DescriptorKind.HUB) -> list[bytes]:
     return [one.descriptor.id for one in living(states, kind, now)]
 
 
 @given(logs(directory_events))
-def test_a_directory_keeps_the_laws(entries: list[Entry]) -> None:
+def test_a_directory_keeps_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(DISCOVERY, entries)
 
 
 @given(logs(directory_events, most=14))
-def test_a_directory_of_pinned_publishers_keeps_the_laws(entries: list[Entry]) -> None:
+def test_a_directory_of_pinned_publishers_keeps_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(PINNED, entries)
 
 
 @given(logs(directory_events, most=40), st.integers(-5, 90_000))
-def test_it_folds_as_the_specification_folds(entries: list[Entry], later: int) -> None:
+def test_it_folds_as_the_specification_folds(entries: list[FoldEntry], later: int) -> None:
     folded, expected = Fold(DISCOVERY), Maps()
     for entry in entries:
         outcomes = folded.add(entry)
@@ -76,7 +76,9 @@ def test_schemas_and_streams_are_the_hashes_of_their_names() -> None:
 
 
 def test_a_hub_descriptor_has_the_listed_keys_in_the_listed_order() -> None:
-    one = hub(region="r", tags=("t",), endpoints=(Endpoint("k", "u"),), overlays=(bytes(32),), version="v", ttl_sec=9)
+    one = hub(
+        region="r", tags=("t",), endpoints=(ServiceEndpoint("k", "u"),), overlays=(bytes(32),), version="v", ttl_sec=9
+    )
     assert one.encode() == (
         b"\xa9\x66hub_id\x58\x20" + one.hub_id + b"\x66hub_pk\x58\x20" + one.hub_pk
         + b"\x6aprofile_id\x58\x20" + one.profile_id + b"\x66region\x61r\x64tags\x81\x61t"
@@ -248,7 +250,7 @@ def test_a_state_of_another_part_does_not_decode() -> None:
     with pytest.raises(Malformed, match="another part"):
         DISCOVERY.decode_state(part_of(DescriptorKind.SERVICE, id_of("h1")), data)
     with pytest.raises(Malformed, match="no descriptor"):
-        Record.decode(data.replace(b"\x66hub_id", b"\x66hub_ix"))
+        DirectoryRecord.decode(data.replace(b"\x66hub_id", b"\x66hub_ix"))
 
 
 def test_a_part_that_is_of_nothing_is_noticed() -> None:

@@ -19,13 +19,13 @@ from veen.overlays.discovery import (
     METHOD,
     UNKNOWN_KIND,
     Descriptor,
+    DirectoryQuery,
+    DirectoryRecord,
     Filter,
     HubFilter,
     HubRetire,
     OverlayFilter,
-    Query,
     QueryResult,
-    Record,
     ServiceFilter,
     evaluate,
     owed,
@@ -33,17 +33,17 @@ from veen.overlays.discovery import (
     respond,
     result_of,
 )
-from veen.overlays.rpc import RPC, Reply, Request, RpcError, success
+from veen.overlays.rpc import RPC, CallRequest, Reply, RpcError, success
 
 NOW = START + 100
 
 
-def directory(*events: Event) -> dict[bytes, Record]:
+def directory(*events: Event) -> dict[bytes, DirectoryRecord]:
     return fold(DISCOVERY, log(*events)).states
 
 
-def found(states: dict[bytes, Record], wanted: Filter) -> set[bytes]:
-    answer = evaluate(states, Query.of(wanted), NOW)
+def found(states: dict[bytes, DirectoryRecord], wanted: Filter) -> set[bytes]:
+    answer = evaluate(states, DirectoryQuery.of(wanted), NOW)
     assert answer.ok
     assert answer.error is None
     return {one.id for one in answer.results}
@@ -158,7 +158,7 @@ IN_ORDER = sorted(id_of(f"h{number}") for number in range(MAX_RESULTS + 30))
 def test_a_page_is_in_order_bounded_and_tells_of_more(
     limit: int | None, offset: int | None, first: int, count: int, more: bool
 ) -> None:
-    answer = evaluate(MANY, Query.of(HubFilter(), limit, offset), NOW)
+    answer = evaluate(MANY, DirectoryQuery.of(HubFilter(), limit, offset), NOW)
     assert [one.id for one in answer.results] == IN_ORDER[first : first + count]
     assert answer.more is more
 
@@ -166,7 +166,7 @@ def test_a_page_is_in_order_bounded_and_tells_of_more(
 def test_pages_put_together_are_all_there_is() -> None:
     listed: list[bytes] = []
     while True:
-        answer = evaluate(MANY, Query.of(HubFilter(), 7, len(listed)), NOW)
+        answer = evaluate(MANY, DirectoryQuery.of(HubFilter(), 7, len(listed)), NOW)
         listed += [one.id for one in answer.results]
         if not answer.more:
             break
@@ -178,7 +178,7 @@ def test_an_answer_fits_into_a_message_and_every_descriptor_can_be_had() -> None
     assert all(len(one.encode()) <= MAX_DESCRIPTOR_BYTES for one in large)
     states, seen = directory(*large), 0
     while True:
-        call = request(Query.of(HubFilter(), None, seen))
+        call = request(DirectoryQuery.of(HubFilter(), None, seen))
         (one,) = owed(fold(RPC, log(call)).states, START)
         _, body = respond(one, states, NOW)
         assert len(body) < MAX_BODY_BYTES
@@ -192,21 +192,21 @@ def test_an_answer_fits_into_a_message_and_every_descriptor_can_be_had() -> None
 
 def test_the_same_directory_gives_the_same_answer_whatever_the_order_it_came_in() -> None:
     events = [hub(f"h{number}") for number in range(20)]
-    query = Query.of(HubFilter(), 5, 3)
+    query = DirectoryQuery.of(HubFilter(), 5, 3)
     first = evaluate(directory(*events), query, NOW)
     assert first == evaluate(directory(*events[::-1]), query, NOW)
     assert first.encode() == evaluate(directory(*events[5:], *events[:5]), query, NOW).encode()
 
 
 def test_bodies_have_the_listed_keys_in_the_listed_order() -> None:
-    schemas = [Query.SCHEMA, QueryResult.SCHEMA]
+    schemas = [DirectoryQuery.SCHEMA, QueryResult.SCHEMA]
     assert schemas == [sha256(name).digest() for name in (b"disc.query.v1", b"disc.query.res.v1")]
-    query = Query.of(ServiceFilter("n", "m", bytes(32), "r", ("t",)), 5, 6)
+    query = DirectoryQuery.of(ServiceFilter("n", "m", bytes(32), "r", ("t",)), 5, 6)
     assert query.encode() == (
         b"\xa4\x64kind\x67service\x66filter\xa5\x6bname_prefix\x61n\x66method\x61m\x6aoverlay_id\x58\x20" + bytes(32)
         + b"\x66region\x61r\x68tags_any\x81\x61t\x65limit\x05\x66offset\x06"
     )  # fmt: skip
-    assert Query.of(HubFilter()).encode() == b"\xa2\x64kind\x63hub\x66filter\xa0"
+    assert DirectoryQuery.of(HubFilter()).encode() == b"\xa2\x64kind\x63hub\x66filter\xa0"
     failed = QueryResult(False, (), False, RpcError("c"))
     assert failed.encode() == b"\xa4\x62ok\xf4\x67results\x80\x64more\xf4\x65error\xa1\x64code\x61c"
     assert QueryResult(True, (hub(),), True).encode() == (
@@ -234,7 +234,7 @@ def test_bodies_have_the_listed_keys_in_the_listed_order() -> None:
 )
 def test_a_query_in_another_spelling_does_not_decode(body: bytes) -> None:
     with pytest.raises(Malformed):
-        Query.decode(body)
+        DirectoryQuery.decode(body)
 
 
 def test_a_success_has_no_error() -> None:
@@ -247,31 +247,31 @@ def test_a_success_has_no_error() -> None:
 @pytest.mark.parametrize("filter_", [b"", b"\xa0\x00", b"\x80", b"\xa1\x61x\x01"])
 def test_a_filter_that_is_none_cannot_be_sent(filter_: bytes) -> None:
     with pytest.raises(ValueError, match=r"filter|byte"):
-        Query("hub", filter_).encode()
+        DirectoryQuery("hub", filter_).encode()
 
 
 def test_a_query_of_an_unknown_kind_or_with_the_filter_of_another_is_answered_with_an_error() -> None:
-    unknown = evaluate(HUBS, Query("printer", b"\xa0"), NOW)
+    unknown = evaluate(HUBS, DirectoryQuery("printer", b"\xa0"), NOW)
     assert (unknown.ok, unknown.results, unknown.more, unknown.error) == (
         False,
         (),
         False,
         RpcError(UNKNOWN_KIND, "printer"),
     )
-    other = evaluate(HUBS, Query("hub", ServiceFilter(method="m").encode()), NOW)
+    other = evaluate(HUBS, DirectoryQuery("hub", ServiceFilter(method="m").encode()), NOW)
     assert other.error is not None
     assert (other.ok, other.results, other.error.code) == (False, (), BAD_QUERY)
-    short = Query.decode(Query("hub", b"\xa1\x6aoverlay_id\x41x").encode())
+    short = DirectoryQuery.decode(DirectoryQuery("hub", b"\xa1\x6aoverlay_id\x41x").encode())
     assert evaluate(HUBS, short, NOW).ok is False
 
 
-def ask(*said: Event | Said, states: dict[bytes, Record] = HUBS) -> list[Reply]:
+def ask(*said: Event | Said, states: dict[bytes, DirectoryRecord] = HUBS) -> list[Reply]:
     """What a server sends for the calls of a stream."""
     return [Reply.decode(respond(one, states, NOW)[1]) for one in owed(fold(RPC, log(*said)).states, START)]
 
 
 def test_a_query_is_a_call_and_its_answer_a_reply_to_it() -> None:
-    query = Query.of(HubFilter(region="x"))
+    query = DirectoryQuery.of(HubFilter(region="x"))
     call = request(query, timeout_ms=5000, idem=7)
     assert (call.method, cbor.decode(call.args), call.timeout_ms, call.idem) == (METHOD, query.encode(), 5000, 7)
     (one,) = owed(fold(RPC, log(call)).states, START)
@@ -284,14 +284,14 @@ def test_a_query_is_a_call_and_its_answer_a_reply_to_it() -> None:
 
 def test_a_descriptor_comes_out_of_an_answer_byte_for_byte() -> None:
     one: Descriptor = service()
-    (answered,) = ask(request(Query.of(ServiceFilter())), states=directory(one))
+    (answered,) = ask(request(DirectoryQuery.of(ServiceFilter())), states=directory(one))
     assert one.encode() in answered.encode()
     assert result_of(answered).results == (one,)
 
 
 @pytest.mark.parametrize("args", [b"\xf6", b"\x40", b"\xa0", b"\x41\xa0", b"\x63abc"])
 def test_a_call_whose_arguments_are_no_query_is_answered_with_an_error(args: bytes) -> None:
-    (answered,) = ask(Request(METHOD, args))
+    (answered,) = ask(CallRequest(METHOD, args))
     assert answered.ok
     answer = result_of(answered)
     assert answer.error is not None
@@ -299,21 +299,21 @@ def test_a_call_whose_arguments_are_no_query_is_answered_with_an_error(args: byt
 
 
 def test_a_server_of_queries_leaves_other_methods_and_answered_calls_alone() -> None:
-    query = request(Query.of(HubFilter()))
-    assert len(ask(Request("add", b"\x80"), query)) == 1
+    query = request(DirectoryQuery.of(HubFilter()))
+    assert len(ask(CallRequest("add", b"\x80"), query)) == 1
     assert ask(query, Said(success(1), msg_id(1))) == []
     assert ask(replace(query, timeout_ms=0), Said(query, after=5000)) != []
 
 
 def test_queries_are_answered_in_the_order_they_were_asked_and_not_after_their_time() -> None:
-    early, late = request(Query.of(HubFilter()), timeout_ms=1000), request(Query.of(OverlayFilter()))
+    early, late = request(DirectoryQuery.of(HubFilter()), timeout_ms=1000), request(DirectoryQuery.of(OverlayFilter()))
     calls = fold(RPC, log(late, early, late)).states
     assert [one.call_id for one in owed(calls, START)] == [msg_id(1), msg_id(2), msg_id(3)]
     assert [one.call_id for one in owed(calls, START + 60)] == [msg_id(1), msg_id(3)]
 
 
 def test_a_query_asked_again_under_its_key_gets_the_answer_it_got() -> None:
-    query = request(Query.of(HubFilter()), idem=3)
+    query = request(DirectoryQuery.of(HubFilter()), idem=3)
     (first,) = ask(query)
     (again,) = ask(query, Said(first, msg_id(1), client=2), query, states=MANY)
     assert again == first

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from veen.core import Malformed, cbor
 from veen.core.cbor import Late, heads
 from veen.core.hashing import U64_MAX
-from veen.overlays.fields import Int, Item, Number, ascending, number_of, number_value, optional_map
+from veen.overlays.fields import Int, Number, ValueItem, ascending, number_of, number_value, optional_map
 
 EDGES = [0, 1, -1, 23, 24, -24, -25, U64_MAX, -1 - U64_MAX]
 BEYOND = [U64_MAX + 1, -2 - U64_MAX, 1 << 200, -(1 << 200)]
@@ -70,8 +70,8 @@ def test_a_number_takes_a_head_while_it_can() -> None:
 
 @pytest.mark.parametrize("data", [b"\x00", b"\xf6", b"\xa1\x61a\x80", b"\x20", b"\x40"])
 def test_an_open_value_is_kept_as_its_bytes(data: bytes) -> None:
-    assert Item("x").read(b"\xff" + data + b"\x00", 1, Late()) == (data, 1 + len(data))
-    assert Item("x").write(data) == data
+    assert ValueItem("x").read(b"\xff" + data + b"\x00", 1, Late()) == (data, 1 + len(data))
+    assert ValueItem("x").write(data) == data
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_an_open_value_is_kept_as_its_bytes(data: bytes) -> None:
 )
 def test_an_open_value_that_is_not_deterministic_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
-        Item("x").read(data, 0, Late())
+        ValueItem("x").read(data, 0, Late())
     with pytest.raises(ValueError, match="x"):
-        Item("x").write(data)
+        ValueItem("x").write(data)
 
 
 def test_an_open_value_can_be_held_to_one_type() -> None:
@@ -90,7 +90,7 @@ def test_an_open_value_can_be_held_to_one_type() -> None:
     with pytest.raises(Malformed, match="not a map"):
         optional_map("m").read(b"\x80", 0, Late())
     with pytest.raises(ValueError, match="not an array or a map"):
-        Item("m", heads.ARRAY, heads.MAP).write(b"\x00")
+        ValueItem("m", heads.ARRAY, heads.MAP).write(b"\x00")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from veen.core import DhKey, Limits, PayloadHdr, Place, Profile, Receipt, Signin
 from veen.overlays import (
     Applied,
     At,
-    Entry,
-    Fault,
+    EventFault,
     FaultKind,
     Fold,
-    Step,
+    FoldEntry,
+    FoldStep,
     draft,
     encode_states,
     fold,
@@ -22,16 +22,14 @@ from veen.overlays import (
     state_hash,
 )
 from veen.overlays.crdt import G_COUNTER, LWW, OR_SET, GCounter, Increment, Write
-from veen.overlays.extension import extend
-from veen.overlays.queue import QUEUE, Ack, Claim, Put
-from veen.overlays.rows import MemoryRows
-from veen.overlays.timeline import Timeline
+from veen.overlays.kept_fold import MemoryRows, Timeline, extend
+from veen.overlays.queue import QUEUE, Ack, Put, TaskClaim
 
 A, B = bytes(32), b"\xff" * 32
 CAP = b"\x07" * 32
 
 
-def kinds(entries: list[Entry]) -> list[tuple[int, str]]:
+def kinds(entries: list[FoldEntry]) -> list[tuple[int, str]]:
     return [(fault.stream_seq, fault.kind) for fault in fold(G_COUNTER, entries).faults]
 
 
@@ -108,7 +106,7 @@ def test_an_entry_says_what_became_of_it() -> None:
     (fault,) = running.add(second)
     assert isinstance(applied, Applied)
     assert (applied.before, applied.after, applied.step.part) == (0, 3, A)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, EventFault)
     assert fault.part is None
 
 
@@ -131,7 +129,7 @@ def test_the_hash_of_a_state_is_that_of_its_sorted_parts_under_its_class() -> No
 
 def test_an_entry_has_one_encoding_with_or_without_its_payload() -> None:
     for entry in (log(Increment(A, 1))[0], log(Said(Increment(A, 1), sealed=True, auth_ref=CAP))[0]):
-        assert Entry.decode(entry.encode()) == entry
+        assert FoldEntry.decode(entry.encode()) == entry
     assert log(Increment(A, 1))[0].client_id == CLIENTS[0]
 
 
@@ -149,24 +147,24 @@ def test_what_a_client_sealed_and_a_hub_ordered_folds_once_it_is_opened() -> Non
     message = msg.sign(writer, **fields, ciphertext=sealed)  # type: ignore[arg-type]
     receipt = Receipt(A, 1, message.leaf_hash(), message.leaf_hash(), START, bytes(64))
     opened = ciphertext.open_sealed(reader, place, message.ciphertext, Limits())
-    entry = Entry.of(message, receipt, opened.header, opened.body, epoch=3)
+    entry = FoldEntry.of(message, receipt, opened.header, opened.body, epoch=3)
     assert (entry.at, entry.client_id, entry.msg_id) == (At(3, 1), writer.public_key, message.leaf_hash())
     assert fold(G_COUNTER, [entry]).states == {A: 7}
-    assert [fault.kind for fault in fold(G_COUNTER, [Entry.of(message, receipt, None, None)]).faults] == ["sealed"]
+    assert [fault.kind for fault in fold(G_COUNTER, [FoldEntry.of(message, receipt, None, None)]).faults] == ["sealed"]
 
 
 def test_a_producer_learns_before_sending_what_would_become_of_an_event() -> None:
-    entries = log(Put(b"x"), Claim(msg_id(1), 60))
+    entries = log(Put(b"x"), TaskClaim(msg_id(1), 60))
     asked = fold(QUEUE, entries)
     for event, later, refused in [
-        (Claim(msg_id(1), 60), 0, True),
-        (Claim(msg_id(1), 60), 60, False),
+        (TaskClaim(msg_id(1), 60), 0, True),
+        (TaskClaim(msg_id(1), 60), 60, False),
         (Ack(msg_id(1), msg_id(2)), 0, False),
         (Ack(msg_id(1), msg_id(3)), 0, True),
     ]:
         next_ = draft(event, client_id=A, hub_ts=entries[-1].hub_ts + later, after=asked.upto)
         (outcome,) = foresee(QUEUE, next_, asked)
-        assert isinstance(outcome, Fault) is refused
+        assert isinstance(outcome, EventFault) is refused
     assert asked.faults == []
     assert asked.states == fold(QUEUE, entries).states
 
@@ -176,7 +174,7 @@ def test_a_producer_learns_before_sending_that_an_event_is_a_copy_and_asking_mak
     for parent, kind in [(msg_id(50), "copy"), (msg_id(51), None), (msg_id(51), None)]:
         next_ = draft(Increment(A, 1), client_id=A, hub_ts=START, after=asked.upto, parent_id=parent)
         (outcome,) = foresee(G_COUNTER, next_, asked)
-        assert (outcome.kind if isinstance(outcome, Fault) else None) == kind
+        assert (outcome.kind if isinstance(outcome, EventFault) else None) == kind
 
 
 def test_a_draft_comes_next() -> None:
@@ -201,7 +199,7 @@ def test_a_fold_goes_on_from_what_is_kept_without_reading_it_again() -> None:
 
 def test_a_step_that_names_one_key_twice_is_no_copy_of_itself() -> None:
     class Stuttering(GCounter):
-        def keys(self, step: Step) -> tuple[bytes, ...]:
+        def keys(self, step: FoldStep) -> tuple[bytes, ...]:
             return super().keys(step) * 2
 
     folded = fold(Stuttering(), log(Increment(A, 1), Said(Increment(A, 1), msg_id(1))))

@@ -12,7 +12,7 @@ from vectors.form import render
 from vectors.overlays.generate import FOLDER, GENERATED
 from vectors.overlays.histories import MINE
 from veen.core import PayloadHdr
-from veen.overlays import AnyOverlay, Entry, encode_states, fold, registry, state_hash
+from veen.overlays import AnyOverlay, FoldEntry, encode_states, fold, registry, state_hash
 from veen.overlays.event import FaultKind
 from veen.overlays.wallet import Wallets
 
@@ -33,7 +33,7 @@ def overlay_of(found: dict[str, Any]) -> AnyOverlay:
     return Wallets(only=MINE) if isinstance(overlay, Wallets) else overlay
 
 
-def entries_of(found: dict[str, Any]) -> list[Entry]:
+def entries_of(found: dict[str, Any]) -> list[FoldEntry]:
     entries = []
     for one in found["entries"]:
         header = one["payload_hdr"]
@@ -44,7 +44,7 @@ def entries_of(found: dict[str, Any]) -> list[Entry]:
             said = PayloadHdr(bytes.fromhex(header["schema"]), parent_id, expires_at=header.get("expires_at"))
             opened = (said, bytes.fromhex(one["body"]))
         fixed = (bytes.fromhex(found["label"]), 0, one["stream_seq"], one["hub_ts"], bytes.fromhex(one["client_id"]))
-        entry = Entry(*fixed, None, bytes.fromhex(one["msg_id"]), *opened)
+        entry = FoldEntry(*fixed, None, bytes.fromhex(one["msg_id"]), *opened)
         assert entry.encode().hex() == one["cbor"]
         entries.append(entry)
     return entries

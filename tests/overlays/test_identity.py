@@ -17,30 +17,30 @@ from veen.overlays.identity import (
     Device,
     ExternalLink,
     Flags,
-    Group,
     HandleMap,
     HandleStream,
-    Identity,
+    IdentityGroup,
+    IdentityOverlay,
+    IdentityPrincipal,
+    IdentityRevocation,
     OrgProfile,
     OrgStream,
-    Principal,
     PrincipalStream,
-    Revocation,
     RoleBinding,
     RoleRevoke,
     ctx_id,
     device_id,
     group_id,
-    ids,
+    identity_ids,
+    identity_state,
     org_id,
-    parts,
     principal_id,
     realm_id,
     scoped_org_id,
     views,
 )
-from veen.overlays.identity.events import EVENTS, MAX_HANDLE_BYTES, MAX_LISTED, handle_flaw
-from veen.overlays.identity.state import Marks
+from veen.overlays.identity.identity_events import EVENTS, MAX_HANDLE_BYTES, MAX_LISTED, handle_flaw
+from veen.overlays.identity.identity_state import Marks
 
 ME, OTHER = PRINCIPALS
 KEY, DEVICE = DEVICE_KEYS[0], DEVICE_IDS[0]
@@ -52,8 +52,8 @@ def device(**changed: object) -> Device:
     return replace(Device(ME, DEVICE, KEY, bytes(32), None, 1), **changed)  # type: ignore[arg-type]
 
 
-def group(add: tuple[bytes, ...] | None = None, remove: tuple[bytes, ...] | None = None, ts: int = 0) -> Group:
-    return Group(ORG, None, STAFF, "Staff", add, remove, ts)
+def group(add: tuple[bytes, ...] | None = None, remove: tuple[bytes, ...] | None = None, ts: int = 0) -> IdentityGroup:
+    return IdentityGroup(ORG, None, STAFF, "Staff", add, remove, ts)
 
 
 def states(*events: Event | Said) -> views.States:
@@ -71,10 +71,10 @@ def test_names_are_the_tagged_hashes_of_the_specification() -> None:
     assert org_id(ME) == tagged("id/org", ME)
     assert scoped_org_id(ORG, REALM) == tagged("id/org/realm", ORG, REALM)
     assert group_id(ORG, "staff") == tagged("id/group", ORG, b"staff") == STAFF
-    assert ids.principal_stream(ME) == tagged("id/stream/principal", ME)
-    assert ids.ctx_stream(MINE, REALM) == tagged("id/stream/ctx", MINE, REALM)
-    assert ids.org_stream(ORG) == tagged("id/stream/org", ORG)
-    assert ids.handle_stream(REALM) == tagged("id/stream/handle", REALM)
+    assert identity_ids.principal_stream(ME) == tagged("id/stream/principal", ME)
+    assert identity_ids.ctx_stream(MINE, REALM) == tagged("id/stream/ctx", MINE, REALM)
+    assert identity_ids.org_stream(ORG) == tagged("id/stream/org", ORG)
+    assert identity_ids.handle_stream(REALM) == tagged("id/stream/handle", REALM)
 
 
 def test_one_principal_has_another_account_in_every_realm_and_the_same_one_each_time() -> None:
@@ -85,15 +85,15 @@ def test_one_principal_has_another_account_in_every_realm_and_the_same_one_each_
 @pytest.mark.parametrize(
     ("event", "name"),
     [
-        (Principal, "id.principal.v1"),
+        (IdentityPrincipal, "id.principal.v1"),
         (Device, "id.device.v1"),
         (CtxProfile, "id.ctx.profile.v1"),
         (OrgProfile, "id.org.profile.v1"),
-        (Group, "id.group.v1"),
+        (IdentityGroup, "id.group.v1"),
         (RoleBinding, "id.role.v1"),
         (HandleMap, "id.handlemap.v1"),
         (ExternalLink, "id.external.v1"),
-        (Revocation, "id.revoke.v1"),
+        (IdentityRevocation, "id.revoke.v1"),
         (RoleRevoke, "id.role.revoke.v1"),
     ],
 )
@@ -105,15 +105,15 @@ def test_each_level_that_may_be_claimed_rests_on_events_that_are_folded() -> Non
     assert list(LEVELS) == [f"ID v0.0.1 {name}" for name in ("Core", "Orgs", "Handles", "External", "Bridge")]
     claimed = {event for listed in LEVELS.values() for event in listed}
     assert claimed <= set(IDENTITY.EVENTS)
-    assert set(EVENTS) - claimed == {Principal, Revocation, RoleRevoke}
+    assert set(EVENTS) - claimed == {IdentityPrincipal, IdentityRevocation, RoleRevoke}
 
 
 @pytest.mark.parametrize(
     "event",
     [
         device(device_id=DEVICE_IDS[1]),
-        Revocation(ts=1),
-        Revocation(principal_pk=ME, realm_id=REALM, reason="lost", ts=1),
+        IdentityRevocation(ts=1),
+        IdentityRevocation(principal_pk=ME, realm_id=REALM, reason="lost", ts=1),
         ExternalLink(REALM, None, None, "google", "1", None, 0),
         HandleMap(REALM, "@ann", "person", MINE, 0),
         HandleMap(REALM, "@ann", "", MINE, 0),
@@ -126,7 +126,7 @@ def test_a_body_whose_fields_do_not_stand_together_is_no_event(event: Event) -> 
     spelled = type(event).LAYOUT.write(type(event).LAYOUT.fields_of(event))
     with pytest.raises(Malformed):
         type(event).decode(spelled)
-    (entry,) = log(Principal(ME, 0))
+    (entry,) = log(IdentityPrincipal(ME, 0))
     assert entry.header is not None
     folded = fold(IDENTITY, [replace(entry, header=replace(entry.header, schema=event.SCHEMA), body=spelled)])
     assert folded.states == {}
@@ -157,10 +157,10 @@ def test_an_event_lists_so_many_members_and_no_more() -> None:
 def test_a_later_principal_record_brings_other_info_and_nothing_else() -> None:
     first, second = cbor.encode({"n": 1}), cbor.encode({"n": 2})
     for events, info in [
-        ((Principal(ME, 7), Principal(ME, 9, first)), first),
-        ((Principal(ME, 7, first), Principal(ME, 3, second)), second),
-        ((Principal(ME, 7, first), Principal(ME, 9)), first),
-        ((Principal(ME, 7, first), Principal(OTHER, 9, second)), first),
+        ((IdentityPrincipal(ME, 7), IdentityPrincipal(ME, 9, first)), first),
+        ((IdentityPrincipal(ME, 7, first), IdentityPrincipal(ME, 3, second)), second),
+        ((IdentityPrincipal(ME, 7, first), IdentityPrincipal(ME, 9)), first),
+        ((IdentityPrincipal(ME, 7, first), IdentityPrincipal(OTHER, 9, second)), first),
     ]:
         founded = views.principal(states(*events), ME)
         assert founded is not None
@@ -200,14 +200,16 @@ def test_a_record_of_someone_elses_device_is_theirs_alone() -> None:
     assert views.inactive(found, sha256(b"nobody").digest(), KEY, 0) == "it is no device of this principal"
 
 
-@pytest.mark.parametrize("revoked", [Revocation(ME, None, DEVICE, ts=3), Revocation(device_id=DEVICE, ts=3)])
-def test_a_revoked_device_stays_inactive_whatever_its_records_say(revoked: Revocation) -> None:
+@pytest.mark.parametrize(
+    "revoked", [IdentityRevocation(ME, None, DEVICE, ts=3), IdentityRevocation(device_id=DEVICE, ts=3)]
+)
+def test_a_revoked_device_stays_inactive_whatever_its_records_say(revoked: IdentityRevocation) -> None:
     for events in [(device(), revoked), (revoked, device()), (device(), revoked, device(flags=Flags(False)))]:
         assert views.inactive(states(*events), ME, KEY, 0) == "it was revoked at 3"
 
 
 def test_a_revocation_by_another_principal_changes_nothing() -> None:
-    found = states(device(), Revocation(OTHER, None, DEVICE, ts=3))
+    found = states(device(), IdentityRevocation(OTHER, None, DEVICE, ts=3))
     assert views.inactive(found, ME, KEY, 0) is None
 
 
@@ -216,7 +218,7 @@ def test_a_device_rotates_by_a_new_record_and_a_revocation() -> None:
     found = states(
         device(),
         device(device_id=device_id(new), device_pk=new),
-        Revocation(ME, None, DEVICE, b"\x0a" * 32, reason="rotated", ts=3),
+        IdentityRevocation(ME, None, DEVICE, b"\x0a" * 32, reason="rotated", ts=3),
         device(flags=Flags(True)),
     )
     assert views.inactive(found, ME, KEY, 0) is not None
@@ -264,8 +266,8 @@ def test_of_organization_profiles_the_greatest_time_then_the_later_entry_wins() 
         ([group((MINE,), (MINE,))], True),
         ([group((MINE,)), group((MINE,), (MINE,))], True),
         ([group((MINE,), ts=9), group(None, (MINE,), ts=1)], False),
-        ([group((MINE,)), Group(ORGS[1], None, STAFF, "Staff", None, (MINE,), 0)], True),
-        ([group((MINE,)), Group(ORG, None, GROUPS[1], "Board", None, (MINE,), 0)], True),
+        ([group((MINE,)), IdentityGroup(ORGS[1], None, STAFF, "Staff", None, (MINE,), 0)], True),
+        ([group((MINE,)), IdentityGroup(ORG, None, GROUPS[1], "Board", None, (MINE,), 0)], True),
     ],
 )
 def test_a_member_was_added_and_not_removed_since(events: list[Event], member: bool) -> None:
@@ -352,32 +354,34 @@ def test_a_subject_that_two_streams_link_differently_is_reported() -> None:
 
 
 def test_a_revoked_account_is_disabled_in_the_realm_named_or_in_all() -> None:
-    one = states(Revocation(ME, ctx_id=MINE, realm_id=REALM, ts=1))
+    one = states(IdentityRevocation(ME, ctx_id=MINE, realm_id=REALM, ts=1))
     assert views.ctx_revocation(one, MINE, REALM) is not None
     assert views.ctx_revocation(one, MINE, ELSEWHERE) is None
     assert views.ctx_revocation(one, CTXS[1], REALM) is None
-    assert views.ctx_revocation(states(Revocation(ctx_id=MINE, ts=1)), MINE, REALM) is not None
+    assert views.ctx_revocation(states(IdentityRevocation(ctx_id=MINE, ts=1)), MINE, REALM) is not None
 
 
 def test_an_organization_is_revoked_only_where_it_is_all_that_is_named() -> None:
-    assert views.org_revocation(states(Revocation(org_id=ORG, ts=1)), ORG) is not None
-    in_realm = states(Revocation(org_id=ORG, realm_id=REALM, ts=1))
+    assert views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1)), ORG) is not None
+    in_realm = states(IdentityRevocation(org_id=ORG, realm_id=REALM, ts=1))
     assert views.org_revocation(in_realm, ORG, REALM) is not None
     assert views.org_revocation(in_realm, ORG) is None
     for beside in ({"device_id": DEVICE}, {"ctx_id": MINE}, {"revoked_auth_ref": b"\x0a" * 32}):
-        assert views.org_revocation(states(Revocation(org_id=ORG, ts=1, **beside)), ORG) is None  # type: ignore[arg-type]
+        assert views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1, **beside)), ORG) is None  # type: ignore[arg-type]
 
 
 def test_of_several_revocations_the_earliest_time_is_told_and_all_are_for_good() -> None:
     for times in [(3, 5), (5, 3), (3, 3)]:
-        found = views.device_revocation(states(*(Revocation(ME, None, DEVICE, ts=ts) for ts in times)), ME, DEVICE)
+        found = views.device_revocation(
+            states(*(IdentityRevocation(ME, None, DEVICE, ts=ts) for ts in times)), ME, DEVICE
+        )
         assert found is not None
         assert found.ts == 3
         assert found.stream_seq == (2 if times == (5, 3) else 1)
 
 
 def test_one_revocation_can_name_several_things() -> None:
-    found = states(Revocation(ME, None, DEVICE, b"\x0a" * 32, REALM, MINE, None, 1))
+    found = states(IdentityRevocation(ME, None, DEVICE, b"\x0a" * 32, REALM, MINE, None, 1))
     assert views.device_revocation(found, ME, DEVICE) is not None
     assert views.auth_ref_revocation(found, b"\x0a" * 32) is not None
     assert views.ctx_revocation(found, MINE, REALM) is not None
@@ -385,46 +389,46 @@ def test_one_revocation_can_name_several_things() -> None:
 
 SCOPED = scoped_org_id(ORG, REALM)
 ON_STREAM: list[tuple[AnyOverlay, Event, bool]] = [
-    (Identity(PrincipalStream(ME)), Principal(ME, 0), True),
-    (Identity(PrincipalStream(ME)), Principal(OTHER, 0), False),
-    (Identity(PrincipalStream(ME)), device(), True),
-    (Identity(PrincipalStream(ME)), device(principal_pk=OTHER), False),
-    (Identity(PrincipalStream(ME)), Revocation(ME, None, DEVICE, ts=1), True),
-    (Identity(PrincipalStream(ME)), Revocation(None, None, DEVICE, ts=1), True),
-    (Identity(PrincipalStream(ME)), Revocation(OTHER, None, DEVICE, ts=1), False),
-    (Identity(PrincipalStream(ME)), profile("a", 1), False),
-    (Identity(CtxStream.of(ME, REALM)), profile("a", 1), True),
-    (Identity(CtxStream.of(ME, REALM)), CtxProfile(CTXS[1], REALM, None, None, None, 1), False),
-    (Identity(CtxStream.of(ME, REALM)), CtxProfile(MINE, ELSEWHERE, None, None, None, 1), False),
-    (Identity(CtxStream.of(ME, REALM)), external(), True),
-    (Identity(CtxStream.of(ME, REALM)), external(ctx_id=CTXS[1]), False),
-    (Identity(CtxStream.of(ME, REALM)), external(ctx_id=None, org_id=ORG), False),
-    (Identity(CtxStream.of(ME, REALM)), external(realm_id=ELSEWHERE), False),
-    (Identity(CtxStream.of(ME, REALM)), device(), False),
-    (Identity(OrgStream(ORG)), OrgProfile(ORG, None, None, 0, 0), True),
-    (Identity(OrgStream(ORG)), OrgProfile(ORGS[1], None, None, 0, 0), False),
-    (Identity(OrgStream(ORG)), group((MINE,)), True),
-    (Identity(OrgStream(ORG)), role("admin"), True),
-    (Identity(OrgStream(ORG)), role("admin", REALM), True),
-    (Identity(OrgStream(ORG)), replace(role("admin", REALM), org_id=SCOPED), True),
-    (Identity(OrgStream(ORG)), replace(role("admin", ELSEWHERE), org_id=SCOPED), False),
-    (Identity(OrgStream(ORG)), replace(role("admin"), org_id=SCOPED), False),
-    (Identity(OrgStream(ORG)), OrgProfile(SCOPED, None, None, 0, 0), False),
-    (Identity(OrgStream(ORG)), RoleRevoke(ORGS[1], None, "admin", (MINE,), None, 0), False),
-    (Identity(OrgStream(ORG)), Revocation(org_id=ORG, ctx_id=MINE, ts=1), True),
-    (Identity(OrgStream(ORG)), Revocation(org_id=ORGS[1], ctx_id=MINE, ts=1), False),
-    (Identity(OrgStream(ORG)), external(org_id=ORG), True),
-    (Identity(OrgStream(ORG)), external(), False),
-    (Identity(OrgStream(ORG)), Principal(ME, 0), False),
-    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED, realm_id=REALM), True),
-    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED), True),
-    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED, realm_id=ELSEWHERE), False),
-    (Identity(OrgStream(ORG, REALM)), replace(group((MINE,)), realm_id=REALM), False),
-    (Identity(OrgStream(ORG, REALM)), role("admin", REALM), False),
-    (Identity(OrgStream(ORG, REALM)), replace(role("admin", REALM), org_id=SCOPED), True),
-    (Identity(HandleStream(REALM)), HandleMap(REALM, "@ann", "ctx", MINE, 0), True),
-    (Identity(HandleStream(REALM)), HandleMap(ELSEWHERE, "@ann", "ctx", MINE, 0), False),
-    (Identity(HandleStream(REALM)), profile("a", 1), False),
+    (IdentityOverlay(PrincipalStream(ME)), IdentityPrincipal(ME, 0), True),
+    (IdentityOverlay(PrincipalStream(ME)), IdentityPrincipal(OTHER, 0), False),
+    (IdentityOverlay(PrincipalStream(ME)), device(), True),
+    (IdentityOverlay(PrincipalStream(ME)), device(principal_pk=OTHER), False),
+    (IdentityOverlay(PrincipalStream(ME)), IdentityRevocation(ME, None, DEVICE, ts=1), True),
+    (IdentityOverlay(PrincipalStream(ME)), IdentityRevocation(None, None, DEVICE, ts=1), True),
+    (IdentityOverlay(PrincipalStream(ME)), IdentityRevocation(OTHER, None, DEVICE, ts=1), False),
+    (IdentityOverlay(PrincipalStream(ME)), profile("a", 1), False),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), profile("a", 1), True),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), CtxProfile(CTXS[1], REALM, None, None, None, 1), False),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), CtxProfile(MINE, ELSEWHERE, None, None, None, 1), False),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), external(), True),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), external(ctx_id=CTXS[1]), False),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), external(ctx_id=None, org_id=ORG), False),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), external(realm_id=ELSEWHERE), False),
+    (IdentityOverlay(CtxStream.of(ME, REALM)), device(), False),
+    (IdentityOverlay(OrgStream(ORG)), OrgProfile(ORG, None, None, 0, 0), True),
+    (IdentityOverlay(OrgStream(ORG)), OrgProfile(ORGS[1], None, None, 0, 0), False),
+    (IdentityOverlay(OrgStream(ORG)), group((MINE,)), True),
+    (IdentityOverlay(OrgStream(ORG)), role("admin"), True),
+    (IdentityOverlay(OrgStream(ORG)), role("admin", REALM), True),
+    (IdentityOverlay(OrgStream(ORG)), replace(role("admin", REALM), org_id=SCOPED), True),
+    (IdentityOverlay(OrgStream(ORG)), replace(role("admin", ELSEWHERE), org_id=SCOPED), False),
+    (IdentityOverlay(OrgStream(ORG)), replace(role("admin"), org_id=SCOPED), False),
+    (IdentityOverlay(OrgStream(ORG)), OrgProfile(SCOPED, None, None, 0, 0), False),
+    (IdentityOverlay(OrgStream(ORG)), RoleRevoke(ORGS[1], None, "admin", (MINE,), None, 0), False),
+    (IdentityOverlay(OrgStream(ORG)), IdentityRevocation(org_id=ORG, ctx_id=MINE, ts=1), True),
+    (IdentityOverlay(OrgStream(ORG)), IdentityRevocation(org_id=ORGS[1], ctx_id=MINE, ts=1), False),
+    (IdentityOverlay(OrgStream(ORG)), external(org_id=ORG), True),
+    (IdentityOverlay(OrgStream(ORG)), external(), False),
+    (IdentityOverlay(OrgStream(ORG)), IdentityPrincipal(ME, 0), False),
+    (IdentityOverlay(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED, realm_id=REALM), True),
+    (IdentityOverlay(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED), True),
+    (IdentityOverlay(OrgStream(ORG, REALM)), replace(group((MINE,)), org_id=SCOPED, realm_id=ELSEWHERE), False),
+    (IdentityOverlay(OrgStream(ORG, REALM)), replace(group((MINE,)), realm_id=REALM), False),
+    (IdentityOverlay(OrgStream(ORG, REALM)), role("admin", REALM), False),
+    (IdentityOverlay(OrgStream(ORG, REALM)), replace(role("admin", REALM), org_id=SCOPED), True),
+    (IdentityOverlay(HandleStream(REALM)), HandleMap(REALM, "@ann", "ctx", MINE, 0), True),
+    (IdentityOverlay(HandleStream(REALM)), HandleMap(ELSEWHERE, "@ann", "ctx", MINE, 0), False),
+    (IdentityOverlay(HandleStream(REALM)), profile("a", 1), False),
 ]
 
 
@@ -448,12 +452,12 @@ def test_a_cache_of_one_stream_is_not_taken_for_that_of_another() -> None:
         OrgStream(ORG, REALM),
         HandleStream(REALM),
     ]
-    assert len({Identity(scope).settings() for scope in scopes}) == len(scopes)
+    assert len({IdentityOverlay(scope).settings() for scope in scopes}) == len(scopes)
 
 
 def test_every_part_says_what_it_is_of() -> None:
     found = states(
-        Principal(ME, 0, cbor.encode({"a": 1})),
+        IdentityPrincipal(ME, 0, cbor.encode({"a": 1})),
         device(label="phone"),
         profile("Ann", 1),
         OrgProfile(ORG, "Org", None, 0, 0),
@@ -462,8 +466,8 @@ def test_every_part_says_what_it_is_of() -> None:
         role("editor", group=True),
         HandleMap(REALM, "@ann", "ctx", MINE, 0),
         external("saml:corp", "7"),
-        Revocation(ME, None, DEVICE, b"\x0a" * 32, REALM, MINE, "lost", 1),
-        Revocation(org_id=ORG, ts=1),
+        IdentityRevocation(ME, None, DEVICE, b"\x0a" * 32, REALM, MINE, "lost", 1),
+        IdentityRevocation(org_id=ORG, ts=1),
     )
     shown = {part[:2] if part[:1] == b"x" else part[:1]: IDENTITY.plain(part, found[part]) for part in found}
     assert set(shown) == {b"p", b"d", b"c", b"o", b"g", b"m", b"r", b"s", b"h", b"l", b"xd", b"xa", b"xc", b"xo"}
@@ -479,17 +483,20 @@ def test_every_part_says_what_it_is_of() -> None:
 
 
 def test_a_state_of_another_kind_or_with_names_out_of_order_does_not_decode() -> None:
-    two = Marks((*states(role("a"))[parts.roles_of_ctx(ORG, MINE, None)].marks,) * 2)  # type: ignore[union-attr]
+    two = Marks((*states(role("a"))[identity_state.roles_of_ctx(ORG, MINE, None)].marks,) * 2)  # type: ignore[union-attr]
     spelled = Marks.LAYOUT.write([two.marks])
     with pytest.raises(Malformed):
-        IDENTITY.decode_state(parts.roles_of_ctx(ORG, MINE, None), spelled)
+        IDENTITY.decode_state(identity_state.roles_of_ctx(ORG, MINE, None), spelled)
     with pytest.raises(Malformed):
         IDENTITY.decode_state(b"?", cbor.encode({}))
     with pytest.raises(Malformed):
-        IDENTITY.decode_state(parts.org(ORG), IDENTITY.encode_state(states(Principal(ME, 0))[parts.principal(ME)]))
+        IDENTITY.decode_state(
+            identity_state.org(ORG),
+            IDENTITY.encode_state(states(IdentityPrincipal(ME, 0))[identity_state.principal(ME)]),
+        )
 
 
 def test_the_state_has_a_hash_of_its_own_class() -> None:
-    found = states(Principal(ME, 0))
+    found = states(IdentityPrincipal(ME, 0))
     assert len(state_hash(IDENTITY, found)) == 32
     assert state_hash(IDENTITY, found) != state_hash(IDENTITY, {})

@@ -5,23 +5,23 @@ from dataclasses import replace
 import pytest
 
 from tests.overlays.logs import START, log
-from veen.core import Malformed, Rate, SigningKey, Unverified, captoken, msg, naming
+from veen.core import Malformed, Rate, SigningKey, Unverified, cap_token, msg, naming
 from veen.overlays import Event, fold
 from veen.overlays.identity import (
     IDENTITY,
-    Answer,
+    AuthPolicy,
     Challenge,
+    ChallengeAnswer,
     Device,
     Flags,
-    Grant,
-    Group,
+    IdentityGrant,
+    IdentityGroup,
+    IdentityRevocation,
     OrgProfile,
-    Policy,
-    Revocation,
     RoleBinding,
     Session,
+    auth,
     authenticate,
-    challenge,
     ctx_id,
     ctx_stream,
     delegate,
@@ -31,7 +31,7 @@ from veen.overlays.identity import (
     principal_stream,
     realm_id,
 )
-from veen.overlays.identity.challenge import CLOCK_SKEW_SEC, MAX_CHALLENGE_SEC
+from veen.overlays.identity.auth import CLOCK_SKEW_SEC, MAX_CHALLENGE_SEC
 from veen.overlays.identity.views import States
 
 ANN, PHONE, COMPANY, STRANGER = (SigningKey(bytes([number]) * 32) for number in range(1, 5))
@@ -42,9 +42,9 @@ STAFF = group_id(ORG, "staff")
 APP, OTHER_STREAM = naming.stream_id("app"), naming.stream_id("other")
 ROUTING = naming.routing_key(bytes(32))
 TTL, NOW = 100, START + 50
-POLICY = Policy(REALM, frozenset({APP}))
-TOKEN = captoken.mint(ANN, PHONE.public_key, [APP], TTL)
-GRANT = Grant(TOKEN, START)
+POLICY = AuthPolicy(REALM, frozenset({APP}))
+TOKEN = cap_token.mint(ANN, PHONE.public_key, [APP], TTL)
+GRANT = IdentityGrant(TOKEN, START)
 DEVICE = Device(ANN.public_key, device_id(PHONE.public_key), PHONE.public_key, bytes(32), None, START)
 
 
@@ -65,7 +65,11 @@ def message(key: SigningKey = PHONE, auth_ref: bytes | None = TOKEN.auth_ref(), 
 
 
 def session(
-    sent: msg.Msg | None = None, grant: Grant = GRANT, policy: Policy = POLICY, known: States = KNOWN, now: int = NOW
+    sent: msg.Msg | None = None,
+    grant: IdentityGrant = GRANT,
+    policy: AuthPolicy = POLICY,
+    known: States = KNOWN,
+    now: int = NOW,
 ) -> Session:
     return authenticate(sent or message(), grant, policy, known, hub_ts=now, labels={naming.label(ROUTING, APP, 0)})
 
@@ -86,12 +90,12 @@ def test_a_delegation_covers_the_identity_streams_and_those_of_the_application()
     assert (token.issuer_pk, token.subject_pk) == (ANN.public_key, PHONE.public_key)
     token.verify()
     sent = message(auth_ref=token.auth_ref())
-    asked = Policy(REALM, frozenset({APP, ctx_stream(MINE, REALM)}))
-    assert session(sent, Grant(token, START), asked).ctx_id == MINE
+    asked = AuthPolicy(REALM, frozenset({APP, ctx_stream(MINE, REALM)}))
+    assert session(sent, IdentityGrant(token, START), asked).ctx_id == MINE
 
 
-def forged() -> captoken.CapToken:
-    return replace(captoken.mint(STRANGER, PHONE.public_key, [APP], TTL), issuer_pk=ANN.public_key)
+def forged() -> cap_token.CapToken:
+    return replace(cap_token.mint(STRANGER, PHONE.public_key, [APP], TTL), issuer_pk=ANN.public_key)
 
 
 @pytest.mark.parametrize(
@@ -103,16 +107,19 @@ def forged() -> captoken.CapToken:
         ({"sent": message(auth_ref=None)}, "not sent under this capability"),
         ({"sent": message(auth_ref=bytes(32))}, "not sent under this capability"),
         ({"sent": message(stream=OTHER_STREAM)}, "none of the streams"),
-        ({"grant": Grant(forged(), START), "sent": message(auth_ref=forged().auth_ref())}, "does not verify"),
-        ({"policy": Policy(REALM, frozenset({APP, OTHER_STREAM}))}, "does not cover"),
+        ({"grant": IdentityGrant(forged(), START), "sent": message(auth_ref=forged().auth_ref())}, "does not verify"),
+        ({"policy": AuthPolicy(REALM, frozenset({APP, OTHER_STREAM}))}, "does not cover"),
         ({"now": START - 1}, "holds from"),
         ({"now": START + TTL + 1}, "holds from"),
         ({"known": {}}, "no device"),
         ({"known": states(replace(DEVICE, flags=Flags(True)))}, "disabled"),
         ({"known": states(replace(DEVICE, expires_at=NOW - 1))}, "expired"),
-        ({"known": states(DEVICE, Revocation(device_id=DEVICE.device_id, ts=1))}, "revoked"),
-        ({"known": states(DEVICE, Revocation(revoked_auth_ref=TOKEN.auth_ref(), ts=1))}, "capability was revoked"),
-        ({"known": states(DEVICE, Revocation(ctx_id=MINE, realm_id=REALM, ts=1))}, "account was revoked"),
+        ({"known": states(DEVICE, IdentityRevocation(device_id=DEVICE.device_id, ts=1))}, "revoked"),
+        (
+            {"known": states(DEVICE, IdentityRevocation(revoked_auth_ref=TOKEN.auth_ref(), ts=1))},
+            "capability was revoked",
+        ),
+        ({"known": states(DEVICE, IdentityRevocation(ctx_id=MINE, realm_id=REALM, ts=1))}, "account was revoked"),
         ({"known": states(replace(DEVICE, principal_pk=STRANGER.public_key))}, "no device"),
     ],
 )
@@ -129,20 +136,23 @@ def test_a_capability_holds_from_its_first_second_to_its_last(now: int) -> None:
 def test_a_device_without_a_record_passes_only_where_the_application_keeps_no_records() -> None:
     lax = replace(POLICY, check_device=False)
     assert session(policy=lax, known={}).ctx_id == MINE
-    for known in (states(replace(DEVICE, flags=Flags(True))), states(Revocation(device_id=DEVICE.device_id, ts=1))):
+    for known in (
+        states(replace(DEVICE, flags=Flags(True))),
+        states(IdentityRevocation(device_id=DEVICE.device_id, ts=1)),
+    ):
         with pytest.raises(Unverified, match="device"):
             session(policy=lax, known=known)
 
 
 def test_a_revocation_by_someone_else_of_their_own_account_changes_nothing() -> None:
-    theirs = Revocation(ctx_id=ctx_id(STRANGER.public_key, REALM), realm_id=REALM, ts=1)
-    foreign = Revocation(STRANGER.public_key, None, DEVICE.device_id, ts=1)
+    theirs = IdentityRevocation(ctx_id=ctx_id(STRANGER.public_key, REALM), realm_id=REALM, ts=1)
+    foreign = IdentityRevocation(STRANGER.public_key, None, DEVICE.device_id, ts=1)
     assert session(known=states(DEVICE, theirs, foreign)).ctx_id == MINE
 
 
 def test_roles_and_groups_that_are_asked_for_must_be_held() -> None:
-    asked = Policy(REALM, frozenset({APP}), ORG, frozenset({"admin"}), frozenset({STAFF}))
-    joined = Group(ORG, None, STAFF, "Staff", (MINE,), None, 1)
+    asked = AuthPolicy(REALM, frozenset({APP}), ORG, frozenset({"admin"}), frozenset({STAFF}))
+    joined = IdentityGroup(ORG, None, STAFF, "Staff", (MINE,), None, 1)
     admin = RoleBinding(ORG, None, "admin", None, (STAFF,), 1)
     assert session(policy=asked, known=states(DEVICE, joined, admin)).roles == {"admin"}
     for known, reason in [
@@ -150,7 +160,7 @@ def test_roles_and_groups_that_are_asked_for_must_be_held() -> None:
         (states(DEVICE, admin), "lacks the role"),
         (states(DEVICE, RoleBinding(ORG, REALM, "admin", (MINE,), None, 1)), "not in a group"),
         (states(DEVICE, joined, admin, replace(joined, members_add=None, members_remove=(MINE,))), "lacks the role"),
-        (states(DEVICE, joined, admin, Revocation(org_id=ORG, ts=1)), "organization is revoked"),
+        (states(DEVICE, joined, admin, IdentityRevocation(org_id=ORG, ts=1)), "organization is revoked"),
     ]:
         with pytest.raises(Unverified, match=reason):
             session(policy=asked, known=known)
@@ -158,22 +168,25 @@ def test_roles_and_groups_that_are_asked_for_must_be_held() -> None:
 
 def test_roles_without_an_organization_are_the_applications_own_mistake() -> None:
     with pytest.raises(ValueError, match="say which"):
-        Policy(REALM, frozenset(), roles=frozenset({"admin"}))
+        AuthPolicy(REALM, frozenset(), roles=frozenset({"admin"}))
 
 
 def test_an_organization_sends_a_service_that_has_no_account() -> None:
-    token = captoken.mint(COMPANY, PHONE.public_key, [APP], TTL)
+    token = cap_token.mint(COMPANY, PHONE.public_key, [APP], TTL)
     sent, grant, known = (
         message(auth_ref=token.auth_ref()),
-        Grant(token, START),
+        IdentityGrant(token, START),
         states(OrgProfile(ORG, "C", None, 0, 0)),
     )
     found = session(sent, grant, known=known)
     assert (found.org_id, found.ctx_id) == (ORG, None)
     cases: list[tuple[dict[str, object], str]] = [
         ({"policy": replace(POLICY, org_id=ORG, roles=frozenset({"admin"}))}, "no account"),
-        ({"known": states(OrgProfile(ORG, "C", None, 0, 0), Revocation(org_id=ORG, ts=1))}, "revoked"),
-        ({"known": states(OrgProfile(ORG, "C", None, 0, 0), Revocation(org_id=ORG, realm_id=REALM, ts=1))}, "revoked"),
+        ({"known": states(OrgProfile(ORG, "C", None, 0, 0), IdentityRevocation(org_id=ORG, ts=1))}, "revoked"),
+        (
+            {"known": states(OrgProfile(ORG, "C", None, 0, 0), IdentityRevocation(org_id=ORG, realm_id=REALM, ts=1))},
+            "revoked",
+        ),
         ({"known": {}}, "no device"),
     ]
     for changed, reason in cases:
@@ -182,8 +195,8 @@ def test_an_organization_sends_a_service_that_has_no_account() -> None:
 
 
 def test_the_rate_of_a_capability_is_kept() -> None:
-    token = captoken.mint(ANN, PHONE.public_key, [APP], TTL, Rate(1, 2))
-    sent, grant = message(auth_ref=token.auth_ref()), Grant(token, START)
+    token = cap_token.mint(ANN, PHONE.public_key, [APP], TTL, Rate(1, 2))
+    sent, grant = message(auth_ref=token.auth_ref()), IdentityGrant(token, START)
 
     def after(*accepted: int) -> Session:
         return authenticate(
@@ -200,19 +213,19 @@ def test_the_rate_of_a_capability_is_kept() -> None:
 ASKED = Challenge("app.example", REALM, b"\x07" * 32, NOW, NOW + 60)
 
 
-def answered(**changed: object) -> Answer:
+def answered(**changed: object) -> ChallengeAnswer:
     given: dict[str, object] = {"device": PHONE, "token": TOKEN, "audience": "app.example", "now": NOW, **changed}
-    return challenge.answer(ASKED, **given)  # type: ignore[arg-type]
+    return auth.answer(ASKED, **given)  # type: ignore[arg-type]
 
 
-def verified(asked: Challenge = ASKED, answer: Answer | None = None, **changed: object) -> Session:
+def verified(asked: Challenge = ASKED, answer: ChallengeAnswer | None = None, **changed: object) -> Session:
     given: dict[str, object] = {"policy": POLICY, "states": KNOWN, "issued_at": START, "now": NOW, **changed}
-    return challenge.verify(asked, answer or answered(), **given)  # type: ignore[arg-type]
+    return auth.verify(asked, answer or answered(), **given)  # type: ignore[arg-type]
 
 
 def test_a_device_that_signs_a_challenge_is_its_principals_account() -> None:
     assert verified().ctx_id == MINE
-    assert Answer.decode(answered().encode()) == answered()
+    assert ChallengeAnswer.decode(answered().encode()) == answered()
     assert Challenge.decode(ASKED.encode()) == ASKED
 
 
@@ -231,12 +244,12 @@ def test_a_device_signs_only_for_whom_it_means_and_in_time(changed: dict[str, ob
         answered(**changed)
 
 
-def other_signature() -> Answer:
+def other_signature() -> ChallengeAnswer:
     return replace(answered(), sig=STRANGER.sign(b"anything"))
 
 
-def swapped_token() -> Answer:
-    return replace(answered(), token=captoken.mint(ANN, PHONE.public_key, [APP, OTHER_STREAM], TTL))
+def swapped_token() -> ChallengeAnswer:
+    return replace(answered(), token=cap_token.mint(ANN, PHONE.public_key, [APP, OTHER_STREAM], TTL))
 
 
 @pytest.mark.parametrize(
@@ -251,8 +264,8 @@ def swapped_token() -> Answer:
         ({"issued_at": NOW + 1}, "capability holds from"),
         ({"issued_at": NOW - TTL - 1}, "capability holds from"),
         ({"states": {}}, "no device"),
-        ({"states": states(DEVICE, Revocation(device_id=DEVICE.device_id, ts=0))}, "revoked"),
-        ({"policy": Policy(REALM, frozenset({OTHER_STREAM}))}, "does not cover"),
+        ({"states": states(DEVICE, IdentityRevocation(device_id=DEVICE.device_id, ts=0))}, "revoked"),
+        ({"policy": AuthPolicy(REALM, frozenset({OTHER_STREAM}))}, "does not cover"),
     ],
 )
 def test_an_answer_that_is_not_to_this_challenge_by_this_device_is_refused(

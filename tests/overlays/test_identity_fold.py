@@ -23,15 +23,15 @@ from tests.overlays.identities import (
     random_history,
 )
 from tests.overlays.logs import logs
-from veen.overlays import Entry, FaultKind, check_laws, fold
+from veen.overlays import FaultKind, FoldEntry, check_laws, fold
 from veen.overlays.identity import (
     IDENTITY,
     CtxProfile,
     ExternalLink,
-    Group,
     HandleMap,
+    IdentityGroup,
+    IdentityRevocation,
     OrgProfile,
-    Revocation,
     views,
 )
 from veen.overlays.identity.views import States
@@ -41,7 +41,7 @@ events = st.integers(0, 1 << 32).map(lambda seed: random_event(Random(seed)))
 
 
 @given(logs(events, most=12))
-def test_identity_keeps_the_laws_wherever_a_log_is_cut(entries: list[Entry]) -> None:
+def test_identity_keeps_the_laws_wherever_a_log_is_cut(entries: list[FoldEntry]) -> None:
     check_laws(IDENTITY, entries)
 
 
@@ -69,7 +69,7 @@ def agree(states: States, rules: Pseudocode, seed: int) -> int:
         )
         for group_id in GROUPS:
             found = views.group(states, org_id, group_id)
-            named = rules.winner(rules.of(Group, org_id=org_id, group_id=group_id), "updated_at")
+            named = rules.winner(rules.of(IdentityGroup, org_id=org_id, group_id=group_id), "updated_at")
             asked.append((found and found.name, named and named.name))
             members = rules.members(org_id, group_id)
             asked.append((set(found.members) if found else set(), members))
@@ -86,7 +86,7 @@ def agree(states: States, rules: Pseudocode, seed: int) -> int:
             asked.append((views.link(states, realm_id, provider, sub), rules.winner(found_links, "ts")))
     for auth_ref in AUTH_REFS:
         revoked = views.auth_ref_revocation(states, auth_ref) is not None
-        asked.append((revoked, bool(rules.of(Revocation, revoked_auth_ref=auth_ref))))
+        asked.append((revoked, bool(rules.of(IdentityRevocation, revoked_auth_ref=auth_ref))))
     for number, (ours, theirs) in enumerate(asked):
         assert ours == theirs, f"seed {seed}, question {number}"
     return sum(bool(ours) for ours, _ in asked)

@@ -9,7 +9,7 @@ import pytest
 from tests.overlays.logs import log
 from veen.core import Malformed, SigningKey, Unverified, cbor
 from veen.overlays import Event, fold
-from veen.overlays.identity import IDENTITY, CtxProfile, ExternalLink, Revocation, ctx_id, realm_id
+from veen.overlays.identity import IDENTITY, CtxProfile, ExternalLink, IdentityRevocation, ctx_id, realm_id
 from veen.overlays.identity.gateway import CLOCK_SKEW_SEC, Provider, Subject, login, validate
 from veen.overlays.identity.views import States
 
@@ -125,7 +125,7 @@ def test_a_subject_has_another_account_in_another_realm() -> None:
 
 def test_a_revoked_account_does_not_log_in_and_gets_no_new_one() -> None:
     made = login(SUBJECT, REALM, {}, new_principal_pk=NEW, now=NOW)
-    revoked = states(*made.events, Revocation(ctx_id=MINE, realm_id=REALM, ts=NOW))
+    revoked = states(*made.events, IdentityRevocation(ctx_id=MINE, realm_id=REALM, ts=NOW))
     with pytest.raises(Unverified, match="revoked"):
         login(SUBJECT, REALM, revoked, new_principal_pk=b"\x0a" * 32, now=NOW)
 

@@ -11,15 +11,15 @@ from tests.overlays.identities import CTXS, GROUPS, ORGS, Pseudocode, random_eve
 from tests.overlays.logs import START, log
 from tests.overlays.test_identity_fold import agree
 from veen.core import PayloadHdr
-from veen.overlays import Entry, fold
-from veen.overlays.identity import IDENTITY, Group, mirrored, union, views
+from veen.overlays import FoldEntry, fold
+from veen.overlays.identity import IDENTITY, IdentityGroup, mirrored, union, views
 
 MINE, ORG, STAFF = CTXS[0], ORGS[0], GROUPS[0]
-ADD = Group(ORG, None, STAFF, "Staff", (MINE,), None, 1)
-REMOVE = Group(ORG, None, STAFF, "Staff", None, (MINE,), 1)
+ADD = IdentityGroup(ORG, None, STAFF, "Staff", (MINE,), None, 1)
+REMOVE = IdentityGroup(ORG, None, STAFF, "Staff", None, (MINE,), 1)
 
 
-def at_hub(name: str, *entries: Entry) -> list[Entry]:
+def at_hub(name: str, *entries: FoldEntry) -> list[FoldEntry]:
     """The same payloads as the log of a hub of this name."""
     label = sha256(name.encode()).digest()
     return [
@@ -28,7 +28,7 @@ def at_hub(name: str, *entries: Entry) -> list[Entry]:
     ]
 
 
-def copied(entry: Entry, *, hub_ts: int) -> Entry:
+def copied(entry: FoldEntry, *, hub_ts: int) -> FoldEntry:
     header, body = mirrored(entry)
     return replace(entry, header=header, body=body, hub_ts=hub_ts, auth_ref=None)
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.overlays.logs import Said, log, logs, root
-from veen.overlays import At, Entry, Fault, Fold, check_laws, fold
-from veen.overlays.cache import Cache
+from veen.overlays import At, EventFault, Fold, FoldEntry, check_laws, fold
 from veen.overlays.crdt import LWW, Write
+from veen.overlays.kept_fold_lmdb import Cache
 from veen.overlays.kv import KV, Change, Delete, change, delete, get, keys, put
 
 events = st.one_of(
@@ -18,7 +18,7 @@ events = st.one_of(
 
 
 @given(logs(events))
-def test_a_map_keeps_the_laws(entries: list[Entry]) -> None:
+def test_a_map_keeps_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(KV, entries)
 
 
@@ -76,7 +76,7 @@ def test_a_watcher_is_told_of_each_change_and_of_nothing_else() -> None:
         Delete(b"k", 5),
     ):
         for outcome in watched.add(entry):
-            seen = None if isinstance(outcome, Fault) else change(outcome)
+            seen = None if isinstance(outcome, EventFault) else change(outcome)
             if seen is not None and seen.key == b"k":
                 told.append((seen.step.at.stream_seq, seen.before, seen.after))
     assert told == [(1, None, b"1"), (5, b"1", None)]

@@ -7,13 +7,13 @@ import pytest
 
 from tests.overlays.logs import Said, log, msg_id
 from veen.core import cbor
-from veen.overlays import AnyOverlay, LawBroken, Step, check_laws
+from veen.overlays import AnyOverlay, FoldStep, LawBroken, check_laws
 from veen.overlays.crdt import G_COUNTER, GCounter, Increment
-from veen.overlays.queue import QUEUE, Claim, Put, Queue, Task
+from veen.overlays.queue import QUEUE, Put, Queue, Task, TaskClaim
 
 A, B = bytes(32), b"\xff" * 32
 COUNTED = log(Increment(A, 1), Increment(A, 2), Said(Increment(A, 2), msg_id(2)), Increment(B, 4), Increment(A, 300))
-TASKS = log(Put(b"x"), Claim(msg_id(1), 5), Claim(msg_id(1), 5), Put(b"y"))
+TASKS = log(Put(b"x"), TaskClaim(msg_id(1), 5), TaskClaim(msg_id(1), 5), Put(b"y"))
 
 
 class NotAssociative(GCounter):
@@ -45,7 +45,7 @@ class TwoSpellings(GCounter):
 
 
 class ChangedByRefused(Queue):
-    def run(self, state: Task, summary: tuple[Step, ...]) -> Task | None:
+    def run(self, state: Task, summary: tuple[FoldStep, ...]) -> Task | None:
         for step in summary:
             state = self.apply(state, step)
         return state
@@ -62,7 +62,7 @@ class Nameless(GCounter):
 
 
 class LiftsOther(GCounter):
-    def apply(self, state: int, step: Step) -> int:
+    def apply(self, state: int, step: FoldStep) -> int:
         return super().apply(state, step) + 1
 
 

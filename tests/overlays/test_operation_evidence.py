@@ -8,11 +8,10 @@ import pytest
 from tests.overlays.deeds import HUB, KEYS, STREAM, A, B, C, D
 from tests.overlays.logs import START
 from veen.core import Malformed, Unverified, VeenError
-from veen.core.captoken import mint
+from veen.core.cap_token import mint
 from veen.core.receipt import sign
-from veen.overlays.operations import Capability, Survivorship, World
-from veen.overlays.operations.evidence import read
-from veen.overlays.operations.world import Access, Decision, Effect, Place, Source, Taken
+from veen.overlays.operations import CapabilityFact, Survivorship, World
+from veen.overlays.operations.external_facts import AccessFact, Decision, Effect, FactSource, LogPlace, Taken, read
 
 TOKEN = mint(KEYS[0], A, [STREAM], 60)
 RECEIPT = sign(HUB, label=C, stream_seq=7, leaf_hash=A, mmr_root=B, hub_ts=START)
@@ -47,18 +46,18 @@ def test_every_name_is_read() -> None:
     assert told(**WHOLE) == World(
         stream_id=STREAM,
         speakers={A: frozenset({B, C})},
-        processed=(Place(A, 3),),
+        processed=(LogPlace(A, 3),),
         effects=(Effect(A, False, B), Effect(A, True)),
         granters=frozenset({A}),
         bootstrapped=frozenset(),
-        capabilities={TOKEN.auth_ref(): Capability(TOKEN, START)},
+        capabilities={TOKEN.auth_ref(): CapabilityFact(TOKEN, START)},
         decisions=(Decision(A, 1, B, "accept"),),
         survivorship=Survivorship.HIGHEST,
         taken=(Taken(A, "v1"),),
         executors=frozenset({C}),
-        accesses=(Access(A, "x", "y"),),
+        accesses=(AccessFact(A, "x", "y"),),
         regulated=frozenset({"y"}),
-        sources={Source("hub", C, 7): RECEIPT},
+        sources={FactSource("hub", C, 7): RECEIPT},
     )
 
 

@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 
 from tests.overlays.deeds import NULL, RIGHT, WRONG, A, B, C, Deeds, paid
 from tests.overlays.logs import CLIENTS, logs, msg_id
-from veen.overlays import AnyOverlay, Entry, Fault, check_laws, fold, foresee
+from veen.overlays import AnyOverlay, EventFault, FoldEntry, check_laws, fold, foresee
 from veen.overlays.operations import (
     OPERATION_OVERLAYS,
     Access,
+    AccessGrant,
     Agreements,
     Confirmation,
     Definition,
     Delegated,
-    Grant,
     Guardians,
     Mirror,
     Operation,
@@ -39,7 +39,7 @@ EVENTS: dict[str, st.SearchStrategy[Operation]] = {
         paid, small, ids, ids, currency_code=st.sampled_from([None, "JPY", "USD"]), parent_operation_id=st.none()
     ),
     "access.grant": st.one_of(
-        st.builds(Grant, ids, st.none(), st.just((A,)), small),
+        st.builds(AccessGrant, ids, st.none(), st.just((A,)), small),
         st.builds(Revoke, ids, st.sampled_from([None, None, B, operation_id(msg_id(1))])),
     ),
     "delegated.execution": st.builds(Delegated, ids, ids, st.sampled_from([(), (A,), (A, B)]), ids, st.just(NULL)),
@@ -94,11 +94,13 @@ def test_a_profile_keeps_the_laws_over_whole_histories(overlay: AnyOverlay, step
 def test_what_is_refused_before_sending_is_what_is_refused_when_folding(
     overlay: AnyOverlay, data: st.DataObject
 ) -> None:
-    entries: list[Entry] = data.draw(logs(EVENTS[overlay.CLASS], most=12))
+    entries: list[FoldEntry] = data.draw(logs(EVENTS[overlay.CLASS], most=12))
     folded = fold(overlay, ())
     for entry in entries:
         foreseen = foresee(overlay, entry, folded)
-        assert [isinstance(one, Fault) for one in foreseen] == [isinstance(one, Fault) for one in folded.add(entry)]
+        assert [isinstance(one, EventFault) for one in foreseen] == [
+            isinstance(one, EventFault) for one in folded.add(entry)
+        ]
 
 
 def test_settings_are_one_spelling_each_and_the_usual_ones_are_empty() -> None:

@@ -30,14 +30,14 @@ from veen.overlays.operations import (
     OPERATIONS,
     VALIDATORS,
     Delegated,
-    Finding,
     QueryAudit,
     RecoveryApproval,
     RecoveryExecution,
     RecoveryRequest,
     Revoke,
     Rule,
-    Verdict,
+    RuleFinding,
+    RuleVerdict,
     World,
     check,
     check_log,
@@ -45,7 +45,7 @@ from veen.overlays.operations import (
     operations,
     violations,
 )
-from veen.overlays.operations.world import Access
+from veen.overlays.operations.external_facts import AccessFact
 
 OVERLAYS = registry()
 histories = st.lists(st.sampled_from(RIGHT), max_size=10)
@@ -58,14 +58,14 @@ def deeds_of(steps: list) -> Deeds:  # type: ignore[type-arg]
     return deeds
 
 
-def judge(deeds: Deeds) -> tuple[Finding, ...]:
+def judge(deeds: Deeds) -> tuple[RuleFinding, ...]:
     return check_log(deeds.log, OVERLAYS, deeds.world())
 
 
 @given(histories)
 def test_a_history_that_keeps_the_rules_holds_all_of_them(steps: list) -> None:  # type: ignore[type-arg]
     findings = judge(deeds_of(steps))
-    assert {one.verdict for one in findings} <= {Verdict.HOLDS}
+    assert {one.verdict for one in findings} <= {RuleVerdict.HOLDS}
 
 
 def test_every_rule_is_judged_somewhere() -> None:
@@ -88,7 +88,7 @@ def test_a_rule_that_is_broken_is_the_only_one_reported(rule: Rule, before: list
     findings = judge(deeds)
     broken = violations(findings)
     assert [one.rule for one in broken] == [rule]
-    assert {one.verdict for one in findings} <= {Verdict.HOLDS, Verdict.VIOLATED}
+    assert {one.verdict for one in findings} <= {RuleVerdict.HOLDS, RuleVerdict.VIOLATED}
     if broken[0].places:
         assert first < broken[0].places[-1].stream_seq <= last
         assert broken[0].operation_id is not None
@@ -175,9 +175,9 @@ def test_an_access_is_not_missed_because_another_took_the_message_it_needs(known
     deeds = Deeds()
     for digest in (None, C):
         deeds.add(QueryAudit(A, "patient:7", "patient", None, None, digest))
-    deeds.accesses += [Access(A, "patient:7", "patient", digest) for digest in known]
+    deeds.accesses += [AccessFact(A, "patient:7", "patient", digest) for digest in known]
     assert violations(judge(deeds)) == ()
-    deeds.accesses.append(Access(A, "patient:7", "patient", None))
+    deeds.accesses.append(AccessFact(A, "patient:7", "patient", None))
     assert [one.rule for one in violations(judge(deeds))] == [Rule.QUERY_Q1]
 
 
@@ -190,7 +190,9 @@ def test_what_is_not_known_is_open_and_never_violated(steps: list) -> None:  # t
         Rule.PAID_P2, Rule.ACCESS_A1, Rule.ACCESS_A2, Rule.DELEGATED_D2, Rule.DELEGATED_D3, Rule.PUBLICATION_P2,
         Rule.SNAPSHOT_S2, Rule.QUERY_Q1, Rule.MIRROR_F1,
     }  # fmt: skip
-    assert {one.rule for one in findings if one.verdict is Verdict.OPEN} == needs_more & {one.rule for one in findings}
+    assert {one.rule for one in findings if one.verdict is RuleVerdict.OPEN} == needs_more & {
+        one.rule for one in findings
+    }
 
 
 @given(histories, st.sampled_from(list(Rule)))

@@ -9,7 +9,7 @@ import pytest
 from tests.overlays.deeds import KEYS, ROOT, STREAM, A, B, C, D, Deeds, paid
 from tests.overlays.logs import CLIENTS, LABEL, START, Said, log, msg_id
 from veen.core import Malformed, PayloadHdr, cbor, mmr
-from veen.core.captoken import mint, resign
+from veen.core.cap_token import mint, resign
 from veen.core.hashing import ht
 from veen.overlays import FaultKind, Fold, check_laws, firsts, fold, registry, run, state_hash, summarise
 from veen.overlays.kv import KV, Write
@@ -23,12 +23,12 @@ from veen.overlays.operations import (
     PUBLICATIONS,
     RECOVERIES,
     Access,
+    AccessGrant,
     Agreements,
-    Capability,
+    CapabilityFact,
     Confirmation,
     Definition,
     Delegated,
-    Grant,
     Guardians,
     LogStates,
     Mirror,
@@ -43,9 +43,9 @@ from veen.overlays.operations import (
     RecoveryRequest,
     Revoke,
     Rule,
+    RuleVerdict,
     StateCheckpoint,
     Survivorship,
-    Verdict,
     World,
     admits,
     applied,
@@ -62,10 +62,10 @@ from veen.overlays.operations import (
     violations,
 )
 from veen.overlays.operations.access import debit_limit
-from veen.overlays.operations.audit import QUERY_AUDITS, reads_part, result_digest
-from veen.overlays.operations.publication import Published, Release, height, matches, released
-from veen.overlays.operations.snapshot import SNAPSHOTS, newest, snapshot_part
-from veen.overlays.operations.world import Place
+from veen.overlays.operations.external_facts import LogPlace
+from veen.overlays.operations.publication import PublishedData, Release, height, matches, released
+from veen.overlays.operations.query_audit import QUERY_AUDITS, reads_part, result_digest
+from veen.overlays.operations.state_statement import SNAPSHOTS, newest, snapshot_part
 
 NOBODY: frozenset[bytes] = frozenset()
 
@@ -181,7 +181,7 @@ def granted(*events: Operation | Said, **settings: object) -> Fold:  # type: ign
 
 
 def test_a_grant_admits_to_its_streams_until_just_before_it_ends() -> None:
-    state = granted(Grant(A, None, (STREAM,), START + 50)).state(A)
+    state = granted(AccessGrant(A, None, (STREAM,), START + 50)).state(A)
     assert admits(state, STREAM, START + 49, None, NOBODY)
     assert not admits(state, STREAM, START + 50, None, NOBODY)
     assert not admits(state, D, START, None, NOBODY)
@@ -190,12 +190,12 @@ def test_a_grant_admits_to_its_streams_until_just_before_it_ends() -> None:
 
 @pytest.mark.parametrize("target", [None, op(1)])
 def test_a_revocation_deletes_what_a_grant_gave(target: bytes | None) -> None:
-    state = granted(Grant(A, None, (STREAM,), START + 50), Revoke(A, target)).state(A)
+    state = granted(AccessGrant(A, None, (STREAM,), START + 50), Revoke(A, target)).state(A)
     assert not admits(state, STREAM, START + 3, None, NOBODY)
 
 
 def test_a_revocation_of_one_capability_leaves_the_others() -> None:
-    state = granted(Grant(A, None, (STREAM,), START + 50), Revoke(A, D)).state(A)
+    state = granted(AccessGrant(A, None, (STREAM,), START + 50), Revoke(A, D)).state(A)
     assert not admits(state, STREAM, START, D, NOBODY)
     assert not admits(state, STREAM, START, D, frozenset({D}))
     assert admits(state, STREAM, START, C, NOBODY)
@@ -206,26 +206,26 @@ def test_a_revocation_of_everything_reaches_bootstrapped_capabilities_but_not_la
     assert admits(granted().state(A), STREAM, START, ROOT, bootstrapped)
     revoked = granted(Revoke(A)).state(A)
     assert not admits(revoked, STREAM, START, ROOT, bootstrapped)
-    again = granted(Revoke(A), Grant(A, None, (STREAM,), START + 50)).state(A)
+    again = granted(Revoke(A), AccessGrant(A, None, (STREAM,), START + 50)).state(A)
     assert admits(again, STREAM, START, ROOT, bootstrapped)
 
 
 def test_a_domain_may_refuse_revocations_of_everything() -> None:
-    folded = granted(Grant(A, None, (STREAM,), START + 50), Revoke(A), revokes_all=False)
+    folded = granted(AccessGrant(A, None, (STREAM,), START + 50), Revoke(A), revokes_all=False)
     assert admits(folded.state(A), STREAM, START, None, NOBODY)
     assert [seq for seq, _ in reasons(folded)] == [2]
 
 
 @pytest.mark.parametrize("granter", [CLIENTS[1], ROOT])
 def test_only_a_granter_changes_permissions_by_its_key_or_its_capability(granter: bytes) -> None:
-    grant = Grant(A, None, (STREAM,), START + 50)
+    grant = AccessGrant(A, None, (STREAM,), START + 50)
     folded = granted(Said(grant, client=1, auth_ref=ROOT), Said(Revoke(A), client=2, auth_ref=D), granters=[granter])
     assert len(folded.state(A).grants) == 1
     assert [(seq, reason.partition(":")[0]) for seq, reason in reasons(folded)] == [(2, "access.A1")]
 
 
 def test_a_grant_becomes_a_capability_that_admits_as_long_as_it_does() -> None:
-    grant = Grant(A, None, (D, STREAM), START + 50, 5, 9)
+    grant = AccessGrant(A, None, (D, STREAM), START + 50, 5, 9)
     token = token_of(grant, KEYS[0], START)
     token.verify()
     assert (token.issuer_pk, token.subject_pk) == (KEYS[0].public_key, A)
@@ -240,30 +240,35 @@ def test_a_grant_becomes_a_capability_that_admits_as_long_as_it_does() -> None:
 
 
 def test_a_client_may_write_by_the_grant_of_an_identity_it_speaks_for() -> None:
-    entries = log(Grant(A, None, (STREAM,), START + 50), Said(paid(), client=1))
+    entries = log(AccessGrant(A, None, (STREAM,), START + 50), Said(paid(), client=1))
     given = {"stream_id": STREAM, "bootstrapped": frozenset({ROOT})}
     for speakers, taken in (({A: frozenset({CLIENTS[1]})}, True), ({B: frozenset({CLIENTS[1]})}, False), (None, False)):
         found = check(operations(entries), World(**given, speakers=speakers))  # type: ignore[arg-type]
         verdicts = [one.verdict for one in found if one.rule is Rule.ACCESS_A2 and one.places[-1].stream_seq == 2]
-        assert verdicts == [Verdict.HOLDS if taken else Verdict.VIOLATED]
+        assert verdicts == [RuleVerdict.HOLDS if taken else RuleVerdict.VIOLATED]
 
 
 @pytest.mark.parametrize(("rate", "burst", "both"), [(5, None, 5), (None, 7, 7), (None, None, None)])
 def test_one_bound_of_a_rate_stands_for_both(rate: int | None, burst: int | None, both: int | None) -> None:
-    found = token_of(Grant(A, None, (D,), START + 50, rate, burst), KEYS[0], START).allow.rate
+    found = token_of(AccessGrant(A, None, (D,), START + 50, rate, burst), KEYS[0], START).allow.rate
     assert (found and (found.per_sec, found.burst)) == (both and (both, both))
 
 
 def test_the_largest_bound_on_payments_that_stands_counts() -> None:
-    bounded = [Grant(A, None, (STREAM,), START + ends, None, None, most, "JPY") for ends, most in ((50, 9), (90, 4))]
+    bounded = [
+        AccessGrant(A, None, (STREAM,), START + ends, None, None, most, "JPY") for ends, most in ((50, 9), (90, 4))
+    ]
     state = granted(*bounded).state(A)
     assert [debit_limit(state, STREAM, START + at, "JPY") for at in (0, 60, 95)] == [9, 4, 0]
     assert debit_limit(state, STREAM, START, "USD") == 0
-    assert debit_limit(granted(*bounded, Grant(A, None, (STREAM,), START + 9)).state(A), STREAM, START, "JPY") is None
+    assert (
+        debit_limit(granted(*bounded, AccessGrant(A, None, (STREAM,), START + 9)).state(A), STREAM, START, "JPY")
+        is None
+    )
 
 
 @pytest.mark.parametrize(
-    "event", [Grant(A, None, (C, D), 0), Definition(A, 1, B, None, (C, D)), RecoveryExecution(A, B, None, (C, D))]
+    "event", [AccessGrant(A, None, (C, D), 0), Definition(A, 1, B, None, (C, D)), RecoveryExecution(A, B, None, (C, D))]
 )
 def test_a_set_that_names_one_twice_does_not_decode(event: Operation) -> None:
     body = event.encode().replace(D, C)
@@ -276,7 +281,7 @@ def test_a_set_that_names_one_twice_does_not_decode(event: Operation) -> None:
 PRINCIPAL, AGENT = KEYS[1].public_key, KEYS[2].public_key
 FIRST, SECOND = mint(KEYS[0], PRINCIPAL, [STREAM, D], 3600), mint(KEYS[1], AGENT, [STREAM], 3600)
 CHAIN = (FIRST.auth_ref(), SECOND.auth_ref())
-KNOWN = {one.auth_ref(): Capability(one, START) for one in (FIRST, SECOND)}
+KNOWN = {one.auth_ref(): CapabilityFact(one, START) for one in (FIRST, SECOND)}
 EMBEDDED = Delegated(PRINCIPAL, AGENT, CHAIN, type(paid()).SCHEMA, paid(7).encode())
 
 
@@ -310,23 +315,23 @@ FORGED = replace(SECOND, sig_chain=FIRST.sig_chain)
 def test_a_chain_that_does_not_lead_from_principal_to_agent_applies_nothing(chain: tuple) -> None:  # type: ignore[type-arg]
     refs = tuple(one.auth_ref() for one in chain)
     (entry,) = log(replace(EMBEDDED, delegation_chain=refs))
-    assert direct(entry, {one.auth_ref(): Capability(one, START) for one in chain}) is None
+    assert direct(entry, {one.auth_ref(): CapabilityFact(one, START) for one in chain}) is None
 
 
 def test_a_capability_that_ran_out_or_is_not_known_applies_nothing() -> None:
     (entry,) = log(EMBEDDED)
-    old = {**KNOWN, CHAIN[1]: Capability(SECOND, entry.hub_ts - 3601)}
-    just = {**KNOWN, CHAIN[1]: Capability(SECOND, entry.hub_ts - 3600)}
+    old = {**KNOWN, CHAIN[1]: CapabilityFact(SECOND, entry.hub_ts - 3601)}
+    just = {**KNOWN, CHAIN[1]: CapabilityFact(SECOND, entry.hub_ts - 3600)}
     assert direct(entry, old) is None
     assert direct(entry, just) is not None
     assert direct(entry, {CHAIN[0]: KNOWN[CHAIN[0]]}) is None
-    assert direct(entry, {**KNOWN, CHAIN[1]: Capability(resign(SECOND, KEYS[1]), START)}) is None
+    assert direct(entry, {**KNOWN, CHAIN[1]: CapabilityFact(resign(SECOND, KEYS[1]), START)}) is None
 
 
 def test_a_capability_that_was_revoked_applies_nothing_from_then_on() -> None:
     (entry,) = log(EMBEDDED)
     for revoked_at, taken in ((entry.hub_ts, False), (entry.hub_ts + 1, True)):
-        known = {**KNOWN, CHAIN[0]: Capability(FIRST, START, revoked_at)}
+        known = {**KNOWN, CHAIN[0]: CapabilityFact(FIRST, START, revoked_at)}
         assert (direct(entry, known) is not None) is taken
 
 
@@ -335,14 +340,14 @@ def test_a_revocation_in_the_log_makes_a_chain_invalid_if_who_sent_it_may_revoke
     entries = log(EMBEDDED, Said(Revoke(PRINCIPAL, CHAIN[0]), client=client), EMBEDDED)
     world = World(capabilities=KNOWN, granters=frozenset({CLIENTS[0]}))
     found = [one for one in check(operations(entries), world) if one.rule is Rule.DELEGATED_D2]
-    assert [one.verdict for one in found] == [Verdict.HOLDS, Verdict.HOLDS if client else Verdict.VIOLATED]
+    assert [one.verdict for one in found] == [RuleVerdict.HOLDS, RuleVerdict.HOLDS if client else RuleVerdict.VIOLATED]
     anyone = check(operations(entries), World(capabilities=KNOWN))
     assert [one.rule for one in violations(anyone)] == [Rule.DELEGATED_D2]
 
 
 def test_the_last_capability_may_be_of_the_client_instead_of_the_agent() -> None:
     last = mint(KEYS[1], CLIENTS[0], [STREAM], 3600)
-    known = {**KNOWN, last.auth_ref(): Capability(last, START)}
+    known = {**KNOWN, last.auth_ref(): CapabilityFact(last, START)}
     (entry,) = log(replace(EMBEDDED, delegation_chain=(CHAIN[0], last.auth_ref()), agent_identity=D))
     assert direct(entry, known) is not None
 
@@ -437,7 +442,7 @@ def test_an_agreement_that_is_defined_more_often_than_confirmed_is_not_stable(co
     later = [replace(TERMS, version=number) for number in (2, 3)]
     entries = log(TERMS, *[decide(C)] * confirmed, *later)
     found = [one.verdict for one in check(operations(entries)) if one.rule is Rule.AGREEMENT_M2]
-    assert found == [Verdict.HOLDS, *([Verdict.HOLDS] * confirmed + [Verdict.VIOLATED] * 2)[:2]]
+    assert found == [RuleVerdict.HOLDS, *([RuleVerdict.HOLDS] * confirmed + [RuleVerdict.VIOLATED] * 2)[:2]]
 
 
 @pytest.mark.parametrize("wrong", [decide(B), decide(C, version=2), Confirmation(B, 1, C, "accept")])
@@ -456,7 +461,7 @@ def test_where_speakers_are_known_a_party_speaks_for_itself() -> None:
 RELEASE = Publication(A, B, content_root([C, D]), "model", "v1")
 
 
-def published(folded: Fold[Published, Published], version: str) -> Release:
+def published(folded: Fold[PublishedData, PublishedData], version: str) -> Release:
     found = released(folded.states, A, version)
     assert found is not None
     return found
@@ -516,13 +521,13 @@ def test_a_log_knows_its_roots_and_the_state_hashes_of_every_class_at_every_plac
     entries = log(Write(b"k", 0, b"1"), Write(b"j", 0, b"2"), Write(b"k", 0, b"3"))
     states = LogStates(entries, registry())
     for upto in (3, 1, 2, 3):
-        prefix, place = entries[:upto], Place(LABEL, upto)
+        prefix, place = entries[:upto], LogPlace(LABEL, upto)
         assert states.root_at(place) == mmr.root(one.msg_id for one in prefix)
         folded = fold(KV, prefix).states
         assert states.state_at("kv", A, place) == state_hash(KV, folded)
         assert states.state_at("kv", b"k", place) == state_hash(KV, {b"k": folded[b"k"]})
-    assert states.state_at("nobody's", A, Place(LABEL, 1)) is None
-    for place in (Place(LABEL, 4), Place(LABEL, 0), Place(D, 1)):
+    assert states.state_at("nobody's", A, LogPlace(LABEL, 1)) is None
+    for place in (LogPlace(LABEL, 4), LogPlace(LABEL, 0), LogPlace(D, 1)):
         assert states.root_at(place) is None
         assert states.state_at("kv", A, place) is None
 
@@ -530,8 +535,8 @@ def test_a_log_knows_its_roots_and_the_state_hashes_of_every_class_at_every_plac
 def test_a_log_with_a_gap_says_nothing_past_it() -> None:
     entries = log(Write(b"k", 0, b"1"), Write(b"j", 0, b"2"), Write(b"k", 0, b"3"))
     states = LogStates([entries[0], entries[2]], registry())
-    assert states.root_at(Place(LABEL, 1)) is not None
-    assert states.root_at(Place(LABEL, 2)) is states.root_at(Place(LABEL, 3)) is None
+    assert states.root_at(LogPlace(LABEL, 1)) is not None
+    assert states.root_at(LogPlace(LABEL, 2)) is states.root_at(LogPlace(LABEL, 3)) is None
 
 
 # 8: recovery
@@ -644,7 +649,7 @@ def test_every_operation_is_shown_with_its_kind_and_the_fields_that_are_there(ev
     samples: dict[type[Operation], Operation] = {
         type(one): one
         for one in (
-            paid(), Grant(A, None, (C,), 1), Revoke(A), EMBEDDED, TERMS, decide(C), RELEASE,
+            paid(), AccessGrant(A, None, (C,), 1), Revoke(A), EMBEDDED, TERMS, decide(C), RELEASE,
             StateCheckpoint(A, 5, B, C, "kv"), ASKED, approve(), execute(1), QueryAudit(A, "x", "y"),
             Mirror("hub", A, 1, B, C, D),
         )

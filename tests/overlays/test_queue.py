@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from tests.overlays.logs import START, Said, log, logs, msg_id, root
 from veen.core import PayloadHdr
 from veen.core.hashing import U64_MAX
-from veen.overlays import Entry, Event, FaultKind, Fold, check_laws, fold
-from veen.overlays.cache import Cache
-from veen.overlays.queue import QUEUE, Ack, Claim, Nack, Put, Retry, Status, Task, dead, holds, ready
+from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
+from veen.overlays.kept_fold_lmdb import Cache
+from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus, dead, holds, ready
 
 TASK = msg_id(1)
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(Put, st.binary(max_size=2), st.sampled_from([None, 1, 2])),
-    st.builds(Claim, st.sampled_from([msg_id(1), msg_id(2), msg_id(99)]), st.sampled_from([0, 5, 50_000])),
+    st.builds(TaskClaim, st.sampled_from([msg_id(1), msg_id(2), msg_id(99)]), st.sampled_from([0, 5, 50_000])),
     st.builds(Ack, st.sampled_from([msg_id(1), msg_id(2)]), st.sampled_from([msg_id(n) for n in range(1, 9)])),
     st.builds(Nack, st.sampled_from([msg_id(1), msg_id(2)]), st.sampled_from([msg_id(n) for n in range(1, 9)])),
-    st.builds(Retry, st.sampled_from([msg_id(1), msg_id(2)])),
+    st.builds(TaskRetry, st.sampled_from([msg_id(1), msg_id(2)])),
 )
 
 
 @given(logs(events))
-def test_a_queue_keeps_the_laws(entries: list[Entry]) -> None:
+def test_a_queue_keeps_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(QUEUE, entries)
 
 
@@ -33,7 +33,7 @@ def after(*said: Event | Said) -> Fold:  # type: ignore[type-arg]
     return fold(QUEUE, log(*said))
 
 
-def status(*said: Event | Said, later: int = 0) -> Status:
+def status(*said: Event | Said, later: int = 0) -> TaskStatus:
     entries = log(*said)
     return fold(QUEUE, entries).state(TASK).status(entries[-1].hub_ts + later)
 
@@ -43,63 +43,63 @@ def refused(*said: Event | Said) -> list[tuple[int, str]]:
 
 
 def test_a_task_goes_from_put_to_claim_to_done() -> None:
-    assert status(Put(b"x")) is Status.READY
-    assert status(Put(b"x"), Claim(TASK, 60)) is Status.CLAIMED
-    assert status(Put(b"x"), Claim(TASK, 60), Ack(TASK, msg_id(2))) is Status.DONE
+    assert status(Put(b"x")) is TaskStatus.READY
+    assert status(Put(b"x"), TaskClaim(TASK, 60)) is TaskStatus.CLAIMED
+    assert status(Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2))) is TaskStatus.DONE
 
 
 def test_the_first_claim_in_the_log_wins_and_all_consumers_see_it() -> None:
-    folded = after(Put(b"x"), Said(Claim(TASK, 60), client=1), Said(Claim(TASK, 60), client=2))
+    folded = after(Put(b"x"), Said(TaskClaim(TASK, 60), client=1), Said(TaskClaim(TASK, 60), client=2))
     assert holds(folded.state(TASK), msg_id(2), START + 3)
     assert not holds(folded.state(TASK), msg_id(3), START + 3)
     assert [(fault.stream_seq, fault.reason) for fault in folded.faults] == [(3, "the task is claimed")]
 
 
 def test_a_claim_that_ran_out_frees_the_task_for_the_next() -> None:
-    claim = Said(Claim(TASK, 60), client=1)
-    assert status(Put(b"x"), claim, later=59) is Status.CLAIMED
-    assert status(Put(b"x"), claim, later=60) is Status.READY
-    assert refused(Put(b"x"), claim, Said(Claim(TASK, 60), after=59)) == [(3, "the task is claimed")]
-    folded = after(Put(b"x"), claim, Said(Claim(TASK, 60), after=60))
+    claim = Said(TaskClaim(TASK, 60), client=1)
+    assert status(Put(b"x"), claim, later=59) is TaskStatus.CLAIMED
+    assert status(Put(b"x"), claim, later=60) is TaskStatus.READY
+    assert refused(Put(b"x"), claim, Said(TaskClaim(TASK, 60), after=59)) == [(3, "the task is claimed")]
+    folded = after(Put(b"x"), claim, Said(TaskClaim(TASK, 60), after=60))
     assert folded.faults == []
     assert folded.state(TASK).tries == 2
 
 
 def test_work_that_took_too_long_still_counts_unless_another_has_claimed_the_task() -> None:
     late = Said(Ack(TASK, msg_id(2)), after=1000)
-    assert status(Put(b"x"), Claim(TASK, 5), late) is Status.DONE
-    taken_over = Said(Claim(TASK, 5), after=100)
-    assert refused(Put(b"x"), Claim(TASK, 5), taken_over, late) == [(4, "the task is not under this claim")]
+    assert status(Put(b"x"), TaskClaim(TASK, 5), late) is TaskStatus.DONE
+    taken_over = Said(TaskClaim(TASK, 5), after=100)
+    assert refused(Put(b"x"), TaskClaim(TASK, 5), taken_over, late) == [(4, "the task is not under this claim")]
 
 
 def test_a_task_that_is_given_back_can_be_claimed_at_once() -> None:
-    assert status(Put(b"x"), Claim(TASK, 60), Nack(TASK, msg_id(2), "no paper")) is Status.READY
-    folded = after(Put(b"x"), Claim(TASK, 60), Nack(TASK, msg_id(2), "no paper"), Claim(TASK, 60))
+    assert status(Put(b"x"), TaskClaim(TASK, 60), Nack(TASK, msg_id(2), "no paper")) is TaskStatus.READY
+    folded = after(Put(b"x"), TaskClaim(TASK, 60), Nack(TASK, msg_id(2), "no paper"), TaskClaim(TASK, 60))
     assert folded.faults == []
     assert (folded.state(TASK).tries, folded.state(TASK).reason) == (2, "no paper")
 
 
 def test_after_its_last_try_a_task_is_a_dead_letter_until_it_is_retried() -> None:
-    said = [Put(b"x", 2), Claim(TASK, 60), Nack(TASK, msg_id(2)), Claim(TASK, 60)]
-    assert status(*said) is Status.CLAIMED
-    assert status(*said, later=60) is Status.DEAD
+    said = [Put(b"x", 2), TaskClaim(TASK, 60), Nack(TASK, msg_id(2)), TaskClaim(TASK, 60)]
+    assert status(*said) is TaskStatus.CLAIMED
+    assert status(*said, later=60) is TaskStatus.DEAD
     given_back = [*said, Nack(TASK, msg_id(4))]
-    assert status(*given_back) is Status.DEAD
-    assert refused(*given_back, Claim(TASK, 60)) == [(6, "the task is dead")]
+    assert status(*given_back) is TaskStatus.DEAD
+    assert refused(*given_back, TaskClaim(TASK, 60)) == [(6, "the task is dead")]
     assert [task for task, _ in dead(after(*given_back).states.items(), START)] == [TASK]
-    assert status(*given_back, Retry(TASK)) is Status.READY
-    assert after(*given_back, Retry(TASK), Claim(TASK, 60)).faults == []
+    assert status(*given_back, TaskRetry(TASK)) is TaskStatus.READY
+    assert after(*given_back, TaskRetry(TASK), TaskClaim(TASK, 60)).faults == []
 
 
 def test_a_task_without_a_bound_is_never_a_dead_letter() -> None:
     said: list[Event | Said] = [Put(b"x")]
     for _ in range(30):
-        said += [Said(Claim(TASK, 1), after=5)]
-    assert status(*said, later=5) is Status.READY
+        said += [Said(TaskClaim(TASK, 1), after=5)]
+    assert status(*said, later=5) is TaskStatus.READY
 
 
 def test_a_task_past_its_end_is_not_handed_out_any_more() -> None:
-    put, claim = log(Put(b"x"), Said(Claim(TASK, 60), after=100))
+    put, claim = log(Put(b"x"), Said(TaskClaim(TASK, 60), after=100))
     for expires_at, expected in [(claim.hub_ts, None), (claim.hub_ts - 1, "the task is expired")]:
         expiring = replace(put, header=PayloadHdr(Put.SCHEMA, expires_at=expires_at))
         folded = fold(QUEUE, [expiring, claim])
@@ -109,16 +109,16 @@ def test_a_task_past_its_end_is_not_handed_out_any_more() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ([Claim(TASK, 60)], "there is no such task"),
+        ([TaskClaim(TASK, 60)], "there is no such task"),
         ([Ack(TASK, TASK)], "there is no such task"),
-        ([Retry(TASK)], "there is no such task"),
+        ([TaskRetry(TASK)], "there is no such task"),
         ([Put(b"x"), Ack(TASK, msg_id(9))], "the task is not under this claim"),
         ([Put(b"x"), Nack(TASK, msg_id(9))], "the task is not under this claim"),
-        ([Put(b"x"), Retry(TASK)], "the task is no dead letter"),
-        ([Put(b"x"), Claim(TASK, 60), Retry(TASK)], "the task is no dead letter"),
-        ([Put(b"x"), Claim(TASK, 60), Ack(TASK, msg_id(2)), Ack(TASK, msg_id(2))], "the task is done"),
-        ([Put(b"x"), Claim(TASK, 60), Ack(TASK, msg_id(2)), Claim(TASK, 60)], "the task is done"),
-        ([Put(b"x"), Claim(TASK, 60), Ack(TASK, msg_id(2)), Nack(TASK, msg_id(2))], "the task is done"),
+        ([Put(b"x"), TaskRetry(TASK)], "the task is no dead letter"),
+        ([Put(b"x"), TaskClaim(TASK, 60), TaskRetry(TASK)], "the task is no dead letter"),
+        ([Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2)), Ack(TASK, msg_id(2))], "the task is done"),
+        ([Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2)), TaskClaim(TASK, 60)], "the task is done"),
+        ([Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2)), Nack(TASK, msg_id(2))], "the task is done"),
     ],
 )
 def test_what_does_not_fit_the_state_of_a_task_is_refused_and_changes_nothing(said: list[Event], reason: str) -> None:
@@ -133,11 +133,11 @@ def test_a_mirrored_put_is_the_same_task() -> None:
 
 
 def test_a_lease_beyond_64_bits_ends_there() -> None:
-    assert after(Put(b"x"), Claim(TASK, U64_MAX)).state(TASK).until == U64_MAX
+    assert after(Put(b"x"), TaskClaim(TASK, U64_MAX)).state(TASK).until == U64_MAX
 
 
 def test_tasks_are_ready_in_the_order_of_their_puts() -> None:
-    folded = after(*(Put(b"%d" % number) for number in range(20)), Claim(msg_id(3), 60), Claim(msg_id(1), 1))
+    folded = after(*(Put(b"%d" % number) for number in range(20)), TaskClaim(msg_id(3), 60), TaskClaim(msg_id(1), 1))
     assert [task.item for _, task in ready(folded.states.items(), START + 22)] == [
         b"%d" % number for number in range(20) if number not in (0, 2)
     ]
@@ -146,7 +146,7 @@ def test_tasks_are_ready_in_the_order_of_their_puts() -> None:
 def test_a_cache_lists_the_open_tasks_without_passing_by_the_done_ones(tmp_path: Path) -> None:
     said: list[Event | Said] = [Put(b"%d" % number) for number in range(100)]
     for number in range(1, 98):
-        said += [Claim(msg_id(number), 60), Ack(msg_id(number), msg_id(len(said) + 1))]
+        said += [TaskClaim(msg_id(number), 60), Ack(msg_id(number), msg_id(len(said) + 1))]
     entries = log(*said)
     with Cache(tmp_path / "q", QUEUE) as cache:
         cache.extend(entries[:150], root(entries[:150]))
@@ -172,7 +172,7 @@ def test_every_task_is_done_at_least_once_by_consumers_that_crash() -> None:
         for _ in range(2):  # both consumers see the same first task, and race for it
             if waiting:
                 seq += 1
-                running.add(log(Claim(waiting[0], 30), start=seq, hub_ts=now - 1)[0])
+                running.add(log(TaskClaim(waiting[0], 30), start=seq, hub_ts=now - 1)[0])
                 claims.append(msg_id(seq))
         for claim in claims:
             if holds(running.state(waiting[0]), claim, now) and random.random() < 0.7:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.overlays.logs import CLIENTS, Said, log, logs, msg_id
-from veen.core import Malformed, canonjson
+from veen.core import Malformed, canonical_json
 from veen.core.hashing import U64_MAX, h
-from veen.overlays import Entry, FaultKind, check_laws, fold
+from veen.overlays import FaultKind, FoldEntry, check_laws, fold
 from veen.overlays.record import (
     CHANGES,
     RECORD_TALLIES,
@@ -29,8 +29,8 @@ from veen.overlays.record import (
     tally_of,
     types_of,
 )
-from veen.overlays.record.events import MAX_POSITION_BYTES
-from veen.overlays.record.tallies import PRINCIPAL, SOURCE, SUBJECT, TYPE
+from veen.overlays.record.counts import PRINCIPAL, SOURCE, SUBJECT, TYPE
+from veen.overlays.record.record_events import MAX_POSITION_BYTES
 
 EVENT = RecordEvent("alice", "login", 5, "shop", '{"ok":true}', "file", 7)
 WEB, SLOW, JOBS = "record/app/web", "record/app/slow", "record/app/jobs"
@@ -44,7 +44,7 @@ places = st.one_of(
 )
 events = st.builds(
     lambda subject, kind, time, origin, value, place: RecordEvent(
-        subject, kind, time, origin, canonjson.encode(value).decode(), *place
+        subject, kind, time, origin, canonical_json.encode(value).decode(), *place
     ),
     names,
     names,
@@ -85,17 +85,17 @@ changes = st.one_of(
 
 
 @given(logs(events))
-def test_tallies_keep_the_laws(entries: list[Entry]) -> None:
+def test_tallies_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(RECORD_TALLIES, entries)
 
 
 @given(logs(changes))
-def test_changes_keep_the_laws(entries: list[Entry]) -> None:
+def test_changes_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(RECORDER_CHANGES, entries)
 
 
 @given(logs(changes))
-def test_an_event_type_has_at_most_one_stream_and_only_a_migration_moves_it(entries: list[Entry]) -> None:
+def test_an_event_type_has_at_most_one_stream_and_only_a_migration_moves_it(entries: list[FoldEntry]) -> None:
     before: dict[str, str | None] = {}
     for upto in range(len(entries) + 1):
         states = fold(RECORDER_CHANGES, entries[:upto]).states
@@ -112,7 +112,7 @@ def test_an_event_type_has_at_most_one_stream_and_only_a_migration_moves_it(entr
 @given(events)
 def test_an_event_has_one_encoding(event: RecordEvent) -> None:
     assert RecordEvent.decode(event.encode()) == event
-    assert canonjson.encode(event.value()).decode() == event.content
+    assert canonical_json.encode(event.value()).decode() == event.content
 
 
 def test_the_keys_are_those_of_the_specification_in_order() -> None:

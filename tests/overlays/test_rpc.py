@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.overlays.logs import CLIENTS, START, Said, log, logs, msg_id
 from veen.core import Malformed, PayloadHdr, cbor
-from veen.overlays import Entry, Event, FaultKind, Fold, check_laws, fold
+from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
 from veen.overlays.rpc import (
     RPC,
     UNKNOWN_METHOD,
+    CallRequest,
     Owed,
     Reply,
-    Request,
     RpcError,
     RpcFailure,
     answer,
@@ -30,7 +30,7 @@ NULL = cbor.encode(None)
 METHODS = {"add": lambda args: sum(args), "fail": lambda args: fail()}
 events: st.SearchStrategy[Event] = st.one_of(
     st.builds(
-        Request,
+        CallRequest,
         st.sampled_from(["add", "x"]),
         st.sampled_from([NULL, cbor.encode([1, 2])]),
         st.sampled_from([None, 0, 5000]),
@@ -46,12 +46,12 @@ def fail() -> cbor.Value:
 
 
 @given(logs(events))
-def test_calls_keep_the_laws(entries: list[Entry]) -> None:
+def test_calls_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(RPC, entries)
 
 
-def request(idem: int | None = None, timeout_ms: int | None = None, args: cbor.Value = (1, 2)) -> Request:
-    return Request("add", cbor.encode(args), timeout_ms, None, idem)
+def request(idem: int | None = None, timeout_ms: int | None = None, args: cbor.Value = (1, 2)) -> CallRequest:
+    return CallRequest("add", cbor.encode(args), timeout_ms, None, idem)
 
 
 def reply_to(number: int, result: cbor.Value = 3) -> Said:
@@ -63,13 +63,13 @@ def due(folded: Fold, now: int = 0) -> list[Owed]:  # type: ignore[type-arg]
 
 
 def test_the_schemas_are_the_hashes_of_their_names_and_bodies_have_the_listed_keys() -> None:
-    schemas = (Request.SCHEMA, Reply.SCHEMA)
+    schemas = (CallRequest.SCHEMA, Reply.SCHEMA)
     assert schemas == (sha256(b"rpc.v1").digest(), sha256(b"rpc.res.v1").digest())
-    full = Request("m", b"\x80", 7, bytes(32), 9).encode()
+    full = CallRequest("m", b"\x80", 7, bytes(32), 9).encode()
     assert full == (
         b"\xa5\x66method\x61m\x64args\x80\x6atimeout_ms\x07\x68reply_to\x58\x20" + bytes(32) + b"\x64idem\x09"
     )
-    assert Request("m", b"\xf6").encode() == b"\xa2\x66method\x61m\x64args\xf6"
+    assert CallRequest("m", b"\xf6").encode() == b"\xa2\x66method\x61m\x64args\xf6"
     assert success(1).encode() == b"\xa2\x62ok\xf5\x66result\x01"
     failed = Reply(False, error=RpcError("c", "d")).encode()
     assert failed == b"\xa2\x62ok\xf4\x65error\xa2\x64code\x61c\x66detail\x61d"
@@ -147,7 +147,7 @@ def test_requests_with_one_idempotency_key_are_one_request() -> None:
     [
         request(8),
         Said(request(7), client=1),
-        Request("other", NULL, None, None, 7),
+        CallRequest("other", NULL, None, None, 7),
         request(None),
         Said(request(7), msg_id(70)),
     ],
@@ -178,14 +178,14 @@ def test_an_answer_that_came_late_is_still_the_answer() -> None:
 
 def test_the_end_in_the_header_ends_a_call_too() -> None:
     (entry,) = log(request(None, 60_000))
-    ending = replace(entry, header=PayloadHdr(Request.SCHEMA, expires_at=entry.hub_ts + 5))
+    ending = replace(entry, header=PayloadHdr(CallRequest.SCHEMA, expires_at=entry.hub_ts + 5))
     folded = fold(RPC, [ending])
     assert due(folded, 6)
     assert not due(folded, 7)
 
 
 def test_a_method_is_carried_out_and_its_result_or_failure_sent_to_the_caller() -> None:
-    calls = [request(), Request("fail", NULL), Request("nobody", NULL)]
+    calls = [request(), CallRequest("fail", NULL), CallRequest("nobody", NULL)]
     replies = []
     for one in due(fold(RPC, log(*calls))):
         header, body = respond(one, METHODS)

@@ -9,9 +9,9 @@ from tests.overlays.wallets import MINE, ONLY_MINE, OWNER, REALM, THEIRS
 from veen.core import Malformed, Unverified
 from veen.overlays import (
     AnyOverlay,
-    Entry,
-    Fault,
+    EventFault,
     FaultKind,
+    FoldEntry,
     ShippedSummary,
     firsts,
     fold,
@@ -30,7 +30,7 @@ from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Withdraw
 A, B = bytes(32), b"\xff" * 32
 
 
-def shipped(entries: list[Entry]) -> ShippedSummary:
+def shipped(entries: list[FoldEntry]) -> ShippedSummary:
     return ship(G_COUNTER, summarise(G_COUNTER, entries, firsts(G_COUNTER, entries)), entries, root(entries))
 
 
@@ -67,8 +67,8 @@ def test_a_part_that_does_not_decode_is_refused() -> None:
         {"parts": (SummaryPart(B, b"\x01"), SummaryPart(A, b"\x01"))},
         {"parts": (SummaryPart(A, b"\x01"), SummaryPart(A, b"\x01"))},
         {"first_seq": 3},
-        {"faults": (Fault(0, 2, "copy", ""), Fault(0, 1, "copy", ""))},
-        {"faults": (Fault(0, 2, "whim", ""),)},
+        {"faults": (EventFault(0, 2, "copy", ""), EventFault(0, 1, "copy", ""))},
+        {"faults": (EventFault(0, 2, "whim", ""),)},
     ],
 )
 def test_a_summary_has_one_spelling(change: dict[str, object]) -> None:
@@ -78,7 +78,7 @@ def test_a_summary_has_one_spelling(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("entries", [log(Increment(A, 1))[:1] + log(Increment(A, 1), start=3)])
-def test_entries_with_a_gap_are_no_run(entries: list[Entry]) -> None:
+def test_entries_with_a_gap_are_no_run(entries: list[FoldEntry]) -> None:
     with pytest.raises(ValueError, match="not one run"):
         shipped(entries)
 

@@ -10,13 +10,12 @@ from tests.overlays.logs import Said, log, msg_id, root
 from tests.overlays.wallets import DAY, MINE, ONLY_MINE, OTHER, OWNER, REALM, THEIRS
 from veen.core import Malformed, cbor
 from veen.core.hashing import U64_MAX
-from veen.overlays import At, Entry, Event, FaultKind, Fold, Step, fold, state_hash
-from veen.overlays.cache import Cache
+from veen.overlays import At, Event, FaultKind, Fold, FoldEntry, FoldStep, fold, state_hash
+from veen.overlays.kept_fold_lmdb import Cache
 from veen.overlays.wallet import (
     WALLETS,
     Adjust,
     Close,
-    Code,
     Deposit,
     Freeze,
     Limit,
@@ -24,6 +23,7 @@ from veen.overlays.wallet import (
     Transfer,
     Unfreeze,
     Wallet,
+    WalletCode,
     Wallets,
     Withdraw,
     approval_hash,
@@ -32,7 +32,7 @@ from veen.overlays.wallet import (
     wallet_id,
     wallet_stream,
 )
-from veen.overlays.wallet.events import WALLET_EVENTS
+from veen.overlays.wallet.wallet_events import WALLET_EVENTS
 
 # H(name), as another implementation has them.
 SCHEMAS = {
@@ -149,7 +149,7 @@ def test_an_opened_wallet_is_empty_and_its_limit_runs_from_when_it_was_made() ->
 def test_opening_again_changes_nothing() -> None:
     again = replace(OPENED, created_at=9 * DAY)
     assert mine(OPENED, Deposit(MINE, 5, TODAY), again) == mine(OPENED, Deposit(MINE, 5, TODAY))
-    assert codes(OPENED, again) == [(2, Code.ALREADY_OPEN)]
+    assert codes(OPENED, again) == [(2, WalletCode.ALREADY_OPEN)]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_opening_again_changes_nothing() -> None:
     ],
 )
 def test_before_it_is_opened_a_wallet_takes_nothing_but_a_limit(event: Event) -> None:
-    assert codes(event) == [(1, Code.NO_WALLET)]
+    assert codes(event) == [(1, WalletCode.NO_WALLET)]
     assert after(event).states == {}
     assert mine(Limit(MINE, 5, 7)) == Wallet(daily_limit=5, last_limit_reset_ts=7)
     assert mine(Limit(MINE, 5, 7), OPENED) == mine(OPENED)
@@ -184,7 +184,7 @@ def test_before_it_is_opened_a_wallet_takes_nothing_but_a_limit(event: Event) ->
 )
 def test_a_closed_wallet_moves_no_money(event: Event) -> None:
     closed = (OPENED, Deposit(MINE, 10, 1), Close(MINE, 2))
-    assert codes(*closed, event) == [(4, Code.CLOSED)]
+    assert codes(*closed, event) == [(4, WalletCode.CLOSED)]
     assert mine(*closed, event) == mine(*closed) == replace(mine(*closed[:2]), closed=True)
 
 
@@ -195,8 +195,8 @@ def test_a_closed_wallet_can_still_be_frozen_and_limited_and_never_opens_again()
 
 def test_a_frozen_wallet_takes_money_and_gives_none() -> None:
     frozen = (OPENED, Deposit(MINE, 10, 1), Freeze(MINE, 2))
-    assert codes(*frozen, Withdraw(MINE, 1, 3)) == [(4, Code.FROZEN)]
-    assert codes(*frozen, Transfer(MINE, THEIRS, 1, 3, X1)) == [(4, Code.FROZEN)]
+    assert codes(*frozen, Withdraw(MINE, 1, 3)) == [(4, WalletCode.FROZEN)]
+    assert codes(*frozen, Transfer(MINE, THEIRS, 1, 3, X1)) == [(4, WalletCode.FROZEN)]
     taken = (*frozen, Deposit(MINE, 1, 3), Transfer(THEIRS, MINE, 2, 3, X1), Adjust(MINE, -5, 3, "fee"))
     assert mine(*taken).balance == 8
     assert codes(*taken, Unfreeze(MINE, 4), Withdraw(MINE, 8, 5)) == []
@@ -213,7 +213,7 @@ def test_a_frozen_wallet_takes_money_and_gives_none() -> None:
 def test_a_balance_is_never_overdrawn(debit, enough: int) -> None:  # type: ignore[no-untyped-def]
     funded = (OPENED, Deposit(MINE, enough, TODAY))
     assert mine(*funded, debit(enough)).balance == 0
-    assert codes(*funded, debit(enough + 1)) == [(3, Code.INSUFFICIENT_FUNDS)]
+    assert codes(*funded, debit(enough + 1)) == [(3, WalletCode.INSUFFICIENT_FUNDS)]
     assert mine(*funded, debit(enough + 1)) == mine(*funded)
     assert [fault.stream_seq for fault in violations(after(*funded, debit(enough + 1)).faults)] == [3]
 
@@ -222,10 +222,10 @@ def test_a_daily_limit_counts_what_goes_out_until_the_day_changes() -> None:
     start = (OPENED, Deposit(MINE, 1000, TODAY), Limit(MINE, 10, TODAY))
     spent = (*start, Withdraw(MINE, 4, TODAY), Transfer(MINE, THEIRS, 6, TODAY + DAY - 1, X1))
     assert (mine(*spent).pending_daily_spent, mine(*spent).last_limit_reset_ts) == (10, TODAY)
-    assert codes(*spent, Withdraw(MINE, 1, TODAY + 1)) == [(6, Code.DAILY_LIMIT_EXCEEDED)]
+    assert codes(*spent, Withdraw(MINE, 1, TODAY + 1)) == [(6, WalletCode.DAILY_LIMIT_EXCEEDED)]
     tomorrow = (*spent, Withdraw(MINE, 10, TODAY + DAY))
     assert (mine(*tomorrow).pending_daily_spent, mine(*tomorrow).last_limit_reset_ts) == (10, TODAY + DAY)
-    assert codes(*start, Withdraw(MINE, 11, TODAY)) == [(4, Code.DAILY_LIMIT_EXCEEDED)]
+    assert codes(*start, Withdraw(MINE, 11, TODAY)) == [(4, WalletCode.DAILY_LIMIT_EXCEEDED)]
 
 
 def test_what_passes_the_limit_resets_nothing() -> None:
@@ -307,7 +307,7 @@ def test_both_wallets_of_one_stream_take_their_side_of_a_transfer() -> None:
 def test_on_its_own_stream_a_wallet_ignores_the_other_side() -> None:
     incoming = Said(Transfer(THEIRS, MINE, 4, 1, X1), parent_id=msg_id(70))
     assert after(OPENED, incoming).faults == []
-    assert [fault.reason for fault in fold(WALLETS, log(OPENED, incoming)).faults] == [Code.NO_WALLET]
+    assert [fault.reason for fault in fold(WALLETS, log(OPENED, incoming)).faults] == [WalletCode.NO_WALLET]
 
 
 def test_metadata_and_attachments_change_no_balance() -> None:
@@ -320,7 +320,10 @@ def test_a_currency_that_the_deployment_does_not_allow_opens_no_wallet() -> None
     yen, dollars = Wallets(currencies=["JPY"]), Wallets(currencies=["USD"])
     entries = log(OPENED, Deposit(MINE, 1, 1))
     assert fold(yen, entries).state(MINE).balance == 1
-    assert [fault.reason for fault in fold(dollars, entries).faults] == [Code.INVALID_CURRENCY, Code.NO_WALLET]
+    assert [fault.reason for fault in fold(dollars, entries).faults] == [
+        WalletCode.INVALID_CURRENCY,
+        WalletCode.NO_WALLET,
+    ]
     assert fold(dollars, entries).states == {}
     assert len({wallets.settings() for wallets in (yen, dollars, WALLETS, ONLY_MINE)}) == 4
 
@@ -331,7 +334,7 @@ def test_a_balance_may_outgrow_64_bits() -> None:
     assert Wallet.decode(state.encode()) == state
 
 
-def bridged(entries: list[Entry]) -> list[Said]:
+def bridged(entries: list[FoldEntry]) -> list[Said]:
     """What a bridge writes on the other hub: each event byte for byte, with the original as its parent."""
     steps = [ONLY_MINE.read(entry) for entry in entries]
     return [Said(step[0].event, step[0].entry.origin, client=2) for step in steps if isinstance(step, tuple) and step]
@@ -381,9 +384,9 @@ def test_the_balance_at_any_place_is_read_without_replay(tmp_path: Path) -> None
 
 def test_the_rule_a_producer_asks_is_the_one_the_fold_applies() -> None:
     (draft,) = log(Withdraw(MINE, 5, TODAY), start=3)
-    step = Step(MINE, draft, Withdraw(MINE, 5, TODAY))
+    step = FoldStep(MINE, draft, Withdraw(MINE, 5, TODAY))
     poor, rich = (after(OPENED, Deposit(MINE, amount, TODAY)) for amount in (4, 5))
-    assert ONLY_MINE.refusal(poor.state(MINE), step) == Code.INSUFFICIENT_FUNDS
+    assert ONLY_MINE.refusal(poor.state(MINE), step) == WalletCode.INSUFFICIENT_FUNDS
     assert ONLY_MINE.refusal(rich.state(MINE), step) is None
     assert len(poor.add(draft)) == len(rich.add(draft)) == 1
     assert (len(poor.faults), len(rich.faults)) == (1, 0)

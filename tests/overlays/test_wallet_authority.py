@@ -7,26 +7,26 @@ import pytest
 
 from tests.overlays.logs import CLIENTS, Said, log, msg_id
 from tests.overlays.wallets import DAY, MINE, OTHER, OWNER, REALM, THEIRS, random_history
-from veen.core import Malformed, SigningKey, captoken, cbor
-from veen.overlays import Entry, Event, FaultKind, check_laws, draft, fold, foresee
-from veen.overlays.event import Fault
+from veen.core import Malformed, SigningKey, cap_token, cbor
+from veen.overlays import Event, FaultKind, FoldEntry, check_laws, draft, fold, foresee
+from veen.overlays.event import EventFault
 from veen.overlays.rpc import Reply, RpcError
 from veen.overlays.wallet import (
     PRIVILEGED,
     WALLETS,
     Adjust,
-    Authority,
+    CapabilityHolder,
     Close,
-    Code,
     Deposit,
     Freeze,
-    Grant,
-    Holder,
     Level,
     Limit,
     Open,
     Transfer,
     Unfreeze,
+    WalletAuthority,
+    WalletCode,
+    WalletGrant,
     Wallets,
     Withdraw,
     approval_hash,
@@ -38,15 +38,15 @@ from veen.overlays.wallet import (
     violations,
     wallet_stream,
 )
-from veen.overlays.wallet.approvals import digest, signatures
-from veen.overlays.wallet.events import WALLET_EVENTS
+from veen.overlays.wallet.wallet_authority import digest, signatures
+from veen.overlays.wallet.wallet_events import WALLET_EVENTS
 
 ORG, PERSON = SigningKey(b"\x01" * 32), SigningKey(b"\x02" * 32)
 DEVICE, SERVICE, BRIDGE = CLIENTS
-DEVICE_CAP = captoken.mint(PERSON, DEVICE, [wallet_stream(MINE)], 3600)
-SERVICE_CAP = captoken.mint(ORG, SERVICE, [wallet_stream(MINE)], 86_400)
-BRIDGE_CAP = captoken.mint(ORG, BRIDGE, [wallet_stream(MINE)], 86_400)
-AUTHORITY = Authority.of([DEVICE_CAP, SERVICE_CAP, BRIDGE_CAP], [ORG.public_key])
+DEVICE_CAP = cap_token.mint(PERSON, DEVICE, [wallet_stream(MINE)], 3600)
+SERVICE_CAP = cap_token.mint(ORG, SERVICE, [wallet_stream(MINE)], 86_400)
+BRIDGE_CAP = cap_token.mint(ORG, BRIDGE, [wallet_stream(MINE)], 86_400)
+AUTHORITY = WalletAuthority.of([DEVICE_CAP, SERVICE_CAP, BRIDGE_CAP], [ORG.public_key])
 GUARDED = Wallets(only=MINE, authority=AUTHORITY)
 TODAY = 5 * DAY
 X1 = b"\x11" * 32
@@ -77,7 +77,11 @@ EVENTS: list[Event] = [
 
 def test_a_capability_of_an_institution_is_for_its_services_and_all_others_for_devices() -> None:
     holders = {grant.subject_pk: grant.holder for grant in AUTHORITY.grants}
-    assert holders == {DEVICE: Holder.DEVICE, SERVICE: Holder.SERVICE, BRIDGE: Holder.SERVICE}
+    assert holders == {
+        DEVICE: CapabilityHolder.DEVICE,
+        SERVICE: CapabilityHolder.SERVICE,
+        BRIDGE: CapabilityHolder.SERVICE,
+    }
     assert [grant.auth_ref for grant in AUTHORITY.grants] == sorted(grant.auth_ref for grant in AUTHORITY.grants)
 
 
@@ -86,7 +90,7 @@ def test_money_made_limits_and_freezes_are_for_services_only(event: Event) -> No
     start = () if isinstance(event, Open) else FUNDED
     assert fold(GUARDED, log(*start, by_service(event))).faults == []
     reasons = [fault.reason for fault in fold(GUARDED, log(*start, by_device(event))).faults]
-    assert reasons == ([Code.UNAUTHORIZED_OPERATION] if isinstance(event, PRIVILEGED) else [])
+    assert reasons == ([WalletCode.UNAUTHORIZED_OPERATION] if isinstance(event, PRIVILEGED) else [])
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
@@ -97,7 +101,7 @@ def test_money_made_limits_and_freezes_are_for_services_only(event: Event) -> No
 )
 def test_what_is_not_under_its_writers_own_capability_changes_nothing(event: Event, spoilt: dict[str, object]) -> None:
     folded = fold(GUARDED, log(*FUNDED, by_service(event, **spoilt)))
-    assert [fault.reason for fault in folded.faults] == [Code.UNAUTHORIZED_OPERATION]
+    assert [fault.reason for fault in folded.faults] == [WalletCode.UNAUTHORIZED_OPERATION]
     assert folded.states == fold(GUARDED, log(*FUNDED)).states
 
 
@@ -114,7 +118,7 @@ def test_a_stranger_cannot_use_up_the_id_of_a_transfer_to_come() -> None:
     stranger = Said(Transfer(MINE, THEIRS, 1, TODAY, X1), client=2)
     folded = fold(GUARDED, log(*FUNDED, stranger, by_device(Transfer(MINE, THEIRS, 30, TODAY, X1))))
     assert folded.state(MINE).balance == 70
-    assert [fault.reason for fault in folded.faults] == [Code.UNAUTHORIZED_OPERATION]
+    assert [fault.reason for fault in folded.faults] == [WalletCode.UNAUTHORIZED_OPERATION]
 
 
 def test_a_bridge_among_the_services_carries_everything_once() -> None:
@@ -130,11 +134,11 @@ def test_the_rule_is_asked_before_sending_too() -> None:
     folded = fold(GUARDED, log(*FUNDED))
     entry = replace(draft(Deposit(MINE, 5, TODAY), client_id=DEVICE, hub_ts=TODAY), auth_ref=DEVICE_CAP.auth_ref())
     (outcome,) = foresee(GUARDED, entry, folded)
-    assert isinstance(outcome, Fault)
-    assert outcome.reason == Code.UNAUTHORIZED_OPERATION
+    assert isinstance(outcome, EventFault)
+    assert outcome.reason == WalletCode.UNAUTHORIZED_OPERATION
 
 
-def under_capabilities(random: Random) -> list[Entry]:
+def under_capabilities(random: Random) -> list[FoldEntry]:
     """A history of anything, each entry under some capability or none."""
     refs = (DEVICE_CAP.auth_ref(), SERVICE_CAP.auth_ref(), None)
     held = (DEVICE, SERVICE, SERVICE)
@@ -151,13 +155,19 @@ def test_wallets_under_an_authority_keep_the_laws() -> None:
         entries = under_capabilities(Random(seed))
         check_laws(GUARDED, entries)
         met |= {fault.reason for fault in fold(GUARDED, entries).faults}
-    assert Code.UNAUTHORIZED_OPERATION in met
+    assert WalletCode.UNAUTHORIZED_OPERATION in met
 
 
 def test_caches_under_other_authorities_are_other_caches() -> None:
     told = [
         Wallets(authority=one).settings()
-        for one in (None, Authority(()), AUTHORITY, Authority(AUTHORITY.grants[::-1]), Authority(AUTHORITY.grants[:1]))
+        for one in (
+            None,
+            WalletAuthority(()),
+            AUTHORITY,
+            WalletAuthority(AUTHORITY.grants[::-1]),
+            WalletAuthority(AUTHORITY.grants[:1]),
+        )
     ]
     assert told[2] == told[3]
     assert len(set(told)) == 4
@@ -165,10 +175,10 @@ def test_caches_under_other_authorities_are_other_caches() -> None:
 
 
 def test_a_capability_named_twice_is_noticed() -> None:
-    grant = Grant(bytes(32), DEVICE, Holder.DEVICE)
+    grant = WalletGrant(bytes(32), DEVICE, CapabilityHolder.DEVICE)
     with pytest.raises(ValueError, match="twice"):
-        Authority((grant, replace(grant, holder=Holder.SERVICE)))
-    assert Authority.of([DEVICE_CAP, DEVICE_CAP], []).grants == Authority.of([DEVICE_CAP], []).grants
+        WalletAuthority((grant, replace(grant, holder=CapabilityHolder.SERVICE)))
+    assert WalletAuthority.of([DEVICE_CAP, DEVICE_CAP], []).grants == WalletAuthority.of([DEVICE_CAP], []).grants
 
 
 def test_an_unauthorised_event_is_no_violation_of_a_balance() -> None:

@@ -22,9 +22,9 @@ from tests.overlays.wallets import (
 )
 from veen.core import Malformed, cbor
 from veen.overlays import AnyOverlay, FaultKind, check_laws, fold
-from veen.overlays.wallet import WALLETS, Wallet, function, ledger
-from veen.overlays.wallet.function import IDENTITY, Control
+from veen.overlays.wallet import WALLETS, Wallet, ledger, transition
 from veen.overlays.wallet.ledger import Effect
+from veen.overlays.wallet.transition import IDENTITY, Control
 
 HISTORIES = 10_000
 CUT_HISTORIES = 150
@@ -69,7 +69,7 @@ def test_of_what_anyone_writes_the_fold_takes_all_but_copies_and_violations() ->
         FaultKind.COPY,
         FaultKind.MALFORMED,
         *MONEY,
-        *set(ledger.Code) - {ledger.Code.INVALID_CURRENCY, ledger.Code.UNAUTHORIZED_OPERATION},
+        *set(ledger.WalletCode) - {ledger.WalletCode.INVALID_CURRENCY, ledger.WalletCode.UNAUTHORIZED_OPERATION},
     }
 
 
@@ -104,11 +104,11 @@ def test_a_summary_is_the_walk_as_a_function_of_any_state_and_finds_every_violat
     for seed in range(HISTORIES):
         random = Random(seed)
         steps = [ledger.effect(MINE, random_event(random)) for _ in range(random.randrange(7))]
-        summed = reduce(function.compose, map(function.lift, steps), IDENTITY)
+        summed = reduce(transition.compose, map(transition.lift, steps), IDENTITY)
         for _ in range(4):
             state = any_wallet(random)
             after = walked(state, steps)
-            assert function.run(state, summed) == after, f"seed {seed}"
+            assert transition.run(state, summed) == after, f"seed {seed}"
             defined += after is not None
     assert HISTORIES < defined < 3.5 * HISTORIES
 
@@ -116,20 +116,22 @@ def test_a_summary_is_the_walk_as_a_function_of_any_state_and_finds_every_violat
 def test_composition_is_associative_and_has_the_identity() -> None:
     for seed in range(2000):
         random = Random(seed)
-        lifted = [function.lift(ledger.effect(MINE, random_event(random))) for _ in range(6)]
-        a, b, c = (reduce(function.compose, lifted[at : at + 2], IDENTITY) for at in (0, 2, 4))
-        left = function.compose(function.compose(a, b), c)
-        assert left == function.compose(a, function.compose(b, c)) == reduce(function.compose, lifted), f"seed {seed}"
-        assert function.compose(a, IDENTITY) == a == function.compose(IDENTITY, a), f"seed {seed}"
+        lifted = [transition.lift(ledger.effect(MINE, random_event(random))) for _ in range(6)]
+        a, b, c = (reduce(transition.compose, lifted[at : at + 2], IDENTITY) for at in (0, 2, 4))
+        left = transition.compose(transition.compose(a, b), c)
+        assert left == transition.compose(a, transition.compose(b, c)) == reduce(transition.compose, lifted), (
+            f"seed {seed}"
+        )
+        assert transition.compose(a, IDENTITY) == a == transition.compose(IDENTITY, a), f"seed {seed}"
 
 
 def test_an_overdraft_deep_in_a_long_run_shows_in_the_smallest_prefix() -> None:
     deep: list[Effect] = [*[ledger.Credit(10)] * 500, ledger.Debit(5001, 0), *[ledger.Credit(1)] * 500]
-    summed = reduce(function.compose, map(function.lift, deep), IDENTITY)
+    summed = reduce(transition.compose, map(transition.lift, deep), IDENTITY)
     path = summed[Control.OPEN]
     assert (path.delta, path.low) == (5000 - 5001 + 500, -1)
-    assert function.run(Wallet(exists=True), summed) is None
-    rescued = function.run(Wallet(exists=True, balance=1), summed)
+    assert transition.run(Wallet(exists=True), summed) is None
+    rescued = transition.run(Wallet(exists=True, balance=1), summed)
     assert rescued is not None
     assert rescued.balance == 500
 
@@ -137,8 +139,8 @@ def test_an_overdraft_deep_in_a_long_run_shows_in_the_smallest_prefix() -> None:
 def test_a_summary_stays_small_however_many_events_it_sums() -> None:
     for count in (10, 3000):
         random = Random(count)
-        lifted = [function.lift(ledger.effect(MINE, random_event(random))) for _ in range(count)]
-        assert len(WALLETS.encode_summary(reduce(function.compose, lifted, IDENTITY))) < 600
+        lifted = [transition.lift(ledger.effect(MINE, random_event(random))) for _ in range(count)]
+        assert len(WALLETS.encode_summary(reduce(transition.compose, lifted, IDENTITY))) < 600
 
 
 @pytest.mark.parametrize(

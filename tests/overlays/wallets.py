@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.overlays.logs import Said, log, msg_id
-from veen.overlays import Entry, Event, Fold, Step
+from veen.overlays import Event, Fold, FoldEntry, FoldStep
 from veen.overlays.wallet import (
     Adjust,
     Close,
-    Code,
     Deposit,
     Freeze,
     Limit,
@@ -16,6 +15,7 @@ from veen.overlays.wallet import (
     Transfer,
     Unfreeze,
     Wallet,
+    WalletCode,
     Wallets,
     Withdraw,
     wallet_id,
@@ -25,7 +25,7 @@ REALM, OWNER, OTHER = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
 MINE = wallet_id(REALM, OWNER, "JPY")
 THEIRS = wallet_id(REALM, OTHER, "JPY")
 ONLY_MINE = Wallets(only=MINE)
-MONEY = (Code.INSUFFICIENT_FUNDS, Code.DAILY_LIMIT_EXCEEDED)
+MONEY = (WalletCode.INSUFFICIENT_FUNDS, WalletCode.DAILY_LIMIT_EXCEEDED)
 DAY = 86_400
 TIMES = (0, 1, DAY - 1, DAY, DAY + 1, 2 * DAY, 40 * DAY + 7)
 AMOUNTS = (0, 1, 2, 3, 5, 8, 40, 100)
@@ -139,7 +139,7 @@ def random_event(random: Random) -> Event:
     )[0]
 
 
-def random_history(random: Random, most: int = 14) -> list[Entry]:
+def random_history(random: Random, most: int = 14) -> list[FoldEntry]:
     """A history that anything may have written: refused events, copies and bodies that do not decode among it."""
     said = []
     for _ in range(random.randrange(most + 1)):
@@ -149,7 +149,7 @@ def random_history(random: Random, most: int = 14) -> list[Entry]:
     return log(*([opened] if random.random() < 0.8 else []), *said)
 
 
-def obedient_history(random: Random, most: int = 14) -> list[Entry]:
+def obedient_history(random: Random, most: int = 14) -> list[FoldEntry]:
     """A history of producers that ask before they send: no debit beyond balance or limit, no transfer or ref twice."""
     asked, sent = Fold(ONLY_MINE), []
     for number in range(random.randrange(most + 1)):
@@ -165,7 +165,7 @@ def obedient_history(random: Random, most: int = 14) -> list[Entry]:
     return sent
 
 
-def steps_of(entry: Entry) -> tuple[Step, ...]:
+def steps_of(entry: FoldEntry) -> tuple[FoldStep, ...]:
     """The steps an entry takes in our wallet."""
     found = ONLY_MINE.read(entry)
     return found if isinstance(found, tuple) else ()

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from veen.pipeline.audit.auditing import Audit, audit
-from veen.pipeline.audit.copies import join_here
-from veen.pipeline.audit.running import in_processes
+from veen.pipeline.audit.audit_runner import in_processes
+from veen.pipeline.audit.equivocation import join_here
+from veen.pipeline.audit.run import Audit, audit
 from veen.storage import frame
-from veen.storage.findings import Finding, Severity
+from veen.storage.fsck_report import Finding, Severity
 
 Damage = Callable[[Path], None]
 

@@ -12,16 +12,16 @@ from tests.pipeline.damage import artifacts, copied, findings, flip, frames, loo
 from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, receipts, small_history
 from veen.core import Msg, Receipt, receipt
 from veen.core.hashing import h
-from veen.hub.rules import Admission, Rules
+from veen.hub.admission_rules import Admission, Rules
 from veen.storage import fork, frame
-from veen.storage.attachments import AttachmentStore
-from veen.storage.directory import read_papers
-from veen.storage.findings import Severity
-from veen.storage.folders import Folders
-from veen.storage.frame import Entry
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.frame import LogEntry
+from veen.storage.fsck_report import Severity
 from veen.storage.journal import Journal, segments
 from veen.storage.journal import read as read_journal
 from veen.storage.lock import exclusive
+from veen.storage.metadata import read_papers
+from veen.storage.paths import Folders
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_an_entry_of_the_journal_that_nobody_signed_is_found(abandoned: Path, pl
     assert {one.what.partition(":")[0] for one in found} >= {"hub_sig", "root"}
 
 
-def journal_groups(root: Path) -> list[tuple[int, list[Entry]]]:
+def journal_groups(root: Path) -> list[tuple[int, list[LogEntry]]]:
     first = segments(root / "journal")[0][0]
     return [found for found in read_journal(root / "journal", first - 1) if isinstance(found, tuple)]
 

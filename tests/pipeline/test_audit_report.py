@@ -13,12 +13,11 @@ from bench.biglog import BigLog
 from tests.cli.runner import Veen
 from tests.pipeline.damage import copied, flip, look
 from veen.core import Malformed, SigningKey, Unverified
-from veen.pipeline.audit import in_processes, page_of, plots, report_of, running, sign
-from veen.pipeline.audit.auditing import audit
-from veen.pipeline.audit.copies import join_here
-from veen.pipeline.audit.outcome import Outcome
-from veen.pipeline.audit.report import JsonObject, decode, encode
-from veen.pipeline.audit.statement import Statement
+from veen.pipeline.audit import audit_runner, in_processes, page_of, report_of, report_page, sign
+from veen.pipeline.audit.audit_report import AuditStatement, JsonObject, decode, encode
+from veen.pipeline.audit.equivocation import join_here
+from veen.pipeline.audit.piece_outcome import PieceOutcome
+from veen.pipeline.audit.run import audit
 
 AUDITOR = SigningKey(b"\x05" * 32)
 
@@ -60,7 +59,7 @@ def test_a_report_has_one_form(log: BigLog) -> None:
 
 def test_a_statement_holds_for_its_report_and_no_other(log: BigLog, damaged: Path) -> None:
     data, other = encode(made(log.folders.root)), encode(made(damaged))
-    found = Statement.decode(sign(AUDITOR, data).encode())
+    found = AuditStatement.decode(sign(AUDITOR, data).encode())
     found.verify(data)
     found.verify(data, AUDITOR.public_key)
     assert found.verdict == "sound"
@@ -77,7 +76,7 @@ def test_a_statement_with_any_bit_flipped_does_not_hold(log: BigLog) -> None:
         wrong = bytearray(sound)
         wrong[at] ^= 1 << at % 8
         with pytest.raises((Malformed, Unverified)):
-            Statement.decode(bytes(wrong)).verify(data)
+            AuditStatement.decode(bytes(wrong)).verify(data)
 
 
 class Tags(HTMLParser):
@@ -135,7 +134,7 @@ def test_the_rate_is_a_line_for_a_few_pieces_and_a_plot_for_many(log: BigLog) ->
 
 
 def test_a_single_bar_is_not_a_slab() -> None:
-    (width,) = re.findall(r'class="bar"[^>]* width="([^"]+)"', plots.over_time([(1_700_000_000, 41)], "entries"))
+    (width,) = re.findall(r'class="bar"[^>]* width="([^"]+)"', report_page.over_time([(1_700_000_000, 41)], "entries"))
     assert float(width) <= 40
 
 
@@ -148,7 +147,7 @@ def test_an_outcome_travels_as_it_is(log: BigLog, damaged: Path) -> None:
     for directory in look(log.folders.root, damaged).directories:
         for links in directory.labels.values():
             for link in links:
-                assert Outcome.decode(link.outcome.encode()) == link.outcome
+                assert PieceOutcome.decode(link.outcome.encode()) == link.outcome
 
 
 def test_the_command_reports_signs_and_verifies(veen: Veen, log: BigLog, tmp_path: Path) -> None:
@@ -274,7 +273,7 @@ class HeldPool(ProcessPoolExecutor):
 def test_an_interrupt_ends_an_audit_long_before_it_is_done(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = BigLog(place / "hub", streams=2)
     big.grow(6_000)
-    monkeypatch.setattr(running, "ProcessPoolExecutor", HeldPool)
+    monkeypatch.setattr(audit_runner, "ProcessPoolExecutor", HeldPool)
 
     def press(done: int, total: int) -> None:
         if any(one.running() for one in HeldPool.begun[-1].tasks):

@@ -9,7 +9,7 @@ from bench.biglog import BORN, BigLog
 from tests.pipeline.damage import copied
 from veen.core import Malformed, Unavailable, Unverified
 from veen.pipeline import Piece, Selection, Verify, plan, select
-from veen.pipeline.planning import MOST_PER_TASK, deal, pieces, split
+from veen.pipeline.read_plan import MOST_PER_TASK, deal, pieces, split
 from veen.pipeline.selection import NAMES, selection
 from veen.pipeline.sources import Chunk, open_source
 from veen.storage.lock import exclusive

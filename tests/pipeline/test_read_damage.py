@@ -18,13 +18,13 @@ from tests.storage.hubs import PACKED, History, Hub, QuickDisk, receipts, small_
 from veen.core import Mmr, Msg, Unavailable, Unverified, VeenError, mmr
 from veen.pipeline import plan, select
 from veen.pipeline.extents import extent_of
-from veen.pipeline.reading import rows
-from veen.pipeline.sources import DirectorySource
+from veen.pipeline.rows import rows
+from veen.pipeline.sources import DirectoryChunks
 from veen.pipeline.sources.files import FarFiles
 from veen.storage import fork, frame
 from veen.storage.artifacts import ChunkSummary, PeakSnapshot
-from veen.storage.folders import ChunkName, Folders
 from veen.storage.lock import exclusive
+from veen.storage.paths import ChunkName, Folders
 
 Entries = dict[tuple[bytes, int], tuple[bytes, bytes]]
 COLUMNS = ("label", "stream_seq", "msg", "receipt")
@@ -388,7 +388,7 @@ def test_gaps_between_compressed_chunks_are_found(place: Path, name: str) -> Non
 def test_gaps_are_found_in_a_directory_that_is_far_away(log: BigLog, place: Path, name: str) -> None:
     pytest.importorskip("pyarrow")
     root = copied(log.folders.root, place / "hub")
-    near, far = DirectorySource(str(root)), DirectorySource(str(root))
+    near, far = DirectoryChunks(str(root)), DirectoryChunks(str(root))
     far.files = FarFiles(f"file://{root}")
     assert extent_of(far, far.papers(), None).gaps == []
     DAMAGES[name][0](root)

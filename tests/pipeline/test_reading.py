@@ -15,9 +15,9 @@ from tests.storage.hubs import PACKED
 from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import plan, select
 from veen.pipeline.columns import ENTRY_COLUMNS, KINDS
-from veen.pipeline.planning import pieces, split
-from veen.pipeline.reading import batches, rows
-from veen.storage.reader import LogReader
+from veen.pipeline.read_plan import pieces, split
+from veen.pipeline.rows import batches, rows
+from veen.storage.directory_reader import LogReader
 
 
 def read(root: object, **given: Any) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def test_a_row_stands_for_what_cannot_be_read_and_the_next_chunk_goes_on(log: Bi
 
 
 def test_a_number_beyond_a_bigint_is_null_and_not_an_end(log: BigLog) -> None:
-    from veen.pipeline.reading import _number
+    from veen.pipeline.rows import _number
 
     assert _number((1 << 63) - 1) == (1 << 63) - 1
     assert _number(1 << 63) is None

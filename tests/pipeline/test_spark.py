@@ -16,7 +16,7 @@ from tests.pipeline.damage import copied, flip, frames, look
 from veen.pipeline import plan, read, read_stream, select
 from veen.pipeline.audit import audit, join_on, on_spark
 from veen.pipeline.columns import arrow_schema
-from veen.pipeline.reading import rows
+from veen.pipeline.rows import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

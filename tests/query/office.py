@@ -18,13 +18,13 @@ from veen.client.client import Client
 from veen.client.draft import Draft
 from veen.client.transport import Patience
 from veen.client.trust import Pin
-from veen.core import Profile, canonjson, naming
+from veen.core import Profile, canonical_json, naming
 from veen.overlays.record import RecordEvent
 from veen.pipeline.decoding import Keys
-from veen.query.limits import Limits
-from veen.query.policy import ALL, Book, Principal
-from veen.query.recording import REQUESTS, RESULTS
-from veen.query.serving import PRINCIPALS, Settings, keeper_of, serving
+from veen.query.audit_events import REQUESTS, RESULTS
+from veen.query.policy import ALL, PolicyBook, QueryPrincipal
+from veen.query.query_limits import QueryLimits
+from veen.query.query_server import PRINCIPALS, Settings, keeper_of, serving
 from veen.state import HubSource
 
 WEB, LOGIN, SECRET = "record/app/web", "record/security/login", "record/security/secret"
@@ -37,7 +37,7 @@ COUNT = 12
 
 
 def event(number: int, event_type: str = "http.request") -> RecordEvent:
-    content = canonjson.encode({"n": number, "http": {"status": 200 + number % 3}}).decode()
+    content = canonical_json.encode({"n": number, "http": {"status": 200 + number % 3}}).decode()
     return RecordEvent(f"user:{number % 4}", event_type, 1_700_000_000_000 + number, "shop", content)
 
 
@@ -79,12 +79,12 @@ class Office:
         return self.root / "tables"
 
     @property
-    def book(self) -> Book:
-        return Book(self.folder / PRINCIPALS)
+    def book(self) -> PolicyBook:
+        return PolicyBook(self.folder / PRINCIPALS)
 
     def settings(self, **given: Any) -> Settings:
         keys = Keys((str(self.root / "service"),))
-        given.setdefault("limits", Limits(fill_wait_s=PATIENCE_S))
+        given.setdefault("limits", QueryLimits(fill_wait_s=PATIENCE_S))
         return Settings(self.folder, self.tables, source=self.source, keys=keys, tls=self.tls, **given)
 
     @asynccontextmanager
@@ -202,9 +202,11 @@ def office(root: Path, profile: Profile | None = None) -> Iterator[Office]:
         made.record(SECRET, [event(0, "secret")])
         made.load()
         people = {
-            "alice": Principal("alice", "a1" * 32, ("record/app/*", "record/security/login", "import/*", "nowhere")),
-            "bob": Principal("bob", "b0" * 32, ("record/app/*",)),
-            "auditor": Principal("auditor", "c2" * 32, ("*",), ALL, subject="audit office"),
+            "alice": QueryPrincipal(
+                "alice", "a1" * 32, ("record/app/*", "record/security/login", "import/*", "nowhere")
+            ),
+            "bob": QueryPrincipal("bob", "b0" * 32, ("record/app/*",)),
+            "auditor": QueryPrincipal("auditor", "c2" * 32, ("*",), ALL, subject="audit office"),
         }
         for name, principal in people.items():
             made.book.put(principal)

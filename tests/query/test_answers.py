@@ -5,8 +5,8 @@ from pathlib import Path
 from tests.query.office import COUNT, LOGIN, WEB, Office, event, office
 from veen.client.client import Client
 from veen.core import Profile
-from veen.query.replaying import Replayed, replay
-from veen.query.serving import execution_of
+from veen.query.answer_verify import ReplayedQuery, replay
+from veen.query.query_server import execution_of
 
 
 def test_an_answer_has_the_rows_that_were_asked_for(shared: Office) -> None:
@@ -30,7 +30,7 @@ def test_a_hub_with_epochs_is_asked_like_any_other(place: Path) -> None:
             assert found["result_digest"]["row_count"] == COUNT + 1
         own.record(WEB, [event(51)])
 
-        async def again(client: Client) -> Replayed:
+        async def again(client: Client) -> ReplayedQuery:
             return await replay(client, execution_of(client, own.settings()), "q-epochs")
 
         assert own.does(again).agrees

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.query.office import WEB, asking
-from veen.core import Malformed, canonjson
-from veen.pipeline.engine import Evidence
-from veen.query import descriptor, digest, times
-from veen.query.descriptor import Descriptor, normalise
+from veen.core import Malformed, canonical_json
+from veen.pipeline.engine import EvidencePolicy
+from veen.query import descriptor, digest, timestamps
+from veen.query.descriptor import QueryDescriptor, normalise
 from veen.query.digest import Position, ResultDigest
-from veen.query.faults import QueryFault
+from veen.query.query_errors import QueryFault
 
 FIELDS = ("subject_id", "principal_id", "event_time", "origin", "event_type", "payload", "payload.a.b", "receipt_id")
 METRICS = ("count", "min(event_time)", "max(payload.n)", "sum(payload.n)", "distinct(origin)")
@@ -28,9 +28,9 @@ def queries(draw: st.DrawFn) -> dict[str, Any]:
     window = sorted(draw(st.lists(moments, min_size=2, max_size=2)))
     time: dict[str, Any] = {}
     if draw(st.booleans()):
-        time["from"] = draw(st.sampled_from([times.write(window[0]), None]))
+        time["from"] = draw(st.sampled_from([timestamps.write(window[0]), None]))
     if draw(st.booleans()):
-        time["to"] = times.write(window[1])
+        time["to"] = timestamps.write(window[1])
     kept = {"time": time, "subject_id": draw(st.none() | names), "event_type": draw(st.none() | st.lists(names))}
     made: dict[str, Any] = {
         "scope": draw(st.lists(names, min_size=1)),
@@ -59,7 +59,7 @@ def test_the_normal_form_is_its_own(query: dict[str, Any]) -> None:
     made = normalise(query, "q-1")
     assert normalise(made.plain(), "other") == made
     assert descriptor.decode(made.text()) == made
-    assert canonjson.encode(json.loads(made.text())).decode() == made.text()
+    assert canonical_json.encode(json.loads(made.text())).decode() == made.text()
 
 
 @given(query=queries(), data=st.data())
@@ -100,7 +100,7 @@ def test_what_is_not_in_the_normal_form_is_not_read_from_the_log(text: str) -> N
 
 
 def test_a_descriptor_that_says_less_than_the_normal_form_is_not_read_from_the_log() -> None:
-    short = canonjson.encode({**asking(), "query_id": "q-1", "version": 1}).decode()
+    short = canonical_json.encode({**asking(), "query_id": "q-1", "version": 1}).decode()
     assert normalise(json.loads(short), "").query_id == "q-1"
     with pytest.raises(Malformed, match="normal form"):
         descriptor.decode(short)
@@ -125,9 +125,9 @@ def test_the_time_of_a_filter_is_that_of_the_commit_in_whole_seconds() -> None:
 
 @given(moment=moments)
 def test_times_are_written_in_one_way_and_read_back(moment: int) -> None:
-    text = times.write(moment)
+    text = timestamps.write(moment)
     assert len(text) == len("2025-11-19T03:20:00.000Z")
-    assert times.parse(text) == moment
+    assert timestamps.parse(text) == moment
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_times_are_written_in_one_way_and_read_back(moment: int) -> None:
 )
 def test_another_form_of_a_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        times.parse(text)
+        timestamps.parse(text)
 
 
 # Digests.
@@ -156,7 +156,7 @@ DIGEST = ResultDigest(
     "q-1",
     "r-1",
     3,
-    Evidence("spot", 0.1),
+    EvidencePolicy("spot", 0.1),
     "a" * 64,
     "b" * 64,
     "2025-11-19T03:20:00.000Z",
@@ -193,7 +193,7 @@ def test_digests_are_compared_by_what_two_zones_can_agree_on() -> None:
         "row_count": 4,
         "rows_hash": "0" * 64,
         "evidence_hash": "0" * 64,
-        "evidence_policy": Evidence("full"),
+        "evidence_policy": EvidencePolicy("full"),
     }
     for name, value in changes.items():
         assert DIGEST.differences(replace(DIGEST, **{name: value})) == (name,)
@@ -213,5 +213,5 @@ def test_the_hash_of_rows_is_that_of_the_array() -> None:
 
 def test_names_beyond_the_first_plane_are_sorted_as_rfc_8785_has_it() -> None:
     """By UTF-16 units, not by the bytes of UTF-8: the one place where §3.1 and RFC 8785 part."""
-    assert canonjson.encode({"\ufb00": 1, "\U0001f600": 2}) == '{"\U0001f600":2,"\ufb00":1}'.encode()
-    assert Descriptor is type(normalise(asking(), "q-1"))
+    assert canonical_json.encode({"\ufb00": 1, "\U0001f600": 2}) == '{"\U0001f600":2,"\ufb00":1}'.encode()
+    assert QueryDescriptor is type(normalise(asking(), "q-1"))

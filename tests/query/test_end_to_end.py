@@ -21,11 +21,11 @@ from tests.recorder.test_otlp import form, request
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import naming
-from veen.overlays.bridging import Imported, Result
-from veen.query.recording import ANSWERED, ORIGIN, REQUESTS, RESULTS, SUBMITTED
-from veen.recorder import Enrolment, Plan, SetAside, Shipper, SpoolFeed, SpoolWriter, enrol, init, otlp
-from veen.recorder.otlpserver import OtlpServer
-from veen.recorder.shaping import Defaults
+from veen.overlays.bridging import BridgeResult, BundleImported
+from veen.query.audit_events import ANSWERED, ORIGIN, REQUESTS, RESULTS, SUBMITTED
+from veen.recorder import Enrolment, SetAside, SetupPlan, Shipper, SpoolFeed, SpoolWriter, enrol, init, otlp
+from veen.recorder.normalize import Defaults
+from veen.recorder.otlp_server import OtlpServer
 
 TYPES = {"otel.log": WEB, SUBMITTED: REQUESTS, ANSWERED: RESULTS}
 
@@ -50,7 +50,7 @@ def at(place: Path) -> Iterator[Zones]:
 
 async def set_up(at: Zones) -> None:
     async with at.client("admin", at.online) as client:
-        await init(client, Plan(TYPES), ISSUER)
+        await init(client, SetupPlan(TYPES), ISSUER)
         who = Enrolment("shop", at.folders["shop"].card, ("shop",), (WEB,), 86_400)
         kit = await enrol(client, who, ISSUER)
         service = Enrolment("queries", at.folders["service"].card, (ORIGIN,), (REQUESTS, RESULTS), 86_400)
@@ -106,10 +106,10 @@ def test_a_bundle_with_one_bit_flipped_is_refused_and_audited_and_nothing_of_it_
         wrong = bytearray(data)
         wrong[len(wrong) // 2] ^= 1
         outcome = await at.take(bytes(wrong), mapping=MAPPING)
-        assert outcome.result is Result.FAILURE
+        assert outcome.result is BridgeResult.FAILURE
         assert await at.imported(f"import/{WEB}") == []
         (told,) = await at.said()
-        assert Imported.decode(told.body or b"").result == Result.FAILURE
+        assert BundleImported.decode(told.body or b"").result == BridgeResult.FAILURE
         assert (await at.take(data, mapping=MAPPING)).ok
         await carry(at)
         assert (await again(at, "q-across")).agrees

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from plumbing.http import HttpServer
 from tests.query.office import PATIENCE_S, Office, asking
 from veen.client.client import Client
-from veen.core import Unavailable, canonjson
-from veen.http import HttpServer
-from veen.query.app import QueryApp
-from veen.query.asking import Asker
-from veen.query.execution import Execution
-from veen.query.gate import Gate
-from veen.query.keeping import Rounds
-from veen.query.limits import Limits
-from veen.query.recording import REQUESTS, requests
-from veen.query.service import QueryService
-from veen.query.store import JobStore
+from veen.core import Unavailable, canonical_json
+from veen.query.audit_events import REQUESTS, requests
+from veen.query.execution import QueryExecution
+from veen.query.query_app import Gate, QueryApp
+from veen.query.query_limits import QueryLimits
+from veen.query.query_service import QueryService
+from veen.query.query_store import JobStore
+from veen.query.table_query import Asker
+from veen.query.table_refresh import Rounds
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Filling:
 
 
 @asynccontextmanager
-async def filling(own: Office, limits: Limits) -> AsyncIterator[Filling]:
+async def filling(own: Office, limits: QueryLimits) -> AsyncIterator[Filling]:
     begun, ready = threading.Event(), threading.Event()
 
     def fill(epochs: object) -> None:
@@ -55,7 +54,7 @@ async def filling(own: Office, limits: Limits) -> AsyncIterator[Filling]:
 
     async with own.client() as client:
         with JobStore(own.folder) as store:
-            execution = Execution(client, Asker(own.tables), refresh=fill, progress=lambda: (3, 40))
+            execution = QueryExecution(client, Asker(own.tables), refresh=fill, progress=lambda: (3, 40))
             service = QueryService(client, store, execution, lambda *_: None, limits=limits)
             app, server = QueryApp(service, own.book, Gate("127.0.0.1"), lambda *_: None), HttpServer(lambda *_: None)
             await service.start()
@@ -76,7 +75,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def test_who_asks_meanwhile_is_told_how_far_it_is(own: Office) -> None:
     async def run() -> None:
-        async with filling(own, Limits(fill_wait_s=0)) as at:
+        async with filling(own, QueryLimits(fill_wait_s=0)) as at:
             answer = await at.submit()
             assert (answer.status_code, answer.json()["error_code"]) == (503, "tables_not_ready")
             assert answer.json()["message"] == "the tables are being filled: 3 of 40 parts"
@@ -89,7 +88,7 @@ def test_who_asks_meanwhile_is_told_how_far_it_is(own: Office) -> None:
 
 def test_who_can_wait_is_answered_once_they_are_filled(own: Office) -> None:
     async def run() -> None:
-        async with filling(own, Limits(fill_wait_s=PATIENCE_S)) as at:
+        async with filling(own, QueryLimits(fill_wait_s=PATIENCE_S)) as at:
             asked = asyncio.create_task(at.submit())
             await asyncio.to_thread(at.begun.wait)
             assert not asked.done()
@@ -101,8 +100,8 @@ def test_who_can_wait_is_answered_once_they_are_filled(own: Office) -> None:
 
 def test_of_one_who_left_before_it_was_recorded_nothing_is(own: Office) -> None:
     async def run() -> None:
-        async with filling(own, Limits(fill_wait_s=PATIENCE_S)) as at:
-            body = canonjson.encode(asking())
+        async with filling(own, QueryLimits(fill_wait_s=PATIENCE_S)) as at:
+            body = canonical_json.encode(asking())
             head = (
                 f"POST /api/query/submit HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {own.tokens['alice']}\r\n"
             )

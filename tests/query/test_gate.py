@@ -4,8 +4,8 @@ import pytest
 
 from tests.query.office import Office, asking
 from tests.query.test_http import refusal
-from veen.query.faults import QueryFault
-from veen.query.gate import Gate
+from veen.query.query_app import Gate
+from veen.query.query_errors import QueryFault
 
 REFUSED = 403, "forbidden_host"
 PATHS = ["/api/openapi.json", "/api/query/status/r-1", "/api/query/result/r-1", "/nothing"]

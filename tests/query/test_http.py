@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from plumbing.http import tls_context
 from tests.http.certificates import client_context, write_certificate
 from tests.query.office import COUNT, LOGIN, PATIENCE_S, SECRET, WEB, Office, asking, event
-from veen.core import canonjson
-from veen.http import tls_context
+from veen.core import canonical_json
 from veen.query import digest as digests
-from veen.query.app import MAX_BODY_BYTES
-from veen.query.faults import STATUS, Code
-from veen.query.limits import MAX_LIMIT
-from veen.query.policy import Principal
-from veen.query.recording import ANSWERED, REQUESTS, RESULTS, SUBMITTED, events, requests
+from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, events, requests
+from veen.query.policy import QueryPrincipal
+from veen.query.query_app import MAX_BODY_BYTES
+from veen.query.query_errors import STATUS, QueryCode
+from veen.query.query_limits import MAX_LIMIT
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
@@ -31,7 +31,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
     found = answer.json()
     assert set(found) == {"error_code", "message"}
     assert found["message"]
-    assert STATUS[Code(found["error_code"])] == answer.status_code
+    assert STATUS[QueryCode(found["error_code"])] == answer.status_code
     return answer.status_code, found["error_code"]
 
 
@@ -77,7 +77,7 @@ def test_pages_are_parts_of_one_ordered_result_under_one_hash(shared: Office) ->
         assert found["page"] == {"offset": offset, "limit": 5, "total": COUNT, "has_more": more}
         rows += found["rows"]
     assert rows == whole["rows"]
-    assert digests.rows_hash([canonjson.encode(row) for row in rows]) == whole["result_digest"]["rows_hash"]
+    assert digests.rows_hash([canonical_json.encode(row) for row in rows]) == whole["result_digest"]["rows_hash"]
     assert shared.get(path).json()["page"]["limit"] == 1000
     beyond = shared.get(path, params={"offset": 2**53 - 1}).json()
     assert (beyond["rows"], beyond["page"]["has_more"]) == ([], False)
@@ -438,8 +438,8 @@ def test_every_error_code_of_the_specification_has_its_status() -> None:
         "internal_error": 500,
         "unsupported_version": 400,
     }
-    assert {str(code): STATUS[code] for code in Code if str(code) in said} == said
-    assert STATUS[Code.RESULT_NOT_READY] in (425, 404, 409)
+    assert {str(code): STATUS[code] for code in QueryCode if str(code) in said} == said
+    assert STATUS[QueryCode.RESULT_NOT_READY] in (425, 404, 409)
 
 
 # Who asks.
@@ -485,7 +485,7 @@ def test_a_certificate_stands_for_a_principal(own: Office, tmp_path: Path, http2
     trusted.write_bytes(certs["carol"][0].read_bytes())
     own.tls = tls_context(*certs["server"], trusted)
     der = ssl.PEM_cert_to_DER_cert(certs["carol"][0].read_text())
-    own.book.put(Principal("carol", "ca" * 32, ("record/app/*",), certificates=(sha256(der).hexdigest(),)))
+    own.book.put(QueryPrincipal("carol", "ca" * 32, ("record/app/*",), certificates=(sha256(der).hexdigest(),)))
     with own.serving():
 
         def ask(who: str | None, **given: Any) -> httpx.Response:

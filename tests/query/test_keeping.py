@@ -9,24 +9,24 @@ import pytest
 from tests.hub.client import until
 from tests.query.office import COUNT, QUICK, WEB, Office, asking, event
 from veen.core import Unavailable
-from veen.pipeline.sources import HubSource
-from veen.pipeline.tables import Table, Tables, View
+from veen.pipeline.sources import HubChunks
+from veen.pipeline.tables import Table, Tables, TablesView
 from veen.pipeline.tables.compacting import due
-from veen.query.keeping import Keeper, Stopped, spread
-from veen.query.recording import RESULTS
-from veen.query.serving import keeper_of
+from veen.query.audit_events import RESULTS
+from veen.query.query_server import keeper_of
+from veen.query.table_refresh import Stopped, TableRefresher, spread
 
 OFTEN_S = 0.02
 
 
-def keeper(own: Office) -> Keeper:
+def keeper(own: Office) -> TableRefresher:
     own.source = own.hub_url
     made = keeper_of(own.settings(), own.hub_id)
     assert made is not None
     return made
 
 
-def view(own: Office) -> View:
+def view(own: Office) -> TablesView:
     return Tables(own.tables).view()
 
 
@@ -79,7 +79,7 @@ def test_what_keeps_the_tables_from_being_filled_is_told_once_and_queries_are_re
 def test_a_hub_is_asked_only_for_what_follows_on_what_is_known(own: Office) -> None:
     label = own.label(WEB)
     for known, first in ((0, 1), (1, 1), (5, 5), (COUNT, COUNT), (COUNT + 1, 1)):
-        found = HubSource(own.hub_url, QUICK).chunks_since(frozenset({label}), {label: known})
+        found = HubChunks(own.hub_url, QUICK).chunks_since(frozenset({label}), {label: known})
         assert [(one.start_seq, one.end_seq) for one in found] == [(first, COUNT)], known
 
 

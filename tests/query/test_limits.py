@@ -13,23 +13,22 @@ import pytest
 
 from tests.query.office import COUNT, PATIENCE_S, WEB, Office, asking
 from tests.query.test_http import refusal
-from veen.core import canonjson
-from veen.pipeline.engine import Query, Watch
-from veen.query.asking import Asker
-from veen.query.budget import Budget
-from veen.query.faults import Code, QueryFault
-from veen.query.limits import Limits
-from veen.query.origins import NONE
-from veen.query.recording import RESULTS, results
-from veen.query.remote import Access, Remote
+from veen.core import canonical_json
+from veen.pipeline.engine import EventQuery, QueryWatch
+from veen.query.audit_events import RESULTS, results
+from veen.query.import_origin import NONE
+from veen.query.query_client import Remote, ServiceAccess
+from veen.query.query_errors import QueryCode, QueryFault
+from veen.query.query_limits import Budget, QueryLimits
+from veen.query.table_query import Asker
 
 GROUPS = {"group_by": ["payload.n"], "metrics": ["count"]}
 ONE_GROUP = {"metrics": ["count"]}
 FULL = {"mode": "full"}
 
 
-def limits(**given: Any) -> Limits:
-    return Limits(fill_wait_s=PATIENCE_S, **given)
+def limits(**given: Any) -> QueryLimits:
+    return QueryLimits(fill_wait_s=PATIENCE_S, **given)
 
 
 def recorded(own: Office) -> Sequence[str]:
@@ -69,7 +68,7 @@ def test_events_that_are_only_counted_are_not_rows_unless_they_are_verified(own:
 
 def test_a_result_may_have_so_many_bytes_and_none_more(own: Office) -> None:
     with own.serving():
-        size = sum(len(canonjson.encode(row)) for row in own.answer()["rows"])
+        size = sum(len(canonical_json.encode(row)) for row in own.answer()["rows"])
     with own.serving(limits=limits(max_bytes=size)):
         assert own.answer()["result_digest"]["row_count"] == COUNT
     with own.serving(limits=limits(max_bytes=size - 1)):
@@ -90,30 +89,30 @@ def test_what_takes_longer_than_it_may_fails_and_the_next_has_its_worker(own: Of
 
 @pytest.mark.parametrize("bounded", [False, True])
 def test_a_thread_whose_query_is_over_goes_no_further(own: Office, bounded: bool) -> None:
-    asker, budget = Asker(own.tables), Budget(Limits())
+    asker, budget = Asker(own.tables), Budget(QueryLimits())
     streams = asker.streams((WEB,), NONE)
     budget.end()
     with pytest.raises(QueryFault) as caught:
-        asker.ask(Query((WEB,)), b"", streams, NONE, {} if bounded else None, budget.watch)
-    assert caught.value.code == Code.QUERY_TIMEOUT
+        asker.ask(EventQuery((WEB,)), b"", streams, NONE, {} if bounded else None, budget.watch)
+    assert caught.value.code == QueryCode.QUERY_TIMEOUT
 
 
 @pytest.mark.parametrize("most", [{"max_rows": COUNT - 1}, {"max_bytes": 100}], ids=str)
 def test_events_that_are_gone_through_one_by_one_are_counted_too(own: Office, most: dict[str, int]) -> None:
     asker = Asker(own.tables)
     streams, label = asker.streams((WEB,), NONE), own.label(WEB).hex()
-    asked = Query((WEB,)), b"", streams, NONE, {label: COUNT}
-    assert len(asker.ask(*asked, Budget(Limits(max_rows=COUNT)).watch).rows) == COUNT
+    asked = EventQuery((WEB,)), b"", streams, NONE, {label: COUNT}
+    assert len(asker.ask(*asked, Budget(QueryLimits(max_rows=COUNT)).watch).rows) == COUNT
     with pytest.raises(QueryFault) as caught:
-        asker.ask(*asked, Budget(Limits(**most)).watch)
-    assert caught.value.code == Code.RESULT_TOO_LARGE
+        asker.ask(*asked, Budget(QueryLimits(**most)).watch)
+    assert caught.value.code == QueryCode.RESULT_TOO_LARGE
 
 
 def test_events_that_are_gone_through_one_by_one_are_watched_from_the_first_on(own: Office) -> None:
     seen: list[int] = []
     asker, bounds = Asker(own.tables), {own.label(WEB).hex(): COUNT}
-    watch = Watch(lambda held, size: seen.append(held))
-    asker.ask(Query((WEB,)), b"", asker.streams((WEB,), NONE), NONE, bounds, watch)
+    watch = QueryWatch(lambda held, size: seen.append(held))
+    asker.ask(EventQuery((WEB,)), b"", asker.streams((WEB,), NONE), NONE, bounds, watch)
     assert seen == [*range(COUNT), COUNT]
 
 
@@ -163,7 +162,7 @@ def test_many_that_come_at_once_are_no_more_than_may_be(own: Office) -> None:
 def test_a_page_ends_where_its_bytes_do_and_says_where_the_next_begins(own: Office) -> None:
     with own.serving():
         rows = own.answer(query_id="q-1")["rows"]
-    size = len(canonjson.encode(rows[0])) + 1  # rows of this test are all as long, or a digit longer
+    size = len(canonical_json.encode(rows[0])) + 1  # rows of this test are all as long, or a digit longer
     with own.serving(limits=limits(max_page_bytes=3 * size + 2)):
         accepted = own.submit(asking(query_id="q-2"))
         assert accepted.status_code == 202  # an answer at once has all rows, or is none
@@ -178,7 +177,7 @@ def test_a_page_ends_where_its_bytes_do_and_says_where_the_next_begins(own: Offi
             if not more:
                 break
         assert found == rows
-        with Remote(Access(f"http://127.0.0.1:{own.port}", own.tokens["alice"])) as remote:
+        with Remote(ServiceAccess(f"http://127.0.0.1:{own.port}", own.tokens["alice"])) as remote:
             assert remote.result(accepted.json()["result_id"]).rows == rows
 
 

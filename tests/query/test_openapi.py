@@ -19,10 +19,10 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.query.office import PATIENCE_S, Office
 from tools import query_openapi_page
-from veen.query import openapi
-from veen.query.faults import STATUS, Code
+from veen.query import query_openapi
+from veen.query.query_errors import STATUS, QueryCode
 
-SCHEMA = schemathesis.openapi.from_dict(json.loads(openapi.text()))
+SCHEMA = schemathesis.openapi.from_dict(json.loads(query_openapi.text()))
 SCHEMA.config.checks.negative_data_rejection.expected_statuses.append("413")
 Operation = APIOperation[Any, Any, Any, Any]
 OPERATIONS: list[Operation] = [found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)]
@@ -30,16 +30,16 @@ CHECKS = [status_code_conformance, content_type_conformance, response_schema_con
 
 
 def test_the_file_on_disk_is_the_one_that_is_written() -> None:
-    assert query_openapi_page.PAGE.read_text("utf-8") == openapi.text()
+    assert query_openapi_page.PAGE.read_text("utf-8") == query_openapi.text()
     assert query_openapi_page.main(["--check"]) == 0
 
 
 def test_the_service_serves_it(shared: Office) -> None:
-    assert shared.get("/api/openapi.json").json() == openapi.describe()
+    assert shared.get("/api/openapi.json").json() == query_openapi.describe()
 
 
 def test_it_tells_of_every_path_of_the_specification() -> None:
-    told = {(method.upper(), path) for path, methods in openapi.describe()["paths"].items() for method in methods}
+    told = {(method.upper(), path) for path, methods in query_openapi.describe()["paths"].items() for method in methods}
     assert told >= {
         ("POST", "/api/query/submit"),
         ("GET", "/api/query/status/{result_id}"),
@@ -92,7 +92,7 @@ def check(response: schemathesis.Response) -> None:
     if response.status_code >= 400:
         found = response.json()
         assert set(found) == {"error_code", "message"}
-        assert Code(found["error_code"]) in STATUS
+        assert QueryCode(found["error_code"]) in STATUS
 
 
 def modes(operation: Operation) -> list[GenerationMode]:
@@ -121,7 +121,7 @@ def test_there_is_something_to_look_at() -> None:
 
 
 def test_a_digest_without_one_of_its_fields_is_none() -> None:
-    described = openapi.describe()
+    described = query_openapi.describe()
     named = {"$ref": "#/components/schemas/ResultDigest", "components": described["components"]}
     validator = jsonschema_rs.Draft202012Validator(named)
     for name in described["components"]["schemas"]["ResultDigest"]["required"]:

@@ -12,14 +12,14 @@ from veen.client.client import Client
 from veen.core import Refused, naming
 from veen.overlays.record import CHANGES
 from veen.pipeline.decoding import Keys
-from veen.query.policy import Principal
-from veen.query.recording import ANSWERED, ORIGIN, REQUESTS, RESULTS, SUBMITTED, Recording
-from veen.query.service import QueryService
-from veen.query.serving import Settings, execution_of
-from veen.query.store import JobStore, Status
-from veen.recorder import Plan
+from veen.query.audit_events import ANSWERED, ORIGIN, REQUESTS, RESULTS, SUBMITTED, QueryRecorder
+from veen.query.policy import QueryPrincipal
+from veen.query.query_server import Settings, execution_of
+from veen.query.query_service import QueryService
+from veen.query.query_store import JobStore, QueryStatus
+from veen.recorder import SetupPlan
 
-ALICE = Principal("alice", "a1" * 32, ("record/*",))
+ALICE = QueryPrincipal("alice", "a1" * 32, ("record/*",))
 MAPPED = {**TYPES, SUBMITTED: REQUESTS, ANSWERED: RESULTS}
 
 
@@ -46,21 +46,21 @@ def test_the_profile_of_the_recorder_is_named_in_the_digest(place: Path) -> None
                 await service.ended(await service.submit(ALICE, {**query, "query_id": "q-0", "scope": [CHANGES]}), 60)
                 job = await service.ended(await service.submit(ALICE, query), 60)
                 await service.stop()
-            assert job.status is Status.COMPLETED, job.message
+            assert job.status is QueryStatus.COMPLETED, job.message
             digest, page = service.page(job, 0, 10)
             assert digest.profile_id is not None
             assert len(page.rows) >= 1  # the query before it is an event like any other
 
-    with yard(place, plan=Plan(MAPPED)) as at:
+    with yard(place, plan=SetupPlan(MAPPED)) as at:
         hired(at)
         asyncio.run(run())
 
 
 def test_a_map_that_sends_queries_elsewhere_is_not_overruled(place: Path) -> None:
     async def start(client: Client) -> None:
-        await Recording(client).open()
+        await QueryRecorder(client).open()
 
-    with yard(place, plan=Plan(TYPES, streams=(REQUESTS, RESULTS))) as at:
+    with yard(place, plan=SetupPlan(TYPES, streams=(REQUESTS, RESULTS))) as at:
         hired(at)
         with pytest.raises(Refused, match=r"query.submitted is mapped to None"):
             at.does("service", start)

@@ -15,22 +15,22 @@ import httpx
 import pytest
 
 from tests.query.office import LOGIN, PATIENCE_S, WEB, Office, asking
+from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, QueryRecorder, events
 from veen.query.descriptor import normalise
-from veen.query.execution import Execution
-from veen.query.policy import Principal
-from veen.query.recording import ANSWERED, REQUESTS, RESULTS, SUBMITTED, Recording, events
-from veen.query.service import QueryService
-from veen.query.serving import execution_of
-from veen.query.store import MOVES, Ended, Job, JobStore, Status
+from veen.query.execution import QueryExecution
+from veen.query.policy import QueryPrincipal
+from veen.query.query_server import execution_of
+from veen.query.query_service import QueryService
+from veen.query.query_store import MOVES, JobStore, QueryEnded, QueryJob, QueryStatus
 
-ALICE = Principal("alice", "a1" * 32)
+ALICE = QueryPrincipal("alice", "a1" * 32)
 
 
-def job(query_id: str = "q-left", **changes: Any) -> Job:
+def job(query_id: str = "q-left", **changes: Any) -> QueryJob:
     asked = normalise(asking(query_id=query_id, evidence={"mode": "full"}), "")
     now_ms = int(time.time() * 1000)
-    made = Job(asked.query_id, asked.result_id, "alice", ALICE.subject_id, now_ms, asked.text())
-    return Job(**{**{name: getattr(made, name) for name in asdict(made)}, **changes})
+    made = QueryJob(asked.query_id, asked.result_id, "alice", ALICE.subject_id, now_ms, asked.text())
+    return QueryJob(**{**{name: getattr(made, name) for name in asdict(made)}, **changes})
 
 
 def logged(own: Office) -> tuple[list[str], list[str]]:
@@ -55,7 +55,7 @@ def finished(own: Office, result_id: str) -> dict[str, Any]:
         assert answer.json()["error_code"] == "result_not_ready"
 
 
-def left_at(own: Office, stage: str) -> Job:
+def left_at(own: Office, stage: str) -> QueryJob:
     """What a kill leaves on disk and in the log, at each place between two writes."""
     left = job()
     with JobStore(own.folder) as store:
@@ -64,24 +64,24 @@ def left_at(own: Office, stage: str) -> Job:
             return left
 
         async def go_on(client: Any) -> None:
-            recording = Recording(client)
+            recording = QueryRecorder(client)
             await recording.open()
             request = await recording.request(left)
             if stage == "request logged":
                 return
-            store.move(left.result_id, Status.PENDING, request=request)
+            store.move(left.result_id, QueryStatus.PENDING, request=request)
             if stage == "request known":
                 return
-            store.move(left.result_id, Status.RUNNING)
+            store.move(left.result_id, QueryStatus.RUNNING)
             if stage == "running":
                 return
-            execution: Execution = execution_of(client, own.settings())
+            execution: QueryExecution = execution_of(client, own.settings())
             asked = normalise(json.loads(left.descriptor), "")
             result = await execution.run(asked, request_receipt_id=request.receipt_id)
             store.put_rows(left.result_id, result.texts, result.evidence())
             if stage == "rows kept":
                 return
-            store.move(left.result_id, Status.RUNNING, digest=result.digest.text())
+            store.move(left.result_id, QueryStatus.RUNNING, digest=result.digest.text())
             if stage == "digest kept":
                 return
             await recording.result(result.digest)
@@ -110,7 +110,7 @@ def test_what_was_under_way_is_brought_to_its_end_once(own: Office, stage: str) 
 def test_a_disk_that_does_not_take_even_the_failure_leaves_the_workers_at_work(own: Office) -> None:
     lefts = [job(f"q-{number}") for number in range(2)]
 
-    async def work(client: Any) -> list[Status]:
+    async def work(client: Any) -> list[QueryStatus]:
         jobs, away = own.folder / "jobs", own.folder / "away"
         with JobStore(own.folder) as store:
             for left in lefts:
@@ -124,15 +124,15 @@ def test_a_disk_that_does_not_take_even_the_failure_leaves_the_workers_at_work(o
                 await told.wait()
             away.rename(jobs)
             ended = [await service.ended(left, PATIENCE_S) for left in lefts]
-            asked = await service.submit(Principal("alice", ALICE.subject_id, ("*",)), asking(query_id="q-after"))
+            asked = await service.submit(QueryPrincipal("alice", ALICE.subject_id, ("*",)), asking(query_id="q-after"))
             ended.append(await service.ended(asked, PATIENCE_S))
             await service.stop()
         return [one.status for one in ended]
 
     *failed, after = own.does(work)
-    assert set(failed) <= {Status.FAILED, Status.COMPLETED}
-    assert Status.FAILED in failed
-    assert after is Status.COMPLETED
+    assert set(failed) <= {QueryStatus.FAILED, QueryStatus.COMPLETED}
+    assert QueryStatus.FAILED in failed
+    assert after is QueryStatus.COMPLETED
 
 
 def test_results_outlive_the_service(own: Office) -> None:
@@ -146,23 +146,23 @@ def test_results_outlive_the_service(own: Office) -> None:
 def test_a_failure_outlives_the_service_and_is_not_tried_again(own: Office) -> None:
     with JobStore(own.folder) as store:
         store.add(job())
-        store.move(job().result_id, Status.FAILED, error_code="execution_failed", message="it was so")
+        store.move(job().result_id, QueryStatus.FAILED, error_code="execution_failed", message="it was so")
     with own.serving():
         answer = own.get(f"/api/query/result/{job().result_id}")
         assert (answer.status_code, answer.json()["message"]) == (500, "it was so")
     assert logged(own) == ([], [])
 
 
-@pytest.mark.parametrize("before", list(Status))
-@pytest.mark.parametrize("after", list(Status))
-def test_a_job_goes_where_the_state_machine_says(tmp_path: Path, before: Status, after: Status) -> None:
+@pytest.mark.parametrize("before", list(QueryStatus))
+@pytest.mark.parametrize("after", list(QueryStatus))
+def test_a_job_goes_where_the_state_machine_says(tmp_path: Path, before: QueryStatus, after: QueryStatus) -> None:
     with JobStore(tmp_path) as store:
         store.add(job(status=before))
         result_id = job().result_id
         if after in MOVES[before]:
             assert store.move(result_id, after).status is after
         else:
-            with pytest.raises(Ended):
+            with pytest.raises(QueryEnded):
                 store.move(result_id, after)
     with JobStore(tmp_path) as store:
         found = store.job(result_id)
@@ -173,13 +173,13 @@ def test_a_job_goes_where_the_state_machine_says(tmp_path: Path, before: Status,
 def test_the_state_machine_is_that_of_the_specification() -> None:
     steps = {(a, b) for a, others in MOVES.items() for b in others if a is not b}
     assert steps == {
-        (Status.PENDING, Status.RUNNING),
-        (Status.PENDING, Status.FAILED),
-        (Status.RUNNING, Status.COMPLETED),
-        (Status.RUNNING, Status.FAILED),
+        (QueryStatus.PENDING, QueryStatus.RUNNING),
+        (QueryStatus.PENDING, QueryStatus.FAILED),
+        (QueryStatus.RUNNING, QueryStatus.COMPLETED),
+        (QueryStatus.RUNNING, QueryStatus.FAILED),
     }
-    assert not MOVES[Status.COMPLETED]
-    assert not MOVES[Status.FAILED]
+    assert not MOVES[QueryStatus.COMPLETED]
+    assert not MOVES[QueryStatus.FAILED]
 
 
 def test_a_folder_is_one_services_at_a_time(own: Office) -> None:

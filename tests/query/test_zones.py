@@ -10,24 +10,24 @@ import pytest
 
 from tests.bridge.zones import Zones, allow, zones
 from tests.query.office import COUNT, WEB, asking, event
-from veen.bridge.mapping import Mapping
+from veen.bridge.zone_roles import Mapping
 from veen.client import ClientDir
 from veen.core import Unverified, naming
 from veen.overlays.record import RecordEvent
 from veen.pipeline.decoding import Keys
 from veen.query import descriptor as descriptors
+from veen.query.answer_verify import ReplayedQuery, replay
+from veen.query.audit_events import REQUESTS, RESULTS
 from veen.query.digest import ResultDigest
-from veen.query.policy import Principal
-from veen.query.recording import REQUESTS, RESULTS
-from veen.query.replaying import Replayed, replay
-from veen.query.service import QueryService
-from veen.query.serving import Settings, execution_of
-from veen.query.store import JobStore, Status
+from veen.query.policy import QueryPrincipal
+from veen.query.query_server import Settings, execution_of
+from veen.query.query_service import QueryService
+from veen.query.query_store import JobStore, QueryStatus
 
 STREAMS = (WEB, REQUESTS, RESULTS)
 PAIRS = tuple((stream, f"import/{stream}") for stream in STREAMS)
 MAPPING = Mapping((("record/", "import/record/"),))
-ALICE = Principal("alice", "a1" * 32, ("record/*",))
+ALICE = QueryPrincipal("alice", "a1" * 32, ("record/*",))
 EVENTS = [event(number) for number in range(COUNT)]
 SCHEMA = RecordEvent.SCHEMA
 
@@ -63,7 +63,7 @@ async def submit(at: Zones, query: dict[str, Any]) -> ResultDigest:
             await service.start()
             job = await service.ended(await service.submit(ALICE, query), 60)
             await service.stop()
-        assert job.status is Status.COMPLETED, job.message
+        assert job.status is QueryStatus.COMPLETED, job.message
         return service.digest(job)
 
 
@@ -75,7 +75,7 @@ async def carry(at: Zones) -> None:
             assert outcome.ok, outcome
 
 
-async def again(at: Zones, query_id: str, papers: Any = None) -> Replayed:
+async def again(at: Zones, query_id: str, papers: Any = None) -> ReplayedQuery:
     known = {at.source_id: at.online.service.papers.identity} if papers is None else papers
     async with asker(at, "analyst", False, at.root / "z2", known) as (client, execution, _):
         return await replay(client, execution, query_id)

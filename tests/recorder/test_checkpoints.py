@@ -14,11 +14,11 @@ from veen.client.client import Client
 from veen.core import Malformed, Profile, SigningKey, Unverified
 from veen.core.signing import SIGNATURE_BYTES
 from veen.overlays.record import CHANGES, RecorderProfile
-from veen.recorder import CheckpointFolder, RecorderCheckpoint, SpoolFeed, SpoolWriter, Verdict, make, verify
-from veen.recorder.checkpoint import root_of, sign
-from veen.recorder.making import is_due, keep_making
+from veen.recorder import CheckpointFolder, CheckpointVerdict, RecorderCheckpoint, SpoolFeed, SpoolWriter, make, verify
+from veen.recorder.checkpoint_scheduler import is_due, keep_making
+from veen.recorder.recorder_checkpoint import root_of, sign
 from veen.state import DirectorySource, HubSource
-from veen.storage.folders import Folders
+from veen.storage.paths import Folders
 
 
 def ship(recorder: Yard, *numbers: int, event_type: str = "http.request") -> None:
@@ -33,11 +33,13 @@ def made(recorder: Yard, previous: RecorderCheckpoint | None = None) -> Recorder
     return recorder.does("admin", lambda client: make(client, previous))
 
 
-def verified(recorder: Yard, checkpoint: RecorderCheckpoint, *, full: bool = True) -> Verdict:
+def verified(recorder: Yard, checkpoint: RecorderCheckpoint, *, full: bool = True) -> CheckpointVerdict:
     return recorder.does("admin", lambda client: verify(HubSource(client), checkpoint, full=full))
 
 
-def verified_in(recorder: Yard, data_dir: Path, checkpoint: RecorderCheckpoint, *, full: bool = True) -> Verdict:
+def verified_in(
+    recorder: Yard, data_dir: Path, checkpoint: RecorderCheckpoint, *, full: bool = True
+) -> CheckpointVerdict:
     with ClientDir.open(recorder.root / "admin") as folder:
         source = DirectorySource(data_dir, folder)
         return asyncio.run(verify(source, checkpoint, full=full))

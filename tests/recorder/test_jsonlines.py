@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from veen.core import Malformed
-from veen.recorder.feed import Item
-from veen.recorder.jsonlines import MAX_LINE_BYTES, JsonLines, event_of
-from veen.recorder.shaping import Defaults
+from veen.recorder.feed import FeedItem
+from veen.recorder.json_lines import MAX_LINE_BYTES, JsonLines, event_of
+from veen.recorder.normalize import Defaults
 
 DEFAULTS = Defaults("shop", "json.line")
 NOW = 1_750_000_000_000
@@ -32,12 +32,12 @@ def write(file: Path, *numbers: int, end: str = "\n") -> None:
             lines.write(json.dumps({"n": number}) + end)
 
 
-def some(feed: JsonLines, most: int = 1_000) -> list[Item]:
+def some(feed: JsonLines, most: int = 1_000) -> list[FeedItem]:
     """What is there now, without waiting."""
     return feed._next(most, last=False)
 
 
-def said(items: list[Item]) -> list[object]:
+def said(items: list[FeedItem]) -> list[object]:
     return [item.event.value()["n"] if item.event else item.raw.decode() for item in items]  # type: ignore[call-overload, index]
 
 
@@ -214,7 +214,7 @@ def test_once_takes_a_last_line_without_an_end(file: Path, end: str) -> None:
 def test_a_file_that_is_not_there_yet_is_waited_for(file: Path) -> None:
     feed = follow(file)
 
-    async def run() -> list[Item]:
+    async def run() -> list[FeedItem]:
         waiting = asyncio.create_task(feed.take(5))
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -228,7 +228,7 @@ def test_a_file_that_is_not_there_yet_is_waited_for(file: Path) -> None:
 def test_a_feed_ends_when_it_is_told_to(file: Path) -> None:
     write(file, 1)
     feed = follow(file)
-    take: Callable[[], list[Item]] = lambda: list(asyncio.run(feed.take(5)))  # noqa: E731
+    take: Callable[[], list[FeedItem]] = lambda: list(asyncio.run(feed.take(5)))  # noqa: E731
     take()
     feed.end()
     assert take() == []

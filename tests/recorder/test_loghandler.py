@@ -8,7 +8,7 @@ import pytest
 
 from veen.overlays.record import RecordEvent
 from veen.recorder import spool
-from veen.recorder.loghandler import RecorderHandler
+from veen.recorder.log_handler import RecorderHandler
 
 
 @pytest.fixture

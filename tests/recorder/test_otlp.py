@@ -23,8 +23,8 @@ from tests.hub.client import PATIENCE_S
 from veen.core import Malformed
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolWriter, otlp, spool
-from veen.recorder.otlpserver import MAX_REQUEST_BYTES, MAX_UNPACKED_BYTES, OtlpServer
-from veen.recorder.shaping import Defaults
+from veen.recorder.normalize import Defaults
+from veen.recorder.otlp_server import MAX_REQUEST_BYTES, MAX_UNPACKED_BYTES, OtlpServer
 
 DEFAULTS = Defaults("shop", "otel.log")
 NOW = 7
@@ -43,7 +43,7 @@ def request(*bodies: str, service: str | None = "shop", time: int = TIME) -> Exp
     return made
 
 
-def exported(made: ExportLogsServiceRequest) -> otlp.Exported:
+def exported(made: ExportLogsServiceRequest) -> otlp.OtlpExport:
     return otlp.export(made, made.SerializeToString(), DEFAULTS, NOW)
 
 

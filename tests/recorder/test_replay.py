@@ -12,9 +12,9 @@ from tests.recorder.yard import LOGIN, WEB, Yard, yard
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import proof
-from veen.recorder import Replayed, Replayer, Span
-from veen.state import DirectorySource, HubSource, Source
-from veen.state.source import NoEntry
+from veen.recorder import ReplayedEvent, Replayer, ReplaySpan
+from veen.state import DirectorySource, EntrySource, HubSource
+from veen.state.entry_source import NoEntry
 
 START = 1_800_000_000
 COUNT = 37
@@ -31,15 +31,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
         yield made
 
 
-def spans(told: Yard, start: int, end: int) -> list[Span]:
+def spans(told: Yard, start: int, end: int) -> list[ReplaySpan]:
     return told.does("admin", lambda client: Replayer(HubSource(client), WEB).window(start, end))
 
 
-async def replayed(source: Source, span: Span) -> list[Replayed]:
+async def replayed(source: EntrySource, span: ReplaySpan) -> list[ReplayedEvent]:
     return [one async for one in Replayer(source, WEB).replay(span)]
 
 
-def numbers(entries: list[Replayed]) -> list[object]:
+def numbers(entries: list[ReplayedEvent]) -> list[object]:
     return [one.event.value()["n"] for one in entries if one.event]  # type: ignore[call-overload, index]
 
 
@@ -48,14 +48,14 @@ def numbers(entries: list[Replayed]) -> list[object]:
 def test_i1_a_range_has_both_its_ends_and_all_between_in_order(told: Yard, first: int, last: int) -> None:
     if last < first:
         with pytest.raises(ValueError, match="not a range"):
-            told.does("admin", lambda client: replayed(HubSource(client), Span(0, first, last)))
+            told.does("admin", lambda client: replayed(HubSource(client), ReplaySpan(0, first, last)))
         return
-    found = told.does("admin", lambda client: replayed(HubSource(client), Span(0, first, last)))
+    found = told.does("admin", lambda client: replayed(HubSource(client), ReplaySpan(0, first, last)))
     assert numbers(found) == list(range(first - 1, last))
     for one in found:
         proof.verify_in_receipt(one.proof, one.receipt)
     with ClientDir.open(told.root / "admin") as folder:
-        assert asyncio.run(replayed(DirectorySource(told.data_dir, folder), Span(0, first, last))) == found
+        assert asyncio.run(replayed(DirectorySource(told.data_dir, folder), ReplaySpan(0, first, last))) == found
 
 
 @pytest.mark.parametrize("start", [0, START - 1, START, START + 1, START + 12, START + 13])
@@ -66,7 +66,7 @@ def test_a_window_has_both_its_seconds_and_all_between(told: Yard, start: int, l
     if not wanted:
         assert found == []
     else:
-        assert found == [Span(0, wanted[0] + 1, wanted[-1] + 1)]
+        assert found == [ReplaySpan(0, wanted[0] + 1, wanted[-1] + 1)]
 
 
 def test_a_window_is_found_by_halves_and_not_by_reading(told: Yard) -> None:
@@ -92,8 +92,10 @@ def test_an_end_before_the_beginning_is_no_window(told: Yard) -> None:
         spans(told, 5, 4)
 
 
-@pytest.mark.parametrize("span", [Span(0, 1, COUNT + 1), Span(0, COUNT + 1, COUNT + 1), Span(0, COUNT + 5, COUNT + 9)])
-def test_what_is_not_there_is_said_not_to_be(told: Yard, span: Span) -> None:
+@pytest.mark.parametrize(
+    "span", [ReplaySpan(0, 1, COUNT + 1), ReplaySpan(0, COUNT + 1, COUNT + 1), ReplaySpan(0, COUNT + 5, COUNT + 9)]
+)
+def test_what_is_not_there_is_said_not_to_be(told: Yard, span: ReplaySpan) -> None:
     with pytest.raises(NoEntry):
         told.does("admin", lambda client: replayed(HubSource(client), span))
     with ClientDir.open(told.root / "admin") as folder, pytest.raises(NoEntry):

@@ -7,56 +7,56 @@ import pytest
 
 from tests.recorder.yard import event
 from veen.recorder import SetAside
-from veen.recorder.feed import Item
-from veen.recorder.retrying import REFUSED, RETRYING, Retry, item_of
-from veen.recorder.shaping import Defaults
+from veen.recorder.feed import FeedItem
+from veen.recorder.normalize import Defaults
+from veen.recorder.retry_feed import REFUSED, RETRYING, RetryFeed, item_of
 
 DEFAULTS = Defaults("x", "y")
 ITEMS = [
-    Item("otlp/1", 7, event(1)),
-    Item("otlp/1", 8, event(2, "login")),
-    Item("jsonl:app#1", 40, None, "line 2: not JSON text", b"not json"),
-    Item("jsonl:app#1", 49, None, "line 3: not JSON text", b"\xff\xfe"),
+    FeedItem("otlp/1", 7, event(1)),
+    FeedItem("otlp/1", 8, event(2, "login")),
+    FeedItem("jsonl:app#1", 40, None, "line 2: not JSON text", b"not json"),
+    FeedItem("jsonl:app#1", 49, None, "line 3: not JSON text", b"\xff\xfe"),
 ]
 
 
-def put_aside(place: Path, *items: Item) -> None:
+def put_aside(place: Path, *items: FeedItem) -> None:
     for item in items:
         assert SetAside(place / REFUSED).add(item, item.flaw or "mapped to no stream")
 
 
-def rest(retry: Retry) -> list[Item]:
+def rest(retry: RetryFeed) -> list[FeedItem]:
     with closing(retry.feed) as feed:
         return feed._next(100, last=True)
 
 
 def test_what_was_set_aside_is_read_back_as_it_was(place: Path) -> None:
     put_aside(place, *ITEMS)
-    assert rest(Retry(place)) == ITEMS
+    assert rest(RetryFeed(place)) == ITEMS
     assert not (place / REFUSED).exists()
 
 
 def test_what_a_retry_left_is_finished_before_what_came_since(place: Path) -> None:
     put_aside(place, *ITEMS)
-    begun = Retry(place)
+    begun = RetryFeed(place)
     with closing(begun.feed) as feed:
         feed.settle(feed._next(1, last=True))
     put_aside(place, ITEMS[0])
-    again = Retry(place)
+    again = RetryFeed(place)
     assert rest(again) == ITEMS[1:]
     again.finish()
-    assert rest(Retry(place)) == ITEMS[:1]
+    assert rest(RetryFeed(place)) == ITEMS[:1]
 
 
 def test_a_place_that_outlived_its_file_is_none_in_the_next(place: Path) -> None:
     put_aside(place, *ITEMS[2:])
-    begun = Retry(place)
+    begun = RetryFeed(place)
     with closing(begun.feed) as feed:
         feed.settle(feed._next(100, last=True))
     (place / RETRYING).rename(
         place / REFUSED
     )  # the same inode and the same first line, as after a crash amid finishing
-    assert rest(Retry(place)) == ITEMS[2:]
+    assert rest(RetryFeed(place)) == ITEMS[2:]
 
 
 @pytest.mark.parametrize(

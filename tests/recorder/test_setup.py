@@ -13,13 +13,13 @@ from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Limits, Refused, Unverified, admin, naming
 from veen.overlays.admin import LABEL_CLASSES
-from veen.overlays.admin.labelclass import class_of
+from veen.overlays.admin.label_class import class_of
 from veen.overlays.record import CHANGES, producer_of, profile_of, stream_of
 from veen.recorder import Enrolment, Kit, NotRecorded, SpoolFeed, SpoolWriter, enrol, init, map_type, move, routes_of
-from veen.recorder.auditing import audit
+from veen.recorder.event_audit import audit
 from veen.recorder.routes import read_states
 from veen.recorder.setup import LONG_TERM_SEC, OWN_STREAM, Done
-from veen.state import HubSource, NotTaken, View
+from veen.state import HubSource, NotTaken, StateView
 
 
 async def set_up(client: Client, **changed: object) -> Done:
@@ -45,7 +45,7 @@ def test_the_map_the_profile_and_the_producers_are_in_the_log(recorder: Yard) ->
 def test_labels_of_record_streams_are_kept_for_the_long_term(recorder: Yard) -> None:
     async def work(client: Client) -> list[int | None]:
         stream_id = admin.label_class_stream(admin.GLOBAL_REALM)
-        async with View.of(client, stream_id, LABEL_CLASSES, cached=False) as view, view.reading() as reading:
+        async with StateView.of(client, stream_id, LABEL_CLASSES, cached=False) as view, view.reading() as reading:
             found = [class_of(reading.states, client.label(stream)) for stream in (WEB, LOGIN, CHANGES, OWN_STREAM)]
             return [one.retention_hint if one else None for one in found]
 

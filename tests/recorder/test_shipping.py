@@ -10,7 +10,7 @@ from tests.full_disk import no_file_longer_than
 from tests.recorder.yard import LOGIN, WEB, Yard, event
 from veen.core import Unavailable
 from veen.recorder import SetAside, Shipper, SpoolFeed, SpoolWriter
-from veen.recorder.feed import Item
+from veen.recorder.feed import FeedItem
 
 
 def test_what_is_spooled_is_in_the_log_once_and_in_order(recorder: Yard) -> None:
@@ -25,8 +25,8 @@ def test_what_is_spooled_is_in_the_log_once_and_in_order(recorder: Yard) -> None
     assert recorder.numbers(LOGIN) == [number for number in range(20) if number % 3 == 0]
 
 
-def flawed(number: int) -> Item:
-    return Item("source", number, None, "no JSON", f"line {number}".encode())
+def flawed(number: int) -> FeedItem:
+    return FeedItem("source", number, None, "no JSON", f"line {number}".encode())
 
 
 def test_what_is_set_aside_is_there_until_the_bound_and_then_said_not_to_be(place: Path) -> None:

@@ -15,12 +15,12 @@ from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolFeed, SpoolWriter, spool
-from veen.recorder.feed import Item
+from veen.recorder.feed import FeedItem
 
 DIGEST = h(b"batch")
 
 
-def taken(feed: SpoolFeed, most: int = 1_000) -> list[Item]:
+def taken(feed: SpoolFeed, most: int = 1_000) -> list[FeedItem]:
     return list(asyncio.run(feed.take(most)))
 
 

@@ -14,9 +14,9 @@ from tests.http.certificates import write_certificate
 from tests.hub.client import PATIENCE_S
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolWriter, spool
-from veen.recorder.shaping import Defaults
+from veen.recorder.normalize import Defaults
 from veen.recorder.syslog import MAX_SYSLOG_BYTES, NotSyslog, event_of, parse
-from veen.recorder.sysloglisten import SyslogListener
+from veen.recorder.syslog_server import SyslogListener
 
 DEFAULTS = Defaults("router", "syslog.message")
 NOW = 5

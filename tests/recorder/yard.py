@@ -15,13 +15,13 @@ from veen.client.client import Client
 from veen.client.transport import Patience
 from veen.client.trust import Pin
 from veen.core import Limits, Profile
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 from veen.overlays.record import RecordEvent
-from veen.recorder import Enrolment, Plan, Replayed, Replayer, SetAside, Shipper, Span, enrol, init
-from veen.recorder.feed import Feed
-from veen.recorder.shipping import Count
+from veen.recorder import Enrolment, ReplayedEvent, Replayer, ReplaySpan, SetAside, SetupPlan, Shipper, enrol, init
+from veen.recorder.feed import EventFeed
+from veen.recorder.shipper import Count
 from veen.state import HubSource
-from veen.storage import directory
+from veen.storage import metadata
 from veen.storage.durable import Disk
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ ORIGIN = "shop"
 QUICK = Patience(
     attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
 )
-PLAN = Plan(TYPES, every_sec=300, every_events=10)
+PLAN = SetupPlan(TYPES, every_sec=300, every_events=10)
 
 
 def event(number: int, event_type: str = "http.request", origin: str = ORIGIN) -> RecordEvent:
@@ -78,17 +78,17 @@ class Yard:
             kit = self.does("admin", lambda client: _enrol(client, Enrolment(who, card, origins, streams, 86_400)))
             kit.join(folder)
 
-    def ship(self, who: str, feed: Feed) -> Count:
+    def ship(self, who: str, feed: EventFeed) -> Count:
         shipper = Shipper(lambda: self.client(who), feed, SetAside(self.root / f"{who}.refused"))
         return asyncio.run(shipper.run())
 
-    def entries(self, stream: str) -> list[Replayed]:
+    def entries(self, stream: str) -> list[ReplayedEvent]:
         """All of a stream, as the administrator replays it."""
 
-        async def read(client: Client) -> list[Replayed]:
+        async def read(client: Client) -> list[ReplayedEvent]:
             replayer = Replayer(HubSource(client), stream)
             last = await replayer.last_seq(0)
-            return [one async for one in replayer.replay(Span(0, 1, last))] if last else []
+            return [one async for one in replayer.replay(ReplaySpan(0, 1, last))] if last else []
 
         return self.does("admin", read)
 
@@ -111,7 +111,7 @@ async def _enrol(client: Client, who: Enrolment):  # type: ignore[no-untyped-def
 def yard(
     root: Path,
     *,
-    plan: Plan = PLAN,
+    plan: SetupPlan = PLAN,
     clock: Callable[[], float] = time.time,
     profile: Profile | None = None,
     limits: Limits | None = None,
@@ -119,7 +119,7 @@ def yard(
     """A recorder that is set up, with one producer called `shop`."""
     now = int(clock())
     data_dir = root / "hub"
-    directory.create(Disk(), data_dir, profile or Profile(), limits or Limits(), now - 60)
+    metadata.create(Disk(), data_dir, profile or Profile(), limits or Limits(), now - 60)
     with ClientDir.create(root / "admin", None, now) as folder:
         issuers = frozenset({folder.card.id_sign})
     with running(data_dir, clock, QuickDisk(), admission=Admission.CAPABILITY, issuers=issuers) as hub:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.selftest.brokenhub import Answer, Breakage, Call, Handle, Liar, asked, on, refusals
 from tests.selftest.judge import Judge
-from veen.core import CapToken, MmrProof, Msg, Receipt, SigningKey, identity, jsonform, naming
+from veen.core import CapToken, MmrProof, Msg, Receipt, SigningKey, hub_identity, naming, wire_json
 from veen.core import receipt as receipts
-from veen.core.admission import BY_DETAIL, STATUS, Stage
+from veen.core.admission import BY_DETAIL, STATUS, AdmissionStage
 from veen.core.cbor import Late
 from veen.core.envelopes import (
     CheckpointResponse,
@@ -23,7 +23,7 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.tooling import AuthorizeResponse, ProofAtResponse
+from veen.core.tooling_messages import AuthorizeResponse, ProofAtResponse
 
 SUBMIT, STREAM, AUTHORIZE = "/v1/submit", "/v1/stream", "/tooling/authorize"
 
@@ -113,7 +113,7 @@ def row_cases(row: str) -> list[Case]:
     return cases
 
 
-def latest(first: Stage | None = None, second: Stage | None = None) -> Breakage:
+def latest(first: AdmissionStage | None = None, second: AdmissionStage | None = None) -> Breakage:
     """Of two faults at these stages, or of all, the last in the table is the answer."""
 
     def make(liar: Liar) -> Handle:
@@ -264,9 +264,9 @@ def no_empty_pages(liar: Liar) -> Handle:
 def stranger(shown: dict[str, Any]) -> None:
     """All of it true, of another hub."""
     key = SigningKey.generate()
-    record = identity.create(key, valid_from=0)
-    shown["identity"] = jsonform.to_json(record)
-    shown["identity_sig"] = jsonform.to_json(identity.sign(record, key))
+    record = hub_identity.create(key, valid_from=0)
+    shown["identity"] = wire_json.to_json(record)
+    shown["identity_sig"] = wire_json.to_json(hub_identity.sign(record, key))
     shown["hub_id"], shown["hub_pk"] = record.hub_id.hex(), key.public_key.hex()
     shown["key_id"] = record.newest.key_id.hex()
 

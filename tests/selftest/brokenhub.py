@@ -10,14 +10,14 @@ from threading import Lock, Thread
 from typing import Any, TypeAlias, TypeVar
 
 from tests.hub.client import PATIENCE_S, Hub
-from veen.core import Receipt, SigningKey, checkpoint, jsonform, jsontext
+from veen.core import Receipt, SigningKey, checkpoint, strict_json, wire_json
 from veen.core import receipt as receipts
 from veen.core.admission import STATUS
 from veen.core.cbor import Wire
 from veen.core.checkpoint import Checkpoint
 from veen.core.envelopes import ErrorEnvelope
-from veen.storage import directory
-from veen.storage.folders import Folders
+from veen.storage import metadata
+from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
 CBOR, JSON = "application/cbor", "application/json"
@@ -38,10 +38,10 @@ class Answer:
         return self.headers.get("content-type", CBOR) == JSON
 
     def read(self, cls: type[W]) -> W:
-        return jsonform.decode(cls, self.body) if self.is_json else cls.decode(self.body)
+        return wire_json.decode(cls, self.body) if self.is_json else cls.decode(self.body)
 
     def write(self, wire: Wire, status: int | None = None) -> "Answer":
-        body = jsonform.encode(wire) if self.is_json else wire.encode()
+        body = wire_json.encode(wire) if self.is_json else wire.encode()
         return replace(self, body=body, status=status or self.status)
 
     def row(self) -> str | None:
@@ -70,13 +70,13 @@ class Call:
         return self.headers.get("content-type") == JSON
 
     def read(self, cls: type[W]) -> W:
-        return jsonform.decode(cls, self.body) if self.is_json else cls.decode(self.body)
+        return wire_json.decode(cls, self.body) if self.is_json else cls.decode(self.body)
 
     def ask(self, changed: Wire | None = None) -> Answer:
         """The hub's true answer, to this request or to another in its place."""
         if changed is None:
             return self.forward(self.body)
-        return self.forward(jsonform.encode(changed) if self.is_json else changed.encode())
+        return self.forward(wire_json.encode(changed) if self.is_json else changed.encode())
 
 
 class Liar:
@@ -84,7 +84,7 @@ class Liar:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.key: SigningKey = directory.read_signing_key(
+        self.key: SigningKey = metadata.read_signing_key(
             Folders(hub.data_dir), hub.service.papers.identity.newest.key_id
         )
 
@@ -264,10 +264,10 @@ def status_says(change: Callable[[dict[str, Any]], object]) -> Breakage:
             answer = call.ask()
             if call.path != "/tooling/status":
                 return answer
-            shown = jsontext.decode(answer.body, "status")
+            shown = strict_json.decode(answer.body, "status")
             assert isinstance(shown, dict)
             change(shown)
-            return replace(answer, body=jsontext.encode(shown))
+            return replace(answer, body=strict_json.encode(shown))
 
         return handle
 

@@ -6,9 +6,9 @@ from itertools import combinations_with_replacement
 from tests.selftest import breakages as b
 from tests.selftest.breakages import AUTHORIZE, Case
 from tests.selftest.brokenhub import Answer, on, refusals, status_says
-from veen.core.admission import Stage
+from veen.core.admission import AdmissionStage
 from veen.core.envelopes import CheckpointResponse, StreamResponse
-from veen.core.tooling import AuthorizeResponse, CheckpointList
+from veen.core.tooling_messages import AuthorizeResponse, CheckpointList
 
 ROWS = (
     "SIZE_PREFILTER",
@@ -158,8 +158,8 @@ REFUSALS = [
 ORDER = [
     *(
         Case(f"order.{one}-{other}", "the later one is the answer", b.latest(one, other), strict=True)
-        for one, other in combinations_with_replacement(Stage, 2)
-        if other is not Stage.PREFILTER
+        for one, other in combinations_with_replacement(AdmissionStage, 2)
+        if other is not AdmissionStage.PREFILTER
     ),
     Case("order.all", "the last one is the answer", b.latest(), strict=True),
 ]

@@ -9,7 +9,7 @@ from tests.hub.client import make_dir, running
 from tests.hub.disks import QuickDisk
 from tests.selftest.brokenhub import BrokenHub
 from veen.core import Limits, Profile
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 # Short epochs, so that one can be seen to end; a window of several, so that no check outlasts its label.
 EPOCHS = Profile(epoch_sec=2)

@@ -8,7 +8,7 @@ from tests.selftest.brokenhub import Answer, Call
 from veen.core import CapToken, cbor, msg, naming, signing
 from veen.core.admission import ADMISSION
 from veen.core.hashing import h
-from veen.core.tooling import AuthorizeResponse
+from veen.core.tooling_messages import AuthorizeResponse
 
 _ENVELOPE_BYTES = 4
 _FAR = 1 << 39

@@ -8,15 +8,15 @@ import pytest
 
 from tests.hub.client import ISSUER, Hub, make_dir, running
 from tests.hub.disks import QuickDisk
-from veen.bridge.importing import Outcome as Taken
-from veen.client import caps
+from veen.bridge.bundle_import import ImportOutcome as Taken
+from veen.client import capabilities
 from veen.client.draft import Draft
 from veen.client.entry import Entry
 from veen.core import VeenError, naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 from veen.selftest.airgap import CHECKS, run
-from veen.selftest.airgap.crossing import Crossing, Zone
-from veen.selftest.report import Outcome
+from veen.selftest.airgap.two_hubs import Crossing, Zone
+from veen.selftest.selftest_report import CheckOutcome
 from veen.selftest.verdict import Failed
 
 SEED, COUNT = 7, 7
@@ -41,7 +41,7 @@ def zone(hub: Hub, *, issuer: bool = True) -> Zone:
 
 def test_a_bridge_between_two_hubs_keeps_every_invariant(hubs: tuple[Hub, Hub]) -> None:
     report = run(zone(hubs[0]), zone(hubs[1]), seed=SEED, count=COUNT)
-    assert {one.id: one.reason for one in report.results if one.outcome is not Outcome.PASS} == {}
+    assert {one.id: one.reason for one in report.results if one.outcome is not CheckOutcome.PASS} == {}
     assert {one.id for one in report.results} == {
         "airgap.j1",
         "airgap.j2",
@@ -54,7 +54,7 @@ def test_a_bridge_between_two_hubs_keeps_every_invariant(hubs: tuple[Hub, Hub]) 
 
 def test_without_an_issuer_nothing_can_be_tried(hubs: tuple[Hub, Hub]) -> None:
     report = run(zone(hubs[0], issuer=False), zone(hubs[1], issuer=False), seed=SEED, count=COUNT)
-    assert {one.outcome for one in report.results} == {Outcome.SKIP}
+    assert {one.outcome for one in report.results} == {CheckOutcome.SKIP}
     assert not report.ok
 
 
@@ -67,7 +67,7 @@ def test_open_hubs_keep_all_but_what_only_capabilities_enforce(tmp_path: Path) -
         running(dirs[1], time.time, QuickDisk()) as offline,
     ):
         report = run(zone(online, issuer=False), zone(offline, issuer=False), seed=SEED, count=COUNT)
-    assert {one.id for one in report.results if one.outcome is Outcome.SKIP} == {"airgap.j3"}
+    assert {one.id for one in report.results if one.outcome is CheckOutcome.SKIP} == {"airgap.j3"}
     assert report.ok
 
 
@@ -118,7 +118,7 @@ class BothWays(Crossing):
     def _furnish(self) -> None:
         super()._furnish()
         stream = naming.stream_id(self.names.record)
-        for token in caps.issue(ISSUER, self.folders["exporter"].card, [stream], 60):
+        for token in capabilities.issue(ISSUER, self.folders["exporter"].card, [stream], 60):
             self.folders["exporter"].caps.add(token)
 
 

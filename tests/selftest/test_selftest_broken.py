@@ -7,10 +7,10 @@ from tests.selftest.brokenhub import BrokenHub
 from tests.selftest.cases import CASES, ROWS
 from tests.selftest.trying import BY_ID, one
 from veen.core.admission import ADMISSION
-from veen.selftest import Outcome, Result
+from veen.selftest import CheckOutcome, CheckResult
 
 
-def tried(hub: BrokenHub, check_id: str) -> Result:
+def tried(hub: BrokenHub, check_id: str) -> CheckResult:
     """What becomes of one check, by itself."""
     return one(hub.url, check_id, hub.hub.service.papers.identity.hub_id)
 
@@ -30,7 +30,7 @@ def test_a_check_fails_where_its_claim_is_broken(case: Case, open_hub: BrokenHub
     hub = strict_hub if case.strict else open_hub
     with hub.broken(case.breakage):
         result = tried(hub, case.check)
-    assert result.outcome is Outcome.FAIL, result.reason
+    assert result.outcome is CheckOutcome.FAIL, result.reason
     assert result.id == case.check, result.reason
     assert result.reason
 
@@ -49,8 +49,8 @@ def test_a_subscription_that_brings_something_else_is_noticed(open_hub: BrokenHu
         result = tried(open_hub, "tool.subscribe")
     finally:
         open_hub.alter = lambda data: data
-    assert result.outcome is Outcome.FAIL, result.reason
+    assert result.outcome is CheckOutcome.FAIL, result.reason
 
 
 def test_the_proxy_by_itself_breaks_nothing(open_hub: BrokenHub) -> None:
-    assert tried(open_hub, "tool.subscribe").outcome is Outcome.PASS
+    assert tried(open_hub, "tool.subscribe").outcome is CheckOutcome.PASS

@@ -12,8 +12,8 @@ from tests.selftest.trying import failures, outcomes, skipped, some
 from veen import selftest
 from veen.core import Limits, Profile, SigningKey
 from veen.core.hashing import h
-from veen.hub.rules import Admission
-from veen.selftest import Outcome
+from veen.hub.admission_rules import Admission
+from veen.selftest import CheckOutcome
 
 SEED, COUNT = 7, 40
 
@@ -46,10 +46,10 @@ def test_without_an_issuer_key_an_open_hub_is_tried_in_all_but_capabilities(open
 def test_without_an_issuer_key_a_strict_hub_is_tried_as_far_as_strangers_get(strict_hub: BrokenHub) -> None:
     report = selftest.run("all", strict_hub.url, seed=SEED, count=COUNT)
     assert failures(report) == {}
-    passed = {name for name, outcome in outcomes(report).items() if outcome is Outcome.PASS}
+    passed = {name for name, outcome in outcomes(report).items() if outcome is CheckOutcome.PASS}
     assert {"refuse.SIG_INVALID", "refuse.CAP_MISSING", "cap.needed", "order.structural-auth", "hub.identity"} <= passed
     assert {"append.receipt", "share.turns", "props.order", "fuzz.messages", "refuse.DUPLICATE"} <= skipped(report)
-    assert all(result.reason for result in report.results if result.outcome is Outcome.SKIP)
+    assert all(result.reason for result in report.results if result.outcome is CheckOutcome.SKIP)
 
 
 def test_a_hub_whose_labels_run_out_with_each_epoch_passes(tmp_path: Path) -> None:

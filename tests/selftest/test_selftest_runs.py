@@ -17,28 +17,27 @@ from tests.selftest.breakages import crash, detail
 from tests.selftest.brokenhub import Answer, Breakage, BrokenHub, Call, Handle, HangUp, Liar, status_says
 from tests.selftest.trying import failures, outcomes, skipped, some
 from veen import selftest
-from veen.core import Malformed, Unavailable, jsontext
+from veen.core import Malformed, Unavailable, strict_json
 from veen.core.hashing import U64_MAX
-from veen.selftest import ALL, SUITES, Outcome, Report, Result, core, fuzz, props, recorder
-from veen.selftest.check import Check
-from veen.selftest.core import (
-    appending,
-    capabilities,
-    checkpoints,
-    forms,
-    order,
-    pages,
-    requests,
-    sharing,
-    standing,
-    tooling,
+from veen.selftest import (
+    ALL,
+    SUITES,
+    CheckOutcome,
+    CheckResult,
+    SelftestReport,
+    core,
+    fuzz,
+    history_properties,
+    recorder_suite,
 )
+from veen.selftest.check import Check
+from veen.selftest.core import capabilities, checkpoints, log_growth, refusals, request_checks, tooling_checks
 from veen.selftest.core import refusals as rows
 
 SEED, COUNT = 3, 10
 
 
-def run(hub: BrokenHub, suite: str = "core", seed: int = SEED) -> Report:
+def run(hub: BrokenHub, suite: str = "core", seed: int = SEED) -> SelftestReport:
     return selftest.run(suite, hub.url, issuer=ISSUER, seed=seed, count=COUNT)
 
 
@@ -46,7 +45,7 @@ def run(hub: BrokenHub, suite: str = "core", seed: int = SEED) -> Report:
 
 
 def test_the_public_names_are_these() -> None:
-    assert selftest.__all__ == ["ALL", "Outcome", "Progress", "Report", "Result", "SUITES", "run"]
+    assert selftest.__all__ == ["ALL", "CheckOutcome", "Progress", "SelftestReport", "CheckResult", "SUITES", "run"]
 
 
 def test_only_suites_that_exist_are_listed() -> None:
@@ -62,8 +61,20 @@ def test_every_check_has_a_name_of_its_own_a_claim_and_a_source() -> None:
 
 
 MODULES = [
-    *(appending, capabilities, checkpoints, forms, order, pages, rows, requests, sharing, standing, tooling),
-    *(props, fuzz, recorder),
+    *(
+        log_growth,
+        capabilities,
+        checkpoints,
+        request_checks,
+        refusals,
+        request_checks,
+        rows,
+        request_checks,
+        log_growth,
+        tooling_checks,
+        tooling_checks,
+    ),
+    *(history_properties, fuzz, recorder_suite),
 ]
 
 
@@ -94,30 +105,32 @@ def test_a_run_of_nothing_is_our_own_mistake() -> None:
 # What is told.
 
 
-def result(outcome: Outcome) -> Result:
-    return Result("core", "a.b", "claim", "§1", outcome, "", 0.25)
+def result(outcome: CheckOutcome) -> CheckResult:
+    return CheckResult("core", "a.b", "claim", "§1", outcome, "", 0.25)
 
 
 @pytest.mark.parametrize(
     ("found", "ok"),
     [
         ((), False),
-        ((Outcome.SKIP,), False),
-        ((Outcome.PASS,), True),
-        ((Outcome.PASS, Outcome.SKIP), True),
-        ((Outcome.PASS, Outcome.FAIL), False),
-        ((Outcome.FAIL,), False),
+        ((CheckOutcome.SKIP,), False),
+        ((CheckOutcome.PASS,), True),
+        ((CheckOutcome.PASS, CheckOutcome.SKIP), True),
+        ((CheckOutcome.PASS, CheckOutcome.FAIL), False),
+        ((CheckOutcome.FAIL,), False),
     ],
 )
-def test_a_report_is_good_when_nothing_failed_and_something_was_tried(found: tuple[Outcome, ...], ok: bool) -> None:
-    report = Report("core", "http://hub", None, 1, 1, tuple(map(result, found)))
+def test_a_report_is_good_when_nothing_failed_and_something_was_tried(
+    found: tuple[CheckOutcome, ...], ok: bool
+) -> None:
+    report = SelftestReport("core", "http://hub", None, 1, 1, tuple(map(result, found)))
     assert report.ok is ok
     assert sum(report.counts.values()) == len(found)
 
 
 def test_a_report_is_data_that_goes_into_json(open_hub: BrokenHub) -> None:
     report = run(open_hub, "props")
-    shown = jsontext.decode(jsontext.encode(report.to_json()), "report")
+    shown = strict_json.decode(strict_json.encode(report.to_json()), "report")
     assert isinstance(shown, dict)
     hub_id = open_hub.hub.service.papers.identity.hub_id
     assert (shown["suite"], shown["hub"], shown["hub_id"]) == ("props", open_hub.url, hub_id.hex())
@@ -131,7 +144,7 @@ def test_a_report_is_data_that_goes_into_json(open_hub: BrokenHub) -> None:
 
 
 def test_progress_is_told_of_each_result_as_it_is_there(open_hub: BrokenHub) -> None:
-    told: list[tuple[int, int, Result]] = []
+    told: list[tuple[int, int, CheckResult]] = []
     report = selftest.run(
         "props", open_hub.url, issuer=ISSUER, seed=SEED, count=COUNT, progress=lambda *news: told.append(news)
     )
@@ -164,7 +177,7 @@ def test_a_hub_whose_status_cannot_be_read_fails_and_nothing_else_is_tried(open_
         report = run(open_hub, suite)
     assert failures(report) == {"hub.status": "status: hub_pk is missing"}
     assert report.hub_id is None
-    assert report.counts[Outcome.PASS] == 0
+    assert report.counts[CheckOutcome.PASS] == 0
     assert len(report.results) == len({check.id for check in SUITES[suite]} | {"hub.status"})
 
 
@@ -191,8 +204,8 @@ def hang_up(call: Call) -> Answer:
 def test_a_hub_that_dies_fails_the_checks_and_not_the_run(open_hub: BrokenHub, then: Callable[[Call], Answer]) -> None:
     with open_hub.broken(after(30, then)):
         report = run(open_hub)
-    assert outcomes(report)["hub.status"] is Outcome.PASS
-    assert report.counts[Outcome.FAIL] > len(SUITES["core"]) // 2
+    assert outcomes(report)["hub.status"] is CheckOutcome.PASS
+    assert report.counts[CheckOutcome.FAIL] > len(SUITES["core"]) // 2
     assert len(report.results) == len(SUITES["core"])
 
 
@@ -248,7 +261,7 @@ def test_a_hub_that_is_always_busy_fails(open_hub: BrokenHub) -> None:
 
     with open_hub.broken(always):
         report = run(open_hub, "props")
-    assert report.counts[Outcome.FAIL] == len(SUITES["props"])
+    assert report.counts[CheckOutcome.FAIL] == len(SUITES["props"])
 
 
 def without(*paths: str) -> Breakage:
@@ -285,9 +298,19 @@ def test_a_hub_that_does_not_speak_json_is_not_failed_for_it(open_hub: BrokenHub
         return lambda call: unknown if call.is_json else call.ask()
 
     with open_hub.broken(make):
-        report = some(open_hub.url, *(check.id for check in (*forms.CHECKS, *requests.CHECKS, *appending.CHECKS)))
+        report = some(
+            open_hub.url,
+            *(
+                check.id
+                for check in (
+                    *request_checks.JSON_FORM_CHECKS,
+                    *request_checks.REQUEST_CHECKS,
+                    *log_growth.APPEND_CHECKS,
+                )
+            ),
+        )
     assert failures(report) == {}
-    assert all(outcomes(report)[check.id] is Outcome.SKIP for check in forms.CHECKS)
+    assert all(outcomes(report)[check.id] is CheckOutcome.SKIP for check in request_checks.JSON_FORM_CHECKS)
 
 
 def test_a_hub_that_shows_no_identity_is_taken_at_its_key(open_hub: BrokenHub) -> None:
@@ -298,8 +321,8 @@ def test_a_hub_that_shows_no_identity_is_taken_at_its_key(open_hub: BrokenHub) -
     with open_hub.broken(status_says(bare)):
         report = some(open_hub.url, "hub", "append", "checkpoint")
     assert failures(report) == {}
-    assert outcomes(report)["hub.identity"] is Outcome.SKIP
-    assert outcomes(report)["append.receipt"] is Outcome.PASS
+    assert outcomes(report)["hub.identity"] is CheckOutcome.SKIP
+    assert outcomes(report)["append.receipt"] is CheckOutcome.PASS
 
 
 def test_detail_enum_may_be_missing(open_hub: BrokenHub) -> None:
@@ -322,6 +345,6 @@ def test_a_hub_behind_tls_is_tried_through_the_given_context(tmp_path: Path) -> 
         url = f"https://localhost:{hub.port}"
         report = some(url, "append", "tool", tls=client_context(cert))
         assert failures(report) == {}
-        assert outcomes(report)["tool.subscribe"] is Outcome.PASS
+        assert outcomes(report)["tool.subscribe"] is CheckOutcome.PASS
         with pytest.raises(Unavailable, match=r"(?i)certificate"):
             selftest.run("core", url, seed=SEED, count=COUNT)

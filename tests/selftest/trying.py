@@ -3,7 +3,7 @@
 import ssl
 
 from tests.hub.client import ISSUER
-from veen.selftest import SUITES, Outcome, Report, Result
+from veen.selftest import SUITES, CheckOutcome, CheckResult, SelftestReport
 from veen.selftest.check import Check
 from veen.selftest.probe import Probe
 from veen.selftest.runner import run_checks
@@ -16,7 +16,7 @@ WAITING = {"cap.ttl", "refuse.CAP_TTL", "order.all", "json.refusals"} | {
 }
 
 
-def some(url: str, *wanted: str, pin: bytes | None = None, tls: ssl.SSLContext | None = None) -> Report:
+def some(url: str, *wanted: str, pin: bytes | None = None, tls: ssl.SSLContext | None = None) -> SelftestReport:
     """The checks whose names begin so, or all; but for those that wait, unless they are named in full."""
     chosen = [
         ("some", check)
@@ -31,7 +31,7 @@ def some(url: str, *wanted: str, pin: bytes | None = None, tls: ssl.SSLContext |
         probe.close()
 
 
-def one(url: str, check_id: str, pin: bytes | None = None) -> Result:
+def one(url: str, check_id: str, pin: bytes | None = None) -> CheckResult:
     """What becomes of one check, by itself: or of the status, without which none is tried."""
     probe = Probe(url)
     try:
@@ -41,13 +41,13 @@ def one(url: str, check_id: str, pin: bytes | None = None) -> Result:
     return report.results[0]
 
 
-def outcomes(report: Report) -> dict[str, Outcome]:
+def outcomes(report: SelftestReport) -> dict[str, CheckOutcome]:
     return {result.id: result.outcome for result in report.results}
 
 
-def failures(report: Report) -> dict[str, str]:
+def failures(report: SelftestReport) -> dict[str, str]:
     return {result.id: result.reason for result in report.failures}
 
 
-def skipped(report: Report) -> set[str]:
-    return {name for name, outcome in outcomes(report).items() if outcome is Outcome.SKIP}
+def skipped(report: SelftestReport) -> set[str]:
+    return {name for name, outcome in outcomes(report).items() if outcome is CheckOutcome.SKIP}

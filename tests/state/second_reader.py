@@ -7,13 +7,13 @@ from pathlib import Path
 from tests.client.pair import STREAM
 from veen.client import ClientDir
 from veen.overlays.kv import KV
-from veen.state import DirectorySource, View
+from veen.state import DirectorySource, StateView
 
 
 async def looks(data_dir: Path, client: Path, number: int) -> None:
     with ClientDir.open(client) as folder:
         for _ in range(number):
-            async with View(DirectorySource(data_dir, folder), STREAM, KV) as view, view.reading() as reading:
+            async with StateView(DirectorySource(data_dir, folder), STREAM, KV) as view, view.reading() as reading:
                 sys.stdout.write(f"{reading.upto.stream_seq} {reading.state_hash().hex()}\n")
                 sys.stdout.flush()
 

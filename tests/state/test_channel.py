@@ -14,10 +14,10 @@ from tests.hub.client import START, make_dir
 from tests.state.hubs import at_a_liar, say, say_bytes
 from veen.client import ClientDir
 from veen.core import Refused
-from veen.overlays import Applied, At, Fault
+from veen.overlays import Applied, At, EventFault
 from veen.overlays.kv import KV, Write
-from veen.overlays.queue import QUEUE, Ack, Claim, Put
-from veen.state import Channel, DirectorySource, KvStore, NotTaken, Seen, View, watch
+from veen.overlays.queue import QUEUE, Ack, Put, TaskClaim
+from veen.state import Channel, DirectorySource, KvStore, NotTaken, Seen, StateView, watch
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ async def few(coming: AsyncGenerator[T, None], number: int) -> list[T]:
 
 def test_an_event_that_the_state_refuses_never_leaves(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        async with people.writer() as writer, View.of(writer, STREAM, QUEUE) as view:
+        async with people.writer() as writer, StateView.of(writer, STREAM, QUEUE) as view:
             channel = Channel(view)
             task = (await channel.say(Put(b"x"))).msg_id
             before = len(hub.submitted)
@@ -43,7 +43,7 @@ def test_an_event_that_the_state_refuses_never_leaves(place: Path) -> None:
             assert isinstance(refused.value, Refused)
             assert [fault.part for fault in refused.value.faults] == [task]
             with pytest.raises(NotTaken, match="there is no such task"):
-                await channel.say(Claim(bytes(32), 60))
+                await channel.say(TaskClaim(bytes(32), 60))
             assert len(hub.submitted) == before
 
     at_a_liar(place, work)
@@ -51,11 +51,11 @@ def test_an_event_that_the_state_refuses_never_leaves(place: Path) -> None:
 
 def test_an_event_that_was_overtaken_is_in_the_log_and_said_to_have_changed_nothing(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        async with people.writer() as writer, people.reader() as other, View.of(writer, STREAM, QUEUE) as view:
+        async with people.writer() as writer, people.reader() as other, StateView.of(writer, STREAM, QUEUE) as view:
             task = (await Channel(view).say(Put(b"x"))).msg_id
             async with view.reading() as early:
-                await say(other, Claim(task, 60))
-                said = await Channel(view).say(Claim(task, 60), reading=early)
+                await say(other, TaskClaim(task, 60))
+                said = await Channel(view).say(TaskClaim(task, 60), reading=early)
             assert not said.taken
             assert [fault.reason for fault in said.faults] == ["the task is claimed"]
             assert said.at == At(0, 3)
@@ -66,7 +66,7 @@ def test_an_event_that_was_overtaken_is_in_the_log_and_said_to_have_changed_noth
 def test_nothing_is_said_to_a_directory(place: Path) -> None:
     with ClientDir.create(place / "client", None, START) as folder:
         folder.stream_keys.create(STREAM)
-        view = View(DirectorySource(make_dir(place), folder), STREAM, KV)
+        view = StateView(DirectorySource(make_dir(place), folder), STREAM, KV)
         with pytest.raises(ValueError, match="nothing can be said"):
             Channel(view)
         view.close()
@@ -74,7 +74,7 @@ def test_nothing_is_said_to_a_directory(place: Path) -> None:
 
 def test_a_watch_tells_what_became_of_each_entry(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        async with people.writer() as writer, people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.writer() as writer, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             await say(writer, Write(b"old", 0, b"1"))
             await view.sync()
             coming = asyncio.create_task(few(watch(view, after=At(0, 1)), 3))
@@ -85,7 +85,7 @@ def test_a_watch_tells_what_became_of_each_entry(place: Path) -> None:
             assert [one.entry.stream_seq for one in seen] == [2, 3, 4]
             first, second, third = (one.outcomes[0] for one in seen)
             assert isinstance(first, Applied)
-            assert isinstance(second, Fault)
+            assert isinstance(second, EventFault)
             assert isinstance(third, Applied)
             assert getattr(first.before, "value", None) == b"1"
 
@@ -94,7 +94,7 @@ def test_a_watch_tells_what_became_of_each_entry(place: Path) -> None:
 
 def test_a_long_watch_keeps_what_it_saw_and_goes_on_from_there(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        async with people.writer() as writer, people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.writer() as writer, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             coming = asyncio.create_task(few(watch(view, after=At(0, 0)), 700))
             for number in range(7):
                 await say(
@@ -117,7 +117,7 @@ def test_a_long_watch_keeps_what_it_saw_and_goes_on_from_there(place: Path) -> N
 def test_a_directory_is_not_followed(place: Path) -> None:
     with ClientDir.create(place / "client", None, START) as folder:
         folder.stream_keys.create(STREAM)
-        view = View(DirectorySource(make_dir(place), folder), STREAM, KV)
+        view = StateView(DirectorySource(make_dir(place), folder), STREAM, KV)
         with pytest.raises(ValueError, match="not followed"):
             asyncio.run(few(watch(view), 1))
         view.close()

@@ -12,15 +12,15 @@ from tests.client.pair import STREAM, Pair, pair
 from tests.hub.client import START, Clock, Hub, make_dir, running
 from tests.hub.disks import QuickDisk
 from tests.state.hubs import SMALL, at_a_hub, say
-from veen.client import ClientDir, verdict
+from veen.client import ClientDir, evidence_verify
 from veen.client.trust import Pin
 from veen.core import Limits, Malformed, Msg, Receipt, Unavailable, Unverified, VeenError, naming
 from veen.overlays import At
 from veen.overlays.kv import KV, Write
-from veen.state import DirectorySource, View, prove, reckon
-from veen.state.keeping import cache_folder
+from veen.state import DirectorySource, StateView, prove, reckon
+from veen.state.fold_cache import cache_folder
 from veen.storage import frame
-from veen.storage.reader import LogReader, chunk_entries
+from veen.storage.directory_reader import LogReader, chunk_entries
 
 SIZE = 11
 
@@ -40,7 +40,7 @@ def told(data_dir: Path, folder: ClientDir, at: At | None = None, *, cached: boo
 
     async def look() -> tuple[At, bytes | None]:
         async with (
-            View(DirectorySource(data_dir, folder), STREAM, KV, cached=cached) as view,
+            StateView(DirectorySource(data_dir, folder), STREAM, KV, cached=cached) as view,
             view.reading(at) as reading,
         ):
             return reading.upto, reading.state(b"k1").value
@@ -67,7 +67,7 @@ def test_a_directory_is_read_beside_its_hub(place: Path) -> None:
             for number in range(1, 12):
                 await say(writer, Write(b"k1", 0, b"%d" % number))
                 source = DirectorySource(hub.data_dir, people.reader_dir)
-                async with View(source, STREAM, KV) as view, view.reading() as reading:
+                async with StateView(source, STREAM, KV) as view, view.reading() as reading:
                     assert reading.upto == At(0, number)
                     assert reading.state(b"k1").value == b"%d" % number
 
@@ -78,14 +78,14 @@ def test_what_was_kept_from_a_hub_serves_the_directory_and_the_other_way_round(p
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k1", 0, b"a"))
-            async with View.of(reader, STREAM, KV) as view:
+            async with StateView.of(reader, STREAM, KV) as view:
                 await view.sync()
             await say(writer, Write(b"k1", 0, b"b"))
             source = DirectorySource(hub.data_dir, people.reader_dir)
-            async with View(source, STREAM, KV) as view, view.reading() as reading:
+            async with StateView(source, STREAM, KV) as view, view.reading() as reading:
                 assert reading.state(b"k1").value == b"b"
                 before = reading.state_hash()
-            async with View.of(reader, STREAM, KV) as view, view.reading(fresh=False) as reading:
+            async with StateView.of(reader, STREAM, KV) as view, view.reading(fresh=False) as reading:
                 assert reading.upto == At(0, 2)
                 assert reading.state_hash() == before
 
@@ -245,7 +245,7 @@ def _written(data_dir: Path, people: Pair, *values: bytes, read: bool) -> None:
             async with people.writer() as writer:
                 await say(writer, *(Write(b"k1", 0, value) for value in values))
             if read:
-                async with people.reader() as reader, View.of(reader, STREAM, KV, cached=False) as view:
+                async with people.reader() as reader, StateView.of(reader, STREAM, KV, cached=False) as view:
                     await view.sync()
 
         asyncio.run(work())
@@ -263,12 +263,12 @@ def test_evidence_from_a_directory_holds_with_and_without_its_node_files(place: 
 
         async def shown() -> tuple[bytes, bytes, bytes]:
             source = DirectorySource(data_dir, folder)
-            async with View(source, STREAM, KV) as view, view.reading(At(0, 9)) as reading:
+            async with StateView(source, STREAM, KV) as view, view.reading(At(0, 9)) as reading:
                 file = (await prove(view, reading, b"k1")).encode()
                 return file, source.known.identity.hub_id, reading.state_hash(b"k1")
 
         file, hub_id, hashed = asyncio.run(shown())
-    assert verdict.verify(file, hub_id).contradictions == ()
+    assert evidence_verify.verify(file, hub_id).contradictions == ()
     found = reckon(file, KV, STREAM, b"k1", pin=hub_id)
     assert found.states[b"k1"].value == b"7"
     assert found.state_hash == hashed

@@ -9,18 +9,18 @@ from tests.client.pair import STREAM, Pair
 from tests.hub.client import START, Clock, Hub
 from tests.state.hubs import at_a_hub, say
 from tests.state.test_channel import few
-from veen.client.verdict import verify
+from veen.client.evidence_verify import verify
 from veen.core import Limits, Profile, naming
 from veen.overlays import Applied, At
 from veen.overlays.kv import KV, Write
-from veen.state import DirectorySource, Snapshot, View, compare, make, prove, reckon, watch
+from veen.state import DirectorySource, StateSnapshot, StateView, compare, make, prove, reckon, watch
 
 MINUTE = 60
 PROFILE = Profile(epoch_sec=MINUTE)
 FIRST = PROFILE.epoch(START)
 
 
-def kept(view: View[object, object]) -> At | None:
+def kept(view: StateView[object, object]) -> At | None:
     with view.kept() as timeline:
         return timeline.upto()
 
@@ -30,7 +30,7 @@ def test_a_late_entry_takes_its_place_before_the_next_epoch(place: Path) -> None
 
     async def work(hub: Hub, people: Pair) -> None:
         await asyncio.to_thread(hub.register, naming.stream_id(STREAM))
-        async with people.writer() as slow, people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.writer() as slow, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             await say(slow, Write(b"k", 0, b"first"), Write(b"old", 0, b"1"))
             clock.now += MINUTE
             await reader.status()
@@ -63,7 +63,7 @@ def test_hub_and_directory_come_to_one_state_over_all_epochs(place: Path) -> Non
 
     async def work(hub: Hub, people: Pair) -> None:
         await asyncio.to_thread(hub.register, naming.stream_id(STREAM))
-        async with people.writer() as writer, people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.writer() as writer, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             for number in range(4):
                 await say(
                     writer, Write(b"k%d" % (number % 2), 0, b"%d" % number), Write(b"all", number, b"%d" % number)
@@ -75,14 +75,14 @@ def test_hub_and_directory_come_to_one_state_over_all_epochs(place: Path) -> Non
                 file = await prove(view, reading, b"k0", b"all")
                 snapshot = await make(view, reading)
                 told.append((reading.upto, reading.state_hash(), reading.state_hash(b"k0", b"all")))
-            assert (await compare(view, Snapshot.decode(snapshot.encode()))).parts == 3
+            assert (await compare(view, StateSnapshot.decode(snapshot.encode()))).parts == 3
             hub_id = reader.hub_id
             assert verify(file.encode(), hub_id).contradictions == ()
             found = reckon(file.encode(), KV, STREAM, b"k0", b"all", pin=hub_id)
             assert found.state_hash == told[0][2]
             source = DirectorySource(hub.data_dir, people.reader_dir, hub_id)
             for cached in (False, True):
-                async with View(source, STREAM, KV, cached=cached) as copy, copy.reading() as reading:
+                async with StateView(source, STREAM, KV, cached=cached) as copy, copy.reading() as reading:
                     assert (reading.upto, reading.state_hash()) == told[0][:2]
                     shown = await prove(copy, reading, b"k0", b"all")
                     assert reckon(shown.encode(), KV, STREAM, b"k0", b"all", pin=hub_id).state_hash == told[0][2]
@@ -97,7 +97,7 @@ def test_a_watch_goes_on_into_the_next_epoch(place: Path, skew: int) -> None:
 
     async def work(hub: Hub, people: Pair) -> None:
         await asyncio.to_thread(hub.register, naming.stream_id(STREAM))
-        async with people.writer() as writer, people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.writer() as writer, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             await say(writer, Write(b"k", 0, b"1"))
             coming = asyncio.create_task(few(watch(view, after=At(FIRST, 0)), 2))
             clock.now += MINUTE
@@ -118,7 +118,7 @@ def test_a_watch_from_the_end_tells_nothing_that_was_there_before(place: Path) -
 
     async def work(hub: Hub, people: Pair) -> None:
         await asyncio.to_thread(hub.register, naming.stream_id(STREAM))
-        async with people.writer() as writer, people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.writer() as writer, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             await say(writer, Write(b"k", 0, b"1"), Write(b"k", 0, b"2"))
             await view.sync()
             assert kept(view) is None  # type: ignore[arg-type]  # of this epoch something may still be preceded
@@ -141,7 +141,7 @@ def test_a_late_entry_is_told_for_its_own_place_and_changes_what_later_ones_meet
 
     async def work(hub: Hub, people: Pair) -> None:
         await asyncio.to_thread(hub.register, naming.stream_id(STREAM))
-        async with people.writer() as slow, people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.writer() as slow, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             await say(slow, Write(b"k", 0, b"1"))
             coming = watch(view, after=At(FIRST, 0))
             (first,) = [await anext(coming)]

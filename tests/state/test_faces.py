@@ -11,11 +11,11 @@ from tests.client.pair import QUICK, STREAM, Pair, pair
 from tests.hub.client import Clock, Hub
 from tests.state.hubs import at_a_hub, at_a_liar
 from tests.state.test_channel import few
-from veen.client.blocking import BlockingClient
+from veen.client.blocking_client import BlockingClient
 from veen.client.trust import Pin
 from veen.core import cbor
-from veen.overlays.queue import Status
-from veen.overlays.rpc import UNKNOWN_METHOD, Request, RpcFailure
+from veen.overlays.queue import TaskStatus
+from veen.overlays.rpc import UNKNOWN_METHOD, CallRequest, RpcFailure
 from veen.overlays.wallet import wallet_id
 from veen.state import (
     BlockingCaller,
@@ -29,7 +29,7 @@ from veen.state import (
     TaskQueue,
     WalletBook,
 )
-from veen.state.calls import FAILED, REPLY_TO, Method
+from veen.state.rpc_calls import FAILED, REPLY_TO, Method
 
 REALM, OWNER, OTHER = (bytes([number]) * 32 for number in (1, 2, 3))
 
@@ -56,7 +56,7 @@ def test_a_task_is_taken_by_one_consumer_and_done_once_where_nobody_fails(place:
             await asyncio.gather(consume(mine), consume(theirs))
             assert sorted(done) == sorted(tasks)
             assert await mine.tasks() == []
-            assert len(await mine.tasks(Status.DONE)) == 6
+            assert len(await mine.tasks(TaskStatus.DONE)) == 6
 
     at_a_liar(place, work)
 
@@ -91,7 +91,7 @@ def test_a_task_that_fails_often_enough_is_a_dead_letter_until_it_is_retried(pla
                 assert job is not None
                 await queue.fail(job, "no address")
             assert await queue.take() is None
-            ((dead, found),) = await queue.tasks(Status.DEAD)
+            ((dead, found),) = await queue.tasks(TaskStatus.DEAD)
             assert (dead, found.reason) == (task, "no address")
             await queue.retry(task)
             assert await queue.take() is not None
@@ -170,7 +170,7 @@ def test_a_call_that_nobody_answers_ends_in_time(place: Path) -> None:
 async def give_up(caller: Caller) -> None:
     """Wait for an answer, and not for long: at the hub the call has a minute, which does not end amid a test."""
     with pytest.raises(NoReply):
-        await caller.ask(Request("pay", cbor.encode(5), 60_000, idem=9), 0.05)
+        await caller.ask(CallRequest("pay", cbor.encode(5), 60_000, idem=9), 0.05)
 
 
 def test_calls_with_one_idempotency_key_are_one_call(place: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_call_whose_time_ended_unanswered_is_answered_when_it_is_asked_again_w
 def test_a_request_for_a_reply_elsewhere_is_answered_with_an_error(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as asking, Server.of(asking, STREAM, METHODS) as server:
-            said = await Channel(server.view).say_anyway(Request("echo", b"\xf6", reply_to=bytes(32)))
+            said = await Channel(server.view).say_anyway(CallRequest("echo", b"\xf6", reply_to=bytes(32)))
             heard: list[str] = []
             await server.serve_waiting(lambda owed, reply: heard.append(reply.error.code if reply.error else ""))
             assert heard == [REPLY_TO]
@@ -287,7 +287,7 @@ def test_the_same_works_without_a_loop(place: Path) -> None:
                 job = queue.take()
                 assert job is not None
                 queue.fail(job, "no")
-                assert [task_id for task_id, _ in queue.tasks(Status.DEAD)] == [job.task_id]
+                assert [task_id for task_id, _ in queue.tasks(TaskStatus.DEAD)] == [job.task_id]
                 queue.retry(job.task_id)
                 jobs = queue.jobs()
                 again = next(jobs)

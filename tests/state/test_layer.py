@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from veen.overlays.rows import MemoryRows
-from veen.state.layer import LayeredRows
+from veen.overlays.kept_fold import MemoryRows
+from veen.state.fold_cache import LayeredRows
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -7,12 +7,12 @@ import pytest
 from tests.client.hostile import HostileHub
 from tests.client.pair import STREAM, Pair
 from tests.state.hubs import at_a_liar, say
-from veen.client import verdict
+from veen.client import evidence_verify
 from veen.core import Malformed, Unavailable, Unverified
 from veen.overlays import At
 from veen.overlays.crdt import G_COUNTER, Increment
 from veen.overlays.kv import KV, Write
-from veen.state import View, prove, proving, reckon
+from veen.state import StateView, prove, reckon, state_proof
 
 
 def evidence(place: Path, key: bytes, at: At | None = None) -> tuple[bytes, bytes, bytes]:
@@ -22,7 +22,7 @@ def evidence(place: Path, key: bytes, at: At | None = None) -> tuple[bytes, byte
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *(Write(b"k%d" % (number % 2), 0, b"%d" % number) for number in range(6)))
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading(at) as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading(at) as reading:
             file = await prove(view, reading, key)
             made.append((file.encode(), hub.identity.hub_id, reading.state_hash(key)))
 
@@ -39,19 +39,23 @@ def test_what_evidence_comes_to_is_the_answer(place: Path, at: At | None, value:
     assert found.faults == ()
     assert hashed.hex() in found.report.claim
     assert found.report.pinned
-    assert verdict.verify(file, hub_id).contradictions == ()
+    assert evidence_verify.verify(file, hub_id).contradictions == ()
 
 
 def test_of_a_register_the_write_that_won_says_it_all(place: Path) -> None:
     file, hub_id, _ = evidence(place, b"k1")
-    assert [entry.receipt.stream_seq for entry in verdict.verify(file, hub_id).entries] == [6]
+    assert [entry.receipt.stream_seq for entry in evidence_verify.verify(file, hub_id).entries] == [6]
 
 
 def test_of_a_counter_every_increment_is_shown(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *(Increment(bytes(32), n) for n in (1, 2, 3)))
-        async with people.reader() as reader, View.of(reader, STREAM, G_COUNTER) as view, view.reading() as reading:
+        async with (
+            people.reader() as reader,
+            StateView.of(reader, STREAM, G_COUNTER) as view,
+            view.reading() as reading,
+        ):
             (part,) = reading.states
             assert [step.at.stream_seq for step in reading.determining(part)] == [1, 2, 3]
             file = (await prove(view, reading, part)).encode()
@@ -69,12 +73,12 @@ def test_that_nothing_is_there_no_evidence_shows(place: Path) -> None:
 
 
 def test_more_entries_than_a_file_holds_are_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proving, "MAX_PAGE_ITEMS", 3)
+    monkeypatch.setattr(state_proof, "MAX_PAGE_ITEMS", 3)
 
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *(Write(b"k%d" % number, 0, b"") for number in range(3)))
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             assert len((await prove(view, reading, b"k0", b"k1")).exhibits) == 2
             with pytest.raises(Unavailable, match="3 entries determine it"):
                 await prove(view, reading, *reading.states)
@@ -113,7 +117,7 @@ def test_a_hub_that_shows_a_wrong_proof_makes_no_evidence(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *(Write(b"k", 0, b"%d" % number) for number in range(3)))
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             hub.on_proof = lambda honest: type(honest)(bytes(32), honest.path, honest.peaks_after)
             hub.lying = True
             with pytest.raises(Unverified):

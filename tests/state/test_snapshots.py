@@ -14,8 +14,8 @@ from veen.overlays import At
 from veen.overlays.crdt import LWW
 from veen.overlays.crdt.lww import Register
 from veen.overlays.kv import KV, Write
-from veen.state import Snapshot, View, compare, make
-from veen.state.snapshots import PartState
+from veen.state import StateSnapshot, StateView, compare, make
+from veen.state.state_snapshot import PartState
 
 
 async def filled(people: Pair) -> None:
@@ -27,11 +27,11 @@ async def filled(people: Pair) -> None:
 def test_a_snapshot_is_the_state_of_its_log_and_of_no_other_place(place: Path, at: At | None) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         await filled(people)
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             async with view.reading(at) as reading:
                 made = await make(view, reading)
                 states = dict(reading.states)
-            read = Snapshot.decode(made.encode())
+            read = StateSnapshot.decode(made.encode())
             read.verify(hub.identity.hub_id)
             assert read.decode_states(KV) == states
             assert read.end() == (at or At(0, 8))
@@ -43,25 +43,25 @@ def test_a_snapshot_is_the_state_of_its_log_and_of_no_other_place(place: Path, a
 
 def test_of_an_empty_log_there_is_no_snapshot(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             with pytest.raises(Unavailable, match="nothing in the stream"):
                 await make(view, reading)
 
     at_a_liar(place, work)
 
 
-def _other_state(made: Snapshot) -> Snapshot:
+def _other_state(made: StateSnapshot) -> StateSnapshot:
     states = (*made.states[:-1], PartState(made.states[-1].part, KV.encode_state(KV.EMPTY)))
     loose = replace(made, states=states)
     return replace(loose, state_hash=loose._hashed())
 
 
-def _other_end(made: Snapshot) -> Snapshot:
+def _other_end(made: StateSnapshot) -> StateSnapshot:
     head = made.heads[-1]
     return replace(made, heads=(replace(head, stream_seq=head.stream_seq - 1),))
 
 
-CHANGES: dict[str, tuple[Callable[[Snapshot], Snapshot], type[VeenError], str]] = {
+CHANGES: dict[str, tuple[Callable[[StateSnapshot], StateSnapshot], type[VeenError], str]] = {
     "another state": (_other_state, Unverified, "comes to another state"),
     "another place": (_other_end, Unverified, ""),
     "another stream": (lambda made: replace(made, stream_id=bytes(32)), Unverified, "not of its stream|another stream"),
@@ -75,13 +75,13 @@ def test_a_changed_snapshot_is_refused(place: Path, what: str) -> None:
 
     async def work(hub: HostileHub, people: Pair) -> None:
         await filled(people)
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             async with view.reading() as reading:
                 changed = change(await make(view, reading))
             with pytest.raises(kind, match=said or None):
                 await _judged(changed, view)
 
-    async def _judged(changed: Snapshot, view: View[Register, Register]) -> None:
+    async def _judged(changed: StateSnapshot, view: StateView[Register, Register]) -> None:
         changed.verify()
         await compare(view, changed)
 
@@ -91,15 +91,15 @@ def test_a_changed_snapshot_is_refused(place: Path, what: str) -> None:
 def test_a_state_that_is_not_the_one_of_its_hash_does_not_decode(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         await filled(people)
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             made = await make(view, reading)
         for loose in (replace(made, state_hash=bytes(32)), replace(made, states=made.states[::-1])):
             with pytest.raises(Malformed):
-                Snapshot.decode(_encoded(loose))
+                StateSnapshot.decode(_encoded(loose))
         with pytest.raises(Malformed, match=r"not of crdt\.lww"):
             made.decode_states(LWW)
 
-    def _encoded(loose: Snapshot) -> bytes:
+    def _encoded(loose: StateSnapshot) -> bytes:
         try:
             return loose.encode()
         except ValueError as error:
@@ -111,7 +111,7 @@ def test_a_state_that_is_not_the_one_of_its_hash_does_not_decode(place: Path) ->
 def test_a_root_that_another_signed_is_refused(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         await filled(people)
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             made = await make(view, reading)
         head, stranger = made.heads[-1], SigningKey.generate()
         names = ("label", "stream_seq", "leaf_hash", "mmr_root", "hub_ts")

@@ -10,10 +10,10 @@ from tests.client.pair import STREAM, Pair
 from tests.hub.client import Hub
 from tests.state.hubs import SMALL, at_a_hub, say
 from veen.overlays import fold
+from veen.overlays.fold import state_hash
 from veen.overlays.kv import KV, Write
-from veen.overlays.state import state_hash
-from veen.state import DirectorySource, View
-from veen.state.source import folded
+from veen.state import DirectorySource, StateView
+from veen.state.entry_source import folded
 
 ROUNDS, LOOKS = 12, 10
 
@@ -35,7 +35,7 @@ def test_two_processes_extend_one_cache_and_both_see_what_the_log_comes_to(place
             for number in range(ROUNDS):
                 await say(writer, *(Write(b"k%d" % one, 0, b"%d" % number) for one in range(5)))
                 source = DirectorySource(hub.data_dir, people.reader_dir)
-                async with View(source, STREAM, KV) as view, view.reading() as reading:
+                async with StateView(source, STREAM, KV) as view, view.reading() as reading:
                     seen.setdefault(reading.upto.stream_seq, set()).add(reading.state_hash().hex())
             entries = [folded(entry) async for entry in reader.read(STREAM)]
         for other in others:

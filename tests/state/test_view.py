@@ -15,9 +15,9 @@ from veen.core import Unavailable, Unverified, naming
 from veen.core.envelopes import StreamItem
 from veen.overlays import At, FaultKind, fold
 from veen.overlays.kv import KV, Delete, Write
-from veen.state import View, forget
-from veen.state.keeping import cache_folder
-from veen.state.source import folded
+from veen.state import StateView, forget
+from veen.state.entry_source import folded
+from veen.state.fold_cache import cache_folder
 
 
 def writes(number: int, keys: int = 7) -> list[Write | Delete]:
@@ -35,7 +35,7 @@ def test_a_view_tells_at_every_place_what_a_fold_of_the_log_comes_to(place: Path
         async with people.writer() as writer:
             await say(writer, *writes(40))
             await say_bytes(writer, b"no map", schema=Write.SCHEMA)
-        async with people.reader() as reader, View.of(reader, STREAM, KV, cached=cached) as view:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV, cached=cached) as view:
             entries = [folded(entry) for entry in await read_all(reader)]
             for size in range(len(entries) + 1):
                 expected = fold(KV, entries[:size])
@@ -54,7 +54,7 @@ def test_one_key_at_any_entry_is_told_without_reading_the_stream_again(place: Pa
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *writes(250, keys=3))
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as first:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as first:
             assert first.upto == At(0, 250)
         hub.on_items = lambda items: pytest.fail("entries were asked for again") if items else items
         hub.lying = True
@@ -62,7 +62,7 @@ def test_one_key_at_any_entry_is_told_without_reading_the_stream_again(place: Pa
             # A new process: nothing is known but what is on disk.
             written = [event for event in writes(250, keys=3)[:size] if event.key == b"key 1"]
             at = At(0, size)
-            async with people.reader() as met, View.of(met, STREAM, KV) as view, view.reading(at) as reading:
+            async with people.reader() as met, StateView.of(met, STREAM, KV) as view, view.reading(at) as reading:
                 assert reading.state(b"key 1").value == (getattr(written[-1], "value", None) if written else None)
 
     at_a_liar(place, work)
@@ -80,7 +80,7 @@ def test_only_what_came_since_is_read(place: Path) -> None:
         async with people.writer() as writer, people.reader() as reader:
             for number in range(1, 5):
                 await say(writer, *(Write(b"k", 0, b"%d" % number) for _ in range(number)))
-                async with View.of(reader, STREAM, KV) as view, view.reading() as reading:
+                async with StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
                     assert reading.state(b"k").value == b"%d" % number
         assert seen == list(range(1, 11))
 
@@ -91,7 +91,7 @@ def test_a_place_beyond_the_log_is_not_there_yet(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, Write(b"k", 0, b"v"))
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             with pytest.raises(Unavailable, match="ends with entry 1: there is no entry 2 yet"):
                 async with view.reading(At(0, 2)):
                     pass
@@ -101,7 +101,7 @@ def test_a_place_beyond_the_log_is_not_there_yet(place: Path) -> None:
 
 def test_an_empty_stream_has_an_empty_state(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             assert dict(reading.states) == {}
             assert reading.at == At(0, 0)
             assert reading.ends() == ()
@@ -113,7 +113,7 @@ def test_without_a_reader_key_no_state_is_told_and_nothing_is_kept(place: Path) 
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader:
             with pytest.raises(Unavailable, match="no reader key"):
-                View.of(reader, "another stream", KV)
+                StateView.of(reader, "another stream", KV)
         assert not (place / "reader" / "overlays").exists()
 
     at_a_liar(place, work)
@@ -127,8 +127,8 @@ def test_two_views_of_one_stream_share_what_is_kept(place: Path) -> None:
         async with (
             people.writer() as writer,
             people.reader() as reader,
-            View.of(reader, STREAM, KV) as one,
-            View.of(reader, STREAM, KV) as other,
+            StateView.of(reader, STREAM, KV) as one,
+            StateView.of(reader, STREAM, KV) as other,
         ):
             for number in range(6):
                 await say(writer, *(Write(b"k", 0, b"%d" % number) for _ in range(3)))
@@ -144,8 +144,8 @@ def test_a_view_that_is_closed_leaves_the_other_open(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"v"))
-            async with View.of(reader, STREAM, KV) as one:
-                async with View.of(reader, STREAM, KV) as other:
+            async with StateView.of(reader, STREAM, KV) as one:
+                async with StateView.of(reader, STREAM, KV) as other:
                     await other.sync()
                 async with one.reading() as reading:
                     assert reading.state(b"k").value == b"v"
@@ -157,7 +157,7 @@ def test_what_another_look_has_kept_meanwhile_is_checked_before_it_is_used(place
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"))
-            async with View.of(reader, STREAM, KV) as view, View.of(reader, STREAM, KV) as other:
+            async with StateView.of(reader, STREAM, KV) as view, StateView.of(reader, STREAM, KV) as other:
                 await view.sync()
                 await say(writer, Write(b"k", 0, b"2"))
                 await other.sync()
@@ -175,18 +175,18 @@ def test_a_cache_of_another_log_is_refused_until_it_is_forgotten(place: Path) ->
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"), Write(b"k", 0, b"2"))
-            async with View.of(reader, STREAM, KV) as view:
+            async with StateView.of(reader, STREAM, KV) as view:
                 await view.sync()
             label = reader.label(STREAM)
             hub.fork(label, 1)
             people.reader_dir.state.forget(hub.identity.hub_id, label)  # whoever starts over still has the cache
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             with pytest.raises(Unverified, match="does not have the root this cache was made under") as refused:
                 await view.sync()
             assert refused.value.what == "cache"
         assert forget(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
         assert not _cache(people, hub).exists()
-        async with people.reader() as reader, View.of(reader, STREAM, KV) as view, view.reading() as reading:
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             assert reading.upto == At(0, 3)
             assert reading.state(b"k").value == b"1"
 
@@ -195,7 +195,7 @@ def test_a_cache_of_another_log_is_refused_until_it_is_forgotten(place: Path) ->
 
 def test_a_cache_that_is_being_looked_into_is_not_forgotten(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        async with people.reader() as reader, View.of(reader, STREAM, KV):
+        async with people.reader() as reader, StateView.of(reader, STREAM, KV):
             with pytest.raises(ValueError, match="being looked into"):
                 forget(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
 
@@ -209,7 +209,7 @@ def test_a_hub_that_forks_behind_the_cache_is_caught(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"), Write(b"k", 0, b"2"))
-            async with View.of(reader, STREAM, KV) as view:
+            async with StateView.of(reader, STREAM, KV) as view:
                 await view.sync()
                 hub.fork(reader.label(STREAM), 1)
                 with pytest.raises(Contradiction) as caught:
@@ -223,11 +223,11 @@ def test_a_hub_that_lost_what_was_kept_is_caught(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"), Write(b"k", 0, b"2"))
-            async with View.of(reader, STREAM, KV) as view:
+            async with StateView.of(reader, STREAM, KV) as view:
                 await view.sync()
             label = reader.label(STREAM)
             hub.logs[label] = hub.log(label).cut(1)
-            async with View.of(reader, STREAM, KV) as view:
+            async with StateView.of(reader, STREAM, KV) as view:
                 with pytest.raises(Contradiction) as caught:
                     await view.sync()
         assert caught.value.lie is Lie.TRUNCATED_STREAM
@@ -244,7 +244,7 @@ def test_a_swapped_entry_is_caught_before_it_is_folded(place: Path) -> None:
                 return [items[0], replace(items[1], msg=items[2].msg), *items[2:]]
 
             hub.on_items, hub.lying = swapped, True
-            async with View.of(reader, STREAM, KV) as view:
+            async with StateView.of(reader, STREAM, KV) as view:
                 with pytest.raises(Contradiction) as caught:
                     await view.sync()
                 assert caught.value.lie is Lie.SWAPPED_MESSAGE

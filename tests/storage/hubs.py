@@ -19,20 +19,20 @@ from veen.core import (
     Refused,
     SigningKey,
     Unavailable,
-    captoken,
+    cap_token,
     checkpoint,
-    control,
+    control_stream,
     msg,
     naming,
 )
-from veen.hub.rules import Admission, Rules, parse
-from veen.hub.sequencer import Group, Outcome, Sequencer, Submission, Wish
+from veen.hub.admission_rules import Admission, Rules, parse
+from veen.hub.sequencer import ControlEvent, Outcome, SequencedGroup, Sequencer, Submission
 from veen.hub.signer import Signer
-from veen.storage import directory
+from veen.storage import metadata
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
 from veen.storage.index import TABLES
 from veen.storage.lookup import Lookup
+from veen.storage.paths import Folders
 from veen.storage.store import Store
 
 NOW = 1_700_000_000
@@ -69,7 +69,7 @@ class Clock:
 
 
 def create(root: Path, limits: Limits = SMALL, profile: Profile | None = None) -> Path:
-    directory.create(QuickDisk(), root, profile or Profile(), limits, NOW)
+    metadata.create(QuickDisk(), root, profile or Profile(), limits, NOW)
     return root
 
 
@@ -78,10 +78,10 @@ class Hub:
 
     def __init__(self, root: Path, disk: Disk | None = None, clock: Clock | None = None) -> None:
         self.folders = Folders(root)
-        self.papers = directory.read_papers(self.folders)
+        self.papers = metadata.read_papers(self.folders)
         self.clock = clock or Clock()
         self._signer = Signer(self.folders, self.papers.identity)
-        control_key = directory.read_control_key(self.folders)
+        control_key = metadata.read_control_key(self.folders)
         self.rules = Rules.of(
             self.papers.identity.hub_id,
             self.papers.profile,
@@ -113,12 +113,12 @@ class Hub:
             epoch=epoch,
         )
 
-    def submit(self, items: Iterable[bytes | control.Event]) -> list[Outcome]:
+    def submit(self, items: Iterable[bytes | control_stream.Event]) -> list[Outcome]:
         """One group; the answers only once it is durable."""
         given = [
             Submission(parse(item, self.rules), item, _nobody)
             if isinstance(item, bytes) and len(item) != 32
-            else Wish(item, _nobody)
+            else ControlEvent(item, _nobody)
             for item in items
         ]
         self.sequencer.decide(given)
@@ -129,7 +129,7 @@ class Hub:
             self.sequencer.keep()
         return [outcome for _, outcome in group.outcomes]
 
-    def _commit(self, group: Group) -> Group:
+    def _commit(self, group: SequencedGroup) -> SequencedGroup:
         try:
             number = self.store.commit(group.batch)
         except Unavailable as error:
@@ -190,7 +190,7 @@ class Client:
         ).encode()
 
     def cap(self, streams: Iterable[bytes], rate: Rate | None = None) -> CapToken:
-        return captoken.mint(key("issuer"), self.key.public_key, streams, 1_000_000, rate)
+        return cap_token.mint(key("issuer"), self.key.public_key, streams, 1_000_000, rate)
 
 
 def label_of(rules: Rules, stream: str, epoch: int = 0) -> bytes:
@@ -202,7 +202,7 @@ class History:
     """Groups of messages for a data directory, and the directory they are for."""
 
     template: Path
-    groups: tuple[tuple[bytes | control.Event, ...], ...]
+    groups: tuple[tuple[bytes | control_stream.Event, ...], ...]
 
     def fresh(self, root: Path) -> Path:
         """A copy of the directory in which nothing has happened yet."""
@@ -223,8 +223,8 @@ def small_history(template: Path, messages: int = 40, streams: int = 3, limits: 
     clients = [Client(name, rules) for name in ("ann", "ben", "cyd")]
     labels = [label_of(rules, f"stream {number}") for number in range(streams)]
     token = clients[0].cap([naming.stream_id("stream 0")], Rate(5, 50))
-    groups: list[tuple[bytes | control.Event, ...]] = [(token, naming.stream_id("stream 1"))]
-    made: list[bytes | control.Event] = []
+    groups: list[tuple[bytes | control_stream.Event, ...]] = [(token, naming.stream_id("stream 1"))]
+    made: list[bytes | control_stream.Event] = []
     for number in range(messages):
         label = labels[number * 5 // 3 % streams]
         client = clients[number % 3]

@@ -13,9 +13,9 @@ from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, Last
 from tests.storage.hubs import QuickDisk
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
-from veen.storage.attachments import AttachmentStore, Draft
+from veen.storage.attachment_store import AttachmentDraft, AttachmentStore
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
+from veen.storage.paths import Folders
 
 PIECES = (b"first", b"", b"second" * 1000, b"third")
 WHOLE = b"".join(PIECES)
@@ -27,7 +27,7 @@ def store_at(root: Path, disk: Disk | None = None) -> AttachmentStore:
 
 
 def bring(store: AttachmentStore, coid: bytes = h(WHOLE)) -> bool:
-    draft = Draft(store, coid)
+    draft = AttachmentDraft(store, coid)
     try:
         for piece in PIECES:
             draft.write(piece)
@@ -56,7 +56,7 @@ def test_pieces_that_are_not_what_the_name_says_leave_nothing(tmp_path: Path) ->
 
 
 def test_an_attachment_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    draft = Draft(store_at(tmp_path), h(WHOLE))
+    draft = AttachmentDraft(store_at(tmp_path), h(WHOLE))
     draft.write(WHOLE)
     assert len(drafts(tmp_path)) == 1
     draft.drop()
@@ -66,7 +66,7 @@ def test_an_attachment_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 
 def test_two_drafts_of_one_attachment_do_not_disturb_each_other(tmp_path: Path) -> None:
     store = store_at(tmp_path)
-    one, two, three = (Draft(store, h(WHOLE)) for _ in range(3))
+    one, two, three = (AttachmentDraft(store, h(WHOLE)) for _ in range(3))
     for piece in PIECES:
         one.write(piece)
         two.write(piece)
@@ -80,7 +80,7 @@ def test_two_drafts_of_one_attachment_do_not_disturb_each_other(tmp_path: Path) 
 
 
 def test_a_draft_of_an_earlier_run_is_not_continued(tmp_path: Path) -> None:
-    Draft(store_at(tmp_path), h(WHOLE)).write(b"left behind")
+    AttachmentDraft(store_at(tmp_path), h(WHOLE)).write(b"left behind")
     store = store_at(tmp_path)
     assert bring(store)
     assert store.get(h(WHOLE)) == WHOLE
@@ -89,7 +89,7 @@ def test_a_draft_of_an_earlier_run_is_not_continued(tmp_path: Path) -> None:
 def test_a_start_removes_what_a_crash_left(tmp_path: Path) -> None:
     left = store_at(tmp_path)
     bring(left)
-    Draft(left, h(b"other")).write(b"oth")
+    AttachmentDraft(left, h(b"other")).write(b"oth")
     store = store_at(tmp_path)
     store.remove_drafts()
     assert drafts(tmp_path) == []

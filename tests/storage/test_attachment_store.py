@@ -10,8 +10,8 @@ from tests.storage.disks import ForgetfulDisk
 from tests.storage.hubs import QuickDisk
 from veen.core import Malformed
 from veen.core.hashing import h
-from veen.storage.attachments import AttachmentStore
-from veen.storage.folders import Folders
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.paths import Folders
 
 
 @pytest.fixture

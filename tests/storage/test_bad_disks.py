@@ -24,9 +24,9 @@ from tests.storage.hubs import (
 )
 from veen.core import Profile, Receipt, Refused, Unavailable
 from veen.core.hashing import h
-from veen.storage import directory, fsck, rebuild, rotation
-from veen.storage.attachments import AttachmentStore
-from veen.storage.folders import Folders
+from veen.storage import fsck, key_rotation, metadata, rebuild
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.paths import Folders
 
 Given = dict[tuple[bytes, int], bytes]
 
@@ -143,7 +143,7 @@ def test_the_first_message_of_all_waits_for_room_too(place: Path, history: Histo
     disk.heal()
     assert Receipt.decode(receipts(hub.submit([message]))[0]).stream_seq == 1
     hub.close()
-    assert fsck.check(place / "hub", isolated=False).verdict is fsck.Verdict.CLEAN
+    assert fsck.check(place / "hub", isolated=False).verdict is fsck.FsckVerdict.CLEAN
 
 
 @BOTH
@@ -194,7 +194,7 @@ def test_a_directory_that_cannot_be_made_is_told(place: Path, number: int) -> No
     for n in range(1, 60):
         shutil.rmtree(place / "hub", ignore_errors=True)
         try:
-            directory.create(FailingFrom(n, number), place / "hub", Profile(), SMALL, NOW)
+            metadata.create(FailingFrom(n, number), place / "hub", Profile(), SMALL, NOW)
         except Unavailable as error:
             told.append(str(error))
             continue
@@ -206,9 +206,9 @@ def test_a_directory_that_cannot_be_made_is_told(place: Path, number: int) -> No
 @BOTH
 def test_a_key_that_cannot_be_rotated_stays(place: Path, history: History, number: int) -> None:
     root = history.fresh(place / "hub")
-    before = directory.read_papers(Folders(root)).identity
+    before = metadata.read_papers(Folders(root)).identity
     for n in (1, 2, 3):
         with pytest.raises(Unavailable, match=f"cannot be rotated: {os.strerror(number)}"):
-            rotation.rotate(FailingFrom(n, number), Folders(root), NOW + 100, 0)
-        assert directory.read_papers(Folders(root)).identity == before
+            key_rotation.rotate(FailingFrom(n, number), Folders(root), NOW + 100, 0)
+        assert metadata.read_papers(Folders(root)).identity == before
     Hub(root, clock=Clock(NOW + 200)).close()

@@ -9,10 +9,10 @@ import pytest
 from tests.storage.disks import Died, DyingDisk, Last, RefusingDisk
 from tests.storage.hubs import NOW, Client, Clock, History, Hub, QuickDisk, key, label_of, receipts
 from veen.core import Checkpoint, Unavailable, checkpoint
-from veen.storage import binding, directory, fsck, rotation
+from veen.storage import checkpoint_keys, fsck, key_rotation, metadata
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
-from veen.storage.folders import Folders
-from veen.storage.fsck import Verdict
+from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import Folders
 
 
 def filled(root: Path, history: History) -> Path:
@@ -33,13 +33,13 @@ def found(root: Path) -> CheckpointBinding:
 
 
 def test_a_new_hub_has_a_binding_of_no_checkpoints(history: History) -> None:
-    papers = directory.read_papers(Folders(history.template))
+    papers = metadata.read_papers(Folders(history.template))
     assert found(history.template) == CheckpointBinding(papers.identity.hub_id, ())
 
 
 def test_it_names_every_regular_checkpoint_with_the_key_that_signed_it(place: Path, history: History) -> None:
     root = filled(place / "hub", history)
-    identity = directory.read_papers(Folders(root)).identity
+    identity = metadata.read_papers(Folders(root)).identity
     rows = [
         BoundCheckpoint(one.label_curr, one.upto_seq, one.epoch, one.mmr_root, identity.newest.key_id)
         for one in sorted(checkpoints(root), key=lambda one: (one.label_curr, one.upto_seq))
@@ -51,7 +51,7 @@ def test_it_names_every_regular_checkpoint_with_the_key_that_signed_it(place: Pa
 def test_after_a_rotation_each_checkpoint_keeps_its_key(place: Path, history: History) -> None:
     root = filled(place / "hub", history)
     before = found(root)
-    rotation.rotate(QuickDisk(), Folders(root), NOW + 100, 0)
+    key_rotation.rotate(QuickDisk(), Folders(root), NOW + 100, 0)
     hub = Hub(root, clock=Clock(NOW + 200))
     label = label_of(hub.rules, "stream 0")
     client = Client("dot", hub.rules)
@@ -60,7 +60,7 @@ def test_after_a_rotation_each_checkpoint_keeps_its_key(place: Path, history: Hi
     hub.close()
     rows = {row.place: row for row in found(root).checkpoints}
     assert all(rows.pop(row.place) == row for row in before.checkpoints)
-    keys = directory.read_papers(Folders(root)).identity.hub_keys
+    keys = metadata.read_papers(Folders(root)).identity.hub_keys
     assert {row.key_id for row in rows.values()} == {keys[1].key_id}
     assert {row.key_id for row in before.checkpoints} == {keys[0].key_id}
     assert fsck.check(root, isolated=False).findings == []
@@ -70,9 +70,9 @@ def test_a_witness_does_not_change_it(place: Path, history: History) -> None:
     root = filled(place / "hub", history)
     path = next((root / "log").glob("checkpoint-[0-9a-f]*-*.cbor"))
     path.write_bytes(Checkpoint.decode(path.read_bytes()).witnessed(key("witness")).encode())
-    assert fsck.check(root, isolated=False).verdict is Verdict.CLEAN
-    papers = directory.read_papers(Folders(root))
-    assert binding.derived(Folders(root), papers) == found(root)
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN
+    papers = metadata.read_papers(Folders(root))
+    assert checkpoint_keys.derived(Folders(root), papers) == found(root)
 
 
 def _row(change: Callable[[BoundCheckpoint], BoundCheckpoint]) -> Callable[[CheckpointBinding], bytes]:
@@ -106,7 +106,7 @@ def test_a_wrong_one_is_named_and_healed(place: Path, history: History, fault: s
     assert wrong != sound
     (root / "checkpoint-binding.cbor").write_bytes(wrong)
     report = fsck.check(root, isolated=False)
-    assert report.verdict is Verdict.REPAIRABLE
+    assert report.verdict is FsckVerdict.REPAIRABLE
     assert [finding.artifact for finding in report.findings] == ["checkpoint-binding.cbor"]
     assert fsck.repair(root, isolated=False).findings == []
     assert (root / "checkpoint-binding.cbor").read_bytes() == sound
@@ -117,7 +117,7 @@ def test_a_missing_one_is_named_and_healed(place: Path, history: History) -> Non
     root = filled(place / "hub", history)
     sound = (root / "checkpoint-binding.cbor").read_bytes()
     (root / "checkpoint-binding.cbor").unlink()
-    assert fsck.check(root, isolated=False).verdict is Verdict.REPAIRABLE
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.REPAIRABLE
     assert fsck.repair(root, isolated=False).findings == []
     assert (root / "checkpoint-binding.cbor").read_bytes() == sound
 
@@ -150,9 +150,9 @@ def test_a_checkpoint_that_no_key_of_the_hub_signed_has_no_row(place: Path, hist
         epoch=one.epoch,
     )
     path.write_bytes(forged.encode())
-    rows = binding.derived(Folders(root), directory.read_papers(Folders(root))).checkpoints
+    rows = checkpoint_keys.derived(Folders(root), metadata.read_papers(Folders(root))).checkpoints
     assert len(rows) == len(found(root).checkpoints) - 1
-    assert fsck.check(root, isolated=False).verdict is Verdict.DAMAGED
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.DAMAGED
 
 
 def test_it_is_there_before_the_index_says_that_the_chunk_is_closed(place: Path, history: History) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from tests.storage.hubs import NOW, History, Hub, QuickDisk, index_rows, log_files, node_files, receipts
 from veen.core.hashing import h
-from veen.storage import fork, fsck, indexcheck
-from veen.storage.attachments import AttachmentStore
-from veen.storage.findings import Report
-from veen.storage.folders import Folders
-from veen.storage.fsck import Verdict
+from veen.storage import fork, fsck, index_check
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.fsck import FsckVerdict
+from veen.storage.fsck_report import FsckReport
+from veen.storage.paths import Folders
 
 # What flips are tried in, and how many.
 ARTIFACTS = {
@@ -49,7 +49,7 @@ def original(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path
     return root
 
 
-def look(root: Path) -> Report:
+def look(root: Path) -> FsckReport:
     return fsck.check(root, isolated=False)
 
 
@@ -125,7 +125,7 @@ def test_a_flipped_bit_beside_the_chunks_is_found_and_healed(
     for number, (at, bit) in enumerate(places(len(sound), count if kind == "plain" else 6, artifact)):
         flip(path, at, bit)
         report = look(root)
-        assert report.verdict is Verdict.REPAIRABLE, (artifact, at, bit, report.findings)
+        assert report.verdict is FsckVerdict.REPAIRABLE, (artifact, at, bit, report.findings)
         assert [finding.artifact for finding in report.findings] == [f"log/{path.name}"]
         if number % 8 == 0:
             assert fsck.repair(root, isolated=False).findings == []
@@ -140,10 +140,10 @@ def test_a_flipped_bit_of_the_checkpoint_binding_is_found_and_healed(original: P
     for number, (at, bit) in enumerate(places(len(sound), 60, "binding")):
         flip(path, at, bit)
         report = look(root)
-        assert report.verdict is Verdict.REPAIRABLE, (at, bit)
+        assert report.verdict is FsckVerdict.REPAIRABLE, (at, bit)
         assert [finding.artifact for finding in report.findings] == ["checkpoint-binding.cbor"]
         if number % 10 == 0:
-            assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
+            assert fsck.repair(root, isolated=False).verdict is FsckVerdict.CLEAN
             assert path.read_bytes() == sound
         path.write_bytes(sound)
 
@@ -159,9 +159,9 @@ def check_flips(root: Path, pattern: str, count: int, artifact: str) -> None:
     for at, bit in places(size, count, artifact):
         flip(path, at, bit)
         report = look(root)
-        assert report.verdict is Verdict.DAMAGED, (artifact, at, bit)
+        assert report.verdict is FsckVerdict.DAMAGED, (artifact, at, bit)
         path.write_bytes(sound)
-    assert look(root).verdict is Verdict.CLEAN
+    assert look(root).verdict is FsckVerdict.CLEAN
 
 
 def test_a_flipped_bit_of_the_limits_is_found_where_it_changes_the_log(original: Path, place: Path) -> None:
@@ -174,12 +174,12 @@ def test_a_flipped_bit_of_the_limits_is_found_where_it_changes_the_log(original:
         for bit in (1, 6):
             flip(path, at, bit)
             if at not in at_digit or not chr(path.read_bytes()[at]).isdigit():
-                assert look(root).verdict is Verdict.DAMAGED, (at, bit)
+                assert look(root).verdict is FsckVerdict.DAMAGED, (at, bit)
             path.write_bytes(sound)
     for name in (b'"max_checkpoint_interval":', b'"max_chunk_bytes":'):
         at = sound.index(name) + len(name)
         flip(path, at, 1)
-        assert look(root).verdict is Verdict.DAMAGED, name
+        assert look(root).verdict is FsckVerdict.DAMAGED, name
         path.write_bytes(sound)
 
 
@@ -190,17 +190,17 @@ def test_a_flipped_bit_of_a_node_file_is_found_and_healed(original: Path, place:
         for at, bit in places(path.stat().st_size, 12, path.name):
             flip(root / "index" / "nodes" / path.name, at, bit)
             report = look(root)
-            assert report.verdict is Verdict.REPAIRABLE
+            assert report.verdict is FsckVerdict.REPAIRABLE
             assert report.first is not None
             assert report.first.artifact == f"index/nodes/{path.name}"
             flip(root / "index" / "nodes" / path.name, at, bit)
         flip(root / "index" / "nodes" / path.name, 5, 5)
-        assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
+        assert fsck.repair(root, isolated=False).verdict is FsckVerdict.CLEAN
         assert state(root) == expected
 
 
 def rows_of(root: Path, place: Path) -> bytes:
-    indexcheck.write_rows(root / "index", place / "rows")
+    index_check.write_rows(root / "index", place / "rows")
     return (place / "rows").read_bytes()
 
 
@@ -228,12 +228,12 @@ def test_a_damaged_index_is_found_and_healed(original: Path, place: Path, seed: 
                 data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
     report = fsck.check(root)
-    if report.verdict is Verdict.CLEAN:  # the bits fell where no row is
+    if report.verdict is FsckVerdict.CLEAN:  # the bits fell where no row is
         assert seed > 2
         assert rows_of(root, place) == sound
         return
-    assert report.verdict is Verdict.REPAIRABLE or seed > 1, report.findings
-    if report.verdict is Verdict.DAMAGED:  # the index told of entries that never were
+    assert report.verdict is FsckVerdict.REPAIRABLE or seed > 1, report.findings
+    if report.verdict is FsckVerdict.DAMAGED:  # the index told of entries that never were
         shutil.rmtree(root / "index")
-    assert fsck.repair(root).verdict is Verdict.CLEAN
+    assert fsck.repair(root).verdict is FsckVerdict.CLEAN
     assert state(root) == expected

@@ -8,10 +8,10 @@ import pytest
 
 from tests.storage.hubs import NOW, Client, Hub, QuickDisk, create, label_of, receipts
 from veen.core import Checkpoint, Malformed, Profile, checkpoint, naming
-from veen.storage import binding, directory, fork, fsck
+from veen.storage import checkpoint_keys, fork, fsck, metadata
 from veen.storage.artifacts import CheckpointBinding
-from veen.storage.folders import Folders
-from veen.storage.fsck import Verdict
+from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import Folders
 
 EPOCH_SEC = 3600
 STREAM = "doors"
@@ -40,7 +40,7 @@ def folders(written: Path, place: Path) -> Folders:
 
 
 def name(folders: Folders, stream: str, epoch: int) -> bytes:
-    return naming.label(directory.read_papers(folders).identity.routing_key, naming.stream_id(stream), epoch)
+    return naming.label(metadata.read_papers(folders).identity.routing_key, naming.stream_id(stream), epoch)
 
 
 def latest(folders: Folders) -> tuple[Path, Checkpoint]:
@@ -52,7 +52,7 @@ def latest(folders: Folders) -> tuple[Path, Checkpoint]:
 
 def sign_again(folders: Folders, changed: Checkpoint) -> bytes:
     """As the hub itself would sign it, were it to say that."""
-    signing_key = directory.read_signing_key(folders, directory.read_papers(folders).identity.newest.key_id)
+    signing_key = metadata.read_signing_key(folders, metadata.read_papers(folders).identity.newest.key_id)
     return checkpoint.sign(
         signing_key,
         label_prev=changed.label_prev,
@@ -90,7 +90,7 @@ def test_labels_and_epochs_that_are_not_the_streams_are_damage(
     wrong = replace(found, label_prev=name(folders, stream, found.epoch + step), epoch=found.epoch + epoch_step)
     path.write_bytes(sign_again(folders, wrong))
     report = fsck.check(folders.root, isolated=False)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert [one.artifact for one in report.findings] == [f"log/{path.name}"]
     before = folders.binding.read_bytes()
     with pytest.raises(Malformed):
@@ -109,8 +109,8 @@ def test_a_repair_binds_what_was_verified_and_nothing_else(folders: Folders) -> 
     left = replace(found, upto_seq=14)
     folders.checkpoint(left.label_curr, left.upto_seq).write_bytes(sign_again(folders, left))
     folders.binding.unlink()
-    assert len(binding.derived(folders, directory.read_papers(folders)).checkpoints) == 1 + len(_rows(before))
-    assert fsck.repair(folders.root, isolated=False).verdict is Verdict.CLEAN
+    assert len(checkpoint_keys.derived(folders, metadata.read_papers(folders)).checkpoints) == 1 + len(_rows(before))
+    assert fsck.repair(folders.root, isolated=False).verdict is FsckVerdict.CLEAN
     assert folders.binding.read_bytes() == before
 
 

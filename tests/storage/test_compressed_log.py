@@ -20,19 +20,18 @@ from tests.storage.hubs import (
     receipts,
 )
 from tests.storage.test_storage_crash import Given, check_after, run
-from veen.core import Limits, Malformed, Unavailable, jsonform
-from veen.storage import fsck, journal, logwriter, packed, repacking
-from veen.storage.blocks import read_blocks
-from veen.storage.folders import ChunkName, Folders
-from veen.storage.fsck import Verdict
-from veen.storage.packed import PackedChunk
-from veen.storage.reader import LogReader
+from veen.core import Limits, Malformed, Unavailable, wire_json
+from veen.storage import chunk_blocks, fsck, journal, log_writer
+from veen.storage.chunk_blocks import PackedChunk, read_blocks
+from veen.storage.directory_reader import LogReader
+from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import ChunkName, Folders
 
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a chunk of a few kilobytes has several."""
-    monkeypatch.setattr(packed, "FRAME_BYTES", 1500)
+    monkeypatch.setattr(chunk_blocks, "FRAME_BYTES", 1500)
 
 
 def filled(root: Path, history: History, catch_up_after: int = 3) -> Given:
@@ -60,7 +59,7 @@ def plain_files(root: Path) -> dict[str, bytes]:
 
 
 def set_level(root: Path, level: int | None) -> None:
-    (root / "limits.json").write_bytes(jsonform.encode(replace(SMALL, chunk_zstd_level=level)))
+    (root / "limits.json").write_bytes(wire_json.encode(replace(SMALL, chunk_zstd_level=level)))
 
 
 def test_closed_chunks_are_compressed_and_nothing_else_is(place: Path, packed_history: History) -> None:
@@ -132,7 +131,7 @@ def test_a_damaged_frame_damages_its_chunk_and_no_other(place: Path, packed_hist
     data[60] ^= 1
     path.write_bytes(data)
     report = fsck.check(place / "hub", isolated=False)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert {finding.artifact for finding in report.findings} == {f"log/{path.name}"}
     with pytest.raises(Malformed):
         fsck.repair(place / "hub", isolated=False)
@@ -142,7 +141,7 @@ def test_an_entry_is_read_without_unpacking_the_whole_chunk(
     place: Path, packed_history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every frame but that of the entry is spoilt, and nobody notices."""
-    monkeypatch.setattr(logwriter, "PLACE_ENTRIES", 1)  # as near as places are to frames in chunks of common size
+    monkeypatch.setattr(log_writer, "PLACE_ENTRIES", 1)  # as near as places are to frames in chunks of common size
     given = filled(place / "hub", packed_history)
     path = max((place / "hub" / "log").glob("*.zst"), key=lambda path: path.stat().st_size)
     name = ChunkName.parse(path.name)
@@ -202,7 +201,7 @@ def sweep(root: Path, history: History, end: End, step: int) -> None:
             if isinstance(disk, ForgetfulDisk):
                 disk.cut_power()
             report = fsck.check(root, isolated=False)
-            assert report.verdict is Verdict.CLEAN, (n, end, report.findings)
+            assert report.verdict is FsckVerdict.CLEAN, (n, end, report.findings)
             leftovers += any(finding.artifact.endswith("open.log") for finding in report.findings)
             if n % 2:
                 shutil.rmtree(root / "index", ignore_errors=True)
@@ -232,7 +231,7 @@ def test_a_chunk_that_was_compressed_before_the_index_heard_of_it_is_opened_agai
     hub.abandon()
     shutil.rmtree(root / "index")
     shutil.copytree(before, root / "index")
-    assert fsck.check(root, isolated=False).verdict is Verdict.CLEAN
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN
     again = Hub(root)
     again.catch_up()
     again.close()
@@ -288,7 +287,7 @@ def test_a_changed_registry_is_named_and_the_log_is_put_into_its_form(
         assert found.receipt == receipt
     hub.close()
     report = fsck.check(root, isolated=False)
-    assert report.verdict is Verdict.REPAIRABLE
+    assert report.verdict is FsckVerdict.REPAIRABLE
     assert all("the registry says" in finding.what for finding in report.findings)
     index = (root / "index" / "data.mdb").stat().st_ino
     assert fsck.repair(root, isolated=False).findings == []
@@ -312,14 +311,14 @@ def test_a_crash_while_the_form_is_changed_loses_nothing(
         shutil.copytree(place / "before", root)
         disk = disk_for(root, n, end)
         try:
-            repacking.repack(disk, Folders(root))
+            fsck.repack(disk, Folders(root))
         except Died:
             if isinstance(disk, ForgetfulDisk):
                 disk.cut_power()
             report = fsck.check(root, isolated=False)
-            assert report.verdict is not Verdict.DAMAGED, (n, report.findings)
-            assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
-            repacking.repack(QuickDisk(), Folders(root))
+            assert report.verdict is not FsckVerdict.DAMAGED, (n, report.findings)
+            assert fsck.repair(root, isolated=False).verdict is FsckVerdict.CLEAN
+            fsck.repack(QuickDisk(), Folders(root))
             for draft in (root / "log").glob("*.draft"):
                 draft.unlink()
             assert plain_files(root) == entries
@@ -334,7 +333,7 @@ def test_a_compressed_chunk_beside_a_damaged_plain_one_wins(place: Path, packed_
     entries = plain_files(root)
     for path in (root / "log").glob("*.zst"):
         path.with_suffix("").write_bytes(b"damaged")
-    assert fsck.check(root, isolated=False).verdict is Verdict.REPAIRABLE
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.REPAIRABLE
     set_level(root, None)
     assert fsck.repair(root, isolated=False).findings == []
     assert plain_files(root) == entries
@@ -342,4 +341,4 @@ def test_a_compressed_chunk_beside_a_damaged_plain_one_wins(place: Path, packed_
 
 def test_the_level_is_part_of_the_registry() -> None:
     assert PACKED != SMALL
-    assert jsonform.decode_canonical(Limits, jsonform.encode(PACKED)).chunk_zstd_level == 3
+    assert wire_json.decode_canonical(Limits, wire_json.encode(PACKED)).chunk_zstd_level == 3

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.storage.hubs import NOW, QuickDisk
-from veen.core import Limits, Malformed, Profile, SigningKey, Unavailable, VeenError, identity, jsonform
-from veen.storage import directory
-from veen.storage.folders import Folders
+from veen.core import Limits, Malformed, Profile, SigningKey, Unavailable, VeenError, hub_identity, wire_json
+from veen.storage import metadata
+from veen.storage.paths import Folders
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    directory.create(QuickDisk(), tmp_path / "hub", Profile(epoch_sec=60), Limits(max_checkpoint_interval=9), NOW)
+    metadata.create(QuickDisk(), tmp_path / "hub", Profile(epoch_sec=60), Limits(max_checkpoint_interval=9), NOW)
     return tmp_path / "hub"
 
 
@@ -23,12 +23,12 @@ def mode(path: Path) -> int:
 
 
 def test_what_was_made_is_read_back(root: Path) -> None:
-    papers = directory.read_papers(Folders(root))
+    papers = metadata.read_papers(Folders(root))
     assert papers.profile == Profile(epoch_sec=60)
     assert papers.limits == Limits(max_checkpoint_interval=9)
-    key = directory.read_signing_key(Folders(root), papers.identity.newest.key_id)
+    key = metadata.read_signing_key(Folders(root), papers.identity.newest.key_id)
     assert key.public_key == papers.identity.newest.hub_pk
-    assert directory.read_control_key(Folders(root)).public_key != key.public_key
+    assert metadata.read_control_key(Folders(root)).public_key != key.public_key
 
 
 def test_the_keys_are_private(root: Path) -> None:
@@ -39,36 +39,36 @@ def test_the_keys_are_private(root: Path) -> None:
 
 @pytest.mark.parametrize("allowed", [0o640, 0o604, 0o620, 0o601])
 def test_a_key_that_others_can_get_at_is_refused(root: Path, allowed: int) -> None:
-    path = root / "keys" / directory.CONTROL_KEY
+    path = root / "keys" / metadata.CONTROL_KEY
     path.chmod(allowed)
     with pytest.raises(Unavailable, match="its mode must be 600"):
-        directory.read_control_key(Folders(root))
+        metadata.read_control_key(Folders(root))
 
 
 @pytest.mark.parametrize("seed", [b"", bytes(31), bytes(33)])
 def test_a_key_of_another_length_is_refused(root: Path, seed: bytes) -> None:
-    (root / "keys" / directory.CONTROL_KEY).write_bytes(seed)
+    (root / "keys" / metadata.CONTROL_KEY).write_bytes(seed)
     with pytest.raises(Malformed, match="32"):
-        directory.read_control_key(Folders(root))
+        metadata.read_control_key(Folders(root))
 
 
 def test_a_missing_key_is_named(root: Path) -> None:
-    (root / "keys" / directory.CONTROL_KEY).unlink()
+    (root / "keys" / metadata.CONTROL_KEY).unlink()
     with pytest.raises(Unavailable, match=r"control\.seed cannot be read"):
-        directory.read_control_key(Folders(root))
+        metadata.read_control_key(Folders(root))
 
 
 @pytest.mark.parametrize("name", ["file", ".hidden", "log"])
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(Unavailable, match="is not empty"):
-        directory.create(QuickDisk(), tmp_path, Profile(), Limits(), NOW)
+        metadata.create(QuickDisk(), tmp_path, Profile(), Limits(), NOW)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_an_empty_folder_will_do(tmp_path: Path) -> None:
-    directory.create(QuickDisk(), tmp_path, Profile(), Limits(), NOW)
-    assert directory.read_papers(Folders(tmp_path)).limits == Limits()
+    metadata.create(QuickDisk(), tmp_path, Profile(), Limits(), NOW)
+    assert metadata.read_papers(Folders(tmp_path)).limits == Limits()
 
 
 PAPERS = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
@@ -97,36 +97,36 @@ def test_a_damaged_paper_is_refused(root: Path, name: str, damage: str) -> None:
     assert broken != data
     (root / name).write_bytes(broken)
     with pytest.raises(VeenError):
-        directory.read_papers(Folders(root))
+        metadata.read_papers(Folders(root))
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_a_missing_paper_is_named(root: Path, name: str) -> None:
     (root / name).unlink()
     with pytest.raises(Unavailable, match=name):
-        directory.read_papers(Folders(root))
+        metadata.read_papers(Folders(root))
 
 
 def test_papers_of_another_hub_are_refused(root: Path, tmp_path: Path) -> None:
-    directory.create(QuickDisk(), tmp_path / "other", Profile(), Limits(), NOW)
+    metadata.create(QuickDisk(), tmp_path / "other", Profile(), Limits(), NOW)
     for name in PAPERS[:3]:
         mine = (root / name).read_bytes()
         (root / name).write_bytes((tmp_path / "other" / name).read_bytes())
         with pytest.raises(VeenError):
-            directory.read_papers(Folders(root))
+            metadata.read_papers(Folders(root))
         (root / name).write_bytes(mine)
-    directory.read_papers(Folders(root))
+    metadata.read_papers(Folders(root))
 
 
 def test_a_new_key_is_kept_before_the_record_names_it(root: Path) -> None:
     folders = Folders(root)
-    papers = directory.read_papers(folders)
-    old = directory.read_signing_key(folders, papers.identity.newest.key_id)
+    papers = metadata.read_papers(folders)
+    old = metadata.read_signing_key(folders, papers.identity.newest.key_id)
     new = SigningKey.generate()
-    record = identity.rotate(papers.identity, old, new, NOW + 60)
-    directory.add_signing_key(QuickDisk(), folders, new)
-    directory.write_identity(QuickDisk(), folders, record, identity.sign(record, new))
-    again = directory.read_papers(folders)
+    record = hub_identity.rotate(papers.identity, old, new, NOW + 60)
+    metadata.add_signing_key(QuickDisk(), folders, new)
+    metadata.write_identity(QuickDisk(), folders, record, hub_identity.sign(record, new))
+    again = metadata.read_papers(folders)
     assert again.identity == record
-    assert directory.read_signing_key(folders, again.identity.newest.key_id).public_key == new.public_key
-    assert (root / "hub-identity.json").read_bytes() == jsonform.encode(record)
+    assert metadata.read_signing_key(folders, again.identity.newest.key_id).public_key == new.public_key
+    assert (root / "hub-identity.json").read_bytes() == wire_json.encode(record)

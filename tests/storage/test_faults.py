@@ -13,10 +13,10 @@ import pytest
 from tests.storage.disks import FailingFrom
 from tests.storage.hubs import History, Hub, QuickDisk, index_rows, place_of, receipts
 from veen.core import Malformed, Unavailable
-from veen.storage import faults, fsck
-from veen.storage.folders import Folders
+from veen.storage import fsck, index_faults
+from veen.storage.directory_reader import LogReader
 from veen.storage.index import Index
-from veen.storage.reader import LogReader
+from veen.storage.paths import Folders
 
 PAGE = 4096
 
@@ -58,8 +58,8 @@ import sys
 from pathlib import Path
 from tests.storage.hubs import Hub, QuickDisk
 from veen.storage.store import Store
-from veen.storage.folders import Folders
-from veen.storage.directory import read_papers
+from veen.storage.paths import Folders
+from veen.storage.metadata import read_papers
 folders = Folders(Path(sys.argv[1]))
 def nobody(*place):
     raise AssertionError
@@ -89,7 +89,7 @@ def test_a_start_on_a_damaged_index_lives_and_knows_every_entry(root: Path, hist
 
 def test_a_sound_index_passes_the_probe_and_stays(root: Path) -> None:
     before = (root / "index" / "data.mdb").stat().st_ino
-    faults.probe(QuickDisk(), Folders(root))
+    index_faults.probe(QuickDisk(), Folders(root))
     assert not (root / "fault.txt").exists()
     assert opened(root, "probe").returncode == 0
     assert (root / "index" / "data.mdb").stat().st_ino == before
@@ -98,12 +98,12 @@ def test_a_sound_index_passes_the_probe_and_stays(root: Path) -> None:
 def test_a_damaged_index_on_a_disk_without_room_is_told(root: Path) -> None:
     spoil(root, 1)
     with pytest.raises(Unavailable, match="the index is damaged, and cannot be made again: No space left"):
-        faults.probe(FailingFrom(1), Folders(root))
+        index_faults.probe(FailingFrom(1), Folders(root))
 
 
 def test_where_there_is_no_index_there_is_nothing_to_probe(place: Path, history: History) -> None:
     root = history.fresh(place / "hub")
-    faults.probe(QuickDisk(), Folders(root))
+    index_faults.probe(QuickDisk(), Folders(root))
     assert not (root / "fault.txt").exists()
 
 
@@ -126,14 +126,14 @@ def test_a_process_that_was_told_to_end_leaves_no_note(root: Path, number: signa
     before = (root / "index" / "data.mdb").stat().st_ino
     ended = opened(root, then=f"import os\nos.kill(os.getpid(), {int(number)})\n")
     assert ended.returncode == -number
-    assert not faults.is_noted(Folders(root))
+    assert not index_faults.is_noted(Folders(root))
     assert opened(root).returncode == 0
     assert (root / "index" / "data.mdb").stat().st_ino == before
 
 
 def test_whoever_else_watches_for_faults_is_left_alone(root: Path) -> None:
     assert faulthandler.is_enabled()  # pytest does
-    watch = faults.Watch(Folders(root))
+    watch = index_faults.IndexWatch(Folders(root))
     watch.close()
     assert faulthandler.is_enabled()
     assert not (root / "fault.txt").exists()

@@ -34,16 +34,16 @@ from veen.core import (
     SigningKey,
     Unavailable,
     VeenError,
-    identity,
-    jsonform,
+    hub_identity,
     naming,
     receipt,
+    wire_json,
 )
-from veen.core.origin import Origin
-from veen.storage import directory, fork, frame, fsck, rotation
-from veen.storage.attachments import AttachmentStore
-from veen.storage.folders import Folders
-from veen.storage.fsck import Verdict
+from veen.core.origin import ForkOrigin
+from veen.storage import fork, frame, fsck, key_rotation, metadata
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import Folders
 
 LATER = NOW + 1000
 Given = dict[tuple[bytes, int], bytes]
@@ -90,7 +90,7 @@ def sizes(root: Path) -> dict[bytes, int]:
 
 
 def main_label(root: Path) -> bytes:
-    routing = directory.read_papers(Folders(root)).identity.routing_key
+    routing = metadata.read_papers(Folders(root)).identity.routing_key
     return naming.label(routing, naming.stream_id("stream 0"), 0)
 
 
@@ -120,7 +120,7 @@ def test_a_fork_and_its_source_both_verify_and_go_their_ways(source: Path, place
     assert here[0].mmr_root != there[0].mmr_root
     clean(mine)
     clean(theirs)
-    old, new = (directory.read_papers(Folders(root)).identity for root in (mine, theirs))
+    old, new = (metadata.read_papers(Folders(root)).identity for root in (mine, theirs))
     for one in here:
         assert old.verify_receipt(one) == old.newest
         with pytest.raises(VeenError):
@@ -138,8 +138,8 @@ def test_the_prefix_keeps_every_byte_it_had(source: Path, place: Path) -> None:
 
 
 def test_a_fork_has_an_identity_of_its_own_and_the_routing_key_of_its_origin(source: Path, place: Path) -> None:
-    old = directory.read_papers(Folders(source)).identity
-    new = directory.read_papers(Folders(forked(source, place / "fork"))).identity
+    old = metadata.read_papers(Folders(source)).identity
+    new = metadata.read_papers(Folders(forked(source, place / "fork"))).identity
     assert new.hub_id != old.hub_id
     assert new.routing_key == old.routing_key == naming.routing_key(old.hub_id)
     assert new.routing_key != naming.routing_key(new.hub_id)
@@ -152,9 +152,9 @@ def test_a_fork_has_an_identity_of_its_own_and_the_routing_key_of_its_origin(sou
 
 
 def test_the_origin_is_the_sources_checkpoint_of_what_was_kept(source: Path, place: Path) -> None:
-    label, papers = main_label(source), directory.read_papers(Folders(source))
+    label, papers = main_label(source), metadata.read_papers(Folders(source))
     root = forked(source, place / "fork", {label: 5})
-    origin = Origin.decode((root / "origin.cbor").read_bytes())
+    origin = ForkOrigin.decode((root / "origin.cbor").read_bytes())
     (hub,) = origin.hubs
     assert hub.identity == papers.identity
     (kept,) = hub.checkpoints
@@ -243,10 +243,10 @@ def test_attachments_come_along(source: Path, place: Path) -> None:
 def test_a_fork_can_have_a_new_key_and_keeps_its_origin(source: Path, place: Path) -> None:
     root = forked(source, place / "fork")
     extended(root)
-    rotation.rotate(QuickDisk(), Folders(root), LATER + 100, 0)
+    key_rotation.rotate(QuickDisk(), Folders(root), LATER + 100, 0)
     extended(root, now=LATER + 200, name="later")
     clean(root)
-    assert directory.read_papers(Folders(root)).identity.origin is not None
+    assert metadata.read_papers(Folders(root)).identity.origin is not None
 
 
 def test_a_fork_of_a_fork_verifies_back_to_the_first_hub(source: Path, place: Path) -> None:
@@ -256,8 +256,8 @@ def test_a_fork_of_a_fork_verifies_back_to_the_first_hub(source: Path, place: Pa
     second = forked(first, place / "second", {label: before + 7}, LATER + 10)
     extended(second, now=LATER + 20, name="again")
     clean(second)
-    lineage = directory.read_papers(Folders(second)).lineage
-    hubs = [directory.read_papers(Folders(root)).identity for root in (second, first, source)]
+    lineage = metadata.read_papers(Folders(second)).lineage
+    hubs = [metadata.read_papers(Folders(root)).identity for root in (second, first, source)]
     assert list(lineage.identities) == hubs
     assert [lineage.identity_at(label, seq) for seq in (before, before + 1, before + 7, before + 8)] == [
         hubs[2],
@@ -289,7 +289,7 @@ def test_with_epochs_the_origin_names_the_label_before(place: Path) -> None:
     hub.catch_up()
     hub.close()
     made = forked(root, place / "fork", {label: 2})
-    (kept,) = Origin.decode((made / "origin.cbor").read_bytes()).hubs[0].checkpoints
+    (kept,) = ForkOrigin.decode((made / "origin.cbor").read_bytes()).hubs[0].checkpoints
     kept.check_labels(hub.papers.profile, hub.rules.routing_key, stream)
     assert (kept.epoch, kept.label_prev) == (epoch, label_of(hub.rules, "stream 0", epoch - 1))
     clean(made)
@@ -408,10 +408,10 @@ def test_a_crash_leaves_a_whole_fork_or_no_hub_at_all(source: Path, place: Path,
             whole = (root / "hub-identity.json").exists()
             ended.add(whole)
             if whole:
-                assert fsck.check(root, isolated=False).verdict is Verdict.CLEAN, (n, last)
+                assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN, (n, last)
             else:
                 with pytest.raises(Unavailable):
-                    directory.read_papers(Folders(root))
+                    metadata.read_papers(Folders(root))
             continue
         break
     assert False in ended
@@ -431,7 +431,7 @@ def test_an_entry_of_the_sources_behind_the_fork_point_is_damage(source: Path, p
     shutil.copy(open_chunk, theirs / "log" / open_chunk.name)
     shutil.rmtree(theirs / "index")
     report = fsck.check(theirs, isolated=False)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     faults = [finding for finding in report.findings if finding.stream_seq == sizes(source)[label] + 1]
     assert any("no key of the hub" in finding.what for finding in faults)
 
@@ -442,8 +442,8 @@ def test_an_entry_of_the_forks_before_the_fork_point_is_damage(source: Path, pla
     path = next((root / "log").glob(f"chunk-{label.hex()}-*-open.log"))
     entries = list(frame.read_all(path.read_bytes()))
     old = Receipt.decode(entries[-1].receipt)
-    papers = directory.read_papers(Folders(root))
-    key = directory.read_signing_key(Folders(root), papers.identity.newest.key_id)
+    papers = metadata.read_papers(Folders(root))
+    key = metadata.read_signing_key(Folders(root), papers.identity.newest.key_id)
     signed = receipt.sign(
         key,
         label=label,
@@ -456,7 +456,7 @@ def test_an_entry_of_the_forks_before_the_fork_point_is_damage(source: Path, pla
     path.write_bytes(path.read_bytes()[: -entries[-1].size] + framed)
     shutil.rmtree(root / "index")
     report = fsck.check(root, isolated=False)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert any("no key of the hub" in finding.what for finding in report.findings)
 
 
@@ -482,14 +482,14 @@ def _of_another(root: Path, place: Path) -> None:
 
 
 def _shorter(root: Path, place: Path) -> None:
-    origin = Origin.decode((root / "origin.cbor").read_bytes())
+    origin = ForkOrigin.decode((root / "origin.cbor").read_bytes())
     hub = origin.hubs[0]
-    (root / "origin.cbor").write_bytes(Origin((replace(hub, checkpoints=hub.checkpoints[1:]),)).encode())
+    (root / "origin.cbor").write_bytes(ForkOrigin((replace(hub, checkpoints=hub.checkpoints[1:]),)).encode())
 
 
 def _longer(root: Path, place: Path) -> None:
-    origin = Origin.decode((root / "origin.cbor").read_bytes())
-    (root / "origin.cbor").write_bytes(Origin(origin.hubs * 2).encode())
+    origin = ForkOrigin.decode((root / "origin.cbor").read_bytes())
+    (root / "origin.cbor").write_bytes(ForkOrigin(origin.hubs * 2).encode())
 
 
 ORIGINS: dict[str, Callable[[Path, Path], None]] = {
@@ -507,9 +507,9 @@ def test_an_origin_that_is_not_the_one_signed_for_is_refused(source: Path, place
     forked(source, place / "other", {main_label(source): 3})
     ORIGINS[fault](root, place)
     with pytest.raises(VeenError):
-        directory.read_papers(Folders(root))
+        metadata.read_papers(Folders(root))
     report = fsck.check(root, isolated=False)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert any(finding.artifact == "origin.cbor" for finding in report.findings)
 
 
@@ -517,29 +517,29 @@ def test_an_origin_where_there_should_be_none_is_refused(source: Path, place: Pa
     root = shutil.copytree(source, place / "hub")
     shutil.copy(forked(source, place / "fork") / "origin.cbor", root / "origin.cbor")
     with pytest.raises(VeenError):
-        directory.read_papers(Folders(root))
-    assert fsck.check(root, isolated=False).verdict is Verdict.DAMAGED
+        metadata.read_papers(Folders(root))
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.DAMAGED
 
 
-def _signed_anew(root: Path, origin: Origin) -> None:
+def _signed_anew(root: Path, origin: ForkOrigin) -> None:
     """What a fork that lies about its origin can sign for."""
     folders = Folders(root)
-    record: HubIdentity = directory.read_papers(folders).identity
-    key: SigningKey = directory.read_signing_key(folders, record.newest.key_id)
+    record: HubIdentity = metadata.read_papers(folders).identity
+    key: SigningKey = metadata.read_signing_key(folders, record.newest.key_id)
     record = replace(record, origin=origin.ref())
     folders.origin.write_bytes(origin.encode())
-    folders.identity.write_bytes(jsonform.encode(record))
-    folders.identity_sig.write_bytes(jsonform.encode(identity.sign(record, key)))
+    folders.identity.write_bytes(wire_json.encode(record))
+    folders.identity_sig.write_bytes(wire_json.encode(hub_identity.sign(record, key)))
 
 
 def test_an_origin_that_the_source_did_not_sign_is_found(source: Path, place: Path) -> None:
     root = forked(source, place / "fork")
-    hub = Origin.decode((root / "origin.cbor").read_bytes()).hubs[0]
+    hub = ForkOrigin.decode((root / "origin.cbor").read_bytes()).hubs[0]
     forged = tuple(replace(one, hub_sig=bytes(64)) for one in hub.checkpoints)
-    _signed_anew(root, Origin((replace(hub, checkpoints=forged),)))
-    directory.read_papers(Folders(root))  # it is what the fork signed for
+    _signed_anew(root, ForkOrigin((replace(hub, checkpoints=forged),)))
+    metadata.read_papers(Folders(root))  # it is what the fork signed for
     report = fsck.check(root, isolated=False)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert any(finding.artifact == "origin.cbor" for finding in report.findings)
 
 
@@ -548,7 +548,7 @@ def test_an_origin_that_ends_elsewhere_is_found(source: Path, place: Path) -> No
     label = main_label(source)
     root, longer = forked(source, place / "fork", {label: 5}), forked(source, place / "longer", {label: 7})
     extended(root)
-    _signed_anew(root, Origin.decode((longer / "origin.cbor").read_bytes()))
+    _signed_anew(root, ForkOrigin.decode((longer / "origin.cbor").read_bytes()))
     report = fsck.check(root, isolated=False)
     assert any("not what the origin's checkpoint says" in finding.what for finding in report.findings)
     assert {finding.stream_seq for finding in report.findings} >= {6, 7}

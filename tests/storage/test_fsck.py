@@ -25,14 +25,14 @@ from tests.storage.hubs import (
 )
 from veen.core import Malformed, Mmr, Msg, Receipt, Unavailable, msg, receipt
 from veen.core.hashing import h
-from veen.storage import directory, frame, fsck, journal, rebuild, rotation
+from veen.storage import frame, fsck, journal, key_rotation, metadata, rebuild
+from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.artifacts import CheckpointIndex
-from veen.storage.attachments import AttachmentStore
-from veen.storage.findings import MAX_FINDINGS, Finding, Report
-from veen.storage.folders import Folders
-from veen.storage.fsck import Severity, Verdict
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.fsck import FsckVerdict, Severity
+from veen.storage.fsck_report import MAX_FINDINGS, Finding, FsckReport
 from veen.storage.index import Index
-from veen.storage.record import Batch, Record
+from veen.storage.paths import Folders
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def copy(source: Path, place: Path) -> Path:
     return place / "hub"
 
 
-def look(root: Path) -> Report:
+def look(root: Path) -> FsckReport:
     return fsck.check(root, isolated=False)
 
 
@@ -77,7 +77,7 @@ def test_a_sound_directory_is_clean(stopped: Path, killed: Path, history: Histor
     for root in (stopped, killed, history.template):
         report = fsck.check(root)
         assert report.findings == []
-        assert report.verdict is Verdict.CLEAN
+        assert report.verdict is FsckVerdict.CLEAN
         assert report.total == 0
         assert report.first is None
     assert look(stopped).entries == sum(map(len, history.groups))
@@ -108,7 +108,7 @@ def test_nothing_is_checked_or_repaired_under_a_running_hub(place: Path, history
     with pytest.raises(Unavailable, match="another hub is running"):
         fsck.repair(place / "hub")
     hub.close()
-    assert fsck.check(place / "hub").verdict is Verdict.CLEAN
+    assert fsck.check(place / "hub").verdict is FsckVerdict.CLEAN
 
 
 def test_what_was_never_finished_is_named_and_is_no_fault(stopped: Path, place: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_was_never_finished_is_named_and_is_no_fault(stopped: Path, place: 
     for name in drafts:
         (root / name).write_bytes(b"half")
     report = look(root)
-    assert report.verdict is Verdict.CLEAN
+    assert report.verdict is FsckVerdict.CLEAN
     assert sorted(finding.artifact for finding in report.findings) == sorted(drafts)
     assert {finding.severity for finding in report.findings} == {Severity.LEFTOVER}
 
@@ -129,7 +129,7 @@ def test_a_torn_group_is_named_and_is_no_fault(killed: Path, place: Path) -> Non
     last = data.rindex(b"VJG1")
     path.write_bytes(data[: last + 40])
     report = look(root)
-    assert report.verdict is Verdict.CLEAN
+    assert report.verdict is FsckVerdict.CLEAN
     assert ["never acknowledged" in finding.what for finding in report.findings] == [True]
 
 
@@ -217,7 +217,7 @@ def test_each_damage_is_named(stopped: Path, place: Path, name: str) -> None:
     damage, word = DAMAGES[name]
     damage(root)
     report = look(root)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert any(word in str(finding) for finding in report.findings), report.findings
     with pytest.raises(Malformed, match="only what follows from the log"):
         fsck.repair(root, isolated=False)
@@ -269,7 +269,7 @@ def test_what_follows_from_the_log_is_named_and_made_again_byte_for_byte(
         before, binding = log_files(root), (root / "checkpoint-binding.cbor").read_bytes()
         damage(root)
         report = look(root)
-        assert report.verdict is Verdict.REPAIRABLE, report.findings
+        assert report.verdict is FsckVerdict.REPAIRABLE, report.findings
         assert any(word in str(finding) for finding in report.findings), report.findings
         assert fsck.repair(root, isolated=False).findings == []
         assert log_files(root) == before
@@ -330,8 +330,8 @@ def test_a_repair_that_a_crash_ended_is_begun_again(
             fsck.repair(root, isolated=False)
         except Died:
             monkeypatch.setattr(fsck, "Disk", QuickDisk)
-            assert look(root).verdict is Verdict.REPAIRABLE
-            assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
+            assert look(root).verdict is FsckVerdict.REPAIRABLE
+            assert fsck.repair(root, isolated=False).verdict is FsckVerdict.CLEAN
             whole = {name: data for name, data in log_files(root).items() if not name.endswith(".draft")}
             assert whole == expected
             shutil.rmtree(root)
@@ -356,7 +356,7 @@ def test_every_further_fault_is_named_too(stopped: Path, place: Path) -> None:
 
 
 def test_findings_are_bounded_and_counted() -> None:
-    report = Report()
+    report = FsckReport()
     for number in range(MAX_FINDINGS + 10):
         report.add(Finding(Severity.REPAIRABLE, "index", "wrong", stream_seq=number))
     assert len(report.findings) == MAX_FINDINGS
@@ -375,7 +375,7 @@ class Forged:
 
     def write(self, change: Callable[[int, Msg, Receipt], tuple[Msg, Receipt]]) -> None:
         """Ten entries, each as `change` would have it, signed again by whoever must sign it."""
-        tree, batch = Mmr(), Batch()
+        tree, batch = Mmr(), CommitGroup()
         for number in range(1, 11):
             encoded = self.client.message(self.label)
             given = Receipt(self.label, number, bytes(32), bytes(32), NOW, bytes(64))
@@ -401,7 +401,7 @@ class Forged:
             ).encode()
             framed, digest = frame.write(self.label, number, message.encode(), signed)
             batch.records.append(
-                Record(
+                AcceptedEntry(
                     self.label,
                     number,
                     framed,
@@ -437,7 +437,7 @@ def test_a_log_that_breaks_a_rule_is_named_where_it_does(place: Path, history: H
     change, word = FORGERIES[name]
     Forged(history.fresh(place / "hub")).write(change)
     report = look(place / "hub")
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     found = [finding for finding in report.findings if finding.stream_seq == 5]
     assert any(word in finding.what for finding in found), report.findings
 
@@ -517,7 +517,7 @@ def test_a_wrong_row_of_the_index_is_named_and_healed(
     for index in _rows(root):
         change(table)(index, b"")
     report = look(root)
-    assert report.verdict is Verdict.REPAIRABLE, report.findings
+    assert report.verdict is FsckVerdict.REPAIRABLE, report.findings
     assert report.first is not None
     assert report.first.artifact == "index/data.mdb"
     assert fsck.repair(root, isolated=False).findings == []
@@ -532,7 +532,7 @@ def test_entries_that_a_sound_index_has_seen_and_that_are_nowhere_are_damage(sto
             rows.put_head(bytes(32), head)
             rows.commit()
     report = look(root)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert report.first is not None
     assert "the index has seen" in report.first.what
 
@@ -551,8 +551,8 @@ def test_an_index_that_is_missing_is_repairable_and_healed(stopped: Path, killed
         shutil.copytree(source, root)
         expected = _state(shutil.copytree(source, place / f"{number} expected"))
         shutil.rmtree(root / "index")
-        assert look(root).verdict is Verdict.REPAIRABLE
-        assert fsck.repair(root).verdict is Verdict.CLEAN
+        assert look(root).verdict is FsckVerdict.REPAIRABLE
+        assert fsck.repair(root).verdict is FsckVerdict.CLEAN
         assert _state(root) == expected
 
 
@@ -592,7 +592,7 @@ def test_a_wrong_node_file_is_named_and_healed(stopped: Path, place: Path, what:
     else:
         path.write_bytes(wrong[what])
     report = look(root)
-    assert report.verdict is Verdict.REPAIRABLE
+    assert report.verdict is FsckVerdict.REPAIRABLE
     assert [finding.artifact.startswith("index/nodes/") for finding in report.findings] == [True]
     assert fsck.repair(root, isolated=False).findings == []
     assert _state(root) == before
@@ -601,7 +601,7 @@ def test_a_wrong_node_file_is_named_and_healed(stopped: Path, place: Path, what:
 def test_repair_leaves_a_sound_directory_as_it_is(stopped: Path, place: Path) -> None:
     root = copy(stopped, place)
     before = (root / "index" / "data.mdb").stat()
-    assert fsck.repair(root).verdict is Verdict.CLEAN
+    assert fsck.repair(root).verdict is FsckVerdict.CLEAN
     assert (root / "index" / "data.mdb").stat().st_ino == before.st_ino
 
 
@@ -636,12 +636,12 @@ def test_a_rotated_hub_is_clean_also_between_the_steps(place: Path, history: His
         receipts(hub.submit(group))
     hub.close()
     folders = Folders(root)
-    rotation.rotate(QuickDisk(), folders, NOW + 100, 0)
+    key_rotation.rotate(QuickDisk(), folders, NOW + 100, 0)
     hub = Hub(root, clock=Clock(NOW + 200))
     for group in history.groups[6:]:
         receipts(hub.submit(group))
     hub.close()
-    assert len(directory.read_papers(folders).identity.hub_keys) == 2
+    assert len(metadata.read_papers(folders).identity.hub_keys) == 2
     assert look(root).findings == []
 
 
@@ -660,7 +660,7 @@ def test_journals_that_contradict_the_log_are_named(killed: Path, place: Path) -
         again.append(framed, len(kept))
     again.close()
     report = look(root)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert any("it follows entry" in finding.what for finding in report.findings)
 
 
@@ -698,6 +698,6 @@ def test_a_secret_key_that_no_hub_could_use_is_named_and_is_no_damage_of_the_log
     path = next((root / "keys").glob(pattern))
     harm(path)
     report = fsck.check(root, isolated=False)
-    assert report.verdict is Verdict.KEYLESS
+    assert report.verdict is FsckVerdict.KEYLESS
     assert [(one.severity, one.artifact) for one in report.findings] == [(Severity.KEYLESS, f"keys/{path.name}")]
     assert what in report.findings[0].what

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.core import Malformed, Unavailable
-from veen.storage.head import Head
 from veen.storage.index import PAIR, PLACE, Index
+from veen.storage.label_head import LabelHead
 
 A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
 
@@ -21,29 +21,29 @@ def index(tmp_path: Path) -> Index:
 @given(st.integers(0, 1 << 40), st.integers(0, 1 << 20), st.integers(0, 1 << 62))
 def test_a_head_comes_back_as_it_went_in(size: int, in_chunk: int, number: int) -> None:
     entries = min(size, in_chunk)
-    head = Head(size, number, size - entries + 1, number, number, number)
+    head = LabelHead(size, number, size - entries + 1, number, number, number)
     head.peaks = [bytes([n]) * 32 for n in range(size.bit_count())]
     head.hash_peaks = [bytes([n + 100]) * 32 for n in range(entries.bit_count())]
-    assert Head.decode(head.encode()) == head
+    assert LabelHead.decode(head.encode()) == head
     assert head.copy() == head
     assert head.copy().peaks is not head.peaks
 
 
 @pytest.mark.parametrize("cut", [0, 1, 49, 50, 81, 83])
 def test_a_head_of_another_length_is_malformed(cut: int) -> None:
-    row = Head(1, 5, 1, 9, 1, 0, [A], [B]).encode()
+    row = LabelHead(1, 5, 1, 9, 1, 0, [A], [B]).encode()
     with pytest.raises(Malformed):
-        Head.decode(row[:cut])
+        LabelHead.decode(row[:cut])
 
 
 def test_a_head_whose_peaks_are_not_of_its_size_is_malformed() -> None:
-    row = Head(3, 5, 1, 9, 1, 0, [A], [B]).encode()
+    row = LabelHead(3, 5, 1, 9, 1, 0, [A], [B]).encode()
     with pytest.raises(Malformed, match="peaks"):
-        Head.decode(row)
+        LabelHead.decode(row)
 
 
 def test_rows_come_back_as_they_went_in(index: Index) -> None:
-    head = Head(1, 5, 1, 9, 1, 0, [A], [B])
+    head = LabelHead(1, 5, 1, 9, 1, 0, [A], [B])
     with index.write() as rows:
         rows.put_number("applied", 7)
         rows.put_head(A, head)
@@ -122,7 +122,7 @@ def test_a_day_begins_with_its_first_entry_or_the_next_days(index: Index) -> Non
 def test_labels_are_listed_in_order_and_from_any_point(index: Index) -> None:
     with index.write() as rows:
         for label in (C, A, B):
-            rows.put_head(label, Head())
+            rows.put_head(label, LabelHead())
         rows.commit()
     with index.read() as rows:
         assert [label for label, _ in rows.labels()] == [A, B, C]

@@ -11,12 +11,12 @@ import pytest
 
 from veen.core import Malformed, Unavailable
 from veen.core.admin import Revocation, RevocationKind
-from veen.storage.head import Head
-from veen.storage.index import PAIR, SUMMED, Index, Rows
+from veen.storage.index import PAIR, SUMMED, Index, IndexRows
+from veen.storage.label_head import LabelHead
 
 A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
 KEYS = [bytes([number]) * 32 for number in range(10, 60, 10)]
-SEALED: dict[str, Callable[[Rows, bytes], object]] = {
+SEALED: dict[str, Callable[[IndexRows, bytes], object]] = {
     "caps": lambda rows, key: rows.cap(key),
     "buckets": lambda rows, key: rows.bucket(key[:32], key[32:]),
     "streams": lambda rows, key: rows.stream(key),
@@ -37,7 +37,7 @@ def fill(index: Index) -> None:
         rows.put_number("hub_ts", 1_700_000_000)
         rows.put_number("format", 4)
         for key in KEYS:
-            rows.put_head(key, Head(1, 5, 1, 9, 1, 0, [A], [B]))
+            rows.put_head(key, LabelHead(1, 5, 1, 9, 1, 0, [A], [B]))
             rows.put_cap(key, A, 3, 4, b"token" + key)
             rows.put_buckets([(key + A, PAIR.pack(5, 6))])
             rows.put_stream(key, A, 9)
@@ -158,8 +158,8 @@ def test_the_sum_follows_rows_that_change(index: Index) -> None:
         with index.write() as rows:
             rows.put_number("applied", number)
             rows.put_number("applied", number + 1)
-            rows.put_head(A, Head(1, number, 1, 9, 1, 0, [A], [B]))
-            rows.put_head(A, Head(1, number + 1, 1, 9, 1, 0, [A], [B]))
+            rows.put_head(A, LabelHead(1, number, 1, 9, 1, 0, [A], [B]))
+            rows.put_head(A, LabelHead(1, number + 1, 1, 9, 1, 0, [A], [B]))
             rows.put_admin_event(A, 1, Revocation(RevocationKind.CLIENT_ID, bytes([number]) * 32, "lost", 5, None))
             rows.commit()
         assert _holds(index)

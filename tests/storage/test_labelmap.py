@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.core import Profile, naming
-from veen.storage.labelmap import LabelMap
+from veen.storage.label_map import LabelMap
 
 ROUTING = naming.routing_key(b"\x05" * 32)
 HOUR = 3600

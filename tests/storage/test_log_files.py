@@ -10,22 +10,22 @@ import pytest
 from tests.core.trees import slow_peaks, slow_root
 from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import SMALL, History, Hub, QuickDisk, index_rows, key, leaf_of, log_files, node_files
-from veen.core import Checkpoint, Limits, Profile, Unavailable, checkpoint, identity
+from veen.core import Checkpoint, Limits, Profile, Unavailable, checkpoint, hub_identity
 from veen.core.origin import Lineage
 from veen.storage import frame
+from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.artifacts import CheckpointIndex, ChunkSummary, PeakSnapshot
-from veen.storage.binding import Binding
+from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunks import ChunkWriter
-from veen.storage.directory import Papers
-from veen.storage.folders import ChunkName, Folders
-from veen.storage.frame import Entry
+from veen.storage.frame import LogEntry
 from veen.storage.index import TABLES, Index
-from veen.storage.logwriter import LogWriter
-from veen.storage.record import Batch, Record
+from veen.storage.log_writer import LogWriter
+from veen.storage.metadata import Papers
+from veen.storage.paths import ChunkName, Folders
 
 
 @pytest.fixture(scope="module")
-def records(history: History, tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+def records(history: History, tmp_path_factory: pytest.TempPathFactory) -> list[AcceptedEntry]:
     """What a hub made of a history, before any of it is in the log."""
     hub = Hub(history.fresh(tmp_path_factory.mktemp("records") / "hub"))
     for group in history.groups:
@@ -52,27 +52,27 @@ def sign(label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoin
 
 def papers() -> Papers:
     """Of the hub whose key signs here."""
-    record = identity.create(key("hub"), 0)
-    return Papers(record, identity.sign(record, key("hub")), SMALL, Profile(), Lineage((record,)))
+    record = hub_identity.create(key("hub"), 0)
+    return Papers(record, hub_identity.sign(record, key("hub")), SMALL, Profile(), Lineage((record,)))
 
 
-def write(root: Path, batches: list[list[Record]], limits: Limits = SMALL) -> Written:
+def write(root: Path, batches: list[list[AcceptedEntry]], limits: Limits = SMALL) -> Written:
     folders = Folders(root)
     folders.log.mkdir(parents=True)
     folders.nodes.mkdir(parents=True)
     index = Index(folders.index, durable=False)
-    binding = Binding(QuickDisk(), folders, papers())
+    binding = BindingFile(QuickDisk(), folders, papers())
     files = ChunkWriter(QuickDisk(), folders, sign, binding, limits.chunk_zstd_level)
     writer = LogWriter(files, index, limits)
     for group, batch in enumerate(batches, 1):
-        writer.apply(Batch(list(batch)), group)
+        writer.apply(CommitGroup(list(batch)), group)
     with index.read() as rows:
         found = {table: list(rows.all_rows(table)) for table in TABLES if table != "meta"}
     index.close()
     return Written(log_files(root), node_files(root), found)
 
 
-def cut(records: list[Record], rng: random.Random) -> list[list[Record]]:
+def cut(records: list[AcceptedEntry], rng: random.Random) -> list[list[AcceptedEntry]]:
     batches, rest = [], records
     while rest:
         size = rng.choice([1, 1, 2, 5, 13, 40])
@@ -81,7 +81,7 @@ def cut(records: list[Record], rng: random.Random) -> list[list[Record]]:
     return batches
 
 
-def entries_of(written: Written, label: bytes) -> list[Entry]:
+def entries_of(written: Written, label: bytes) -> list[LogEntry]:
     names = sorted(name for name in written.files if name.startswith(f"chunk-{label.hex()}") and name.endswith(".log"))
     return [entry for name in names for entry in frame.read_all(written.files[name])]
 
@@ -89,14 +89,14 @@ def entries_of(written: Written, label: bytes) -> list[Entry]:
 @pytest.mark.parametrize("limits", [SMALL, Limits(4096, max_chunk_bytes=5120), Limits(max_checkpoint_interval=1)])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_entries_give_the_same_files_in_any_batching(
-    place: Path, records: list[Record], limits: Limits, seed: int
+    place: Path, records: list[AcceptedEntry], limits: Limits, seed: int
 ) -> None:
     at_once = write(place / "a", [records], limits)
     assert write(place / "b", cut(records, random.Random(seed)), limits) == at_once
 
 
 def test_a_chunk_is_closed_by_the_interval_or_by_its_bytes_and_by_nothing_else(
-    place: Path, records: list[Record]
+    place: Path, records: list[AcceptedEntry]
 ) -> None:
     written = write(place / "a", [records])
     by_interval = by_bytes = 0
@@ -120,7 +120,7 @@ def test_a_chunk_is_closed_by_the_interval_or_by_its_bytes_and_by_nothing_else(
     assert by_bytes
 
 
-def test_every_artifact_says_what_the_entries_say(place: Path, records: list[Record]) -> None:
+def test_every_artifact_says_what_the_entries_say(place: Path, records: list[AcceptedEntry]) -> None:
     written = write(place / "a", [records])
     names = set(written.files)
     for label in {record.label for record in records}:
@@ -163,7 +163,7 @@ def test_every_artifact_says_what_the_entries_say(place: Path, records: list[Rec
     assert names == set()
 
 
-def test_a_node_file_holds_every_node_by_position(place: Path, records: list[Record]) -> None:
+def test_a_node_file_holds_every_node_by_position(place: Path, records: list[AcceptedEntry]) -> None:
     written = write(place / "a", cut(records, random.Random(9)))
     for label in {record.label for record in records}:
         made = b"".join(node for record in records if record.label == label for node in record.made)
@@ -189,7 +189,7 @@ def test_closing_a_chunk_again_leaves_its_witnesses(place: Path, history: Histor
     again.close()
 
 
-def test_entries_that_do_not_follow_are_our_own_mistake(place: Path, records: list[Record]) -> None:
+def test_entries_that_do_not_follow_are_our_own_mistake(place: Path, records: list[AcceptedEntry]) -> None:
     mine = [record for record in records if record.label == records[-1].label]
     with pytest.raises(ValueError, match="does not follow"):
         write(place / "a", [mine[1:]])

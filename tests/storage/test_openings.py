@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.storage.hubs import NOW, SCRATCH, Client, Hub, QuickDisk, create, label_of, receipts
-from veen.core import Checkpoint, HubIdentity, Malformed, Unavailable, Unverified, VeenError, jsonform, naming
+from veen.core import Checkpoint, HubIdentity, Malformed, Unavailable, Unverified, VeenError, naming, wire_json
 from veen.core.hashing import h
-from veen.core.identity import HubKey
+from veen.core.hub_identity import HubKey
 from veen.core.limits import (
     MAX_BOUND_CHECKPOINTS,
     MAX_CHUNKS_PER_LABEL,
@@ -22,14 +22,14 @@ from veen.core.limits import (
     MAX_WITNESS_SIGS,
 )
 from veen.pipeline.sources.files import LocalFiles
-from veen.storage import durable, fork, fsck, openings, walk
+from veen.storage import durable, fork, fsck, log_walk, safe_open
 from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, IndexedCheckpoint, PeakSnapshot
-from veen.storage.attachments import AttachmentStore
-from veen.storage.findings import Severity, Verdict
-from veen.storage.folders import Folders
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.checkpoint_keys import WitnessKeys
+from veen.storage.directory_reader import LogReader, chunk_entries
+from veen.storage.fsck_report import FsckVerdict, Severity
 from veen.storage.lock import is_held, locked, undisturbed
-from veen.storage.reader import LogReader, chunk_entries
-from veen.storage.witnesses import WitnessKeys
+from veen.storage.paths import Folders
 
 HUGE = 1 << 36
 U64 = 2**64 - 1
@@ -95,20 +95,20 @@ KINDS = [link, fifo, folder, huge]
 PAPERS = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
 # What of it can be made again, and with what fsck ends.
 ARTIFACTS = {
-    **dict.fromkeys([*PAPERS, "hub-identity.next", "origin.cbor"], Verdict.DAMAGED),
-    "keys/control.seed": Verdict.KEYLESS,
-    "checkpoint-binding.cbor": Verdict.REPAIRABLE,
-    "journal/*.wal": Verdict.DAMAGED,
-    "log/chunk-*-open.log": Verdict.DAMAGED,
-    "log/chunk-*7.log": Verdict.DAMAGED,
-    "log/chunk-*.summary": Verdict.REPAIRABLE,
-    "log/peaks-*.cbor": Verdict.REPAIRABLE,
-    "log/checkpoint-*7.cbor": Verdict.DAMAGED,
-    "log/checkpoint-index-*.cbor": Verdict.REPAIRABLE,
-    "index/data.mdb": Verdict.REPAIRABLE,
-    "index/nodes/*.mmr": Verdict.REPAIRABLE,
-    "attachments/??/*": Verdict.DAMAGED,
-    f"evidence/equivocation-{'0' * 64}.cbor": Verdict.DAMAGED,
+    **dict.fromkeys([*PAPERS, "hub-identity.next", "origin.cbor"], FsckVerdict.DAMAGED),
+    "keys/control.seed": FsckVerdict.KEYLESS,
+    "checkpoint-binding.cbor": FsckVerdict.REPAIRABLE,
+    "journal/*.wal": FsckVerdict.DAMAGED,
+    "log/chunk-*-open.log": FsckVerdict.DAMAGED,
+    "log/chunk-*7.log": FsckVerdict.DAMAGED,
+    "log/chunk-*.summary": FsckVerdict.REPAIRABLE,
+    "log/peaks-*.cbor": FsckVerdict.REPAIRABLE,
+    "log/checkpoint-*7.cbor": FsckVerdict.DAMAGED,
+    "log/checkpoint-index-*.cbor": FsckVerdict.REPAIRABLE,
+    "index/data.mdb": FsckVerdict.REPAIRABLE,
+    "index/nodes/*.mmr": FsckVerdict.REPAIRABLE,
+    "attachments/??/*": FsckVerdict.DAMAGED,
+    f"evidence/equivocation-{'0' * 64}.cbor": FsckVerdict.DAMAGED,
 }
 
 
@@ -131,11 +131,11 @@ def test_fsck_tells_of_what_is_not_a_file_of_its_kind(root: Path, artifact: str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("artifact", [name for name, verdict in ARTIFACTS.items() if verdict is Verdict.REPAIRABLE])
+@pytest.mark.parametrize("artifact", [name for name, verdict in ARTIFACTS.items() if verdict is FsckVerdict.REPAIRABLE])
 def test_what_follows_from_the_log_is_put_in_its_place(root: Path, artifact: str, kind: Callable[[Path], None]) -> None:
     path = put(root, artifact, kind)
-    assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
-    assert openings.is_file(path)
+    assert fsck.repair(root, isolated=False).verdict is FsckVerdict.CLEAN
+    assert safe_open.is_file(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,7 +157,7 @@ def test_a_fork_is_made_without_it_or_not_at_all(root: Path, artifact: str, kind
     except VeenError:
         assert not target.exists()
     else:
-        assert all(path.is_dir() or openings.is_file(path) for path in target.rglob("*"))
+        assert all(path.is_dir() or safe_open.is_file(path) for path in target.rglob("*"))
         assert all(SECRET not in path.read_bytes() for path in target.rglob("*") if path.is_file())
 
 
@@ -188,10 +188,10 @@ def test_no_attachment_is_served_but_a_file(root: Path, kind: Callable[[Path], N
 
 
 PLACES = {
-    "keys": Verdict.KEYLESS,
-    **dict.fromkeys(["journal", "log", "attachments", "attachments/drafts", "attachments/ab"], Verdict.DAMAGED),
-    **dict.fromkeys(["evidence", "witnesses"], Verdict.DAMAGED),
-    **dict.fromkeys(["index", "index/nodes", "index.draft", "fault.txt"], Verdict.REPAIRABLE),
+    "keys": FsckVerdict.KEYLESS,
+    **dict.fromkeys(["journal", "log", "attachments", "attachments/drafts", "attachments/ab"], FsckVerdict.DAMAGED),
+    **dict.fromkeys(["evidence", "witnesses"], FsckVerdict.DAMAGED),
+    **dict.fromkeys(["index", "index/nodes", "index.draft", "fault.txt"], FsckVerdict.REPAIRABLE),
 }
 
 
@@ -204,8 +204,8 @@ def test_no_place_leads_out_of_the_directory(root: Path, place: str) -> None:
         Hub(root)
     with pytest.raises(Malformed, match=f"{place}: it is a link"):
         fork.fork(QuickDisk(), root, root.parent / "fork", None, NOW)
-    if PLACES[place] is Verdict.REPAIRABLE:
-        assert fsck.repair(root, isolated=False).verdict is Verdict.CLEAN
+    if PLACES[place] is FsckVerdict.REPAIRABLE:
+        assert fsck.repair(root, isolated=False).verdict is FsckVerdict.CLEAN
         Hub(root).abandon()
 
 
@@ -252,14 +252,14 @@ def test_what_is_written_goes_to_files_only(root: Path, kind: Callable[[Path], N
 def test_a_draft_that_is_there_is_not_written_into(root: Path, kind: Callable[[Path], None]) -> None:
     kind(root / "limits.json.draft")
     QuickDisk().write_file(root / "limits.json", b"new")
-    assert openings.is_file(root / "limits.json")
+    assert safe_open.is_file(root / "limits.json")
     assert (root / "limits.json").read_bytes() == b"new"
 
 
 def test_the_directory_itself_may_be_reached_through_a_link(root: Path) -> None:
     (root.parent / "way").symlink_to(root)
     ended(root.parent / "way")
-    assert fsck.check(root.parent / "way", isolated=False).verdict is Verdict.CLEAN
+    assert fsck.check(root.parent / "way", isolated=False).verdict is FsckVerdict.CLEAN
 
 
 @pytest.mark.parametrize("kind", [link, fifo, folder])
@@ -325,7 +325,7 @@ def test_a_file_of_zeros_is_not_counted_through(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(Malformed, match="no entry at byte 0"):
-        walk.size_of([walk.ChunkFile(1, None, path)])
+        log_walk.size_of([log_walk.ChunkFile(1, None, path)])
 
 
 _PUBLIC = [number.to_bytes(32, "big") for number in range(MAX_HUB_KEYS)]
@@ -334,7 +334,7 @@ KEYS = tuple(
     for at, key in enumerate(_PUBLIC)
 )
 LARGEST = {
-    "hub-identity.json": jsonform.encode(HubIdentity(bytes(32), KEYS)),
+    "hub-identity.json": wire_json.encode(HubIdentity(bytes(32), KEYS)),
     "checkpoint-x.cbor": Checkpoint(
         bytes(32), bytes(32), U64, bytes(32), U64, bytes(64), (bytes(64),) * MAX_WITNESS_SIGS
     ).encode(),
@@ -346,7 +346,7 @@ LARGEST = {
 
 @pytest.mark.parametrize("name", LARGEST)
 def test_every_bound_leaves_room_for_the_largest_there_can_be(name: str) -> None:
-    assert len(LARGEST[name]) <= openings.most_bytes(name)
+    assert len(LARGEST[name]) <= safe_open.most_bytes(name)
 
 
 def test_a_row_has_room_in_the_bounds_of_the_files_of_rows() -> None:
@@ -354,11 +354,11 @@ def test_a_row_has_room_in_the_bounds_of_the_files_of_rows() -> None:
         len(IndexedCheckpoint(U64, bytes(32), U64, U64, U64).encode()),
         len(BoundCheckpoint(bytes(32), U64, U64, bytes(32), bytes(32)).encode()),
     )
-    assert openings.most_bytes("checkpoint-index-x.cbor") >= row * MAX_CHUNKS_PER_LABEL
-    assert openings.most_bytes("checkpoint-binding.cbor") >= row * MAX_BOUND_CHECKPOINTS
+    assert safe_open.most_bytes("checkpoint-index-x.cbor") >= row * MAX_CHUNKS_PER_LABEL
+    assert safe_open.most_bytes("checkpoint-binding.cbor") >= row * MAX_BOUND_CHECKPOINTS
 
 
 def test_only_what_has_a_bound_is_read(root: Path) -> None:
     (root / "elsewhere.txt").touch()
     with pytest.raises(ValueError, match="is called elsewhere"):
-        openings.read(root / "elsewhere.txt")
+        safe_open.read(root / "elsewhere.txt")

@@ -13,9 +13,9 @@ import pytest
 from tests.core.trees import Tree
 from tests.storage.hubs import Client, History, Hub, label_of, leaf_of, receipts
 from veen.core import Unavailable
-from veen.storage.reader import LogReader, chunk_entries
-from veen.storage.record import Batch, Record
-from veen.storage.store import Store, Tail
+from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
+from veen.storage.directory_reader import LogReader, chunk_entries
+from veen.storage.store import JournalTail, Store
 
 
 class Full:
@@ -126,11 +126,11 @@ def test_a_tail_is_never_seen_twice_nor_empty() -> None:
     class Between(Store):
         def __init__(self) -> None:
             """Without a directory: only `tails` is looked at."""
-            self.pending = self.catching = Tail()
+            self.pending = self.catching = JournalTail()
 
     assert len(Between().tails()) == 1
-    tail = Tail()
-    tail.add(Batch([Record(bytes(32), 1, b"", b"", [], b"", 1, 0, 0)]), 1)
+    tail = JournalTail()
+    tail.add(CommitGroup([AcceptedEntry(bytes(32), 1, b"", b"", [], b"", 1, 0, 0)]), 1)
     assert [len(records) for records in tail.labels.values()] == [1]
 
 
@@ -138,7 +138,7 @@ READER = """
 import sys
 from hashlib import sha256
 from pathlib import Path
-from veen.storage.reader import LogReader, chunk_entries
+from veen.storage.directory_reader import LogReader, chunk_entries
 label = bytes.fromhex(sys.argv[2])
 with LogReader(Path(sys.argv[1])) as reader:
     for line in sys.stdin:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.storage.hubs import NOW, QuickDisk, create
 from veen.core import Malformed, checkpoint
 from veen.core.cbor import Wire
-from veen.storage import binding, checkpointindex, directory, rowfile
+from veen.storage import artifacts, checkpoint_index, checkpoint_keys, metadata
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding, CheckpointIndex, IndexedCheckpoint
-from veen.storage.binding import Binding
-from veen.storage.folders import Folders
+from veen.storage.checkpoint_keys import BindingFile
+from veen.storage.paths import Folders
 
 LABEL, HUB = b"\x07" * 32, b"\x05" * 32
 ENDS = st.lists(
@@ -41,8 +41,8 @@ def bound_rows(ends: list[int]) -> tuple[BoundCheckpoint, ...]:
 
 
 KINDS: dict[str, tuple[re.Pattern[bytes], bytes, Callable[[list[int]], Wire]]] = {
-    "checkpoint index": (checkpointindex._ROW, LABEL, lambda ends: CheckpointIndex(LABEL, index_rows(ends))),
-    "checkpoint binding": (binding._ROW, HUB, lambda ends: CheckpointBinding(HUB, bound_rows(ends))),
+    "checkpoint index": (checkpoint_index._ROW, LABEL, lambda ends: CheckpointIndex(LABEL, index_rows(ends))),
+    "checkpoint binding": (checkpoint_keys._ROW, HUB, lambda ends: CheckpointBinding(HUB, bound_rows(ends))),
 }
 
 
@@ -55,11 +55,11 @@ def head_of(name: bytes) -> bytes:
 def test_the_rows_of_a_file_are_found_and_make_the_same_file_again(kind: str, ends: list[int]) -> None:
     pattern, name, make = KINDS[kind]
     whole = make(ends)
-    found = rowfile.split(whole.encode(), head_of(name), pattern)
+    found = artifacts.split(whole.encode(), head_of(name), pattern)
     assert found is not None
     rows = [row[0] for row in found]
     assert rows == [row.encode() for row in whole.checkpoints]  # type: ignore[attr-defined]
-    assert rowfile.joined(head_of(name), rows) == whole.encode()
+    assert artifacts.joined(head_of(name), rows) == whole.encode()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,20 +80,20 @@ def test_what_the_decoder_refuses_has_no_rows_but_where_they_are_out_of_order(
     except Malformed as error:
         fault = str(error)
     if fault and "ascend" not in fault:
-        assert rowfile.split(wrong, head_of(name), pattern) is None
+        assert artifacts.split(wrong, head_of(name), pattern) is None
 
 
 @given(ENDS)
 def test_an_integer_is_read_as_it_was_written(ends: list[int]) -> None:
-    found = rowfile.split(CheckpointIndex(LABEL, index_rows(ends)).encode(), head_of(LABEL), checkpointindex._ROW)
-    assert [rowfile.uint(row[1]) for row in found or ()] == ends
+    found = artifacts.split(CheckpointIndex(LABEL, index_rows(ends)).encode(), head_of(LABEL), checkpoint_index._ROW)
+    assert [artifacts.uint(row[1]) for row in found or ()] == ends
 
 
 @pytest.mark.parametrize("longer", ["1817", "1900ff", "1a0000ffff", "1b00000000ffffffff", "00"])
 def test_an_integer_that_is_longer_than_it_need_be_or_nothing_makes_no_row(longer: str) -> None:
     uint = bytes.fromhex(longer)
     row = b"\xa5\x01" + uint + b"\x02\x58\x20" + bytes(32) + b"\x03\x01\x04" + uint + b"\x05" + uint
-    assert rowfile.split(rowfile.joined(head_of(LABEL), [row]), head_of(LABEL), checkpointindex._ROW) is None
+    assert artifacts.split(artifacts.joined(head_of(LABEL), [row]), head_of(LABEL), checkpoint_index._ROW) is None
 
 
 # The checkpoint index.
@@ -110,14 +110,14 @@ def test_one_more_row_is_added_without_decoding_the_others(folders: Folders, mon
     for upto in range(len(rows)):
         if upto:
             folders.checkpoint_index(LABEL).write_bytes(CheckpointIndex(LABEL, rows[:upto]).encode())
-            made = checkpointindex.with_row(folders, LABEL, rows[upto])
+            made = checkpoint_index.with_row(folders, LABEL, rows[upto])
             assert made == CheckpointIndex(LABEL, rows[: upto + 1]).encode()
 
 
 def test_rows_that_a_crash_left_behind_the_new_one_are_written_over(folders: Folders) -> None:
     rows = index_rows([4, 8, 12])
     folders.checkpoint_index(LABEL).write_bytes(CheckpointIndex(LABEL, rows).encode())
-    assert checkpointindex.with_row(folders, LABEL, rows[1]) == CheckpointIndex(LABEL, rows[:2]).encode()
+    assert checkpoint_index.with_row(folders, LABEL, rows[1]) == CheckpointIndex(LABEL, rows[:2]).encode()
 
 
 WRONG_INDEXES: dict[str, Callable[[tuple[IndexedCheckpoint, ...]], CheckpointIndex]] = {
@@ -134,17 +134,17 @@ WRONG_INDEXES: dict[str, Callable[[tuple[IndexedCheckpoint, ...]], CheckpointInd
 def test_no_row_is_added_to_an_index_that_is_not_whole(folders: Folders, wrong: str) -> None:
     rows = index_rows([4, 8, 12])
     folders.checkpoint_index(LABEL).write_bytes(WRONG_INDEXES[wrong](rows).encode())
-    assert checkpointindex._encoded_before(folders, head_of(LABEL), LABEL, rows[2].chunk_start) is None
+    assert checkpoint_index._encoded_before(folders, head_of(LABEL), LABEL, rows[2].chunk_start) is None
 
 
 # The binding.
 
 
 def test_a_binding_is_not_read_before_there_is_a_row_to_add(folders: Folders) -> None:
-    papers = directory.read_papers(folders)
+    papers = metadata.read_papers(folders)
     sound = folders.binding.read_bytes()
     folders.binding.write_bytes(sound + b"garbage behind its head")
-    bound = Binding(QuickDisk(), folders, papers)
+    bound = BindingFile(QuickDisk(), folders, papers)
     bound.save()
     assert folders.binding.read_bytes() == sound + b"garbage behind its head"
 
@@ -152,9 +152,9 @@ def test_a_binding_is_not_read_before_there_is_a_row_to_add(folders: Folders) ->
 def test_a_row_is_put_where_it_belongs_without_decoding_the_others(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    papers = directory.read_papers(folders)
-    signing_key = directory.read_signing_key(folders, papers.identity.newest.key_id)
-    bound, expected = Binding(QuickDisk(), folders, papers), {}
+    papers = metadata.read_papers(folders)
+    signing_key = metadata.read_signing_key(folders, papers.identity.newest.key_id)
+    bound, expected = BindingFile(QuickDisk(), folders, papers), {}
     decode = CheckpointBinding.decode
     monkeypatch.setattr(CheckpointBinding, "decode", classmethod(lambda *_: pytest.fail("it was decoded")))
     for label in (b"\x05" * 32, b"\x02" * 32, b"\x09" * 32):
@@ -173,10 +173,10 @@ def test_a_row_is_put_where_it_belongs_without_decoding_the_others(
 
 
 def test_a_row_that_says_otherwise_is_replaced(folders: Folders) -> None:
-    papers = directory.read_papers(folders)
-    signing_key = directory.read_signing_key(folders, papers.identity.newest.key_id)
+    papers = metadata.read_papers(folders)
+    signing_key = metadata.read_signing_key(folders, papers.identity.newest.key_id)
     for root in (b"\x01" * 32, b"\x02" * 32):
-        bound = Binding(QuickDisk(), folders, papers)
+        bound = BindingFile(QuickDisk(), folders, papers)
         bound.add(
             checkpoint.sign(signing_key, label_prev=LABEL, label_curr=LABEL, upto_seq=9, mmr_root=root, epoch=NOW)
         )

@@ -65,7 +65,7 @@ def check_after(root: Path, history: History, given: Given, where: str) -> None:
         assert sum(head.size for _, head in rows.labels()) == sent, where
     hub.close()
     report = fsck.check(root, isolated=False)
-    assert report.verdict is fsck.Verdict.CLEAN, (where, report.findings)
+    assert report.verdict is fsck.FsckVerdict.CLEAN, (where, report.findings)
 
 
 def sweep(
@@ -89,7 +89,7 @@ def sweep(
                 disk.cut_power()
             if n % 3 == 0:  # what a crash leaves is no damage, also before anyone has cleaned up
                 report = fsck.check(root, isolated=False)
-                assert report.verdict is fsck.Verdict.CLEAN, (n, last, report.findings)
+                assert report.verdict is fsck.FsckVerdict.CLEAN, (n, last, report.findings)
             check_after(root, history, given, f"call {n}, {last}")
             yield n
             n += step

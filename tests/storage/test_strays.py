@@ -9,11 +9,11 @@ import pytest
 from tests.storage.hubs import NOW, History, Hub, QuickDisk, key, receipts
 from veen.core import Receipt, SigningKey, receipt
 from veen.core.hashing import h
-from veen.core.tooling import Equivocation
-from veen.storage import directory, fsck
-from veen.storage.findings import Report
-from veen.storage.folders import Folders
-from veen.storage.fsck import Severity, Verdict
+from veen.core.tooling_messages import Equivocation
+from veen.storage import fsck, metadata
+from veen.storage.fsck import FsckVerdict, Severity
+from veen.storage.fsck_report import FsckReport
+from veen.storage.paths import Folders
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def folders(sound: Path, place: Path) -> Folders:
     return Folders(shutil.copytree(sound, place / "hub"))
 
 
-def look(folders: Folders) -> Report:
+def look(folders: Folders) -> FsckReport:
     return fsck.check(folders.root, isolated=False)
 
 
@@ -50,14 +50,14 @@ def test_a_stray_is_told_of_and_the_directory_is_clean(folders: Folders, name: s
     path.mkdir() if name.endswith("/") else path.write_bytes(b"a note of the operator's")
     report = look(folders)
     assert [(one.severity, one.artifact) for one in report.findings] == [(Severity.NOTICE, name.rstrip("/"))]
-    assert report.verdict is Verdict.CLEAN
+    assert report.verdict is FsckVerdict.CLEAN
     assert report.first is None
 
 
 def test_a_stray_does_not_keep_a_repair_from_what_it_can_do(folders: Folders) -> None:
     (folders.root / "README").write_bytes(b"ours")
     shutil.rmtree(folders.index)
-    assert fsck.repair(folders.root, isolated=False).verdict is Verdict.CLEAN
+    assert fsck.repair(folders.root, isolated=False).verdict is FsckVerdict.CLEAN
     assert (folders.root / "README").read_bytes() == b"ours"
 
 
@@ -86,7 +86,7 @@ def test_a_draft_of_the_hubs_own_is_a_leftover(folders: Folders, name: str) -> N
 
 
 def hub_key(folders: Folders) -> SigningKey:
-    return directory.read_signing_key(folders, directory.read_papers(folders).identity.newest.key_id)
+    return metadata.read_signing_key(folders, metadata.read_papers(folders).identity.newest.key_id)
 
 
 def two_stories(one: SigningKey, other: SigningKey) -> bytes:
@@ -124,11 +124,11 @@ def test_what_is_no_evidence_is_damage_though_its_name_is_its_hash(folders: Fold
     }[kind]
     path = put_evidence(folders, data)
     report = look(folders)
-    assert report.verdict is Verdict.DAMAGED
+    assert report.verdict is FsckVerdict.DAMAGED
     assert [one.artifact for one in report.findings] == [f"evidence/{path.name}"]
 
 
 def test_evidence_under_another_name_than_its_hash_is_damage(folders: Folders) -> None:
     data = two_stories(hub_key(folders), hub_key(folders))
     (folders.evidence / f"equivocation-{'0' * 64}.cbor").write_bytes(data)
-    assert look(folders).verdict is Verdict.DAMAGED
+    assert look(folders).verdict is FsckVerdict.DAMAGED

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 
-from veil.api.server import ApiServer
+from veil.api.api_server import ApiServer
 from veil.node import Event, NodeConfig
-from veil.runtime import keyring, settings
-from veil.runtime.folder import Folder
-from veil.runtime.host import Host
-from veil.runtime.settings import Settings
+from veil.runtime import keyring, node_settings
+from veil.runtime.daemon import Host
+from veil.runtime.data_directory import Folder
+from veil.runtime.node_settings import Settings
 
 
 class Running:
@@ -72,7 +72,7 @@ def make(folder: Path, name: str, chosen: Settings | None = None) -> Folder:
     """The folder of a new node."""
     made = Folder(folder / name)
     made.make()
-    settings.save(made, chosen or Settings(listen=("tls://127.0.0.1:0",)))
+    node_settings.save(made, chosen or Settings(listen=("tls://127.0.0.1:0",)))
     keyring.save(made, keyring.Keyring.generate(name))
     return made
 

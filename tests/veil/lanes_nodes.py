@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import veil
-from veil.api.client import Client
-from veil.runtime import keyring, settings
-from veil.runtime.folder import Folder
-from veil.runtime.settings import Settings
+from veil.api.api_client import Client
+from veil.runtime import keyring, node_settings
+from veil.runtime.data_directory import Folder
+from veil.runtime.node_settings import Settings
 
 SRC = str(Path(veil.__file__).parents[1])
 
@@ -24,7 +24,7 @@ class NodeProcess:
     def __init__(self, path: Path, name: str, chosen: Settings) -> None:
         self.folder = Folder(path / name)
         self.folder.make()
-        settings.save(self.folder, chosen)
+        node_settings.save(self.folder, chosen)
         ring = keyring.Keyring.generate(name)
         keyring.save(self.folder, ring)
         self.pubkey = ring.signing.public_key

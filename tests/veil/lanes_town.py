@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.veil.lanes_proxy import socks5_server
-from veil.errors import VeilError
+from veil.encryption.object_signature import SigningKey
 from veil.lanes import Certificate, Endpoint, Lane, Session
-from veil.lanes.files import FileLane
+from veil.lanes.authenticated_lane import Secured
+from veil.lanes.file_lane import FileLane
 from veil.lanes.lane import LinkLane
 from veil.lanes.quic import QuicLane
-from veil.lanes.secured import Secured
-from veil.lanes.signalling import FolderSignalling
-from veil.lanes.tls import TlsLane
+from veil.lanes.tls_lane import TlsLane
 from veil.lanes.tor import TorLane
-from veil.lanes.webrtc import WebRtcLane
-from veil.lanes.websocket import WebSocketLane
-from veil.sealing.signing import SigningKey
+from veil.lanes.webrtc import FolderSignalling, WebRtcLane
+from veil.lanes.websocket_lane import WebSocketLane
+from veil.veil_errors import VeilError
 
 LINK_LANES = ("quic", "wss", "tls", "tor", "webrtc")
 ALL_LANES = (*LINK_LANES, "file")

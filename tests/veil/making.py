@@ -20,10 +20,9 @@ from veil import (
     SigningKey,
     publish,
 )
-from veil.codec.form import Form
-from veil.codec.native import payload_bytes
-from veil.limits import MAX_UINT16, MAX_UINT32
+from veil.codec.native import Form, payload_bytes
 from veil.profiles import SHAPES
+from veil.veil_limits import MAX_UINT16, MAX_UINT32
 
 ADDRESS = Address(b"\x11" * 32, 42, 20_000)
 KEY = SharedKey(b"\x22" * 32)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.veil.api_hosts import make, running, town
-from veil.errors import Refused
+from veil.encryption.group_keys import GroupSecret
 from veil.hashing import h
 from veil.node import Destination
-from veil.runtime.folder import Folder
-from veil.runtime.invitations import Invitation
-from veil.sealing.groups import GroupSecret
+from veil.runtime.data_directory import Folder
+from veil.runtime.node_groups import Invitation
+from veil.veil_errors import Refused
 
 SECRET, NAMESPACE = h(b"what we both know"), 77
 

@@ -17,15 +17,14 @@ from wsproto.events import AcceptConnection, CloseConnection, Ping, Pong, Reject
 from tests.dripping import STARTS, dripping
 from tests.veil.api_hosts import Running, make, running, town
 from tests.veil.test_lanes_endpoints import contact
-from veil import errors
+from veil import veil_errors
 from veil.api import http
-from veil.api.client import Client
-from veil.api.faults import STATUS
-from veil.api.http import MAX_BODY_BYTES, MAX_HEAD_BYTES
+from veil.api.api_client import Client
+from veil.api.http import MAX_BODY_BYTES, MAX_HEAD_BYTES, STATUS
 from veil.api.routes import ROUTES
 from veil.lanes import Unavailable
 from veil.node import Bounds, Destination, NodeConfig
-from veil.runtime.lanes import SPECS
+from veil.runtime.lane_setup import SPECS
 
 DOCS = Path(__file__).parents[2] / "docs" / "veil.md"
 Work = Callable[[Running], Awaitable[None]]
@@ -84,8 +83,10 @@ def test_the_token_is_the_owners_alone(tmp_path: Path) -> None:
 
 
 def test_every_error_has_a_status() -> None:
-    kinds = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.VeilError)}
-    assert kinds - {errors.VeilError} | {Unavailable} == set(STATUS)
+    kinds = {
+        one for one in vars(veil_errors).values() if isinstance(one, type) and issubclass(one, veil_errors.VeilError)
+    }
+    assert kinds - {veil_errors.VeilError} | {Unavailable} == set(STATUS)
 
 
 WRONG: list[tuple[str, str, Any, int, str]] = [

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from tests.veil.api_hosts import Running, make, running, town
-from veil.errors import Refused
-from veil.lanes import bounds
+from veil.encryption.group_keys import GroupSecret
+from veil.encryption.object_signature import SigningKey
+from veil.lanes import lane_limits
+from veil.lanes.authenticated_lane import Secured
 from veil.lanes.lane import Session
-from veil.lanes.secured import Secured
-from veil.lanes.tls import TlsLane
+from veil.lanes.tls_lane import TlsLane
 from veil.node import Destination, Subscription
-from veil.runtime.folder import Folder
-from veil.runtime.host import Host
-from veil.runtime.invitations import Invitation
-from veil.runtime.settings import Settings
-from veil.sealing.groups import GroupSecret
-from veil.sealing.signing import SigningKey
+from veil.runtime.daemon import Host
+from veil.runtime.data_directory import Folder
+from veil.runtime.node_groups import Invitation
+from veil.runtime.node_settings import Settings
 from veil.tags import feed_tag
+from veil.veil_errors import Refused
 
 
 def test_a_private_word_reaches_one_node_and_is_acknowledged(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def peers_by_name(node: Running) -> dict[str | None, dict[str, Any]]:
 NONSENSE = {
     "garbage": b"\x00garbage",
     "a shard cut short": bytes([0x8B]) + bytes(100),
-    "the largest frame of zeros": bytes(bounds.MAX_FRAME_BYTES),
+    "the largest frame of zeros": bytes(lane_limits.MAX_FRAME_BYTES),
     "an empty frame": b"",
 }
 

@@ -20,9 +20,9 @@ from veil import (
     receive,
 )
 from veil.assembly import batch_target, overhead
-from veil.codec.batch import decode_batch, encode_batch
-from veil.codec.heads import head_bytes
-from veil.limits import KIB, MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
+from veil.batching import decode_batch, encode_batch
+from veil.codec.cbor_heads import head_bytes
+from veil.veil_limits import KIB, MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 
 OVERHEAD = overhead(ADDRESS, KEY, signed=False)
 

@@ -36,11 +36,10 @@ from veil import (
     send_group,
     send_private,
 )
-from veil.limits import EPOCH_SECONDS, MAX_GROUP_GENERATIONS, MAX_UINT32
-from veil.sealing.feeds import feed_key
-from veil.sealing.letters import LETTER_BYTES, read_letter, write_letter
-from veil.sealing.private import WRAPPED_BYTES
+from veil.encryption.feeds import feed_key
+from veil.encryption.private_delivery import LETTER_BYTES, WRAPPED_BYTES, read_letter, write_letter
 from veil.tags import feed_tag
+from veil.veil_limits import EPOCH_SECONDS, MAX_GROUP_GENERATIONS, MAX_UINT32
 
 POLICY = NamespacePolicy()
 NOW = 20_000 * EPOCH_SECONDS + 40_000

@@ -14,11 +14,12 @@ import typer
 from tests import command_tree
 from tests.command_tree import Found
 from tests.veil.cli_runner import Veil
-from veil import errors
-from veil.cli import failures, qrcode
+from veil import veil_errors
+from veil.cli import contact as qrcode
+from veil.cli import exit_status
 from veil.cli.app import COMMANDS, app
 from veil.lanes import Unavailable
-from veil.limits import MAX_OBJECT_BYTES
+from veil.veil_limits import MAX_OBJECT_BYTES
 
 ISSUED = {"node", "id", "contact", "subscribe", "publish", "feed", "peers", "lanes", "policy", "cache", "sim", "bench"}
 
@@ -65,9 +66,11 @@ def test_the_list_of_commands_says_what_their_modules_say() -> None:
 
 
 def test_every_error_has_a_status_and_a_hint() -> None:
-    kinds = {one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.VeilError)}
-    assert kinds - {errors.VeilError} | {Unavailable} <= set(failures.STATUS)
-    assert set(failures.STATUS) - {typer.TyperException} == set(failures.HINTS)
+    kinds = {
+        one for one in vars(veil_errors).values() if isinstance(one, type) and issubclass(one, veil_errors.VeilError)
+    }
+    assert kinds - {veil_errors.VeilError} | {Unavailable} <= set(exit_status.STATUS)
+    assert set(exit_status.STATUS) - {typer.TyperException} == set(exit_status.HINTS)
 
 
 WRONG = [
@@ -149,7 +152,7 @@ def test_a_sweep_is_drawn(veil: Veil, tmp_path: Path) -> None:
 def test_a_measurement_says_whether_it_keeps_the_promise(veil: Veil) -> None:
     ran = veil("bench", "--seconds", 0.1, "--json")
     kept = all(row["measured"] >= row["promised"] for row in ran.json())
-    assert ran.status == (0 if kept else failures.MISSED_STATUS)
+    assert ran.status == (0 if kept else exit_status.MISSED_STATUS)
 
 
 @pytest.mark.parametrize(("encoding", "drawn_with"), [("ascii", "\x1b[7m"), ("latin-1", "\x1b[7m"), ("utf-8", "█")])
@@ -202,7 +205,7 @@ def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> N
         late = veil(
             "publish", "nobody reads", "--to", "bob", "--namespace", 77, "--wait", "acked", "--wait-s", 1, *at["alice"]
         )
-        assert late.status == failures.PENDING_STATUS
+        assert late.status == exit_status.PENDING_STATUS
         assert "stays queued" in late.err
     finally:
         for name in here:

@@ -38,7 +38,7 @@ from veil import (
 )
 from veil.assembly import batch_target, encode_shards, overhead
 from veil.hashing import h
-from veil.limits import CACHE_TTL_SECONDS, EPOCH_SECONDS, KIB, TARGET_BATCH_BYTES
+from veil.veil_limits import CACHE_TTL_SECONDS, EPOCH_SECONDS, KIB, TARGET_BATCH_BYTES
 
 BEHAVIOURS: dict[str, dict[str, tuple[str, ...]]] = {
     "a relay without the key stops at the k-th shard": {

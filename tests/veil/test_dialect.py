@@ -29,13 +29,13 @@ from veil import (
     SharedKey,
     Unverified,
 )
-from veil.codec.heads import Reader
-from veil.dialect import assembly, keys, naming, packets, signing
-from veil.dialect.form import DIALECT, choose_shape
-from veil.dialect.ints import encode_ints, read_bytes
-from veil.dialect.signing import Scheme, SchnorrKey
+from veil.codec.cbor_heads import Reader
+from veil.dialect import dialect_assembly, dialect_crypto, packets
+from veil.dialect.dialect_assembly import DIALECT, choose_shape
+from veil.dialect.dialect_crypto import Scheme, SchnorrKey
+from veil.dialect.dialect_wire import encode_ints, read_bytes
 from veil.hashing import h
-from veil.limits import KIB
+from veil.veil_limits import KIB
 
 POLICY = NamespacePolicy()
 OBJECT_FIELDS = KNOWN["object"]["fields"]
@@ -62,7 +62,7 @@ SHARD = ShardV1(
     SHARD_FIELDS["index"],
     unhex(KNOWN["shard"]["payload_byte"]) * (SHARD_FIELDS["bucket_size"] - 85),
 )
-SMALL_SHARD = DIALECT.decode_shard(assembly.publish(b"small", ADDRESS).shards[1])
+SMALL_SHARD = DIALECT.decode_shard(dialect_assembly.publish(b"small", ADDRESS).shards[1])
 
 
 def as_byte_strings(encoded: bytes) -> bytes:
@@ -188,12 +188,12 @@ def test_a_shard_of_the_dialect_is_refused_with(name: str) -> None:
 
 @pytest.mark.parametrize(("channel", "namespace"), KNOWN["channel_namespaces"]["cases"].items())
 def test_a_channel_has_the_known_namespace(channel: str, namespace: int) -> None:
-    assert naming.channel_namespace(KNOWN["channel_namespaces"]["base"], channel) == namespace
+    assert dialect_crypto.channel_namespace(KNOWN["channel_namespaces"]["base"], channel) == namespace
 
 
 def test_discovery_has_the_known_tag() -> None:
     namespace, tag = KNOWN["discovery_tag"]
-    assert naming.discovery_tag(namespace).hex() == naming.discovery_tag().hex() == tag
+    assert dialect_crypto.discovery_tag(namespace).hex() == dialect_crypto.discovery_tag().hex() == tag
 
 
 @pytest.mark.parametrize(("size", "profile_id", "k", "n", "bucket"), KNOWN["profiles"])
@@ -261,20 +261,20 @@ def test_an_acknowledgement_names_a_root() -> None:
 
 
 def test_keys_and_nonces_are_the_known_ones() -> None:
-    assert keys.node_key(unhex(KNOWN["node_key"]["secret"])).hex() == KNOWN["node_key"]["key"]
+    assert dialect_crypto.node_key(unhex(KNOWN["node_key"]["secret"])).hex() == KNOWN["node_key"]["key"]
     known = KNOWN["object_nonce"]
     address = Address(unhex(known["tag"]), known["namespace"], known["epoch"])
-    assert keys.object_nonce(address, known["now_step"], unhex(known["payload"])).hex() == known["nonce"]
+    assert dialect_crypto.object_nonce(address, known["now_step"], unhex(known["payload"])).hex() == known["nonce"]
 
 
 def test_two_nodes_have_the_known_key_for_direct_messages() -> None:
     known = KNOWN["dm"]
     secret_a, secret_b = unhex(known["secret_a"]), unhex(known["secret_b"])
     assert SchnorrKey(secret_a).public_key.hex() == known["pub_a"]
-    assert keys.dm_key(secret_a, unhex(known["pub_b"])).hex() == known["key"]
-    assert keys.dm_key(secret_b, unhex(known["pub_a"])).hex() == known["key"]
+    assert dialect_crypto.dm_key(secret_a, unhex(known["pub_b"])).hex() == known["key"]
+    assert dialect_crypto.dm_key(secret_b, unhex(known["pub_a"])).hex() == known["key"]
     with pytest.raises(Malformed):
-        keys.dm_key(secret_a, b"\xff" * 32)
+        dialect_crypto.dm_key(secret_a, b"\xff" * 32)
 
 
 def test_the_known_schnorr_signature_is_made_and_holds() -> None:
@@ -297,9 +297,9 @@ def test_what_is_no_secret_of_the_curve_is_refused(secret: bytes) -> None:
 )
 def test_either_scheme_holds_and_covers_the_header_and_the_ciphertext(key: SchnorrKey, scheme: Scheme) -> None:
     plain = replace(OBJECT, flags=Flags.PUBLIC, sender_pubkey=None, signature=None)
-    signed = signing.sign_object(plain, key)
-    assert signing.verify_object(signed) is scheme
-    assert signing.verify_object(plain) is None
+    signed = dialect_crypto.sign_object(plain, key)
+    assert dialect_crypto.verify_object(signed) is scheme
+    assert dialect_crypto.verify_object(plain) is None
     for altered in (
         replace(signed, nonce=bytes(24)),
         replace(signed, flags=signed.flags | Flags.BATCHED),
@@ -310,56 +310,56 @@ def test_either_scheme_holds_and_covers_the_header_and_the_ciphertext(key: Schno
         replace(signed, signature=bytes(64)),
     ):
         with pytest.raises(Unverified):
-            signing.verify_object(altered)
+            dialect_crypto.verify_object(altered)
 
 
 def restored(made: Published, key: SharedKey | None = None) -> bytes:
     found = gather(made.of, made.shards[-made.of.shape.k :], DIALECT)
     assert found is not None
     assert found.encoded == made.encoded
-    return assembly.open_object(assembly.receive(made.of, found.encoded, POLICY), key).payload
+    return dialect_assembly.open_object(dialect_assembly.receive(made.of, found.encoded, POLICY), key).payload
 
 
 @given(st.integers(0, 120_000), modes, st.booleans())
 def test_what_is_published_in_the_dialect_is_read_back_from_any_k(size: int, mode: ErasureMode, public: bool) -> None:
     payload = pattern(size)
-    flags, lock = (Flags.PUBLIC, keys.PUBLIC_KEY) if public else (Flags.NONE, KEY)
-    made = assembly.publish(payload, ADDRESS, lock, flags=flags, mode=mode, signer=SIGNER)
+    flags, lock = (Flags.PUBLIC, dialect_crypto.PUBLIC_KEY) if public else (Flags.NONE, KEY)
+    made = dialect_assembly.publish(payload, ADDRESS, lock, flags=flags, mode=mode, signer=SIGNER)
     assert restored(made, None if public else KEY) == payload
 
 
 def test_an_object_longer_than_existing_nodes_take_is_refused() -> None:
     with pytest.raises(Refused):
-        assembly.publish(b"\xff" * (140 * KIB), ADDRESS)
+        dialect_assembly.publish(b"\xff" * (140 * KIB), ADDRESS)
 
 
 def test_what_is_not_public_does_not_open_without_its_key() -> None:
-    made = assembly.publish(b"mine", ADDRESS, KEY, flags=Flags.NONE)
-    received = assembly.receive(made.of, made.encoded, POLICY)
-    for key in (None, keys.PUBLIC_KEY, SharedKey(b"\x01" * 32)):
+    made = dialect_assembly.publish(b"mine", ADDRESS, KEY, flags=Flags.NONE)
+    received = dialect_assembly.receive(made.of, made.encoded, POLICY)
+    for key in (None, dialect_crypto.PUBLIC_KEY, SharedKey(b"\x01" * 32)):
         with pytest.raises(Unverified):
-            assembly.open_object(received, key)
+            dialect_assembly.open_object(received, key)
 
 
 def test_a_payload_that_has_another_root_than_it_names_is_refused() -> None:
-    made = assembly.publish(b"mine", ADDRESS)
-    received = assembly.receive(made.of, made.encoded, POLICY)
+    made = dialect_assembly.publish(b"mine", ADDRESS)
+    received = dialect_assembly.receive(made.of, made.encoded, POLICY)
     forged = replace(received, obj=replace(received.obj, payload_root=bytes(32)))
     with pytest.raises(Unverified):
-        assembly.open_object(forged)
+        dialect_assembly.open_object(forged)
 
 
 def test_an_object_of_the_dialect_must_be_where_its_shards_say_and_signed_where_it_must() -> None:
-    made = assembly.publish(b"mine", replace(ADDRESS, namespace=1))
+    made = dialect_assembly.publish(b"mine", replace(ADDRESS, namespace=1))
     with pytest.raises(Refused):
-        assembly.receive(made.of, made.encoded, POLICY)
+        dialect_assembly.receive(made.of, made.encoded, POLICY)
     with pytest.raises(Malformed):
-        assembly.receive(replace(made.of, address=ADDRESS), made.encoded, POLICY)
+        dialect_assembly.receive(replace(made.of, address=ADDRESS), made.encoded, POLICY)
 
 
 @pytest.mark.parametrize("mode", ErasureMode)
 def test_anything_but_zeros_behind_an_object_is_refused(mode: ErasureMode) -> None:
-    made = assembly.publish(b"small", ADDRESS, mode=mode)
+    made = dialect_assembly.publish(b"small", ADDRESS, mode=mode)
     for behind, fits in [(bytes(9), True), (b"\x00\x01", False), (made.encoded, False)]:
         payloads = DIALECT.cut(made.of, made.encoded + behind)
         if fits:
@@ -370,7 +370,7 @@ def test_anything_but_zeros_behind_an_object_is_refused(mode: ErasureMode) -> No
 
 
 def test_a_poisoned_shard_of_the_dialect_does_not_block_its_object() -> None:
-    made = assembly.publish(pattern(20_000), ADDRESS, nonce=NONCE)
+    made = dialect_assembly.publish(pattern(20_000), ADDRESS, nonce=NONCE)
     gathering, found = Gathering(made.of, DIALECT), None
     bad = replace(DIALECT.decode_shard(made.shards[0]), payload=spoiled(DIALECT.decode_shard(made.shards[0]).payload))
     for shard in [bad, *map(DIALECT.decode_shard, made.shards[1 : made.of.shape.k + 1])]:
@@ -381,7 +381,7 @@ def test_a_poisoned_shard_of_the_dialect_does_not_block_its_object() -> None:
 
 def test_the_old_hardened_mode_leaves_a_small_object_in_plain_and_ours_does_not() -> None:
     """Why it is for the dialect alone."""
-    made = assembly.publish(b"a small object", ADDRESS, mode=ErasureMode.HARDENED)
+    made = dialect_assembly.publish(b"a small object", ADDRESS, mode=ErasureMode.HARDENED)
     payloads = [DIALECT.decode_shard(shard).payload for shard in made.shards]
     assert made.encoded.ljust(len(payloads[0]), b"\x00") in payloads
     assert bytes(len(payloads[0])) in payloads

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.veil.making import ADDRESS, KEY, SIGNER, published
 from veil import NATIVE, GroupSecret, Malformed, Unverified, publish
-from veil.codec.batch import decode_batch, encode_batch
-from veil.dialect import assembly, packets
-from veil.dialect.form import DIALECT
-from veil.sealing.aead import pad, unpad
-from veil.sealing.letters import Letter, read_letter, write_letter
+from veil.batching import decode_batch, encode_batch
+from veil.dialect import dialect_assembly, packets
+from veil.dialect.dialect_assembly import DIALECT
+from veil.encryption.aead import pad, unpad
+from veil.encryption.private_delivery import Letter, read_letter, write_letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def letter(payload: bytes) -> Letter | None:
 
 
 SMALL_OBJECT = publish(b"x", ADDRESS, KEY, signer=SIGNER)
-OLD = assembly.publish(b"x" * 40, ADDRESS, signer=SIGNER)
+OLD = dialect_assembly.publish(b"x" * 40, ADDRESS, signer=SIGNER)
 DECODERS = {
     "native object": Decoder(NATIVE.decode_object, SMALL_OBJECT.encoded, NATIVE.encode_object),
     "native shard": Decoder(NATIVE.decode_shard, SMALL_OBJECT.shards[1], NATIVE.encode_shard),

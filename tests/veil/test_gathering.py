@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.veil.making import gather, published, spoiled
 from veil import NATIVE, ErasureMode, Gathered, Gathering, Published, ShardSet
 from veil.codec.native import NativeForm
-from veil.limits import ATTEMPTS_PER_SHARD, MAX_RIVALS
 from veil.profiles import SHAPES, Shape
+from veil.veil_limits import ATTEMPTS_PER_SHARD, MAX_RIVALS
 
 MADE = published()  # six of ten
 LARGE = published(200_000)  # ten of sixteen

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.veil.making import EDGES
 from veil import Malformed
-from veil.codec import heads
-from veil.codec.heads import ARRAY, BYTES, TEXT, UINT, Reader
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, BYTES, TEXT, UINT, Reader
 
 MOST = (1 << 64) - 1
 numbers = st.one_of(st.sampled_from([*EDGES, 1 << 32, MOST]), st.integers(0, MOST))
@@ -16,21 +16,21 @@ numbers = st.one_of(st.sampled_from([*EDGES, 1 << 32, MOST]), st.integers(0, MOS
 
 @given(numbers)
 def test_a_number_is_written_as_others_write_it_and_read_back(value: int) -> None:
-    assert heads.uint(value) == cbor2.dumps(value)
-    assert len(heads.uint(value)) == heads.head_bytes(value)
-    reader = Reader(heads.uint(value), "number")
+    assert cbor_heads.uint(value) == cbor2.dumps(value)
+    assert len(cbor_heads.uint(value)) == cbor_heads.head_bytes(value)
+    reader = Reader(cbor_heads.uint(value), "number")
     assert reader.uint(MOST) == value
     reader.end()
 
 
 @given(st.binary(max_size=300))
 def test_bytes_are_written_as_others_write_them_and_read_back(data: bytes) -> None:
-    assert heads.byte_string(data) == cbor2.dumps(data)
-    assert Reader(heads.byte_string(data), "bytes").byte_string(300) == data
+    assert cbor_heads.byte_string(data) == cbor2.dumps(data)
+    assert Reader(cbor_heads.byte_string(data), "bytes").byte_string(300) == data
 
 
 def test_text_is_written_as_others_write_it() -> None:
-    assert heads.text("namespace") == cbor2.dumps("namespace")
+    assert cbor_heads.text("namespace") == cbor2.dumps("namespace")
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_a_head_that_is_cut_short_or_longer_than_needed_is_refused(data: str) ->
 @pytest.mark.parametrize("major", [major for major in range(8) if major != UINT])
 def test_another_type_than_asked_for_is_refused(major: int) -> None:
     with pytest.raises(Malformed):
-        Reader(heads.head(major, 1), "number").uint(MOST)
+        Reader(cbor_heads.head(major, 1), "number").uint(MOST)
 
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_more_than_the_bound_is_refused(edge: int) -> None:
-    assert Reader(heads.uint(edge), "number").uint(edge) == edge
+    assert Reader(cbor_heads.uint(edge), "number").uint(edge) == edge
     with pytest.raises(Malformed):
-        Reader(heads.uint(edge + 1), "number").uint(edge)
+        Reader(cbor_heads.uint(edge + 1), "number").uint(edge)
 
 
 @pytest.mark.parametrize("major", [BYTES, TEXT, ARRAY])
@@ -77,7 +77,7 @@ def test_an_indefinite_length_is_refused(major: int) -> None:
 
 
 def test_a_length_beyond_the_data_is_refused_before_anything_is_taken() -> None:
-    reader = Reader(heads.head(BYTES, 1 << 40), "bytes")
+    reader = Reader(cbor_heads.head(BYTES, 1 << 40), "bytes")
     with pytest.raises(Malformed):
         reader.byte_string(MOST)
 
@@ -85,11 +85,11 @@ def test_a_length_beyond_the_data_is_refused_before_anything_is_taken() -> None:
 def test_fewer_or_more_bytes_than_fixed_are_refused() -> None:
     for length in (31, 33):
         with pytest.raises(Malformed):
-            Reader(heads.byte_string(bytes(length)), "hash").fixed(32)
+            Reader(cbor_heads.byte_string(bytes(length)), "hash").fixed(32)
 
 
 def test_what_follows_is_refused() -> None:
-    reader = Reader(heads.uint(1) + b"\x00", "number")
+    reader = Reader(cbor_heads.uint(1) + b"\x00", "number")
     assert reader.uint(1) == 1
     with pytest.raises(Malformed):
         reader.end()

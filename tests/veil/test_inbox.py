@@ -4,7 +4,7 @@ import pytest
 
 from tests.veil.making import ADDRESS, KEY, published, spoiled
 from veil import NATIVE, Inbox, Published, ShardV1, publish
-from veil.limits import CACHE_TTL_SECONDS
+from veil.veil_limits import CACHE_TTL_SECONDS
 
 MADE = published()
 K = MADE.of.shape.k

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.veil.lanes_town import ALICE, ALL_LANES, BOB, EVE, LINK_LANES, Listener, meet, run
-from veil.errors import Unverified
-from veil.lanes import Lane, bounds
-from veil.lanes.health import Health
+from veil.lanes import Lane, lane_limits
+from veil.lanes.lane import Health
+from veil.veil_errors import Unverified
 
 each_lane = pytest.mark.parametrize("name", ALL_LANES)
 each_link_lane = pytest.mark.parametrize("name", LINK_LANES)
@@ -18,7 +18,7 @@ each_link_lane = pytest.mark.parametrize("name", LINK_LANES)
 
 @each_lane
 def test_frames_arrive_whole_both_ways(name: str, tmp_path: Path) -> None:
-    sent = [os.urandom(size) for size in (1, 100, 2048, bounds.MAX_FRAME_BYTES)]
+    sent = [os.urandom(size) for size in (1, 100, 2048, lane_limits.MAX_FRAME_BYTES)]
 
     async def work(alice: Lane, listener: Listener) -> None:
         ours, theirs = await meet(alice, listener)
@@ -42,7 +42,7 @@ def test_each_end_knows_the_other(name: str, tmp_path: Path) -> None:
 
 @each_lane
 def test_more_than_a_window_of_frames_arrives(name: str, tmp_path: Path) -> None:
-    sent = [number.to_bytes(4, "big") + bytes(4092) for number in range(3 * bounds.WINDOW_FRAMES)]
+    sent = [number.to_bytes(4, "big") + bytes(4092) for number in range(3 * lane_limits.WINDOW_FRAMES)]
 
     async def work(alice: Lane, listener: Listener) -> None:
         ours, theirs = await meet(alice, listener)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.veil.lanes_town import ALICE, EVE
-from veil.errors import Malformed, Unverified, VeilError
 from veil.lanes import Endpoint
 from veil.runtime.contacts import MAX_CONTACT_BYTES, MAX_ENDPOINTS, MAX_NAME_BYTES, PREFIX, Contact
+from veil.veil_errors import Malformed, Unverified, VeilError
 
 WRITTEN = [
     "quic://192.0.2.1:4433",

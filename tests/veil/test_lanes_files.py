@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.veil.lanes_town import ALICE, BOB, EVE, End
-from veil.errors import Malformed, Unverified
-from veil.lanes import Endpoint, Unavailable, bounds, parcels
+from veil.encryption.object_signature import SigningKey
+from veil.lanes import Endpoint, Unavailable, file_lane, lane_limits
 from veil.lanes.durable import write_file
-from veil.lanes.files import SUFFIX, FileLane
+from veil.lanes.file_lane import SUFFIX, FileLane
 from veil.lanes.lane import Session
-from veil.sealing.signing import SigningKey
+from veil.veil_errors import Malformed, Unverified
 
-FRAMES = (b"one", bytes(2048), os.urandom(bounds.MAX_FRAME_BYTES))
+FRAMES = (b"one", bytes(2048), os.urandom(lane_limits.MAX_FRAME_BYTES))
 
 
 def packed() -> bytes:
-    return parcels.pack(ALICE, BOB.public_key, FRAMES)
+    return file_lane.pack(ALICE, BOB.public_key, FRAMES)
 
 
 def test_a_parcel_gives_its_frames_to_whom_it_is_for() -> None:
-    found = parcels.unpack(packed(), BOB.public_key)
+    found = file_lane.unpack(packed(), BOB.public_key)
     assert (found.sender, found.recipient, found.frames) == (ALICE.public_key, BOB.public_key, FRAMES)
 
 
@@ -34,30 +34,30 @@ def test_a_changed_parcel_is_refused(at: int) -> None:
     changed = bytearray(packed())
     changed[at] ^= 1
     with pytest.raises((Malformed, Unverified)):
-        parcels.unpack(bytes(changed), BOB.public_key)
+        file_lane.unpack(bytes(changed), BOB.public_key)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 60, 150, 2000])
 def test_part_of_a_parcel_is_refused(cut: int) -> None:
     with pytest.raises((Malformed, Unverified)):
-        parcels.unpack(packed()[:cut], BOB.public_key)
+        file_lane.unpack(packed()[:cut], BOB.public_key)
 
 
 def test_a_parcel_for_another_is_refused() -> None:
     with pytest.raises(Unverified, match="for another node"):
-        parcels.unpack(packed(), EVE.public_key)
+        file_lane.unpack(packed(), EVE.public_key)
 
 
-@pytest.mark.parametrize("frame", [b"", bytes(bounds.MAX_FRAME_BYTES + 1)])
+@pytest.mark.parametrize("frame", [b"", bytes(lane_limits.MAX_FRAME_BYTES + 1)])
 def test_a_frame_of_no_size_or_too_much_is_refused(frame: bytes) -> None:
     with pytest.raises(Malformed):
-        parcels.unpack(parcels.pack(ALICE, BOB.public_key, [frame]), BOB.public_key)
+        file_lane.unpack(file_lane.pack(ALICE, BOB.public_key, [frame]), BOB.public_key)
 
 
 @given(st.binary(max_size=300))
 def test_bytes_are_no_parcel(data: bytes) -> None:
     with pytest.raises((Malformed, Unverified)):
-        parcels.unpack(parcels.MAGIC + data, BOB.public_key)
+        file_lane.unpack(file_lane.MAGIC + data, BOB.public_key)
 
 
 def put(folder: Path, name: str, data: bytes) -> Path:
@@ -119,10 +119,10 @@ def test_a_parcel_stays_while_what_it_held_cannot_be_written(tmp_path: Path) -> 
 BAD = {
     "garbage": os.urandom(500),
     "empty": b"",
-    "for another": parcels.pack(ALICE, EVE.public_key, FRAMES),
-    "by another than its name": parcels.pack(EVE, BOB.public_key, FRAMES),
+    "for another": file_lane.pack(ALICE, EVE.public_key, FRAMES),
+    "by another than its name": file_lane.pack(EVE, BOB.public_key, FRAMES),
     "cut short": packed()[:-1],
-    "too large": packed() + bytes(parcels.MAX_FILE_BYTES),
+    "too large": packed() + bytes(file_lane.MAX_FILE_BYTES),
 }
 
 
@@ -146,11 +146,11 @@ def test_a_bad_parcel_begins_no_session_and_is_removed(bad: str, tmp_path: Path)
 def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], None], known: bool, tmp_path: Path) -> None:
     async def work() -> None:
         if known:
-            put(tmp_path, parcel_name(0), parcels.pack(ALICE, BOB.public_key, [b"first"]))
+            put(tmp_path, parcel_name(0), file_lane.pack(ALICE, BOB.public_key, [b"first"]))
         inbox = tmp_path / BOB.public_key.hex()
         inbox.mkdir(exist_ok=True)
         make(inbox / parcel_name(1))
-        put(tmp_path, parcel_name(2), parcels.pack(ALICE, BOB.public_key, [b"good"]))
+        put(tmp_path, parcel_name(2), file_lane.pack(ALICE, BOB.public_key, [b"good"]))
         lane, (met,) = await taken(tmp_path, [])
         end = End(met).start()
         assert await end.until(1 + known) == [b"first", b"good"][not known :]
@@ -167,7 +167,7 @@ def test_junk_that_is_not_ours_to_remove_is_looked_at_once(tmp_path: Path, monke
         raise PermissionError(13, "Permission denied")
 
     async def work() -> None:
-        for number in range(bounds.STRANGERS_A_LOOK):
+        for number in range(lane_limits.STRANGERS_A_LOOK):
             put(tmp_path, parcel_name(number, bytes([number]) * 32), b"junk")
         monkeypatch.setattr(Path, "unlink", refuse)
         lane, sessions = await taken(tmp_path, [])
@@ -181,11 +181,11 @@ def test_junk_that_is_not_ours_to_remove_is_looked_at_once(tmp_path: Path, monke
 
 def test_no_more_strangers_parcels_are_opened_at_one_look_than_the_bound(tmp_path: Path) -> None:
     async def work() -> None:
-        names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * bounds.STRANGERS_A_LOOK)]
+        names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * lane_limits.STRANGERS_A_LOOK)]
         for name in names:
             put(tmp_path, name, b"junk")
         lane, sessions = await taken(tmp_path, [])
-        left = [len(names) - bounds.STRANGERS_A_LOOK]
+        left = [len(names) - lane_limits.STRANGERS_A_LOOK]
         for _ in range(3):
             lane.look()
             left.append(sum(1 for _ in (tmp_path / BOB.public_key.hex()).iterdir()))
@@ -198,13 +198,13 @@ def test_strangers_that_sign_do_not_fill_the_node_and_who_was_dialled_stays(tmp_
     async def work() -> None:
         lane, sessions = await taken(tmp_path, [])
         dialled = await lane.dial(Endpoint("file", path=str(tmp_path)), ALICE.public_key, None)
-        strangers = [SigningKey.generate() for _ in range(bounds.MAX_STRANGERS + 10)]
+        strangers = [SigningKey.generate() for _ in range(lane_limits.MAX_STRANGERS + 10)]
         for number, stranger in enumerate(strangers):
-            signed = parcels.pack(stranger, BOB.public_key, [b"x"])
+            signed = file_lane.pack(stranger, BOB.public_key, [b"x"])
             path = put(tmp_path, parcel_name(number, stranger.public_key), signed)
             lane.look()
             path.unlink()
-        assert [met.closed.is_set() for met in sessions] == [True] * 10 + [False] * bounds.MAX_STRANGERS
+        assert [met.closed.is_set() for met in sessions] == [True] * 10 + [False] * lane_limits.MAX_STRANGERS
         assert not dialled.closed.is_set()
 
     asyncio.run(work())
@@ -213,9 +213,9 @@ def test_strangers_that_sign_do_not_fill_the_node_and_who_was_dialled_stays(tmp_
 @pytest.mark.parametrize("bad", BAD)
 def test_a_bad_parcel_amid_a_session_is_counted_and_hides_no_other(bad: str, tmp_path: Path) -> None:
     async def work() -> None:
-        put(tmp_path, parcel_name(0), parcels.pack(ALICE, BOB.public_key, [b"first"]))
+        put(tmp_path, parcel_name(0), file_lane.pack(ALICE, BOB.public_key, [b"first"]))
         put(tmp_path, parcel_name(1), BAD[bad])
-        put(tmp_path, parcel_name(2), parcels.pack(ALICE, BOB.public_key, [b"good"]))
+        put(tmp_path, parcel_name(2), file_lane.pack(ALICE, BOB.public_key, [b"good"]))
         _, (met,) = await taken(tmp_path, [])
         end = End(met).start()
         assert await end.until(2) == [b"first", b"good"]
@@ -265,7 +265,7 @@ def test_no_more_parcels_are_left_than_the_bound(tmp_path: Path) -> None:
     async def work() -> None:
         outbox = tmp_path / BOB.public_key.hex()
         outbox.mkdir()
-        for number in range(bounds.MAX_PARCELS):
+        for number in range(lane_limits.MAX_PARCELS):
             (outbox / parcel_name(number)).touch()
         lane = FileLane(ALICE)
         end = End(await lane.dial(Endpoint("file", path=str(tmp_path)), BOB.public_key, None))

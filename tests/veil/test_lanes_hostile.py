@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from tests.veil.lanes_town import ALICE, BOB, EVE, LINK_LANES, Listener, meet, run
-from veil.errors import Malformed, Unverified, VeilError
-from veil.lanes import Lane, Link, Unavailable, bounds, handshake, session
-from veil.lanes.secured import Banished, Secured
-from veil.lanes.session import Kind, LinkSession
+from veil.lanes import Lane, LaneLink, Unavailable, lane_limits, session
+from veil.lanes.authenticated_lane import Banished, Secured
+from veil.lanes.session import FrameKind, LinkSession
+from veil.veil_errors import Malformed, Unverified, VeilError
 
 each_lane = pytest.mark.parametrize("name", LINK_LANES)
 
 
-async def raw_link(alice: Lane, listener: Listener) -> Link:
+async def raw_link(alice: Lane, listener: Listener) -> LaneLink:
     assert isinstance(alice, Secured)
     return await alice._lane.dial(listener.endpoint, BOB.public_key)
 
 
-async def proved(alice: Lane, listener: Listener) -> Link:
+async def proved(alice: Lane, listener: Listener) -> LaneLink:
     """Eve's link to Bob, on which she has said who she is, and may now say anything."""
     link = await raw_link(alice, listener)
     met = await session.dial(link, EVE, BOB.public_key)
@@ -31,7 +31,7 @@ async def proved(alice: Lane, listener: Listener) -> Link:
     return link
 
 
-async def ends(link: Link) -> None:
+async def ends(link: LaneLink) -> None:
     """Until Bob has ended it."""
     with suppress(VeilError):
         while True:
@@ -43,22 +43,22 @@ async def ends(link: Link) -> None:
 BROKEN: dict[str, Callable[[], bytes]] = {
     "garbage": lambda: b"\xff" + os.urandom(200),
     "no kind": lambda: b"\x00",
-    "hello again": lambda: bytes((Kind.HELLO,)) + handshake.Hello.make().encode(),
-    "took in what was never sent": lambda: bytes((Kind.TAKEN,)) + (7).to_bytes(8, "big"),
-    "a count of another length": lambda: bytes((Kind.TAKEN,)) + b"\x01",
-    "a ping with something in it": lambda: bytes((Kind.PING, 1)),
-    "ready with something in it": lambda: bytes((Kind.READY, 1)),
-    "a frame too large": lambda: bytes((Kind.FRAME,)) + bytes(bounds.MAX_FRAME_BYTES + 1),
-    "a message too large by far": lambda: bytes((Kind.FRAME,)) + bytes(3 * bounds.MAX_FRAME_BYTES),
+    "hello again": lambda: bytes((FrameKind.HELLO,)) + session.Hello.make().encode(),
+    "took in what was never sent": lambda: bytes((FrameKind.TAKEN,)) + (7).to_bytes(8, "big"),
+    "a count of another length": lambda: bytes((FrameKind.TAKEN,)) + b"\x01",
+    "a ping with something in it": lambda: bytes((FrameKind.PING, 1)),
+    "ready with something in it": lambda: bytes((FrameKind.READY, 1)),
+    "a frame too large": lambda: bytes((FrameKind.FRAME,)) + bytes(lane_limits.MAX_FRAME_BYTES + 1),
+    "a message too large by far": lambda: bytes((FrameKind.FRAME,)) + bytes(3 * lane_limits.MAX_FRAME_BYTES),
 }
 # Each is said instead of the handshake.
 RUDE = {
     "garbage": b"\xff" + bytes(100),
-    "a frame": bytes((Kind.FRAME,)) + b"frame",
-    "an old version": bytes((Kind.HELLO, 0)) + bytes(32),
-    "half a hello": bytes((Kind.HELLO, handshake.VERSION)) + bytes(31),
-    "a proof first": bytes((Kind.PROOF,)) + bytes(96),
-    "too much": bytes((Kind.HELLO,)) + bytes(3 * bounds.MAX_FRAME_BYTES),
+    "a frame": bytes((FrameKind.FRAME,)) + b"frame",
+    "an old version": bytes((FrameKind.HELLO, 0)) + bytes(32),
+    "half a hello": bytes((FrameKind.HELLO, session.VERSION)) + bytes(31),
+    "a proof first": bytes((FrameKind.PROOF,)) + bytes(96),
+    "too much": bytes((FrameKind.HELLO,)) + bytes(3 * lane_limits.MAX_FRAME_BYTES),
 }
 
 # WebRTC takes a second to set up; what comes after is the same code.
@@ -132,12 +132,12 @@ def test_a_proof_of_another_link_proves_nothing(name: str, tmp_path: Path) -> No
 
     async def work(alice: Lane, listener: Listener) -> None:
         link = await raw_link(alice, listener)
-        hello = handshake.Hello.make()
-        await link.send(bytes((Kind.HELLO,)) + hello.encode())
+        hello = session.Hello.make()
+        await link.send(bytes((FrameKind.HELLO,)) + hello.encode())
         answered = (await link.receive())[1:]
-        _, transcript = handshake.check_answer(answered, hello, link.binding, BOB.public_key)
+        _, transcript = session.check_answer(answered, hello, link.binding, BOB.public_key)
         elsewhere = bytes(32) + transcript[len(link.binding) :]
-        await link.send(bytes((Kind.PROOF,)) + handshake.proof(elsewhere, ALICE))
+        await link.send(bytes((FrameKind.PROOF,)) + session.proof(elsewhere, ALICE))
         await ends(link)
         assert listener.ends.empty()
 
@@ -148,8 +148,8 @@ def test_strangers_are_few(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         bob = listener.lane
         assert isinstance(bob, Secured)
-        links = [await raw_link(alice, listener) for _ in range(bounds.MAX_STRANGERS)]
-        while bob.strangers < bounds.MAX_STRANGERS:
+        links = [await raw_link(alice, listener) for _ in range(lane_limits.MAX_STRANGERS)]
+        while bob.strangers < lane_limits.MAX_STRANGERS:
             await asyncio.sleep(0)
         with pytest.raises(Unavailable):
             await alice.dial(listener.endpoint, BOB.public_key, None)
@@ -165,7 +165,7 @@ def test_strangers_are_few(tmp_path: Path) -> None:
 
 def test_an_address_that_goes_on_breaking_the_protocol_is_not_listened_to(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        for _ in range(bounds.MAX_STRIKES):
+        for _ in range(lane_limits.MAX_STRIKES):
             link = await raw_link(alice, listener)
             await link.send(b"\xff")
             await ends(link)
@@ -177,7 +177,7 @@ def test_an_address_that_goes_on_breaking_the_protocol_is_not_listened_to(tmp_pa
 
 def test_one_onion_peer_does_not_shut_out_the_others(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        for _ in range(2 * bounds.MAX_STRIKES):
+        for _ in range(2 * lane_limits.MAX_STRIKES):
             link = await raw_link(alice, listener)
             await link.send(b"\xff")
             await ends(link)
@@ -189,19 +189,19 @@ def test_one_onion_peer_does_not_shut_out_the_others(tmp_path: Path) -> None:
 def test_banishment_ends_and_is_bounded() -> None:
     now = [0.0]
     banished = Banished(lambda: now[0])
-    for _ in range(bounds.MAX_STRIKES - 1):
+    for _ in range(lane_limits.MAX_STRIKES - 1):
         banished.strike("192.0.2.1")
     assert not banished.is_out("192.0.2.1")
     banished.strike("192.0.2.1")
     assert banished.is_out("192.0.2.1")
     assert not banished.is_out("192.0.2.2")
-    now[0] += bounds.BANISHED_SECONDS + 1
+    now[0] += lane_limits.BANISHED_SECONDS + 1
     assert not banished.is_out("192.0.2.1")
     banished.strike("192.0.2.1")
     assert not banished.is_out("192.0.2.1")
-    for number in range(2 * bounds.MAX_BANISHED):
+    for number in range(2 * lane_limits.MAX_BANISHED):
         banished.strike(f"2001:db8::{number:x}")
-    assert len(banished) == bounds.MAX_BANISHED
+    assert len(banished) == lane_limits.MAX_BANISHED
 
 
 def test_no_more_is_under_way_than_the_window_holds(tmp_path: Path) -> None:
@@ -210,40 +210,40 @@ def test_no_more_is_under_way_than_the_window_holds(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         eve = await proved(alice, listener)
         judged = await listener.ends.get()
-        judged.say(*[bytes(8)] * (4 * bounds.WINDOW_FRAMES))
-        for _ in range(bounds.WINDOW_FRAMES):
-            assert (await eve.receive())[0] == Kind.FRAME
-        assert len(judged.outgoing) == 3 * bounds.WINDOW_FRAMES
-        await eve.send(bytes((Kind.TAKEN,)) + (1).to_bytes(8, "big"))
-        assert (await eve.receive())[0] == Kind.FRAME
-        assert len(judged.outgoing) == 3 * bounds.WINDOW_FRAMES - 1
+        judged.say(*[bytes(8)] * (4 * lane_limits.WINDOW_FRAMES))
+        for _ in range(lane_limits.WINDOW_FRAMES):
+            assert (await eve.receive())[0] == FrameKind.FRAME
+        assert len(judged.outgoing) == 3 * lane_limits.WINDOW_FRAMES
+        await eve.send(bytes((FrameKind.TAKEN,)) + (1).to_bytes(8, "big"))
+        assert (await eve.receive())[0] == FrameKind.FRAME
+        assert len(judged.outgoing) == 3 * lane_limits.WINDOW_FRAMES - 1
         await eve.close()
         await judged.ended()
-        assert judged.session.health.frames_lost == bounds.WINDOW_FRAMES
+        assert judged.session.health.frames_lost == lane_limits.WINDOW_FRAMES
 
     run("quic", tmp_path, work)
 
 
 def test_a_certificate_in_the_middle_shows() -> None:
-    hello = handshake.Hello.make()
-    answered, transcript = handshake.answer(hello, BOB, bytes(32))
+    hello = session.Hello.make()
+    answered, transcript = session.answer_hello(hello, BOB, bytes(32))
     with pytest.raises(Unverified):
-        handshake.check_answer(answered, hello, b"\x01" * 32, BOB.public_key)
+        session.check_answer(answered, hello, b"\x01" * 32, BOB.public_key)
     with pytest.raises(Unverified):
-        handshake.check_answer(answered, handshake.Hello.make(), bytes(32), BOB.public_key)
-    assert handshake.check_answer(answered, hello, bytes(32), None) == (BOB.public_key, transcript)
+        session.check_answer(answered, session.Hello.make(), bytes(32), BOB.public_key)
+    assert session.check_answer(answered, hello, bytes(32), None) == (BOB.public_key, transcript)
 
 
 @pytest.mark.parametrize("at", range(0, 128, 9))
 def test_no_bit_of_an_answer_may_change(at: int) -> None:
-    hello = handshake.Hello.make()
-    answered, _ = handshake.answer(hello, BOB, bytes(32))
+    hello = session.Hello.make()
+    answered, _ = session.answer_hello(hello, BOB, bytes(32))
     changed = bytes(byte ^ (index == at) for index, byte in enumerate(answered))
     with pytest.raises(Unverified):
-        handshake.check_answer(changed, hello, bytes(32), None)
+        session.check_answer(changed, hello, bytes(32), None)
 
 
 @pytest.mark.parametrize("length", [0, 1, 95, 97])
 def test_a_proof_has_one_length(length: int) -> None:
     with pytest.raises(Malformed):
-        handshake.check_proof(bytes(length), bytes(128))
+        session.check_proof(bytes(length), bytes(128))

@@ -13,7 +13,7 @@ import pytest
 
 from tests.veil.lanes_nodes import NodeProcess, stop_all
 from tests.veil.lanes_proxy import LossyUdp
-from veil.runtime.settings import Settings
+from veil.runtime.node_settings import Settings
 
 LOSS = 0.2
 SEED = 20_260

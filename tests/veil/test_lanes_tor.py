@@ -7,10 +7,10 @@ import pytest
 
 from tests.veil.lanes_proxy import Socks5, socks5_server
 from tests.veil.lanes_town import ALICE, BOB, Listener
-from veil.errors import Malformed
-from veil.lanes import Certificate, Endpoint, Unavailable, socks
-from veil.lanes.secured import Secured
+from veil.lanes import Certificate, Endpoint, Unavailable, tor
+from veil.lanes.authenticated_lane import Secured
 from veil.lanes.tor import TorLane
+from veil.veil_errors import Malformed
 
 ONION = "pg6mmjiyjmcrsslvykfwnntlaru7p5svn6y2ymmju6nubxndf4pscryd.onion"
 
@@ -76,7 +76,7 @@ def test_a_proxy_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
 
 def talk(*heard: bytes) -> list[bytes]:
     """What we say to a proxy that answers so."""
-    steps = socks.connect("a.onion", 443)
+    steps = tor.connect("a.onion", 443)
     said = [next(steps)[0]]
     for answer in heard:
         try:
@@ -113,4 +113,4 @@ def test_what_is_no_socks_proxy_is_refused(heard: list[bytes]) -> None:
 @pytest.mark.parametrize("host", ["", "x" * 256])
 def test_a_name_that_socks_cannot_say_is_refused(host: str) -> None:
     with pytest.raises(Malformed):
-        next(socks.connect(host, 1))
+        next(tor.connect(host, 1))

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.veil.lanes_town import ALICE, BOB, Listener
-from veil.errors import Malformed, VeilError
 from veil.lanes import Certificate, Endpoint, Unavailable
+from veil.lanes.authenticated_lane import Secured
 from veil.lanes.lane import library
-from veil.lanes.secured import Secured
-from veil.lanes.signalling import CarriedSignalling
-from veil.lanes.webrtc import WebRtcLane, _binding
+from veil.lanes.webrtc import CarriedSignalling, WebRtcLane, _binding
+from veil.veil_errors import Malformed, VeilError
 
 PLACE = Endpoint("webrtc")
 Alter = Callable[[bytes], bytes]

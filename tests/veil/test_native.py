@@ -12,8 +12,8 @@ from tests.veil.making import ADDRESS, EDGES, addresses, modes, objects, shapes,
 from veil import NATIVE, Address, ErasureMode, Flags, Malformed, ObjectV1, Shape, ShardSet, ShardV1, Unverified
 from veil.codec.native import ciphertext_bytes, object_bytes, payload_bytes
 from veil.hashing import h
-from veil.limits import BUCKET_SIZES, MAX_UINT16
 from veil.profiles import SHAPES
+from veil.veil_limits import BUCKET_SIZES, MAX_UINT16
 
 OF = ShardSet(ADDRESS, b"\x55" * 32, SHAPES[0], ErasureMode.HARDENED)
 SHARD = ShardV1(OF, 1, b"\x66" * payload_bytes(OF))

@@ -8,11 +8,11 @@ from tests.veil.making import ADDRESS, KEY, NONCE, SIGNER, published
 from veil import NATIVE, ErasureMode, Flags, ObjectV1, Refused, Shape, ShardSet, open_object, publish, receive
 from veil.assembly import batch_target, overhead
 from veil.codec.native import ciphertext_bytes, fixed_bytes, object_bytes
+from veil.encryption.aead import pad
 from veil.hashing import h
-from veil.limits import BUCKET_SIZES, KIB, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 from veil.namespaces import NamespacePolicy
 from veil.profiles import LARGE, MICRO, PROFILES, SHAPES, SMALL, choose, fullest, is_known
-from veil.sealing.aead import pad
+from veil.veil_limits import BUCKET_SIZES, KIB, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 
 
 def room(shape: Shape) -> int:

@@ -16,10 +16,10 @@ from bench import veil_codec, veil_node
 from tests.veil.api_hosts import make, running
 from tests.veil.node.net import FEED, Net, drained, feed_object
 from veil import ErasureMode, publish_feed
-from veil.errors import Malformed
 from veil.node import Destination, Subscription
-from veil.runtime.settings import Settings
+from veil.runtime.node_settings import Settings
 from veil.store import DiskStore, MemoryStore
+from veil.veil_errors import Malformed
 
 ROOT = Path(__file__).parents[2]
 MODULES = [found.name for found in pkgutil.walk_packages(veil.__path__, "veil.") if not found.name.endswith("__main__")]

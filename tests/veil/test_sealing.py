@@ -22,9 +22,9 @@ from veil import (
     SigningKey,
     Unverified,
 )
+from veil.encryption.aead import pad, unpad
+from veil.encryption.object_signature import check_policy, sign_object, verify_object
 from veil.namespaces import FIRST_APPLICATION, ErasureMode, Namespace, check_application, is_reserved
-from veil.sealing.aead import pad, unpad
-from veil.sealing.signing import check_policy, sign_object, verify_object
 
 KNOWN = DIALECT["aead"]
 PLAIN = ObjectV1(ADDRESS, Flags.PUBLIC, NONCE, b"sealed payload")

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.veil.files import DIALECT, unhex
 from veil import Epochs, Malformed
-from veil.limits import EPOCH_OVERLAP_SECONDS, EPOCH_SECONDS, MAX_UINT16, MAX_UINT32
 from veil.tags import feed_tag, rv_tag, rv_tags
+from veil.veil_limits import EPOCH_OVERLAP_SECONDS, EPOCH_SECONDS, MAX_UINT16, MAX_UINT32
 
 PUBKEY = b"\x07" * 32
 DAY = EPOCH_SECONDS

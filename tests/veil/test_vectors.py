@@ -27,8 +27,8 @@ from veil import (
     open_object,
     receive,
 )
-from veil.sealing.feeds import feed_key
-from veil.sealing.letters import read_letter
+from veil.encryption.feeds import feed_key
+from veil.encryption.private_delivery import read_letter
 from veil.tags import feed_tag, rv_tag
 
 OBJECTS, ERASURE, CHANNELS = load("objects.json"), load("erasure.json"), load("channels.json")

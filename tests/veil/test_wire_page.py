@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from veil import Address, ErasureMode, NamespacePolicy, ShardSet, SharedKey, limits
+from veil import Address, ErasureMode, NamespacePolicy, ShardSet, SharedKey, veil_limits
 from veil.assembly import batch_target, overhead
 from veil.codec.native import object_bytes, payload_bytes
 from veil.profiles import SHAPES
@@ -21,7 +21,7 @@ ADDRESS = Address(bytes(32), 40, 20_000)
 
 def test_the_table_of_lengths_is_that_of_the_code() -> None:
     rows = [tuple(map(int, row)) for row in re.findall(r"^\| " + r"(\d+) \| " * 7 + r"(\d+) \|$", PAGE, re.MULTILINE)]
-    room = limits.MAX_OBJECT_BYTES
+    room = veil_limits.MAX_OBJECT_BYTES
     expected = []
     for shape in SHAPES:
         whole = object_bytes(ADDRESS, shape, ErasureMode.HARDENED)
@@ -50,16 +50,16 @@ def test_every_context_of_the_code_is_on_the_page_and_no_other() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        f"at most {limits.MAX_SHARDS},",
-        f"{limits.MAX_OBJECT_BYTES:,} bytes",
-        f"at most {limits.MAX_BATCH_ITEMS:,}",
-        f"first {limits.EPOCH_OVERLAP_SECONDS:,} seconds",
-        f"{limits.EPOCH_HISTORY_SECONDS // 86_400} days older",
-        f"unix time in seconds / {limits.EPOCH_SECONDS}",
-        f"brings {limits.ATTEMPTS_PER_SHARD} tries",
-        f"up to {limits.MAX_RIVALS} rival",
-        f"for {limits.CACHE_TTL_SECONDS // 60} minutes",
-        f"target of {limits.TARGET_BATCH_BYTES // 1024} KiB",
+        f"at most {veil_limits.MAX_SHARDS},",
+        f"{veil_limits.MAX_OBJECT_BYTES:,} bytes",
+        f"at most {veil_limits.MAX_BATCH_ITEMS:,}",
+        f"first {veil_limits.EPOCH_OVERLAP_SECONDS:,} seconds",
+        f"{veil_limits.EPOCH_HISTORY_SECONDS // 86_400} days older",
+        f"unix time in seconds / {veil_limits.EPOCH_SECONDS}",
+        f"brings {veil_limits.ATTEMPTS_PER_SHARD} tries",
+        f"up to {veil_limits.MAX_RIVALS} rival",
+        f"for {veil_limits.CACHE_TTL_SECONDS // 60} minutes",
+        f"target of {veil_limits.TARGET_BATCH_BYTES // 1024} KiB",
         f"{batch_target(ADDRESS, ErasureMode.HARDENED):,} bytes here",
     ],
 )

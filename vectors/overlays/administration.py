@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from vectors.form import Doc, secret, signing_key
 from vectors.overlays.logs import Line, folded, msg_id
-from veen.core import captoken, naming
-from veen.core.captoken import CapToken, Rate
+from veen.core import cap_token, naming
+from veen.core.cap_token import CapToken, Rate
 from veen.core.hashing import U64_MAX, h
 from veen.overlays.admin import (
     AUTHORITIES,
@@ -14,11 +14,11 @@ from veen.overlays.admin import (
     LABEL_CLASSES,
     REVOCATIONS,
     SCHEMAS,
-    Authority,
-    Capability,
-    Descriptor,
+    AuthorityOverlay,
     LabelClass,
-    Revocation,
+    RevocationOverlay,
+    SchemaDescriptor,
+    ShownCapability,
 )
 
 REALM, LABEL, OTHER_LABEL = (secret(f"overlay {name}") for name in ("realm", "classified", "classified too"))
@@ -37,22 +37,28 @@ LABEL_CLASS_LOG = (
 )
 SCHEMA_LOG = (
     Line(
-        "a schema under the hash of its name", Descriptor(naming.schema_id("kv.delete.v1"), "kv.delete.v1", "v1", ts=5)
+        "a schema under the hash of its name",
+        SchemaDescriptor(naming.schema_id("kv.delete.v1"), "kv.delete.v1", "v1", ts=5),
     ),
-    Line("registered anew at the same time: the later place counts", Descriptor(h(b"kv.delete.v1"), "kv", "v2", ts=5)),
-    Line("with an earlier time", Descriptor(h(b"kv.delete.v1"), "kv.delete.v1", "v0", ts=4)),
-    Line("under an id that does not follow from the name", Descriptor(STREAMS[0], "kv.delete.v1", "v1", ts=U64_MAX)),
+    Line(
+        "registered anew at the same time: the later place counts",
+        SchemaDescriptor(h(b"kv.delete.v1"), "kv", "v2", ts=5),
+    ),
+    Line("with an earlier time", SchemaDescriptor(h(b"kv.delete.v1"), "kv.delete.v1", "v0", ts=4)),
+    Line(
+        "under an id that does not follow from the name", SchemaDescriptor(STREAMS[0], "kv.delete.v1", "v1", ts=U64_MAX)
+    ),
     Line(
         "of an operation profile, with all there can be",
-        Descriptor(h(b"veen/schema:access.grant.v1"), "access.grant.v1", "v1", "urn:x", SUBJECT, 6),
+        SchemaDescriptor(h(b"veen/schema:access.grant.v1"), "access.grant.v1", "v1", "urn:x", SUBJECT, 6),
     ),
-    Line("a mirrored copy of the first", Descriptor(h(b"kv.delete.v1"), "kv.delete.v1", "v1", ts=5), msg_id(1)),
-    Line("without a time", Descriptor(LABEL, "n", "v"), body=Descriptor(LABEL, "n", "v").encode()[:-4]),
+    Line("a mirrored copy of the first", SchemaDescriptor(h(b"kv.delete.v1"), "kv.delete.v1", "v1", ts=5), msg_id(1)),
+    Line("without a time", SchemaDescriptor(LABEL, "n", "v"), body=SchemaDescriptor(LABEL, "n", "v").encode()[:-4]),
 )
 
 
-def _authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: int = 0) -> Authority:
-    return Authority(REALM, STREAMS[stream], HUBS[hub], HUBS[:hub], policy, ts, ttl)
+def _authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: int = 0) -> AuthorityOverlay:
+    return AuthorityOverlay(REALM, STREAMS[stream], HUBS[hub], HUBS[:hub], policy, ts, ttl)
 
 
 AUTHORITY_LOG = (
@@ -72,8 +78,8 @@ AUTHORITY_LOG = (
 )
 
 
-def _revocation(kind: str, ts: int, ttl: int | None = None, reason: str | None = None) -> Revocation:
-    return Revocation(kind, SUBJECT, reason, ts, ttl)
+def _revocation(kind: str, ts: int, ttl: int | None = None, reason: str | None = None) -> RevocationOverlay:
+    return RevocationOverlay(kind, SUBJECT, reason, ts, ttl)
 
 
 REVOCATION_LOG = (
@@ -86,7 +92,7 @@ REVOCATION_LOG = (
     Line("for good, later", _revocation("client-id", 1000)),
     Line("for good, earlier: it says all that the others say", _revocation("client-id", 99)),
     Line("a mirrored copy of the first", _revocation("client-id", 100, 50, "lost"), msg_id(1), client=1),
-    Line("a token by its hash", Revocation("cap-token", LABEL, None, U64_MAX, U64_MAX)),
+    Line("a token by its hash", RevocationOverlay("cap-token", LABEL, None, U64_MAX, U64_MAX)),
     Line(
         "of something else",
         _revocation("auth-ref", 7),
@@ -95,18 +101,18 @@ REVOCATION_LOG = (
 )
 
 
-def _capability(token: CapToken) -> Capability:
-    return Capability.decode(token.encode())
+def _capability(token: CapToken) -> ShownCapability:
+    return ShownCapability.decode(token.encode())
 
 
-_TOKEN = captoken.mint(ISSUER, SUBJECT, STREAMS, 3600, Rate(10, 100))
-_SHORT = captoken.mint(ISSUER, SUBJECT, STREAMS[:1], 0)
-_FORGED = replace(_capability(_TOKEN), sig_chain=captoken.mint(STRANGER, SUBJECT, STREAMS, 3600).sig_chain)
+_TOKEN = cap_token.mint(ISSUER, SUBJECT, STREAMS, 3600, Rate(10, 100))
+_SHORT = cap_token.mint(ISSUER, SUBJECT, STREAMS[:1], 0)
+_FORGED = replace(_capability(_TOKEN), sig_chain=cap_token.mint(STRANGER, SUBJECT, STREAMS, 3600).sig_chain)
 
 AUTHORIZATION_LOG = (
     Line("a capability", _capability(_TOKEN)),
     Line("the same again: it is not renewed", _capability(_TOKEN), after=60),
-    Line("signed again by its issuer: another capability", _capability(captoken.resign(_TOKEN, ISSUER))),
+    Line("signed again by its issuer: another capability", _capability(cap_token.resign(_TOKEN, ISSUER))),
     Line("one for a single second, without a rate", _capability(_SHORT)),
     Line("one whose signature is somebody else's", _FORGED),
     Line("a byte too many", _capability(_SHORT), body=_SHORT.encode() + b"\0"),

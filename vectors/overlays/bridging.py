@@ -11,11 +11,11 @@ from veen.overlays.bridging import (
     EXPORTS,
     IMPORTS,
     ORIGINS,
-    Exported,
-    Imported,
-    Intake,
-    Origin,
-    Result,
+    BridgeResult,
+    BundleExported,
+    BundleImported,
+    BundleIntake,
+    EventOrigin,
     TargetRange,
 )
 
@@ -29,24 +29,26 @@ KEY, LABEL, WRITER, PROFILE = (
 )
 
 
-def origin(seq: int) -> Origin:
+def origin(seq: int) -> EventOrigin:
     """The entry with this number of the export stream."""
     ct_hash = secret(f"bridge ciphertext {seq}")
     leaf = naming.leaf_hash(LABEL, PROFILE, ct_hash, WRITER, seq)
     root = secret(f"bridge root {seq}")
     signed = receipt.sign(KEY, label=LABEL, stream_seq=seq, leaf_hash=leaf, mmr_root=root, hub_ts=START + seq)
-    return Origin(signed, PROFILE, WRITER, seq, ct_hash)
+    return EventOrigin(signed, PROFILE, WRITER, seq, ct_hash)
 
 
-def intake(bundle: bytes, first: int, last: int, position: int, count: int) -> Intake:
+def intake(bundle: bytes, first: int, last: int, position: int, count: int) -> BundleIntake:
     named = (bundle, HUB, EXPORT, 0, first, last, last - first + 1, IMPORT, position)
     start = first + position - 1
-    return Intake(*named, tuple(origin(seq) for seq in range(start, start + count)))
+    return BundleIntake(*named, tuple(origin(seq) for seq in range(start, start + count)))
 
 
-LEFT = Exported(A, FILE, HUB, EXPORT, 0, 1, 3, 3, secret("bridge checkpoint"), "ann")
-DONE = Imported(A, FILE, IMPORT, (TargetRange(0, 5, 6), TargetRange(0, 8, 8)), 3, Result.SUCCESS, "bob")
-FAILED = Imported(B, FILE, "", (), 0, Result.FAILURE, "bob", "proof", "it does not follow on the entry before it", 2)
+LEFT = BundleExported(A, FILE, HUB, EXPORT, 0, 1, 3, 3, secret("bridge checkpoint"), "ann")
+DONE = BundleImported(A, FILE, IMPORT, (TargetRange(0, 5, 6), TargetRange(0, 8, 8)), 3, BridgeResult.SUCCESS, "bob")
+FAILED = BundleImported(
+    B, FILE, "", (), 0, BridgeResult.FAILURE, "bob", "proof", "it does not follow on the entry before it", 2
+)
 
 EXPORT_LOG = (
     Line("a bundle", LEFT),

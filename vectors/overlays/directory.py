@@ -7,18 +7,18 @@ from vectors.form import Doc, secret
 from vectors.overlays.logs import START, Line, folded, msg_id
 from veen.core import cbor
 from veen.core.hashing import U64_MAX
-from veen.overlays.connect import CONNECT, Authorized, Bound, Ended, HubChosen, Planned, ServiceChosen
+from veen.overlays.connect import CONNECT, Authorized, ConnectionEnded, HubChosen, Planned, ServiceBound, ServiceChosen
 from veen.overlays.discovery import (
     DISCOVERY,
     MAX_DESCRIPTOR_BYTES,
     AuthPolicy,
-    Endpoint,
     HubAdvertise,
     HubRetire,
     Operator,
     OverlayAdvertise,
     OverlayRetire,
     ServiceAdvertise,
+    ServiceEndpoint,
     ServiceRetire,
 )
 
@@ -27,7 +27,7 @@ HUB_ID, HUB_PK, PROFILE, OVERLAY_ID, SERVICE_ID, ISSUER, REQUESTS, REPLIES, AUTH
     for name in ("hub", "key", "profile", "overlay", "service", "issuer", "requests", "replies", "auth_ref")
 )
 HUB = HubAdvertise(
-    HUB_ID, HUB_PK, PROFILE, "ap-northeast-1", ("public",), (Endpoint("https", "https://hub.example"),),
+    HUB_ID, HUB_PK, PROFILE, "ap-northeast-1", ("public",), (ServiceEndpoint("https", "https://hub.example"),),
     (OVERLAY_ID,), 3600, "0.0.1",
 )  # fmt: skip
 OVERLAY = OverlayAdvertise(OVERLAY_ID, "rpc", "1", (secret("directory schema"),), "https://docs.example", (), 60)
@@ -56,11 +56,11 @@ DIRECTORY_LOG = (
 )
 
 LATER = START + 100
-CHOSEN = HubChosen("work", HUB_ID, HUB_PK, PROFILE, Endpoint("https", "https://hub.example"), True, LATER)
+CHOSEN = HubChosen("work", HUB_ID, HUB_PK, PROFILE, ServiceEndpoint("https", "https://hub.example"), True, LATER)
 SELECTED = ServiceChosen(
     "work", SERVICE_ID, OVERLAY_ID, ("charge",), (REQUESTS, REPLIES), ("write",), "cap_token", LATER
 )
-BOUND = Bound("work", (REQUESTS,), (REPLIES,))
+BOUND = ServiceBound("work", (REQUESTS,), (REPLIES,))
 CONNECT_LOG = (
     Line("a service before there is a hub", SELECTED),
     Line("a hub is chosen", CHOSEN),
@@ -72,7 +72,7 @@ CONNECT_LOG = (
     Line("bound before there is a capability", BOUND),
     Line("a capability that has expired", Authorized("work", AUTH_REF, START)),
     Line("a capability", Authorized("work", AUTH_REF, START + 60)),
-    Line("bound to a stream that is not the service's", Bound("work", (ISSUER,), ())),
+    Line("bound to a stream that is not the service's", ServiceBound("work", (ISSUER,), ())),
     Line("bound", BOUND),
     Line("another connection, whose hub is not trusted", replace(CHOSEN, name="play", trusted=False), client=1),
     Line("its service takes anyone", replace(SELECTED, name="play", auth_mode="none", methods=(), required_caps=())),
@@ -82,7 +82,7 @@ CONNECT_LOG = (
     Line("the capability is renewed when it has run out", Authorized("work", AUTH_REF, LATER), after=50),
     Line("a mirrored copy of the hub that was chosen", CHOSEN, msg_id(2), client=2),
     Line("a hub whose advertisement has expired", replace(CHOSEN, name="late"), after=60),
-    Line("the service is given up", Ended("work", "done")),
+    Line("the service is given up", ConnectionEnded("work", "done")),
     Line("and cannot be bound again", BOUND),
     Line("a hub that says nothing", CHOSEN, body=b"\xa0"),
     Line("a payload that does not open", CHOSEN, sealed=True),

@@ -6,8 +6,8 @@ from veen.core import cbor
 from veen.core.hashing import U64_MAX
 from veen.overlays.crdt import Add, Increment, Remove, Write
 from veen.overlays.kv import Delete
-from veen.overlays.queue import Ack, Claim, Nack, Put, Retry
-from veen.overlays.rpc import Reply, Request, RpcError, success
+from veen.overlays.queue import Ack, Nack, Put, TaskClaim, TaskRetry
+from veen.overlays.rpc import CallRequest, Reply, RpcError, success
 from veen.overlays.wallet import (
     Adjust,
     Close,
@@ -67,25 +67,25 @@ KV_LOG = (
 QUEUE_LOG = (
     Line("a task with two tries", Put(b"print", 2)),
     Line("a task without a bound that ends", Put(b"mail"), expires_at=START + 500),
-    Line("a claim", Claim(msg_id(1), 60), client=1),
-    Line("a claim that comes second", Claim(msg_id(1), 60), client=2),
+    Line("a claim", TaskClaim(msg_id(1), 60), client=1),
+    Line("a claim that comes second", TaskClaim(msg_id(1), 60), client=2),
     Line("the task is given back", Nack(msg_id(1), msg_id(3), "no paper"), client=1),
-    Line("the second try", Claim(msg_id(1), 60), client=2),
-    Line("a retry of what is no dead letter", Retry(msg_id(1))),
-    Line("a claim after the last try ran out", Claim(msg_id(1), 60), client=1, after=60),
-    Line("the dead letter is retried", Retry(msg_id(1))),
-    Line("the third claim", Claim(msg_id(1), 5), client=1),
+    Line("the second try", TaskClaim(msg_id(1), 60), client=2),
+    Line("a retry of what is no dead letter", TaskRetry(msg_id(1))),
+    Line("a claim after the last try ran out", TaskClaim(msg_id(1), 60), client=1, after=60),
+    Line("the dead letter is retried", TaskRetry(msg_id(1))),
+    Line("the third claim", TaskClaim(msg_id(1), 5), client=1),
     Line("done, though late", Ack(msg_id(1), msg_id(10)), client=1, after=30),
     Line("done twice", Ack(msg_id(1), msg_id(10)), client=1),
-    Line("a claim of what ended", Claim(msg_id(2), 60), after=1000),
-    Line("a claim of nothing", Claim(msg_id(99), 60)),
+    Line("a claim of what ended", TaskClaim(msg_id(2), 60), after=1000),
+    Line("a claim of nothing", TaskClaim(msg_id(99), 60)),
     Line("a mirrored copy of the first put", Put(b"print", 2), msg_id(1), client=2),
 )
 RPC_LOG = (
-    Line("a request", Request("add", cbor.encode([1, 2]), 5000)),
-    Line("a request with an idempotency key", Request("add", cbor.encode([3, 4]), None, None, 7)),
-    Line("the same request again", Request("add", cbor.encode([3, 4]), None, None, 7)),
-    Line("the same key of another client", Request("add", cbor.encode([3, 4]), None, None, 7), client=1),
+    Line("a request", CallRequest("add", cbor.encode([1, 2]), 5000)),
+    Line("a request with an idempotency key", CallRequest("add", cbor.encode([3, 4]), None, None, 7)),
+    Line("the same request again", CallRequest("add", cbor.encode([3, 4]), None, None, 7)),
+    Line("the same key of another client", CallRequest("add", cbor.encode([3, 4]), None, None, 7), client=1),
     Line("an answer", success(3), msg_id(1), client=2),
     Line("a second answer", success(4), msg_id(1), client=2),
     Line("an answer to the first of two", success(7), msg_id(2), client=2),
@@ -93,7 +93,7 @@ RPC_LOG = (
     Line("a failure, to a request of another stream", Reply(False, None, RpcError("E.NO", "why")), secret("elsewhere")),
     Line("an answer to nothing", success(1)),
     Line("a success without a result", success(1), msg_id(3), body=b"\xa1\x62ok\xf5"),
-    Line("a mirrored request", Request("add", cbor.encode([5, 6]), None, B, 7), secret("over there"), client=1),
+    Line("a mirrored request", CallRequest("add", cbor.encode([5, 6]), None, B, 7), secret("over there"), client=1),
 )
 WALLET_LOG = (
     Line("a deposit before there is a wallet", Deposit(MINE, 1, TODAY)),

@@ -11,11 +11,11 @@ from veen.overlays.identity import (
     Device,
     ExternalLink,
     Flags,
-    Group,
     HandleMap,
+    IdentityGroup,
+    IdentityPrincipal,
+    IdentityRevocation,
     OrgProfile,
-    Principal,
-    Revocation,
     RoleBinding,
     RoleRevoke,
     ctx_id,
@@ -40,19 +40,23 @@ def _device(key: bytes, **rest: object) -> Device:
     return Device(PRINCIPAL, device_id(key), key, DH, *fields.values())  # type: ignore[arg-type]
 
 
-def _group(name: str, add: tuple[bytes, ...] | None, remove: tuple[bytes, ...] | None, updated_at: int) -> Group:
-    return Group(SCOPED, REALM, STAFF, name, add, remove, updated_at)
+def _group(
+    name: str, add: tuple[bytes, ...] | None, remove: tuple[bytes, ...] | None, updated_at: int
+) -> IdentityGroup:
+    return IdentityGroup(SCOPED, REALM, STAFF, name, add, remove, updated_at)
 
 
 _WRONG_ID = _device(PHONE).encode().replace(device_id(PHONE), device_id(LAPTOP))
 _NO_TARGET = cbor.encode({"ts": 9})
 
 IDENTITY_LOG = (
-    Line("a principal", Principal(PRINCIPAL, 1_700_000_000, cbor.encode({"kind": "person"}))),
+    Line("a principal", IdentityPrincipal(PRINCIPAL, 1_700_000_000, cbor.encode({"kind": "person"}))),
     Line("a device", _device(PHONE, label="phone")),
     Line("a second one, which expires", _device(LAPTOP, expires_at=1_800_000_000)),
-    Line("a principal again: its info changes, its beginning does not", Principal(PRINCIPAL, 5, cbor.encode({}))),
-    Line("a principal without info changes nothing", Principal(PRINCIPAL, 5)),
+    Line(
+        "a principal again: its info changes, its beginning does not", IdentityPrincipal(PRINCIPAL, 5, cbor.encode({}))
+    ),
+    Line("a principal without info changes nothing", IdentityPrincipal(PRINCIPAL, 5)),
     Line("the last record of a device holds", _device(PHONE, created_at=1, flags=Flags(True))),
     Line("flags that say nothing", _device(PHONE, flags=Flags())),
     Line("a device_id that is not the one of its key", _device(PHONE), body=_WRONG_ID),
@@ -78,13 +82,19 @@ IDENTITY_LOG = (
     ),
     Line("an outside subject", ExternalLink(REALM, ANN, None, "google", "4711", cbor.encode({"email": "a@b.c"}), 60)),
     Line("the same subject, of an organization too", ExternalLink(REALM, BOB, ORG, "google", "4711", None, 61)),
-    Line("a device and its capability are revoked", Revocation(PRINCIPAL, None, device_id(PHONE), AUTH_REF, ts=70)),
-    Line("an earlier time of the same", Revocation(PRINCIPAL, None, device_id(PHONE), None, None, None, "lost", 69)),
+    Line(
+        "a device and its capability are revoked",
+        IdentityRevocation(PRINCIPAL, None, device_id(PHONE), AUTH_REF, ts=70),
+    ),
+    Line(
+        "an earlier time of the same",
+        IdentityRevocation(PRINCIPAL, None, device_id(PHONE), None, None, None, "lost", 69),
+    ),
     Line("a record after the revocation", _device(PHONE)),
-    Line("an account is disabled by an organization", Revocation(None, ORG, None, None, REALM, BOB, None, 71)),
-    Line("an organization is revoked", Revocation(org_id=ORG, reason="wound up", ts=72)),
-    Line("a revocation of nothing", Revocation(org_id=ORG, ts=9), body=_NO_TARGET),
-    Line("a payload that does not open", Principal(PRINCIPAL, 0), sealed=True),
+    Line("an account is disabled by an organization", IdentityRevocation(None, ORG, None, None, REALM, BOB, None, 71)),
+    Line("an organization is revoked", IdentityRevocation(org_id=ORG, reason="wound up", ts=72)),
+    Line("a revocation of nothing", IdentityRevocation(org_id=ORG, ts=9), body=_NO_TARGET),
+    Line("a payload that does not open", IdentityPrincipal(PRINCIPAL, 0), sealed=True),
 )
 
 GENERATED: dict[str, Callable[[], Doc]] = {"identity.json": lambda: folded(IDENTITY, IDENTITY_LOG)}

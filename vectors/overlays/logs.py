@@ -6,7 +6,7 @@ from typing import Any
 
 from vectors.form import Doc, secret
 from veen.core import PayloadHdr
-from veen.overlays import AnyOverlay, Entry, Event, encode_states, firsts, fold, state_hash, summarise
+from veen.overlays import AnyOverlay, Event, FoldEntry, encode_states, firsts, fold, state_hash, summarise
 
 START = 1_700_000_000
 LABEL = secret("overlay label")
@@ -32,14 +32,14 @@ def msg_id(number: int) -> bytes:
     return secret(f"overlay message {number}")
 
 
-def entries(lines: Sequence[Line]) -> list[Entry]:
+def entries(lines: Sequence[Line]) -> list[FoldEntry]:
     hub_ts, listed = START, []
     for stream_seq, line in enumerate(lines, 1):
         hub_ts += line.after
         header = PayloadHdr(line.event.SCHEMA, line.parent_id, expires_at=line.expires_at)
         opened = (None, None) if line.sealed else (header, line.event.encode() if line.body is None else line.body)
         client_id = CLIENTS[line.client]
-        listed.append(Entry(LABEL, 0, stream_seq, hub_ts, client_id, None, msg_id(stream_seq), *opened))
+        listed.append(FoldEntry(LABEL, 0, stream_seq, hub_ts, client_id, None, msg_id(stream_seq), *opened))
     return listed
 
 
@@ -63,7 +63,7 @@ def folded(overlay: AnyOverlay, lines: Sequence[Line]) -> Doc:
     }
 
 
-def _entry_doc(note: str, entry: Entry) -> Doc:
+def _entry_doc(note: str, entry: FoldEntry) -> Doc:
     header = None
     if entry.header is not None:
         shown = ("schema", "parent_id", "expires_at")
@@ -81,7 +81,7 @@ def _entry_doc(note: str, entry: Entry) -> Doc:
     }
 
 
-def _state_doc(overlay: AnyOverlay, log: list[Entry]) -> Doc:
+def _state_doc(overlay: AnyOverlay, log: list[FoldEntry]) -> Doc:
     states = fold(overlay, log).states
     return {
         "upto_seq": len(log),

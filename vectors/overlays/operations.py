@@ -19,10 +19,10 @@ from veen.overlays.operations import (
     QUERY_AUDITS,
     RECOVERIES,
     SNAPSHOTS,
+    AccessGrant,
     Confirmation,
     Definition,
     Delegated,
-    Grant,
     Mirror,
     Paid,
     Publication,
@@ -56,14 +56,18 @@ PAID_LOG = (
     Line("a body with a key too many", PAID, body=b"\xa1\x61x\x00"),
 )
 ACCESS_LOG = (
-    Line("a grant", Grant(A, "alice", (C, D), START + 100, 10, 20, 500, "JPY", "project", None)),
-    Line("a grant of nothing", Grant(B, None, (), 0)),
-    Line("another for the first", Grant(A, None, (C,), START + 900)),
+    Line("a grant", AccessGrant(A, "alice", (C, D), START + 100, 10, 20, 500, "JPY", "project", None)),
+    Line("a grant of nothing", AccessGrant(B, None, (), 0)),
+    Line("another for the first", AccessGrant(A, None, (C,), START + 900)),
     Line("a capability is revoked", Revoke(A, D, "lost")),
     Line("a grant is revoked by its operation id", Revoke(A, op(1))),
     Line("all of a subject's are revoked", Revoke(B, None, None, op(2)), client=1),
-    Line("a grant after that stands", Grant(B, None, (D,), START + 900)),
-    Line("a stream named twice", Grant(B, None, (D,), 0), body=Grant(B, None, (C, D), 0).encode().replace(C, D)),
+    Line("a grant after that stands", AccessGrant(B, None, (D,), START + 900)),
+    Line(
+        "a stream named twice",
+        AccessGrant(B, None, (D,), 0),
+        body=AccessGrant(B, None, (C, D), 0).encode().replace(C, D),
+    ),
     Line("a mirrored copy", Revoke(A, D, "lost"), msg_id(4), client=2),
 )
 DELEGATED_LOG = (

@@ -5,11 +5,11 @@ from random import Random
 from vectors.form import Doc
 from veil import NATIVE, Address, ErasureMode, Flags, SharedKey, SigningKey, publish
 from veil.codec.native import payload_bytes
+from veil.encryption.object_signature import signing_digest
 from veil.fec.hardened import harden
 from veil.fec.reed_solomon import encode, parity_rows
 from veil.hashing import h
 from veil.profiles import PROFILES, SHAPES, Shape
-from veil.sealing.signing import signing_digest
 
 ADDRESS = Address(h(b"veil vectors/tag"), 40, 20_000)
 KEY = h(b"veil vectors/key")

@@ -7,9 +7,93 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter, process_time
+from typing import Protocol
 
-from veen.bench.framing import Framing
 from veen.core import Malformed, Unavailable
+
+_SHOWN_BYTES = 300
+_LINE = b"\r\n"
+
+
+class Framing(Protocol):
+    """Knows one protocol's answers."""
+
+    def whole(self, data: bytes) -> int:
+        """The length of the answer that `data` starts with; 0 where that cannot be told yet.
+
+        Raises `Unavailable` where the answer is a refusal, `Malformed` where it is none.
+        """
+        ...
+
+
+class Http:
+    """HTTP/1.1 with `content-length`; anything but 200 is a refusal."""
+
+    __slots__ = ("_end", "_head", "_length", "_start")
+
+    _OK = b"HTTP/1.1 200 "
+    _LENGTH = b"\r\ncontent-length:"
+    _HEAD_END = b"\r\n\r\n"
+
+    def __init__(self) -> None:
+        # The part of the last head that says how long the answer is, where it stood, and what it came to.
+        self._head = b""
+        self._start = self._end = self._length = 0
+
+    def whole(self, data: bytes) -> int:
+        if self._length and data[self._start : self._end] == self._head and data.startswith(self._OK):
+            return self._length
+        return self._parse(data)
+
+    def _parse(self, data: bytes) -> int:
+        end = data.find(self._HEAD_END)
+        if end < 0:
+            return 0
+        head = data[:end].lower()
+        if not data.startswith(b"HTTP/1.1 "):
+            raise Malformed("answer", f"{data[:_SHOWN_BYTES]!r} is no HTTP/1.1")
+        if not data.startswith(self._OK):
+            raise Unavailable(f"the answer was {data[:_SHOWN_BYTES]!r}")
+        start = head.find(self._LENGTH)
+        stated = head[start + len(self._LENGTH) :].partition(_LINE)[0].strip()
+        if start < 0 or not stated.isdigit() or head.count(self._LENGTH) > 1:
+            raise Malformed("answer", f"{data[:end]!r} does not say once how long it is")
+        self._start, self._end = start, end + len(self._HEAD_END)
+        self._head = data[start : self._end]
+        self._length = self._end + int(stated)
+        return self._length
+
+
+class Redis:
+    """RESP bulk strings, which is how an id of a stream comes."""
+
+    def whole(self, data: bytes) -> int:
+        line, mark, _ = data.partition(_LINE)
+        if not mark:
+            return 0
+        if not line.startswith(b"$") or not line[1:].isdigit():
+            raise Unavailable(f"the answer was {data[:_SHOWN_BYTES]!r}")
+        return len(line) + int(line[1:]) + 2 * len(_LINE)
+
+
+class Nats:
+    """One MSG on the connection's inbox: the acknowledgement of a publication. The server's PING may come around it."""
+
+    _PING = b"PING\r\n"
+
+    def whole(self, data: bytes) -> int:
+        at = len(self._PING) if data.startswith(self._PING) else 0
+        end = data.find(_LINE, at)
+        if end < 0:
+            return 0
+        kind, *fields = data[at:end].split(b" ")
+        if kind != b"MSG" or not fields or not fields[-1].isdigit():
+            raise Unavailable(f"the answer was {data[:_SHOWN_BYTES]!r}")
+        length = end + int(fields[-1]) + 2 * len(_LINE)
+        if b'"error"' in data[end:length]:
+            raise Unavailable(f"the answer was {data[:_SHOWN_BYTES]!r}")
+        return length + (len(self._PING) if data[length:] == self._PING else 0)
+
 
 # Below what the allocator would take from the system each time; longer answers come in several pieces.
 _READ_BYTES = 1 << 15
@@ -19,7 +103,7 @@ Plan = Sequence[Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadGenerator:
     """What came of it: every answer was the one hoped for, or there would be no such object."""
 
     seconds: float
@@ -51,7 +135,7 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port))
 
 
-def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket]) -> Load:
+def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket]) -> LoadGenerator:
     """Send each connection's requests, one at a time, the next when the answer to the last is all there."""
     sockets: list[socket.socket] = []
     try:
@@ -69,7 +153,7 @@ def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket
             one.close()
 
 
-def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Framing) -> Load:
+def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Framing) -> LoadGenerator:
     whole = framing.whole
     latencies: list[float] = []
     cpu, start = process_time(), perf_counter()
@@ -110,7 +194,7 @@ def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Frami
             if sent != len(request):
                 _keep_rest(poll, connection, request[sent:])
     seconds = perf_counter() - start
-    return Load(seconds, len(latencies), process_time() - cpu, tuple(sorted(latencies)))
+    return LoadGenerator(seconds, len(latencies), process_time() - cpu, tuple(sorted(latencies)))
 
 
 def _send_first(poll: select.epoll, connection: _Connection) -> None:

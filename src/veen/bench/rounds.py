@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 
-from veen.bench import processes
-from veen.bench.hubprocess import HubProcess, Usage
-from veen.bench.load import Load, Plan
-from veen.bench.report import Row
+from veen.bench import hub_process
+from veen.bench.bench_report import BenchRow
+from veen.bench.hub_process import HubProcess, Usage
+from veen.bench.load import LoadGenerator, Plan
 from veen.core import Unavailable
 
 _QUIET_CORES = 0.15
@@ -22,7 +22,7 @@ class Round:
     """What happened between the first request and the log's having caught up with the last."""
 
     messages: int
-    load: Load
+    load: LoadGenerator
     usage: Usage  # until the log has caught up, so that no work is left out
     entries_per_sync: float
     sync_ms: float
@@ -44,10 +44,10 @@ def play(hub: HubProcess, plan: Plan, messages: int, watch: AbstractContextManag
     `watch` is entered while requests are under way, and at no other time.
     """
     had, before, usage = hub.logged(), hub.metrics(), hub.usage()
-    busy = processes.busy_seconds()
+    busy = hub_process.busy_seconds()
     with watch or nullcontext():
         load = hub.drive(plan)
-    busy = processes.busy_seconds() - busy
+    busy = hub_process.busy_seconds() - busy
     during = hub.usage().since(usage)
     after = hub.metrics()
 
@@ -70,20 +70,20 @@ def play(hub: HubProcess, plan: Plan, messages: int, watch: AbstractContextManag
     )
 
 
-def cost_rows(name: str, rounds: Sequence[Round]) -> list[Row]:
+def cost_rows(name: str, rounds: Sequence[Round]) -> list[BenchRow]:
     """What a message cost in CPU, and what shared a sync."""
     return [
-        Row.of(f"{name}: CPU a message, hub", [one.each_us(one.usage.hub_s) for one in rounds], "µs"),
-        Row.of(f"{name}: CPU a message, workers", [one.each_us(one.usage.workers_s) for one in rounds], "µs"),
-        Row.of(f"{name}: CPU a message, generator", [one.each_us(one.load.generator_s) for one in rounds], "µs"),
-        Row.of(f"{name}: messages a sync", [one.entries_per_sync for one in rounds], ""),
-        Row.of(f"{name}: one write and sync", [one.sync_ms for one in rounds], "ms"),
+        BenchRow.of(f"{name}: CPU a message, hub", [one.each_us(one.usage.hub_s) for one in rounds], "µs"),
+        BenchRow.of(f"{name}: CPU a message, workers", [one.each_us(one.usage.workers_s) for one in rounds], "µs"),
+        BenchRow.of(f"{name}: CPU a message, generator", [one.each_us(one.load.generator_s) for one in rounds], "µs"),
+        BenchRow.of(f"{name}: messages a sync", [one.entries_per_sync for one in rounds], ""),
+        BenchRow.of(f"{name}: one write and sync", [one.sync_ms for one in rounds], "ms"),
     ]
 
 
-def weather(others: Sequence[float]) -> Row:
+def weather(others: Sequence[float]) -> BenchRow:
     """What the machine did besides: the neighbours of a virtual machine, other processes, the kernel's own threads."""
-    return Row.of(f"what everyone else had, of {os.cpu_count()} cores", others, "cores")
+    return BenchRow.of(f"what everyone else had, of {os.cpu_count()} cores", others, "cores")
 
 
 def warning(others: Sequence[float]) -> tuple[str, ...]:

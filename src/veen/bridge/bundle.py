@@ -6,15 +6,58 @@ need not be able to read it. `verifying.verify` judges one; nothing is believed 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar, Self
 
 from veen.client.trust import HubRecord
-from veen.core import Checkpoint, HubIdentity, IdentitySignature, Malformed, MmrProof, Msg, Profile, Receipt, naming
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core import (
+    Checkpoint,
+    HubIdentity,
+    IdentitySignature,
+    Malformed,
+    MmrProof,
+    Msg,
+    Profile,
+    Receipt,
+    Unverified,
+    naming,
+)
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
 from veen.core.cbor.heads import BSTR, MAP, UINT, write_head, write_text
 from veen.core.hashing import HASH_BYTES, h, ht
 from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, WIRE_VERSION
-from veen.core.origin import Origin
+from veen.core.origin import ForkOrigin
+
+
+class BundleCode(StrEnum):
+    """Which check a bundle failed, in the order in which they are made."""
+
+    MALFORMED = "malformed"  # the bytes are no bundle
+    BUNDLE_ID = "bundle_id"  # the contents are not those that the id is the hash of
+    SOURCE = "source"  # the hub is not trusted, or its papers do not hold
+    HEADER = "header"  # the header says otherwise than what is in the bundle
+    CHECKPOINT = "checkpoint"  # the checkpoint is not the hub's, or not of this stream
+    RECEIPT = "receipt"  # a receipt is not the hub's, or not for its message
+    SIGNATURE = "signature"  # a message is not signed by its client
+    ORDER = "order"  # events are missing, repeated or out of order
+    PROOF = "proof"  # the events are not in the log of the checkpoint
+    MAPPING = "mapping"  # no import stream stands for the export stream
+    SEALED = "sealed"  # an event does not open
+    ATTACHMENT = "attachment"  # an event has attachments, which a bundle does not carry
+    DUPLICATE = "duplicate"  # it was imported before
+    OVERLAP = "overlap"  # some of its events came with another bundle
+    PARTIAL = "partial"  # another importer began with it and has not ended
+    REFUSED = "refused"  # the hub of this zone did not take an event
+
+
+class BundleFault(Unverified):
+    """A bundle that is refused: by which check, and at which of its events, counted from 1."""
+
+    def __init__(self, code: BundleCode, reason: str, position: int | None = None) -> None:
+        super().__init__("bundle", reason if position is None else f"event {position}: {reason}")
+        self.code = code
+        self.position = position
+
 
 KIND = "veen.bundle.v1"
 SUFFIX = ".bundle"
@@ -120,13 +163,13 @@ class BundleProof(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Source(Wire):
+class BundleSource(Wire):
     """The hub that signed, as it shows itself: enough to check its signatures, once its id is trusted."""
 
     identity: HubIdentity
     signature: IdentitySignature
     profile: Profile
-    origin: Origin | None = None  # where the hub is a fork
+    origin: ForkOrigin | None = None  # where the hub is a fork
 
     LAYOUT: ClassVar = Map(
         "bundle source",
@@ -134,7 +177,7 @@ class Source(Wire):
             1: Nested("identity", HubIdentity),
             2: Nested("signature", IdentitySignature),
             3: Nested("profile", Profile),
-            4: Nested("origin", Origin, optional=True),
+            4: Nested("origin", ForkOrigin, optional=True),
         },
     )
 
@@ -148,7 +191,7 @@ class Contents(Wire):
     """All that `bundle_id` is the hash of."""
 
     header: Header
-    source: Source
+    source: BundleSource
     export_checkpoint: ExportCheckpoint
     events: tuple[Carried, ...]
     proof: BundleProof
@@ -157,7 +200,7 @@ class Contents(Wire):
         "bundle contents",
         {
             1: Nested("header", Header),
-            2: Nested("source", Source),
+            2: Nested("source", BundleSource),
             3: Nested("export_checkpoint", ExportCheckpoint),
             4: ListOf("events", Nested("event", Carried), most=MAX_BUNDLE_EVENTS, least=1),
             5: Nested("proof", BundleProof),
@@ -177,7 +220,7 @@ class Bundle(Wire):
 
     LAYOUT: ClassVar = Map(
         "bundle",
-        {1: Constant("kind", KIND), 2: Version(), 3: Bstr("bundle_id"), 4: Nested("contents", Contents)},
+        {1: Constant("kind", KIND), 2: VersionField(), 3: Bstr("bundle_id"), 4: Nested("contents", Contents)},
     )
 
     @classmethod

@@ -11,10 +11,41 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from terminalface.extras import install_hint
-from veen.bridge import base45
+from plumbing.cli.extras import install_hint
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
+
+ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ $%*+-./:"
+_BASE = len(ALPHABET)
+_VALUES = {character: value for value, character in enumerate(ALPHABET)}
+
+
+def encode(data: bytes) -> str:
+    """Two bytes are three characters, a last one is two; the least significant first."""
+    found = []
+    for start in range(0, len(data), 2):
+        pair = data[start : start + 2]
+        number = int.from_bytes(pair, "big")
+        for _ in range(len(pair) + 1):
+            number, digit = divmod(number, _BASE)
+            found.append(ALPHABET[digit])
+    return "".join(found)
+
+
+def decode(text: str) -> bytes:
+    """The bytes whose one encoding this is. Raises `Malformed`."""
+    found = bytearray()
+    for start in range(0, len(text), 3):
+        digits = text[start : start + 3]
+        if len(digits) == 1 or any(character not in _VALUES for character in digits):
+            raise Malformed("base45", f"no bytes are written {digits!r}")
+        number = sum(_VALUES[character] * _BASE**place for place, character in enumerate(digits))
+        try:
+            found += number.to_bytes(len(digits) - 1, "big")
+        except OverflowError:
+            raise Malformed("base45", f"no bytes are written {digits!r}") from None
+    return bytes(found)
+
 
 MAX_PARTS = 10_000
 MAX_PART_BYTES = 2_000
@@ -35,7 +66,7 @@ def split(data: bytes, part_bytes: int = DEFAULT_PART_BYTES) -> list[str]:
     digest = _file_digest(data)
     pieces = [data[start : start + part_bytes] for start in range(0, len(data), part_bytes)]
     return [
-        f"VEEN1/{digest}/{number}/{total}/{_part_digest(digest, number, total, piece)}/{base45.encode(piece)}"
+        f"VEEN1/{digest}/{number}/{total}/{_part_digest(digest, number, total, piece)}/{encode(piece)}"
         for number, piece in enumerate(pieces, 1)
     ]
 
@@ -68,7 +99,7 @@ def _read(text: str) -> tuple[str, int, int, bytes]:
     digest, number, total, check, encoded = form.groups()
     if max(len(number), len(total)) > len(str(MAX_PARTS)) or not int(number) <= int(total) <= MAX_PARTS:
         raise Malformed("qr code", f"part {number[:20]} of {total[:20]}")
-    piece = base45.decode(encoded)
+    piece = decode(encoded)
     if _part_digest(digest, int(number), int(total), piece) != check:
         raise Malformed("qr code", f"part {number} is damaged")
     return digest, int(number), int(total), piece

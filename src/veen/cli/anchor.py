@@ -3,24 +3,122 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
-from terminalface import durations
-from terminalface.command import Misuse, command, group
-from veen.cli import output
-from veen.cli.anchoroptions import AnchorPin, AnchorStream, Target, Targets, target_of
-from veen.cli.client.options import AtHub
-from veen.cli.options import ClientDir, JsonOption, Stream
-from veen.cli.output import Marked, Tone
-from veen.cli.overlay.declaring import taking
+from plumbing.cli import durations
+from plumbing.cli.command import Misuse, command, group
+from veen.cli.kit import output, values
+from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.common_options import ClientDir, JsonOption, Stream
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.state_options import taking
 
 if TYPE_CHECKING:
-    from veen.bridge.anchoring import Anchored, AnchorStore, Backend
-    from veen.bridge.anchoring.service import Published
+    from veen.bridge.anchors import Anchored, AnchorStore, Backend
+    from veen.bridge.anchors.service import PublishedAnchor
     from veen.client.client import Client
+
+
+KINDS = ("file", "git", "tsa", "hub")
+_HINT = "give --to file:PATH, git:REPO[#BRANCH], tsa:URL or hub:URL"
+
+Target: TypeAlias = Annotated[
+    str,
+    typer.Option("--to", metavar="KIND:WHERE", help="file:PATH, git:REPO[#BRANCH], tsa:URL or hub:URL"),
+]
+AnchorPin: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--anchor-pin", metavar="HEX|PATH", help="of a hub that is anchored at: who it must be"),
+]
+AnchorStream: TypeAlias = Annotated[
+    str, typer.Option("--anchor-stream", metavar="NAME", help="of such a hub: the stream there")
+]
+
+
+def target_of(text: str) -> tuple[str, str]:
+    """What --to names: a kind, and where."""
+    kind, _, where = text.partition(":")
+    if kind not in KINDS or not where:
+        raise Misuse(f"{text!r} names no place for anchors", _HINT)
+    if kind != "hub":
+        return kind, where
+    try:
+        return kind, values.url(where)
+    except ValueError as error:
+        raise Misuse(str(error), _HINT) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What the options say of a backend."""
+
+    to: str
+    tsa_root: Path | None
+    remote: str | None
+    anchor_pin: str | None
+    anchor_stream: str
+
+    def check(self) -> None:
+        """Refuse before the work what cannot be."""
+        kind, _ = target_of(self.to)
+        if kind == "tsa" and self.tsa_root is None:
+            raise Misuse("a time stamp cannot be verified without its root", "give --tsa-root PEM")
+        if self.remote is not None and kind != "git":
+            raise Misuse("--remote is of git", "leave it out, or give --to git:REPO")
+
+    def backend(self) -> "Backend":
+        """Of every kind but a hub, which must be met first."""
+        kind, where = target_of(self.to)
+        if kind == "file":
+            return _file(Path(where))
+        if kind == "git":
+            return _git(where, self.remote)
+        assert self.tsa_root is not None
+        return _tsa(where, self.tsa_root)
+
+    @staticmethod
+    def verifying(
+        kind: str, file: Path | None, git: str | None, tsa_root: Path | None, anchor_pin: str | None
+    ) -> "Backend":
+        """What an anchor of some kind is held against."""
+        from veen.bridge.anchors.otherhub import OtherHub
+        from veen.cli.kit import pinning
+
+        if kind == "file" and file is not None:
+            return _file(file)
+        if kind == "git" and git is not None:
+            return _git(git, None)
+        if kind == "tsa" and tsa_root is not None:
+            return _tsa(None, tsa_root)
+        pin = pinning.anchor(anchor_pin)
+        if kind == "hub" and pin is not None:
+            return OtherHub(None, pin)
+        wanted = {"file": "--file FILE", "git": "--git REPO", "tsa": "--tsa-root PEM", "hub": "--anchor-pin HEX|PATH"}
+        raise Misuse(f"it is not known what this anchor of kind {kind!r} is held against", f"give {wanted.get(kind)}")
+
+
+def _file(path: Path) -> "Backend":
+    from veen.bridge.anchors.filelog import FileLog
+
+    return FileLog(path)
+
+
+def _git(text: str, remote: str | None) -> "Backend":
+    from veen.bridge.anchors.gitrepo import BRANCH, GitRepo
+
+    path, _, branch = text.partition("#")
+    return GitRepo(Path(path), branch or BRANCH, remote)
+
+
+def _tsa(url: str | None, root: Path) -> "Backend":
+    from veen.bridge.anchors.tsa import TimeStampingAuthority
+
+    return TimeStampingAuthority(url, root)
+
 
 T = TypeVar("T")
 
@@ -66,15 +164,15 @@ def publish(
 
     What was published is verified at once: what does not hold now will not hold later.
     """
-    from veen.cli import contextfile
+    from veen.cli.kit import context_file
 
-    name = contextfile.need_stream(stream)
+    name = context_file.need_stream(stream)
     given = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
-    async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "Published":
-        from veen.bridge import anchoring
+    async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "PublishedAnchor":
+        from veen.bridge import anchors
 
-        return await anchoring.publish(client, name, backend, kept, upto_seq=upto)
+        return await anchors.publish(client, name, backend, kept, upto_seq=upto)
 
     _tell([_anchoring(asked, given, store, work)], asked.as_json, one=True)
 
@@ -108,16 +206,16 @@ def run(
 
     What was anchored last is known from the store, so it can be stopped at any time.
     """
-    from veen.bridge.anchoring import Cadence, service
-    from veen.cli import contextfile
+    from veen.bridge.anchors import Cadence, service
+    from veen.cli.kit import context_file
 
-    name = contextfile.need_stream(stream)
+    name = context_file.need_stream(stream)
     if every_entries is None and every_seconds is None:
         raise Misuse("there is no cadence", "give --every-entries N, --every-seconds N, or both")
     cadence = Cadence(every_entries, every_seconds)
     given = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
-    async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "list[Published]":
+    async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "list[PublishedAnchor]":
         if once:
             found = await service.once(client, name, backend, kept, cadence)
             return [] if found is None else [found]
@@ -136,12 +234,12 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the anchors that are kept, by label and number."""
-    from veen.bridge.anchoring import AnchorStore
-    from veen.bridge.anchoring.service import Published
-    from veen.cli import contextfile
+    from veen.bridge.anchors import AnchorStore
+    from veen.bridge.anchors.service import PublishedAnchor
+    from veen.cli.kit import context_file
 
-    folder = contextfile.need_client(client) / "anchors" if store is None else store
-    _tell([Published(path, one) for path, one in AnchorStore(folder)], as_json)
+    folder = context_file.need_client(client) / "anchors" if store is None else store
+    _tell([PublishedAnchor(path, one) for path, one in AnchorStore(folder)], as_json)
 
 
 @command(
@@ -163,17 +261,17 @@ def verify(
 
     A time stamp and another hub's evidence need nobody's answer; a file and a repository are read.
     """
-    from veen.bridge import anchoring
-    from veen.bridge.anchoring import keeping
-    from veen.cli.client import pins
+    from veen.bridge import anchors
+    from veen.bridge.anchors import keeping
+    from veen.cli.kit import pinning
 
-    anchor = pins.anchor(pin)
+    anchor = pinning.anchor(pin)
     assert anchor is not None
     rows: list[tuple[output.Value, ...]] = []
     for path in files:
         found = keeping.read(path)
         backend = Targets.verifying(found.ref.kind, file, git, tsa_root, anchor_pin)
-        ts = asyncio.run(anchoring.verify(found, backend, anchor))
+        ts = asyncio.run(anchors.verify(found, backend, anchor))
         root = found.checkpoint.mmr_root
         rows.append((str(path), found.checkpoint.upto_seq, root, found.ref.kind, ts, Marked("holds", Tone.GOOD)))
     output.table(("file", "upto_seq", "root", "kind", "anchored_at", "verdict"), rows, as_json)
@@ -185,7 +283,7 @@ def _anchoring(
     store: Path | None,
     work: "Callable[[Client, Backend, AnchorStore], Awaitable[T]]",
 ) -> T:
-    from veen.bridge.anchoring import AnchorStore
+    from veen.bridge.anchors import AnchorStore
 
     given.check()
     call = asked.call()
@@ -200,8 +298,8 @@ def _anchoring(
 
 @asynccontextmanager
 async def _backend(client: "Client", given: Targets, first_use: bool) -> "AsyncIterator[Backend]":
-    from veen.bridge.anchoring.otherhub import OtherHub
-    from veen.cli.bridge.group import source_client
+    from veen.bridge.anchors.otherhub import OtherHub
+    from veen.cli.bridge.bridge_options import source_client
 
     if target_of(given.to)[0] != "hub":
         yield given.backend()
@@ -210,7 +308,7 @@ async def _backend(client: "Client", given: Targets, first_use: bool) -> "AsyncI
         yield OtherHub(other, other.hub_id, given.anchor_stream)
 
 
-def _tell(found: "list[Published]", as_json: bool, *, one: bool = False) -> None:
+def _tell(found: "list[PublishedAnchor]", as_json: bool, *, one: bool = False) -> None:
     rows = [_row(done.path, done.anchored) for done in found]
     if one:
         output.facts(dict(zip(_COLUMNS, rows[0], strict=True)), as_json)

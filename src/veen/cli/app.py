@@ -7,8 +7,8 @@ must not wait for libraries it does not use.
 import sys
 from collections.abc import Sequence
 
-from terminalface import root as roots
-from terminalface.root import Entry
+from plumbing.cli import program as roots
+from plumbing.cli.program import Entry
 
 # By heading, in the order people meet them.
 COMMANDS: dict[str, tuple[Entry, ...]] = {
@@ -23,68 +23,68 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("bench", "veen.cli.bench", "measure a hub on this machine, and tell which promises it keeps"),
     ),
     "keys, and leave to write": (
-        Entry("keygen", "veen.cli.client.keygen", "make an identity: keys of your own, in a folder"),
-        Entry("card", "veen.cli.client.card", "show an identity card, after checking its signatures"),
-        Entry("stream-key", "veen.cli.client.streamkey", "make, show, hand out and take in the keys of streams"),
-        Entry("cap", "veen.cli.client.cap", "issue, show and authorise leave to write"),
-        Entry("export-identity", "veen.cli.client.export", "write all that a client is into a folder"),
-        Entry("import-identity", "veen.cli.client.restore", "make a client directory from an exported one"),
+        Entry("keygen", "veen.cli.own_identity:keygen_app", "make an identity: keys of your own, in a folder"),
+        Entry("card", "veen.cli.own_identity:card_app", "show an identity card, after checking its signatures"),
+        Entry("stream-key", "veen.cli.stream_key", "make, show, hand out and take in the keys of streams"),
+        Entry("cap", "veen.cli.cap", "issue, show and authorise leave to write"),
+        Entry("export-identity", "veen.cli.own_identity:export_app", "write all that a client is into a folder"),
+        Entry("import-identity", "veen.cli.own_identity:import_app", "make a client directory from an exported one"),
     ),
     "send and read": (
-        Entry("send", "veen.cli.client.send", "send to a stream, and verify the hub's receipt"),
-        Entry("stream", "veen.cli.client.stream", "read a stream, each entry verified before it is opened"),
+        Entry("send", "veen.cli.send", "send to a stream, and verify the hub's receipt"),
+        Entry("stream", "veen.cli.stream", "read a stream, each entry verified before it is opened"),
     ),
     "state of a stream": (
         Entry(
             "id",
-            "veen.cli.overlay.identity.root",
+            "veen.cli.id.id_group",
             "keep identities: principals, their devices, accounts per realm, organizations, handles",
         ),
-        Entry("kv", "veen.cli.overlay.kv", "keep keys and values on a stream, at any moment of their history"),
+        Entry("kv", "veen.cli.kv", "keep keys and values on a stream, at any moment of their history"),
         Entry(
             "queue",
-            "veen.cli.overlay.queue",
+            "veen.cli.queue",
             "put tasks on a stream, and have each done at least once by one of several consumers",
         ),
-        Entry("rpc", "veen.cli.overlay.rpc", "call methods over a stream, and answer calls"),
+        Entry("rpc", "veen.cli.rpc", "call methods over a stream, and answer calls"),
         Entry(
             "op",
-            "veen.cli.overlay.operation.root",
+            "veen.cli.op.op_group",
             "send operations, see what they came from, and check that they keep their rules",
         ),
         Entry(
             "wallet",
-            "veen.cli.overlay.wallet",
+            "veen.cli.wallet",
             "open wallets, move amounts between them, and show what is in them and why",
         ),
-        Entry("fold", "veen.cli.overlay.fold", "fold a stream into state with any overlay that is installed"),
+        Entry("fold", "veen.cli.fold", "fold a stream into state with any overlay that is installed"),
         Entry(
             "snapshot",
-            "veen.cli.overlay.snapshot",
+            "veen.cli.snapshot",
             "write the state of a stream into a file, and check such a file against a log",
         ),
     ),
     "run a realm": (
-        Entry("revoke", "veen.cli.overlay.realm.revoke", "revoke client keys and capabilities, for a time or for good"),
-        Entry("authority", "veen.cli.overlay.realm.authority", "say which hub orders which stream of a realm"),
+        Entry("revoke", "veen.cli.realm.revoke", "revoke client keys and capabilities, for a time or for good"),
+        Entry("authority", "veen.cli.realm.authority", "say which hub orders which stream of a realm"),
         Entry(
             "label-class",
-            "veen.cli.overlay.realm.labelclass",
+            "veen.cli.realm.label_class",
             "say what kind of data a label holds, as advice on padding, rate and retention",
         ),
         Entry(
             "schema",
-            "veen.cli.overlay.realm.schema",
+            "veen.cli.realm.schema",
             "register schemas of a realm, and see which of them a stream uses",
         ),
     ),
     "find and connect": (
         Entry(
             "discover",
-            "veen.cli.overlay.discovery.discover",
+            "veen.cli.discovery.discover",
             "find hubs, overlays and services, and let others find yours",
         ),
-        Entry("connect", "veen.cli.overlay.discovery.connect", "go from a directory to a service that can be called"),
+        Entry("connect", "veen.cli.discovery.connect", "go from a directory to a service that can be called"),
     ),
     "across hubs": (
         Entry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),
@@ -95,11 +95,15 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
         Entry("query", "veen.cli.query", "ask about recorded events, and prove the answers"),
     ),
     "prove": (
-        Entry("receipt", "veen.cli.client.receipt", "fetch the hub's receipt for an entry, and verify it"),
-        Entry("proof", "veen.cli.client.proof", "fetch the proof of an entry, and verify it"),
-        Entry("checkpoint", "veen.cli.client.checkpoint", "fetch the hub's checkpoint of a stream, and verify it"),
-        Entry("verify", "veen.cli.client.verify", "check saved files again, or a whole stream"),
-        Entry("evidence", "veen.cli.client.evidence", "show what a hub said to someone who never met it"),
+        Entry("receipt", "veen.cli.hub_statements:receipt_app", "fetch the hub's receipt for an entry, and verify it"),
+        Entry("proof", "veen.cli.hub_statements:proof_app", "fetch the proof of an entry, and verify it"),
+        Entry(
+            "checkpoint",
+            "veen.cli.hub_statements:checkpoint_app",
+            "fetch the hub's checkpoint of a stream, and verify it",
+        ),
+        Entry("verify", "veen.cli.verify", "check saved files again, or a whole stream"),
+        Entry("evidence", "veen.cli.evidence", "show what a hub said to someone who never met it"),
     ),
     "settings": (Entry("context", "veen.cli.context", "keep the hub and keys of daily use under a name"),),
     "help": (
@@ -110,9 +114,9 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
 
 
 def _tell(error: Exception) -> int | None:
-    from veen.cli import failures
+    from veen.cli.kit import exit_status
 
-    return failures.tell(error)
+    return exit_status.tell(error)
 
 
 def _version() -> str:

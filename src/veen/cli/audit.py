@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from terminalface.command import Group, Misuse, command
-from veen.cli import output
-from veen.cli.client.evidence import NAMED_HUB
-from veen.cli.client.files import check_new
-from veen.cli.client.options import HubPin, PassphraseFile
+from plumbing.cli.command import Group, Misuse, command
+from veen.cli.evidence import NAMED_HUB
 from veen.cli.fsck import brief
-from veen.cli.options import ClientDir, JsonOption
-from veen.cli.output import Marked, Tone
-from veen.cli.sparksession import begin
+from veen.cli.kit import output
+from veen.cli.kit.client_options import HubPin, PassphraseFile
+from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.output_files import check_new
+from veen.cli.kit.spark_session import begin
 
 if TYPE_CHECKING:
     from veen.core import SigningKey
     from veen.pipeline.audit import Audit
-    from veen.pipeline.audit.report import JsonObject
+    from veen.pipeline.audit.audit_report import JsonObject
 
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "statement.cbor"
 _MOST_BYTES = 1 << 26
@@ -90,9 +90,9 @@ def run(
     The exit status is 0 where all of it is sound, 7 where only what follows from the log is wrong, 8 where the log is
     damaged, and 11 where copies of one hub contradict each other.
     """
-    from veen.cli.client import pins
+    from veen.cli.kit import pinning
     from veen.pipeline.audit import page_of, report_of
-    from veen.pipeline.audit.report import encode
+    from veen.pipeline.audit.audit_report import encode
 
     if signed and out is None:
         raise Misuse("a signed report is written into a folder", "give --out DIR")
@@ -102,7 +102,7 @@ def run(
         for name in (REPORT, PAGE, STATEMENT):
             check_new(out / name)  # a report is evidence: none takes its place
     key = _auditor(client, passphrase_file) if signed else None
-    done, where = _audited(directory, pins.anchor(pin), spark, (master, remote, config), workers)
+    done, where = _audited(directory, pinning.anchor(pin), spark, (master, remote, config), workers)
     made = report_of(done, int(time.time()), where)
     if out is not None:
         _write(out, encode(made), page_of(made, None if key is None else key.public_key), key)
@@ -132,11 +132,11 @@ def verify(
     Without --auditor the verdict is `unverified: no auditor was named` and the exit status is 4, because anyone can
     make a key and sign a report with it. --trust-embedded accepts the key that is in the file, and the verdict says so.
     """
-    from veen.cli.client.pins import Signer
-    from veen.cli.failures import hinted
+    from veen.cli.kit.exit_status import hinted
+    from veen.cli.kit.pinning import Signer
     from veen.client import durable
     from veen.core import Unavailable
-    from veen.pipeline.audit import Statement
+    from veen.pipeline.audit import AuditStatement
 
     try:
         wanted = None if auditor is None else bytes.fromhex(auditor)
@@ -148,7 +148,7 @@ def verify(
     report = durable.read_file(folder / REPORT, _MOST_BYTES)
     if not (folder / STATEMENT).exists():
         raise hinted(Unavailable(f"the report in {folder} is not signed"), "veen audit --out DIR --sign signs one")
-    found = Statement.decode(durable.read_file(folder / STATEMENT, _MOST_BYTES))
+    found = AuditStatement.decode(durable.read_file(folder / STATEMENT, _MOST_BYTES))
     found.verify(report, wanted)
     rows: dict[str, output.Value] = {
         "verdict": signer.verdict(found.verdict, Tone.GOOD if found.verdict == "sound" else Tone.BAD),
@@ -189,9 +189,9 @@ def _audited(
 
 
 def _auditor(client: Path | None, passphrase_file: Path | None) -> "SigningKey":
-    from veen.cli.client import calling
+    from veen.cli.kit import open_session
 
-    with calling.opened(client, passphrase_file) as folder:
+    with open_session.opened(client, passphrase_file) as folder:
         return folder.identity.id_sign
 
 
@@ -249,7 +249,7 @@ _TWO_ROOTS = "the hub signed two roots for this place: the report has both recei
 
 
 def _leave(verdict: str) -> None:
-    from veen.cli.failures import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS
+    from veen.cli.kit.exit_status import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS
 
     statuses = {"equivocated": CONTRADICTED_STATUS, "damaged": DAMAGED_STATUS, "repairable": REPAIRABLE_STATUS}
     if verdict in statuses:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from terminalface.command import command, group
-from veen.cli import output
-from veen.cli.options import JsonOption
-from veen.cli.output import Marked, Tone
+from plumbing.cli.command import command, group
+from veen.cli.kit import output
+from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.output import Marked, Tone
 
 if TYPE_CHECKING:
-    from veen.bench.report import Report, Row
+    from veen.bench.bench_report import BenchReport, BenchRow
 
 app = group(
     "bench",
@@ -49,7 +49,7 @@ def hub(
     as_json: JsonOption = False,
 ) -> None:
     """Measure submits a second and latency, beside what the cryptography alone would take."""
-    from veen.bench import hub as measured
+    from veen.bench import hub_throughput as measured
 
     with _progress() as tell:
         report = measured.run(
@@ -71,7 +71,7 @@ def labels(
     as_json: JsonOption = False,
 ) -> None:
     """Measure what writing to many labels in turn costs beside writing to one."""
-    from veen.bench import labels as measured
+    from veen.bench import many_labels as measured
 
     with _progress() as tell:
         chosen, turns = count or measured.LABELS, rounds or measured.ROUNDS
@@ -87,7 +87,7 @@ def growth(
     as_json: JsonOption = False,
 ) -> None:
     """Measure whether time and memory stay flat as a log grows."""
-    from veen.bench import growth as measured
+    from veen.bench import scaling as measured
 
     with _progress() as tell:
         most, turns = large or measured.LARGE, rounds or measured.ROUNDS
@@ -107,8 +107,8 @@ def _progress() -> Iterator[Callable[[str], None]]:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _show(report: "Report", as_json: bool) -> None:
-    from veen.cli.failures import MISSED_STATUS
+def _show(report: "BenchReport", as_json: bool) -> None:
+    from veen.cli.kit.exit_status import MISSED_STATUS
 
     if as_json:
         output.document(report.as_json())
@@ -126,9 +126,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _spread(row: "Row") -> str:
+def _spread(row: "BenchRow") -> str:
     return f"{number(row.low)} – {number(row.high)}" if row.low != row.high else ""
 
 
-def _promise(row: "Row") -> Marked:
+def _promise(row: "BenchRow") -> Marked:
     return Marked(row.promise, Tone.GOOD if row.kept else Tone.BAD)

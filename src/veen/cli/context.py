@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from terminalface.command import command, group
-from veen.cli import output, values
-from veen.cli.options import JsonOption
+from plumbing.cli.command import command, group
+from veen.cli.kit import output, values
+from veen.cli.kit.common_options import JsonOption
 
 if TYPE_CHECKING:
-    from veen.cli.contextfile import Context, Contexts
+    from veen.cli.kit.context_file import Context, Contexts
 
 app = group(
     "context",
@@ -23,9 +23,9 @@ app = group(
 
 
 def _names(incomplete: str) -> list[str]:
-    from veen.cli import contextfile
+    from veen.cli.kit import context_file
 
-    return [name for name in contextfile.load().contexts if name.startswith(incomplete)]
+    return [name for name in context_file.load().contexts if name.startswith(incomplete)]
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="the context's name", autocompletion=_names)]
@@ -53,15 +53,15 @@ def add(
     The first that is kept is in use at once, any other with --use or after `veen context use`. Paths are kept
     absolute, so they hold wherever you are.
     """
-    from veen.cli import contextfile
+    from veen.cli.kit import context_file
 
-    made = contextfile.Context(hub, _absolute(client), stream, _absolute(cap))
-    before = contextfile.load()
+    made = context_file.Context(hub, _absolute(client), stream, _absolute(cap))
+    before = context_file.load()
     contexts = before.with_one(name, made)
     if at_once:
         contexts = contexts.using(name)
-    contextfile.save(contexts)
-    _show(name, made, contextfile.used_name(contexts) == name, as_json)
+    context_file.save(contexts)
+    _show(name, made, context_file.used_name(contexts) == name, as_json)
     if name in before.contexts:
         output.remark(f"it replaces the context {name} that was kept before")
     _tell_other(name, contexts)
@@ -70,10 +70,10 @@ def add(
 @command(app, "list", "veen context list", "veen context list --json")
 def list_(as_json: JsonOption = False) -> None:
     """List the contexts."""
-    from veen.cli import contextfile
+    from veen.cli.kit import context_file
 
-    found = contextfile.load()
-    used = contextfile.used_name(found)
+    found = context_file.load()
+    used = context_file.used_name(found)
     columns = ("name", "used", "hub", "client", "stream", "cap")
     rows = [(name, name == used, one.hub, one.client, one.stream, one.cap) for name, one in found.contexts.items()]
     output.table(columns, rows, as_json)
@@ -84,11 +84,11 @@ def list_(as_json: JsonOption = False) -> None:
 @command(app, "use", "veen context use home")
 def use(name: Name, as_json: JsonOption = False) -> None:
     """Take options from this context from now on."""
-    from veen.cli import contextfile
+    from veen.cli.kit import context_file
 
-    contexts = contextfile.load().using(name)
-    contextfile.save(contexts)
-    _show(name, contexts.get(name), contextfile.used_name(contexts) == name, as_json)
+    contexts = context_file.load().using(name)
+    context_file.save(contexts)
+    _show(name, contexts.get(name), context_file.used_name(contexts) == name, as_json)
     _tell_other(name, contexts)
 
 
@@ -100,11 +100,11 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a context: the one in use, unless one is named."""
-    from terminalface.command import Misuse
-    from veen.cli import contextfile
+    from plumbing.cli.command import Misuse
+    from veen.cli.kit import context_file
 
-    contexts = contextfile.load()
-    used = contextfile.used_name(contexts)
+    contexts = context_file.load()
+    used = context_file.used_name(contexts)
     shown = name or used
     if shown is None:
         raise Misuse("no context is in use", "veen context add NAME --hub URL keeps one")
@@ -114,19 +114,19 @@ def show(
 @command(app, "remove", "veen context remove home")
 def remove(name: Name, as_json: JsonOption = False) -> None:
     """Forget a context; what it names is left alone."""
-    from veen.cli import contextfile
+    from veen.cli.kit import context_file
 
-    contexts = contextfile.load()
+    contexts = context_file.load()
     gone = contexts.get(name)
-    contextfile.save(contexts.without(name))
+    context_file.save(contexts.without(name))
     _show(name, gone, False, as_json)
 
 
 def _tell_other(name: str, contexts: "Contexts") -> None:
     """Where commands go on to use another context, whoever keeps or chooses this one should hear it."""
-    from veen.cli import contextfile
+    from veen.cli.kit import context_file
 
-    used = contextfile.used_name(contexts)
+    used = context_file.used_name(contexts)
     if used is None or used == name:
         return
     if used == contexts.current:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from terminalface.command import command, single
-from veen.cli import output
-from veen.cli.options import JsonOption
-from veen.cli.output import Marked, Seen, Tone
+from plumbing.cli.command import command, single
+from veen.cli.kit import output
+from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.output import Marked, Seen, Tone
 
 if TYPE_CHECKING:
-    from veen.storage.fsck import Report
+    from veen.storage.fsck import FsckReport
 
 app = single("fsck")
 
@@ -39,10 +39,10 @@ def fsck(
 
 def check(directory: Path, *, mend: bool, as_json: bool) -> None:
     """Check, show what was found, and end with the status that says what it comes to."""
-    from veen.cli.failures import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS, hinted
+    from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS, hinted
     from veen.core import Unavailable
     from veen.storage import fsck as checker
-    from veen.storage.folders import Folders
+    from veen.storage.paths import Folders
 
     folders = Folders(directory)
     if not any(path.exists() for path in (folders.identity, folders.log, folders.keys)):
@@ -51,7 +51,7 @@ def check(directory: Path, *, mend: bool, as_json: bool) -> None:
     try:
         with output.progress("checking") as report:
             found = checker.check(directory, report)
-        if mend and found.verdict is checker.Verdict.REPAIRABLE:
+        if mend and found.verdict is checker.FsckVerdict.REPAIRABLE:
             with output.progress("making the index again") as report:
                 found = checker.repair(directory, report)
             repaired = True
@@ -59,16 +59,16 @@ def check(directory: Path, *, mend: bool, as_json: bool) -> None:
         raise hinted(error, f"veen hub stop --data-dir {directory} ends a hub that this machine runs on it") from None
     _show(directory, found, repaired, as_json)
     statuses = {
-        checker.Verdict.KEYLESS: KEYLESS_STATUS,
-        checker.Verdict.REPAIRABLE: REPAIRABLE_STATUS,
-        checker.Verdict.DAMAGED: DAMAGED_STATUS,
+        checker.FsckVerdict.KEYLESS: KEYLESS_STATUS,
+        checker.FsckVerdict.REPAIRABLE: REPAIRABLE_STATUS,
+        checker.FsckVerdict.DAMAGED: DAMAGED_STATUS,
     }
     if found.verdict in statuses:
         raise typer.Exit(statuses[found.verdict])
 
 
-def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> None:
-    from veen.storage.fsck import Severity, Verdict
+def _show(directory: Path, found: "FsckReport", repaired: bool, as_json: bool) -> None:
+    from veen.storage.fsck import FsckVerdict, Severity
 
     tones = {
         Severity.DAMAGED: Tone.BAD,
@@ -90,10 +90,10 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
     if rows and sys.stdout.isatty():
         sys.stdout.write("\n")
     verdicts = {
-        Verdict.CLEAN: Tone.GOOD,
-        Verdict.KEYLESS: Tone.BAD,
-        Verdict.REPAIRABLE: Tone.WARN,
-        Verdict.DAMAGED: Tone.BAD,
+        FsckVerdict.CLEAN: Tone.GOOD,
+        FsckVerdict.KEYLESS: Tone.BAD,
+        FsckVerdict.REPAIRABLE: Tone.WARN,
+        FsckVerdict.DAMAGED: Tone.BAD,
     }
     summary: dict[str, output.Value] = {
         "verdict": Marked(str(found.verdict), verdicts[found.verdict]),
@@ -103,19 +103,19 @@ def _show(directory: Path, found: "Report", repaired: bool, as_json: bool) -> No
         summary["repaired"] = "what was wrong was made again from the log"
     output.facts(summary, as_json)
     advice = {
-        Verdict.KEYLESS: _about_keys(directory, found),
-        Verdict.REPAIRABLE: f"veen fsck {directory} --repair makes it again",
-        Verdict.DAMAGED: "restore it from a copy: --repair cannot bring back what only the log had",
+        FsckVerdict.KEYLESS: _about_keys(directory, found),
+        FsckVerdict.REPAIRABLE: f"veen fsck {directory} --repair makes it again",
+        FsckVerdict.DAMAGED: "restore it from a copy: --repair cannot bring back what only the log had",
     }
     if found.verdict in advice:
         output.remark(f"hint: {advice[found.verdict]}")
 
 
-def _about_keys(directory: Path, found: "Report") -> str:
+def _about_keys(directory: Path, found: "FsckReport") -> str:
     """What others can read is here, and need only be closed to them; what is missing is elsewhere."""
-    from veen.storage.directory import open_to_others
-    from veen.storage.findings import Severity
-    from veen.storage.papercheck import RETIRED_KEY
+    from veen.storage.fsck_report import Severity
+    from veen.storage.metadata import open_to_others
+    from veen.storage.metadata_check import RETIRED_KEY
 
     loose = {f"keys/{path.name}" for path in open_to_others(directory)}
     keyless = [one for one in found.findings if one.severity is Severity.KEYLESS]
@@ -128,12 +128,12 @@ def _about_keys(directory: Path, found: "Report") -> str:
 
 def brief(artifact: str) -> Seen:
     """Names as people tell them apart: the first digits of a hash, numbers without their padding."""
-    from veen.storage.findings import brief as shortened
+    from veen.storage.fsck_report import brief as shortened
 
     return Seen(artifact, shortened(artifact))
 
 
-def _data(found: "Report", repaired: bool) -> output.Json:
+def _data(found: "FsckReport", repaired: bool) -> output.Json:
     return {
         "verdict": str(found.verdict),
         "repaired": repaired,

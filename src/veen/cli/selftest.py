@@ -1,8 +1,10 @@
 """`veen selftest`: try a hub against the specification."""
 
+import os
 import secrets
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +12,68 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from terminalface.command import Misuse, command, single
-from veen.cli import output, values
-from veen.cli.client.options import PassphraseFile
-from veen.cli.options import JsonOption
-from veen.cli.output import Marked, Tone
+from plumbing.cli.command import Misuse, command, single
+from veen.cli.kit import output, values
+from veen.cli.kit.client_options import PassphraseFile
+from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.output import Marked, Tone
+from veen.core import Unavailable
 
 if TYPE_CHECKING:
     from veen.core import SigningKey
-    from veen.selftest import Report, Result
+    from veen.selftest import CheckResult, SelftestReport
+
+
+_VOICE = "veen: "
+_STOP_S = 30.0
+
+
+class LocalHub:
+    """One run of a hub on a data directory, from start to stop."""
+
+    def __init__(self, data_dir: Path, log: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
+        """Returns when it serves; raises `Unavailable` with the hub's words where it never does."""
+        reader, writer = os.pipe()
+        command = [sys.executable, "-m", "veen.cli", "hub", "start", "--foreground", "--data-dir", str(data_dir)]
+        try:
+            with log.open("ab") as kept:
+                self._process = subprocess.Popen(
+                    [*command, *options, "--ready-fd", str(writer)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=kept,
+                    stderr=kept,
+                    pass_fds=[writer],
+                    env=env,
+                )
+        finally:
+            os.close(writer)
+        with open(reader, "rb") as answer:
+            try:
+                self.url = answer.read().decode()  # there once the hub has closed its end: it serves, or has ended
+            except BaseException:
+                self.stop()
+                raise
+        if not self.url:
+            self.stop()
+            said = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(_VOICE)]
+            raise Unavailable(f"the hub did not start: {' '.join(said) or 'it said nothing'}")
+
+    def __enter__(self) -> "LocalHub":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has; one that does not is killed."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
 
 app = single("selftest")
 
@@ -82,14 +137,14 @@ def selftest(
     capability is skipped without --issuer, and what needs a second hub without --hub2. The exit status is 10 where a
     claim does not hold.
     """
-    from veen.cli.client import pins
-    from veen.cli.failures import FAILED_STATUS
+    from veen.cli.kit import pinning
+    from veen.cli.kit.exit_status import FAILED_STATUS
     from veen.selftest import ALL
 
     _check_given(suite, (hub, issuer, pin), (hub2, pin2))
     chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
     trying = _Trying(issuer, passphrase_file, chosen, count)
-    anchors = pins.anchor(pin), pins.anchor(pin2)
+    anchors = pinning.anchor(pin), pinning.anchor(pin2)
     found = [] if suite == AIRGAP else [trying.one_hub(suite, hub, anchors[0])]
     if suite in (AIRGAP, ALL):
         found.append(trying.two_hubs((hub, hub2), anchors))
@@ -122,7 +177,7 @@ class _Trying:
     seed: int
     count: int
 
-    def one_hub(self, suite: str, url: str | None, anchor: bytes | None) -> "Report":
+    def one_hub(self, suite: str, url: str | None, anchor: bytes | None) -> "SelftestReport":
         """Claims about one hub, given or started for it."""
         from veen.selftest import run
 
@@ -131,21 +186,23 @@ class _Trying:
             output.tally(f"trying {suite}", "claims") as tell,
         ):
 
-            def told(done: int, total: int, result: "Result") -> None:
+            def told(done: int, total: int, result: "CheckResult") -> None:
                 tell(done)
 
             return run(suite, where, issuer=key, pin=anchor, seed=self.seed, count=self.count, progress=told)
 
-    def two_hubs(self, urls: tuple[str | None, str | None], anchors: tuple[bytes | None, bytes | None]) -> "Report":
+    def two_hubs(
+        self, urls: tuple[str | None, str | None], anchors: tuple[bytes | None, bytes | None]
+    ) -> "SelftestReport":
         """Claims about the way from one hub to another, both given or both started for it; with one, none is tried."""
-        from veen.selftest import Outcome, Report, airgap
-        from veen.selftest import Result as Tried
-        from veen.selftest.airgap.crossing import Zone
+        from veen.selftest import CheckOutcome, SelftestReport, airgap
+        from veen.selftest import CheckResult as Tried
+        from veen.selftest.airgap.two_hubs import Zone
 
         if urls[0] is not None and urls[1] is None:
             why = "it takes two hubs: name the second with --hub2"
-            skipped = (Tried(AIRGAP, one.id, one.claim, one.spec, Outcome.SKIP, why, 0.0) for one in airgap.CHECKS)
-            return Report(AIRGAP, urls[0], anchors[0], self.seed, self.count, tuple(skipped))
+            skipped = (Tried(AIRGAP, one.id, one.claim, one.spec, CheckOutcome.SKIP, why, 0.0) for one in airgap.CHECKS)
+            return SelftestReport(AIRGAP, urls[0], anchors[0], self.seed, self.count, tuple(skipped))
         with (
             _hub(urls[0], self.issuer, self.passphrase_file, AIRGAP) as (online, first),
             _hub(urls[1], self.issuer, self.passphrase_file, AIRGAP) as (offline, second),
@@ -153,7 +210,7 @@ class _Trying:
         ):
             zones = Zone(online, anchors[0], first), Zone(offline, anchors[1], second)
 
-            def told(done: int, total: int, result: "Result") -> None:
+            def told(done: int, total: int, result: "CheckResult") -> None:
                 tell(done)
 
             return airgap.run(*zones, seed=self.seed, count=self.count, progress=told)
@@ -164,13 +221,13 @@ def _hub(
     url: str | None, issuer: Path | None, passphrase_file: Path | None, suite: str = ""
 ) -> "Iterator[tuple[str, SigningKey | None]]":
     """Where to try, and whose capabilities count there."""
-    from veen.cli.client import calling
+    from veen.cli.kit import open_session
     from veen.core import SigningKey
 
     if url is not None and issuer is None:
         yield url, None
     elif url is not None:
-        with calling.opened(issuer, passphrase_file) as folder:
+        with open_session.opened(issuer, passphrase_file) as folder:
             key = folder.identity.id_sign
         yield url, key
     else:
@@ -185,27 +242,26 @@ def _own_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
     import tempfile
     import time
 
-    from veen.cli.localhub import LocalHub
     from veen.core import Limits, Profile
-    from veen.storage import directory
+    from veen.storage import metadata
     from veen.storage.durable import Disk
 
     with tempfile.TemporaryDirectory(prefix="veen-selftest-") as name:
         folder = Path(name)
-        directory.create(Disk(), folder / "hub", Profile(), Limits(), int(time.time()))
+        metadata.create(Disk(), folder / "hub", Profile(), Limits(), int(time.time()))
         options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex(), *further)
         env = {**os.environ, "XDG_RUNTIME_DIR": name}  # nobody else need find it
         with LocalHub(folder / "hub", folder / "hub.log", *options, env=env) as hub:
             yield hub.url
 
 
-def _show(report: "Report", as_json: bool) -> None:
-    from veen.selftest import Outcome
+def _show(report: "SelftestReport", as_json: bool) -> None:
+    from veen.selftest import CheckOutcome
 
     if as_json:
         output.document(report.to_json())
         return
-    tones = {Outcome.PASS: Tone.GOOD, Outcome.FAIL: Tone.BAD, Outcome.SKIP: Tone.QUIET}
+    tones = {CheckOutcome.PASS: Tone.GOOD, CheckOutcome.FAIL: Tone.BAD, CheckOutcome.SKIP: Tone.QUIET}
     rows: list[tuple[output.Value, ...]] = [
         (Marked(str(one.outcome), tones[one.outcome]), one.id, _told(one), f"{one.seconds * 1e3:.0f} ms")
         for one in report.results
@@ -225,6 +281,6 @@ def _show(report: "Report", as_json: bool) -> None:
         output.remark(f"hint: veen selftest {report.suite} --seed {report.seed} --count {report.count} tries the same")
 
 
-def _told(one: "Result") -> str:
+def _told(one: "CheckResult") -> str:
     """What it claims, and what came of it where that says more."""
     return f"{one.claim}: {one.reason} ({one.spec})" if one.reason else one.claim

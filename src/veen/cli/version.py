@@ -1,8 +1,8 @@
 """`veen version`: this program, and what it speaks."""
 
-from terminalface.command import command, single
-from veen.cli import output
-from veen.cli.options import JsonOption
+from plumbing.cli.command import command, single
+from veen.cli.kit import output
+from veen.cli.kit.common_options import JsonOption
 
 app = single("version")
 

@@ -6,34 +6,34 @@ What talks to a hub is loaded when it is first asked for: who only makes keys ne
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from veen.client.caps import CapBox
-from veen.client.card import Card
-from veen.client.clientdir import ClientDir
+from veen.client.capabilities import CapBox
+from veen.client.client_dir import ClientDir
+from veen.client.client_identity import ClientIdentity
+from veen.client.client_state import ClientState, LabelState, Moved
 from veen.client.durable import Busy
-from veen.client.identity import Identity
+from veen.client.identity_card import Card
 from veen.client.keystore import Cost, WrongPassphrase
 from veen.client.outbox import Outbox, Pending
 from veen.client.portable import export_identity, import_identity
 from veen.client.prekeys import Prekey
-from veen.client.state import LabelState, Moved, State
-from veen.client.streamkeys import ReaderKey, StreamKey, StreamKeys
-from veen.client.writers import KeyBounds, Writer
+from veen.client.stream_keys import ReaderKey, StreamKey, StreamKeys
+from veen.client.writer_keys import KeyBounds, WriterKey
 
 if TYPE_CHECKING:
-    from veen.client.blocking import BlockingClient
+    from veen.client.blocking_client import BlockingClient
     from veen.client.client import Client
     from veen.client.contradiction import Contradiction, Lie
     from veen.client.draft import Draft, Sent
     from veen.client.entry import Entry
     from veen.client.evidence import Evidence
-    from veen.client.lane import Settled, Undecided
+    from veen.client.evidence_verify import EvidenceReport
+    from veen.client.hub_status import HubStatus
     from veen.client.proofs import Proved
     from veen.client.resync import Resynced
     from veen.client.sender import Sender
-    from veen.client.status import HubStatus
+    from veen.client.submit_queue import Settled, Undecided
     from veen.client.transport import Patience
     from veen.client.trust import Pin
-    from veen.client.verdict import Report
 
 __all__ = [
     "BlockingClient",
@@ -42,13 +42,15 @@ __all__ = [
     "Card",
     "Client",
     "ClientDir",
+    "ClientIdentity",
+    "ClientState",
     "Contradiction",
     "Cost",
     "Draft",
     "Entry",
     "Evidence",
+    "EvidenceReport",
     "HubStatus",
-    "Identity",
     "KeyBounds",
     "LabelState",
     "Lie",
@@ -60,16 +62,14 @@ __all__ = [
     "Prekey",
     "Proved",
     "ReaderKey",
-    "Report",
     "Resynced",
     "Sender",
     "Sent",
     "Settled",
-    "State",
     "StreamKey",
     "StreamKeys",
     "Undecided",
-    "Writer",
+    "WriterKey",
     "WrongPassphrase",
     "export_identity",
     "import_identity",
@@ -87,7 +87,7 @@ _LATER = {
     "Patience": "transport",
     "Pin": "trust",
     "Proved": "proofs",
-    "Report": "verdict",
+    "EvidenceReport": "verdict",
     "Resynced": "resync",
     "Sender": "sender",
     "Sent": "draft",

@@ -13,26 +13,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from veen.client import attach, resync, sealing, tls
-from veen.client.clientdir import ClientDir
-from veen.client.contact import Contact
+from veen.client import message_attachments, message_builder, pinned_tls, resync
+from veen.client.client_dir import ClientDir
 from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
 from veen.client.entry import Entry
 from veen.client.evidence import Evidence
-from veen.client.follower import Follower, Followers
-from veen.client.lane import Settled
+from veen.client.hub_session import Contact
+from veen.client.hub_status import HubStatus
+from veen.client.message_builder import Sealing
 from veen.client.proofs import Proved, exhibit, prove
-from veen.client.reader import Range
-from veen.client.reading import StreamReader
-from veen.client.recovery import Recovery
+from veen.client.reader import ReadRange, StreamReader
 from veen.client.resync import Resynced
-from veen.client.sealing import Sealing
-from veen.client.sender import Sender
-from veen.client.status import HubStatus
+from veen.client.sender import OutboxRecovery, Sender
+from veen.client.submit_queue import Settled
 from veen.client.transport import HubLink, Patience
+from veen.client.tree_follower import Follower, Followers
 from veen.client.trust import Pin
 from veen.core import CapToken, Checkpoint, Receipt, Unavailable, naming
-from veen.core.tooling import AuthorizeResponse
+from veen.core.tooling_messages import AuthorizeResponse
 
 
 class Client:
@@ -63,7 +61,7 @@ class Client:
         self._allow_caught = allow_caught
         self._stack = AsyncExitStack()
         self._senders: dict[bytes, Sender] = {}
-        self._recovery: Recovery | None = None
+        self._recovery: OutboxRecovery | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -84,7 +82,7 @@ class Client:
         fingerprint = self._pin.certificate if self._pin else None
         certified: Callable[[], ssl.SSLContext] = ssl.create_default_context
         if fingerprint:
-            certified = await tls.pinned(self.url, fingerprint, self._patience.connect_s)
+            certified = await pinned_tls.pinned(self.url, fingerprint, self._patience.connect_s)
         link = HubLink(self.url, tls=certified, patience=self._patience, http2=self._http2)
         self._stack.push_async_callback(link.close)
         self.contact = await Contact.make(link, self.dir, self._pin, allow_caught=self._allow_caught)
@@ -117,7 +115,7 @@ class Client:
     async def authorize(self, token: CapToken) -> AuthorizeResponse:
         """Show the hub a capability and keep it. Sending does this by itself where it must."""
         self.dir.caps.add(token)
-        return await sealing.authorize(self.contact, token)
+        return await message_builder.authorize(self.contact, token)
 
     def sender(self, stream: str | bytes) -> Sender:
         """The sender of a stream. The first takes the client directory's right to send until the client closes."""
@@ -132,10 +130,10 @@ class Client:
             self._senders[stream_id] = sender
         return self._senders[stream_id]
 
-    def _sending(self) -> Recovery:
+    def _sending(self) -> OutboxRecovery:
         if self._recovery is None:
             self._stack.enter_context(self.dir.sending())
-            self._recovery = Recovery(self.contact, self._followers)
+            self._recovery = OutboxRecovery(self.contact, self._followers)
         return self._recovery
 
     async def recover(self) -> Sequence[Settled]:
@@ -175,7 +173,7 @@ class Client:
         if follow and to_seq is not None:
             raise ValueError("to follow a stream is to read it without an end")
         stream_id = _stream_id(stream)
-        wanted = Range(from_seq, to_seq, with_proof)
+        wanted = ReadRange(from_seq, to_seq, with_proof)
         reader = StreamReader(self.contact, self._followers, stream_id, self.dir.stream_keys.secret(stream_id), wanted)
         start = self.epoch() if epoch is None else epoch
         async with aclosing(reader.follow(start) if follow else reader.read(start)) as entries:
@@ -186,7 +184,7 @@ class Client:
         """An attachment of an entry, which is what its writer sealed or nothing."""
         if entry.opened is None or not 0 <= index < len(entry.attachments):
             raise ValueError(f"entry {entry.stream_seq} has no attachment {index} that could be opened")
-        return await attach.download(self.contact.link, entry.opened, index, entry.attachments[index])
+        return await message_attachments.download(self.contact.link, entry.opened, index, entry.attachments[index])
 
     # Proving.
 

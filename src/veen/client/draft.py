@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from veen.client import attach
-from veen.client.attach import ATTACHED_SCHEMA, AttachedBody, Attachment
+from veen.client import message_attachments
+from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
 from veen.core import Limits, PayloadHdr, Receipt, naming
 from veen.core.admission import BY_DETAIL
 from veen.core.aead import TAG_BYTES
@@ -48,8 +48,10 @@ class Draft:
         room = min(limits.max_body_bytes - TAG_BYTES, limits.max_msg_bytes - around)
         if not self.files and len(self.body) <= room and limits.max_hdr_bytes >= _MOST_HEADER + TAG_BYTES:
             return  # it fits whatever its header holds
-        attach.check_files(self.files, limits)
-        named = tuple(Attachment(bytes(32), limits.max_attachment_bytes, attach.name_of(path)) for path in self.files)
+        message_attachments.check_files(self.files, limits)
+        named = tuple(
+            Attachment(bytes(32), limits.max_attachment_bytes, message_attachments.name_of(path)) for path in self.files
+        )
         hdr_len = len(self.header(bytes(32), bytes(32)).encode()) + TAG_BYTES
         body_len = len(self.payload(named)) + TAG_BYTES
         sealed = ENC_BYTES + _LENGTHS_BYTES + hdr_len + body_len

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from veen.client import attach
-from veen.client.attach import Attachment
+from veen.client import message_attachments
+from veen.client.message_attachments import Attachment
 from veen.core import (
     DhKey,
     Limits,
@@ -69,7 +69,7 @@ class Opener:
             return Entry(epoch, seq, message, receipt, fault="there is no reader key for this stream here", proof=proof)
         try:
             opened = ciphertext.open_sealed(self._key, Place.of(message), message.ciphertext, READABLE)
-            schema, body, attachments = attach.unwrap(opened, READABLE)
+            schema, body, attachments = message_attachments.unwrap(opened, READABLE)
         except (Malformed, Unverified) as error:
             return Entry(epoch, seq, message, receipt, fault=str(error), proof=proof)
         return Entry(epoch, seq, message, receipt, schema, opened.header, body, attachments, None, proof, opened)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from veen.client.contradiction import Contradiction
 from veen.client.durable import Disk
-from veen.client.tree import label_of, size_of
+from veen.client.local_tree import label_of, size_of
 from veen.client.trust import HubRecord
 from veen.core import (
     Checkpoint,
@@ -30,12 +30,12 @@ from veen.core import (
     ciphertext,
     dleq,
 )
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
 from veen.core.dleq import SharedProof
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_PEAKS, MAX_TEXT_BYTES
-from veen.core.origin import Origin
+from veen.core.origin import ForkOrigin
 from veen.core.proof import Head
 
 KIND = "veen.evidence.v1"
@@ -165,14 +165,14 @@ class Evidence(Wire):
     ties: tuple[Tie, ...] = ()
     peaks: tuple[Peaks, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
-    origin: Origin | None = None  # where the hub is a fork
+    origin: ForkOrigin | None = None  # where the hub is a fork
     rival: KeyHistory | None = None  # a second history of the hub's keys
 
     LAYOUT: ClassVar = Map(
         "evidence",
         {
             1: Constant("kind", KIND),
-            2: Version(),
+            2: VersionField(),
             3: Text("claim", MAX_TEXT_BYTES),
             4: Uint("made_at"),
             5: Nested("identity", HubIdentity),
@@ -183,7 +183,7 @@ class Evidence(Wire):
             10: _many("ties", Tie),
             11: _many("peaks", Peaks),
             12: _many("exhibits", Exhibit),
-            13: Nested("origin", Origin, optional=True),
+            13: Nested("origin", ForkOrigin, optional=True),
             14: Nested("rival", KeyHistory, optional=True),
         },
     )

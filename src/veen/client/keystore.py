@@ -17,10 +17,10 @@ from nacl import bindings
 from nacl.exceptions import RuntimeError as SodiumError
 
 from veen.client import durable
+from veen.client.client_identity import SEED_BYTES, ClientIdentity
 from veen.client.durable import Disk
-from veen.client.identity import SEED_BYTES, Identity
 from veen.core import DhKey, SigningKey, Unavailable, Unverified, aead
-from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
 from veen.core.limits import MAX_TEXT_BYTES
 
 ENCRYPTED = "keystore.enc"
@@ -63,7 +63,7 @@ class Secrets(Wire):
     LAYOUT: ClassVar = Map(
         "secrets",
         {
-            1: Version(),
+            1: VersionField(),
             2: Constant("kind", "veen/secrets"),
             3: Bstr("id_sign", SEED_BYTES),
             4: Bstr("id_dh", SEED_BYTES),
@@ -74,11 +74,11 @@ class Secrets(Wire):
     )
 
     @classmethod
-    def of(cls, identity: Identity) -> Self:
+    def of(cls, identity: ClientIdentity) -> Self:
         return cls(identity.id_sign.seed, identity.id_dh.secret, identity.client_seed, identity.created_at)
 
-    def identity(self) -> Identity:
-        return Identity(SigningKey(self.id_sign), DhKey(self.id_dh), self.client_seed, self.created_at)
+    def identity(self) -> ClientIdentity:
+        return ClientIdentity(SigningKey(self.id_sign), DhKey(self.id_dh), self.client_seed, self.created_at)
 
     def flaw(self) -> str | None:
         ids = [stream.stream_id for stream in self.streams]
@@ -126,7 +126,7 @@ class _Sealed(Wire):
     LAYOUT: ClassVar = Map(
         "keystore",
         {
-            1: Version(),
+            1: VersionField(),
             2: Constant("kind", "veen/keystore"),
             3: Constant("kdf", "argon2id"),
             4: Nested("cost", Cost),

@@ -11,9 +11,9 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Self
 
-from veen.client.state import Moved, State
-from veen.client.tables import Rows
-from veen.client.writers import Writer, WriterState, retire, writer_state
+from veen.client.client_state import ClientState, Moved
+from veen.client.lmdb_tables import TableRows
+from veen.client.writer_keys import WriterKey, WriterState, retire, writer_state
 from veen.core import Msg
 from veen.core.hashing import HASH_BYTES, u64be
 
@@ -43,10 +43,12 @@ class Pending:
 class Outbox:
     """What has been signed and not yet answered, by hub and label, in the order it was put."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ClientState) -> None:
         self._tables = state.tables
 
-    def put(self, writer: Writer, messages: Sequence[Pending], marks: Mapping[bytes, bytes] = _NO_MARKS) -> Writer:
+    def put(
+        self, writer: WriterKey, messages: Sequence[Pending], marks: Mapping[bytes, bytes] = _NO_MARKS
+    ) -> WriterKey:
         """Take the places of these messages for ever, and keep them. Gives the writer of the places after them.
 
         `marks` are what a program knows some of them by, each with the leaf_hash: kept with the places or not at all.
@@ -120,7 +122,7 @@ class Outbox:
         return tuple(gone)
 
 
-def append(rows: Rows, label: bytes, messages: Sequence[Pending]) -> None:
+def append(rows: TableRows, label: bytes, messages: Sequence[Pending]) -> None:
     """Put messages behind all others; `label` with the hub_id before it."""
     first = rows.number(_NEXT_PLACE)
     for place, message in enumerate(messages, first):
@@ -130,14 +132,14 @@ def append(rows: Rows, label: bytes, messages: Sequence[Pending]) -> None:
     rows.put_number(_NEXT_PLACE, first + len(messages))
 
 
-def _unmark(rows: Rows, leaves: set[bytes]) -> None:
+def _unmark(rows: TableRows, leaves: set[bytes]) -> None:
     """Messages that are given up have no place any more: whoever marked them may send them again."""
     for mark, leaf_hash in tuple(rows.scan("marks")):
         if leaf_hash in leaves:
             rows.delete("marks", mark)
 
 
-def _used_after(writer: Writer, messages: Sequence[Pending]) -> WriterState:
+def _used_after(writer: WriterKey, messages: Sequence[Pending]) -> WriterState:
     """What is used up once these are put. A message that is not the writer's next is a mistake of the caller."""
     if not messages or len(messages) > writer.room:
         raise ValueError(f"{len(messages)} messages, where the writer has room for 1 to {writer.room}")

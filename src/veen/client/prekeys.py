@@ -7,9 +7,9 @@ one can always be made again; the expiry says until when it may be sealed to.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from veen.client.identity import Identity
+from veen.client.client_identity import ClientIdentity
 from veen.core import DhKey, Unverified, signing
-from veen.core.cbor import Array, Bstr, Uint, Version, Wire
+from veen.core.cbor import Array, Bstr, Uint, VersionField, Wire
 from veen.core.hashing import ht
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -25,7 +25,7 @@ class Prekey(Wire):
 
     LAYOUT: ClassVar = Array(
         "prekey",
-        Version(),
+        VersionField(),
         Uint("number"),
         Bstr("public_key"),
         Uint("expires_at"),
@@ -50,12 +50,12 @@ class Prekey(Wire):
             )
 
 
-def make(identity: Identity, number: int, expires_at: int) -> Prekey:
+def make(identity: ClientIdentity, number: int, expires_at: int) -> Prekey:
     public_key = identity.prekey(number).public_key
     return Prekey(number, public_key, expires_at, identity.id_sign.sign(_digest(number, public_key, expires_at)))
 
 
-def opener(identity: Identity, prekey: Prekey, hub_ts: int) -> DhKey:
+def opener(identity: ClientIdentity, prekey: Prekey, hub_ts: int) -> DhKey:
     """The secret half of one of our own prekeys, for a message that the hub logged at `hub_ts`."""
     prekey.verify(identity.id_sign.public_key)
     prekey.check_opens(hub_ts)

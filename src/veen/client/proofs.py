@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from veen.client import evidence
-from veen.client.contact import Contact
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.entry import Opener
 from veen.client.evidence import Evidence, Exhibit, Opening, Tie
-from veen.client.follower import Follower
-from veen.client.reader import LabelReader, Range
+from veen.client.hub_session import Contact
+from veen.client.reader import LabelReader, ReadRange
+from veen.client.tree_follower import Follower
 from veen.core import Checkpoint, DhKey, MmrProof, Receipt, Refused, Unverified, proof
 from veen.core.proof import Head, Leaf
-from veen.core.tooling import ProofAtRequest, ProofAtResponse
+from veen.core.tooling_messages import ProofAtRequest, ProofAtResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ async def exhibit(
     for seq in sorted(set(seqs)):
         if not 1 <= seq <= upto.upto_seq:
             raise Refused("E.NOT_FOUND", f"there is no entry {seq} under this label")
-        reader = LabelReader(contact, follower, 0, Opener(None), Range(seq, seq))
+        reader = LabelReader(contact, follower, 0, Opener(None), ReadRange(seq, seq))
         (entry,) = [entry async for page in reader.pages() for entry in page]
         shown = await _included(follower, entry.receipt, upto, upto.upto_seq)
         receipts.append(entry.receipt)

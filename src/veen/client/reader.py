@@ -1,24 +1,63 @@
 """Reading a stream: every entry is verified before it is opened, and tied to all that was verified before. Spec §9."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
-from veen.client import tree as trees
-from veen.client.contact import Contact
+from veen.client import local_tree as trees
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.entry import Entry, Opener
-from veen.client.follower import Follower
-from veen.client.order import ClientOrder
-from veen.client.tree import LabelTree
-from veen.core import Malformed, MmrProof, Receipt, Refused, Unverified
+from veen.client.hub_session import Contact
+from veen.client.local_tree import LabelTree
+from veen.client.subscription import EntrySubscription
+from veen.client.tree_follower import Follower, Followers
+from veen.core import DhKey, Malformed, MmrProof, Msg, Receipt, Refused, Unavailable, Unverified
 from veen.core.envelopes import StreamItem, StreamResponse
+
+_CLIENTS = 1 << 16
+
+
+class ClientOrder:
+    """The last message of each client. Of very many clients the ones longest silent are forgotten."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[bytes, tuple[Msg, Receipt]] = OrderedDict()
+
+    def check(self, message: Msg, receipt: Receipt) -> None:
+        """Raise unless the message follows its client's last and acknowledges only what was there before it."""
+        if message.prev_ack >= receipt.stream_seq:
+            raise Contradiction(
+                Lie.REPEATED_MESSAGE,
+                f"entry {receipt.stream_seq} acknowledges entry {message.prev_ack}, which came no earlier",
+                (receipt,),
+                messages=(message,),
+            )
+        before = self._last.get(message.client_id)
+        if before is not None and message.client_seq != before[0].client_seq + 1:
+            raise self._out_of_order(message, receipt, *before)
+        self._last[message.client_id] = (message, receipt)
+        self._last.move_to_end(message.client_id)
+        if len(self._last) > _CLIENTS:
+            self._last.popitem(last=False)
+
+    @staticmethod
+    def _out_of_order(message: Msg, receipt: Receipt, before: Msg, earlier: Receipt) -> Contradiction:
+        client = f"client {message.client_id.hex()[:16]}…"
+        reason = (
+            f"{client} has message {before.client_seq} as entry {earlier.stream_seq} "
+            f"and message {message.client_seq} as entry {receipt.stream_seq}"
+        )
+        lie = Lie.REPEATED_MESSAGE if message.client_seq <= before.client_seq else Lie.SEQ_GAP
+        return Contradiction(lie, reason, (earlier, receipt), messages=(before, message))
+
 
 _SLICE = 64  # entries between two looks at the loop
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class ReadRange:
     """What to read of a label: up to `to_seq`, or as far as it goes."""
 
     from_seq: int = 1
@@ -39,7 +78,7 @@ class _Answer:
 class LabelReader:
     """A reader's way through one label."""
 
-    def __init__(self, contact: Contact, follower: Follower, epoch: int, opener: Opener, wanted: Range) -> None:
+    def __init__(self, contact: Contact, follower: Follower, epoch: int, opener: Opener, wanted: ReadRange) -> None:
         self._contact = contact
         self._follower = follower
         self._epoch = epoch
@@ -221,3 +260,110 @@ def _check_last(shown: MmrProof, receipt: Receipt) -> None:
         trees.peaks_from(shown, receipt)
     except Unverified as error:
         raise Contradiction(Lie.ROOT, f"the proof of entry {receipt.stream_seq}: {error.reason}", (receipt,)) from None
+
+
+_AHEAD = 4  # pages that wait for a slow consumer
+
+
+class StreamReader:
+    """One way through one stream."""
+
+    def __init__(
+        self, contact: Contact, followers: Followers, stream_id: bytes, key: DhKey | None, wanted: ReadRange
+    ) -> None:
+        self._contact = contact
+        self._followers = followers
+        self._stream_id = stream_id
+        self._opener = Opener(key)
+        self._wanted = wanted
+
+    async def read(self, epoch: int) -> AsyncGenerator[Entry, None]:
+        """The entries of one epoch, as far as they go."""
+        async with aclosing(self._label(epoch, self._wanted).pages()) as pages:
+            async for page in pages:
+                for entry in page:
+                    yield entry
+
+    async def follow(self, epoch: int) -> AsyncGenerator[Entry, None]:
+        """From an epoch on, for ever. Around its end an epoch is followed together with the one after it."""
+        pages: asyncio.Queue[list[Entry] | BaseException] = asyncio.Queue(_AHEAD)
+        guide = asyncio.create_task(self._guide(epoch, pages))
+        try:
+            while True:
+                page = await pages.get()
+                if isinstance(page, BaseException):
+                    raise page
+                for entry in page:
+                    yield entry
+        finally:
+            guide.cancel()
+            await asyncio.wait([guide])
+
+    def _label(self, epoch: int, wanted: ReadRange) -> LabelReader:
+        label = self._contact.labels.label(self._stream_id, epoch)
+        return LabelReader(self._contact, self._followers.of(label), epoch, self._opener, wanted)
+
+    async def _guide(self, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
+        """One task per epoch: the next begins when the hub's time comes to it, the last ends when skew allows."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                wanted = self._wanted
+                while True:
+                    group.create_task(self._live(self._label(epoch, wanted), epoch, pages))
+                    await self._until(self._contact.labels.ends_at(epoch))
+                    epoch, wanted = epoch + 1, ReadRange(with_proof=wanted.with_proof)
+        except BaseExceptionGroup as group_error:
+            await pages.put(group_error.exceptions[0])
+
+    async def _live(self, reader: LabelReader, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
+        ends = self._contact.labels.ends_at(epoch)
+        closing = None if ends is None else ends + self._contact.trust.limits.max_epoch_skew_sec
+        async with aclosing(self._batches(reader, closing)) as batches:
+            async for batch in batches:
+                await pages.put(batch)
+
+    async def _batches(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
+        """Catch up by pages, then listen; when the line breaks, the same again, until nothing more can come."""
+        failures = 0
+        while True:
+            last = closing is not None and self._now() > closing
+            try:
+                async with aclosing(reader.pages()) as pages:
+                    async for page in pages:
+                        failures = 0
+                        yield page
+                if last:
+                    return
+                async with aclosing(self._listen(reader, closing)) as heard:
+                    async for batch in heard:
+                        failures = 0
+                        yield batch
+            except Unavailable as error:
+                failures += 1
+                if failures >= self._contact.link.patience.attempts:
+                    raise
+                await asyncio.sleep(self._contact.link.pause_s(error, failures))
+
+    async def _listen(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
+        try:
+            feed = await EntrySubscription.open(self._contact.link, reader.label, reader.next_seq)
+        except Refused:
+            await asyncio.sleep(self._contact.link.patience.poll_s)
+            return
+        if closing is not None:
+            asyncio.get_running_loop().call_later(max(closing + 1 - self._now(), 0), feed.close)
+        try:
+            async for items in feed.items():
+                yield await reader.take(items)
+        finally:
+            feed.close()
+
+    def _now(self) -> int:
+        return self._contact.clock.now()
+
+    async def _until(self, hub_ts: int | None) -> None:
+        """Sleep until it is that time at the hub; for ever where there are no epochs."""
+        if hub_ts is None:
+            await asyncio.Event().wait()
+        else:
+            await self._contact.clock.until(hub_ts)

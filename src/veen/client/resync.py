@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from veen.client import evidence
-from veen.client.contact import Contact
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.entry import Opener
-from veen.client.follower import Follower
-from veen.client.reader import LabelReader, Range
-from veen.client.tree import decode_head
+from veen.client.hub_session import Contact
+from veen.client.local_tree import decode_head
+from veen.client.reader import LabelReader, ReadRange
+from veen.client.tree_follower import Follower
 from veen.core import Checkpoint, Refused
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.core.limits import MAX_PAGE_ITEMS
@@ -89,11 +89,11 @@ async def resync(
         reason = f"checkpoint and receipt sign two roots for the log of {size} entries"
         raise await contact.caught(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
     await follower.follow([receipt])
-    replayed = 0 if replay_from is None else await _replay(contact, follower, Range(replay_from, size))
+    replayed = 0 if replay_from is None else await _replay(contact, follower, ReadRange(replay_from, size))
     return Resynced(follower.label, before, follower.tree.size, shown, replayed)
 
 
-async def _replay(contact: Contact, follower: Follower, wanted: Range) -> int:
+async def _replay(contact: Contact, follower: Follower, wanted: ReadRange) -> int:
     """Verify entries once more, one by one; what they say is nobody's business here."""
     reader = LabelReader(contact, follower, 0, Opener(None), wanted)
     count = 0

@@ -9,14 +9,40 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from veen.client.contact import Contact
 from veen.client.contradiction import Contradiction
 from veen.client.draft import Draft, Sent
-from veen.client.follower import Followers
-from veen.client.lane import BATCH_MESSAGES, Lane, Settled, Undecided
-from veen.client.recovery import Recovery
-from veen.client.sealing import Sealing
+from veen.client.hub_session import Contact
+from veen.client.message_builder import Sealing
+from veen.client.submit_queue import BATCH_MESSAGES, Settled, SubmitQueue, Undecided
+from veen.client.tree_follower import Followers
 from veen.core import Receipt, Unavailable, VeenError
+
+
+class OutboxRecovery:
+    """Once per run, at the first message."""
+
+    def __init__(self, contact: Contact, followers: Followers) -> None:
+        self._contact = contact
+        self._followers = followers
+        self._lock = asyncio.Lock()
+        self._done = False
+        self.settled: list[Settled] = []  # what was found, and what became of it
+
+    async def run(self) -> list[Settled]:
+        """Empty the outbox of this hub's messages. Raises `Unavailable` where the hub does not answer."""
+        async with self._lock:
+            if not self._done:
+                for hub_id, label in self._contact.dir.outbox.places():
+                    if hub_id == self._contact.hub_id:
+                        await self._empty(label)
+                self._done = True
+        return self.settled
+
+    async def _empty(self, label: bytes) -> None:
+        lane = SubmitQueue(self._contact, self._followers.of(label), 0, asyncio.Lock())
+        while lane.waiting:
+            self.settled += await lane.push()
+
 
 _MAX_QUEUED = 1 << 14
 _MAX_PLACES = 4  # how often one message is given a new place before its refusal is final
@@ -32,7 +58,7 @@ class _Item:
 class Sender:
     """One stream's outgoing messages, in the order of `put`."""
 
-    def __init__(self, contact: Contact, followers: Followers, sealing: Sealing, recovery: Recovery) -> None:
+    def __init__(self, contact: Contact, followers: Followers, sealing: Sealing, recovery: OutboxRecovery) -> None:
         self._contact = contact
         self._followers = followers
         self._sealing = sealing
@@ -40,7 +66,7 @@ class Sender:
         self._placing = asyncio.Lock()
         self._queue: deque[_Item] = deque()
         self._items: dict[bytes, _Item] = {}  # by leaf: sealed, and not yet answered
-        self._lane: Lane | None = None
+        self._lane: SubmitQueue | None = None
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -149,17 +175,17 @@ class Sender:
                 break
         return group
 
-    def _lane_now(self) -> Lane | None:
+    def _lane_now(self) -> SubmitQueue | None:
         """The lane of the hub's present epoch; None while the one before it still has something to send."""
         epoch = self._contact.labels.epoch(self._contact.clock.now())
         if self._lane is None or self._lane.epoch != epoch:
             if self._lane and self._lane.waiting:
                 return None
             label = self._contact.labels.label(self._sealing.stream_id, epoch)
-            self._lane = Lane(self._contact, self._followers.of(label), epoch, self._placing)
+            self._lane = SubmitQueue(self._contact, self._followers.of(label), epoch, self._placing)
         return self._lane
 
-    async def _answer(self, settled: Sequence[Settled], lane: Lane) -> None:
+    async def _answer(self, settled: Sequence[Settled], lane: SubmitQueue) -> None:
         """Tell those who wait, and put those that lost their places back in front, in their order."""
         again: list[_Item] = []
         for one in settled:

@@ -15,11 +15,74 @@ from urllib.parse import urlsplit
 import httpx
 
 from veen.client.exchange import SMALL_BYTES, exchange, reason_of
-from veen.client.work import Workbench
-from veen.core import Malformed, Receipt, Refused, Unavailable, jsonform, jsontext
+from veen.core import Malformed, Receipt, Refused, Unavailable, strict_json, wire_json
 from veen.core.cbor import Late, Wire
 from veen.core.envelopes import ErrorEnvelope, SubmitResponse
 from veen.core.limits import MAX_MSG_BYTES, MAX_PAGE_BYTES
+from veen.core.proof_of_work import HEADER, challenge_of, solve
+
+# Beyond this many times the usual number of tries something is wrong: nobody is that unlucky.
+_UNLUCKY = 64
+
+Send = Callable[[dict[str, str]], Awaitable[bytes]]  # with these headers
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequired:
+    """Which hub wants how many zero bits."""
+
+    hub_id: bytes
+    difficulty: int
+
+    @classmethod
+    def of(cls, refused: Refused, body: bytes) -> "WorkRequired | None":
+        """What a refusal asks for; None where it asks for no work. Only this very request is ever worked for."""
+        said = refused.detail
+        if refused.detail_enum != "PREFILTER_REJECT" or not isinstance(said.get("difficulty"), int):
+            return None
+        asked = cls(_bytes(said.get("hub_id")), int(said["difficulty"]))
+        if challenge_of(asked.hub_id, body) != _bytes(said.get("challenge")):
+            raise Malformed("proof of work", "the hub's challenge is not that of this request")
+        return asked
+
+
+class Workbench:
+    """What one hub asked for last."""
+
+    def __init__(self, most_bits: int) -> None:
+        self._most_bits = most_bits
+        self._asked: WorkRequired | None = None
+
+    async def send(self, body: bytes, send: Send, *, ahead: bool) -> bytes:
+        """Send a request, with work where the hub wants it and it is not too much. Raises what `send` raises.
+
+        With `ahead`, what the hub asked for last is done before it asks again.
+        """
+        headers: dict[str, str] = {}
+        if ahead and self._asked:
+            headers = await self._worked(self._asked, body)
+        try:
+            return await send(headers)
+        except Refused as refused:
+            asked = WorkRequired.of(refused, body)
+            if asked is None or asked.difficulty > self._most_bits:
+                raise
+        if ahead:
+            self._asked = asked
+        return await send(await self._worked(asked, body))
+
+    async def _worked(self, asked: WorkRequired, body: bytes) -> dict[str, str]:
+        challenge, tries = challenge_of(asked.hub_id, body), _UNLUCKY << asked.difficulty
+        cookie = await asyncio.to_thread(lambda: solve(challenge, asked.difficulty, most_tries=tries))
+        return {HEADER: cookie.header()}
+
+
+def _bytes(said: object) -> bytes:
+    try:
+        return bytes.fromhex(said) if isinstance(said, str) else b""
+    except ValueError:
+        return b""
+
 
 W = TypeVar("W", bound=Wire)
 T = TypeVar("T")
@@ -116,11 +179,11 @@ class HubLink:
         """One page of a stream, as it came."""
         return await self._post("/v1/stream", request.encode(), _MOST_PAGE)
 
-    async def get_json(self, path: str, *, once: bool = False) -> jsontext.Json:
+    async def get_json(self, path: str, *, once: bool = False) -> strict_json.Json:
         """`once` is for callers that have a patience of their own."""
         asked = self._request("GET", path, most=SMALL_BYTES) if once else self.get(path, SMALL_BYTES)
         body = await asked
-        return jsontext.decode(body, path)
+        return strict_json.decode(body, path)
 
     async def get(self, path: str, most: int) -> bytes:
         return await self._again(lambda: self._request("GET", path, most=most))
@@ -232,7 +295,7 @@ def _refusal(answer: httpx.Response, content: bytes, path: str) -> Refused | Una
     """The error an answer carries, as what to raise."""
     try:
         if answer.headers.get("content-type", "").startswith(JSON):
-            refused = jsonform.decode(ErrorEnvelope, content).refused()
+            refused = wire_json.decode(ErrorEnvelope, content).refused()
         else:
             refused = ErrorEnvelope.decode(content).refused()
     except Malformed:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.status import HubStatus
-from veen.client.tls import fingerprint_of
+from veen.client.hub_status import HubStatus
+from veen.client.pinned_tls import fingerprint_of
 from veen.core import (
     Checkpoint,
     HubIdentity,
@@ -21,12 +21,12 @@ from veen.core import (
     Receipt,
     Unavailable,
     Unverified,
-    jsonform,
     signing,
+    wire_json,
 )
-from veen.core.cbor import Map, Nested, Version, Wire
+from veen.core.cbor import Map, Nested, VersionField, Wire
 from veen.core.hashing import HASH_BYTES
-from veen.core.origin import Origin, lineage
+from veen.core.origin import ForkOrigin, lineage
 
 IDENTITY_FILE = "hub-identity.json"
 SIGNATURE_FILE = "hub-identity.sig"
@@ -73,8 +73,8 @@ class Pin:
             signature = path.with_name(SIGNATURE_FILE).read_bytes()
         except OSError as error:
             raise Unavailable(f"{error.filename or path} cannot be read: {error.strerror}") from None
-        record = jsonform.decode_canonical(HubIdentity, content)
-        record.verify(jsonform.decode_canonical(IdentitySignature, signature), record.hub_id)
+        record = wire_json.decode_canonical(HubIdentity, content)
+        record.verify(wire_json.decode_canonical(IdentitySignature, signature), record.hub_id)
         return cls(record=record)
 
 
@@ -89,17 +89,17 @@ class HubRecord(Wire):
     signature: IdentitySignature
     profile: Profile
     limits: Limits
-    origin: Origin | None = None  # where the hub is a fork
+    origin: ForkOrigin | None = None  # where the hub is a fork
 
     LAYOUT: ClassVar = Map(
         "hub record",
         {
-            1: Version(),
+            1: VersionField(),
             2: Nested("identity", HubIdentity),
             3: Nested("signature", IdentitySignature),
             4: Nested("profile", Profile),
             5: Nested("limits", Limits),
-            6: Nested("origin", Origin, optional=True),
+            6: Nested("origin", ForkOrigin, optional=True),
         },
     )
 
@@ -117,7 +117,7 @@ class HubTrust:
 
     @classmethod
     def begin(
-        cls, status: HubStatus, pin: Pin | None, kept: HubRecord | None, origin: Origin | None = None
+        cls, status: HubStatus, pin: Pin | None, kept: HubRecord | None, origin: ForkOrigin | None = None
     ) -> "HubTrust":
         """Trust in the hub that said `status`, from what is kept of it or else from the pin.
 

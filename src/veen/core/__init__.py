@@ -7,44 +7,41 @@ take and give can be had from the package itself.
 from veen.core import (
     admin,
     admission,
-    attachments,
-    captoken,
+    attachment,
+    cap_token,
     cbor,
     checkpoint,
     ciphertext,
-    control,
+    control_stream,
     envelopes,
     hashing,
-    identity,
-    jsonform,
-    jsontext,
+    hub_identity,
     limits,
     mmr,
     msg,
     naming,
-    powcookie,
     proof,
-    rate,
+    proof_of_work,
     receipt,
     signing,
-    tooling,
-    upload,
+    strict_json,
+    tooling_messages,
+    upload_proof,
+    wire_json,
 )
-from veen.core.attachments import SealedAttachment
-from veen.core.captoken import Allow, CapToken, Rate
+from veen.core.attachment import SealedAttachment
+from veen.core.cap_token import Allow, Bucket, CapToken, Rate
 from veen.core.checkpoint import Checkpoint
-from veen.core.ciphertext import Opened, Place, Sealer
-from veen.core.dh import DhKey
+from veen.core.ciphertext import Opened, PayloadHdr, Place, Sealer
 from veen.core.errors import Fault, Malformed, Refused, Unavailable, Unverified, VeenError
-from veen.core.identity import HubIdentity, HubKey, IdentitySignature
+from veen.core.hpke import DhKey
+from veen.core.hub_identity import HubIdentity, HubKey, IdentitySignature
+from veen.core.hub_limits import Limits
 from veen.core.mmr import Mmr
 from veen.core.msg import Msg
-from veen.core.payload import PayloadHdr
 from veen.core.profile import Profile
-from veen.core.proof import Leaf, MmrProof, Step
-from veen.core.rate import Bucket
+from veen.core.proof import Leaf, MmrProof, ProofStep
 from veen.core.receipt import Receipt
-from veen.core.registry import Limits
 from veen.core.signing import SigningKey
 
 __all__ = [
@@ -67,38 +64,37 @@ __all__ = [
     "PayloadHdr",
     "Place",
     "Profile",
+    "ProofStep",
     "Rate",
     "Receipt",
     "Refused",
     "SealedAttachment",
     "Sealer",
     "SigningKey",
-    "Step",
     "Unavailable",
     "Unverified",
     "VeenError",
     "admin",
     "admission",
-    "attachments",
-    "captoken",
+    "attachment",
+    "cap_token",
     "cbor",
     "checkpoint",
     "ciphertext",
-    "control",
+    "control_stream",
     "envelopes",
     "hashing",
-    "identity",
-    "jsonform",
-    "jsontext",
+    "hub_identity",
     "limits",
     "mmr",
     "msg",
     "naming",
-    "powcookie",
     "proof",
-    "rate",
+    "proof_of_work",
     "receipt",
     "signing",
-    "tooling",
-    "upload",
+    "strict_json",
+    "tooling_messages",
+    "upload_proof",
+    "wire_json",
 ]

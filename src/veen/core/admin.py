@@ -10,14 +10,14 @@ from enum import StrEnum
 from typing import ClassVar, TypeAlias
 
 from veen.core import ciphertext, naming
-from veen.core.cbor import Bstr, Kind, ListOf, Map, Text, Uint, Wire
+from veen.core.cbor import Bstr, FieldType, ListOf, Map, Text, Uint, Wire
 from veen.core.ciphertext import Place
-from veen.core.dh import DhKey
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, ht
+from veen.core.hpke import DhKey
+from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_BODY_BYTES, MAX_REPLICA_HUBS
 from veen.core.msg import Msg
-from veen.core.registry import Limits
 
 # What a deployment without realms is in, where something asks for one.
 GLOBAL_REALM = naming.realm_id("veen")
@@ -58,7 +58,7 @@ def reader_key(stream_id: bytes) -> DhKey:
     return DhKey(ht("veen/admin-key", stream_id))
 
 
-def _body(name: str, *kinds: Kind) -> Map:
+def _body(name: str, *kinds: FieldType) -> Map:
     return Map(name, {kind.name: kind for kind in kinds})
 
 
@@ -104,7 +104,7 @@ class Revocation(Wire):
         return self.ts <= now and (self.end is None or now < self.end)
 
 
-class Policy(StrEnum):
+class AuthorityPolicy(StrEnum):
     """How many hubs may write to a stream."""
 
     SINGLE_PRIMARY = "single-primary"
@@ -138,7 +138,7 @@ class Authority(Wire):
     )
 
     def flaw(self) -> str | None:
-        known = self.policy in (Policy.SINGLE_PRIMARY, Policy.MULTI_PRIMARY)
+        known = self.policy in (AuthorityPolicy.SINGLE_PRIMARY, AuthorityPolicy.MULTI_PRIMARY)
         return None if known else f"there is no policy {self.policy!r}"
 
     @property

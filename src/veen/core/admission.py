@@ -10,7 +10,7 @@ from enum import StrEnum
 from veen.core.errors import Fault, Malformed, Refused
 
 
-class Stage(StrEnum):
+class AdmissionStage(StrEnum):
     """The steps of the pipeline, in order. Spec §8.1."""
 
     PREFILTER = "prefilter"
@@ -20,10 +20,10 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AdmissionRow:
     """One way for a message to be refused."""
 
-    stage: Stage
+    stage: AdmissionStage
     failure: str
     code: str
     detail_enum: str
@@ -41,39 +41,49 @@ class Row:
         )
 
 
-_PRE, _STR, _AUT, _COM = Stage.PREFILTER, Stage.STRUCTURAL, Stage.AUTH, Stage.COMMIT
+_PRE, _STR, _AUT, _COM = AdmissionStage.PREFILTER, AdmissionStage.STRUCTURAL, AdmissionStage.AUTH, AdmissionStage.COMMIT
 
-ADMISSION: tuple[Row, ...] = (
-    Row(_PRE, "size caps exceeded", "E.SIZE", "SIZE_PREFILTER", "send less in one message, or use attachments"),
-    Row(_PRE, "stateless policy reject", "E.AUTH", "PREFILTER_REJECT", "solve the hub's challenge and send it along"),
-    Row(_STR, "not deterministic CBOR, or unknown fields", "E.FORMAT", "CBOR_INVALID", "encode it as the table says"),
-    Row(_STR, "a field has the wrong size", "E.SIZE", "FIELD_SIZE", "check the field the message names"),
-    Row(_STR, "version not supported", "E.FORMAT", "VERSION", "use a client that speaks this hub's version"),
-    Row(_STR, "profile not supported", "E.FORMAT", "PROFILE", "take profile_id from the hub's status"),
-    Row(_STR, "ct_hash is not the ciphertext's hash", "E.FORMAT", "CT_HASH", "the message was altered: seal it again"),
-    Row(_STR, "att_root does not match", "E.FORMAT", "ATT_ROOT", "supply the attachments the message commits to"),
-    Row(_AUT, "the message's signature fails", "E.SIG", "SIG_INVALID", "sign with the key that is client_id"),
-    Row(_AUT, "capability missing or unknown", "E.CAP", "CAP_MISSING", "authorize a capability, then name it"),
-    Row(
+ADMISSION: tuple[AdmissionRow, ...] = (
+    AdmissionRow(
+        _PRE, "size caps exceeded", "E.SIZE", "SIZE_PREFILTER", "send less in one message, or use attachments"
+    ),
+    AdmissionRow(
+        _PRE, "stateless policy reject", "E.AUTH", "PREFILTER_REJECT", "solve the hub's challenge and send it along"
+    ),
+    AdmissionRow(
+        _STR, "not deterministic CBOR, or unknown fields", "E.FORMAT", "CBOR_INVALID", "encode it as the table says"
+    ),
+    AdmissionRow(_STR, "a field has the wrong size", "E.SIZE", "FIELD_SIZE", "check the field the message names"),
+    AdmissionRow(_STR, "version not supported", "E.FORMAT", "VERSION", "use a client that speaks this hub's version"),
+    AdmissionRow(_STR, "profile not supported", "E.FORMAT", "PROFILE", "take profile_id from the hub's status"),
+    AdmissionRow(
+        _STR, "ct_hash is not the ciphertext's hash", "E.FORMAT", "CT_HASH", "the message was altered: seal it again"
+    ),
+    AdmissionRow(
+        _STR, "att_root does not match", "E.FORMAT", "ATT_ROOT", "supply the attachments the message commits to"
+    ),
+    AdmissionRow(_AUT, "the message's signature fails", "E.SIG", "SIG_INVALID", "sign with the key that is client_id"),
+    AdmissionRow(_AUT, "capability missing or unknown", "E.CAP", "CAP_MISSING", "authorize a capability, then name it"),
+    AdmissionRow(
         _AUT,
         "capability does not hold, is revoked, or asks too much",
         "E.CAP",
         "CAP_INVALID",
         "ask the issuer for a valid capability",
     ),
-    Row(
+    AdmissionRow(
         _AUT,
         "auth_ref, key or hub is not one for this message",
         "E.AUTH",
         "AUTH_REF",
         "use a capability for this key and stream, a client_id that is not used up or revoked, or the stream's own hub",
     ),
-    Row(_AUT, "capability expired", "E.TIME", "CAP_TTL", "ask the issuer for a new capability"),
-    Row(_AUT, "rate limit exceeded", "E.RATE", "CAP_RATE", "wait as long as retry_after says"),
-    Row(_COM, "prev_ack is ahead of the log or went back", "E.SEQ", "PREV_ACK", "resync, then send again"),
-    Row(_COM, "already accepted", "E.SEQ", "DUPLICATE", "fetch the receipt at the stream_seq in the detail"),
-    Row(_COM, "client_seq is not the next", "E.SEQ", "CLIENT_SEQ", "resync client_seq from the log"),
-    Row(
+    AdmissionRow(_AUT, "capability expired", "E.TIME", "CAP_TTL", "ask the issuer for a new capability"),
+    AdmissionRow(_AUT, "rate limit exceeded", "E.RATE", "CAP_RATE", "wait as long as retry_after says"),
+    AdmissionRow(_COM, "prev_ack is ahead of the log or went back", "E.SEQ", "PREV_ACK", "resync, then send again"),
+    AdmissionRow(_COM, "already accepted", "E.SEQ", "DUPLICATE", "fetch the receipt at the stream_seq in the detail"),
+    AdmissionRow(_COM, "client_seq is not the next", "E.SEQ", "CLIENT_SEQ", "resync client_seq from the log"),
+    AdmissionRow(
         _COM,
         "the label is of no registered stream, or its epoch is outside the window",
         "E.TIME",
@@ -83,10 +93,10 @@ ADMISSION: tuple[Row, ...] = (
     ),
 )
 
-BY_DETAIL: dict[str, Row] = {row.detail_enum: row for row in ADMISSION}
+BY_DETAIL: dict[str, AdmissionRow] = {row.detail_enum: row for row in ADMISSION}
 
 # What a malformed message falls under.
-BY_FAULT: dict[Fault, Row] = {
+BY_FAULT: dict[Fault, AdmissionRow] = {
     Fault.CBOR: BY_DETAIL["CBOR_INVALID"],
     Fault.SIZE: BY_DETAIL["FIELD_SIZE"],
     Fault.VERSION: BY_DETAIL["VERSION"],

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from veen.core import naming, signing
-from veen.core.cbor import Array, Bstr, ListOf, Uint, Version, Wire
+from veen.core.cbor import Array, Bstr, ListOf, Uint, VersionField, Wire
 from veen.core.errors import Unverified
 from veen.core.hashing import ht
 from veen.core.limits import MAX_WITNESS_SIGS
@@ -26,7 +26,7 @@ class Checkpoint(Wire):
 
     LAYOUT: ClassVar = Array(
         "checkpoint",
-        Version(),
+        VersionField(),
         Bstr("label_prev"),
         Bstr("label_curr"),
         Uint("upto_seq"),

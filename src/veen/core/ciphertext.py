@@ -8,18 +8,46 @@ message's place through `aad`.
 
 import struct
 from dataclasses import dataclass, field
-from typing import Self
+from hmac import compare_digest
+from typing import ClassVar, Self
 
 from veen.core import aead, hpke
-from veen.core.dh import DhKey
-from veen.core.errors import Fault, Malformed
+from veen.core.cbor import Bstr, Map, Uint, Wire
+from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix, trunc24, u64be
-from veen.core.hpke import ENC_BYTES, Context
+from veen.core.hpke import ENC_BYTES, DhKey, HpkeContext
+from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_BODY_BYTES
 from veen.core.msg import Msg
 from veen.core.naming import ZERO_HASH
-from veen.core.payload import PayloadHdr
-from veen.core.registry import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadHdr(Wire):
+    """The encrypted header. The hub never sees it."""
+
+    schema: bytes
+    parent_id: bytes | None = None
+    att_root: bytes | None = None
+    cap_ref: bytes | None = None
+    expires_at: int | None = None
+
+    LAYOUT: ClassVar = Map(
+        "payload_hdr",
+        {
+            1: Bstr("schema"),
+            2: Bstr("parent_id", optional=True),
+            3: Bstr("att_root", optional=True),
+            4: Bstr("cap_ref", optional=True),
+            5: Uint("expires_at", optional=True),
+        },
+    )
+
+    def check_cap_ref(self, auth_ref: bytes | None) -> None:
+        """Raise where the header names another capability than the one the message was admitted under. Spec §6."""
+        if self.cap_ref is not None and not compare_digest(self.cap_ref, auth_ref or b""):
+            raise Unverified("payload_hdr", "cap_ref is not the message's auth_ref")
+
 
 _LENGTHS = struct.Struct(">II")
 _LENGTHS_END = ENC_BYTES + _LENGTHS.size
@@ -77,7 +105,7 @@ class Opened:
     header: PayloadHdr
     body: bytes = field(repr=False)
     place: Place
-    context: Context = field(repr=False)
+    context: HpkeContext = field(repr=False)
     enc: bytes
 
 

@@ -21,9 +21,9 @@ from nacl.bindings import crypto_scalarmult_ed25519_noclamp as times
 from nacl.exceptions import RuntimeError as SodiumError
 
 from veen.core.cbor import Bool, Bstr, Map, Wire
-from veen.core.dh import KEY_BYTES, DhKey
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import tag_prefix
+from veen.core.hpke import KEY_BYTES, DhKey
 
 _P = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFED  # of the field
 _L = 0x1000000000000000000000000000000014DEF9DEA2F79CD65812631A5CF5D3ED  # the order of the base point

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from veen.core.cbor import Bool, Bstr, Details, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.cbor import Bool, Bstr, Details, ListOf, Map, Nested, Text, Uint, VersionField, Wire
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Refused
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_TEXT_BYTES
@@ -11,7 +11,7 @@ from veen.core.msg import Msg
 from veen.core.proof import MmrProof
 from veen.core.receipt import Receipt
 
-_VER = Version()
+_VER = VersionField()
 _SERVER_VERSION = Text("server_version", MAX_TEXT_BYTES, optional=True)
 
 

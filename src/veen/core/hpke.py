@@ -4,11 +4,112 @@ A thin context on our own primitives: the library that has the exporter costs we
 a seal (`bench/seal.py` measures both; the tests check one against the other).
 """
 
+import os
+from hashlib import sha256
+from typing import NoReturn, Self
+
+from nacl import bindings
+from nacl.exceptions import RuntimeError as SodiumError
+
 from veen.core import aead
-from veen.core.dh import DhKey
 from veen.core.errors import Malformed
 from veen.core.hashing import HASH_BYTES
-from veen.core.hkdf import MAX_OUTPUT_BYTES, Hmac, expand, extract, hmac32
+
+KEY_BYTES = 32
+
+
+class DhKey:
+    """An X25519 key pair. The secret half never shows in `repr`."""
+
+    __slots__ = ("_secret", "public_key")
+
+    public_key: bytes
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES:
+            raise Malformed("dh key", f"{len(secret)} secret bytes, not {KEY_BYTES}")
+        self._secret = secret
+        self.public_key = bindings.crypto_scalarmult_base(secret)
+
+    @classmethod
+    def generate(cls) -> Self:
+        return cls(os.urandom(KEY_BYTES))
+
+    @property
+    def secret(self) -> bytes:
+        """The 32 secret bytes: for keystores, and for `dleq`."""
+        return self._secret
+
+    def exchange(self, peer: bytes) -> bytes:
+        """The shared secret with a peer's public key; a peer of small order is refused (RFC 7748 §6.1)."""
+        if len(peer) != KEY_BYTES:
+            raise Malformed("dh key", f"{len(peer)} public bytes, not {KEY_BYTES}")
+        try:
+            return bindings.crypto_scalarmult(self._secret, peer)
+        except SodiumError:
+            raise Malformed("dh key", "the public key has small order") from None
+
+    def __repr__(self) -> str:
+        return f"DhKey({self.public_key.hex()[:8]}…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret key is not pickled")
+
+
+MAX_OUTPUT_BYTES = 255 * HASH_BYTES
+
+_BLOCK_BYTES = 64
+_INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
+_INNER_FILL = b"\x36" * (_BLOCK_BYTES - HASH_BYTES)
+_OUTER_FILL = b"\x5c" * (_BLOCK_BYTES - HASH_BYTES)
+
+
+def hmac32(key: bytes, data: bytes) -> bytes:
+    """HMAC-SHA256 under a key of 32 bytes that is used once."""
+    inner = sha256(key.translate(_INNER_PAD) + _INNER_FILL + data).digest()
+    return sha256(key.translate(_OUTER_PAD) + _OUTER_FILL + inner).digest()
+
+
+class Hmac:
+    """HMAC-SHA256 under one key. RFC 2104."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        block = (key if len(key) <= _BLOCK_BYTES else sha256(key).digest()).ljust(_BLOCK_BYTES, b"\0")
+        self._inner = block.translate(_INNER_PAD)
+        self._outer = block.translate(_OUTER_PAD)
+
+    def digest(self, data: bytes) -> bytes:
+        return sha256(self._outer + sha256(self._inner + data).digest()).digest()
+
+    def expand(self, info: bytes, length: int) -> bytes:
+        """RFC 5869 §2.3, with this key as the pseudorandom key."""
+        if not 0 <= length <= MAX_OUTPUT_BYTES:
+            raise ValueError(f"HKDF gives at most {MAX_OUTPUT_BYTES} bytes, not {length}")
+        block = self.digest(info + b"\x01")
+        blocks = [block]
+        for counter in range(2, -(-length // HASH_BYTES) + 1):
+            block = self.digest(block + info + bytes((counter,)))
+            blocks.append(block)
+        return b"".join(blocks)[:length]
+
+
+def extract(salt: bytes, ikm: bytes) -> bytes:
+    """RFC 5869 §2.2. An empty salt equals 32 zero bytes, since HMAC pads its key with zeros."""
+    return Hmac(salt).digest(ikm)
+
+
+def expand(prk: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869 §2.3."""
+    return Hmac(prk).expand(info, length)
+
+
+def hkdf(ikm: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:
+    """Extract, then expand."""
+    return expand(extract(salt, ikm), info, length)
+
 
 ENC_BYTES = 32
 
@@ -53,7 +154,7 @@ class _Infos:
 _EMPTY_INFO = _Infos(b"")
 
 
-class Context:
+class HpkeContext:
     """One HPKE context: seals or opens in sequence, and exports secrets bound to it."""
 
     __slots__ = ("_base_nonce", "_exporter", "_key", "_seq")
@@ -92,15 +193,15 @@ class Context:
         return (int.from_bytes(self._base_nonce, "big") ^ self._seq).to_bytes(aead.CHACHA_NONCE_BYTES, "big")
 
 
-def setup_sender(public_key: bytes, info: bytes = b"", ephemeral: DhKey | None = None) -> tuple[bytes, Context]:
+def setup_sender(public_key: bytes, info: bytes = b"", ephemeral: DhKey | None = None) -> tuple[bytes, HpkeContext]:
     """A context to seal for the holder of `public_key`. `ephemeral` is for test vectors: reuse breaks secrecy."""
     key = ephemeral or DhKey.generate()
     enc = key.public_key
-    return enc, Context(key.exchange(public_key), enc + public_key, info)
+    return enc, HpkeContext(key.exchange(public_key), enc + public_key, info)
 
 
-def setup_receiver(enc: bytes, key: DhKey, info: bytes = b"") -> Context:
+def setup_receiver(enc: bytes, key: DhKey, info: bytes = b"") -> HpkeContext:
     """The context that the sender of `enc` had."""
     if len(enc) != ENC_BYTES:
         raise Malformed("hpke", f"an encapsulated key of {len(enc)} bytes, not {ENC_BYTES}")
-    return Context(key.exchange(enc), enc + key.public_key, info)
+    return HpkeContext(key.exchange(enc), enc + key.public_key, info)

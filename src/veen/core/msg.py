@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from veen.core import naming, signing
-from veen.core.cbor import Array, Bstr, Bytes, Late, Uint, Version, Wire, heads
+from veen.core.cbor import Array, Bstr, Bytes, Late, Uint, VersionField, Wire, heads
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix
 from veen.core.limits import MAX_MSG_BYTES
@@ -40,7 +40,7 @@ class Msg(Wire):
 
     LAYOUT: ClassVar = Array(
         "msg",
-        Version(),
+        VersionField(),
         Bstr("profile_id"),
         Bstr("label"),
         Bstr("client_id"),

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from veen.core.cbor import ListOf, Map, Nested, Version, Wire
+from veen.core.cbor import ListOf, Map, Nested, VersionField, Wire
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Unverified
 from veen.core.hashing import ht
-from veen.core.identity import HubIdentity, IdentitySignature, OriginRef
+from veen.core.hub_identity import HubIdentity, IdentitySignature, OriginRef
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
 from veen.core.profile import Profile
 
@@ -42,14 +42,14 @@ class OriginHub(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin(Wire):
+class ForkOrigin(Wire):
     """`origin.cbor` of a fork: the hub it comes from, then the one that was forked from, and so on."""
 
     hubs: tuple[OriginHub, ...]
 
     LAYOUT: ClassVar = Map(
         "origin of a fork",
-        {1: Version(), 2: ListOf("hubs", Nested("hub", OriginHub), least=1, most=MAX_ORIGINS)},
+        {1: VersionField(), 2: ListOf("hubs", Nested("hub", OriginHub), least=1, most=MAX_ORIGINS)},
     )
 
     def ref(self) -> OriginRef:
@@ -92,7 +92,7 @@ class Lineage:
                 older.identity_at(label, checkpoint.upto_seq).verify_checkpoint(checkpoint, profile)
 
 
-def lineage(identity: HubIdentity, origin: Origin | None) -> Lineage:
+def lineage(identity: HubIdentity, origin: ForkOrigin | None) -> Lineage:
     """The hubs behind a log, from the newest one's record, which is trusted, and its origin.
 
     Raises `Unverified` unless each is the one that the record after it names.
@@ -100,7 +100,7 @@ def lineage(identity: HubIdentity, origin: Origin | None) -> Lineage:
     hubs = origin.hubs if origin else ()
     identities = (identity, *(hub.identity for hub in hubs))
     for at, hub in enumerate(hubs):
-        if identities[at].origin != Origin(hubs[at:]).ref():
+        if identities[at].origin != ForkOrigin(hubs[at:]).ref():
             raise Unverified("origin", "it is not the one that the identity names")
         hub.identity.verify(hub.signature, hub.identity.hub_id)
     if identities[-1].origin is not None:

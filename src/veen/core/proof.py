@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import ClassVar, TypeAlias
 
 from veen.core import mmr
-from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
+from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Unverified
 from veen.core.limits import MAX_PEAKS, MAX_PROOF_PATH
@@ -26,7 +26,7 @@ Head: TypeAlias = Receipt | Checkpoint  # what signs a root together with the si
 
 
 @dataclass(frozen=True, slots=True)
-class Step(Wire):
+class ProofStep(Wire):
     """One step up: the running hash was the left (0) or right (1) child, and `sib` is the other."""
 
     dir: int
@@ -40,15 +40,15 @@ class MmrProof(Wire):
     """A leaf, the siblings up to its peak, and the other peaks by increasing height."""
 
     leaf_hash: bytes
-    path: tuple[Step, ...]
+    path: tuple[ProofStep, ...]
     peaks_after: tuple[bytes, ...]
 
     LAYOUT: ClassVar = Map(
         "mmr_proof",
         {
-            1: Version(),
+            1: VersionField(),
             2: Bstr("leaf_hash"),
-            3: ListOf("path", Nested("path step", Step), most=MAX_PROOF_PATH),
+            3: ListOf("path", Nested("path step", ProofStep), most=MAX_PROOF_PATH),
             4: ListOf("peaks_after", Bstr("peak"), most=MAX_PEAKS - 1),
         },
     )
@@ -62,7 +62,7 @@ def prove(node: NodeReader, stream_seq: int, size: int) -> MmrProof:
     for level in range(height):
         local = (index - first) >> level
         sibling = first + ((local ^ 1) << level)
-        path.append(Step(local & 1, node(mmr.top_position(sibling, level))))
+        path.append(ProofStep(local & 1, node(mmr.top_position(sibling, level))))
     peaks = mmr.peaks_at(node, size)
     del peaks[rank]
     return MmrProof(node(mmr.leaf_position(index)), tuple(path), tuple(peaks))
@@ -148,7 +148,7 @@ def _verify(proof: MmrProof, leaf_hash: bytes, stream_seq: int, size: int, root:
         raise Unverified("mmr_proof", "it does not lead to the signed root")
 
 
-def _climb(path: tuple[Step, ...], leaf_hash: bytes, index: int) -> bytes:
+def _climb(path: tuple[ProofStep, ...], leaf_hash: bytes, index: int) -> bytes:
     """The peak above the leaf. A perfect tree starts at a multiple of its size, so the turns are the index's bits."""
     node_tag = LOG.node
     node = leaf_hash

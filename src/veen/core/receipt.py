@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import ClassVar, Self
 
 from veen.core import signing
-from veen.core.cbor import Array, Bstr, Late, Uint, Version, Wire
+from veen.core.cbor import Array, Bstr, Late, Uint, VersionField, Wire
 from veen.core.cbor.heads import UINT, small_uint, write_head
 from veen.core.errors import Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, tag_prefix
@@ -35,7 +35,7 @@ class Receipt(Wire):
 
     LAYOUT: ClassVar = Array(
         "receipt",
-        Version(),
+        VersionField(),
         Bstr("label"),
         Uint("stream_seq"),
         Bstr("leaf_hash"),

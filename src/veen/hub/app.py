@@ -3,18 +3,17 @@
 from collections.abc import Callable
 from functools import partial
 
-from veen.core import Msg, Refused, jsonform
+from plumbing.http.message import Request, Respond, Response, Upload, WebSocketHandler
+from veen.core import Msg, Refused, wire_json
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
-from veen.http.message import Request, Respond, Response, Upload, WebSocketHandler
-from veen.hub import answers
-from veen.hub.later import Later
-from veen.hub.pageroom import PageRoom
+from veen.hub import responses
+from veen.hub.admission_rules import Rules
 from veen.hub.prefilter import Prefilter
-from veen.hub.reads import Reads
-from veen.hub.rules import Rules
+from veen.hub.read_api import PageRoom, ReadApi
+from veen.hub.read_executor import Later
 from veen.hub.sequencer import Outcome
-from veen.hub.submits import ENVELOPE, Submits, from_json, unwrapped
+from veen.hub.submit import ENVELOPE, Submits, from_json, unwrapped
 from veen.hub.tooling import Tooling
 
 _SMALL_BODY = 4096
@@ -26,7 +25,7 @@ class HubApp:
     """What the front calls."""
 
     def __init__(
-        self, later: Later, rules: Rules, prefilter: Prefilter, submits: Submits, reads: Reads, tooling: Tooling
+        self, later: Later, rules: Rules, prefilter: Prefilter, submits: Submits, reads: ReadApi, tooling: Tooling
     ) -> None:
         self._later = later
         self._prefilter = prefilter
@@ -50,16 +49,16 @@ class HubApp:
         return _SMALL_BODY if method == "POST" and path in self._data_plane else None
 
     def too_large(self, head: Request) -> Response:
-        as_json = answers.wants_json(head)
+        as_json = responses.wants_json(head)
         if head.path == "/v1/submit":
             refused = BY_DETAIL["SIZE_PREFILTER"].refused("the body is too large")
             announced = head.headers.get(b"content-length", b"")
             self._submits.turned_away(refused, int(announced) if announced.isdigit() else self._most)
-            return answers.refusal(refused, as_json=as_json)
-        return answers.refusal(Refused("E.LIMIT", "the body is too large"), as_json=as_json)
+            return responses.refusal(refused, as_json=as_json)
+        return responses.refusal(Refused("E.LIMIT", "the body is too large"), as_json=as_json)
 
     def refused(self, status: int, reason: str, head: Request) -> Response:
-        return answers.front_refusal(status, reason, head)
+        return responses.front_refusal(status, reason, head)
 
     def upload(self, head: Request) -> Upload | Response | None:
         return self._tooling.upload(head)
@@ -76,10 +75,10 @@ class HubApp:
         elif request.method == "GET" and request.path in ("/healthz", "/readyz", "/metrics"):
             respond(self._tooling.probe(request.path))
         else:
-            respond(answers.refusal(_unknown(request), as_json=answers.wants_json(request)))
+            respond(responses.refusal(_unknown(request), as_json=responses.wants_json(request)))
 
     def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
-        if head.method != "POST" or head.path != "/v1/submit" or answers.wants_json(head):
+        if head.method != "POST" or head.path != "/v1/submit" or responses.wants_json(head):
             return None
         if self._prefilter.asks:
             return partial(self._submit_filtered, head)
@@ -88,10 +87,10 @@ class HubApp:
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         if head.path == "/tooling/subscribe":
             return self._tooling.subscribe(head)
-        return answers.refusal(_unknown(head))
+        return responses.refusal(_unknown(head))
 
     def _submit(self, request: Request, respond: Respond) -> None:
-        if not answers.wants_json(request):
+        if not responses.wants_json(request):
             self._submit_filtered(request, request.body, respond)
             return
         try:
@@ -101,7 +100,7 @@ class HubApp:
             encoded = from_json(request.body)
         except Refused as refused:
             self._submits.turned_away(refused, len(request.body))
-            respond(answers.refusal(refused, as_json=True))
+            respond(responses.refusal(refused, as_json=True))
             return
         self._submits.submit(encoded, lambda outcome: respond(_submitted_json(outcome)), request.owner)
 
@@ -111,7 +110,7 @@ class HubApp:
                 self._prefilter.check(head.peer, head.headers, body)
             except Refused as refused:
                 self._submits.turned_away(refused, len(body))
-                respond(answers.refusal(refused))
+                respond(responses.refusal(refused))
                 return
         self._submit_cbor(head.owner, body, respond)
 
@@ -123,37 +122,37 @@ class HubApp:
             encoded = unwrapped(body)
         except Refused as refused:
             self._submits.turned_away(refused, len(body))
-            respond(answers.refusal(refused))
+            respond(responses.refusal(refused))
             return
         self._submits.submit(encoded, lambda outcome: respond(_submitted(outcome)), owner)
 
     def _read(self, request: Request, respond: Respond) -> None:
-        as_json = answers.wants_json(request)
+        as_json = responses.wants_json(request)
         work = self._data_plane.get(request.path) if request.method == "POST" else None
         if work is None:
-            respond(answers.refusal(_unknown(request), as_json=as_json))
+            respond(responses.refusal(_unknown(request), as_json=as_json))
         else:
             long = request.path == "/v1/stream"
             self._later.answer(request, lambda: work(request, as_json), respond, long=long)
 
     def _stream(self, request: Request, as_json: bool) -> Response:
-        asked = answers.checked(StreamRequest, request.body, as_json)
+        asked = responses.checked(StreamRequest, request.body, as_json)
         self.pages.check(request)
         page = self._reads.page(asked)
-        shown = jsonform.encode(page.response()) if as_json else page.encode()
-        return Response(200, self.pages.counted(shown, request), answers.JSON if as_json else answers.CBOR)
+        shown = wire_json.encode(page.response()) if as_json else page.encode()
+        return Response(200, self.pages.counted(shown, request), responses.JSON if as_json else responses.CBOR)
 
     def _receipt(self, request: Request, as_json: bool) -> Response:
-        asked = answers.checked(ReceiptRequest, request.body, as_json)
-        return answers.answer(self._reads.receipt(asked), as_json=as_json)
+        asked = responses.checked(ReceiptRequest, request.body, as_json)
+        return responses.answer(self._reads.receipt(asked), as_json=as_json)
 
     def _proof(self, request: Request, as_json: bool) -> Response:
-        asked = answers.checked(ProofRequest, request.body, as_json)
-        return answers.answer(self._reads.proof(asked), as_json=as_json)
+        asked = responses.checked(ProofRequest, request.body, as_json)
+        return responses.answer(self._reads.proof(asked), as_json=as_json)
 
     def _checkpoint(self, request: Request, as_json: bool) -> Response:
-        asked = answers.checked(CheckpointRequest, request.body, as_json)
-        return answers.answer(self._reads.checkpoint(asked), as_json=as_json)
+        asked = responses.checked(CheckpointRequest, request.body, as_json)
+        return responses.answer(self._reads.checkpoint(asked), as_json=as_json)
 
 
 def _unknown(request: Request) -> Refused:
@@ -164,10 +163,10 @@ def _unknown(request: Request) -> Refused:
 
 
 def _submitted(outcome: Outcome) -> Response:
-    return answers.refusal(outcome) if isinstance(outcome, Refused) else answers.submitted(outcome)
+    return responses.refusal(outcome) if isinstance(outcome, Refused) else responses.submitted(outcome)
 
 
 def _submitted_json(outcome: Outcome) -> Response:
     if isinstance(outcome, Refused):
-        return answers.refusal(outcome, as_json=True)
-    return answers.submitted_json(outcome)
+        return responses.refusal(outcome, as_json=True)
+    return responses.submitted_json(outcome)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from pathlib import Path
 
+from plumbing.http import HttpSettings
+from plumbing.http.peer_address import Network, is_loopback
 from veen.core import Refused, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
-from veen.core.loopback import is_loopback
-from veen.http import HttpSettings
-from veen.http.callers import Network
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 DEFAULT_PORT = 37411
 _MIB = 1 << 20

@@ -1,16 +1,64 @@
 """What the hub measures, under the names of OBS0.1, for Prometheus."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
+from plumbing.http import HttpServer
 from veen.core import Refused
-from veen.http import HttpServer
-from veen.hub.committer import CommitReport
+from veen.hub.commit import CommitReport
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.linewriter import LineWriter
-from veen.hub.tally import Counts, Tally
+from veen.hub.log import LineWriter
+
+
+class Histogram(Collector):
+    """Counts by bucket, shown to Prometheus when it asks."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        total, buckets = 0, []
+        for bound, count in zip((*map(str, map(float, self._bounds)), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
+
+
+class HistogramCounts(Collector):
+    """Numbers by one label that are read where they are kept, when Prometheus asks."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        label: str,
+        read: Callable[[], Mapping[str, int]],
+        family: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._label = label
+        self._read = read
+        self._family = family
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        family = self._family(self._name, self._text, labels=[self._label])
+        for value, count in self._read().items():
+            family.add_metric([value], count)
+        yield family
+
 
 _MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)
 _INTERVALS = (1, 16, 256, 4096, 65536, 1048576)
@@ -43,8 +91,8 @@ class Metrics:
         # A name of OBS0.1 that a hub shows and never raises: what publishes anchors is a client, and says so itself.
         Counter("veen_anchor_fail", "anchors it failed to publish: it leaves them to veen anchor", registry=r)
 
-    def _tally(self, name: str, text: str, bounds: Sequence[float]) -> Tally:
-        tally = Tally(name, text, bounds)
+    def _tally(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
+        tally = Histogram(name, text, bounds)
         self.registry.register(tally)
         return tally
 
@@ -75,7 +123,7 @@ class Metrics:
         """Show the connections of a server when asked."""
         self._connections.set_function(lambda: server.connections)
         text = "connections refused, by the cap that was reached"
-        self.registry.register(Counts("veen_connections_refused", text, "cap", lambda: server.turned_away))
+        self.registry.register(HistogramCounts("veen_connections_refused", text, "cap", lambda: server.turned_away))
 
     def watch_conditions(self, conditions: Conditions) -> None:
         """Show the bad states when asked."""
@@ -84,14 +132,16 @@ class Metrics:
             return {str(reason): int(reason in conditions.active) for reason in Reason}
 
         name, text = "veen_hub_bad_state", "1 while the hub is in this bad state"
-        self.registry.register(Counts(name, text, "reason", active, GaugeMetricFamily))
+        self.registry.register(HistogramCounts(name, text, "reason", active, GaugeMetricFamily))
         text = "how often the hub entered this bad state"
-        self.registry.register(Counts("veen_hub_bad_state_entered", text, "reason", lambda: conditions.entered))
+        self.registry.register(
+            HistogramCounts("veen_hub_bad_state_entered", text, "reason", lambda: conditions.entered)
+        )
 
     def watch_log(self, lines: LineWriter) -> None:
         """Show how many lines of the log were lost when asked."""
         text = "lines of the log that found no room because nobody read, or that could not be written"
-        self.registry.register(Counts("veen_log_lines_lost", text, "why", lambda: lines.lost))
+        self.registry.register(HistogramCounts("veen_log_lines_lost", text, "why", lambda: lines.lost))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -8,11 +8,11 @@ same work as often as it likes, as nothing is kept: all it gains is one more che
 from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
 
+from plumbing.http.peer_address import Network
 from veen.core import Malformed, Unverified
 from veen.core.admission import BY_DETAIL
 from veen.core.limits import LEAST_MSG_BYTES, MAX_PAGE_ITEMS
-from veen.core.powcookie import HEADER, PowCookie, challenge_of
-from veen.http.callers import Network
+from veen.core.proof_of_work import HEADER, PowCookie, challenge_of
 
 _HEADER = HEADER.encode()
 

@@ -7,7 +7,7 @@ any order: what is revoked is the union of all intervals, and of several authori
 from collections.abc import Iterator
 
 from veen.core import admin
-from veen.core.admin import Authority, Policy, Revocation, RevocationKind
+from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
 
 Interval = tuple[int, int | None]  # from, until just before; None is for ever
 Changed = tuple[dict[bytes, tuple[Interval, ...]] | dict[bytes, tuple[Authority, ...]], bytes, object]
@@ -41,7 +41,7 @@ class Realm:
         """The streams that several hubs may order at that time."""
         for stream_id in self._authorities:
             record = self.authority(stream_id, hub_ts)
-            if record and record.policy == Policy.MULTI_PRIMARY:
+            if record and record.policy == AuthorityPolicy.MULTI_PRIMARY:
                 yield stream_id
 
     def folded(self, event: admin.Event, hub_ts: int) -> Changed:

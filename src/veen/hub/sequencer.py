@@ -16,18 +16,18 @@ from veen.core import (
     Unavailable,
     Unverified,
     admin,
-    control,
+    control_stream,
     naming,
 )
 from veen.core.receipt import sign_encoded
+from veen.hub.admission_rules import Cap, Rules, authorize, check_client, check_revoked, revocable, sequence
+from veen.hub.admission_state import AdmissionState
 from veen.hub.realm import Realm
-from veen.hub.rules import Cap, Rules, authorize, check_client, check_revoked, revocable, sequence
 from veen.hub.signer import Signer
-from veen.hub.state import State
 from veen.storage import frame
-from veen.storage.frame import Entry
+from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
+from veen.storage.frame import LogEntry
 from veen.storage.lookup import Lookup
-from veen.storage.record import Batch, Record
 from veen.storage.store import Store
 
 Outcome = bytes | Refused  # an encoded receipt, or why not
@@ -50,21 +50,21 @@ class Submission:
 
 
 @dataclass(slots=True)
-class Wish:
+class ControlEvent:
     """An event of the operator's, to be logged on the control stream."""
 
-    event: control.Event
+    event: control_stream.Event
     done: Done
 
 
-Item = Submission | Wish
+Item = Submission | ControlEvent
 
 
 @dataclass(slots=True)
-class Group:
+class SequencedGroup:
     """What one sync covers."""
 
-    batch: Batch = field(default_factory=Batch)
+    batch: CommitGroup = field(default_factory=CommitGroup)
     outcomes: list[tuple[Item, Outcome]] = field(default_factory=list)
 
 
@@ -84,7 +84,7 @@ class Sequencer:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._state = State(store, rules)
+        self._state = AdmissionState(store, rules)
         self._lookup = Lookup(store)
         self._rules = rules
         self._clock = clock
@@ -113,7 +113,7 @@ class Sequencer:
         """How many hubs may write to a label by now, as far as the realm says."""
         hub_ts = self.hub_ts
         found = self._state.authority(label, self._state.stream_of(label, hub_ts), hub_ts)
-        return found.policy if found else str(admin.Policy.UNSPECIFIED)
+        return found.policy if found else str(admin.AuthorityPolicy.UNSPECIFIED)
 
     def check_leave(self, token: CapToken) -> None:
         """Raise where a logged capability, or the key it is for, is revoked by now."""
@@ -156,9 +156,9 @@ class Sequencer:
         except (Unverified, Unavailable) as error:
             raise NoSigningKeyError(str(error)) from error
 
-    def _decide(self, item: Item, hub_ts: int, batch: Batch) -> Outcome:
+    def _decide(self, item: Item, hub_ts: int, batch: CommitGroup) -> Outcome:
         try:
-            if isinstance(item, Wish):
+            if isinstance(item, ControlEvent):
                 return self._log_event(item, hub_ts, batch)
             return self._accept(item, hub_ts, batch)
         except Refused as refused:
@@ -169,9 +169,9 @@ class Sequencer:
         """How many are in the open group, refused or not."""
         return len(self._outcomes)
 
-    def take(self) -> Group:
+    def take(self) -> SequencedGroup:
         """The open group, on its way to the disk: `keep` or `undo` must follow."""
-        group = Group(self._state.take(), self._outcomes)
+        group = SequencedGroup(self._state.take(), self._outcomes)
         self._outcomes = []
         return group
 
@@ -179,7 +179,7 @@ class Sequencer:
         """The group that was taken is durable."""
         self._state.keep()
 
-    def undo(self, group: Group, reason: str) -> Group:
+    def undo(self, group: SequencedGroup, reason: str) -> SequencedGroup:
         """The disk said no to a group: nobody in it, nor in the open one, got a place, and nothing has changed.
 
         Refusals go too: they may rest on what was undone.
@@ -189,7 +189,7 @@ class Sequencer:
         self._outcomes = []
         return undone
 
-    def _accept(self, submission: Submission, hub_ts: int, batch: Batch) -> bytes:
+    def _accept(self, submission: Submission, hub_ts: int, batch: CommitGroup) -> bytes:
         message = submission.message
         bucket = authorize(message, self._state, self._rules, hub_ts)
         sequence(message, self._state, self._rules, hub_ts)
@@ -202,7 +202,7 @@ class Sequencer:
         self._heed(message, tree.size, hub_ts, batch)
         return receipt
 
-    def _log_event(self, wish: Wish, hub_ts: int, batch: Batch) -> bytes:
+    def _log_event(self, wish: ControlEvent, hub_ts: int, batch: CommitGroup) -> bytes:
         """Log what the operator said; what was said before keeps the receipt it has, unless it was revoked since."""
         if isinstance(wish.event, CapToken):
             check_revoked(revocable(wish.event), self._state, self._rules, hub_ts)
@@ -214,12 +214,12 @@ class Sequencer:
         last = self._state.last_seq(label)
         place = Place(self._rules.profile_id, label, self._control.public_key, client_seq + 1, last)
         pad = self._rules.profile.pad_block
-        message = control.message(self._control, self._rules.hub_id, place, wish.event, pad)
+        message = control_stream.message(self._control, self._rules.hub_id, place, wish.event, pad)
         receipt = self._accept(Submission(message, message.encode(), wish.done), hub_ts, batch)
         self._apply_event(wish.event, label, last + 1, hub_ts, batch)
         return receipt
 
-    def _known(self, event: control.Event) -> bytes | None:
+    def _known(self, event: control_stream.Event) -> bytes | None:
         """The receipt of an event that was logged before, in this very group or any time."""
         at = self._place_of(event)
         if at is None:
@@ -231,7 +231,7 @@ class Sequencer:
         entry = self._lookup.entry(*at)
         return entry.receipt if entry else None
 
-    def _place_of(self, event: control.Event) -> tuple[bytes, int] | None:
+    def _place_of(self, event: control_stream.Event) -> tuple[bytes, int] | None:
         """`(label, stream_seq)` of a logged event."""
         tails = [*self._state.undurable(), *(tail.batch for tail in self._store.tails())]
         if isinstance(event, bytes):
@@ -244,7 +244,9 @@ class Sequencer:
             row = rows.cap(auth_ref)
         return caps[0] if caps else row[:2] if row else None
 
-    def _apply_event(self, event: control.Event, label: bytes, seq: int, hub_ts: int, batch: Batch) -> None:
+    def _apply_event(
+        self, event: control_stream.Event, label: bytes, seq: int, hub_ts: int, batch: CommitGroup
+    ) -> None:
         """What a logged event changes, when it is new and when it is replayed."""
         if isinstance(event, bytes):
             if self._state.add_stream(event):
@@ -257,7 +259,7 @@ class Sequencer:
             if self._state.add_stream(stream):
                 batch.streams[stream] = (label, seq)
 
-    def _replay_entry(self, entry: Entry, batch: Batch) -> None:
+    def _replay_entry(self, entry: LogEntry, batch: CommitGroup) -> None:
         """An entry that was acknowledged: it is taken as it is, and must fit."""
         message, receipt = entry.open()
         tree, made = self._state.append(entry.label, receipt.leaf_hash)
@@ -273,10 +275,10 @@ class Sequencer:
         self._heed(message, receipt.stream_seq, receipt.hub_ts, batch)
         if message.client_id == self._rules.control_pk:
             # It was logged, so it holds, whatever the limits are by now.
-            event = control.event_of(self._rules.hub_id, message, Limits())
+            event = control_stream.event_of(self._rules.hub_id, message, Limits())
             self._apply_event(event, entry.label, receipt.stream_seq, receipt.hub_ts, batch)
 
-    def _heed(self, message: Msg, seq: int, hub_ts: int, batch: Batch) -> None:
+    def _heed(self, message: Msg, seq: int, hub_ts: int, batch: CommitGroup) -> None:
         """Go by what an entry of an admin stream says, from the next message on."""
         realm_id = self._rules.realm_id
         stream = self._state.stream_of(message.label, hub_ts) if realm_id else None
@@ -287,19 +289,19 @@ class Sequencer:
             self._state.add_admin_event(event)
             batch.told[message.label, seq] = event
 
-    def _set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket, batch: Batch) -> None:
+    def _set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket, batch: CommitGroup) -> None:
         self._state.set_bucket(auth_ref, label, bucket)
         batch.buckets[auth_ref, label] = bucket
 
     def _note(
-        self, message: Msg, encoded: bytes, receipt: bytes, seq: int, made: list[bytes], hub_ts: int, batch: Batch
+        self, message: Msg, encoded: bytes, receipt: bytes, seq: int, made: list[bytes], hub_ts: int, batch: CommitGroup
     ) -> None:
         """Record an entry and move its client's cursor."""
         if self._rules.profile.epoch_sec and message.label not in batch.labels:
             self._note_epoch(message.label, hub_ts, batch)
         framed, digest = frame.write(message.label, seq, encoded, receipt)
         batch.records.append(
-            Record(
+            AcceptedEntry(
                 message.label,
                 seq,
                 framed,
@@ -315,16 +317,16 @@ class Sequencer:
         if message.client_seq == 1 and self._rules.limits.max_client_id_lifetime_sec is not None:
             self._state.set_first_ts(message.label, message.client_id, hub_ts)
 
-    def _note_epoch(self, label: bytes, hub_ts: int, batch: Batch) -> None:
+    def _note_epoch(self, label: bytes, hub_ts: int, batch: CommitGroup) -> None:
         """So that it is known for ever whose label it is."""
         found = self._state.streams.find(label, hub_ts)
         if found:
             batch.labels[label] = found
 
 
-def refused(items: list[Item], reason: str) -> Group:
+def refused(items: list[Item], reason: str) -> SequencedGroup:
     """A group in which nobody gets a place."""
-    return Group(outcomes=[(item, _unavailable(reason)) for item in items])
+    return SequencedGroup(outcomes=[(item, _unavailable(reason)) for item in items])
 
 
 def _unavailable(reason: str) -> Refused:

@@ -5,37 +5,36 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from plumbing.http import HttpServer, tls_context
 from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint
-from veen.core.tooling import Equivocation
-from veen.http import HttpServer, tls_context
+from veen.core.tooling_messages import Equivocation
 from veen.hub import verifier
+from veen.hub.admission_rules import Rules
 from veen.hub.app import HubApp
-from veen.hub.committer import CommitReport, Committer
+from veen.hub.commit import CommitReport, Committer
 from veen.hub.conditions import Conditions, Reason, system_error
 from veen.hub.config import HubConfig
-from veen.hub.epochs import Ahead, LabelBook
-from veen.hub.later import Later
-from veen.hub.linewriter import standard_error
-from veen.hub.log import Log
+from veen.hub.label_epochs import Ahead, LabelBook
+from veen.hub.log import Log, standard_error
 from veen.hub.metrics import Metrics
-from veen.hub.papers import PaperDesk
 from veen.hub.prefilter import Prefilter
-from veen.hub.reads import Reads
-from veen.hub.rules import Rules
-from veen.hub.sequencer import Group, Sequencer
+from veen.hub.read_api import ReadApi
+from veen.hub.read_executor import Later
+from veen.hub.sequencer import SequencedGroup, Sequencer
 from veen.hub.signer import Signer
-from veen.hub.status import Status
-from veen.hub.submitlog import SubmitLog
-from veen.hub.submits import Submits
+from veen.hub.status import HubStatusPage
+from veen.hub.submit import Submits
+from veen.hub.submit_log import SubmitLog
 from veen.hub.subscriptions import Subscriptions
 from veen.hub.tooling import Tooling
 from veen.hub.uploads import Uploads
-from veen.storage import directory, openings, rotation
-from veen.storage.attachments import AttachmentStore
+from veen.hub.witness_records import PaperDesk
+from veen.storage import key_rotation, metadata, safe_open
+from veen.storage.attachment_store import AttachmentStore
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
 from veen.storage.lock import exclusive
 from veen.storage.lookup import Lookup
+from veen.storage.paths import Folders
 from veen.storage.store import Store
 
 _READERS = 4
@@ -57,12 +56,12 @@ class HubService:
         self.folders = Folders(config.data_dir)
         if not self.folders.identity.exists():
             raise Unavailable(f"{config.data_dir} is not a hub's data directory; init makes one")
-        openings.check_folders(self.folders)
+        safe_open.check_folders(self.folders)
         with exclusive(self.folders.lock):
-            rotation.finish(self._disk, self.folders)
-        self.papers = directory.read_papers(self.folders)
+            key_rotation.finish(self._disk, self.folders)
+        self.papers = metadata.read_papers(self.folders)
         self.signer = Signer(self.folders, self.papers.identity)
-        control_key = directory.read_control_key(self.folders)
+        control_key = metadata.read_control_key(self.folders)
         self.rules = Rules.of(
             self.papers.identity.hub_id,
             self.papers.profile,
@@ -126,7 +125,7 @@ class HubService:
             config, self.rules, self.store, attachments, later, self.sequencer, conditions, self.metrics.uploaded
         )
         self.status = self._status(desk)
-        reads = Reads(lookup, self._checkpoint_on_demand, self.metrics.proved, self._spoiled)
+        reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._spoiled)
         tooling = Tooling(
             config,
             self.rules,
@@ -204,7 +203,7 @@ class HubService:
         """A fork does not speak for the hub it comes from: it passes on what that hub signed."""
         path, kept = self.folders.checkpoint(label, upto_seq), self.papers.lineage.checkpoint(label)
         if path.exists():
-            return Checkpoint.decode(openings.read(path))
+            return Checkpoint.decode(safe_open.read(path))
         if kept is None or kept.upto_seq != upto_seq:
             raise Refused("E.NOT_FOUND", "the hub this one was forked from left no checkpoint there")
         return kept
@@ -214,7 +213,7 @@ class HubService:
         more = self.store.open_chunks.check()
         return self.sequencer.prepare() or more
 
-    def _committed(self, group: Group, report: CommitReport) -> None:
+    def _committed(self, group: SequencedGroup, report: CommitReport) -> None:
         """On the loop: a group is durable, and everyone in it may know. Whoever fails at it does so alone."""
         self._attempt(self.status.committed, group, report)
         for item, outcome in group.outcomes:
@@ -228,8 +227,8 @@ class HubService:
         except Exception as mistake:  # noqa: BLE001  the group stands, and the others must hear of it
             self.log.failed("committed", mistake)
 
-    def _status(self, desk: PaperDesk) -> Status:
-        return Status(
+    def _status(self, desk: PaperDesk) -> HubStatusPage:
+        return HubStatusPage(
             self.papers.identity,
             self.papers.signature,
             self.rules,

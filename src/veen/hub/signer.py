@@ -1,8 +1,8 @@
 """Which of the hub's keys signs: the one that is active at the time that is signed. Spec §8.4."""
 
 from veen.core import HubIdentity, SigningKey
-from veen.storage import directory
-from veen.storage.folders import Folders
+from veen.storage import metadata
+from veen.storage.paths import Folders
 
 
 class Signer:
@@ -22,6 +22,6 @@ class Signer:
         key_id = self._identity.signing_key_at(hub_ts).key_id
         key = self._loaded.get(key_id)
         if key is None:
-            key = self._loaded[key_id] = directory.read_signing_key(self._folders, key_id)
+            key = self._loaded[key_id] = metadata.read_signing_key(self._folders, key_id)
         self._last = (hub_ts, key)
         return key

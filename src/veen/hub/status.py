@@ -1,29 +1,113 @@
 """What a hub says of itself: status and metrics; its health is asked through here, too."""
 
+import errno
+import os
 from collections.abc import Callable
 from itertools import islice
 
-from veen.core import HubIdentity, IdentitySignature, naming
-from veen.core.jsonform import to_json
-from veen.core.jsontext import Json
+from plumbing.http.message import Response
+from veen.core import HubIdentity, IdentitySignature, Receipt, mmr, naming, strict_json
 from veen.core.limits import SERVER_VERSION
-from veen.http.message import Response
-from veen.hub.committer import CommitReport
+from veen.core.strict_json import Json
+from veen.core.wire_json import to_json
+from veen.hub import responses
+from veen.hub.admission_rules import Rules
+from veen.hub.commit import CommitReport
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.health import Health
 from veen.hub.metrics import Metrics
-from veen.hub.papers import PaperDesk
 from veen.hub.realm import Realm
-from veen.hub.rules import Rules
-from veen.hub.sequencer import Group
-from veen.hub.submits import Submits
+from veen.hub.sequencer import SequencedGroup
+from veen.hub.submit import Submits
+from veen.hub.witness_records import PaperDesk
+from veen.storage import frame
+from veen.storage.label_head import LabelHead
 from veen.storage.store import Store
+
+# With less, the next group may be the one that has no room. The disk counts as full until twice as much is free.
+LEAST_FREE_BYTES = 4 << 20
+
+
+class Health:
+    """Answers from memory, but for one look at the disk."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        store: Store,
+        conditions: Conditions,
+        newest: LabelHead | None,
+    ) -> None:
+        """`newest` is the head of the label that the index saw written to last."""
+        self._rules = rules
+        self._store = store
+        self._conditions = conditions
+        self._newest = newest
+        self._last: bytes | None = None  # the frame of the last entry since
+        self.stopping = False
+        for tail in store.tails():
+            if tail.batch.records and self._last is None:
+                self._last = tail.batch.records[-1].frame
+
+    def committed(self, group: SequencedGroup) -> None:
+        """A group is durable."""
+        self._last = group.batch.records[-1].frame
+
+    def alive(self) -> Response:
+        """GET /healthz: the last entry's tree, whichever label it is of; whose it is, is nobody's business here."""
+        stream_seq, root = self._last_tree()
+        return _json(
+            200,
+            {
+                "ok": True,
+                "profile_id": self._rules.profile_id.hex(),
+                "peaks_count": stream_seq.bit_count(),
+                "last_stream_seq": stream_seq,
+                "last_mmr_root": root.hex(),
+            },
+        )
+
+    def ready(self) -> Response:
+        """GET /readyz: the data directory can be written and nothing is wrong. Nothing is served without an index."""
+        self.look()
+        reason = "stopping" if self.stopping else self._conditions.blocking
+        bad: list[strict_json.Json] = [str(one) for one in self._conditions.active]
+        return _json(503 if reason else 200, {"ready": not reason, "reason": reason, "bad_states": bad})
+
+    def look(self) -> bool:
+        """Look at the disk. While it is bad, this is repeated."""
+        folder, conditions = self._store.folders.journal, self._conditions
+        try:
+            disk = os.statvfs(folder)
+            if disk.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK | os.X_OK):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
+        except OSError as error:
+            conditions.enter(Reason.DATA_DIRECTORY, error, refused=0, recheck=self.look)
+            return True
+        conditions.leave(Reason.DATA_DIRECTORY)
+        free = disk.f_bavail * disk.f_frsize
+        if free < LEAST_FREE_BYTES:
+            conditions.enter(Reason.DISK_FULL, refused=0, recheck=self.look, free_bytes=free)
+        elif free >= 2 * LEAST_FREE_BYTES:
+            conditions.leave(Reason.DISK_FULL)
+        return True
+
+    def _last_tree(self) -> tuple[int, bytes]:
+        if self._last is not None:
+            receipt = Receipt.decode(frame.read(self._last)[0].receipt)
+            return receipt.stream_seq, receipt.mmr_root
+        newest = self._newest or LabelHead()
+        return newest.size, mmr.root_of(newest.peaks)
+
+
+def _json(status: int, shown: dict[str, strict_json.Json]) -> Response:
+    return Response(status, strict_json.encode(shown), responses.JSON)
+
 
 MAX_SHOWN_LABELS = 1000
 PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-class Status:
+class HubStatusPage:
     """Answers from memory: cheap enough to ask every second."""
 
     def __init__(
@@ -61,7 +145,7 @@ class Status:
             self.entries += len(tail.batch.records)
             self.labels += sum(record.stream_seq == 1 for record in tail.batch.records)
 
-    def committed(self, group: Group, report: CommitReport) -> None:
+    def committed(self, group: SequencedGroup, report: CommitReport) -> None:
         """A group is durable or, with nothing left of it, the disk refused it."""
         records = group.batch.records
         control_pk = self._rules.control_pk  # what the hub logs itself was not submitted

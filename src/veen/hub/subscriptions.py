@@ -6,11 +6,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from veen.core import Refused
-from veen.hub.lane import Job, Lane
-from veen.hub.pageroom import PageRoom
-from veen.hub.reads import item
+from veen.hub.read_api import PageRoom, item
+from veen.hub.read_executor import BoundedQueue, QueuedJob
+from veen.storage.accepted_entry import AcceptedEntry
 from veen.storage.lookup import Lookup
-from veen.storage.record import Record
 
 _PAGE_ITEMS = 64
 PAGE_BYTES = 1 << 18  # a page ends with the entry that reaches it
@@ -33,7 +32,7 @@ class Subscriptions:
         self.note = note
         self.lookup = lookup
         self.room = PageRoom()  # their own: readers of pages and subscribers do not take it from each other
-        self._lane = Lane(loop, executor, 1, most)  # each has one read at a time, so there is always room
+        self._lane = BoundedQueue(loop, executor, 1, most)  # each has one read at a time, so there is always room
         self._most = most
         self._by_label: dict[bytes, set[Subscriber]] = {}
         self.count = 0
@@ -54,9 +53,9 @@ class Subscriptions:
                 del self._by_label[subscriber.label]
 
     def read(self, subscriber: "Subscriber", from_seq: int) -> None:
-        self._lane.put(Job(lambda: subscriber.read(from_seq), subscriber, subscriber.is_lost))
+        self._lane.put(QueuedJob(lambda: subscriber.read(from_seq), subscriber, subscriber.is_lost))
 
-    def committed(self, records: list[Record]) -> None:
+    def committed(self, records: list[AcceptedEntry]) -> None:
         """Wake who waits for these labels."""
         if not self._by_label:
             return

@@ -5,24 +5,110 @@ from collections.abc import Callable
 from functools import cache
 from urllib.parse import parse_qsl
 
-from veen.core import CapToken, Receipt, Refused, Unverified, jsontext
+from plumbing.http.message import Request, Respond, Response, Upload, WebSocketHandler
+from veen.core import CapToken, Malformed, Msg, Receipt, Refused, Unverified, strict_json
 from veen.core.admission import BY_DETAIL
+from veen.core.cbor import Late, heads
 from veen.core.hashing import U64_MAX
-from veen.core.tooling import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, StreamRegistration
-from veen.http.message import Request, Respond, Response, Upload, WebSocketHandler
-from veen.hub import answers, batch, openapi
-from veen.hub.committer import Committer
+from veen.core.limits import MAX_PAGE_ITEMS
+from veen.core.tooling_messages import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, StreamRegistration
+from veen.hub import hub_openapi, responses
+from veen.hub.admission_rules import Rules
+from veen.hub.commit import Committer
 from veen.hub.config import HubConfig, need_operator
-from veen.hub.later import Later
-from veen.hub.papers import PaperDesk
 from veen.hub.prefilter import Prefilter
-from veen.hub.reads import Reads
-from veen.hub.rules import Rules
-from veen.hub.sequencer import Outcome, Wish
-from veen.hub.status import Status
-from veen.hub.submits import Submits
+from veen.hub.read_api import ReadApi
+from veen.hub.read_executor import Later
+from veen.hub.sequencer import ControlEvent, Outcome
+from veen.hub.status import HubStatusPage
+from veen.hub.submit import Submits
 from veen.hub.subscriptions import Subscriber, Subscriptions
 from veen.hub.uploads import Uploads
+from veen.hub.witness_records import PaperDesk
+
+# What is no MSG is looked through so far for its end. A MSG has a tenth of it.
+_MOST_HEADS = 100
+_CONSTANTS = (heads.FALSE, heads.TRUE, heads.NULL)
+
+
+def split(body: bytes) -> list[bytes]:
+    """The encoded items, MSG or not. Behind one whose end cannot be seen nothing is: the rest is the last."""
+    items: list[bytes] = []
+    pos = 0
+    while pos < len(body):
+        if len(items) == MAX_PAGE_ITEMS:
+            raise Refused("E.LIMIT", f"more than {MAX_PAGE_ITEMS} messages", detail={"max_allowed": MAX_PAGE_ITEMS})
+        end = _end_of_item(body, pos)
+        items.append(body[pos:end])
+        pos = end
+    return items
+
+
+def _end_of_item(body: bytes, pos: int) -> int:
+    try:
+        return Msg.read(body, pos, Late())[1]
+    except Malformed:
+        pass
+    try:
+        return _end_of_value(body, pos)
+    except Malformed:
+        return len(body)
+
+
+def _end_of_value(body: bytes, pos: int) -> int:
+    """The place behind one value, of which nothing is built: it will be refused, whatever it is."""
+    left = 1
+    for _ in range(_MOST_HEADS):
+        at = pos
+        major, argument, pos = heads.read_head(body, at)
+        left -= 1
+        match major:
+            case heads.UINT | heads.NINT:
+                pass
+            case heads.BSTR | heads.TEXT:
+                pos += argument
+            case heads.ARRAY:
+                left += argument
+            case heads.MAP:
+                left += 2 * argument
+            case _ if body[at] not in _CONSTANTS:
+                raise Malformed("cbor", f"a tag, float or undefined value at byte {at}")
+        if pos > len(body) or left > len(body) - pos:
+            raise Malformed("cbor", f"ends within the value at byte {at}")
+        if not left:
+            return pos
+    raise Malformed("cbor", f"more than {_MOST_HEADS} values")
+
+
+class SubmitBatch:
+    """One request's messages, answered together when the last has its answer."""
+
+    def __init__(self, submits: Submits, respond: Callable[[Response], None], owner: object = None) -> None:
+        self._submits = submits
+        self._respond = respond
+        self._owner = owner
+        self._outcomes: list[bytes] = []
+        self._left = 0
+
+    def submit(self, items: list[bytes]) -> None:
+        """Each message is judged by itself, in order."""
+        self._outcomes = [b""] * len(items)
+        self._left = len(items)
+        if not items:
+            self._respond(Response(200, b"", responses.CBOR_SEQ))
+        for number, encoded in enumerate(items):
+            self._submits.submit(
+                encoded,
+                lambda outcome, number=number: self._ended(number, outcome),  # type: ignore[misc]
+                self._owner,
+            )
+
+    def _ended(self, number: int, outcome: Outcome) -> None:
+        self._outcomes[number] = responses.envelope_of(outcome).encode() if isinstance(outcome, Refused) else outcome
+        self._left -= 1
+        if not self._left:
+            self._respond(Response(200, b"".join(self._outcomes), responses.CBOR_SEQ))
+
 
 _SMALL_BODY = 1 << 17  # the largest capability in JSON is more than half of it
 _BATCH_BODY = 1 << 26
@@ -39,13 +125,13 @@ class Tooling:
         rules: Rules,
         prefilter: Prefilter,
         later: Later,
-        reads: Reads,
+        reads: ReadApi,
         submits: Submits,
         committer: Committer,
         subscriptions: Subscriptions,
         desk: PaperDesk,
         uploads: Uploads,
-        status: Status,
+        status: HubStatusPage,
     ) -> None:
         self._config = config
         self._rules = rules
@@ -93,7 +179,7 @@ class Tooling:
             else:
                 raise Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
         except Refused as refused:
-            respond(answers.refusal(refused, as_json=answers.wants_json(request)))
+            respond(responses.refusal(refused, as_json=responses.wants_json(request)))
 
     def upload(self, head: Request) -> Upload | Response | None:
         """An attachment; nothing else is put."""
@@ -101,7 +187,7 @@ class Tooling:
             self._prefilter.check_peer(head.peer)
             return self._uploads.begin(head, _coid_in(head.path))
         except Refused as refused:
-            return answers.refusal(refused, as_json=answers.wants_json(head))
+            return responses.refusal(refused, as_json=responses.wants_json(head))
 
     def probe(self, path: str) -> Response:
         return self._status.probe(path)
@@ -110,21 +196,21 @@ class Tooling:
         try:
             label, start = _place_in(head.query)
         except Refused as refused:
-            return answers.refusal(refused)
+            return responses.refusal(refused)
         return Subscriber(self._subscriptions, label, start or 1)
 
     def _get_status(self, request: Request, respond: Respond) -> None:
-        respond(Response(200, jsontext.encode(self._status.shown()), answers.JSON))
+        respond(Response(200, strict_json.encode(self._status.shown()), responses.JSON))
 
     def _get_openapi(self, request: Request, respond: Respond) -> None:
-        respond(Response(200, _described(), answers.JSON))
+        respond(Response(200, _described(), responses.JSON))
 
     def _authorize(self, request: Request, respond: Respond) -> None:
         """Log a capability of an issuer the operator trusts; a repeat gets the receipt it got before."""
-        as_json = answers.wants_json(request)
+        as_json = responses.wants_json(request)
 
         def verified() -> Response:
-            token = answers.checked(CapToken, request.body, as_json)
+            token = responses.checked(CapToken, request.body, as_json)
             if token.issuer_pk not in self._config.issuers:
                 raise Refused("E.FORBIDDEN", "the operator does not trust this capability's issuer")
             try:
@@ -144,48 +230,48 @@ class Tooling:
     def _log_token(self, token: CapToken, respond: Respond, as_json: bool) -> None:
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, Refused):
-                respond(answers.refusal(outcome, as_json=as_json))
+                respond(responses.refusal(outcome, as_json=as_json))
                 return
             receipt = Receipt.decode(outcome)
             answer = AuthorizeResponse(token.auth_ref(), token.expires_at(receipt.hub_ts), receipt)
-            respond(answers.answer(answer, as_json=as_json))
+            respond(responses.answer(answer, as_json=as_json))
 
-        self._committer.put(Wish(token, done))
+        self._committer.put(ControlEvent(token, done))
 
     def _register(self, request: Request, respond: Respond) -> None:
         need_operator(self._config, request.headers)
-        as_json = answers.wants_json(request)
-        registration = answers.checked(StreamRegistration, request.body, as_json)
+        as_json = responses.wants_json(request)
+        registration = responses.checked(StreamRegistration, request.body, as_json)
 
         def done(outcome: Outcome) -> None:
             respond(
-                answers.refusal(outcome, as_json=as_json)
+                responses.refusal(outcome, as_json=as_json)
                 if isinstance(outcome, Refused)
-                else answers.submitted_json(outcome)
+                else responses.submitted_json(outcome)
                 if as_json
-                else answers.submitted(outcome)
+                else responses.submitted(outcome)
             )
 
-        self._committer.put(Wish(registration.stream_id, done))
+        self._committer.put(ControlEvent(registration.stream_id, done))
 
     def _proof(self, request: Request, respond: Respond) -> None:
-        as_json = answers.wants_json(request)
+        as_json = responses.wants_json(request)
 
         def proved() -> Response:
-            asked = answers.checked(ProofAtRequest, request.body, as_json)
+            asked = responses.checked(ProofAtRequest, request.body, as_json)
             found = self._reads.proof_at(asked.label, asked.stream_seq, asked.upto_seq)
-            return answers.answer(found, as_json=as_json)
+            return responses.answer(found, as_json=as_json)
 
         self._later.answer(request, proved, respond)
 
     def _consistency(self, request: Request, respond: Respond) -> None:
         """The inclusion of the older tree's last leaf in the newer tree proves both."""
-        as_json = answers.wants_json(request)
+        as_json = responses.wants_json(request)
 
         def proved() -> Response:
-            asked = answers.checked(ConsistencyRequest, request.body, as_json)
+            asked = responses.checked(ConsistencyRequest, request.body, as_json)
             found = self._reads.proof_at(asked.label, asked.from_seq, asked.to_seq)
-            return answers.answer(found, as_json=as_json)
+            return responses.answer(found, as_json=as_json)
 
         self._later.answer(request, proved, respond)
 
@@ -195,32 +281,34 @@ class Tooling:
         except Refused as refused:
             self._submits.turned_away(refused, len(request.body))
             raise
-        batch.Batch(self._submits, respond, request.owner).submit(batch.split(request.body))
+        SubmitBatch(self._submits, respond, request.owner).submit(split(request.body))
 
     def _origin(self, request: Request, respond: Respond) -> None:
-        as_json = answers.wants_json(request)
-        self._later.answer(request, lambda: answers.answer(self._desk.origin(), as_json=as_json), respond)
+        as_json = responses.wants_json(request)
+        self._later.answer(request, lambda: responses.answer(self._desk.origin(), as_json=as_json), respond)
 
     def _checkpoints(self, request: Request, respond: Respond) -> None:
         label, start = _place_in(request.query)
-        as_json = answers.wants_json(request)
+        as_json = responses.wants_json(request)
         self._later.answer(
             request,
-            lambda: answers.answer(self._desk.checkpoints(label, start), as_json=as_json),
+            lambda: responses.answer(self._desk.checkpoints(label, start), as_json=as_json),
             respond,
             long=True,
         )
 
     def _evidence(self, request: Request, respond: Respond) -> None:
-        as_json = answers.wants_json(request)
-        self._later.answer(request, lambda: answers.answer(self._desk.evidence(), as_json=as_json), respond, long=True)
+        as_json = responses.wants_json(request)
+        self._later.answer(
+            request, lambda: responses.answer(self._desk.evidence(), as_json=as_json), respond, long=True
+        )
 
     def _equivocation(self, request: Request, respond: Respond) -> None:
-        as_json = answers.wants_json(request)
+        as_json = responses.wants_json(request)
         self._later.answer(request, lambda: self._desk.keep_equivocation(request.body, as_json), respond)
 
     def _witness(self, request: Request, respond: Respond) -> None:
-        as_json = answers.wants_json(request)
+        as_json = responses.wants_json(request)
         self._later.answer(request, lambda: self._desk.add_witness(request.body, as_json), respond)
 
     def _attachment(self, request: Request, respond: Respond) -> None:
@@ -234,7 +322,7 @@ _NOT_YET = Response(200)
 @cache
 def _described() -> bytes:
     """It is the same for every hub of this version."""
-    return jsontext.encode(openapi.describe())
+    return strict_json.encode(hub_openapi.describe())
 
 
 def _place_in(query: str) -> tuple[bytes, int | None]:

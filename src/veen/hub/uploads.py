@@ -8,23 +8,168 @@ that must be left on disk for the log, of which what is promised and not yet wri
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
+from plumbing.http.message import Request, Respond, Response
+from plumbing.http.peer_address import caller_of
 from veen.core import CapToken, Malformed, Refused, Unverified
 from veen.core.admission import BY_DETAIL
 from veen.core.aead import TAG_BYTES
-from veen.core.upload import SCHEME, UploadProof
-from veen.http.callers import caller_of
-from veen.http.message import Request, Response
-from veen.hub import answers
-from veen.hub.allowance import ByteAllowance
+from veen.core.upload_proof import SCHEME, UploadProof
+from veen.hub import responses
+from veen.hub.admission_rules import Admission, Rules
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import HubConfig, need_operator
-from veen.hub.incoming import Incoming
-from veen.hub.later import Later
-from veen.hub.rules import Admission, Rules
+from veen.hub.read_executor import Later
 from veen.hub.sequencer import Sequencer
-from veen.storage.attachments import AttachmentStore
+from veen.storage.attachment_store import AttachmentDraft, AttachmentStore
 from veen.storage.store import Store
+
+_MAX_OWNERS = 65_536
+
+
+class ByteAllowance:
+    """One bucket of bytes for each owner. An owner that is not here has a full one."""
+
+    def __init__(self, per_sec: int, burst: int, clock: Callable[[], float]) -> None:
+        self._per_sec = max(1, per_sec)
+        self._burst = burst
+        self._clock = clock
+        self._buckets: dict[bytes, tuple[float, float]] = {}  # what is left, and as of when
+
+    def take(self, owner: bytes, size: int) -> int:
+        """0 where it is granted, else the whole seconds after which to ask again. More than the burst waits for it."""
+        now = self._clock()
+        left, since = self._buckets.pop(owner, (self._burst, now))
+        left = min(self._burst, left + (now - since) * self._per_sec)
+        short = min(size, self._burst) - left
+        self._buckets[owner] = (left if short > 0 else left - size, now)
+        if len(self._buckets) > _MAX_OWNERS:
+            self._forget(now)
+        return max(1, ceil(short / self._per_sec)) if short > 0 else 0
+
+    def _forget(self, now: float) -> None:
+        """Let go of those that are full again, and of the one that was here longest if none are."""
+        full = [
+            owner
+            for owner, (left, since) in self._buckets.items()
+            if left + (now - since) * self._per_sec >= self._burst
+        ]
+        for owner in full or [next(iter(self._buckets))]:
+            del self._buckets[owner]
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
+# So much goes to the executor at a time; as much again gathers meanwhile, and then the peer has to wait.
+BATCH_BYTES = 1 << 18
+
+
+class Incoming:
+    """An upload. The loop gathers pieces; one job at a time writes them."""
+
+    def __init__(
+        self,
+        later: Later,
+        store: AttachmentStore,
+        coid: bytes,
+        exact: int | None,
+        ended: Callable[[int | None], None],
+        failed: Callable[[Exception, int], None],
+        *,
+        as_json: bool,
+    ) -> None:
+        """`exact` is the size it must have; `ended` hears once that it is over, and the size of what is new.
+
+        `failed` gets the error where the disk refused, and how many bytes there were to write.
+        """
+        self._later = later
+        self._store = store
+        self._coid = coid
+        self._exact = exact
+        self._on_ended = ended
+        self._on_failed = failed
+        self._as_json = as_json
+        self._gathered = bytearray()  # not the pieces: they may be many and tiny
+        self._complete = False
+        self._over = False
+        self._busy = False
+        self._draft: AttachmentDraft | None = None
+        self._size = 0
+
+    def on_start(self, respond: Respond, pause: Callable[[bool], None]) -> None:
+        self._respond, self._pause = respond, pause
+
+    def on_data(self, data: bytes) -> None:
+        self._gathered += data
+        self._turn()
+
+    def on_end(self) -> None:
+        self._complete = True
+        self._turn()
+
+    def on_abort(self) -> None:
+        self._finish(None)
+        self._turn()
+
+    def _turn(self) -> None:
+        """The next job, if none is under way."""
+        if self._busy:
+            if len(self._gathered) >= BATCH_BYTES:
+                self._pause(True)
+        elif self._over:
+            self._let_go()
+        elif self._complete or len(self._gathered) >= BATCH_BYTES:
+            gathered, self._gathered = bytes(self._gathered), bytearray()
+            complete = self._complete
+            self._busy = True
+            size = self._size + len(gathered)
+            self._later(
+                lambda: self._write(gathered, complete),
+                self._written,
+                lambda error: self._on_failed(error, size),
+                as_json=self._as_json,
+            )
+            self._pause(False)
+
+    def _write(self, gathered: bytes, complete: bool) -> Response | None:
+        """On the executor: more of the draft, and the answer where this was all of it."""
+        if self._over:
+            return None
+        if self._draft is None:
+            self._draft = AttachmentDraft(self._store, self._coid)
+        if gathered:
+            self._draft.write(gathered)
+            self._size += len(gathered)
+        if not complete:
+            return None
+        try:
+            if self._exact not in (None, self._size):
+                raise Malformed("attachment", f"{self._size} bytes came where {self._exact} were announced")
+            return Response(201 if self._draft.keep() else 200)
+        except Malformed as error:
+            raise responses.as_refused(error) from None
+
+    def _written(self, answer: Response | None) -> None:
+        """On the loop."""
+        self._busy = False
+        if answer is not None and not self._over:
+            self._finish(self._size if answer.status == 201 else None)
+            self._respond(answer)
+        self._turn()
+
+    def _finish(self, stored: int | None) -> None:
+        if not self._over:
+            self._over = True
+            self._gathered.clear()
+            self._on_ended(stored)
+
+    def _let_go(self) -> None:
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            self._later.quietly(draft.drop)
+
 
 _NO_ROOM_RETRY_S = 60
 _PROBE_BYTES = 1 << 16
@@ -76,7 +221,7 @@ class Uploads:
 
     def begin(self, head: Request, coid: bytes) -> Incoming | Response:
         """Take it, or say why not before any of it is read."""
-        as_json = answers.wants_json(head)
+        as_json = responses.wants_json(head)
         try:
             leave = self._leave(head, coid)
             self._check_room(leave.size)
@@ -84,7 +229,7 @@ class Uploads:
             if wait:
                 raise BY_DETAIL["CAP_RATE"].refused("what may be uploaded for now is used up", retry_after=wait)
         except Refused as refused:
-            return answers.refusal(refused, as_json=as_json)
+            return responses.refusal(refused, as_json=as_json)
         self.promised += leave.size
 
         def ended(size: int | None) -> None:

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol
 
-from veen.http.message import Report
+from plumbing.http.message import Report
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.verify_worker import ANSWER, FAILS, HOLDS, ITEM_BYTES, NUMBER_BYTES, holds
 

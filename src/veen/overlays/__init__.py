@@ -5,13 +5,12 @@ overlay has a module of its own with its events and its views. How to write one:
 """
 
 from veen.overlays.builtin import registry
-from veen.overlays.entry import At, Entry
-from veen.overlays.event import Event, Fault, FaultKind, draft
-from veen.overlays.fold import Applied, Book, Fold, Outcome, fold, foresee
-from veen.overlays.laws import LawBroken, check_laws
-from veen.overlays.overlay import MergeOverlay, Overlay, Step, WalkOverlay
+from veen.overlays.entry import At, FoldEntry
+from veen.overlays.event import Event, EventFault, FaultKind, draft
+from veen.overlays.fold import Applied, FaultBook, Fold, Outcome, encode_states, fold, foresee, state_hash
+from veen.overlays.monoid_laws import LawBroken, check_laws
+from veen.overlays.overlay import FoldStep, MergeOverlay, Overlay, WalkOverlay
 from veen.overlays.registry import GROUP, AnyOverlay, Registry
-from veen.overlays.state import encode_states, state_hash
 from veen.overlays.summary import (
     ShippedSummary,
     Summary,
@@ -28,12 +27,13 @@ __all__ = [
     "AnyOverlay",
     "Applied",
     "At",
-    "Book",
-    "Entry",
     "Event",
-    "Fault",
+    "EventFault",
+    "FaultBook",
     "FaultKind",
     "Fold",
+    "FoldEntry",
+    "FoldStep",
     "GROUP",
     "LawBroken",
     "MergeOverlay",
@@ -41,7 +41,6 @@ __all__ = [
     "Overlay",
     "Registry",
     "ShippedSummary",
-    "Step",
     "Summary",
     "WalkOverlay",
     "check_laws",

@@ -27,7 +27,7 @@ class At(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Wire):
+class FoldEntry(Wire):
     """One entry. `header` and `body` are None where the payload could not be opened.
 
     Where a body came with attachments, `header.schema` and `body` are those of what they were attached to.

@@ -11,7 +11,7 @@ from veen.core import PayloadHdr
 from veen.core.cbor import Array, Bytes, Text, Uint, Wire
 from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
 from veen.core.naming import ZERO_HASH
-from veen.overlays.entry import At, Entry
+from veen.overlays.entry import At, FoldEntry
 
 
 class Event(Wire):
@@ -27,10 +27,10 @@ class Event(Wire):
 
 def draft(
     event: Event, *, client_id: bytes, hub_ts: int, after: At | None = None, parent_id: bytes | None = None
-) -> Entry:
+) -> FoldEntry:
     """An entry that is not in the log yet, as it would be next: to ask what would become of it."""
     epoch, stream_seq = after or (0, 0)
-    return Entry(ZERO_HASH, epoch, stream_seq + 1, hub_ts, client_id, None, ZERO_HASH, *event.payload(parent_id))
+    return FoldEntry(ZERO_HASH, epoch, stream_seq + 1, hub_ts, client_id, None, ZERO_HASH, *event.payload(parent_id))
 
 
 class FaultKind(StrEnum):
@@ -43,7 +43,7 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault(Wire):
+class EventFault(Wire):
     """An entry that changed nothing, where it is and why; `part` where only that part of the state refused it."""
 
     epoch: int
@@ -65,7 +65,7 @@ class Fault(Wire):
         return None if self.kind in FaultKind.__members__.values() else f"there is no kind of fault {self.kind!r}"
 
     @classmethod
-    def at(cls, at: At, kind: FaultKind, reason: str, part: bytes | None = None) -> "Fault":
+    def at(cls, at: At, kind: FaultKind, reason: str, part: bytes | None = None) -> "EventFault":
         return cls(at.epoch, at.stream_seq, str(kind), reason, part)
 
     @property

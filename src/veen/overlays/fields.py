@@ -4,18 +4,18 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from veen.core import cbor
-from veen.core.cbor import Kind, Late, Map, heads
+from veen.core.cbor import FieldType, Late, Map, heads
 from veen.core.cbor.value import read_value
 from veen.core.errors import Malformed
 from veen.core.hashing import U64_MAX
 
 
-def body(name: str, *kinds: Kind) -> Map:
+def body(name: str, *kinds: FieldType) -> Map:
     """The layout of an overlay's body: a map whose text keys are the names of its fields, in the order listed."""
     return Map(name, {kind.name: kind for kind in kinds})
 
 
-class Int(Kind):
+class Int(FieldType):
     """A signed integer that one CBOR head can hold: −2^64 to 2^64−1."""
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class Int(Kind):
         return cbor.encode(field)
 
 
-class Number(Kind):
+class Number(FieldType):
     """An integer of any size, for sums: a CBOR integer while it fits, else its sign and magnitude."""
 
     __slots__ = ()
@@ -66,7 +66,7 @@ def number_of(found: cbor.Value, name: str = "number") -> int:
     raise Malformed("cbor", f"{name} is not a number")
 
 
-class Item(Kind):
+class ValueItem(FieldType):
     """One CBOR value of any shape, kept as the bytes it came in, so that nothing of it is lost or respelled."""
 
     __slots__ = ("_majors",)
@@ -95,9 +95,9 @@ class Item(Kind):
             raise Malformed("cbor", f"{self.name} at byte {pos} is not {wanted}")
 
 
-def optional_map(name: str) -> Item:
+def optional_map(name: str) -> ValueItem:
     """A map that the overlay does not look into, such as `metadata`."""
-    return Item(name, heads.MAP, optional=True)
+    return ValueItem(name, heads.MAP, optional=True)
 
 
 def ascending(items: Iterable[bytes]) -> bool:

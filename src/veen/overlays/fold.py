@@ -4,16 +4,34 @@ The log is already written, so a fold answers and never raises: what is sealed, 
 as a `Fault` and changes no state.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from veen.overlays.entry import At, Entry
-from veen.overlays.event import Fault, FaultKind
-from veen.overlays.overlay import Overlay, Step
+from veen.core.cbor import heads
+from veen.core.hashing import ht
+from veen.overlays.entry import At, FoldEntry
+from veen.overlays.event import EventFault, FaultKind
+from veen.overlays.overlay import FoldStep, Overlay
 
 S = TypeVar("S")
 M = TypeVar("M")
+
+
+def encode_states(overlay: Overlay[S, M], states: Mapping[bytes, S]) -> bytes:
+    """The canonical state."""
+    pairs = [
+        heads.write_head(heads.ARRAY, 2) + heads.write_bstr(part) + overlay.encode_state(states[part])
+        for part in sorted(states)
+    ]
+    return heads.write_head(heads.ARRAY, len(pairs)) + b"".join(pairs)
+
+
+def state_hash(overlay: Overlay[S, M], states: Mapping[bytes, S]) -> bytes:
+    """What a snapshot of these states says."""
+    return ht(f"veen/state-{overlay.CLASS}", encode_states(overlay, states))
+
+
 S_co = TypeVar("S_co", covariant=True)
 
 
@@ -21,15 +39,15 @@ S_co = TypeVar("S_co", covariant=True)
 class Applied(Generic[S]):
     """A step that was taken, and what it changed."""
 
-    step: Step
+    step: FoldStep
     before: S
     after: S
 
 
-Outcome: TypeAlias = Applied[S] | Fault
+Outcome: TypeAlias = Applied[S] | EventFault
 
 
-class Book(Protocol[S_co]):
+class FaultBook(Protocol[S_co]):
     """Where a fold looks up what it already knows."""
 
     def state(self, part: bytes) -> S_co: ...
@@ -45,10 +63,10 @@ class Note(Protocol):
     def __call__(self, part: bytes, key: bytes, at: At) -> None: ...
 
 
-def meet(overlay: Overlay[S, M], entry: Entry, book: Book[S], note: Note) -> Iterator[Outcome[S]]:
+def meet(overlay: Overlay[S, M], entry: FoldEntry, book: FaultBook[S], note: Note) -> Iterator[Outcome[S]]:
     """What an entry does to each part it touches. The caller takes over each `after` before it asks on."""
     found = overlay.read(entry)
-    if isinstance(found, Fault):
+    if isinstance(found, EventFault):
         yield found
         return
     at = entry.at
@@ -62,17 +80,17 @@ def meet(overlay: Overlay[S, M], entry: Entry, book: Book[S], note: Note) -> Ite
             elif first != at:
                 earlier = first if earlier is None else min(earlier, first)
         if earlier is not None:
-            yield Fault.at(at, FaultKind.COPY, copy_reason(at, earlier), step.part)
+            yield EventFault.at(at, FaultKind.COPY, copy_reason(at, earlier), step.part)
             continue
         before = book.state(step.part)
         reason = overlay.refusal(before, step)
         if reason is not None:
-            yield Fault.at(at, FaultKind.REFUSED, reason, step.part)
+            yield EventFault.at(at, FaultKind.REFUSED, reason, step.part)
         else:
             yield Applied(step, before, overlay.apply(before, step))
 
 
-def foresee(overlay: Overlay[S, M], entry: Entry, book: Book[S]) -> tuple[Outcome[S], ...]:
+def foresee(overlay: Overlay[S, M], entry: FoldEntry, book: FaultBook[S]) -> tuple[Outcome[S], ...]:
     """What would become of an entry if it came next. Nothing is kept: ask this before sending."""
     return tuple(meet(overlay, entry, book, _forget))
 
@@ -93,29 +111,29 @@ class Fold(Generic[S, M]):
     With `base`, such as the timeline of a cache, it goes on from there, and `states` has only what changed since.
     """
 
-    def __init__(self, overlay: Overlay[S, M], base: Book[S] | None = None) -> None:
+    def __init__(self, overlay: Overlay[S, M], base: FaultBook[S] | None = None) -> None:
         self.overlay = overlay
         self.states: dict[bytes, S] = {}
-        self.faults: list[Fault] = []
+        self.faults: list[EventFault] = []
         self.upto: At | None = None
         self._base = base
         self._firsts: dict[tuple[bytes, bytes], At] = {}
 
-    def add(self, entry: Entry) -> tuple[Outcome[S], ...]:
+    def add(self, entry: FoldEntry) -> tuple[Outcome[S], ...]:
         """Fold one entry; what became of it, part by part."""
         if self.upto is not None and entry.at <= self.upto:
             raise ValueError(f"entry {entry.at} does not come after {self.upto}")
         self.upto = entry.at
         outcomes = []
         for outcome in meet(self.overlay, entry, self, self._note):
-            if isinstance(outcome, Fault):
+            if isinstance(outcome, EventFault):
                 self.faults.append(outcome)
             else:
                 self.states[outcome.step.part] = outcome.after
             outcomes.append(outcome)
         return tuple(outcomes)
 
-    def extend(self, entries: Iterable[Entry]) -> None:
+    def extend(self, entries: Iterable[FoldEntry]) -> None:
         for entry in entries:
             self.add(entry)
 
@@ -133,7 +151,7 @@ class Fold(Generic[S, M]):
         self._firsts[part, key] = at
 
 
-def fold(overlay: Overlay[S, M], entries: Iterable[Entry]) -> Fold[S, M]:
+def fold(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> Fold[S, M]:
     """Everything at once."""
     folded = Fold(overlay)
     folded.extend(entries)

@@ -12,11 +12,11 @@ from veen.core import cbor, naming
 from veen.core.cbor import Bytes, Uint
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.crdt.lww import NOTHING, Lww, Register, Write
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
 from veen.overlays.fold import Applied
-from veen.overlays.overlay import Step
+from veen.overlays.overlay import FoldStep
 
 __all__ = ["Change", "Delete", "KV", "Kv", "States", "Write", "change", "delete", "get", "keys", "put"]
 
@@ -38,11 +38,11 @@ class Kv(Lww):
     CLASS = "kv"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Write, Delete)
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, Write | Delete)
         return (event.key,)
 
-    def lift(self, step: Step) -> Register:
+    def lift(self, step: FoldStep) -> Register:
         event = step.event
         if isinstance(event, Delete):
             return Register(event.ts, *step.at, None)
@@ -64,7 +64,7 @@ class Change:
     key: bytes
     before: bytes | None
     after: bytes | None
-    step: Step
+    step: FoldStep
 
 
 def get(states: States, key: bytes) -> bytes | None:

@@ -23,8 +23,8 @@ from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
 from veen.core import Malformed, Unverified, cbor
-from veen.overlays.entry import At, Entry
-from veen.overlays.event import Event, Fault, FaultKind
+from veen.overlays.entry import At, FoldEntry
+from veen.overlays.event import Event, EventFault, FaultKind
 
 S = TypeVar("S")
 M = TypeVar("M")
@@ -33,11 +33,11 @@ SEALED_REASON = "the payload could not be opened"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FoldStep:
     """One event as one part of the state meets it."""
 
     part: bytes
-    entry: Entry
+    entry: FoldEntry
     event: Event
 
     @property
@@ -66,10 +66,10 @@ class Overlay(ABC, Generic[S, M]):
             forms[event.SCHEMA].append(event)
         return {schema: tuple(listed) for schema, listed in forms.items()}
 
-    def read(self, entry: Entry) -> tuple[Step, ...] | Fault:
+    def read(self, entry: FoldEntry) -> tuple[FoldStep, ...] | EventFault:
         """The steps an entry takes; none where it is of another overlay."""
         if entry.header is None or entry.body is None:
-            return Fault.at(entry.at, FaultKind.SEALED, SEALED_REASON)
+            return EventFault.at(entry.at, FaultKind.SEALED, SEALED_REASON)
         forms = self.schemas.get(entry.header.schema)
         if forms is None:
             return ()
@@ -77,30 +77,30 @@ class Overlay(ABC, Generic[S, M]):
             entry.header.check_cap_ref(entry.auth_ref)
             event = _decode(forms, entry.body)
         except (Malformed, Unverified) as error:
-            return Fault.at(entry.at, FaultKind.MALFORMED, str(error))
+            return EventFault.at(entry.at, FaultKind.MALFORMED, str(error))
         flaw = self.flaw(entry, event)
         if flaw is not None:
-            return Fault.at(entry.at, FaultKind.MALFORMED, flaw)
-        return tuple(Step(part, entry, event) for part in dict.fromkeys(self.parts(entry, event)))
+            return EventFault.at(entry.at, FaultKind.MALFORMED, flaw)
+        return tuple(FoldStep(part, entry, event) for part in dict.fromkeys(self.parts(entry, event)))
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         """Why an event that decodes is none in this entry, whatever the state: a reply that names no request."""
         return None
 
     @abstractmethod
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         """The parts of the state that an event is for."""
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         """What a step is known by, within its part. A step counts only if it is the first with each of its keys."""
         return (step.entry.origin,)
 
-    def refusal(self, state: S, step: Step) -> str | None:
+    def refusal(self, state: S, step: FoldStep) -> str | None:
         """Why a step changes nothing, or None where it applies."""
         return None
 
     @abstractmethod
-    def apply(self, state: S, step: Step) -> S:
+    def apply(self, state: S, step: FoldStep) -> S:
         """The state after a step that is not refused."""
 
     def live(self, state: S) -> bool:
@@ -108,7 +108,7 @@ class Overlay(ABC, Generic[S, M]):
         return True
 
     @abstractmethod
-    def lift(self, step: Step) -> M:
+    def lift(self, step: FoldStep) -> M:
         """One step as a summary."""
 
     @abstractmethod
@@ -146,7 +146,7 @@ class MergeOverlay(Overlay[S, S]):
         if "EMPTY" in vars(cls):
             cls.INITIAL = cls.EMPTY
 
-    def apply(self, state: S, step: Step) -> S:
+    def apply(self, state: S, step: FoldStep) -> S:
         return self.merge(state, self.lift(step))
 
     def run(self, state: S, summary: S) -> S | None:
@@ -159,7 +159,7 @@ class MergeOverlay(Overlay[S, S]):
         return self.decode_state(part, data)
 
 
-Walk = tuple[Step, ...]
+Walk = tuple[FoldStep, ...]
 
 
 class WalkOverlay(Overlay[S, Walk]):
@@ -167,7 +167,7 @@ class WalkOverlay(Overlay[S, Walk]):
 
     EMPTY: Walk = ()
 
-    def lift(self, step: Step) -> Walk:
+    def lift(self, step: FoldStep) -> Walk:
         return (step,)
 
     def merge(self, a: Walk, b: Walk) -> Walk:
@@ -189,11 +189,11 @@ class WalkOverlay(Overlay[S, Walk]):
         return tuple(step_of(self, part, entry) for entry in listed)
 
 
-def step_of(overlay: Overlay[S, M], part: bytes, data: cbor.Value) -> Step:
+def step_of(overlay: Overlay[S, M], part: bytes, data: cbor.Value) -> FoldStep:
     """The step that an encoded entry takes in one part."""
     if not isinstance(data, bytes):
         raise Malformed("step", "not an encoded entry")
-    steps = overlay.read(Entry.decode(data))
+    steps = overlay.read(FoldEntry.decode(data))
     for step in steps if isinstance(steps, tuple) else ():
         if step.part == part:
             return step

@@ -19,10 +19,10 @@ from veen.core import cbor, naming
 from veen.core.cbor import Bool, Bstr, Bytes, Text, Uint, Wire
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.overlay import Step, WalkOverlay
+from veen.overlays.overlay import FoldStep, WalkOverlay
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Put(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Event):
+class TaskClaim(Event):
     """`queue.claim.v1`: leave to work on a task for so many seconds. The claim's id is its message's."""
 
     task: bytes
@@ -71,7 +71,7 @@ class Nack(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Retry(Event):
+class TaskRetry(Event):
     """`queue.retry.v1`: a dead letter is a task again."""
 
     task: bytes
@@ -80,7 +80,7 @@ class Retry(Event):
     LAYOUT: ClassVar = body("queue.retry.v1", Bstr("task"))
 
 
-class Status(StrEnum):
+class TaskStatus(StrEnum):
     """Where a task is, at one time."""
 
     READY = "ready"
@@ -115,15 +115,15 @@ class Task(Wire):
         Text("reason", MAX_BODY_BYTES, optional=True),
     )
 
-    def status(self, now: int) -> Status:
+    def status(self, now: int) -> TaskStatus:
         """At a time, in seconds as `hub_ts` counts them."""
         if self.done:
-            return Status.DONE
+            return TaskStatus.DONE
         if self.claim is not None and now < self.until:
-            return Status.CLAIMED
+            return TaskStatus.CLAIMED
         if self.max_tries is not None and self.tries >= self.max_tries:
-            return Status.DEAD
-        return Status.READY if self.expires_at is None or now <= self.expires_at else Status.EXPIRED
+            return TaskStatus.DEAD
+        return TaskStatus.READY if self.expires_at is None or now <= self.expires_at else TaskStatus.EXPIRED
 
 
 ABSENT = Task()
@@ -133,45 +133,45 @@ class Queue(WalkOverlay[Task]):
     """One part per task, under its id."""
 
     CLASS = "queue"
-    EVENTS = (Put, Claim, Ack, Nack, Retry)
+    EVENTS = (Put, TaskClaim, Ack, Nack, TaskRetry)
     INITIAL = ABSENT
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         if isinstance(event, Put):
             return (entry.origin,)
-        assert isinstance(event, Claim | Ack | Nack | Retry)
+        assert isinstance(event, TaskClaim | Ack | Nack | TaskRetry)
         return (event.task,)
 
-    def refusal(self, state: Task, step: Step) -> str | None:
+    def refusal(self, state: Task, step: FoldStep) -> str | None:
         event, status = step.event, state.status(step.entry.hub_ts)
         if isinstance(event, Put):
             return None if state.item is None else "the task is already there"
         if state.item is None:
             return "there is no such task"
-        if status is Status.DONE:
+        if status is TaskStatus.DONE:
             return "the task is done"
         match event:
-            case Claim():
-                return None if status is Status.READY else f"the task is {status}"
+            case TaskClaim():
+                return None if status is TaskStatus.READY else f"the task is {status}"
             case Ack() | Nack():
                 return None if event.claim == state.claim else "the task is not under this claim"
             case _:
-                return None if status is Status.DEAD else "the task is no dead letter"
+                return None if status is TaskStatus.DEAD else "the task is no dead letter"
 
-    def apply(self, state: Task, step: Step) -> Task:
+    def apply(self, state: Task, step: FoldStep) -> Task:
         event, entry = step.event, step.entry
         match event:
             case Put():
                 expires_at = entry.header.expires_at if entry.header else None
                 return replace(state, item=event.item, max_tries=event.max_tries, expires_at=expires_at)
-            case Claim():
+            case TaskClaim():
                 until = min(entry.hub_ts + event.lease_sec, U64_MAX)
                 return replace(state, tries=state.tries + 1, claim=entry.origin, until=until)
             case Ack():
                 return replace(state, done=True)
             case Nack():
                 return replace(state, claim=None, until=0, reason=event.reason)
-            case Retry():
+            case TaskRetry():
                 return replace(state, tries=0, claim=None, until=0)
         raise AssertionError(event)
 
@@ -192,21 +192,21 @@ class Queue(WalkOverlay[Task]):
 QUEUE = Queue()
 
 
-def with_status(tasks: Iterable[tuple[bytes, Task]], status: Status, now: int) -> Iterator[tuple[bytes, Task]]:
+def with_status(tasks: Iterable[tuple[bytes, Task]], status: TaskStatus, now: int) -> Iterator[tuple[bytes, Task]]:
     """The tasks that are so at a time, in the order they come: of a fold or a cache, that of their puts."""
     return ((task_id, task) for task_id, task in tasks if task.status(now) is status)
 
 
 def ready(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
     """The tasks that can be claimed now: from `fold.states.items()` or `timeline.live()`."""
-    return with_status(tasks, Status.READY, now)
+    return with_status(tasks, TaskStatus.READY, now)
 
 
 def dead(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
     """The dead letters."""
-    return with_status(tasks, Status.DEAD, now)
+    return with_status(tasks, TaskStatus.DEAD, now)
 
 
 def holds(task: Task, claim_id: bytes, now: int) -> bool:
     """Whether a claim, by the id of its message, has won the task and still runs."""
-    return task.claim == claim_id and task.status(now) is Status.CLAIMED
+    return task.claim == claim_id and task.status(now) is TaskStatus.CLAIMED

@@ -13,17 +13,17 @@ from veen.core import PayloadHdr, cbor, naming
 from veen.core.cbor import Bool, Bstr, Nested, Text, Uint, Wire
 from veen.core.hashing import U64_MAX, u64be
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import Item, body
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.fields import ValueItem, body
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _CALL, _IDEM = b"c", b"k"
 UNKNOWN_METHOD = "RPC.UNKNOWN_METHOD"
 
 
 @dataclass(frozen=True, slots=True)
-class Request(Event):
+class CallRequest(Event):
     """`rpc.v1`. `args` is one CBOR value; `reply_to` is the stream for the reply, by default that of the request."""
 
     method: str
@@ -36,7 +36,7 @@ class Request(Event):
     LAYOUT: ClassVar = body(
         "rpc.v1",
         Text("method", MAX_BODY_BYTES),
-        Item("args"),
+        ValueItem("args"),
         Uint("timeout_ms", optional=True),
         Bstr("reply_to", optional=True),
         Uint("idem", optional=True),
@@ -63,7 +63,7 @@ class Reply(Event):
 
     SCHEMA: ClassVar = naming.schema_id("rpc.res.v1")
     LAYOUT: ClassVar = body(
-        "rpc.res.v1", Bool("ok"), Item("result", optional=True), Nested("error", RpcError, optional=True)
+        "rpc.res.v1", Bool("ok"), ValueItem("result", optional=True), Nested("error", RpcError, optional=True)
     )
 
     def flaw(self) -> str | None:
@@ -73,14 +73,14 @@ class Reply(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Wire):
+class PendingCall(Wire):
     """A request in its place; `deadline_ms` where it has a timeout or its header an end."""
 
     epoch: int
     stream_seq: int
     client_id: bytes
     mirrored: bool  # then `client_id` is the bridge's
-    request: Request
+    request: CallRequest
     deadline_ms: int | None = None
 
     LAYOUT: ClassVar = body(
@@ -89,7 +89,7 @@ class Asked(Wire):
         Uint("stream_seq"),
         Bstr("client_id"),
         Bool("mirrored"),
-        Nested("request", Request),
+        Nested("request", CallRequest),
         Uint("deadline_ms", optional=True),
     )
 
@@ -113,13 +113,13 @@ class Answered(Wire):
 class Call(Wire):
     """A call; or, for an idempotency key, the id of the call that was the first with it."""
 
-    asked: Asked | None = None
+    asked: PendingCall | None = None
     answered: Answered | None = None
     first_call: bytes | None = None
 
     LAYOUT: ClassVar = body(
         "call",
-        Nested("asked", Asked, optional=True),
+        Nested("asked", PendingCall, optional=True),
         Nested("answered", Answered, optional=True),
         Bstr("first_call", optional=True),
     )
@@ -138,37 +138,37 @@ class Rpc(MergeOverlay[Call]):
     """A part per call, and one per idempotency key. In each the first request and the first reply count."""
 
     CLASS = "rpc"
-    EVENTS = (Request, Reply)
+    EVENTS = (CallRequest, Reply)
     EMPTY = NO_CALL
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         named = entry.header is not None and entry.header.parent_id is not None
-        return None if named or isinstance(event, Request) else "rpc.res.v1: it names no request as its parent_id"
+        return None if named or isinstance(event, CallRequest) else "rpc.res.v1: it names no request as its parent_id"
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         call, own = _CALL + entry.origin, entry.origin == entry.msg_id
         # A mirrored request was signed by the bridge: whose key its `idem` is, nobody can tell.
-        if isinstance(event, Request) and event.idem is not None and own:
+        if isinstance(event, CallRequest) and event.idem is not None and own:
             return call, idem_part(event.method, entry.client_id, event.idem)
         return (call,)
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         """A request is known by its origin. A reply's `parent_id` is its request's, and says nothing of copies."""
-        return (step.entry.origin,) if isinstance(step.event, Request) else ()
+        return (step.entry.origin,) if isinstance(step.event, CallRequest) else ()
 
-    def refusal(self, state: Call, step: Step) -> str | None:
+    def refusal(self, state: Call, step: FoldStep) -> str | None:
         answered = isinstance(step.event, Reply) and state.answered is not None
         return "the call is already answered" if answered else None
 
-    def lift(self, step: Step) -> Call:
+    def lift(self, step: FoldStep) -> Call:
         event, entry = step.event, step.entry
         if isinstance(event, Reply):
             return Call(answered=Answered(*step.at, entry.client_id, entry.hub_ts, event))
-        assert isinstance(event, Request)
+        assert isinstance(event, CallRequest)
         if step.part[:1] == _IDEM:
             return Call(first_call=entry.origin)
         mirrored = entry.origin != entry.msg_id
-        return Call(Asked(*step.at, entry.client_id, mirrored, event, _deadline_ms(entry, event)))
+        return Call(PendingCall(*step.at, entry.client_id, mirrored, event, _deadline_ms(entry, event)))
 
     def merge(self, a: Call, b: Call) -> Call:
         if a == NO_CALL or b == NO_CALL:
@@ -229,7 +229,7 @@ class Owed:
     """A call that a server owes a reply: `known` where a call with the same idempotency key has its answer already."""
 
     call_id: bytes
-    asked: Asked
+    asked: PendingCall
     known: Reply | None
 
 
@@ -275,7 +275,7 @@ def success(result: cbor.Value) -> Reply:
     return Reply(True, cbor.encode(result))
 
 
-def _carry_out(request: Request, methods: Mapping[str, Method]) -> Reply:
+def _carry_out(request: CallRequest, methods: Mapping[str, Method]) -> Reply:
     method = methods.get(request.method)
     if method is None:
         return Reply(False, error=RpcError(UNKNOWN_METHOD, request.method))
@@ -285,7 +285,7 @@ def _carry_out(request: Request, methods: Mapping[str, Method]) -> Reply:
         return Reply(False, error=failure.error)
 
 
-def _deadline_ms(entry: Entry, request: Request) -> int | None:
+def _deadline_ms(entry: FoldEntry, request: CallRequest) -> int | None:
     ends = [] if request.timeout_ms is None else [1000 * entry.hub_ts + request.timeout_ms]
     if entry.header is not None and entry.header.expires_at is not None:
         ends.append(1000 * entry.header.expires_at)

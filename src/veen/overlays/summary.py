@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 from veen.core import Malformed, Unverified
-from veen.core.cbor import Array, Bstr, Bytes, ListOf, Nested, Text, Uint, Version, Wire
+from veen.core.cbor import Array, Bstr, Bytes, ListOf, Nested, Text, Uint, VersionField, Wire
 from veen.core.hashing import U32_MAX
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
-from veen.overlays.entry import At, Entry
-from veen.overlays.event import Fault, FaultKind
+from veen.overlays.entry import At, FoldEntry
+from veen.overlays.event import EventFault, FaultKind
 from veen.overlays.fields import ascending
 from veen.overlays.fold import copy_reason
-from veen.overlays.overlay import Overlay, Step
+from veen.overlays.overlay import FoldStep, Overlay
 
 S = TypeVar("S")
 M = TypeVar("M")
@@ -34,10 +34,10 @@ class Summary(Generic[M]):
     """What a run of entries comes to, part by part, and the entries in it that no state could have taken."""
 
     parts: Mapping[bytes, M]
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[EventFault, ...] = ()
 
 
-def firsts(overlay: Overlay[S, M], entries: Iterable[Entry]) -> dict[tuple[bytes, bytes], At]:
+def firsts(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[tuple[bytes, bytes], At]:
     """Where each key is met first in a piece of the log."""
     found: dict[tuple[bytes, bytes], At] = {}
     for entry in entries:
@@ -53,19 +53,19 @@ def merge_firsts(a: Firsts, b: Firsts) -> dict[tuple[bytes, bytes], At]:
     return {key: min(a.get(key) or b[key], b.get(key) or a[key]) for key in a.keys() | b.keys()}
 
 
-def summarise(overlay: Overlay[S, M], entries: Iterable[Entry], known: Firsts) -> Summary[M]:
+def summarise(overlay: Overlay[S, M], entries: Iterable[FoldEntry], known: Firsts) -> Summary[M]:
     """The summary of a piece of the log; `known` holds the firsts of this piece and all before it."""
     parts: dict[bytes, M] = {}
-    faults: list[Fault] = []
+    faults: list[EventFault] = []
     for entry in entries:
         found = overlay.read(entry)
-        if isinstance(found, Fault):
+        if isinstance(found, EventFault):
             faults.append(found)
             continue
         for step in found:
             earlier = min((known[step.part, key] for key in overlay.keys(step)), default=step.at)
             if earlier < step.at:
-                faults.append(Fault.at(step.at, FaultKind.COPY, copy_reason(step.at, earlier), step.part))
+                faults.append(EventFault.at(step.at, FaultKind.COPY, copy_reason(step.at, earlier), step.part))
             else:
                 parts[step.part] = overlay.merge(parts.get(step.part, overlay.EMPTY), overlay.lift(step))
     return Summary(parts, tuple(faults))
@@ -94,9 +94,9 @@ def run(
     return after, tuple(sorted(stuck))
 
 
-def _steps(overlay: Overlay[S, M], entry: Entry) -> Iterator[Step]:
+def _steps(overlay: Overlay[S, M], entry: FoldEntry) -> Iterator[FoldStep]:
     found = overlay.read(entry)
-    if not isinstance(found, Fault):
+    if not isinstance(found, EventFault):
         yield from found
 
 
@@ -123,11 +123,11 @@ class ShippedSummary(Wire):
     upto_seq: int
     mmr_root: bytes  # of the log up to `upto_seq`: under another root this summary means nothing
     parts: tuple[SummaryPart, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[EventFault, ...]
 
     LAYOUT: ClassVar = Array(
         "shipped summary",
-        Version(),
+        VersionField(),
         Text("class_name", MAX_TEXT_BYTES),
         Uint("version"),
         Bytes("settings", MAX_BODY_BYTES),
@@ -137,7 +137,7 @@ class ShippedSummary(Wire):
         Uint("upto_seq", least=1),
         Bstr("mmr_root"),
         ListOf("parts", Nested("part", SummaryPart), most=U32_MAX),
-        ListOf("faults", Nested("fault", Fault), most=U32_MAX),
+        ListOf("faults", Nested("fault", EventFault), most=U32_MAX),
     )
 
     def flaw(self) -> str | None:
@@ -149,7 +149,7 @@ class ShippedSummary(Wire):
         return None if places == sorted(places) else "its faults are not in order"
 
 
-def ship(overlay: Overlay[S, M], summary: Summary[M], entries: Sequence[Entry], mmr_root: bytes) -> ShippedSummary:
+def ship(overlay: Overlay[S, M], summary: Summary[M], entries: Sequence[FoldEntry], mmr_root: bytes) -> ShippedSummary:
     """The summary of these entries, of one label and without a gap, for another machine."""
     first, last = entries[0], entries[-1]
     if last.label != first.label or last.stream_seq - first.stream_seq != len(entries) - 1:

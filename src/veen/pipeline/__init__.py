@@ -1,7 +1,7 @@
 """Logs of any size on Spark: read, verified, audited. Nothing here starts Spark but `session` and what calls it."""
 
 from veen.pipeline.dataframe import read, read_stream, select
-from veen.pipeline.planning import Piece, Task, plan
+from veen.pipeline.read_plan import Piece, Task, plan
 from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.session import session
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 
 
-class Kind(Enum):
+class ColumnType(Enum):
     """What a column holds; the value is its type in Spark's words."""
 
     BYTES = "binary"
@@ -20,24 +20,24 @@ class Kind(Enum):
     TEXTS = "array<string>"
 
 
-KINDS: dict[str, Kind] = {
-    "source": Kind.TEXT,  # the directory or hub it was read from
-    "hub_id": Kind.BYTES,
-    "label": Kind.BYTES,
-    "stream_seq": Kind.NUMBER,
-    "hub_ts": Kind.NUMBER,
-    "client_id": Kind.BYTES,
-    "client_seq": Kind.NUMBER,
-    "prev_ack": Kind.NUMBER,
-    "auth_ref": Kind.BYTES,
-    "ct_hash": Kind.BYTES,
-    "leaf_hash": Kind.BYTES,
-    "mmr_root": Kind.BYTES,
-    "entry_hash": Kind.BYTES,
-    "msg": Kind.BYTES,
-    "receipt": Kind.BYTES,
-    "ok": Kind.TRUTH,
-    "faults": Kind.TEXTS,  # the checks that failed, by name
+KINDS: dict[str, ColumnType] = {
+    "source": ColumnType.TEXT,  # the directory or hub it was read from
+    "hub_id": ColumnType.BYTES,
+    "label": ColumnType.BYTES,
+    "stream_seq": ColumnType.NUMBER,
+    "hub_ts": ColumnType.NUMBER,
+    "client_id": ColumnType.BYTES,
+    "client_seq": ColumnType.NUMBER,
+    "prev_ack": ColumnType.NUMBER,
+    "auth_ref": ColumnType.BYTES,
+    "ct_hash": ColumnType.BYTES,
+    "leaf_hash": ColumnType.BYTES,
+    "mmr_root": ColumnType.BYTES,
+    "entry_hash": ColumnType.BYTES,
+    "msg": ColumnType.BYTES,
+    "receipt": ColumnType.BYTES,
+    "ok": ColumnType.TRUTH,
+    "faults": ColumnType.TEXTS,  # the checks that failed, by name
 }
 VERDICT_COLUMNS = ("ok", "faults")
 ENTRY_COLUMNS = tuple(name for name in KINDS if name not in VERDICT_COLUMNS)
@@ -53,11 +53,11 @@ def arrow_schema(names: Sequence[str]) -> "pa.Schema":
     import pyarrow as pa
 
     types = {
-        Kind.BYTES: pa.binary(),
-        Kind.NUMBER: pa.int64(),
-        Kind.TEXT: pa.string(),
-        Kind.TRUTH: pa.bool_(),
-        Kind.TEXTS: pa.list_(pa.field("element", pa.string())),
+        ColumnType.BYTES: pa.binary(),
+        ColumnType.NUMBER: pa.int64(),
+        ColumnType.TEXT: pa.string(),
+        ColumnType.TRUTH: pa.bool_(),
+        ColumnType.TEXTS: pa.list_(pa.field("element", pa.string())),
     }
     return pa.schema([pa.field(name, types[KINDS[name]]) for name in names])
 

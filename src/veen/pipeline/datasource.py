@@ -6,18 +6,23 @@ prunes is told by options, before the DataFrame is made.
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from veen.pipeline import planning, reading
+from veen.core import Malformed
+from veen.pipeline import read_plan, rows
 from veen.pipeline.columns import schema_text
-from veen.pipeline.planning import Task
-from veen.pipeline.selection import Selection, check_columns, selection
+from veen.pipeline.extents import Extent, extent_of
+from veen.pipeline.read_plan import Piece, Task
+from veen.pipeline.selection import Selection, Verify, check_columns, selection
+from veen.pipeline.sources import DirectoryChunks, HubChunks, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 FORMAT = "veen"
 
@@ -52,7 +57,6 @@ class VeenSource(DataSource):
         return VeenReader(_of(self._selection, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # as Spark calls it
-        from veen.pipeline.streaming import VeenStreamReader
 
         return VeenStreamReader(_of(self._selection, schema))
 
@@ -72,7 +76,130 @@ class VeenReader(DataSourceReader):
 
     def partitions(self) -> Sequence[TaskPartition]:
         # Spark plans one partition of its own where there is none, and reads it with None.
-        return [TaskPartition(task) for task in planning.plan(self._selection)] or [TaskPartition(())]
+        return [TaskPartition(task) for task in read_plan.plan(self._selection)] or [TaskPartition(())]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        yield from reading.batches(partition.value, self._selection)
+        yield from rows.batches(partition.value, self._selection)
+
+
+DEFAULT_ENTRIES = 500_000  # in a batch: minutes of verification on one machine
+Offset = dict[str, dict[str, int]]
+
+
+class StreamTail:
+    """Sources that grow: where their labels stand, and which pieces lie between two such places."""
+
+    def __init__(self, selected: Selection) -> None:
+        self._selection = selected
+        self._sources: dict[str, DirectoryChunks | HubChunks] = {}
+
+    def beginning(self) -> Offset:
+        """Before the first entry that is asked for; labels that come later begin there, too."""
+        return {path: {} for path in self._selection.paths}
+
+    def end(self) -> Offset:
+        """After the last entry there is; with `verify=entry`, after the last one that is known to be missing, too."""
+        return {path: self._ends(self._extent(path)) for path in self._selection.paths}
+
+    def check_whole(self, start: Offset) -> None:
+        """Raise `Unverified` where entries behind an offset are missing and the read must be complete."""
+        for path in self._selection.paths if self._selection.verify is Verify.FULL else ():
+            for gap in self._extent(path).gaps:
+                if gap.last > self._done(start, path, gap.label.hex()):
+                    raise gap.refusal(self._source(path).url)
+
+    def admitted(self, start: Offset, end: Offset, most: int | None) -> Offset:
+        """As far as `most` entries go from `start` towards `end`: every label gets its share, the short ones first."""
+        if most is None:
+            return end
+        spans = sorted(
+            (last - self._done(start, path, label), path, label)
+            for path, labels in end.items()
+            for label, last in labels.items()
+        )
+        made: Offset = {path: dict(labels) for path, labels in start.items()}
+        left = max(1, most)
+        for number, (span, path, label) in enumerate(spans):
+            share = min(span, -(-left // (len(spans) - number)))
+            if share > 0:
+                made.setdefault(path, {})[label] = self._done(start, path, label) + share
+                left -= share
+        return made
+
+    def pieces(self, start: Offset, end: Offset) -> list[Piece]:
+        """What lies between. Raises `Malformed` where the log no longer has it."""
+        found: list[Piece] = []
+        for path, labels in sorted(end.items()):
+            papers = read_plan.pinned(self._source(path).papers(), self._selection.pin)
+            extent = self._extent(path)
+            chunks = {of_label[0].label: of_label for of_label in read_plan.by_label(extent.chunks)}
+            for name, last in labels.items():
+                label, done = bytes.fromhex(name), self._done(start, path, name)
+                gaps = [gap for gap in extent.gaps if gap.label == label]
+                url, within = self._source(path).url, (done + 1, last)
+                of_label = read_plan.planned(url, papers, chunks.get(label, []), gaps, within, self._selection.verify)
+                if done < last and (not of_label or of_label[-1].last != last):
+                    raise Malformed(path, f"label {name[:16]}… was seen up to {last}, and now ends before it")
+                found += of_label
+        return found
+
+    def _ends(self, extent: Extent) -> dict[str, int]:
+        ends = {chunk.label: chunk.end_seq for chunk in extent.chunks}
+        if self._selection.verify is Verify.ENTRY:
+            ends |= {gap.label: max(gap.last, ends.get(gap.label, 0)) for gap in extent.gaps}
+        most = self._selection.seq_max
+        return {label.hex(): end if most is None else min(end, most) for label, end in ends.items()}
+
+    def _done(self, offset: Offset, path: str, label: str) -> int:
+        return offset.get(path, {}).get(label, self._selection.seq_min - 1)
+
+    def _extent(self, path: str) -> Extent:
+        """What there is, as far as `seq_max` goes."""
+        source = self._source(path)
+        papers = read_plan.pinned(source.papers(), self._selection.pin)
+        check = self._selection.verify is not Verify.NONE
+        extent = extent_of(source, papers, self._selection.labels_of(papers), check=check)
+        most = self._selection.seq_max
+        if most is None:
+            return extent
+        chunks = [chunk for chunk in extent.chunks if chunk.start_seq <= most]
+        return Extent(chunks, [gap for gap in extent.gaps if gap.first <= most], extent.labels)
+
+    def _source(self, path: str) -> DirectoryChunks | HubChunks:
+        if path not in self._sources:
+            self._sources[path] = open_source(path)
+        return self._sources[path]
+
+
+class VeenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Spark's side of it. The driver plans; the executors read."""
+
+    def __init__(self, selected: Selection) -> None:
+        self._selection = selected
+        self._tail = StreamTail(selected)
+        self._limit: Offset | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # as Spark calls it
+        return dict(self._tail.beginning())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._selection.max_entries or DEFAULT_ENTRIES)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._tail.check_whole(start)
+        end = self._limit or self._tail.end()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return dict(self._tail.admitted(start, end, most))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return dict(self._tail.end())
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._limit = self._tail.end()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskPartition]:
+        found = self._tail.pieces(start, end)
+        return [TaskPartition(task) for task in read_plan.deal(found, self._selection.parallelism)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        yield from rows.batches(partition.value, self._selection)

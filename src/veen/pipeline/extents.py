@@ -20,15 +20,15 @@ from pathlib import Path
 
 from veen.core import Malformed, Unavailable, Unverified, mmr
 from veen.core.hashing import HASH_BYTES
-from veen.pipeline.sources import Chunk, DirectorySource, HubSource
+from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks
 from veen.pipeline.sources.files import LocalFiles
-from veen.storage import binding, journal
+from veen.storage import checkpoint_keys, journal
 from veen.storage.artifacts import CheckpointIndex
-from veen.storage.directory import Papers
-from veen.storage.folders import ChunkName, Folders
-from veen.storage.frame import Entry
-from veen.storage.judge import Check, Failure
+from veen.storage.entry_check import EntryCheck, Failure
+from veen.storage.frame import LogEntry
 from veen.storage.lock import is_held
+from veen.storage.metadata import Papers
+from veen.storage.paths import ChunkName, Folders
 
 _NAMES = Folders(Path())
 _NODES = "index/nodes"
@@ -77,10 +77,10 @@ Proofs = dict[bytes, _Proof]
 
 
 def extent_of(
-    source: DirectorySource | HubSource, papers: Papers, labels: frozenset[bytes] | None, *, check: bool = True
+    source: DirectoryChunks | HubChunks, papers: Papers, labels: frozenset[bytes] | None, *, check: bool = True
 ) -> Extent:
     """What there is of these labels, or of all. Without `check`, nothing is said to be missing."""
-    if isinstance(source, HubSource):
+    if isinstance(source, HubChunks):
         chunks = source.chunks(labels)
         return Extent(chunks, [], frozenset(chunk.label for chunk in chunks))
     if not check:
@@ -110,7 +110,7 @@ def extent_of(
     return Extent(chunks, gaps, frozenset(proofs))
 
 
-def is_live(source: DirectorySource) -> bool:
+def is_live(source: DirectoryChunks) -> bool:
     """Whether a hub runs on the directory, so that what is being written there is not damage."""
     return isinstance(source.files, LocalFiles) and is_held(Folders(source.files.root).lock)
 
@@ -131,7 +131,7 @@ def missing_chunks(names: Iterable[str], chunks: Iterable[Chunk]) -> list[Chunk]
     return sorted(found)
 
 
-def tree_sizes(source: DirectorySource) -> dict[bytes, int]:
+def tree_sizes(source: DirectoryChunks) -> dict[bytes, int]:
     """How many entries the tree nodes of each label were made of; nothing for a copy without its index."""
     try:
         listed = source.files.listed(_NODES)
@@ -141,7 +141,7 @@ def tree_sizes(source: DirectorySource) -> dict[bytes, int]:
     return {bytes.fromhex(name[1]): _leaves(size // HASH_BYTES) for name, size in named if name}
 
 
-def journal_groups(folder: Path) -> Iterator[tuple[int, list[Entry]] | journal.Torn]:
+def journal_groups(folder: Path) -> Iterator[tuple[int, list[LogEntry]] | journal.Torn]:
     """Every group that a journal has, also those that are in the log."""
     segments = journal.segments(folder) if folder.is_dir() else []
     if segments:
@@ -157,7 +157,7 @@ def _leaves(nodes: int) -> int:
     return low
 
 
-def _journal_entries(source: DirectorySource) -> dict[bytes, tuple[int, int]]:
+def _journal_entries(source: DirectoryChunks) -> dict[bytes, tuple[int, int]]:
     """The first and the last entry of each label that the journal of a stopped hub has.
 
     A hub that was stopped in order leaves none. While a hub runs, its journal cannot be read by others.
@@ -177,7 +177,7 @@ def _journal_entries(source: DirectorySource) -> dict[bytes, tuple[int, int]]:
 
 
 @contextmanager
-def _journal_folder(source: DirectorySource) -> Iterator[Path]:
+def _journal_folder(source: DirectoryChunks) -> Iterator[Path]:
     """The journal as files of this machine."""
     if isinstance(source.files, LocalFiles):
         yield Folders(source.files.root).journal
@@ -189,7 +189,7 @@ def _journal_folder(source: DirectorySource) -> Iterator[Path]:
 
 
 def _proofs(
-    source: DirectorySource, papers: Papers, bound: Mapping[bytes, int], logged: Mapping[bytes, tuple[int, int]]
+    source: DirectoryChunks, papers: Papers, bound: Mapping[bytes, int], logged: Mapping[bytes, tuple[int, int]]
 ) -> Proofs:
     """What shows most of each label, outside the log folder."""
     found: Proofs = {}
@@ -226,15 +226,15 @@ def _indexes(names: Iterable[str]) -> dict[bytes, str]:
     return {bytes.fromhex(index[1]): name for index, name in found if index}
 
 
-def _bound(source: DirectorySource, papers: Papers) -> dict[bytes, int]:
+def _bound(source: DirectoryChunks, papers: Papers) -> dict[bytes, int]:
     """The newest checkpoint of each label, as the binding has it; nothing where it cannot be read."""
     try:
-        return binding.newest(source.files.read(_NAMES.binding.name), papers.identity.hub_id)
+        return checkpoint_keys.newest(source.files.read(_NAMES.binding.name), papers.identity.hub_id)
     except (Malformed, Unavailable):
         return {}
 
 
-def _indexed(source: DirectorySource, name: str) -> int:
+def _indexed(source: DirectoryChunks, name: str) -> int:
     """The newest checkpoint in a label's index. There is an index only where there is an entry."""
     try:
         return CheckpointIndex.decode(source.artifact(name)).checkpoints[-1].upto_seq
@@ -257,7 +257,7 @@ def _gaps(
             elif chunk.start_seq < expected:
                 what = f"it holds entries that the chunk before it has, which ends with entry {expected - 1}"
                 last = min(chunk.end_seq, expected - 1)
-                yield Gap(label, chunk.start_seq, last, Failure(Check.PLACE, what), chunk.name)
+                yield Gap(label, chunk.start_seq, last, Failure(EntryCheck.PLACE, what), chunk.name)
             expected = max(expected, chunk.end_seq + 1)
             if not chunk.closed and names[chunk.name] > chunk.size:
                 end = f"log/{chunk.name} ends within the entry, at byte {chunk.size}"
@@ -269,11 +269,11 @@ def _gaps(
             what = f"{_are_missing(expected, proof.upto)} at the end of the label, which {proof.where} proves"
             yield _missing(label, expected, proof.upto, what, gone)
         elif end:
-            yield Gap(label, expected, expected, Failure(Check.MISSING, end))
+            yield Gap(label, expected, expected, Failure(EntryCheck.MISSING, end))
 
 
 def _missing(label: bytes, first: int, last: int, what: str, gone: Mapping[tuple[bytes, int], str]) -> Gap:
-    return Gap(label, first, last, Failure(Check.MISSING, what), gone.get((label, first), ""))
+    return Gap(label, first, last, Failure(EntryCheck.MISSING, what), gone.get((label, first), ""))
 
 
 def _are_missing(first: int, last: int) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from veen.core import Malformed, Unavailable, Unverified, VeenError
-from veen.pipeline.reading import settle
+from veen.pipeline.rows import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa

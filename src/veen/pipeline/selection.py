@@ -7,7 +7,7 @@ from enum import StrEnum
 from veen.core import Malformed, naming
 from veen.core.hashing import HASH_BYTES
 from veen.pipeline import columns as known
-from veen.storage.directory import Papers
+from veen.storage.metadata import Papers
 
 SEPARATOR = "\n"  # between the values of an option that takes several: no path or URL has it
 

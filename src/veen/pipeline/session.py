@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from terminalface.extras import install_hint
+from plumbing.cli.extras import install_hint
 from veen.core import Malformed, Unavailable
-from veen.pipeline import java
+from veen.pipeline import java_runtime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +76,7 @@ def session(
 
 def _prepare() -> None:
     """Java, and the Python that runs our code on this machine; elsewhere the cluster's settings say which."""
-    home = java.java_home()
+    home = java_runtime.java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
     for name in _PYTHON_ENVS:

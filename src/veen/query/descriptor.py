@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from veen.core import Malformed, canonjson
-from veen.core.canonjson import Plain
+from veen.core import Malformed, canonical_json
+from veen.core.canonical_json import Plain
 from veen.core.hashing import h
-from veen.pipeline.engine import Evidence, Query
-from veen.query import times
-from veen.query.faults import Code, QueryFault, invalid
+from veen.pipeline.engine import EventQuery, EvidencePolicy
+from veen.query import timestamps
+from veen.query.query_errors import QueryCode, QueryFault, invalid
 
 VERSION = 1
 MAX_DESCRIPTOR_BYTES = 32_768
@@ -27,7 +27,7 @@ _RESULT = b"veen/query/result/"
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptor:
+class QueryDescriptor:
     """A query that can be asked; the engine's own rules hold, too."""
 
     query_id: str
@@ -38,7 +38,7 @@ class Descriptor:
     time_to: int | None
     projection: tuple[str, ...]
     aggregate: tuple[tuple[str, ...], tuple[str, ...]] | None  # group_by, metrics
-    evidence: Evidence
+    evidence: EvidencePolicy
     meta: str | None = None  # canonical JSON of an object
 
     def plain(self) -> dict[str, Plain]:
@@ -58,27 +58,27 @@ class Descriptor:
         if self.aggregate is not None:
             made["aggregate"] = {"group_by": list(self.aggregate[0]), "metrics": list(self.aggregate[1])}
         if self.meta is not None:
-            made["meta"] = canonjson.decode(self.meta.encode(), "meta")
+            made["meta"] = canonical_json.decode(self.meta.encode(), "meta")
         return made
 
     def text(self) -> str:
         """The normal form as canonical JSON."""
-        return canonjson.encode(self.plain()).decode()
+        return canonical_json.encode(self.plain()).decode()
 
     @property
     def result_id(self) -> str:
         """A query is executed once, so its result goes by what was asked: the same in every zone."""
         return f"r-{h(_RESULT + self.text().encode()).hex()[:32]}"
 
-    def query(self) -> Query:
+    def query(self) -> EventQuery:
         """As the engine is asked."""
         group_by, metrics = self.aggregate or ((), ())
-        return Query(
+        return EventQuery(
             scope=self.scope,
             subject_id=self.subject_id,
             event_types=self.event_types,
-            time_from=times.ceil_seconds(self.time_from),
-            time_to=times.ceil_seconds(self.time_to),
+            time_from=timestamps.ceil_seconds(self.time_from),
+            time_to=timestamps.ceil_seconds(self.time_to),
             projection=self.projection,
             group_by=group_by,
             metrics=metrics,
@@ -86,10 +86,10 @@ class Descriptor:
         )
 
 
-def decode(text: str) -> Descriptor:
+def decode(text: str) -> QueryDescriptor:
     """What was recorded: the normal form, and nothing else. Raises `Malformed`."""
     try:
-        found = normalise(canonjson.decode(text.encode(), "query descriptor"), "")
+        found = normalise(canonical_json.decode(text.encode(), "query descriptor"), "")
     except QueryFault as fault:
         raise Malformed("query descriptor", fault.message) from None
     if found.text() != text:
@@ -100,26 +100,26 @@ def decode(text: str) -> Descriptor:
 def parse(data: bytes) -> Plain:
     """The JSON of a request. Raises `QueryFault`."""
     try:
-        return canonjson.parse(data, "body")
+        return canonical_json.parse(data, "body")
     except Malformed as error:
-        raise QueryFault(Code.INVALID_JSON, error.reason) from None
+        raise QueryFault(QueryCode.INVALID_JSON, error.reason) from None
 
 
-def normalise(value: Plain, new_id: str) -> Descriptor:
+def normalise(value: Plain, new_id: str) -> QueryDescriptor:
     """The query that a client means; `new_id` is its id where it gives none. Raises `QueryFault`."""
     given = _object(value, "a query descriptor", _KNOWN)
     version = given.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int):
         raise invalid("version is not an integer")
     if version != VERSION:
-        raise QueryFault(Code.UNSUPPORTED_VERSION, f"version {version}, where {VERSION} is spoken")
+        raise QueryFault(QueryCode.UNSUPPORTED_VERSION, f"version {version}, where {VERSION} is spoken")
     missing = [name for name in _REQUIRED if name not in given]
     if missing:
         raise invalid(f"{missing[0]} is missing")
     kept = _object(given["filter"], "filter", {"subject_id", "event_type", "time"})
     window = _object(kept.get("time") or {}, "filter.time", {"from", "to"})
     event_type = kept.get("event_type")
-    made = Descriptor(
+    made = QueryDescriptor(
         query_id=_query_id(given.get("query_id"), new_id),
         scope=tuple(sorted(set(_texts(given["scope"], "scope", least=1)))),
         subject_id=_text_or_none(kept.get("subject_id"), "filter.subject_id"),
@@ -137,14 +137,14 @@ def normalise(value: Plain, new_id: str) -> Descriptor:
     return made
 
 
-def policy(evidence: Evidence) -> dict[str, Plain]:
+def policy(evidence: EvidencePolicy) -> dict[str, Plain]:
     """An evidence policy in its normal form."""
     if evidence.sample_rate is None:
         return {"mode": evidence.mode}
     return {"mode": evidence.mode, "sample_rate": evidence.sample_rate}
 
 
-def _check(made: Descriptor) -> None:
+def _check(made: QueryDescriptor) -> None:
     try:
         made.query().check()
         if made.aggregate is not None and not made.aggregate[1]:
@@ -193,7 +193,7 @@ def _time(value: Plain, what: str) -> int | None:
     if value is None:
         return None
     try:
-        return times.parse(value if isinstance(value, str) else "")
+        return timestamps.parse(value if isinstance(value, str) else "")
     except ValueError as error:
         raise invalid(f"{what} is {error}") from None
 
@@ -211,14 +211,14 @@ def _aggregate(value: Plain) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     return tuple(group_by), tuple(_texts(given.get("metrics"), "aggregate.metrics", least=1))
 
 
-def _evidence(value: Plain) -> Evidence:
+def _evidence(value: Plain) -> EvidencePolicy:
     given = _object(value, "evidence", {"mode", "sample_rate"})
     mode, rate = given.get("mode"), given.get("sample_rate")
     if not isinstance(mode, str):
         raise invalid("evidence.mode is not a text")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float)):
         raise invalid("evidence.sample_rate is not a number")
-    return Evidence(mode, rate)
+    return EvidencePolicy(mode, rate)
 
 
 def _meta(value: Plain) -> str | None:
@@ -227,10 +227,10 @@ def _meta(value: Plain) -> str | None:
     if not isinstance(value, dict):
         raise invalid("meta is not an object")
     try:
-        return canonjson.encode(value).decode()
+        return canonical_json.encode(value).decode()
     except ValueError as error:
         raise invalid(f"meta: {error}") from None
 
 
 def _written(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else times.write(milliseconds)
+    return None if milliseconds is None else timestamps.write(milliseconds)

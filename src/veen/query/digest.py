@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from veen.core import Malformed, canonjson
-from veen.core.canonjson import MAX_EXACT, Plain
+from veen.core import Malformed, canonical_json
+from veen.core.canonical_json import MAX_EXACT, Plain
 from veen.core.hashing import h
-from veen.pipeline.engine import Evidence
+from veen.pipeline.engine import EvidencePolicy
 from veen.query import descriptor as descriptors
-from veen.query.descriptor import Descriptor
+from veen.query.descriptor import QueryDescriptor
 
 VERSION = 1
 Rows = Sequence[dict[str, Plain]]
@@ -28,7 +28,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DigestShown:
     """An event whose receipt was verified."""
 
     receipt_id: str
@@ -46,7 +46,7 @@ class ResultDigest:
     query_id: str
     result_id: str
     row_count: int
-    evidence_policy: Evidence
+    evidence_policy: EvidencePolicy
     rows_hash: str
     evidence_hash: str
     executed_at: str
@@ -76,7 +76,7 @@ class ResultDigest:
         return made
 
     def text(self) -> str:
-        return canonjson.encode(self.plain()).decode()
+        return canonical_json.encode(self.plain()).decode()
 
     @classmethod
     def of(cls, value: Plain) -> Self:
@@ -89,7 +89,7 @@ class ResultDigest:
             made = cls(
                 **{name: found[name] for name in (*_TEXTS, "row_count")},
                 **{name: found.get(name) for name in ("profile_id", "request_receipt_id")},
-                evidence_policy=Evidence(evidence["mode"], evidence.get("sample_rate")),
+                evidence_policy=EvidencePolicy(evidence["mode"], evidence.get("sample_rate")),
                 basis=tuple(Position(one["stream"], one["label"], one["seq"]) for one in found["basis"]),
             )
         except (AttributeError, KeyError, TypeError):
@@ -100,7 +100,7 @@ class ResultDigest:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        return cls.of(canonjson.decode(text.encode(), "result digest"))
+        return cls.of(canonical_json.decode(text.encode(), "result digest"))
 
     def differences(self, other: "ResultDigest") -> tuple[str, ...]:
         """Where two zones do not agree, of the fields that §9.1 holds against each other."""
@@ -124,7 +124,7 @@ def settled(value: object) -> Plain:
 
 
 def row_text(row: dict[str, Plain]) -> bytes:
-    return canonjson.encode(row)
+    return canonical_json.encode(row)
 
 
 def rows_hash(texts: Iterable[bytes]) -> str:
@@ -132,7 +132,7 @@ def rows_hash(texts: Iterable[bytes]) -> str:
     return h(b"[" + b",".join(texts) + b"]").hex()
 
 
-def evidence_summary(asked: Descriptor, verified: Sequence[Shown]) -> dict[str, Plain]:
+def evidence_summary(asked: QueryDescriptor, verified: Sequence[DigestShown]) -> dict[str, Plain]:
     """What was verified, in the order of the rows; the same wherever the same events are asked about."""
     evidence = asked.evidence
     if evidence.mode == "none":
@@ -142,4 +142,4 @@ def evidence_summary(asked: Descriptor, verified: Sequence[Shown]) -> dict[str, 
 
 
 def evidence_hash(summary: dict[str, Plain]) -> str:
-    return h(canonjson.encode(summary)).hex()
+    return h(canonical_json.encode(summary)).hex()

@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 
 from veen.client.client import Client
 from veen.client.durable import Busy
-from veen.core import HubIdentity, canonjson, naming
-from veen.core.canonjson import Plain
-from veen.pipeline.engine import UNWATCHED, Watch
+from veen.core import HubIdentity, canonical_json, naming
+from veen.core.canonical_json import Plain
+from veen.pipeline.engine import UNWATCHED, QueryWatch
 from veen.query import digest as digests
-from veen.query import times, verifying
-from veen.query.asking import Asker, Bounds, Streams
-from veen.query.budget import Budget
-from veen.query.descriptor import Descriptor
+from veen.query import spot_evidence, timestamps
+from veen.query.audit_events import REQUESTS
+from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import ResultDigest
-from veen.query.faults import Code, QueryFault
-from veen.query.keeping import Rounds
-from veen.query.limits import RETRY_AFTER_S
-from veen.query.origins import NONE, Origins, origins_of
-from veen.query.recording import REQUESTS
+from veen.query.import_origin import NONE, ImportOrigins, origins_of
+from veen.query.query_errors import QueryCode, QueryFault
+from veen.query.query_limits import RETRY_AFTER_S, Budget
+from veen.query.table_query import Asker, Bounds, Streams
+from veen.query.table_refresh import Rounds
 from veen.state import HubSource
 
 _MS = 1000
@@ -30,7 +29,7 @@ Refresh = Callable[[Sequence[int]], object]  # of these epochs
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class QueryResult:
     """Rows in their order, each as canonical JSON, and what stands for them."""
 
     texts: list[bytes] = field(repr=False)
@@ -39,10 +38,10 @@ class Result:
     ran: str
 
     def evidence(self) -> bytes:
-        return canonjson.encode(self.summary)
+        return canonical_json.encode(self.summary)
 
 
-class Execution:
+class QueryExecution:
     """Carries queries out for one client of one hub.
 
     `refresh` brings the tables up to date, and blocks; `progress` says how far it is.
@@ -74,7 +73,7 @@ class Execution:
         if self._refresh is not None and not await self._rounds.run(wait_s):
             done, total = self._progress()
             said = f"the tables are being filled: {done} of {total} parts" if total else "the tables are being filled"
-            raise QueryFault(Code.TABLES_NOT_READY, said, retry_after=RETRY_AFTER_S)
+            raise QueryFault(QueryCode.TABLES_NOT_READY, said, retry_after=RETRY_AFTER_S)
 
     async def stop(self) -> None:
         await self._rounds.stop()
@@ -85,7 +84,7 @@ class Execution:
         with suppress(Busy):
             await asyncio.to_thread(self._refresh, epochs)
 
-    async def streams(self, asked: Descriptor, of_hub: bytes | None = None) -> tuple[Streams, Origins]:
+    async def streams(self, asked: QueryDescriptor, of_hub: bytes | None = None) -> tuple[Streams, ImportOrigins]:
         """What its scope means here. Raises `QueryFault` where there is no such stream."""
         known = await asyncio.to_thread(self._asker.known)
         here = of_hub is None and all(name in known for name in asked.scope)
@@ -94,20 +93,20 @@ class Execution:
 
     async def run(
         self,
-        asked: Descriptor,
+        asked: QueryDescriptor,
         *,
         of_hub: bytes | None = None,
         bounds: Bounds | None = None,
         profile_id: str | None = None,
         request_receipt_id: str | None = None,
         budget: Budget | None = None,
-    ) -> Result:
+    ) -> QueryResult:
         """The result. With `of_hub`, as that hub's zone would have it; with `bounds`, of no more than up to there."""
         streams, came = await self.streams(asked, of_hub)
         query, seed = asked.query(), asked.query_id.encode()
         watch = UNWATCHED if budget is None else budget.watch
         found = await asyncio.to_thread(self._asker.ask, query, seed, streams, came, bounds, watch)
-        shown = await verifying.verify(self._client, query, found.behind, came, self._papers)
+        shown = await spot_evidence.verify(self._client, query, found.behind, came, self._papers)
         texts = await asyncio.to_thread(_texts, found.rows, watch)
         summary = digests.evidence_summary(asked, shown)
         digest = ResultDigest(
@@ -117,16 +116,16 @@ class Execution:
             evidence_policy=asked.evidence,
             rows_hash=digests.rows_hash(texts),
             evidence_hash=digests.evidence_hash(summary),
-            executed_at=times.write(int(self._clock() * _MS)),
+            executed_at=timestamps.write(int(self._clock() * _MS)),
             hub_id=self._client.hub_id.hex(),
             basis=found.basis,
             profile_id=profile_id,
             request_receipt_id=request_receipt_id,
         )
-        return Result(texts, summary, digest, found.ran)
+        return QueryResult(texts, summary, digest, found.ran)
 
 
-def _texts(rows: Sequence[dict[str, Plain]], watch: Watch) -> list[bytes]:
+def _texts(rows: Sequence[dict[str, Plain]], watch: QueryWatch) -> list[bytes]:
     made, size = list[bytes](), 0
     for row in rows:
         made.append(digests.row_text(row))

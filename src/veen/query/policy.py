@@ -17,7 +17,7 @@ from typing import Any
 
 from veen.client import durable
 from veen.client.durable import DISK
-from veen.core import Malformed, Unavailable, canonjson
+from veen.core import Malformed, Unavailable, canonical_json
 
 TOKEN_PREFIX = "veenq_"
 OWN, ALL = "own", "all"
@@ -38,7 +38,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Principal:
+class QueryPrincipal:
     """One who may ask. `scope` has names of streams; one that ends in * stands for all that begin so."""
 
     name: str
@@ -76,16 +76,16 @@ def new_token() -> str:
     return TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
 
 
-class Book:
+class PolicyBook:
     """The principals, in a file that only its owner can read. A change counts from the next request on."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self._clock = clock
         self._seen: tuple[int, ...] | None = None
-        self._principals: tuple[Principal, ...] = ()
+        self._principals: tuple[QueryPrincipal, ...] = ()
 
-    def principals(self) -> tuple[Principal, ...]:
+    def principals(self) -> tuple[QueryPrincipal, ...]:
         """Raises `Unavailable` or `Malformed` where the file cannot be relied on: then nobody is known."""
         if not self.path.exists():
             return ()
@@ -97,7 +97,7 @@ class Book:
             self._principals, self._seen = _decode(durable.read_file(self.path, _MOST_BYTES), self.path), seen
         return self._principals
 
-    def by_token(self, token: str) -> Principal | None:
+    def by_token(self, token: str) -> QueryPrincipal | None:
         """Every hash is compared, each in constant time: how long it takes tells nothing."""
         given, now, found = hashed(token), self._clock(), None
         for principal in self.principals():
@@ -106,14 +106,14 @@ class Book:
                     found = principal
         return found
 
-    def by_certificate(self, der: bytes) -> Principal | None:
+    def by_certificate(self, der: bytes) -> QueryPrincipal | None:
         given = sha256(der).hexdigest()
         return next((one for one in self.principals() if given in one.certificates), None)
 
-    def get(self, name: str) -> Principal | None:
+    def get(self, name: str) -> QueryPrincipal | None:
         return next((one for one in self.principals() if one.name == name), None)
 
-    def put(self, principal: Principal) -> None:
+    def put(self, principal: QueryPrincipal) -> None:
         """Add a principal, or put it in the place of the one of its name."""
         if (flaw := principal.flaw()) is not None:
             raise ValueError(flaw)
@@ -137,21 +137,21 @@ class Book:
             raise Unavailable(f"{name} has no token {token_name!r}")
         self.put(replace(principal, tokens=left))
 
-    def _need(self, name: str) -> Principal:
+    def _need(self, name: str) -> QueryPrincipal:
         found = self.get(name)
         if found is None:
             raise Unavailable(f"there is no principal {name!r} in {self.path}")
         return found
 
-    def _write(self, principals: Iterable[Principal]) -> None:
+    def _write(self, principals: Iterable[QueryPrincipal]) -> None:
         listed = [asdict(one) for one in sorted(principals, key=lambda one: one.name)]
         data = json.dumps({"version": _VERSION, "principals": listed}, indent=2) + "\n"
         DISK.write_file(self.path, data.encode())
         DISK.sync_folder(self.path.parent)
 
 
-def _decode(data: bytes, path: Path) -> tuple[Principal, ...]:
-    found: Any = canonjson.parse(data, str(path))
+def _decode(data: bytes, path: Path) -> tuple[QueryPrincipal, ...]:
+    found: Any = canonical_json.parse(data, str(path))
     try:
         if found["version"] != _VERSION:
             raise Malformed(str(path), f"version {found['version']}, not {_VERSION}")
@@ -164,8 +164,8 @@ def _decode(data: bytes, path: Path) -> tuple[Principal, ...]:
     return made
 
 
-def _principal(found: Any) -> Principal:
+def _principal(found: Any) -> QueryPrincipal:
     listed: Any = {name: tuple(map(str, found.get(name) or ())) for name in ("scope", "certificates")}
     tokens = tuple(Token(one["name"], str(one["sha256"]), one.get("expires_at")) for one in found.get("tokens") or ())
     own = {name: found[name] for name in ("name", "client_id", "sees", "subject") if name in found}
-    return Principal(**own, **listed, tokens=tokens)
+    return QueryPrincipal(**own, **listed, tokens=tokens)

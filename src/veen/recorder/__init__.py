@@ -4,37 +4,34 @@
 are about checkpoints, `replay` reads. What events are is in `veen.overlays.record`.
 """
 
-from veen.recorder.checkpoint import RecorderCheckpoint, StreamPosition
-from veen.recorder.feed import Feed, Item
-from veen.recorder.kit import Kit
-from veen.recorder.making import CheckpointFolder, make
-from veen.recorder.replay import Replayed, Replayer, Span
+from veen.recorder.checkpoint_scheduler import CheckpointFolder, make
+from veen.recorder.feed import EventFeed, FeedItem
+from veen.recorder.recorder_checkpoint import CheckpointVerdict, RecorderCheckpoint, StreamPosition, verify
+from veen.recorder.replay import ReplayedEvent, Replayer, ReplaySpan
 from veen.recorder.routes import NotRecorded, Routes, routes_of
-from veen.recorder.setup import Enrolment, Plan, enrol, init, map_type, move
-from veen.recorder.shipping import SetAside, Shipper
-from veen.recorder.spool import SpoolWriter
-from veen.recorder.spoolfeed import SpoolFeed
-from veen.recorder.verifying import Verdict, verify
+from veen.recorder.setup import Enrolment, Kit, SetupPlan, enrol, init, map_type, move
+from veen.recorder.shipper import SetAside, Shipper
+from veen.recorder.spool import SpoolFeed, SpoolWriter
 
 __all__ = [
     "CheckpointFolder",
+    "CheckpointVerdict",
     "Enrolment",
-    "Feed",
-    "Item",
+    "EventFeed",
+    "FeedItem",
     "Kit",
     "NotRecorded",
-    "Plan",
     "RecorderCheckpoint",
-    "Replayed",
+    "ReplaySpan",
+    "ReplayedEvent",
     "Replayer",
     "Routes",
     "SetAside",
+    "SetupPlan",
     "Shipper",
-    "Span",
     "SpoolFeed",
     "SpoolWriter",
     "StreamPosition",
-    "Verdict",
     "enrol",
     "init",
     "make",

@@ -11,7 +11,7 @@ _SOURCE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class FeedItem:
     """One event in its place; or, where there is none to be made of what is there, why not and what it was."""
 
     source: str
@@ -30,14 +30,14 @@ def source_mark(source: str) -> bytes:
     return ht("veen/recorder-source", source.encode())[:_SOURCE_BYTES]
 
 
-class Feed(Protocol):
+class EventFeed(Protocol):
     """Events in order. A place is remembered only once it is settled, so what was not is given again."""
 
-    async def take(self, most: int) -> Sequence[Item]:
+    async def take(self, most: int) -> Sequence[FeedItem]:
         """The next few, waited for; none where there will be no more."""
         ...
 
-    def settle(self, items: Sequence[Item]) -> None:
+    def settle(self, items: Sequence[FeedItem]) -> None:
         """These, the last that were taken, are in the log or set aside: durable when this returns."""
         ...
 

@@ -20,12 +20,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
-from veen.core import Malformed, canonjson
-from veen.core.canonjson import Plain
+from veen.core import Malformed, canonical_json
+from veen.core.canonical_json import Plain
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
-from veen.recorder import shaping
-from veen.recorder.shaping import Defaults
+from veen.recorder import normalize
+from veen.recorder.normalize import Defaults
 from veen.recorder.spool import MAX_BATCH_BYTES
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -43,7 +43,7 @@ class TooMuch(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class OtlpExport:
     """The events of a request, what it is known by, and how many records were rejected, with one reason for all."""
 
     events: tuple[RecordEvent, ...]
@@ -65,7 +65,7 @@ def decode(data: bytes, content_type: str) -> ExportLogsServiceRequest:
         if content_type == PROTOBUF:
             request.ParseFromString(data)
         else:
-            found = canonjson.parse(data, "OTLP request", exact=True)
+            found = canonical_json.parse(data, "OTLP request", exact=True)
             if not isinstance(found, dict):
                 raise ValueError("not a JSON object")
             converted = {name: _with_base64_ids(one, _DEEPEST) for name, one in found.items()}
@@ -103,7 +103,7 @@ def _base64(text: str) -> str:
         raise Malformed("OTLP request", f"{text[:40]!r} is no id in hex") from None
 
 
-def export(request: ExportLogsServiceRequest, data: bytes, defaults: Defaults, now_ms: int) -> Exported:
+def export(request: ExportLogsServiceRequest, data: bytes, defaults: Defaults, now_ms: int) -> OtlpExport:
     """The events of a request whose bytes are `data`. Raises `TooMuch`."""
     count = sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
     if count > MAX_RECORDS:
@@ -114,14 +114,14 @@ def export(request: ExportLogsServiceRequest, data: bytes, defaults: Defaults, n
         service = str(resource.get(_SERVICE) or "")
         if service and service != defaults.origin and not service.startswith(_NAMELESS):
             rejected += 1
-            reason = f"this input records for {defaults.origin}, and not for {shaping.name(service, '')}"
+            reason = f"this input records for {defaults.origin}, and not for {normalize.name(service, '')}"
             continue
         timed = timed and bool(record.time_unix_nano or record.observed_time_unix_nano)
         events.append(_event(resource, scope, record, defaults, now_ms))
         room -= len(events[-1].content)  # every record repeats its resource, which may be most of the request
         if room < 0:
             raise TooMuch(f"the records of one request come to more than {MAX_BATCH_BYTES} bytes")
-    return Exported(tuple(events), h(data) if timed and events else None, rejected, reason)
+    return OtlpExport(tuple(events), h(data) if timed and events else None, rejected, reason)
 
 
 def _records(
@@ -159,11 +159,11 @@ def _event(
     if record.trace_id:
         payload |= {"trace_id": record.trace_id.hex(), "span_id": record.span_id.hex(), "flags": record.flags}
     return RecordEvent(
-        shaping.name(subject, defaults.subject),
-        shaping.name(event_type, defaults.event_type),
+        normalize.name(subject, defaults.subject),
+        normalize.name(event_type, defaults.event_type),
         nanoseconds // _MS if nanoseconds else now_ms,
         defaults.origin,
-        shaping.payload_of(payload),
+        normalize.payload_of(payload),
     )
 
 

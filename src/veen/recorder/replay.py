@@ -8,20 +8,20 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from veen.client import tree as trees
+from veen.client import local_tree as trees
 from veen.client.entry import Entry as ReadEntry
-from veen.client.tree import LabelTree
+from veen.client.local_tree import LabelTree
 from veen.core import Mmr, MmrProof, Receipt
 from veen.core.hashing import U64_MAX
-from veen.overlays import At, Entry, Fault
+from veen.overlays import At, EventFault, FoldEntry
 from veen.overlays.record import RECORD_TALLIES, RecordEvent
-from veen.state.dirsource import DirectorySource
-from veen.state.hubsource import HubSource
-from veen.state.source import NoEntry, Source, folded, stream_id_of
+from veen.state.directory_source import DirectorySource
+from veen.state.entry_source import EntrySource, NoEntry, folded, stream_id_of
+from veen.state.hub_source import HubSource
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReplaySpan:
     """Entries of one epoch of one stream, both ends included."""
 
     epoch: int
@@ -30,10 +30,10 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedEvent:
     """An entry in its place; `event` where it is a recorder's event, else `flaw` says why not."""
 
-    entry: Entry
+    entry: FoldEntry
     receipt: Receipt
     proof: MmrProof  # at its own size, under the root that the receipt signs
     event: RecordEvent | None
@@ -43,7 +43,7 @@ class Replayed:
 class Replayer:
     """Reads one stream from a hub or a data directory; every entry is verified first."""
 
-    def __init__(self, source: Source, stream: str | bytes) -> None:
+    def __init__(self, source: EntrySource, stream: str | bytes) -> None:
         self.source = source
         self.stream_id = stream_id_of(stream)
 
@@ -58,7 +58,7 @@ class Replayer:
             low, high = (middle, high) if await self._receipt(epoch, middle) else (low, middle)
         return low
 
-    async def window(self, start: int, end: int) -> list[Span]:
+    async def window(self, start: int, end: int) -> list[ReplaySpan]:
         """The entries whose `hub_ts` is in [start, end], by epoch."""
         if end < start:
             raise ValueError(f"a window from {start} to {end} ends before it begins")
@@ -68,7 +68,7 @@ class Replayer:
             first = await self._first_from(epoch, last, start)
             after = await self._first_from(epoch, last, end + 1)
             if first < after:
-                spans.append(Span(epoch, first, after - 1))
+                spans.append(ReplaySpan(epoch, first, after - 1))
         return spans
 
     async def _first_from(self, epoch: int, last: int, hub_ts: int) -> int:
@@ -88,7 +88,7 @@ class Replayer:
         except NoEntry:
             return None
 
-    async def replay(self, span: Span) -> AsyncGenerator[Replayed, None]:
+    async def replay(self, span: ReplaySpan) -> AsyncGenerator[ReplayedEvent, None]:
         """The entries of a span, in order. Raises `NoEntry` where the log does not have all of them."""
         if not 1 <= span.from_seq <= span.to_seq:
             raise ValueError(f"{span.from_seq} to {span.to_seq} is not a range of a stream")
@@ -117,14 +117,14 @@ class Replayer:
         return LabelTree(self.source.label(self.stream_id, epoch), size, tuple(peaks))
 
 
-def replayed(read: ReadEntry, proof: MmrProof) -> Replayed:
+def replayed(read: ReadEntry, proof: MmrProof) -> ReplayedEvent:
     """An entry as a replay tells it."""
     entry = folded(read)
     steps = RECORD_TALLIES.read(entry)
-    if isinstance(steps, Fault):
-        return Replayed(entry, read.receipt, proof, None, steps.reason)
+    if isinstance(steps, EventFault):
+        return ReplayedEvent(entry, read.receipt, proof, None, steps.reason)
     if not steps:
-        return Replayed(entry, read.receipt, proof, None, "it is not a recorder's event")
+        return ReplayedEvent(entry, read.receipt, proof, None, "it is not a recorder's event")
     event = steps[0].event
     assert isinstance(event, RecordEvent)
-    return Replayed(entry, read.receipt, proof, event)
+    return ReplayedEvent(entry, read.receipt, proof, event)

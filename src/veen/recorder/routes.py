@@ -10,14 +10,14 @@ from veen.overlays.record import (
     RECORDER_CHANGES,
     Producer,
     RecorderProfile,
+    RecorderStanding,
     RecordEvent,
-    Standing,
     producer_of,
     profile_of,
     stream_of,
 )
 from veen.overlays.record.changes import States
-from veen.state.view import View
+from veen.state.state_view import StateView
 
 CODE = "E.RECORDER"
 
@@ -68,9 +68,9 @@ class Routes:
         return None
 
 
-async def read_states(client: Client) -> dict[bytes, Standing]:
+async def read_states(client: Client) -> dict[bytes, RecorderStanding]:
     """All that the administrator said, verified. Raises `Refused` where some of it is sealed for another key."""
-    async with View.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view, view.reading() as reading:
+    async with StateView.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view, view.reading() as reading:
         if any(fault.kind == FaultKind.SEALED for fault in reading.faults()):
             raise Refused(CODE, f"{CHANGES} of this hub is sealed for another key: another recorder is set up there")
         return dict(reading.states)

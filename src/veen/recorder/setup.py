@@ -5,10 +5,12 @@ All of it is said in the log, so doing it again says only what is not there yet.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from veen.client import Card, caps
+from veen.client import Card, ClientDir, ReaderKey, StreamKey, capabilities, cbor_sequence
 from veen.client.client import Client
-from veen.core import Rate, Refused, SigningKey, admin, captoken, naming
+from veen.core import CapToken, DhKey, Rate, Refused, SigningKey, Unverified, admin, cap_token, naming
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, VersionField, Wire
 from veen.overlays import Event, Overlay
 from veen.overlays.admin import LABEL_CLASSES, LabelClass
 from veen.overlays.record import (
@@ -23,11 +25,53 @@ from veen.overlays.record import (
     stream_of,
     types_of,
 )
-from veen.recorder.kit import Kit
+from veen.overlays.record.record_events import MAX_LISTED
 from veen.recorder.routes import CODE, NotSetUp, read_states
 from veen.recorder.spool import DROPPED
-from veen.state.channel import Channel, Said
-from veen.state.view import View
+from veen.state.event_sender import Channel, SentEvent
+from veen.state.state_view import StateView
+
+
+@dataclass(frozen=True, slots=True)
+class Kit(Wire):
+    """Whoever holds it can read the map; only the owner of the card it was made for can write."""
+
+    hub_id: bytes
+    admin_pk: bytes
+    changes: ReaderKey = field(repr=False)
+    streams: tuple[StreamKey, ...]
+    tokens: tuple[CapToken, ...]
+
+    LAYOUT: ClassVar = Map(
+        "recorder kit",
+        {
+            1: VersionField(),
+            2: Constant("kind", "veen/recorder-kit"),
+            3: Bstr("hub_id"),
+            4: Bstr("admin_pk"),
+            5: Nested("changes", ReaderKey),
+            6: ListOf("streams", Nested("stream", StreamKey), most=MAX_LISTED, least=1),
+            7: ListOf("tokens", Nested("token", CapToken), most=MAX_LISTED, least=1),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        return None if self.changes.name == CHANGES else f"its reader key is not that of {CHANGES}"
+
+    def join(self, folder: ClientDir) -> None:
+        """Take it in. Raises where it is not for this client, or this client administers the recorder."""
+        if folder.card.id_sign == self.admin_pk:
+            raise Refused(CODE, "this identity administers the recorder, and an administrator is no producer")
+        for token in self.tokens:
+            token.verify()
+        own = set(folder.card.client_ids)
+        if not any(token.subject_pk in own for token in self.tokens):
+            raise Unverified("recorder kit", "it was made for another identity")
+        folder.stream_keys.import_secret(CHANGES, DhKey(self.changes.secret))
+        for stream in self.streams:
+            folder.stream_keys.add_public(stream.name, stream.public_key)
+        folder.caps.add_all(cbor_sequence.encode(self.tokens))
+
 
 OWN_STREAM = "record/infrastructure/recorder"
 LONG_TERM_SEC = 10 * 365 * 86_400
@@ -38,7 +82,7 @@ DEFAULT_EVERY_SEC, DEFAULT_EVERY_EVENTS = 300, 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SetupPlan:
     """What a recorder is to be: event types and the stream of each, how long and how much to keep, when to sign."""
 
     types: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +108,7 @@ class Done:
     said: tuple[Event, ...]
 
 
-async def init(client: Client, plan: Plan, issuer: SigningKey | None) -> Done:
+async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Done:
     """Set a recorder up, with the client as its administrator; `issuer` is whose capabilities the hub takes."""
     _check_admission(client, plan, issuer)
     _make_key(client, CHANGES)
@@ -89,7 +133,7 @@ async def init(client: Client, plan: Plan, issuer: SigningKey | None) -> Done:
     return Done(profile, (*events, *labelled))
 
 
-def _check_admission(client: Client, plan: Plan, issuer: SigningKey | None) -> None:
+def _check_admission(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> None:
     if client.contact.status.admission == "open" and not plan.open_admission:
         raise Refused(CODE, "this hub lets anyone write to any stream: nothing would keep producers to theirs")
     if client.contact.status.admission != "open" and issuer is None:
@@ -108,7 +152,7 @@ def _check_admin(client: Client, producer: Producer | None, profile: RecorderPro
         raise Refused(CODE, f"this recorder is administered by {profile.admin_pk.hex()[:16]}…")
 
 
-def _profile(client: Client, plan: Plan, known: RecorderProfile | None) -> RecorderProfile:
+def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> RecorderProfile:
     """Streams are added and never taken away: what was written to them stays under checkpoints."""
     most = client.contact.trust.limits.max_body_bytes
     wanted = min(DEFAULT_PAYLOAD_BYTES, most) if plan.max_payload_bytes is None else plan.max_payload_bytes
@@ -142,18 +186,18 @@ async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[byt
     if client.contact.status.admission == "open" or all(held):
         return
     for one in client.dir.card.client_ids:
-        await client.authorize(captoken.mint(issuer, one, wanted, ADMIN_TTL_SEC))
+        await client.authorize(cap_token.mint(issuer, one, wanted, ADMIN_TTL_SEC))
 
 
-async def _say(client: Client, stream: str | bytes, overlay: Overlay, event: Event) -> Said:  # type: ignore[type-arg]
-    async with View.of(client, stream, overlay, cached=False) as view:
+async def _say(client: Client, stream: str | bytes, overlay: Overlay, event: Event) -> SentEvent:  # type: ignore[type-arg]
+    async with StateView.of(client, stream, overlay, cached=False) as view:
         return await Channel(view).say(event)
 
 
 async def _classify(client: Client, stream_id: bytes, profile: RecorderProfile) -> list[Event]:
     """The label of each stream is kept for the long term. With epochs a stream has a label for each: this is now's."""
     said: list[Event] = []
-    async with View.of(client, stream_id, LABEL_CLASSES, cached=False) as view:
+    async with StateView.of(client, stream_id, LABEL_CLASSES, cached=False) as view:
         async with view.reading() as reading:
             known = {part: records[0].said for part, records in dict(reading.states).items()}
         for stream in profile.streams:
@@ -189,7 +233,7 @@ async def enrol(client: Client, who: Enrolment, issuer: SigningKey) -> Kit:
     if unknown:
         raise Refused(CODE, f"{unknown[0]} is no stream of this recorder: veen recorder init --stream adds it")
     producer = Producer(who.name, tuple(sorted(who.card.client_ids)), tuple(sorted(set(who.origins))), streams)
-    tokens = caps.issue(issuer, who.card, [naming.stream_id(stream) for stream in streams], who.ttl, who.rate)
+    tokens = capabilities.issue(issuer, who.card, [naming.stream_id(stream) for stream in streams], who.ttl, who.rate)
     if producer not in [one.producer for one in states.values()]:
         await _say(client, CHANGES, RECORDER_CHANGES, producer)
     keys = {key.name: key for key, _ in client.dir.stream_keys.all()}
@@ -197,7 +241,7 @@ async def enrol(client: Client, who: Enrolment, issuer: SigningKey) -> Kit:
     return Kit(client.hub_id, profile.admin_pk, changes, tuple(keys[stream] for stream in streams), tokens)
 
 
-async def map_type(client: Client, event_type: str, stream: str) -> Said:
+async def map_type(client: Client, event_type: str, stream: str) -> SentEvent:
     """Say which stream an event type goes to. Raises `NotTaken` where it goes to one already."""
     profile = _need_profile(profile_of(await read_states(client)))
     if stream not in profile.streams:
@@ -205,7 +249,7 @@ async def map_type(client: Client, event_type: str, stream: str) -> Said:
     return await _say(client, CHANGES, RECORDER_CHANGES, MapType(event_type, stream))
 
 
-async def move(client: Client, from_stream: str, to_stream: str, types: Iterable[str], reason: str | None) -> Said:
+async def move(client: Client, from_stream: str, to_stream: str, types: Iterable[str], reason: str | None) -> SentEvent:
     """Move event types from one stream to another: all of them for a rename, some for a split. It is logged."""
     states = await read_states(client)
     profile, there, wanted = _need_profile(profile_of(states)), types_of(states, from_stream), tuple(sorted(set(types)))

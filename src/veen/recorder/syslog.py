@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
-from veen.recorder import shaping
-from veen.recorder.shaping import Defaults
+from veen.recorder import normalize
+from veen.recorder.normalize import Defaults
 
 MAX_SYSLOG_BYTES = 65_536
 _NIL = "-"
@@ -62,7 +62,7 @@ def parse(data: bytes) -> SyslogMessage:
     pri, timestamp = int(head["pri"]), head["time"]
     if pri >= _FACILITIES * _SEVERITIES or (head["pri"] != str(pri)):
         raise NotSyslog(f"there is no priority {head['pri']}")
-    if timestamp != _NIL and (not _TIME.fullmatch(timestamp) or shaping.milliseconds(timestamp) is None):
+    if timestamp != _NIL and (not _TIME.fullmatch(timestamp) or normalize.milliseconds(timestamp) is None):
         raise NotSyslog(f"{timestamp!r} is no timestamp")
     structured, rest = _structured(data[head.end() :])
     time, host, app, procid, msgid = (
@@ -99,7 +99,7 @@ def _params(text: str, pos: int) -> tuple[dict[str, str | list[str]], int]:
         value = _VALUE.match(text, name.end() + 1) if name and text.startswith("=", name.end()) else None
         if name is None or value is None:
             raise NotSyslog("an element of structured data does not end")
-        found.setdefault(name[0], []).append(shaping.clean(_ESCAPED.sub(r"\1", value[1])))
+        found.setdefault(name[0], []).append(normalize.clean(_ESCAPED.sub(r"\1", value[1])))
         pos = value.end()
     # A name may be repeated, §6.3.3.
     return {name: said[0] if len(said) == 1 else said for name, said in found.items()}, pos + 1
@@ -117,12 +117,12 @@ def event_of(data: bytes, defaults: Defaults, now_ms: int) -> tuple[RecordEvent,
     try:
         found = parse(data)
     except NotSyslog as error:
-        payload: dict[str, object] = {"malformed": str(error), **shaping.as_it_came(data)}
+        payload: dict[str, object] = {"malformed": str(error), **normalize.as_it_came(data)}
         return _event(defaults, defaults.subject, now_ms, payload), None
     payload = {name: getattr(found, name) for name in SyslogMessage.__dataclass_fields__}
-    if "raw_hex" in (came := shaping.as_it_came(data)):  # what is shown of it is not all that it says
+    if "raw_hex" in (came := normalize.as_it_came(data)):  # what is shown of it is not all that it says
         payload |= came
-    event_time = shaping.milliseconds(found.timestamp) if found.timestamp else None
+    event_time = normalize.milliseconds(found.timestamp) if found.timestamp else None
     subject = defaults.subject_id or found.hostname or defaults.subject
     numbered = found.sequence_id is not None and found.timestamp is not None
     event = _event(defaults, subject, now_ms if event_time is None else event_time, payload)
@@ -130,5 +130,5 @@ def event_of(data: bytes, defaults: Defaults, now_ms: int) -> tuple[RecordEvent,
 
 
 def _event(defaults: Defaults, subject: str, time_ms: int, payload: object) -> RecordEvent:
-    subject = shaping.name(subject, defaults.subject)
-    return RecordEvent(subject, defaults.event_type, time_ms, defaults.origin, shaping.payload_of(payload))
+    subject = normalize.name(subject, defaults.subject)
+    return RecordEvent(subject, defaults.event_type, time_ms, defaults.origin, normalize.payload_of(payload))

@@ -4,8 +4,7 @@
 random one; `fuzz` throws damaged input. Everything is written to streams of its own, under keys made for the run.
 """
 
-from veen.selftest.report import Outcome, Report, Result
-from veen.selftest.runner import Progress, run
-from veen.selftest.suites import ALL, SUITES
+from veen.selftest.runner import ALL, SUITES, Progress, run
+from veen.selftest.selftest_report import CheckOutcome, CheckResult, SelftestReport
 
-__all__ = ["ALL", "Outcome", "Progress", "Report", "Result", "SUITES", "run"]
+__all__ = ["ALL", "CheckOutcome", "CheckResult", "Progress", "SUITES", "SelftestReport", "run"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from veen.selftest.trial import Trial
+from veen.selftest.check_context import Trial
 
 Body: TypeAlias = Callable[[Trial], str | None]
 

@@ -1,21 +1,29 @@
 """Requests to a hub as raw as a check wants them, and answers read as strictly as the tables allow."""
 
+import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from time import monotonic
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, RejectConnection, Request
+from wsproto.utilities import ProtocolError
 
 from veen.client.exchange import BlockingExchange, reason_of
-from veen.core import Malformed, Refused, Unavailable, jsonform, jsontext
+from veen.core import Malformed, Refused, Unavailable, strict_json, wire_json
 from veen.core.admission import BY_DETAIL, STATUS
 from veen.core.cbor import Wire
-from veen.core.envelopes import ErrorEnvelope
-from veen.core.jsontext import Json
+from veen.core.envelopes import ErrorEnvelope, StreamItem
 from veen.core.limits import MAX_MSG_BYTES, MAX_PAGE_BYTES
 from veen.core.msg import Msg
+from veen.core.strict_json import Json
 from veen.selftest.verdict import Failed, Skipped, expect
 
 W = TypeVar("W", bound=Wire)
@@ -29,7 +37,7 @@ _MOST_BYTES = 4 * MAX_PAGE_BYTES + MAX_MSG_BYTES  # a page in JSON, where each b
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ProbeReply:
     """An answer as it came."""
 
     status: int
@@ -88,7 +96,7 @@ class Reply:
     def json(self) -> dict[str, Json]:
         """The JSON object in the body of a success."""
         expect(self.status == OK, f"{self.asked} answered {self.status}")
-        found = jsontext.decode(self.body, self.asked)
+        found = strict_json.decode(self.body, self.asked)
         if not isinstance(found, dict):
             raise Failed(f"{self.asked} answered with something else than an object")
         return found
@@ -97,14 +105,14 @@ class Reply:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         expect(kind == self.form, f"{self.asked} answered {kind or 'without a content-type'} to {self.form}")
         try:
-            return jsonform.decode(cls, self.body) if self.form == JSON else cls.decode(self.body)
+            return wire_json.decode(cls, self.body) if self.form == JSON else cls.decode(self.body)
         except Malformed as error:
             raise Failed(f"{self.asked} answered {self.status} with a body that is none: {error}") from None
 
     def _said(self) -> str:
         try:
             decoded = (
-                jsonform.decode(ErrorEnvelope, self.body) if self.form == JSON else ErrorEnvelope.decode(self.body)
+                wire_json.decode(ErrorEnvelope, self.body) if self.form == JSON else ErrorEnvelope.decode(self.body)
             )
         except Malformed:
             return ""
@@ -138,25 +146,25 @@ class Probe:
     def close(self) -> None:
         self._exchange.close()
 
-    def get(self, path: str) -> Reply:
+    def get(self, path: str) -> ProbeReply:
         return self._ask("GET", path, None, JSON)
 
-    def post(self, path: str, body: bytes | Wire) -> Reply:
+    def post(self, path: str, body: bytes | Wire) -> ProbeReply:
         """Ask in CBOR."""
         return self._ask("POST", path, body.encode() if isinstance(body, Wire) else body, CBOR)
 
-    def post_json(self, path: str, body: bytes | Wire) -> Reply:
+    def post_json(self, path: str, body: bytes | Wire) -> ProbeReply:
         """Ask in JSON, which a hub may leave out."""
-        reply = self._ask("POST", path, jsonform.encode(body) if isinstance(body, Wire) else body, JSON)
+        reply = self._ask("POST", path, wire_json.encode(body) if isinstance(body, Wire) else body, JSON)
         if reply.status == UNSUPPORTED:
             raise Skipped("the hub does not speak JSON")
         return reply
 
-    def put(self, path: str, body: bytes, authorization: str | None = None) -> Reply:
+    def put(self, path: str, body: bytes, authorization: str | None = None) -> ProbeReply:
         """Bring bytes that are no object."""
         return self._ask("PUT", path, body, OCTETS, authorization)
 
-    def submit(self, message: Msg | bytes, *, patient: bool = True) -> Reply:
+    def submit(self, message: Msg | bytes, *, patient: bool = True) -> ProbeReply:
         """Submit a message, or the bytes of what claims to be one. A spent rate is waited for, if it says how long."""
         body = SUBMIT_HEAD + (message if isinstance(message, bytes) else message.encode())
         reply = self.post("/v1/submit", body)
@@ -168,7 +176,9 @@ class Probe:
             reply = self.post("/v1/submit", body)
         return reply
 
-    def _ask(self, method: str, path: str, body: bytes | None, form: str, authorization: str | None = None) -> Reply:
+    def _ask(
+        self, method: str, path: str, body: bytes | None, form: str, authorization: str | None = None
+    ) -> ProbeReply:
         """Busy is no answer: it is asked again, a few times. What never comes raises `Unavailable`."""
         headers = {"accept": form} if body is None else {"content-type": form, "accept": form}
         if authorization is not None:
@@ -181,7 +191,7 @@ class Probe:
             time.sleep(1 if wait is None else min(wait, _LONGEST_WAIT_S))
         return self._once(method, path, body, headers)
 
-    def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
+    def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> ProbeReply:
         try:
             answer, found = self._exchange(
                 method,
@@ -197,4 +207,76 @@ class Probe:
         except httpx.TransportError as error:
             raise Unavailable(f"{self.url} did not answer {method} {path}: {reason_of(error)}") from None
         named = {name.lower(): text for name, text in answer.headers.items()}
-        return Reply(answer.status_code, named, found, f"{method} {path}", headers["accept"])
+        return ProbeReply(answer.status_code, named, found, f"{method} {path}", headers["accept"])
+
+
+_PATH = "/tooling/subscribe"
+_PORTS = {"http": 80, "https": 443}
+_WAIT_S = 30.0
+_LEAST_S = 0.001  # a socket's timeout of 0 would mean something else
+_READ_BYTES = 1 << 16
+
+
+class Listener:
+    """One subscription to one label, from one place on."""
+
+    def __init__(self, probe: Probe, label: bytes, from_seq: int, *, wait_s: float = _WAIT_S) -> None:
+        self._wait_s = wait_s
+        where = urlsplit(probe.url)
+        host = where.hostname or ""
+        self._ends = monotonic() + self._wait_s  # for the answer that makes it a subscription
+        try:
+            self._socket = socket.create_connection((host, where.port or _PORTS[where.scheme]), wait_s)
+            if where.scheme == "https":
+                tls = probe.tls or ssl.create_default_context()
+                self._socket = tls.wrap_socket(self._socket, server_hostname=host)
+        except OSError as error:
+            raise Unavailable(f"{probe.url} did not answer {_PATH}: {error}") from None
+        self._frames = WSConnection(ConnectionType.CLIENT)
+        self._events: deque[Event] = deque()
+        target = f"{where.path}{_PATH}?label={label.hex()}&from={from_seq}"
+        self._socket.sendall(self._frames.send(Request(host=where.netloc, target=target)))
+        try:
+            answer = self._event()
+        except BaseException:
+            self._socket.close()
+            raise
+        if isinstance(answer, RejectConnection) and answer.status_code in (NOT_FOUND, METHOD_NOT_ALLOWED):
+            raise Skipped(f"the hub does not offer {_PATH}")
+        expect(isinstance(answer, AcceptConnection), f"{_PATH} did not become a WebSocket")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._socket.close()
+
+    def item(self) -> StreamItem:
+        """The next entry, waited for."""
+        self._ends = monotonic() + self._wait_s
+        whole = b""
+        while True:
+            match self._event():
+                case BytesMessage(data=part, message_finished=finished):
+                    whole += part
+                    if finished:
+                        return StreamItem.decode(whole)
+                case Ping() as ping:
+                    self._socket.sendall(self._frames.send(ping.response()))
+                case CloseConnection(code=code):
+                    raise Failed(f"the hub ended the subscription: {code}")
+
+    def _event(self) -> Event:
+        while not self._events:
+            try:
+                self._socket.settimeout(max(self._ends - monotonic(), _LEAST_S))
+                data = self._socket.recv(_READ_BYTES)
+                self._frames.receive_data(data or None)
+            except TimeoutError:
+                raise Failed(f"{_PATH} sent nothing whole for {self._wait_s:g} s") from None
+            except OSError as error:
+                raise Unavailable(f"the subscription broke: {error}") from None
+            except ProtocolError as error:
+                raise Failed(f"{_PATH} does not speak as a WebSocket: {error}") from None
+            self._events.extend(self._frames.events())
+        return self._events.popleft()

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from veen.core import DhKey, Msg, PayloadHdr, Place, Receipt, SigningKey, ciphertext, msg, naming
 from veen.core.envelopes import SubmitResponse
-from veen.selftest.hubfacts import HubFacts
+from veen.selftest.hub_facts import HubFacts
 from veen.selftest.probe import Probe
 
 SCHEMA = naming.schema_id("veen.selftest.v1")
 
 
-class Accepted(NamedTuple):
+class AcceptedMessage(NamedTuple):
     """A message, and the hub's word on it."""
 
     msg: Msg
@@ -66,12 +66,12 @@ class Writer:
             ciphertext=sealed,
         )
 
-    def send(self, body: bytes = b"selftest") -> Accepted:
+    def send(self, body: bytes = b"selftest") -> AcceptedMessage:
         """Submit the next message, which must be accepted."""
         return self.accept(self.message(body))
 
-    def accept(self, message: Msg) -> Accepted:
+    def accept(self, message: Msg) -> AcceptedMessage:
         """Submit this message, which must be accepted."""
         receipt = self.probe.submit(message).read(SubmitResponse).receipt
         self.client_seq, self.prev_ack = message.client_seq, receipt.stream_seq
-        return Accepted(message, receipt)
+        return AcceptedMessage(message, receipt)

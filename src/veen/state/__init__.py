@@ -4,21 +4,21 @@ A `View` reads and keeps; a `Channel` sends after asking the state; `KvStore`, `
 `WalletBook` are the two together, for the overlays that programs use most.
 """
 
-from veen.state.blocking import BlockingCaller, BlockingKvStore, BlockingTaskQueue
-from veen.state.calls import Caller, NoReply, Server
-from veen.state.channel import Channel, NotTaken, Said
-from veen.state.dirsource import DirectorySource
-from veen.state.hubsource import HubSource
-from veen.state.keeping import forget
-from veen.state.kvstore import KvStore
-from veen.state.proving import Reckoned, prove, reckon
-from veen.state.reading import Reading
-from veen.state.snapshots import Snapshot, compare, make
-from veen.state.source import Source
-from veen.state.taskqueue import Job, TaskQueue
-from veen.state.view import View
-from veen.state.walletbook import WalletBook
-from veen.state.watching import Seen, watch
+from veen.state.blocking_state import BlockingCaller, BlockingKvStore, BlockingTaskQueue
+from veen.state.directory_source import DirectorySource
+from veen.state.entry_source import EntrySource
+from veen.state.event_sender import Channel, NotTaken, SentEvent
+from veen.state.fold_cache import forget
+from veen.state.hub_source import HubSource
+from veen.state.kv_store import KvStore
+from veen.state.rpc_calls import Caller, NoReply, Server
+from veen.state.state_at import StateAt
+from veen.state.state_proof import Reckoned, prove, reckon
+from veen.state.state_snapshot import StateSnapshot, compare, make
+from veen.state.state_view import StateView
+from veen.state.task_queue import TaskJob, TaskQueue
+from veen.state.wallet_book import WalletBook
+from veen.state.watch import Seen, watch
 
 __all__ = [
     "BlockingCaller",
@@ -27,20 +27,20 @@ __all__ = [
     "Caller",
     "Channel",
     "DirectorySource",
+    "EntrySource",
     "HubSource",
-    "Job",
     "KvStore",
     "NoReply",
     "NotTaken",
-    "Reading",
     "Reckoned",
-    "Said",
     "Seen",
+    "SentEvent",
     "Server",
-    "Snapshot",
-    "Source",
+    "StateAt",
+    "StateSnapshot",
+    "StateView",
+    "TaskJob",
     "TaskQueue",
-    "View",
     "WalletBook",
     "compare",
     "forget",

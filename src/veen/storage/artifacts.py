@@ -1,11 +1,45 @@
 """The recovery artifacts beside the chunks: summaries, peak snapshots, checkpoint indexes. Spec §4.8.3, §8.4."""
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from veen.core import limits
-from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, Version, Wire
+from veen.core import Malformed, limits
+from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire
+from veen.core.cbor.heads import ARRAY, read_head, write_head
+
+# Integers in their only form; 32 bytes.
+_LONG = rb"\x18[\x18-\xff]|\x19(?!\x00)..|\x1a(?!\x00\x00)....|\x1b(?!\x00{4}).{8}"
+UINT = rb"(?:[\x00-\x17]|" + _LONG + rb")"
+FROM_1 = rb"(?:[\x01-\x17]|" + _LONG + rb")"
+HASH = rb"\x58\x20.{32}"
+
+
+def split(data: bytes, head: bytes, row: re.Pattern[bytes]) -> list[tuple[bytes, ...]] | None:
+    """The groups of every row of an array that follows `head` and ends the file; None where that is not all of it.
+
+    The first group must be the whole row.
+    """
+    if not data.startswith(head):
+        return None
+    try:
+        major, count, pos = read_head(data, len(head))
+    except Malformed:
+        return None
+    rows: list[tuple[bytes, ...]] = row.findall(data, pos)
+    whole = major == ARRAY and len(rows) == count and sum(len(found[0]) for found in rows) == len(data) - pos
+    return rows if whole else None
+
+
+def joined(head: bytes, rows: list[bytes]) -> bytes:
+    """The file of so many rows."""
+    return b"".join([head, write_head(ARRAY, len(rows)), *rows])
+
+
+def uint(encoded: bytes) -> int:
+    """What a matched integer is."""
+    return int.from_bytes(encoded[1:], "big") if len(encoded) > 1 else encoded[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +57,7 @@ class ChunkSummary(Wire):
     LAYOUT: ClassVar = Map(
         "chunk summary",
         {
-            1: Version(),
+            1: VersionField(),
             2: Bstr("label"),
             3: Uint("start_seq", least=1),
             4: Uint("end_seq", least=1),
@@ -49,7 +83,7 @@ class PeakSnapshot(Wire):
     LAYOUT: ClassVar = Map(
         "peak snapshot",
         {
-            1: Version(),
+            1: VersionField(),
             2: Bstr("label"),
             3: Uint("upto_seq", least=1),
             4: ListOf("peaks", Bstr("peak"), least=1, most=limits.MAX_PEAKS),
@@ -92,7 +126,7 @@ class CheckpointIndex(Wire):
     LAYOUT: ClassVar = Map(
         "checkpoint index",
         {
-            1: Version(),
+            1: VersionField(),
             2: Bstr("label"),
             3: ListOf(
                 "checkpoints",
@@ -144,7 +178,7 @@ class CheckpointBinding(Wire):
     LAYOUT: ClassVar = Map(
         "checkpoint binding",
         {
-            1: Version(),
+            1: VersionField(),
             2: Bstr("hub_id"),
             3: ListOf("checkpoints", Nested("bound checkpoint", BoundCheckpoint), most=limits.MAX_BOUND_CHECKPOINTS),
         },

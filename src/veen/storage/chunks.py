@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Protocol
 
 from veen.core import Checkpoint, Limits, Malformed, Mmr, Receipt, mmr
-from veen.storage import checkpointindex, openings, packed, walk
+from veen.storage import checkpoint_index, chunk_blocks, log_walk, safe_open
 from veen.storage.artifacts import ChunkSummary, IndexedCheckpoint, PeakSnapshot
-from veen.storage.binding import Binding
-from veen.storage.blocks import is_packed, mapped, read_blocks
+from veen.storage.checkpoint_keys import BindingFile
+from veen.storage.chunk_blocks import is_packed, mapped, read_blocks
 from veen.storage.durable import Disk
-from veen.storage.folders import ChunkName, Folders
-from veen.storage.head import Head
 from veen.storage.index import Index
+from veen.storage.label_head import LabelHead
+from veen.storage.paths import ChunkName, Folders
 
 # So many labels are looked at in one go: a start does that once, whatever is left is for later.
 AT_START = 1024
@@ -42,12 +42,12 @@ SLICE = 128
 CheckpointSigner = Callable[[bytes, int, bytes, int], Checkpoint]
 
 
-def must_roll_before(head: Head, frame_bytes: int, limits: Limits) -> bool:
+def must_roll_before(head: LabelHead, frame_bytes: int, limits: Limits) -> bool:
     """Whether the open chunk has no room for one more entry of that size."""
     return head.chunk_bytes > 0 and head.chunk_bytes + frame_bytes > limits.max_chunk_bytes
 
 
-def must_roll_after(head: Head, limits: Limits) -> bool:
+def must_roll_after(head: LabelHead, limits: Limits) -> bool:
     return head.chunk_entries >= limits.max_checkpoint_interval
 
 
@@ -57,7 +57,7 @@ class LogFiles(Protocol):
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
         """Add entries to an open chunk of which the first `at` bytes count."""
 
-    def close(self, label: bytes, head: Head) -> None:
+    def close(self, label: bytes, head: LabelHead) -> None:
         """Close the open chunk, which ends at the head and is synced."""
 
     def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
@@ -75,7 +75,7 @@ class ChunkWriter:
         disk: Disk,
         folders: Folders,
         sign: CheckpointSigner,
-        binding: Binding,
+        binding: BindingFile,
         zstd_level: int | None,
         closed: Callable[[int], None] | None = None,
     ) -> None:
@@ -108,7 +108,7 @@ class ChunkWriter:
         self._new_names = False
         self._binding.save()
 
-    def close(self, label: bytes, head: Head) -> None:
+    def close(self, label: bytes, head: LabelHead) -> None:
         start, end = head.chunk_start, head.size
         root = self._checked_root(label, head)
         hashes = Mmr(head.chunk_entries, head.hash_peaks)
@@ -124,12 +124,12 @@ class ChunkWriter:
         if self._closed:
             self._closed(head.chunk_entries)
 
-    def _checked_root(self, label: bytes, head: Head) -> bytes:
+    def _checked_root(self, label: bytes, head: LabelHead) -> bytes:
         """The root at the head, which is to be signed: the receipt of the last entry must have it."""
         path = self._folders.open_chunk(label, head.chunk_start)
         if not path.exists():  # closed before the index heard of it
             path = self._folders.closed_chunk_from(label, head.chunk_start) or path
-        entry = walk.last_entry(path, head.place_offset, head.chunk_bytes)
+        entry = log_walk.last_entry(path, head.place_offset, head.chunk_bytes)
         root, said = mmr.root_of(head.peaks), Receipt.decode(entry.receipt)
         if (said.label, said.stream_seq, said.mmr_root) != (label, head.size, root):
             what = f"its head of {label.hex()} is not at the root of receipt {head.size}"
@@ -142,7 +142,7 @@ class ChunkWriter:
             if self._zstd_level is None:
                 self._disk.replace(opened, closed)
             else:
-                self._disk.write_parts(closed, packed.pack(mapped(opened), self._zstd_level))
+                self._disk.write_parts(closed, chunk_blocks.pack(mapped(opened), self._zstd_level))
                 self._disk.sync_folder(self._folders.log)
                 self._disk.unlink(opened)
         self._disk.sync_folder(self._folders.log)
@@ -156,7 +156,7 @@ class ChunkWriter:
     def _add_to_index(self, label: bytes, added: IndexedCheckpoint) -> None:
         """After those before it, which are made again where the file does not have them all."""
         self._disk.write_file(
-            self._folders.checkpoint_index(label), checkpointindex.with_row(self._folders, label, added)
+            self._folders.checkpoint_index(label), checkpoint_index.with_row(self._folders, label, added)
         )
 
     def _reopen(self, label: bytes, start_seq: int, path: Path) -> None:
@@ -173,12 +173,12 @@ class ChunkWriter:
 def _digest(path: Path) -> bytes | None:
     """What the checkpoint in the file signs; None where it is not one."""
     try:
-        return Checkpoint.decode(openings.read(path)).signing_digest()
+        return Checkpoint.decode(safe_open.read(path)).signing_digest()
     except Malformed:
         return None
 
 
-def check_open_chunks(folders: Folders, heads: Iterable[tuple[bytes, Head]]) -> None:
+def check_open_chunks(folders: Folders, heads: Iterable[tuple[bytes, LabelHead]]) -> None:
     """Raise `Malformed` where the index knows of entries in an open chunk that is not there, or is too short."""
     for label, head in heads:
         if head.chunk_bytes and folders.open_chunk_size(label, head.chunk_start) < head.chunk_bytes:

@@ -19,20 +19,20 @@ from pathlib import Path
 import lmdb
 
 from veen.core import Checkpoint, Malformed, Mmr, SigningKey, Unavailable, VeenError, checkpoint, naming
-from veen.core import identity as identities
+from veen.core import hub_identity as identities
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
-from veen.core.origin import Origin, OriginHub
-from veen.storage import attachments, binding, directory, openings, rebuild, walk, witnesses
+from veen.core.origin import ForkOrigin, OriginHub
+from veen.storage import attachment_store, checkpoint_keys, log_walk, metadata, rebuild, safe_open
+from veen.storage.accepted_entry import CommitGroup
 from veen.storage.chunks import ChunkWriter
-from veen.storage.directory import Papers
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
 from veen.storage.index import FORMAT, Index
 from veen.storage.lock import undisturbed
-from veen.storage.logwriter import LogWriter
+from veen.storage.log_walk import ChunkFile
+from veen.storage.log_writer import LogWriter
+from veen.storage.metadata import Papers
+from veen.storage.paths import Folders
 from veen.storage.rebuild import BATCH_BYTES, BATCH_ENTRIES
-from veen.storage.record import Batch
-from veen.storage.walk import ChunkFile
 
 
 def fork(
@@ -49,14 +49,14 @@ def fork(
     is asked for or its key is not here, `Malformed` or `Unverified` where the log is not what the source signed; what
     was written to `target` by then is removed.
     """
-    openings.check_folders(Folders(source))
+    safe_open.check_folders(Folders(source))
     with undisturbed(Folders(source).lock):
-        papers = directory.read_papers(Folders(source))
+        papers = metadata.read_papers(Folders(source))
         if len(papers.lineage.identities) > MAX_ORIGINS:
             raise Unavailable(f"it has been forked {MAX_ORIGINS} times, and cannot be again")
-        forked = _Source(Folders(source), papers, walk.chunk_files(Folders(source)))
+        forked = _Source(Folders(source), papers, log_walk.chunk_files(Folders(source)))
         wanted = forked.wanted(upto)
-        folders = directory.lay_out(disk, target)
+        folders = metadata.lay_out(disk, target)
         try:
             return _Fork(disk, forked, folders, _teller(sum(wanted.values()), progress)).make(wanted, now)
         except (OSError, lmdb.Error) as error:
@@ -79,7 +79,7 @@ class _Source:
     def wanted(self, upto: Mapping[bytes, int] | None) -> dict[bytes, int]:
         """The labels to keep, ascending, and how far."""
         _, pending = rebuild.journal_start(self.folders)
-        sizes = {label: walk.size_of(self.files[label]) for label in self.files if upto is None or label in upto}
+        sizes = {label: log_walk.size_of(self.files[label]) for label in self.files if upto is None or label in upto}
         asked = sizes if upto is None else upto
         if len(asked) > MAX_ORIGIN_LABELS:
             raise Unavailable(f"{len(asked)} labels, and a fork keeps at most {MAX_ORIGIN_LABELS}: name those to keep")
@@ -109,14 +109,14 @@ class _Source:
     def _stored(self, label: bytes, upto_seq: int) -> Checkpoint | None:
         path, kept = self.folders.checkpoint(label, upto_seq), self.papers.lineage.checkpoint(label)
         if path.exists():
-            return Checkpoint.decode(openings.read(path))
+            return Checkpoint.decode(safe_open.read(path))
         return kept if kept and kept.upto_seq == upto_seq else None
 
     def _sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         identity = self.papers.identity_at(label, upto_seq)
         if identity != self.papers.identity:
             raise Unavailable(f"entry {upto_seq} is of the hub this one was forked from: fork that one, or later")
-        key = directory.read_signing_key(self.folders, identity.signing_key_at(hub_ts).key_id)
+        key = metadata.read_signing_key(self.folders, identity.signing_key_at(hub_ts).key_id)
         epoch, previous = self._rotation(label, hub_ts)
         return checkpoint.sign(
             key, label_prev=previous, label_curr=label, upto_seq=upto_seq, mmr_root=mmr_root, epoch=epoch
@@ -135,9 +135,9 @@ class _Source:
 
     def _streams(self) -> set[bytes]:
         """Every stream the hub was told of, from its control stream."""
-        registrar, batch = rebuild.Registrar(self.papers), Batch()
-        for label in walk.control_labels(self.papers, self.files):
-            for entry, _ in walk.read_log(self.files[label], None):
+        registrar, batch = rebuild.Registrar(self.papers), CommitGroup()
+        for label in log_walk.control_labels(self.papers, self.files):
+            for entry, _ in log_walk.read_log(self.files[label], None):
                 registrar.note(*entry.open(), batch)
         return {*batch.streams, naming.control_stream(self.papers.identity.hub_id)}
 
@@ -154,24 +154,24 @@ class _Fork:
     def make(self, wanted: Mapping[bytes, int], now: int) -> Papers:
         papers = self.source.papers
         checkpoints = self._copy_log(wanted)
-        attachments.copy(self.disk, self.source.folders, self.folders)
-        witnesses.copy(self.disk, self.source.folders, self.folders)
-        before = Origin.decode(openings.read(self.source.folders.origin)).hubs if papers.identity.origin else ()
-        origin = Origin((OriginHub(papers.identity, papers.signature, checkpoints), *before))
+        attachment_store.copy(self.disk, self.source.folders, self.folders)
+        checkpoint_keys.copy(self.disk, self.source.folders, self.folders)
+        before = ForkOrigin.decode(safe_open.read(self.source.folders.origin)).hubs if papers.identity.origin else ()
+        origin = ForkOrigin((OriginHub(papers.identity, papers.signature, checkpoints), *before))
         self.disk.write_file(self.folders.origin, origin.encode())
         key = SigningKey.generate()
         record = identities.create(key, now, origin=origin.ref())
-        lineage = directory.read_lineage(self.folders, record)
+        lineage = metadata.read_lineage(self.folders, record)
         made = Papers(record, identities.sign(record, key), papers.limits, papers.profile, lineage)
-        binding.write(self.disk, self.folders, binding.derived(self.folders, made))
+        checkpoint_keys.write(self.disk, self.folders, checkpoint_keys.derived(self.folders, made))
         self.disk.sync_filesystem(self.folders.root)
-        directory.write_papers(self.disk, self.folders, record, key, papers.profile, papers.limits)
-        return directory.read_papers(self.folders)
+        metadata.write_papers(self.disk, self.folders, record, key, papers.profile, papers.limits)
+        return metadata.read_papers(self.folders)
 
     def _copy_log(self, wanted: Mapping[bytes, int]) -> tuple[Checkpoint, ...]:
         """Write the prefixes as a hub that had taken these entries would have; returns a checkpoint of each."""
         papers = self.source.papers
-        bound = binding.Binding(self.disk, self.folders, papers)
+        bound = checkpoint_keys.BindingFile(self.disk, self.folders, papers)
         files = ChunkWriter(self.disk, self.folders, self.source.regular, bound, papers.limits.chunk_zstd_level)
         index = Index(self.folders.index, durable=False)
         try:
@@ -186,8 +186,8 @@ class _Fork:
         return checkpoints
 
     def _copy_label(self, writer: LogWriter, label: bytes, last: int) -> Checkpoint:
-        tree, batch, size, hub_ts = Mmr(), Batch(), 0, 0
-        for entry, framed in walk.read_log(self.source.files[label], last):
+        tree, batch, size, hub_ts = Mmr(), CommitGroup(), 0, 0
+        for entry, framed in log_walk.read_log(self.source.files[label], last):
             if entry.label != label:
                 raise Malformed("log", f"an entry of another label stands in that of {label.hex()[:16]}…")
             record, _, receipt = rebuild.taken(entry, framed, tree)
@@ -195,11 +195,11 @@ class _Fork:
             size, hub_ts = size + len(framed), receipt.hub_ts
             if len(batch.records) >= BATCH_ENTRIES or size >= BATCH_BYTES:
                 self._apply(writer, batch)
-                batch, size = Batch(), 0
+                batch, size = CommitGroup(), 0
         self._apply(writer, batch)
         return self.source.checkpoint(label, last, tree.root(), hub_ts)
 
-    def _apply(self, writer: LogWriter, batch: Batch) -> None:
+    def _apply(self, writer: LogWriter, batch: CommitGroup) -> None:
         writer.apply(batch, 0)
         self.tell(len(batch.records))
 

@@ -20,7 +20,7 @@ MAX_RECEIPT_BYTES = 192  # the largest a RECEIPT can be: two integers of nine by
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One framed entry: the bytes the hub committed, with where they belong."""
 
     label: bytes
@@ -53,7 +53,7 @@ def write(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> tuple[by
     return _HEADER.pack(ENTRY_VERSION, 0, label, stream_seq, len(msg), len(receipt), digest) + body, digest
 
 
-def read(data: Data, pos: int = 0) -> tuple[Entry, int]:
+def read(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
     """The entry at `pos` and where the next begins. Checks all that needs no key: version, flags, lengths, hash."""
     entry, end = read_unhashed(data, pos)
     if entry_hash(entry.msg, entry.receipt) != entry.entry_hash:
@@ -61,7 +61,7 @@ def read(data: Data, pos: int = 0) -> tuple[Entry, int]:
     return entry, end
 
 
-def read_unhashed(data: Data, pos: int = 0) -> tuple[Entry, int]:
+def read_unhashed(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
     """The same, but for the hash: for those who say which entry is damaged, and go on behind it."""
     if len(data) - pos < HEADER_BYTES:
         raise Malformed("entry", f"ends within its header at byte {pos}")
@@ -75,10 +75,10 @@ def read_unhashed(data: Data, pos: int = 0) -> tuple[Entry, int]:
             "entry", f"claims {msg_len} and {receipt_len} bytes at byte {pos}, {len(data) - start} are left"
         )
     msg, receipt = data[start : start + msg_len], data[start + msg_len : end]
-    return Entry(label, stream_seq, msg, receipt, digest), end
+    return LogEntry(label, stream_seq, msg, receipt, digest), end
 
 
-def read_by_content(data: Data, pos: int = 0) -> tuple[Entry, int]:
+def read_by_content(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
     """The entry at `pos` whatever its header says of lengths: MSG and RECEIPT say themselves where they end.
 
     For going on behind a damaged header. Raises `Malformed` unless the hash in the header holds for them.
@@ -93,7 +93,7 @@ def read_by_content(data: Data, pos: int = 0) -> tuple[Entry, int]:
     msg, receipt = body[:middle], body[middle:end]
     if entry_hash(msg, receipt) != digest:
         raise Malformed("entry", f"its bytes are not those of its hash, at byte {pos}")
-    return Entry(label, stream_seq, msg, receipt, digest), start + end
+    return LogEntry(label, stream_seq, msg, receipt, digest), start + end
 
 
 def length_at(data: Data, pos: int) -> int:
@@ -104,7 +104,7 @@ def length_at(data: Data, pos: int) -> int:
     return HEADER_BYTES + int(msg_len) + int(receipt_len)
 
 
-def read_all(data: Data) -> Iterator[Entry]:
+def read_all(data: Data) -> Iterator[LogEntry]:
     """Every entry of a chunk's bytes."""
     pos = 0
     while pos < len(data):

@@ -6,43 +6,116 @@ the log in a scratch folder along the way, with the code a hub writes its own wi
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from veen.core import Malformed, Mmr, VeenError
+from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, naming
 from veen.storage import (
-    binding,
-    checkpointcheck,
-    indexcheck,
+    checkpoint_keys,
+    chunk_blocks,
+    index_check,
     journal,
-    logcheck,
-    openings,
-    papercheck,
+    log_check,
+    log_walk,
+    metadata_check,
     rebuild,
-    repacking,
-    walk,
+    safe_open,
 )
+from veen.storage.accepted_entry import Cursor
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
-from veen.storage.directory import Papers, read_papers
+from veen.storage.chunk_blocks import mapped, read_blocks
+from veen.storage.directory_reader import read_entries
 from veen.storage.durable import Disk
-from veen.storage.findings import Finding, Report, Severity, Verdict
-from veen.storage.folders import INDEX_DRAFT, Folders
-from veen.storage.frame import Entry
+from veen.storage.entry_check import Judge
+from veen.storage.frame import LogEntry
+from veen.storage.fsck_report import Finding, FsckReport, FsckVerdict, Severity
 from veen.storage.index import Index
-from veen.storage.indexcheck import Dump, ShadowFiles
-from veen.storage.judge import Judge
+from veen.storage.index_check import Dump, ShadowFiles
 from veen.storage.lock import exclusive, undisturbed
-from veen.storage.logwriter import LogWriter
-from veen.storage.reader import read_entries
+from veen.storage.log_writer import LogWriter
+from veen.storage.metadata import Papers, read_papers
+from veen.storage.paths import INDEX_DRAFT, ChunkName, Folders
 from veen.storage.rebuild import Progress, Refill, Registrar
-from veen.storage.record import Cursor
-
-__all__ = ["Finding", "Report", "Severity", "Verdict", "check", "repair"]
 
 
-def check(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> Report:
+def check_checkpoints(
+    folders: Folders,
+    papers: Papers,
+    bound: Iterable[BoundCheckpoint],
+    streams: Collection[bytes] | None,
+    report: FsckReport,
+) -> None:
+    """Add what is wrong with them. `streams` are those the hub was told of; None where that could not be read."""
+    by_epoch = attrgetter("epoch")
+    for epoch, rows in groupby(sorted(bound, key=by_epoch), by_epoch):
+        # With epochs a label shows its stream only to who tries every one: once for all labels of an epoch.
+        explained = _explained(papers, streams, epoch) if papers.profile.epoch_sec and streams is not None else None
+        for row in rows:
+            for finding in _check_checkpoint(folders, papers, row, explained):
+                report.add(finding)
+
+
+def known_streams(papers: Papers, registered: Iterable[bytes]) -> set[bytes]:
+    """The streams that labels can be of: those that were registered, and the control streams of the hubs themselves."""
+    return {*registered, *(naming.control_stream(one.hub_id) for one in papers.lineage.identities)}
+
+
+def _explained(papers: Papers, streams: Iterable[bytes], epoch: int) -> dict[bytes, bytes]:
+    return {naming.label(papers.identity.routing_key, stream, epoch): stream for stream in streams}
+
+
+def _check_checkpoint(
+    folders: Folders, papers: Papers, row: BoundCheckpoint, explained: dict[bytes, bytes] | None
+) -> Iterator[Finding]:
+    path = folders.checkpoint(row.label, row.upto_seq)
+    try:
+        found = Checkpoint.decode(safe_open.read(path))
+        if explained is not None:
+            _check_labels(papers, found, explained)
+    except (OSError, VeenError) as error:
+        yield Finding(Severity.DAMAGED, f"log/{path.name}", str(error), row.label, row.upto_seq)
+        return
+    yield from checkpoint_keys.check(folders, found)
+
+
+def _check_labels(papers: Papers, found: Checkpoint, explained: dict[bytes, bytes]) -> None:
+    """Raise unless both labels are of one stream, and of the epochs they must be of. Spec §4.4.1."""
+    stream = explained.get(found.label_curr)
+    if stream is not None:
+        found.check_labels(papers.profile, papers.identity.routing_key, stream)
+    elif found.upto_seq > papers.lineage.upto(found.label_curr):  # a fork is not told what its origin was told
+        raise Unverified("checkpoint", "label_curr is not the label of any stream of the hub in that epoch")
+
+
+def repack(disk: Disk, folders: Folders) -> None:
+    """The caller holds the directory's lock, and has checked the log."""
+    level = read_papers(folders).limits.chunk_zstd_level
+    for path in sorted(folders.log.iterdir()):
+        name = ChunkName.parse(path.name)
+        if name is None or name.end_seq is None or name.packed == (level is not None):
+            continue
+        wanted = ChunkName(name.label, name.start_seq, name.end_seq, packed=level is not None)
+        _write(disk, path, folders.log / wanted.file_name(), level)
+        disk.sync_folder(folders.log)
+        disk.unlink(path)
+    disk.sync_folder(folders.log)
+
+
+def _write(disk: Disk, source: Path, target: Path, level: int | None) -> None:
+    """Where there are both, the compressed one is the one that was checked."""
+    if level is None:
+        disk.write_parts(target, (bytes(data) for data, _ in read_blocks(source)))
+    elif not target.exists():
+        disk.write_parts(target, chunk_blocks.pack(mapped(source), level))
+
+
+__all__ = ["Finding", "FsckReport", "FsckVerdict", "Severity", "check", "repair"]
+
+
+def check(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> FsckReport:
     """Everything that is wrong with a data directory. Raises `Unavailable` where a hub runs on it.
 
     `progress` is told bytes of the log done and in all. Without `isolated` the index is read in this process, which a
@@ -53,7 +126,7 @@ def check(root: Path, progress: Progress | None = None, *, isolated: bool = True
         return _check(folders, progress, isolated=isolated)
 
 
-def repair(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> Report:
+def repair(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> FsckReport:
     """Make again what is wrong and follows from the log: index and node files, summaries, peak snapshots, checkpoint
     indexes and binding, and the form in which chunks are kept. Nothing else is touched: not the checkpoints, because
     nothing else has what witnesses signed on them. Returns how it stands afterwards.
@@ -63,15 +136,15 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
     folders = Folders(root)
     with exclusive(folders.lock):
         report = _check(folders, None, isolated=isolated)
-        if report.verdict is Verdict.DAMAGED:
+        if report.verdict is FsckVerdict.DAMAGED:
             raise Malformed("data directory", f"{report.first}; only what follows from the log can be made again")
-        if report.verdict is Verdict.REPAIRABLE:
+        if report.verdict is FsckVerdict.REPAIRABLE:
             _repair(Disk(), folders, report, progress)
             report = _check(folders, None, isolated=isolated)
         return report
 
 
-def _repair(disk: Disk, folders: Folders, report: Report, progress: Progress | None) -> None:
+def _repair(disk: Disk, folders: Folders, report: FsckReport, progress: Progress | None) -> None:
     """In this order: an index is made from chunks in whatever form, so a crash in between leaves less to repair."""
     what = report.repairable
     for path, data in report.derived.items():
@@ -81,12 +154,12 @@ def _repair(disk: Disk, folders: Folders, report: Report, progress: Progress | N
         _make_way(folders.fault)
         disk.unlink(folders.fault)
     if folders.log.name in what:
-        repacking.repack(disk, folders)  # syncs the folder
+        repack(disk, folders)  # syncs the folder
     if folders.binding.name in what:
         # Of what was verified, and nothing else that lies in the log: what the journal brings is bound when it is.
         hub_id, bound = read_papers(folders).identity.hub_id, sorted(report.bound, key=attrgetter("place"))
         _make_way(folders.binding)
-        binding.write(disk, folders, CheckpointBinding(hub_id, tuple(bound)))
+        checkpoint_keys.write(disk, folders, CheckpointBinding(hub_id, tuple(bound)))
     if what & {folders.index.name, INDEX_DRAFT}:
         rebuild.rebuild_index(disk, folders, progress).close()
 
@@ -97,12 +170,12 @@ def _make_way(path: Path) -> None:
         path.rmdir()
 
 
-def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Report:
-    report = Report()
+def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> FsckReport:
+    report = FsckReport()
     misplaced = _check_places(folders, report)
-    papers = papercheck.check_papers(folders, report)
-    papercheck.check_named_by_hash(folders, papers, report)
-    papercheck.check_strays(folders, report)
+    papers = metadata_check.check_papers(folders, report)
+    metadata_check.check_named_by_hash(folders, papers, report)
+    metadata_check.check_strays(folders, report)
     if papers is None:
         report.add(Finding(Severity.DAMAGED, "log", "it was not checked: the papers it is verified under are damaged"))
         return report
@@ -121,11 +194,11 @@ def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Re
     return report
 
 
-def _check_places(folders: Folders, report: Report) -> set[Path]:
+def _check_places(folders: Folders, report: FsckReport) -> set[Path]:
     """The places of the directory that lead out of it, or are no places: a hub does not start with one of them."""
     made_again = (folders.index.name, INDEX_DRAFT, folders.fault.name)
     found = set()
-    for path, what in openings.misplaced(folders):
+    for path, what in safe_open.misplaced(folders):
         artifact = str(path.relative_to(folders.root))
         again = artifact.partition("/")[0] in made_again
         severity = Severity.KEYLESS if path == folders.keys else Severity.REPAIRABLE if again else Severity.DAMAGED
@@ -140,7 +213,7 @@ class _Check:
 
     folders: Folders
     papers: Papers
-    report: Report
+    report: FsckReport
     truth: Index
     sizes: dict[bytes, int] = field(default_factory=dict)
     broken: set[bytes] = field(default_factory=set)  # labels that could not be read to their end
@@ -158,30 +231,30 @@ class _Check:
         self._check_checkpoints()
         self._check_binding(journal_from)
         self._check_journal(dump)
-        indexcheck.check_node_names(self.folders, self.sizes, set(journal_from), self.report)
+        index_check.check_node_names(self.folders, self.sizes, set(journal_from), self.report)
         if dump:
             self._check_heads(dump)
-            if self.report.verdict is not Verdict.DAMAGED:
-                indexcheck.compare_rows(dump, self.truth, self.folders, self.report)
+            if self.report.verdict is not FsckVerdict.DAMAGED:
+                index_check.compare_rows(dump, self.truth, self.folders, self.report)
 
     def _read_index(self, scratch: Path, *, isolated: bool) -> Dump | None:
         used = any(self.folders.log.iterdir()) or journal.segments(self.folders.journal)
         if not used and not (self.folders.index / "data.mdb").exists():
             return None  # no hub has run here yet
-        return indexcheck.read_index(self.folders, scratch, self.report, isolated=isolated)
+        return index_check.read_index(self.folders, scratch, self.report, isolated=isolated)
 
     def _check_log(self, applied: int, journal_from: dict[bytes, int], progress: Progress | None) -> None:
-        files = walk.chunk_files(self.folders)
-        names = logcheck.artifacts_by_label(self.folders, self.report)
-        tell = _teller(logcheck.bytes_to_read(files), progress)
+        files = log_walk.chunk_files(self.folders)
+        names = log_check.artifacts_by_label(self.folders, self.report)
+        tell = _teller(log_check.bytes_to_read(files), progress)
         shadow = ShadowFiles(self.folders, self.report)
         refill = Refill(LogWriter(shadow, self.truth, self.papers.limits), Registrar(self.papers), applied)
-        ordered = walk.control_first(self.papers, files)
+        ordered = log_walk.control_first(self.papers, files)
         others = (names.keys() | self.papers.lineage.labels()) - files.keys()
         for label in [*ordered, *others]:
             upto = journal_from[label] - 1 if label in journal_from else None
             scratch = (refill, shadow, self.truth)
-            one = logcheck.LabelCheck(self.folders, self.papers, self.report, label, upto, scratch, tell)
+            one = log_check.LabelCheck(self.folders, self.papers, self.report, label, upto, scratch, tell)
             one.run(files.get(label, []), names.get(label, set()))
             self.report.labels += 1
             self.sizes[label] = one.size
@@ -192,16 +265,16 @@ class _Check:
     def _check_checkpoints(self) -> None:
         """Their labels and witnesses. What the hub was told of is known where all of the log could be read."""
         with self.truth.read() as rows:
-            streams = checkpointcheck.known_streams(self.papers, rows.streams())
+            streams = known_streams(self.papers, rows.streams())
         known = None if self.broken else streams
-        checkpointcheck.check_checkpoints(self.folders, self.papers, self.bound.values(), known, self.report)
+        check_checkpoints(self.folders, self.papers, self.bound.values(), known, self.report)
 
     def _check_binding(self, journal_from: dict[bytes, int]) -> None:
         """It has every checkpoint of the log, and others only where the journal will bring them."""
-        if self.report.verdict is Verdict.DAMAGED:
+        if self.report.verdict is FsckVerdict.DAMAGED:
             return  # what it should say is not known
         self.report.bound = tuple(self.bound.values())
-        found = binding.read(self.folders)
+        found = checkpoint_keys.read_binding(self.folders)
         rows = {row.place: row for row in found.checkpoints} if found else {}
         wrong = [place for place, row in self.bound.items() if rows.get(place) != row]
         for label, upto_seq in rows.keys() - self.bound.keys():
@@ -241,7 +314,7 @@ class _Check:
         else:
             self._damaged(artifact, f"the bytes of group {torn.group}, its last, are not those written")
 
-    def _journal_entry(self, group: int, entry: Entry, dump: Dump | None) -> None:
+    def _journal_entry(self, group: int, entry: LogEntry, dump: Dump | None) -> None:
         label, seq = entry.label, entry.stream_seq
         size = self.sizes.get(label, 0)
         artifact = f"journal, group {group}"
@@ -262,7 +335,7 @@ class _Check:
         else:
             self._damaged(artifact, "it stands in the journal twice", label, seq)
 
-    def _logged(self, label: bytes, seq: int) -> Entry | None:
+    def _logged(self, label: bytes, seq: int) -> LogEntry | None:
         """What the log has there; None also where its chunks are not cut as the limits say, which is known by now."""
         try:
             return next(read_entries(self.folders, self.truth, label, seq, seq), None)

@@ -24,18 +24,67 @@ where the right one would; a cursor against the client's last row in by_client, 
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+from zlib import crc32
 
 import lmdb
 
 from veen.core import Malformed, Unavailable, admin
-from veen.storage import mapfile
-from veen.storage.cursors import last_at_or_before, last_first
-from veen.storage.head import Head
-from veen.storage.seals import SUM, seal, share, unpacked, unsealed
+from veen.storage import index_faults
+from veen.storage.label_head import LabelHead
+
+
+def last_first(cursor: lmdb.Cursor, key: bytes) -> Iterator[bytes]:
+    """The key's values, descending."""
+    found = cursor.set_key(key) and cursor.last_dup()
+    while found:
+        yield bytes(cursor.value())
+        found = cursor.prev_dup()
+
+
+def last_at_or_before(cursor: lmdb.Cursor, key: bytes, value: bytes) -> bool:
+    """Put the cursor on the key's last value that is not above `value`."""
+    if cursor.set_range_dup(key, value):
+        return bool(cursor.value() == value or cursor.prev_dup())
+    return bool(cursor.set_key(key) and cursor.last_dup())
+
+
+SUM = "sum"  # the row of meta that has it, and is not in it
+_SUM_BYTES = 8
+_SEAL_BYTES = 4
+_Given = bytes | memoryview  # what LMDB hands out, as far as its types say
+
+
+def share(table: str, key: bytes, row: bytes) -> int:
+    """What a row adds to the sum, and takes from it again."""
+    if (table, key) == ("meta", SUM.encode()):
+        return 0
+    return int.from_bytes(blake2b(key + row, digest_size=_SUM_BYTES, person=table.encode()).digest(), "big")
+
+
+def seal(table: str, key: bytes, row: bytes) -> bytes:
+    """The row with its seal."""
+    return row + crc32(row, crc32(key, crc32(table.encode()))).to_bytes(_SEAL_BYTES, "big")
+
+
+def unsealed(table: str, key: _Given, sealed: _Given) -> bytes:
+    """The row in its seal. Raises `Malformed` where it does not hold."""
+    row = bytes(sealed[:-_SEAL_BYTES])
+    if seal(table, bytes(key), row) != sealed:
+        raise Malformed("index", f"a row of {table} is not the one that was written")
+    return row
+
+
+def unpacked(layout: struct.Struct, row: _Given) -> tuple[Any, ...]:
+    """The fields of a row of fixed length. Raises `Malformed` where it has another."""
+    if len(row) != layout.size:
+        raise Malformed("index", f"a row has {len(row)} bytes, not {layout.size}")
+    return layout.unpack(row)
+
 
 FORMAT = 4
 MAP_BYTES = 1 << 40  # address space, not disk
@@ -65,9 +114,9 @@ class Index:
         # Hears, on any thread, why rows that were looked at are not those that were written.
         self.on_damage: Callable[[Exception], None] | None = None
         try:
-            mapfile.check_files(folder)
+            index_faults.check_files(folder)
             if lock and not readonly:
-                mapfile.reserve_lock(folder)
+                index_faults.reserve_lock(folder)
             self._env = lmdb.open(
                 str(folder),
                 map_size=MAP_BYTES,
@@ -79,7 +128,7 @@ class Index:
                 sync=durable,
                 lock=lock,
             )
-            mapfile.check_length(self._env, folder)
+            index_faults.check_length(self._env, folder)
             self._file = folder / "data.mdb"
             self._env.reader_check()  # readers that were killed keep their seats until someone looks
             self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in _PLAIN}
@@ -95,9 +144,9 @@ class Index:
     def close(self) -> None:
         self._env.close()
 
-    def read(self) -> "Rows":
+    def read(self) -> "IndexRows":
         """A view that does not change while it is held."""
-        return Rows(self._env.begin(buffers=False), self._dbs, self.on_damage)
+        return IndexRows(self._env.begin(buffers=False), self._dbs, self.on_damage)
 
     def write(self) -> "WriteRows":
         """A transaction: all of it is there after `commit`, and synced; none of it otherwise."""
@@ -109,14 +158,14 @@ class Index:
 
     def most_rows(self) -> int:
         """No sound file of this size has more."""
-        return mapfile.most_rows(self._env)
+        return index_faults.most_rows(self._env)
 
     def lengthen(self) -> None:
         """What `commit` does last. Where that failed, the transaction is there all the same, and only this is not."""
-        mapfile.lengthen(self._env, self._file)
+        index_faults.lengthen(self._env, self._file)
 
 
-class Rows:
+class IndexRows:
     """What can be looked up."""
 
     def __init__(
@@ -143,17 +192,17 @@ class Rows:
         row = self._txn.get(name.encode(), db=self._dbs["meta"])
         return 0 if row is None else int(unpacked(_NUMBER, row)[0])
 
-    def head(self, label: bytes) -> Head | None:
+    def head(self, label: bytes) -> LabelHead | None:
         row = self._txn.get(label, db=self._dbs["heads"])
-        return None if row is None else Head.decode(bytes(row))
+        return None if row is None else LabelHead.decode(bytes(row))
 
-    def labels(self, after: bytes = b"") -> Iterator[tuple[bytes, Head]]:
+    def labels(self, after: bytes = b"") -> Iterator[tuple[bytes, LabelHead]]:
         """Every label and its head, ascending, from the one after `after`."""
         cursor = self._txn.cursor(self._dbs["heads"])
         if not cursor.set_range(after + b"\0" if after else b""):
             return
         for label, row in cursor:
-            yield bytes(label), Head.decode(bytes(row))
+            yield bytes(label), LabelHead.decode(bytes(row))
 
     def holds(self, most: int = sys.maxsize) -> bool:
         """Whether what a start believes is, all of it, what was written: no more rows than `most`."""
@@ -291,7 +340,7 @@ class Rows:
         return None
 
 
-class WriteRows(Rows):
+class WriteRows(IndexRows):
     """What can be written. The caller commits."""
 
     def __init__(
@@ -314,7 +363,7 @@ class WriteRows(Rows):
             self.put_number("hub_ts", hub_ts)
             self._put_summed("meta", b"newest", label)
 
-    def put_head(self, label: bytes, head: Head) -> None:
+    def put_head(self, label: bytes, head: LabelHead) -> None:
         self._put_summed("heads", label, head.encode())
 
     def put_chunk(self, label: bytes, start_seq: int, end_seq: int) -> None:

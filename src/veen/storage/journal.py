@@ -32,9 +32,9 @@ from zlib import crc32
 
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
-from veen.storage import frame, openings
+from veen.storage import frame, safe_open
 from veen.storage.durable import Disk
-from veen.storage.frame import Entry
+from veen.storage.frame import LogEntry
 
 _SEGMENT_MAGIC = b"VJS1"
 _SEGMENT = struct.Struct(">4s8sI")
@@ -208,7 +208,7 @@ class Journal:
         self._bytes[path] = self._size
 
 
-def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[Entry]]]:
+def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]]]:
     """Every sound group after `after`, in order; a torn last group is cut off, other damage is `Malformed`."""
     for found in read(folder, after):
         if not isinstance(found, Torn):
@@ -223,7 +223,7 @@ def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[En
             raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
 
 
-def read(folder: Path, after: int) -> Iterator[tuple[int, list[Entry]] | Torn]:
+def read(folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]] | Torn]:
     """Every sound group after `after`, in order, and a torn end if there is one. Raises `Malformed` where it is not
     sound before its last group."""
     expected: int | None = None
@@ -232,7 +232,7 @@ def read(folder: Path, after: int) -> Iterator[tuple[int, list[Entry]] | Torn]:
         # Segments go oldest first, but a power cut may bring any of them back: only what the log lacks must be whole.
         if expected is not None and first != expected and not expected < first <= after + 1:
             raise Malformed("journal", f"{path.name} does not continue the segment before it")
-        data = openings.read(path)
+        data = safe_open.read(path)
         group, pos = first, _SEGMENT.size
         salt = _salt_of(path, data)
         seed = crc32(salt)
@@ -306,7 +306,7 @@ def _written_end(data: bytes, pos: int, salt: bytes) -> int:
     return end
 
 
-def _read_group(data: bytes, pos: int, group: int, seed: int) -> tuple[list[Entry] | None, int]:
+def _read_group(data: bytes, pos: int, group: int, seed: int) -> tuple[list[LogEntry] | None, int]:
     """The group at `pos` and where the next begins; None where it is not whole."""
     numbers = _numbers_at(data, pos, seed, group - 1)
     if numbers is None or numbers[0] != group:
@@ -356,7 +356,7 @@ def _filling(salt: bytes, start: int, end: int) -> bytes:
 
 
 def _holds_groups(path: Path) -> bool:
-    data = openings.read(path)
+    data = safe_open.read(path)
     return data[_SEGMENT.size :] != _filling(_salt_of(path, data), _SEGMENT.size, max(len(data), _SEGMENT.size))
 
 

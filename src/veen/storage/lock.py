@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from veen.core import Malformed, Unavailable
-from veen.storage import openings
+from veen.storage import safe_open
 from veen.storage.durable import PRIVATE_FILE
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -96,7 +96,7 @@ def _held(path: Path, flags: int, how: int, what: str, busy: str) -> Lock:
         fd = _open(path, fds[0], flags)
         if fd is not None:
             fds.append(fd)
-            openings.check(path.name, os.fstat(fd).st_mode, stat.S_IFREG)
+            safe_open.check(path.name, os.fstat(fd).st_mode, stat.S_IFREG)
             fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BaseException as error:
         for fd in reversed(fds):
@@ -121,8 +121,8 @@ def _lock_folder(fd: int, how: int) -> None:
 def _open(path: Path, folder: int, flags: int) -> int | None:
     """None where there is none, and none is to be made: the directory is locked, so nobody makes one now."""
     try:
-        return os.open(path.name, flags | openings.SAFELY, PRIVATE_FILE, dir_fd=folder)
+        return os.open(path.name, flags | safe_open.SAFELY, PRIVATE_FILE, dir_fd=folder)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise openings.as_malformed(path.name, error) or error from None
+        raise safe_open.as_malformed(path.name, error) or error from None

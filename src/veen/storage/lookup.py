@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from veen.core import MmrProof, Unavailable, mmr, proof
 from veen.storage import frame
-from veen.storage.frame import Entry
-from veen.storage.nodes import NodeFile
-from veen.storage.reader import read_entries
-from veen.storage.record import Record
-from veen.storage.store import Store, Tail
+from veen.storage.accepted_entry import AcceptedEntry
+from veen.storage.directory_reader import read_entries
+from veen.storage.frame import LogEntry
+from veen.storage.store import JournalTail, Store
+from veen.storage.tree_nodes import NodeFile
 
 
 class Lookup:
@@ -30,7 +30,7 @@ class Lookup:
             head = rows.head(label)
         return head.size if head else 0
 
-    def entries(self, label: bytes, from_seq: int, to_seq: int) -> Iterator[Entry]:
+    def entries(self, label: bytes, from_seq: int, to_seq: int) -> Iterator[LogEntry]:
         """The entries of a range, in order, as far as there are any."""
         tails = [tail for tail in reversed(self._store.tails()) if label in tail.labels]
         first_pending = tails[0].labels[label][0].stream_seq if tails else to_seq + 1
@@ -45,7 +45,7 @@ class Lookup:
             for record in records[start:stop]:
                 yield _entry(record)
 
-    def entry(self, label: bytes, stream_seq: int) -> Entry | None:
+    def entry(self, label: bytes, stream_seq: int) -> LogEntry | None:
         return next(self.entries(label, stream_seq, stream_seq), None)
 
     def prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
@@ -87,7 +87,7 @@ class _Nodes:
         return self._file.read(position)
 
 
-def _node_in(tail: Tail, label: bytes, position: int) -> bytes | None:
+def _node_in(tail: JournalTail, label: bytes, position: int) -> bytes | None:
     """The node at a position, if one of the tail's entries made it."""
     records = tail.labels[label]
     first = records[0].stream_seq - 1
@@ -105,6 +105,6 @@ def _node_in(tail: Tail, label: bytes, position: int) -> bytes | None:
     return made[at] if at < len(made) else None
 
 
-def _entry(record: Record) -> Entry:
+def _entry(record: AcceptedEntry) -> LogEntry:
     entry, _ = frame.read(record.frame)
     return entry

@@ -21,21 +21,21 @@ from veen.core import (
     Refused,
     Unavailable,
     admin,
-    control,
+    control_stream,
     naming,
 )
-from veen.storage import faults, journal, openings, walk
+from veen.storage import index_faults, journal, log_walk, safe_open
+from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.chunks import append_at
-from veen.storage.directory import Papers, read_papers
 from veen.storage.durable import PRIVATE_FOLDER, Disk, remove_all
-from veen.storage.folders import INDEX_DRAFT, Folders
-from veen.storage.frame import Entry
-from veen.storage.head import Head
-from veen.storage.index import FORMAT, Index, Rows
-from veen.storage.labelmap import LabelMap
-from veen.storage.logwriter import LogWriter
-from veen.storage.record import Batch, Record
-from veen.storage.walk import ChunkFile
+from veen.storage.frame import LogEntry
+from veen.storage.index import FORMAT, Index, IndexRows
+from veen.storage.label_head import LabelHead
+from veen.storage.label_map import LabelMap
+from veen.storage.log_walk import ChunkFile
+from veen.storage.log_writer import LogWriter
+from veen.storage.metadata import Papers, read_papers
+from veen.storage.paths import INDEX_DRAFT, Folders
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -76,7 +76,7 @@ def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
     remove_all(folders.index)
     disk.replace(draft.index, folders.index)
     disk.sync_folder(folders.root)
-    faults.clear(disk, folders)
+    index_faults.clear(disk, folders)
     return Index(folders.index)
 
 
@@ -95,13 +95,13 @@ def journal_start(folders: Folders, after: int | None = None) -> tuple[int, dict
     return applied, first
 
 
-def taken(entry: Entry, framed: bytes, tree: Mmr) -> tuple[Record, Msg, Receipt]:
+def taken(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg, Receipt]:
     """An entry of the log as its index takes it, which must be the next of its tree. Signatures are for others."""
     message, receipt = entry.open()
     made = tree.append(receipt.leaf_hash)
     if tree.size != entry.stream_seq or tree.root() != receipt.mmr_root:
         raise Malformed("log", f"entry {entry.stream_seq} of {entry.label.hex()[:16]}… does not fit its tree")
-    record = Record(
+    record = AcceptedEntry(
         entry.label,
         entry.stream_seq,
         framed,
@@ -134,7 +134,7 @@ class Registrar:
         self._admin_stream: bytes | None = None  # of the label that is being read
         self._buckets: dict[bytes, Bucket] = {}  # of the label that is being read
 
-    def note(self, message: Msg, receipt: Receipt, batch: Batch) -> None:
+    def note(self, message: Msg, receipt: Receipt, batch: CommitGroup) -> None:
         """Labels come one after the other, those of the control stream first."""
         if message.label != self._label:
             self._label = message.label
@@ -150,7 +150,7 @@ class Registrar:
         epoch = self._profile.epoch(receipt.hub_ts)
         if naming.label(self._routing, self._control_stream, epoch) == message.label:
             # It was logged, so it holds, whatever the limits are by now.
-            self._note_event(control.event_of(self._hub_id, message, Limits()), receipt, batch)
+            self._note_event(control_stream.event_of(self._hub_id, message, Limits()), receipt, batch)
         if self._realm_id and self._admin_stream:
             told = admin.event_of(self._realm_id, self._admin_stream, message, Limits())
             if told:
@@ -164,14 +164,14 @@ class Registrar:
                 return stream
         return None
 
-    def _note_epoch(self, label: bytes, hub_ts: int, batch: Batch) -> None:
+    def _note_epoch(self, label: bytes, hub_ts: int, batch: CommitGroup) -> None:
         """The stream and epoch of a label, at the hub's own first entry of it."""
         found = self._labels.find(label, hub_ts)
         self._labels.forget()
         if found:
             batch.labels[label] = found
 
-    def _note_event(self, event: control.Event, receipt: Receipt, batch: Batch) -> None:
+    def _note_event(self, event: control_stream.Event, receipt: Receipt, batch: CommitGroup) -> None:
         streams: tuple[bytes, ...]
         if isinstance(event, bytes):
             streams = (event,)
@@ -194,10 +194,10 @@ class Refill:
         self._writer = writer
         self._registrar = registrar
         self._applied = applied
-        self._batch = Batch()
+        self._batch = CommitGroup()
         self._bytes = 0
 
-    def add(self, record: Record, message: Msg, receipt: Receipt) -> None:
+    def add(self, record: AcceptedEntry, message: Msg, receipt: Receipt) -> None:
         self._batch.records.append(record)
         self._bytes += len(record.frame)
         self._registrar.note(message, receipt, self._batch)
@@ -206,7 +206,7 @@ class Refill:
 
     def flush(self) -> None:
         self._writer.apply(self._batch, self._applied)
-        self._batch = Batch()
+        self._batch = CommitGroup()
         self._bytes = 0
 
 
@@ -221,7 +221,7 @@ class _ReadAgain:
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
         """They are there."""
 
-    def close(self, label: bytes, head: Head) -> None:
+    def close(self, label: bytes, head: LabelHead) -> None:
         if not any((c.start_seq, c.end_seq) == (head.chunk_start, head.size) for c in self._files[label]):
             raise Malformed("log", f"no chunk of {label.hex()[:16]}… goes from {head.chunk_start} to {head.size}")
 
@@ -234,9 +234,9 @@ class _ReadAgain:
 
 def _usable(folders: Folders) -> Index | None:
     """The index, unless it is missing, ended a process, is not sound or does not go with the journal."""
-    if faults.is_noted(folders):
+    if index_faults.is_noted(folders):
         return None
-    if not openings.is_file(folders.index / "data.mdb") or not folders.nodes.is_dir():
+    if not safe_open.is_file(folders.index / "data.mdb") or not folders.nodes.is_dir():
         return None
     try:
         index = Index(folders.index)
@@ -252,7 +252,7 @@ def _usable(folders: Folders) -> Index | None:
     return None
 
 
-def _goes_with_journal(rows: Rows, folders: Folders) -> bool:
+def _goes_with_journal(rows: IndexRows, folders: Folders) -> bool:
     """Whether the journal goes on where the index ends, and the heads are past every group that will be skipped."""
     applied, segments = rows.number("applied"), journal.segments(folders.journal)
     if segments and segments[0][0] > applied + 1:
@@ -270,14 +270,14 @@ def _goes_with_journal(rows: Rows, folders: Folders) -> bool:
 
 def _fill(disk: Disk, folders: Folders, index: Index, papers: Papers, progress: Progress | None) -> None:
     applied, journal_from = journal_start(folders)
-    files = walk.chunk_files(folders)
+    files = log_walk.chunk_files(folders)
     total = sum(chunk.path.lstat().st_size for chunks in files.values() for chunk in chunks)
     done = 0
     refill = Refill(LogWriter(_ReadAgain(disk, folders, files), index, papers.limits), Registrar(papers), applied)
-    for label in walk.control_first(papers, files):
+    for label in log_walk.control_first(papers, files):
         tree = Mmr()
         upto = journal_from[label] - 1 if label in journal_from else None
-        for entry, framed in walk.read_log(files[label], upto):
+        for entry, framed in log_walk.read_log(files[label], upto):
             if entry.label != label:
                 raise Malformed("log", f"an entry of another label stands in that of {label.hex()[:16]}…")
             refill.add(*taken(entry, framed, tree))

@@ -11,32 +11,32 @@ from contextlib import suppress
 import lmdb
 
 from veen.core import Limits, Malformed, Unavailable
-from veen.storage import faults, journal, openings, rebuild
-from veen.storage.binding import Binding
+from veen.storage import index_faults, journal, rebuild, safe_open
+from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
+from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunks import AT_START, CheckpointSigner, ChunkWriter, OpenChunks
-from veen.storage.directory import read_papers
 from veen.storage.durable import Disk
-from veen.storage.folders import Folders
-from veen.storage.frame import Entry
+from veen.storage.frame import LogEntry
 from veen.storage.index import DAMAGE
 from veen.storage.journal import Journal
 from veen.storage.lock import locked
-from veen.storage.logwriter import LogWriter
-from veen.storage.record import Batch, Record
+from veen.storage.log_writer import LogWriter
+from veen.storage.metadata import read_papers
+from veen.storage.paths import Folders
 
 
-class Tail:
+class JournalTail:
     """The entries of a batch by label, for look-ups while the log catches up."""
 
     __slots__ = ("batch", "group", "labels", "size_bytes")
 
     def __init__(self) -> None:
-        self.batch = Batch()
+        self.batch = CommitGroup()
         self.group = 0
         self.size_bytes = 0
-        self.labels: dict[bytes, list[Record]] = {}
+        self.labels: dict[bytes, list[AcceptedEntry]] = {}
 
-    def add(self, batch: Batch, group: int) -> None:
+    def add(self, batch: CommitGroup, group: int) -> None:
         self.batch.extend(batch)
         self.group = group
         for record in batch.records:
@@ -47,7 +47,7 @@ class Tail:
                 records.append(record)
             self.size_bytes += len(record.frame)
 
-    def record(self, label: bytes, stream_seq: int) -> Record | None:
+    def record(self, label: bytes, stream_seq: int) -> AcceptedEntry | None:
         records = self.labels.get(label)
         if not records:
             return None
@@ -78,19 +78,19 @@ class Store:
         """
         self.folders = folders
         self._disk = disk
-        openings.check_folders(folders)
+        safe_open.check_folders(folders)
         self._lock = locked(folders.lock)
-        self._watch = faults.Watch(folders)
+        self._watch = index_faults.IndexWatch(folders)
         try:
             if probe:
-                faults.probe(disk, folders)
+                index_faults.probe(disk, folders)
             self.index = rebuild.open_index(disk, folders)
         except BaseException:
             self._release()
             raise
         self.index.on_damage = self._distrust
         try:
-            binding = Binding(disk, folders, read_papers(folders))
+            binding = BindingFile(disk, folders, read_papers(folders))
             with self.index.read() as rows:
                 self.applied = rows.number("applied")
             self.open_chunks = OpenChunks(folders, self.index)
@@ -102,10 +102,10 @@ class Store:
         files = ChunkWriter(disk, folders, sign, binding, limits.chunk_zstd_level, closed)
         self._writer = LogWriter(files, self.index, limits)
         self._journal: Journal | None = None
-        self.pending = Tail()
-        self.catching: Tail | None = None
+        self.pending = JournalTail()
+        self.catching: JournalTail | None = None
 
-    def replay(self) -> Iterator[tuple[int, list[Entry]]]:
+    def replay(self) -> Iterator[tuple[int, list[LogEntry]]]:
         """The groups the log has not caught up with. Must be exhausted, and each handed back by `restore`."""
         last = self.applied
         for group, entries in journal.recover(self._disk, self.folders.journal, self.applied):
@@ -115,11 +115,11 @@ class Store:
             yield group, entries
         self._journal = Journal(self._disk, self.folders.journal, last + 1)
 
-    def restore(self, batch: Batch, group: int) -> None:
+    def restore(self, batch: CommitGroup, group: int) -> None:
         """A replayed group: durable already."""
         self.pending.add(batch, group)
 
-    def commit(self, batch: Batch) -> int:
+    def commit(self, batch: CommitGroup) -> int:
         """Make a batch durable: after this its receipts may leave."""
         assert self._journal is not None, "replay first"
         if self._journal.needs_segment:
@@ -133,18 +133,18 @@ class Store:
         self._lock.check()
         self._journal.probe()
 
-    def committed(self, batch: Batch, group: int) -> None:
+    def committed(self, batch: CommitGroup, group: int) -> None:
         """Show a durable batch to look-ups. On the owner's thread."""
         self.pending.add(batch, group)
 
-    def begin_catching_up(self) -> Tail | None:
+    def begin_catching_up(self) -> JournalTail | None:
         """Set the pending entries aside for the log; None where there are none or the last are still being written."""
         if self.catching is not None or not self.pending.batch.records:
             return None
-        self.catching, self.pending = self.pending, Tail()
+        self.catching, self.pending = self.pending, JournalTail()
         return self.catching
 
-    def catch_up(self, tail: Tail) -> None:
+    def catch_up(self, tail: JournalTail) -> None:
         """Write the tail to log and index. On the catch-up thread. May be repeated after an error.
 
         Raises `Malformed` where the directory is not the one that was locked.
@@ -176,7 +176,7 @@ class Store:
     def journal_bytes(self) -> int:
         return self._journal.total_bytes if self._journal else 0
 
-    def tails(self) -> tuple[Tail, ...]:
+    def tails(self) -> tuple[JournalTail, ...]:
         """What the log may lack, newest first. Taken before the log is asked, nothing is missed between them."""
         pending, catching = self.pending, self.catching
         # Between the two looks the first may have become the second.
@@ -195,9 +195,9 @@ class Store:
 
     def _distrust(self, why: Exception) -> None:
         """The index is damaged: the next start makes it again. Whoever met it says so; a full disk changes neither."""
-        if not faults.is_noted(self.folders):
+        if not index_faults.is_noted(self.folders):
             with suppress(Unavailable):
-                faults.note(self._disk, self.folders, f"{why}\n")
+                index_faults.note(self._disk, self.folders, f"{why}\n")
 
     def _release(self) -> None:
         self._watch.close()

@@ -11,7 +11,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httptools
 
-from veil.lanes.streams import close_writer
+from veil.lanes import Unavailable
+from veil.lanes.byte_stream import close_writer
+from veil.veil_errors import Malformed, Refused, Unverified, VeilError
 
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 524_288
@@ -210,3 +212,21 @@ async def _let_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
             writer.write_eof()
             while left > 0 and (data := await reader.read(_READ_BYTES)):
                 left -= len(data)
+
+
+# What each class of error is to a caller. A test proves that none is missing.
+STATUS: dict[type[VeilError], tuple[int, str]] = {
+    Malformed: (HTTPStatus.BAD_REQUEST, "malformed"),
+    Unverified: (HTTPStatus.UNPROCESSABLE_ENTITY, "unverified"),
+    Refused: (HTTPStatus.CONFLICT, "refused"),
+    Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
+}
+
+
+def told(error: VeilError) -> Response:
+    status, kind = next(STATUS[one] for one in type(error).__mro__ if one in STATUS)
+    return refusal(status, kind, error.what, error.reason, *getattr(error, "__notes__", ()))
+
+
+def refusal(status: int, kind: str, what: str, reason: str, *hints: str) -> Response:
+    return Response.json({"error": {"kind": kind, "what": what, "reason": reason, "hints": list(hints)}}, status)

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
-from veil.api import plain
-from veil.api.asked import Asked, destination, hex32, pubkey, subscription
+from veil.api import json_views
 from veil.api.http import Request, Response
-from veil.errors import Malformed
+from veil.api.request_parser import Asked, destination, hex32, pubkey, subscription
 from veil.namespaces import Namespace
 from veil.node import Tier
 from veil.runtime.contacts import Contact
-from veil.runtime.host import Host
+from veil.runtime.daemon import Host
 from veil.tags import feed_tag
+from veil.veil_errors import Malformed
 
 MAX_EVENTS = 1_024
 MAX_WAIT_S = 60
@@ -32,7 +32,7 @@ def names(host: Host) -> dict[bytes, str]:
 
 def status(host: Host, request: Request) -> object:
     own = {"pubkey": host.contact.pubkey, "name": host.groups.ring.name, "started_at": host.started_at}
-    return {**plain.plain(own), **plain.plain(host.node.status()), "sessions": len(host.sessions)}
+    return {**json_views.plain(own), **json_views.plain(host.node.status()), "sessions": len(host.sessions)}
 
 
 def lanes(host: Host, request: Request) -> object:
@@ -42,11 +42,11 @@ def lanes(host: Host, request: Request) -> object:
         lane = host.lanes.running.get(info.lane)
         found.append(
             {
-                **plain.plain(info),
+                **json_views.plain(info),
                 "running": lane is not None,
                 "why_not": host.lanes.absent.get(info.lane),
                 "endpoints": [str(one) for one in lane.endpoints] if lane else [],
-                **plain.plain(host.sessions.totals(info.lane)),
+                **json_views.plain(host.sessions.totals(info.lane)),
                 "strangers": getattr(lane, "strangers", 0),
                 "refused": getattr(lane, "refused", 0),
             }
@@ -60,22 +60,22 @@ def peers(host: Host, request: Request) -> object:
     for lane, session in host.sessions.all():
         remotes.setdefault(session.peer, []).append(f"{lane} {session.remote}")
     return [
-        {**plain.plain(one), "name": known.get(one.pubkey or b""), "remotes": remotes.get(one.pubkey or b"", [])}
+        {**json_views.plain(one), "name": known.get(one.pubkey or b""), "remotes": remotes.get(one.pubkey or b"", [])}
         for one in host.node.peers()
     ]
 
 
 def contacts(host: Host, request: Request) -> object:
-    return [plain.entry(one) for one in host.book]
+    return [json_views.entry(one) for one in host.book]
 
 
 def own_contact(host: Host, request: Request) -> object:
-    return plain.contact(host.contact)
+    return json_views.contact(host.contact)
 
 
 def add_contact(host: Host, request: Request) -> object:
     asked = Asked.body(request.body)
-    return plain.entry(host.add_contact(Contact.from_text(asked.text("contact")), asked.text("name", "")))
+    return json_views.entry(host.add_contact(Contact.from_text(asked.text("contact")), asked.text("name", "")))
 
 
 def remove_contact(host: Host, request: Request) -> object:
@@ -84,17 +84,17 @@ def remove_contact(host: Host, request: Request) -> object:
 
 
 def subscriptions(host: Host, request: Request) -> object:
-    return [plain.subscription(one) for one in host.node.subscriptions()]
+    return [json_views.subscription(one) for one in host.node.subscriptions()]
 
 
 def subscribe(host: Host, request: Request) -> object:
     wanted = subscription(host, Asked.body(request.body))
-    return {"new": host.node.subscribe(wanted), **plain.subscription(wanted)}
+    return {"new": host.node.subscribe(wanted), **json_views.subscription(wanted)}
 
 
 def unsubscribe(host: Host, request: Request) -> object:
     wanted = subscription(host, Asked.body(request.body))
-    return {"removed": host.node.unsubscribe(wanted), **plain.subscription(wanted)}
+    return {"removed": host.node.unsubscribe(wanted), **json_views.subscription(wanted)}
 
 
 def publish(host: Host, request: Request) -> object:
@@ -104,11 +104,11 @@ def publish(host: Host, request: Request) -> object:
         destination(host, asked), asked.payload(), ack=asked.flag("ack"), interactive=bool(interactive)
     )
     host.dialler.hurry()
-    return plain.plain(said)
+    return json_views.plain(said)
 
 
 def outbound(host: Host, request: Request) -> object:
-    return [plain.plain(one) for one in host.node.outbound()]
+    return [json_views.plain(one) for one in host.node.outbound()]
 
 
 def cancel(host: Host, request: Request) -> object:
@@ -130,7 +130,7 @@ def feed(host: Host, request: Request) -> object:
             if one.kind == "delivered" and sender in (None, of["sender"]) and namespace in (None, of["namespace"]):
                 found.append(one)
     known = names(host)
-    shown = (plain.event(one, known) for one in found)
+    shown = (json_views.event(one, known) for one in found)
     return [one for one in shown if "invitation" not in one["data"]][-limit:] if limit else []
 
 
@@ -144,7 +144,7 @@ async def events(host: Host, request: Request) -> object:
         await _one_more(host, wait_s)
         found = host.node.events(since, limit)
     known = names(host)
-    shown = [plain.event(one, known) for one in found]
+    shown = [json_views.event(one, known) for one in found]
     return {"first_seq": host.node.first_seq, "last_seq": host.node.last_seq, "events": shown}
 
 
@@ -178,19 +178,21 @@ def set_policy(host: Host, request: Request) -> object:
     if wanted.upper() not in (*Tier.__members__, "NONE"):
         raise Malformed("tier", f"{wanted!r} is none of {', '.join(name.lower() for name in Tier.__members__)}, none")
     host.node.set_tier(key, None if wanted == "none" else Tier[wanted.upper()])
-    return plain.plain(host.node.explain(key))
+    return json_views.plain(host.node.explain(key))
 
 
 def explain(host: Host, request: Request) -> object:
     """Why a node, or what comes under a tag, is treated as it is."""
     asked = Asked(dict(request.query))
     if asked.has("tag"):
-        return plain.plain(host.node.explain_tag(asked.hex32("tag"), asked.number("namespace", Namespace.PUBLIC_FEED)))
-    return plain.plain(host.node.explain(pubkey(host, asked.text("pubkey"))))
+        return json_views.plain(
+            host.node.explain_tag(asked.hex32("tag"), asked.number("namespace", Namespace.PUBLIC_FEED))
+        )
+    return json_views.plain(host.node.explain(pubkey(host, asked.text("pubkey"))))
 
 
 def endorse(host: Host, request: Request) -> object:
-    return plain.plain(host.node.endorse(pubkey(host, Asked.body(request.body).text("pubkey"))))
+    return json_views.plain(host.node.endorse(pubkey(host, Asked.body(request.body).text("pubkey"))))
 
 
 def tag(host: Host, request: Request) -> object:
@@ -202,7 +204,7 @@ def tag(host: Host, request: Request) -> object:
 
 def cache(host: Host, request: Request) -> object:
     asked = Asked(dict(request.query))
-    return [plain.plain(one) for one in host.node.cache_entries(asked.number("limit", DEFAULT_EVENTS, MAX_SHOWN))]
+    return [json_views.plain(one) for one in host.node.cache_entries(asked.number("limit", DEFAULT_EVENTS, MAX_SHOWN))]
 
 
 def forget(host: Host, request: Request) -> object:
@@ -210,7 +212,7 @@ def forget(host: Host, request: Request) -> object:
 
 
 def groups(host: Host, request: Request) -> object:
-    return [plain.group(one) for one in host.groups.ring.groups]
+    return [json_views.group(one) for one in host.groups.ring.groups]
 
 
 def create_group(host: Host, request: Request) -> object:
@@ -218,34 +220,34 @@ def create_group(host: Host, request: Request) -> object:
     asked = Asked.body(request.body)
     if asked.has("secret"):
         namespace = asked.number("namespace", Namespace.PRIVATE)
-        return plain.group(host.groups.join(asked.text("name"), asked.hex32("secret"), namespace))
-    return plain.group(host.groups.create(asked.text("name")))
+        return json_views.group(host.groups.join(asked.text("name"), asked.hex32("secret"), namespace))
+    return json_views.group(host.groups.create(asked.text("name")))
 
 
 def invite(host: Host, request: Request) -> object:
     asked = Asked.body(request.body)
-    return plain.plain(host.groups.invite(asked.text("group"), host.book.find(asked.text("contact"))))
+    return json_views.plain(host.groups.invite(asked.text("group"), host.book.find(asked.text("contact"))))
 
 
 def rotate(host: Host, request: Request) -> object:
     asked = Asked.body(request.body)
     stay = tuple(host.book.find(one) for one in asked.texts("stay"))
     named, sent = host.groups.rotate(asked.text("group"), stay)
-    return {**plain.group(named), "sent": plain.plain(sent)}
+    return {**json_views.group(named), "sent": json_views.plain(sent)}
 
 
 def leave(host: Host, request: Request) -> object:
-    return plain.group(host.groups.leave(Asked.body(request.body).text("group")))
+    return json_views.group(host.groups.leave(Asked.body(request.body).text("group")))
 
 
 def metrics(host: Host, request: Request) -> object:
     """Prometheus text, or JSON where `format=json` is asked for."""
     numbers = host.node.metrics()
     if request.query.get("format") == "json":
-        return plain.plain(numbers)
+        return json_views.plain(numbers)
     lines = [f"veil_{name} {value}" for name, value in sorted(numbers.items())]
     for name in host.lanes.running:
-        for field, value in plain.plain(host.sessions.totals(name)).items():
+        for field, value in json_views.plain(host.sessions.totals(name)).items():
             if not isinstance(value, str):
                 lines.append(f'veil_lane_{field}{{lane="{name}"}} {value}')
     text = "\n".join([*lines, ""]).encode()

@@ -6,8 +6,8 @@ must not wait for libraries it does not use.
 
 from collections.abc import Sequence
 
-from terminalface import root as roots
-from terminalface.root import Entry
+from plumbing.cli import program as roots
+from plumbing.cli.program import Entry
 
 # By heading, in the order people meet them.
 COMMANDS: dict[str, tuple[Entry, ...]] = {
@@ -41,9 +41,9 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {
 
 
 def _tell(error: Exception) -> int | None:
-    from veil.cli import failures
+    from veil.cli import exit_status
 
-    return failures.tell(error)
+    return exit_status.tell(error)
 
 
 def _version() -> str:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from terminalface import durations
-from terminalface.command import command, single
+from plumbing.cli import durations
+from plumbing.cli.command import command, single
 from veil.cli import output
 from veil.cli.options import JsonOption
 
@@ -37,7 +37,7 @@ def bench(
 
     One core, in this process. The status is 9 where a measurement is below what is promised.
     """
-    from veil.cli.failures import MISSED_STATUS
+    from veil.cli.exit_status import MISSED_STATUS
 
     encode, decode = _codec(seconds)
     rows = [

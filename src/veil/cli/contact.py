@@ -1,13 +1,32 @@
 """`veil contact`: what nodes know of each other."""
 
+import io
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from terminalface.command import Misuse, command, group
+from plumbing.cli import ascii_fallback
+from plumbing.cli.command import Misuse, command, group
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client
+from veil.lanes.lane import library
+
+
+def for_terminal(text: str) -> str:
+    segno = library("segno", "QR code")
+    out = io.StringIO()
+    # The compact form is drawn with blocks, the other with colours.
+    segno.make(text, error="l", micro=False).terminal(out, compact=not ascii_fallback.is_plain(sys.stdout))
+    return out.getvalue()
+
+
+def write_svg(text: str, path: Path) -> None:
+    segno = library("segno", "QR code")
+    with path.open("wb") as file:
+        segno.make(text, error="l", micro=False).save(file, kind="svg", scale=4)
+
 
 app = group(
     "contact",
@@ -34,12 +53,10 @@ def show(
     if not found["endpoints"]:
         output.remark("it names no endpoint: others cannot dial this node, but it can dial them")
     if qr or svg is not None:
-        from veil.cli import qrcode
-
         if svg is not None:
-            qrcode.write_svg(found["contact"], svg)
+            write_svg(found["contact"], svg)
         if qr:
-            sys.stdout.write(qrcode.for_terminal(found["contact"]))
+            sys.stdout.write(for_terminal(found["contact"]))
     elif as_json:
         output.document(found)
     else:
@@ -54,8 +71,8 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Take in the contact of another node, and keep a way open to it."""
-    from veil.errors import Malformed
     from veil.runtime.contacts import Contact
+    from veil.veil_errors import Malformed
 
     text = _text(contact)
     try:

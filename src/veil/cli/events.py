@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from terminalface.command import command, single
+from plumbing.cli.command import command, single
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client
 

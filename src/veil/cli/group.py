@@ -4,8 +4,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from terminalface.command import command
-from terminalface.command import group as declare
+from plumbing.cli.command import command
+from plumbing.cli.command import group as declare
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client
 

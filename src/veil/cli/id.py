@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from terminalface.command import command, group
+from plumbing.cli.command import command, group
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, Namespace, client, data_dir
 
@@ -16,7 +16,7 @@ def show(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show the public keys and name of a node, whether it runs or not."""
     from veil.lanes import Certificate
     from veil.runtime import keyring
-    from veil.runtime.folder import Folder
+    from veil.runtime.data_directory import Folder
 
     folder = Folder(data_dir(given))
     ring = keyring.load(folder)

@@ -1,6 +1,6 @@
 """`veil lanes`: the ways there are."""
 
-from terminalface.command import command, single
+from plumbing.cli.command import command, single
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from terminalface.command import command, single
+from plumbing.cli.command import command, single
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client
 

@@ -1,16 +1,117 @@
 """`veil node`: a node's life, from its folder to its end."""
 
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from terminalface.command import Misuse, command, group
+from plumbing.cli.command import Misuse, command, group
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client, data_dir
+from veil.lanes import Unavailable
+from veil.lanes.durable import PRIVATE_FILE
+from veil.runtime.data_directory import Folder
+from veil.veil_errors import Refused, VeilError
 
 if TYPE_CHECKING:
-    from veil.runtime.settings import Settings
+    from veil.runtime.node_settings import Settings
+
+
+_LOG = "node.log"
+_CHATTY = ("aioice", "aioquic", "aiortc", "quic")
+_LOOK_SECONDS = 0.05
+START_SECONDS = 60.0
+END_SECONDS = 60.0
+
+
+def run(path: Path) -> None:
+    """Run a node in this process, until it is told to stop."""
+    asyncio.run(_run(path))
+
+
+async def _run(path: Path) -> None:
+    from veil.api.api_server import ApiServer
+    from veil.runtime.daemon import Host
+
+    for name in _CHATTY:  # what peers do must not fill our disk: it is counted instead
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    host = Host(Folder(path))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, host.stopping.set)
+    api = ApiServer(host)
+    try:
+        await host.start()
+        await api.start()
+        # The first line gives the log its first block: later lines fit in it even when the disk is full.
+        output.remark(f"node started, local API at {api.url}")
+        await host.stopping.wait()
+    finally:
+        await api.stop()
+        await host.stop()
+
+
+def start_process(path: Path) -> str:
+    """Start a node in the background; where its API is."""
+    folder = Folder(path)
+    folder.check()
+    folder.lock()  # raises where one runs
+    folder.unlock()
+    folder.remove("api.json")
+    log = os.open(path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        command = [sys.executable, "-m", "veil.cli", "node", "start", "--foreground", "--data-dir", str(path)]
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    finally:
+        os.close(log)
+    return _wait_start(folder, child)
+
+
+def _wait_start(folder: Folder, child: "subprocess.Popen[bytes]") -> str:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
+        url = folder.read("api.json").get("url")
+        if isinstance(url, str):
+            return url
+        if child.poll() is not None:
+            raise _ended(folder.path / _LOG)
+        time.sleep(_LOOK_SECONDS)
+    child.kill()
+    raise Unavailable("node", f"it did not start within {START_SECONDS:.0f} s")
+
+
+def _ended(log: Path) -> VeilError:
+    """What it said before it ended, which is in our own voice."""
+    told = [line for line in log.read_text("utf-8", errors="replace").splitlines() if line.startswith("veil: ")]
+    reasons = [line.removeprefix("veil: error: ") for line in told if line.startswith("veil: error: ")]
+    error = Unavailable("node", f"it ended at once: {reasons[0] if reasons else f'see {log}'}")
+    for line in told:
+        if line.startswith("veil: hint: "):
+            error.add_note(line.removeprefix("veil: hint: "))
+    return error
+
+
+def wait_end(path: Path) -> None:
+    """Until nobody has the folder any more."""
+    folder = Folder(path)
+    until = time.monotonic() + END_SECONDS
+    while time.monotonic() < until:
+        try:
+            folder.lock()
+        except Refused:
+            time.sleep(_LOOK_SECONDS)
+            continue
+        folder.unlock()
+        return
+    raise Unavailable("node", f"it did not end within {END_SECONDS:.0f} s")
+
 
 app = group(
     "node",
@@ -81,15 +182,15 @@ def init(
 ) -> None:
     """Make a node: its folder and its keys."""
     from veil.lanes import Certificate
-    from veil.runtime import keyring, settings
-    from veil.runtime.folder import Folder
+    from veil.runtime import keyring, node_settings
+    from veil.runtime.data_directory import Folder
 
     folder = Folder(data_dir(given))
-    chosen = _chosen(settings.Settings(), listen, announce, api, proxy, stun, relay_all)
+    chosen = _chosen(node_settings.Settings(), listen, announce, api, proxy, stun, relay_all)
     chosen.check()
     ring = keyring.Keyring.generate(name)
     folder.make()
-    settings.save(folder, chosen)
+    node_settings.save(folder, chosen)
     Certificate.load_or_make(folder.certificate)
     keyring.save(folder, ring)
     output.facts({"data_dir": str(folder.path), "pubkey": ring.signing.public_key, "name": name}, as_json)
@@ -112,13 +213,13 @@ def set_(
     """
     from dataclasses import asdict
 
-    from veil.runtime import settings
-    from veil.runtime.folder import Folder
+    from veil.runtime import node_settings
+    from veil.runtime.data_directory import Folder
 
     folder = Folder(data_dir(given))
     folder.check()
-    chosen = _chosen(settings.load(folder), listen, announce, api, proxy, stun, relay_all)
-    settings.save(folder, chosen)
+    chosen = _chosen(node_settings.load(folder), listen, announce, api, proxy, stun, relay_all)
+    node_settings.save(folder, chosen)
     shown = asdict(chosen)
     rows = {name: " ".join(one) if isinstance(one, tuple) else one for name, one in shown.items()}
     output.facts(rows, as_json, data=shown)
@@ -135,13 +236,12 @@ def start(
     A lane that cannot listen where it was told to is named. Where none can, the node is stopped again, unless it was
     started with --foreground.
     """
-    from veil.cli import process
 
     folder = data_dir(given)
     if foreground:
-        process.run(folder)
+        run(folder)
         return
-    url = process.start(folder)
+    url = start_process(folder)
     with client(folder) as api:
         status, found = api.get("/v1/status"), api.get("/v1/lanes")
         lanes = [place for lane in found for place in lane["endpoints"]]
@@ -149,7 +249,7 @@ def start(
         if deaf and not lanes:
             api.post("/v1/stop")
     if deaf and not lanes:
-        process.wait_end(folder)
+        wait_end(folder)
         raise _cannot_listen(deaf)
     for lane, why in deaf.items():
         output.remark(f"{lane} does not listen: {why}")
@@ -159,10 +259,10 @@ def start(
 
 def _deaf(folder: Path, found: list[dict[str, Any]]) -> dict[str, str]:
     """The lanes that were told to listen and do not, and why."""
-    from veil.runtime import settings
-    from veil.runtime.folder import Folder
+    from veil.runtime import node_settings
+    from veil.runtime.data_directory import Folder
 
-    wanted = {place.partition(":")[0] for place in settings.load(Folder(folder)).listen}
+    wanted = {place.partition(":")[0] for place in node_settings.load(Folder(folder)).listen}
     return {one["lane"]: one["why_not"] for one in found if one["lane"] in wanted and one["why_not"]}
 
 
@@ -177,12 +277,11 @@ def _cannot_listen(deaf: dict[str, str]) -> Exception:
 @command(app, "stop", "veil node stop", "veil node stop --data-dir alice")
 def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Stop a node, and return once it has ended."""
-    from veil.cli import process
 
     folder = data_dir(given)
     with client(folder) as api:
         api.post("/v1/stop")
-    process.wait_end(folder)
+    wait_end(folder)
     output.facts({"stopped": True}, as_json)
 
 
@@ -207,7 +306,7 @@ def destroy(
     """Remove a node that does not run, with its keys and all that it keeps."""
     import shutil
 
-    from veil.runtime.folder import Folder
+    from veil.runtime.data_directory import Folder
 
     folder = Folder(data_dir(given))
     folder.check()

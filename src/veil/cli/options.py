@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 if TYPE_CHECKING:
-    from veil.api.client import Client
+    from veil.api.api_client import Client
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="the result as JSON")]
 DataDir: TypeAlias = Annotated[
@@ -43,6 +43,6 @@ def data_dir(given: Path | None) -> Path:
 
 def client(given: Path | None) -> "Client":
     """The running node of a folder."""
-    from veil.api.client import Client
+    from veil.api.api_client import Client
 
     return Client(data_dir(given))

@@ -1,19 +1,7 @@
 """Results as both commands show them, and remarks in the name of `veil`."""
 
-from terminalface import output
-from terminalface.output import (
-    Json,
-    Marked,
-    Seen,
-    Tone,
-    Value,
-    console,
-    document,
-    facts,
-    moment,
-    table,
-    text_of,
-)
+from plumbing.cli import result_output
+from plumbing.cli.result_output import Json, Marked, Seen, Tone, Value, console, document, facts, moment, table, text_of
 
 __all__ = [
     "Json",
@@ -33,4 +21,4 @@ __all__ = [
 
 def remark(text: str) -> None:
     """A word beside the result."""
-    output.remark("veil", text)
+    result_output.remark("veil", text)

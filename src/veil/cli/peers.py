@@ -1,6 +1,6 @@
 """`veil peers`: who is connected."""
 
-from terminalface.command import command, single
+from plumbing.cli.command import command, single
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client
 

@@ -4,7 +4,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from terminalface.command import Misuse, command, group
+from plumbing.cli.command import Misuse, command, group
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, Namespace, client
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from terminalface import durations
-from terminalface.command import command, single
+from plumbing.cli import durations
+from plumbing.cli.command import command, single
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, Namespace, client
 
 if TYPE_CHECKING:
-    from veil.api.client import Client
-    from veil.errors import Refused
+    from veil.api.api_client import Client
+    from veil.veil_errors import Refused
 
 app = single("publish")
 
@@ -43,10 +43,10 @@ def publish(
     """
     import base64
 
-    from terminalface.command import Misuse
-    from veil.cli.failures import PENDING_STATUS
-    from veil.errors import Refused
-    from veil.limits import MAX_OBJECT_BYTES
+    from plumbing.cli.command import Misuse
+    from veil.cli.exit_status import PENDING_STATUS
+    from veil.veil_errors import Refused
+    from veil.veil_limits import MAX_OBJECT_BYTES
 
     if wait not in (None, *_DONE):
         raise Misuse(f"{wait!r} cannot be waited for", "give sent or acked")
@@ -70,7 +70,7 @@ def publish(
 
 
 def _too_large(reason: str) -> "Refused":
-    from veil.errors import Refused
+    from veil.veil_errors import Refused
 
     error = Refused(_PAYLOAD, reason)
     error.add_note("say it in parts of 256 kB or less: each is an object, which arrives whole or not at all")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from terminalface.command import Misuse, command, group
+from plumbing.cli.command import Misuse, command, group
 from veil.cli import output
 from veil.cli.options import JsonOption
 

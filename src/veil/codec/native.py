@@ -10,14 +10,13 @@ inside the seal (`sealing.aead`), where it cannot be told from the payload: `pad
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Protocol
 
-from veil.codec import heads
-from veil.codec.heads import ARRAY, BYTES, UINT, Reader
-from veil.errors import Malformed, Unverified
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, BYTES, UINT, Reader
 from veil.fec import reed_solomon
 from veil.fec.hardened import WRAPPED_BYTES, harden, unharden
 from veil.hashing import HASH_BYTES, h
-from veil.limits import BUCKET_SIZES, MAX_GROUP_BYTES, MAX_SHARDS, MAX_UINT16, MAX_UINT32
 from veil.namespaces import ErasureMode
 from veil.objects import (
     ALL_FLAGS,
@@ -31,10 +30,40 @@ from veil.objects import (
 )
 from veil.profiles import Shape, is_known
 from veil.shards import SHARD_VERSION, ShardSet, ShardV1
+from veil.veil_errors import Malformed, Unverified
+from veil.veil_limits import BUCKET_SIZES, MAX_GROUP_BYTES, MAX_SHARDS, MAX_UINT16, MAX_UINT32
+
+
+class Form(Protocol):
+    """One way of writing objects and shards. Every `decode_*` raises `Malformed` and nothing else."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode_object(self, obj: ObjectV1) -> bytes: ...
+
+    def decode_object(self, data: bytes) -> ObjectV1: ...
+
+    def encode_shard(self, shard: ShardV1) -> bytes: ...
+
+    def decode_shard(self, data: bytes) -> ShardV1: ...
+
+    def shard_id(self, data: bytes) -> bytes:
+        """The id by which an encoded shard is deduped and cached; the same for all encodings of a shard."""
+        ...
+
+    def cut(self, of: ShardSet, encoded: bytes) -> list[bytes]:
+        """The payloads of all n shards of an encoded object."""
+        ...
+
+    def restore(self, of: ShardSet, payloads: Mapping[int, bytes]) -> bytes:
+        """The encoded object of exactly k payloads. Raise `Unverified` unless it has the root that the shards name."""
+        ...
+
 
 UNSIGNED_FIELDS, SIGNED_FIELDS, SHARD_FIELDS = 8, 10, 12
 _INDEX_BYTES = 1
-_NAMED_BYTES = 2 * len(heads.byte_string(bytes(HASH_BYTES)))  # tag and object_root
+_NAMED_BYTES = 2 * len(cbor_heads.byte_string(bytes(HASH_BYTES)))  # tag and object_root
 
 
 class NativeForm:
@@ -47,14 +76,14 @@ class NativeForm:
         if obj.payload_root is not None or obj.padding:
             raise ValueError("an object in this form has no root of its payload, and no padding outside the seal")
         fields = [
-            heads.head(ARRAY, SIGNED_FIELDS if obj.signed else UNSIGNED_FIELDS),
+            cbor_heads.head(ARRAY, SIGNED_FIELDS if obj.signed else UNSIGNED_FIELDS),
             object_head(obj.address, obj.flags, obj.nonce),
-            heads.head(BYTES, len(obj.ciphertext)),
+            cbor_heads.head(BYTES, len(obj.ciphertext)),
             obj.ciphertext,
-            heads.byte_string(b""),
+            cbor_heads.byte_string(b""),
         ]
         if obj.sender_pubkey is not None and obj.signature is not None:
-            fields += [heads.byte_string(obj.sender_pubkey), heads.byte_string(obj.signature)]
+            fields += [cbor_heads.byte_string(obj.sender_pubkey), cbor_heads.byte_string(obj.signature)]
         return b"".join(fields)
 
     def decode_object(self, data: bytes) -> ObjectV1:
@@ -80,15 +109,15 @@ class NativeForm:
         check_shape(shard.of.shape)
         if len(shard.payload) != payload_bytes(shard.of):
             raise ValueError(f"a payload of {len(shard.payload)} bytes, not {payload_bytes(shard.of)}")
-        return b"".join((_shard_head(shard.of), heads.uint(shard.index), heads.byte_string(shard.payload)))
+        return b"".join((_shard_head(shard.of), cbor_heads.uint(shard.index), cbor_heads.byte_string(shard.payload)))
 
     def encode_shards(self, of: ShardSet, encoded: bytes) -> tuple[bytes, ...]:
         """All shards of an encoded object."""
         of.check()
         check_shape(of.shape)
         rows = self._rows(of, encoded)
-        head, tail = _shard_head(of), heads.head(BYTES, len(rows[0]))
-        return tuple(b"".join((head, heads.uint(index), tail, row)) for index, row in enumerate(rows))
+        head, tail = _shard_head(of), cbor_heads.head(BYTES, len(rows[0]))
+        return tuple(b"".join((head, cbor_heads.uint(index), tail, row)) for index, row in enumerate(rows))
 
     def decode_shard(self, data: bytes) -> ShardV1:
         if len(data) not in BUCKET_SIZES:
@@ -136,7 +165,7 @@ def check_shape(shape: Shape) -> None:
 def object_head(address: Address, flags: Flags, nonce: bytes) -> bytes:
     """The fields that every object has and every signature covers, one after the other."""
     numbers = (OBJECT_VERSION, address.namespace, address.epoch, int(flags))
-    return b"".join(map(heads.uint, numbers)) + heads.byte_string(address.tag) + heads.byte_string(nonce)
+    return b"".join(map(cbor_heads.uint, numbers)) + cbor_heads.byte_string(address.tag) + cbor_heads.byte_string(nonce)
 
 
 def _shard_head(of: ShardSet) -> bytes:
@@ -144,15 +173,17 @@ def _shard_head(of: ShardSet) -> bytes:
     address, shape = of.address, of.shape
     before = (SHARD_VERSION, address.namespace, address.epoch)
     after = (shape.profile_id, int(of.erasure_mode), shape.bucket_size, shape.k, shape.n)
-    named = heads.byte_string(address.tag) + heads.byte_string(of.object_root)
-    return heads.head(ARRAY, SHARD_FIELDS) + b"".join((*map(heads.uint, before), named, *map(heads.uint, after)))
+    named = cbor_heads.byte_string(address.tag) + cbor_heads.byte_string(of.object_root)
+    return cbor_heads.head(ARRAY, SHARD_FIELDS) + b"".join(
+        (*map(cbor_heads.uint, before), named, *map(cbor_heads.uint, after))
+    )
 
 
 def _head_end(data: bytes) -> int:
     """Where the index of a shard is, by the widths of the three numbers in its head that differ in width."""
-    epoch = 2 + heads.width(data[2])
-    bucket_size = epoch + heads.width(data[epoch]) + _NAMED_BYTES + 2
-    return bucket_size + heads.width(data[bucket_size]) + 2
+    epoch = 2 + cbor_heads.width(data[2])
+    bucket_size = epoch + cbor_heads.width(data[epoch]) + _NAMED_BYTES + 2
+    return bucket_size + cbor_heads.width(data[bucket_size]) + 2
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +212,7 @@ def _payload_bytes(namespace: int, epoch: int, shape: Shape) -> int:
     """What else a head holds is of one length."""
     of = ShardSet(Address(bytes(HASH_BYTES), namespace, epoch), bytes(HASH_BYTES), shape, ErasureMode.HARDENED)
     room = shape.bucket_size - len(_shard_head(of)) - _INDEX_BYTES
-    return room - heads.head_bytes(room)
+    return room - cbor_heads.head_bytes(room)
 
 
 def object_bytes(address: Address, shape: Shape, mode: ErasureMode) -> int:
@@ -197,8 +228,10 @@ def fixed_bytes(address: Address, signed: bool) -> int:
 
 @lru_cache(maxsize=1024)
 def _fixed_bytes(namespace: int, epoch: int, signed: bool) -> int:
-    signature = heads.head_bytes(PUBKEY_BYTES) + PUBKEY_BYTES + heads.head_bytes(SIGNATURE_BYTES) + SIGNATURE_BYTES
-    no_padding = heads.head_bytes(0)
+    signature = (
+        cbor_heads.head_bytes(PUBKEY_BYTES) + PUBKEY_BYTES + cbor_heads.head_bytes(SIGNATURE_BYTES) + SIGNATURE_BYTES
+    )
+    no_padding = cbor_heads.head_bytes(0)
     named = len(object_head(Address(bytes(HASH_BYTES), namespace, epoch), Flags.NONE, bytes(NONCE_BYTES)))
     return 1 + named + no_padding + (signature if signed else 0)
 
@@ -206,6 +239,6 @@ def _fixed_bytes(namespace: int, epoch: int, signed: bool) -> int:
 def ciphertext_bytes(address: Address, shape: Shape, mode: ErasureMode, signed: bool) -> int:
     """How long the ciphertext of an object must be for the object to fill its shards."""
     room = object_bytes(address, shape, mode) - fixed_bytes(address, signed)
-    length = room - heads.head_bytes(room)
-    assert heads.head_bytes(length) + length == room, "a length that no head expresses"
+    length = room - cbor_heads.head_bytes(room)
+    assert cbor_heads.head_bytes(length) + length == room, "a length that no head expresses"
     return length

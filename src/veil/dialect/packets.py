@@ -5,12 +5,12 @@ Packets of a lane are told apart by how they begin; anything else is a shard.
 
 from dataclasses import dataclass
 
-from veil.codec import heads
-from veil.codec.heads import ARRAY, MAP, TEXT, UINT, Reader
-from veil.dialect.ints import encode_ints, read_bytes
-from veil.errors import Malformed
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, MAP, TEXT, UINT, Reader
+from veil.dialect.dialect_wire import encode_ints, read_bytes
 from veil.hashing import HASH_BYTES
-from veil.limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, MAX_SHARDS
+from veil.veil_errors import Malformed
+from veil.veil_limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, MAX_SHARDS
 
 ACK_MAGIC = b"VEIL_ACK_V1"
 REQUEST_MAGIC = b"VEILREQ1"
@@ -22,7 +22,7 @@ _REQUEST_FIELDS = 7
 
 def encode_batch(items: tuple[bytes, ...]) -> bytes:
     """The payload of items, however few."""
-    return heads.head(ARRAY, len(items)) + b"".join(map(encode_ints, items))
+    return cbor_heads.head(ARRAY, len(items)) + b"".join(map(encode_ints, items))
 
 
 def decode_batch(payload: bytes) -> tuple[bytes, ...]:
@@ -66,15 +66,19 @@ class ShardRequest:
 
     def encode(self) -> bytes:
         fields = (
-            ("v", heads.uint(_REQUEST_VERSION)),
-            ("object_root", heads.byte_string(self.object_root)),
-            ("tag", heads.byte_string(self.tag)),
-            ("k", heads.uint(self.k)),
-            ("n", heads.uint(self.n)),
-            ("want", heads.head(ARRAY, len(self.want)) + b"".join(map(heads.uint, self.want))),
-            ("hop", heads.uint(self.hop)),
+            ("v", cbor_heads.uint(_REQUEST_VERSION)),
+            ("object_root", cbor_heads.byte_string(self.object_root)),
+            ("tag", cbor_heads.byte_string(self.tag)),
+            ("k", cbor_heads.uint(self.k)),
+            ("n", cbor_heads.uint(self.n)),
+            ("want", cbor_heads.head(ARRAY, len(self.want)) + b"".join(map(cbor_heads.uint, self.want))),
+            ("hop", cbor_heads.uint(self.hop)),
         )
-        return REQUEST_MAGIC + heads.head(MAP, len(fields)) + b"".join(heads.text(key) + value for key, value in fields)
+        return (
+            REQUEST_MAGIC
+            + cbor_heads.head(MAP, len(fields))
+            + b"".join(cbor_heads.text(key) + value for key, value in fields)
+        )
 
     @classmethod
     def decode(cls, packet: bytes) -> "ShardRequest":

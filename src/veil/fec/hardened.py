@@ -13,8 +13,8 @@ shows, does not give the key away. To get the key, all of `masked` is needed: wh
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from veil.errors import Unverified
 from veil.hashing import HASH_BYTES, derive, keyed
+from veil.veil_errors import Unverified
 
 WRAPPED_BYTES = HASH_BYTES
 

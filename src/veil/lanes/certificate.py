@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from veil.errors import Malformed, Unverified
 from veil.lanes.durable import write_file
+from veil.veil_errors import Malformed, Unverified
 
 ALPN = "veil/1"
 PIN_BYTES = 32

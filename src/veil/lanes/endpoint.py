@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from veil.errors import Malformed
+from veil.veil_errors import Malformed
 
 NETWORK_SCHEMES = ("quic", "wss", "tls", "tor")
 FOLDER_SCHEMES = ("file", "webrtc")

@@ -7,16 +7,46 @@ sessions of those, the same way on every lane. A lane that needs no connection, 
 import importlib
 from asyncio import Event
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
 
-from terminalface.extras import install_hint
-from veil.errors import Unavailable
+from plumbing.cli.extras import install_hint
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.health import Health
+from veil.veil_errors import Unavailable
+
+_SMOOTHING = 0.25
 
 
-class Link(Protocol):
+@dataclass(slots=True)
+class Health:
+    """What is known of one session."""
+
+    round_trip_s: float = 0.25
+    frames_sent: int = 0
+    frames_delivered: int = 0
+    frames_lost: int = 0
+    frames_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    strikes: int = 0
+    # Told of each outcome: whether frames arrived, and how long that took.
+    tell: Callable[[bool, float | None], None] | None = None
+
+    def delivered(self, count: int, round_trip_s: float) -> None:
+        self.frames_delivered += count
+        if self.tell is not None:
+            self.tell(True, round_trip_s)
+        self.round_trip_s += _SMOOTHING * (round_trip_s - self.round_trip_s)
+
+    def lost(self, count: int) -> None:
+        """Frames whose fate is unknown: the link ended before the other end said that it took them in."""
+        self.frames_lost += count
+        if count and self.tell is not None:
+            self.tell(False, None)
+
+
+class LaneLink(Protocol):
     """One connection. Messages arrive whole or not at all; their order is the lane's own affair."""
 
     @property
@@ -74,7 +104,7 @@ class Session(Protocol):
 
 
 Accept = Callable[[Session], None]
-AcceptLink = Callable[[Link], None]
+AcceptLink = Callable[[LaneLink], None]
 
 
 class LinkLane(Protocol):
@@ -100,7 +130,7 @@ class LinkLane(Protocol):
     @property
     def endpoints(self) -> tuple[Endpoint, ...]: ...
 
-    async def dial(self, endpoint: Endpoint, peer: bytes) -> Link:
+    async def dial(self, endpoint: Endpoint, peer: bytes) -> LaneLink:
         """Open a link, to the node with this key where the lane has to say whom it calls."""
         ...
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from veil.errors import Malformed, Unavailable, VeilError
-from veil.lanes import bounds
+from veil.lanes import lane_limits
 from veil.lanes.certificate import ALPN, Certificate, pin_of
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, Link, library
+from veil.lanes.lane import AcceptLink, LaneLink, library
+from veil.veil_errors import Malformed, Unavailable, VeilError
 
 if TYPE_CHECKING:
     from aioquic.asyncio.protocol import QuicConnectionProtocol
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
 # What one connection may hold of messages that are not whole.
-_PARTIAL_BYTES = 2 * bounds.WINDOW_BYTES
+_PARTIAL_BYTES = 2 * lane_limits.WINDOW_BYTES
 # And of those that are, and wait to be taken.
-_WHOLE_MESSAGES = 4 * bounds.WINDOW_FRAMES
+_WHOLE_MESSAGES = 4 * lane_limits.WINDOW_FRAMES
 _TOO_MUCH = 0x1
 
 
@@ -71,9 +71,9 @@ class QuicLane:
             return self._announce
         return (self._listen.at(self._port),)
 
-    async def dial(self, endpoint: Endpoint, peer: bytes) -> Link:
+    async def dial(self, endpoint: Endpoint, peer: bytes) -> LaneLink:
         try:
-            async with asyncio.timeout(bounds.DIAL_SECONDS):
+            async with asyncio.timeout(lane_limits.DIAL_SECONDS):
                 return await _dial(endpoint)
         except (OSError, TimeoutError) as error:
             raise Unavailable(str(endpoint), str(error) or "no answer") from None
@@ -89,14 +89,14 @@ def _configuration(*, is_client: bool) -> "QuicConfiguration":
     return QuicConfiguration(
         is_client=is_client,
         alpn_protocols=[ALPN],
-        idle_timeout=bounds.SILENCE_SECONDS,
-        max_data=bounds.WINDOW_BYTES,
-        max_stream_data=bounds.MAX_MESSAGE_BYTES,
+        idle_timeout=lane_limits.SILENCE_SECONDS,
+        max_data=lane_limits.WINDOW_BYTES,
+        max_stream_data=lane_limits.MAX_MESSAGE_BYTES,
         verify_mode=ssl.CERT_NONE,
     )
 
 
-async def _dial(endpoint: Endpoint) -> Link:
+async def _dial(endpoint: Endpoint) -> LaneLink:
     from aioquic.quic.connection import QuicConnection
 
     loop = asyncio.get_running_loop()
@@ -163,9 +163,9 @@ class QuicLink:
         held = self._partial.setdefault(stream_id, bytearray())
         held += data
         self._partial_bytes += len(data)
-        too_long = len(held) > bounds.MAX_MESSAGE_BYTES or (ended and not held)
+        too_long = len(held) > lane_limits.MAX_MESSAGE_BYTES or (ended and not held)
         if too_long or self._partial_bytes > _PARTIAL_BYTES or self._whole.qsize() > _WHOLE_MESSAGES:
-            self.fail(Malformed("message", f"more than {bounds.MAX_MESSAGE_BYTES} bytes, or too many at a time"))
+            self.fail(Malformed("message", f"more than {lane_limits.MAX_MESSAGE_BYTES} bytes, or too many at a time"))
             self._protocol.close(_TOO_MUCH, "too much")
         elif ended:
             self._partial_bytes -= len(held)

@@ -9,24 +9,87 @@ window has room for them, so what waits, waits where it can be put in order and 
 """
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from enum import IntEnum
 
-from veil.errors import Malformed, Unavailable, VeilError
-from veil.lanes import bounds, handshake
-from veil.lanes.health import Health
-from veil.lanes.lane import Incoming, Link, Pull
-from veil.sealing.signing import SigningKey
+from veil.encryption.object_signature import SigningKey, verify
+from veil.hashing import derive
+from veil.lanes import lane_limits
+from veil.lanes.lane import Health, Incoming, LaneLink, Pull
+from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
+from veil.veil_errors import Malformed, Unavailable, Unverified, VeilError
+
+VERSION = 1
+NONCE_BYTES = 32
+_LISTENER = "veil lane listener v1"
+_DIALLER = "veil lane dialler v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a dialler begins with."""
+
+    nonce: bytes
+
+    @classmethod
+    def make(cls) -> "Hello":
+        return cls(os.urandom(NONCE_BYTES))
+
+    def encode(self) -> bytes:
+        return bytes((VERSION,)) + self.nonce
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Hello":
+        if len(data) != 1 + NONCE_BYTES:
+            raise Malformed("hello", f"{len(data)} bytes, not {1 + NONCE_BYTES}")
+        if data[0] != VERSION:
+            raise Malformed("hello", f"version {data[0]}, not {VERSION}")
+        return cls(data[1:])
+
+
+def answer_hello(hello: Hello, key: SigningKey, binding: bytes) -> tuple[bytes, bytes]:
+    """What a listener replies, and what the dialler must sign."""
+    transcript = binding + hello.nonce + key.public_key + os.urandom(NONCE_BYTES)
+    signed = transcript[len(binding) + NONCE_BYTES :] + key.sign(derive(_LISTENER, transcript))
+    return signed, transcript
+
+
+def check_answer(data: bytes, hello: Hello, binding: bytes, wanted: bytes | None) -> tuple[bytes, bytes]:
+    """The listener's key, and what we must sign. Raise `Unverified` where it is not the node we meant."""
+    if len(data) != PUBKEY_BYTES + NONCE_BYTES + SIGNATURE_BYTES:
+        raise Malformed("answer", f"{len(data)} bytes")
+    pubkey, signature = data[:PUBKEY_BYTES], data[-SIGNATURE_BYTES:]
+    if wanted is not None and pubkey != wanted:
+        raise Unverified("peer", "another node answered than the one that was dialled")
+    transcript = binding + hello.nonce + data[:-SIGNATURE_BYTES]
+    verify(pubkey, derive(_LISTENER, transcript), signature, "peer")
+    return pubkey, transcript
+
+
+def proof(transcript: bytes, key: SigningKey) -> bytes:
+    return key.public_key + key.sign(derive(_DIALLER, transcript + key.public_key))
+
+
+def check_proof(data: bytes, transcript: bytes) -> bytes:
+    """The dialler's key."""
+    if len(data) != PUBKEY_BYTES + SIGNATURE_BYTES:
+        raise Malformed("proof", f"{len(data)} bytes")
+    pubkey = data[:PUBKEY_BYTES]
+    verify(pubkey, derive(_DIALLER, transcript + pubkey), data[PUBKEY_BYTES:], "peer")
+    return pubkey
+
 
 _U64 = 8
 _GOOD_BYE_SECONDS = 1.0
 _MAX_SIGNALS = 8
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a message is, by its first byte."""
 
     HELLO = 1
@@ -41,14 +104,14 @@ class Kind(IntEnum):
     SIGNAL = 10
 
 
-async def dial(link: Link, key: SigningKey, wanted: bytes | None) -> "LinkSession":
+async def dial(link: LaneLink, key: SigningKey, wanted: bytes | None) -> "LinkSession":
     """Prove who we are on a link that we opened, to the node that we meant. The link is closed where that fails."""
     async with _proving(link):
-        hello = handshake.Hello.make()
-        await _say(link, Kind.HELLO, hello.encode())
-        answered = await _hear(link, Kind.ANSWER)
-        peer, transcript = handshake.check_answer(answered, hello, link.binding, wanted)
-        await _say(link, Kind.PROOF, handshake.proof(transcript, key))
+        hello = Hello.make()
+        await _say(link, FrameKind.HELLO, hello.encode())
+        answered = await _hear(link, FrameKind.ANSWER)
+        peer, transcript = check_answer(answered, hello, link.binding, wanted)
+        await _say(link, FrameKind.PROOF, proof(transcript, key))
         # What is said by then is said to a node that proved itself, so it need not wait for this.
         first = await link.receive()
     session = LinkSession(link, peer)
@@ -56,22 +119,22 @@ async def dial(link: Link, key: SigningKey, wanted: bytes | None) -> "LinkSessio
     return session
 
 
-async def answer(link: Link, key: SigningKey) -> "LinkSession":
+async def answer(link: LaneLink, key: SigningKey) -> "LinkSession":
     """Find out who opened a link, having proved who we are."""
     async with _proving(link):
-        hello = handshake.Hello.decode(await _hear(link, Kind.HELLO))
-        answered, transcript = handshake.answer(hello, key, link.binding)
-        await _say(link, Kind.ANSWER, answered)
-        peer = handshake.check_proof(await _hear(link, Kind.PROOF), transcript)
-        await _say(link, Kind.READY, b"")
+        hello = Hello.decode(await _hear(link, FrameKind.HELLO))
+        answered, transcript = answer_hello(hello, key, link.binding)
+        await _say(link, FrameKind.ANSWER, answered)
+        peer = check_proof(await _hear(link, FrameKind.PROOF), transcript)
+        await _say(link, FrameKind.READY, b"")
     return LinkSession(link, peer)
 
 
 @asynccontextmanager
-async def _proving(link: Link) -> AsyncIterator[None]:
+async def _proving(link: LaneLink) -> AsyncIterator[None]:
     """The time that a handshake has. After it, as after any fault, the link is closed."""
     try:
-        async with asyncio.timeout(bounds.HANDSHAKE_SECONDS):
+        async with asyncio.timeout(lane_limits.HANDSHAKE_SECONDS):
             yield
     except TimeoutError:
         await link.close()
@@ -81,13 +144,13 @@ async def _proving(link: Link) -> AsyncIterator[None]:
         raise
 
 
-async def _say(link: Link, kind: Kind, body: bytes) -> None:
+async def _say(link: LaneLink, kind: FrameKind, body: bytes) -> None:
     await link.send(bytes((kind,)) + body)
 
 
-async def _hear(link: Link, kind: Kind) -> bytes:
+async def _hear(link: LaneLink, kind: FrameKind) -> bytes:
     message = await link.receive()
-    if message == bytes((Kind.BYE,)):
+    if message == bytes((FrameKind.BYE,)):
         raise Unavailable("peer", "it said good-bye")
     if message[0] != kind:
         raise Malformed("handshake", f"a message of kind {message[0]}, not {int(kind)}")
@@ -97,7 +160,7 @@ async def _hear(link: Link, kind: Kind) -> bytes:
 class LinkSession:
     """One peer over one link."""
 
-    def __init__(self, link: Link, peer: bytes) -> None:
+    def __init__(self, link: LaneLink, peer: bytes) -> None:
         self.peer = peer
         self.remote = link.remote
         self.health = Health()
@@ -126,7 +189,7 @@ class LinkSession:
 
     def signal(self, data: bytes) -> bool:
         """Say something about another lane; False where too much of that waits already."""
-        if self.closed.is_set() or len(self._signals) >= _MAX_SIGNALS or len(data) > bounds.MAX_FRAME_BYTES:
+        if self.closed.is_set() or len(self._signals) >= _MAX_SIGNALS or len(data) > lane_limits.MAX_FRAME_BYTES:
             return False
         self._signals.append(data)
         self._work.set()
@@ -158,7 +221,7 @@ class LinkSession:
             self.closed.set()
             with suppress(VeilError, TimeoutError):
                 async with asyncio.timeout(_GOOD_BYE_SECONDS):
-                    await self._link.send(bytes((Kind.BYE,)))
+                    await self._link.send(bytes((FrameKind.BYE,)))
             await self._link.close()
 
     async def _send_all(self, pull: Pull) -> None:
@@ -176,30 +239,30 @@ class LinkSession:
 
     async def _send_control(self) -> None:
         while self._signals:
-            await self._link.send(bytes((Kind.SIGNAL,)) + self._signals.popleft())
+            await self._link.send(bytes((FrameKind.SIGNAL,)) + self._signals.popleft())
         if self._pong_due:
             self._pong_due = False
-            await self._link.send(bytes((Kind.PONG,)))
+            await self._link.send(bytes((FrameKind.PONG,)))
         if self._ping_due:
             self._ping_due = False
-            await self._link.send(bytes((Kind.PING,)))
+            await self._link.send(bytes((FrameKind.PING,)))
         if self._taken_told != self._taken:
             self._taken_told = self._taken
-            await self._link.send(bytes((Kind.TAKEN,)) + self._taken_told.to_bytes(_U64, "big"))
+            await self._link.send(bytes((FrameKind.TAKEN,)) + self._taken_told.to_bytes(_U64, "big"))
 
     async def _send_frame(self, frame: bytes) -> None:
-        if len(frame) > bounds.MAX_FRAME_BYTES:
-            raise ValueError(f"a frame of {len(frame)} bytes, more than {bounds.MAX_FRAME_BYTES}")
+        if len(frame) > lane_limits.MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {len(frame)} bytes, more than {lane_limits.MAX_FRAME_BYTES}")
         self._under_way.append((len(frame), time.monotonic()))
         self._under_way_bytes += len(frame)
         self.health.frames_sent += 1
         self.health.bytes_sent += len(frame)
-        await self._link.send(bytes((Kind.FRAME,)) + frame)
+        await self._link.send(bytes((FrameKind.FRAME,)) + frame)
 
     def _room(self) -> int:
         """How many bytes the window has room for: none where it is open for less than the largest frame."""
-        room = bounds.WINDOW_BYTES - self._under_way_bytes
-        return room if room >= bounds.MAX_FRAME_BYTES and len(self._under_way) < bounds.WINDOW_FRAMES else 0
+        room = lane_limits.WINDOW_BYTES - self._under_way_bytes
+        return room if room >= lane_limits.MAX_FRAME_BYTES and len(self._under_way) < lane_limits.WINDOW_FRAMES else 0
 
     async def _receive_all(self, incoming: Incoming) -> None:
         if self.early is not None and not self._take(self.early, incoming):
@@ -211,22 +274,22 @@ class LinkSession:
     def _take(self, message: bytes, incoming: Incoming) -> bool:
         """Do what a message says; whether more may follow."""
         kind, body = message[0], message[1:]
-        if kind == Kind.FRAME:
+        if kind == FrameKind.FRAME:
             self.health.frames_received += 1
             self.health.bytes_received += len(body)
             incoming(body)
             self._taken += 1
             self._work.set()
-        elif kind == Kind.TAKEN and len(body) == _U64:
+        elif kind == FrameKind.TAKEN and len(body) == _U64:
             self._peer_took(int.from_bytes(body, "big"))
-        elif kind == Kind.BYE:
+        elif kind == FrameKind.BYE:
             return False
-        elif kind == Kind.SIGNAL:
+        elif kind == FrameKind.SIGNAL:
             self.on_signal(body)
-        elif kind == Kind.PING and not body:
+        elif kind == FrameKind.PING and not body:
             self._pong_due = True
             self._work.set()
-        elif kind not in (Kind.PONG, Kind.READY) or body:
+        elif kind not in (FrameKind.PONG, FrameKind.READY) or body:
             raise Malformed("message", f"of kind {kind} and {len(body)} bytes")
         return True
 
@@ -247,10 +310,10 @@ class LinkSession:
     async def _watch(self) -> None:
         """Ask whether the other end is there while it says nothing, and end where it stays silent."""
         while True:
-            await asyncio.sleep(bounds.PING_SECONDS)
+            await asyncio.sleep(lane_limits.PING_SECONDS)
             silent = time.monotonic() - self._heard
-            if silent > bounds.SILENCE_SECONDS:
+            if silent > lane_limits.SILENCE_SECONDS:
                 raise Unavailable("peer", f"silent for {silent:.0f} s")
-            if silent > bounds.PING_SECONDS / 2:
+            if silent > lane_limits.PING_SECONDS / 2:
                 self._ping_due = True
                 self._work.set()

@@ -5,24 +5,173 @@ is reliable and unordered. What the handshake binds are the fingerprints that bo
 """
 
 import asyncio
+import os
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from veil.errors import Malformed, Unavailable, VeilError
 from veil.hashing import h
-from veil.lanes import bounds
+from veil.lanes import lane_limits
+from veil.lanes.durable import PRIVATE_FOLDER, write_file
 from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, Link, library
-from veil.lanes.signalling import Signalling
+from veil.lanes.lane import AcceptLink, LaneLink, library
+from veil.veil_errors import Malformed, Unavailable, VeilError
 
 if TYPE_CHECKING:
     from aiortc import RTCDataChannel, RTCPeerConnection
 
+
+_OFFER, _ANSWER = ".offer", ".answer"
+_READABLE = 0o644
+
+Answer = Callable[[str], Awaitable[str]]
+Carry = Callable[[bytes, bytes], bool]
+
+
+class Signalling(Protocol):
+    """Carries descriptions."""
+
+    async def start(self, answer: Answer) -> None: ...
+
+    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+        """What the peer answers to an offer. The caller says how long to wait."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class FolderSignalling:
+    """Descriptions as files: `FOLDER/<for whom>/<name>.offer`, answered beside it."""
+
+    def __init__(self, own_key: bytes, folder: Path | None = None) -> None:
+        self._own = own_key.hex()
+        self._folder = folder
+        self._answered: set[str] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self, answer: Answer) -> None:
+        if self._folder is not None:
+            inbox = self._folder / self._own
+            inbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            self._looking = asyncio.ensure_future(self._look_always(inbox, answer))
+
+    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+        folder = Path(endpoint.path) / peer.hex()
+        name = os.urandom(16).hex()
+        asked, answered = folder / (name + _OFFER), folder / (name + _ANSWER)
+        try:
+            folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            write_file(asked, offer.encode(), _READABLE)
+            try:
+                while not answered.exists():
+                    await asyncio.sleep(lane_limits.LOOK_SECONDS)
+                return _read(answered)
+            finally:
+                for path in (asked, answered):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(str(endpoint), error.strerror or str(error)) from None
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look_always(self, inbox: Path, answer: Answer) -> None:
+        while True:
+            with suppress(OSError):
+                for path in sorted(inbox.glob(f"*{_OFFER}"))[: lane_limits.MAX_STRANGERS]:
+                    await self._reply(path, answer)
+            await asyncio.sleep(lane_limits.LOOK_SECONDS)
+
+    async def _reply(self, path: Path, answer: Answer) -> None:
+        if path.name in self._answered:
+            return
+        if len(self._answered) >= lane_limits.MAX_BANISHED:
+            self._answered.clear()
+        self._answered.add(path.name)
+        with suppress(VeilError, OSError, ValueError):
+            replied = await answer(_read(path))
+            write_file(path.with_suffix(_ANSWER), replied.encode(), _READABLE)
+
+
+class CarriedSignalling:
+    """Descriptions over a lane that two nodes have already; `carry` hands bytes to a peer, if it can."""
+
+    def __init__(self, carry: Carry) -> None:
+        self._carry = carry
+        self._answer: Answer | None = None
+        self._asked: dict[bytes, asyncio.Future[str]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+        name = os.urandom(16)
+        waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._asked[name] = waiting
+        try:
+            if not self._carry(peer, b"O" + name + offer.encode()):
+                raise Unavailable(str(endpoint), "no other lane to this node carries the offer")
+            return await waiting
+        finally:
+            del self._asked[name]
+
+    def arrived(self, peer: bytes, data: bytes) -> None:
+        """What a peer sent by way of another lane."""
+        kind, name, text = data[:1], data[1:17], data[17:].decode(errors="replace")
+        if kind == b"A" and name in self._asked and not self._asked[name].done():
+            self._asked[name].set_result(text)
+        elif kind == b"O" and len(name) == 16 and len(self._tasks) < lane_limits.MAX_STRANGERS:
+            task = asyncio.ensure_future(self._reply(peer, name, text))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _reply(self, peer: bytes, name: bytes, offer: str) -> None:
+        if self._answer is not None:
+            with suppress(VeilError, ValueError):
+                self._carry(peer, b"A" + name + (await self._answer(offer)).encode())
+
+
+class EitherSignalling:
+    """Through the folder that an endpoint names, or else over another lane."""
+
+    def __init__(self, folder: FolderSignalling, carried: CarriedSignalling) -> None:
+        self._folder = folder
+        self._carried = carried
+
+    async def start(self, answer: Answer) -> None:
+        await self._folder.start(answer)
+        await self._carried.start(answer)
+
+    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+        return await (self._folder if endpoint.path else self._carried).ask(endpoint, peer, offer)
+
+    async def stop(self) -> None:
+        await self._folder.stop()
+        await self._carried.stop()
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(lane_limits.MAX_SIGNAL_BYTES + 1)
+    if len(data) > lane_limits.MAX_SIGNAL_BYTES:
+        raise ValueError("a description of more bytes than any has")
+    return data.decode(errors="replace")
+
+
 _LABEL = "veil/1"
 _FINGERPRINT = re.compile(r"^a=fingerprint:sha-256 ((?:[0-9A-F]{2}:){31}[0-9A-F]{2})\r?$", re.MULTILINE | re.IGNORECASE)
-_BUFFERED_BYTES = bounds.WINDOW_BYTES
-_WHOLE_MESSAGES = 4 * bounds.WINDOW_FRAMES
+_BUFFERED_BYTES = lane_limits.WINDOW_BYTES
+_WHOLE_MESSAGES = 4 * lane_limits.WINDOW_FRAMES
 # Finding a way through takes longer than a plain connection.
 WEBRTC_DIAL_SECONDS = 30.0
 _CLOSE_SECONDS = 2.0
@@ -48,7 +197,7 @@ class WebRtcLane:
         self._accept = accept
         await self._signalling.start(self._answer)
 
-    async def dial(self, endpoint: Endpoint, peer: bytes) -> Link:
+    async def dial(self, endpoint: Endpoint, peer: bytes) -> LaneLink:
         connection = self._connection()
         channel = connection.createDataChannel(_LABEL, ordered=False)
         try:
@@ -81,7 +230,7 @@ class WebRtcLane:
 
     async def _answer(self, offer: str) -> str:
         """Answer an offer; what comes of it is accepted once its channel is there."""
-        if len(self._pending) >= bounds.MAX_STRANGERS:
+        if len(self._pending) >= lane_limits.MAX_STRANGERS:
             raise Unavailable("webrtc", "too many offers at a time")
         connection = self._connection()
         self._pending.add(connection)
@@ -118,7 +267,7 @@ async def _hear(connection: "RTCPeerConnection", text: str, what: str) -> None:
     """Give the library a description. It raises anything for one that makes no sense to it: the peer's fault."""
     from aiortc import RTCSessionDescription
 
-    if len(text) > bounds.MAX_SIGNAL_BYTES or "m=application" not in text or text.count("m=") != 1:
+    if len(text) > lane_limits.MAX_SIGNAL_BYTES or "m=application" not in text or text.count("m=") != 1:
         raise Malformed("description", "not of one data channel")
     try:
         await connection.setRemoteDescription(RTCSessionDescription(sdp=text, type=what))
@@ -176,8 +325,8 @@ class WebRtcLink:
                 await self._connection.close()
 
     def _heard(self, message: object) -> None:
-        if not isinstance(message, bytes) or not 0 < len(message) <= bounds.MAX_MESSAGE_BYTES:
-            self._fail(Malformed("message", f"text, or more than {bounds.MAX_MESSAGE_BYTES} bytes"))
+        if not isinstance(message, bytes) or not 0 < len(message) <= lane_limits.MAX_MESSAGE_BYTES:
+            self._fail(Malformed("message", f"text, or more than {lane_limits.MAX_MESSAGE_BYTES} bytes"))
         elif self._whole.qsize() > _WHOLE_MESSAGES:
             self._fail(Malformed("message", "too many at a time"))
         elif self._gone is None:

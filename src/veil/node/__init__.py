@@ -1,5 +1,6 @@
 """The node: subscriptions, forwarding, cache, reconstruction, delivery. It does no I/O of its own."""
 
+from veil.node.addressing import Destination
 from veil.node.config import (
     Bounds,
     Escalation,
@@ -7,20 +8,19 @@ from veil.node.config import (
     LaneSpec,
     NodeConfig,
     Penalties,
-    Pulling,
+    PullSettings,
     Spread,
     Summaries,
     Tier,
     TierPolicy,
 )
 from veil.node.core import Node
-from veil.node.destinations import Destination
-from veil.node.events import Event
-from veil.node.identity import Identity
+from veil.node.node_events import Event
+from veil.node.node_identity import Identity
 from veil.node.outbox import Outbound, Publication
+from veil.node.status_views import CacheInfo, LaneInfo, PeerInfo, Status, StoreFault
 from veil.node.subscriptions import Subscription
 from veil.node.trust import Explanation
-from veil.node.views import CacheInfo, LaneInfo, PeerInfo, Status, StoreFault
 
 __all__ = [
     "Bounds",
@@ -39,7 +39,7 @@ __all__ = [
     "PeerInfo",
     "Penalties",
     "Publication",
-    "Pulling",
+    "PullSettings",
     "Spread",
     "Status",
     "StoreFault",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from veil.node.config import Bounds, Tier, TierPolicy
 from veil.node.counters import Counters
 from veil.node.frames import decode_set, encode_set
-from veil.node.ledger import Tracked
+from veil.node.object_progress import Tracked
 from veil.shards import ShardSet
 from veil.store.tables import Store, Table
 

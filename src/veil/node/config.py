@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
-from veil.limits import CACHE_TTL_SECONDS, KIB
 from veil.namespaces import NamespacePolicy
 from veil.tags import DEFAULT_EPOCHS, Epochs
+from veil.veil_limits import CACHE_TTL_SECONDS, KIB
 
 MIB = KIB * KIB
 
@@ -92,7 +92,7 @@ class Escalation:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulling:
+class PullSettings:
     """When and how shards are asked for that did not come by themselves."""
 
     quiet_s: float = 0.3
@@ -171,7 +171,7 @@ class NodeConfig:
     tiers: Mapping[Tier, TierPolicy] = field(default_factory=lambda: DEFAULT_TIERS)
     spread: Spread = Spread()
     escalation: Escalation = Escalation()
-    pulling: Pulling = Pulling()
+    pulling: PullSettings = PullSettings()
     summaries: Summaries = Summaries()
     penalties: Penalties = Penalties()
     bounds: Bounds = Bounds()

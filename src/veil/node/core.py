@@ -12,22 +12,22 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from veil.assembly import Published
-from veil.errors import Unavailable
-from veil.limits import KIB
 from veil.namespaces import Namespace
-from veil.node import views
+from veil.node import status_views
+from veil.node.addressing import Destination, DestinationKind
 from veil.node.config import NodeConfig, Tier
 from veil.node.counters import Counters
-from veil.node.desk import Desk
-from veil.node.destinations import Destination, Kind
-from veil.node.events import Event
-from veil.node.identity import Identity
+from veil.node.node_context import Desk
+from veil.node.node_events import Event
+from veil.node.node_identity import Identity
 from veil.node.outbox import Outbound, Publication
 from veil.node.peers import Peers
 from veil.node.state import State
 from veil.node.subscriptions import Subscription
 from veil.node.trust import Explanation, encode_endorsement
 from veil.store.tables import Store, StoreFailed, Table
+from veil.veil_errors import Unavailable
+from veil.veil_limits import KIB
 
 _TAKE_BYTES = 256 * KIB
 _PROBE_KEY, _PROBE_BYTES = b"probe", 64 * KIB
@@ -72,7 +72,7 @@ class Node:
         clock: Callable[[], float],
         random: random.Random,
         on_ready: Callable[[str, str], None] | None = None,
-        on_store: Callable[[views.StoreFault | None], None] | None = None,
+        on_store: Callable[[status_views.StoreFault | None], None] | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -84,7 +84,7 @@ class Node:
         self._counters = Counters()
         self._listener: Callable[[Event], None] | None = None
         self._calls = 0
-        self._fault: views.StoreFault | None = None
+        self._fault: status_views.StoreFault | None = None
         self._retry_s, self._retry_at, self._resumed_at = _FIRST_RETRY_S, 0.0, clock()
         self._changing = _Change(self._enter_change, self._leave_change)
         self._state = self._loaded()
@@ -134,7 +134,7 @@ class Node:
             self._retry_s = _FIRST_RETRY_S
         self._retry_at = now + self._retry_s
         self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
-        self._fault = views.StoreFault(before.since if before else now, str(failed))
+        self._fault = status_views.StoreFault(before.since if before else now, str(failed))
         self._store.rollback()
         self._peers.forget_traffic()
         self._state = self._loaded()
@@ -239,7 +239,7 @@ class Node:
         to share its object. Raise `Refused` where it can never be sent, or the queue is full, and `Unavailable` if the
         store cannot write: then the message is not accepted.
         """
-        wanted = destination.kind is Kind.PRIVATE if ack is None else ack
+        wanted = destination.kind is DestinationKind.PRIVATE if ack is None else ack
         with self._changing:
             return self._state.outbox.publish(destination, payload, ack=wanted, interactive=interactive)
 
@@ -343,14 +343,14 @@ class Node:
 
     def explain_tag(self, tag: bytes, namespace: int) -> Explanation:
         """Why shards under a tag are passed on, or are not."""
-        return views.explain_tag(self._desk, tag, namespace)
+        return status_views.explain_tag(self._desk, tag, namespace)
 
     # Looking
 
-    def status(self) -> views.Status:
+    def status(self) -> status_views.Status:
         desk = self._desk
         whole = sum(1 for tracked in desk.ledger if tracked.whole)
-        return views.Status(
+        return status_views.Status(
             now=desk.clock(),
             peers=len(desk.peers),
             links=sum(1 for _ in desk.peers.links()),
@@ -366,20 +366,20 @@ class Node:
             store_fault=self._fault,
         )
 
-    def peers(self) -> tuple[views.PeerInfo, ...]:
-        return views.peers_of(self._desk)
+    def peers(self) -> tuple[status_views.PeerInfo, ...]:
+        return status_views.peers_of(self._desk)
 
-    def lanes(self) -> tuple[views.LaneInfo, ...]:
-        return views.lanes_of(self._desk)
+    def lanes(self) -> tuple[status_views.LaneInfo, ...]:
+        return status_views.lanes_of(self._desk)
 
-    def cache_entries(self, limit: int = 256) -> tuple[views.CacheInfo, ...]:
-        return views.cache_of(self._desk, limit)
+    def cache_entries(self, limit: int = 256) -> tuple[status_views.CacheInfo, ...]:
+        return status_views.cache_of(self._desk, limit)
 
     def metrics(self) -> dict[str, int | float]:
         """Counters, and how much of each bounded thing there is."""
         desk = self._desk
         held = {"seen_ids": len(desk.seen), "done_roots": len(self._state.wholes.done), "agenda": len(desk.agenda)}
-        shown = views.gauges(self.status())
+        shown = status_views.gauges(self.status())
         return {**desk.counters, **held, **shown}
 
     def forget(self, object_root: bytes) -> int:

@@ -12,18 +12,18 @@ its root held, so whoever says it answers for every shard of it. A frame that st
 from dataclasses import dataclass
 from functools import lru_cache
 
-from veil.codec import heads
-from veil.codec.heads import ARRAY, BYTES, UINT, Reader
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, BYTES, UINT, Reader
 from veil.codec.native import SHARD_FIELDS
-from veil.errors import Malformed
 from veil.hashing import HASH_BYTES
-from veil.limits import BUCKET_SIZES, KIB, MAX_SHARDS, MAX_UINT16, MAX_UINT32
 from veil.namespaces import ErasureMode
 from veil.objects import Address
 from veil.profiles import SHAPES
 from veil.shards import ShardSet
+from veil.veil_errors import Malformed
+from veil.veil_limits import BUCKET_SIZES, KIB, MAX_SHARDS, MAX_UINT16, MAX_UINT32
 
-SHARD_START = heads.head(ARRAY, SHARD_FIELDS)[0]
+SHARD_START = cbor_heads.head(ARRAY, SHARD_FIELDS)[0]
 MAX_CONTROL_BYTES = 16 * KIB
 MAX_FRAME_BYTES = BUCKET_SIZES[-1]
 MAX_ENTRIES = 128
@@ -40,7 +40,7 @@ _SHAPES = {(shape.profile_id, shape.bucket_size): shape for shape in SHAPES}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InventoryEntry:
     """Which shards of an object a peer has."""
 
     of: ShardSet
@@ -55,7 +55,7 @@ class Entry:
 class Inventory:
     """What a peer has."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[InventoryEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,19 @@ def all_indices(of: ShardSet) -> int:
 def encode(frame: Control) -> bytes:
     match frame:
         case Inventory(entries):
-            start = heads.head(ARRAY, 2) + heads.uint(_INVENTORY) + heads.head(ARRAY, len(entries))
+            start = cbor_heads.head(ARRAY, 2) + cbor_heads.uint(_INVENTORY) + cbor_heads.head(ARRAY, len(entries))
             return start + b"".join(map(_encode_entry, entries))
         case Want(root, indices, count):
-            fields = (heads.uint(_WANT), heads.byte_string(root), heads.uint(indices), heads.uint(count))
+            fields = (
+                cbor_heads.uint(_WANT),
+                cbor_heads.byte_string(root),
+                cbor_heads.uint(indices),
+                cbor_heads.uint(count),
+            )
         case Summary(epoch, salt, hashes, bits):
-            numbers = b"".join(map(heads.uint, (_SUMMARY, SUMMARY_VERSION, epoch)))
-            fields = (numbers, heads.byte_string(salt), heads.uint(hashes), heads.byte_string(bits))
-    return heads.head(ARRAY, _LENGTHS[_WANT if isinstance(frame, Want) else _SUMMARY]) + b"".join(fields)
+            numbers = b"".join(map(cbor_heads.uint, (_SUMMARY, SUMMARY_VERSION, epoch)))
+            fields = (numbers, cbor_heads.byte_string(salt), cbor_heads.uint(hashes), cbor_heads.byte_string(bits))
+    return cbor_heads.head(ARRAY, _LENGTHS[_WANT if isinstance(frame, Want) else _SUMMARY]) + b"".join(fields)
 
 
 def decode(data: bytes) -> Control:
@@ -120,8 +125,8 @@ def decode(data: bytes) -> Control:
     return frame
 
 
-def _encode_entry(entry: Entry) -> bytes:
-    return encode_set(entry.of) + heads.uint(entry.indices)
+def _encode_entry(entry: InventoryEntry) -> bytes:
+    return encode_set(entry.of) + cbor_heads.uint(entry.indices)
 
 
 @lru_cache(maxsize=1024)
@@ -129,20 +134,20 @@ def encode_set(of: ShardSet) -> bytes:
     """A shard set as it stands at the start of an entry, and as a node writes it down for itself."""
     address, shape = of.address, of.shape
     return b"".join((
-        heads.head(ARRAY, _ENTRY_FIELDS),
-        heads.uint(address.namespace),
-        heads.uint(address.epoch),
-        heads.byte_string(address.tag),
-        heads.byte_string(of.object_root),
-        heads.uint(shape.profile_id),
-        heads.uint(int(of.erasure_mode)),
-        heads.uint(shape.bucket_size),
+        cbor_heads.head(ARRAY, _ENTRY_FIELDS),
+        cbor_heads.uint(address.namespace),
+        cbor_heads.uint(address.epoch),
+        cbor_heads.byte_string(address.tag),
+        cbor_heads.byte_string(of.object_root),
+        cbor_heads.uint(shape.profile_id),
+        cbor_heads.uint(int(of.erasure_mode)),
+        cbor_heads.uint(shape.bucket_size),
     ))  # fmt: skip
 
 
-def _decode_entry(reader: Reader) -> Entry:
+def _decode_entry(reader: Reader) -> InventoryEntry:
     of = _decode_set(reader)
-    return Entry(of, reader.uint(all_indices(of)))
+    return InventoryEntry(of, reader.uint(all_indices(of)))
 
 
 def decode_set(data: bytes) -> ShardSet:

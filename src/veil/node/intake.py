@@ -7,20 +7,20 @@ is passed on, and only then put together with others: passing on needs no key an
 from collections import OrderedDict
 
 from veil.assembly import encode_shards
-from veil.errors import Malformed, Unverified
 from veil.hashing import h
-from veil.limits import BUCKET_SIZES
 from veil.node import frames
-from veil.node.desk import Desk
+from veil.node.delivery import Wholes
+from veil.node.digest_exchange import Summarising
+from veil.node.forwarding import Passing
 from veil.node.frames import MAX_CONTROL_BYTES, SHARD_START, Inventory, Summary, Want
-from veil.node.ledger import Tracked
+from veil.node.node_context import Desk
+from veil.node.object_progress import Tracked
 from veil.node.outbox import Outbox
-from veil.node.passing import Passing
-from veil.node.peers import Link, Peer
-from veil.node.pulling import Pulling
-from veil.node.summarising import Summarising
-from veil.node.wholes import Wholes
+from veil.node.peers import Peer, PeerLink
+from veil.node.pull import ShardPull
 from veil.shards import ShardSet, ShardV1
+from veil.veil_errors import Malformed, Unverified
+from veil.veil_limits import BUCKET_SIZES
 
 _BUCKETS = frozenset(BUCKET_SIZES)
 _RECUT_OBJECTS = 4
@@ -30,7 +30,7 @@ class Intake:
     """Takes frames."""
 
     def __init__(
-        self, desk: Desk, passing: Passing, pulling: Pulling, summarising: Summarising, wholes: Wholes, outbox: Outbox
+        self, desk: Desk, passing: Passing, pulling: ShardPull, summarising: Summarising, wholes: Wholes, outbox: Outbox
     ) -> None:
         self._desk = desk
         self._passing = passing
@@ -40,7 +40,7 @@ class Intake:
         self._outbox = outbox
         self._recut: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
 
-    def receive(self, link: Link, frame: bytes) -> None:
+    def receive(self, link: PeerLink, frame: bytes) -> None:
         desk, peer, size = self._desk, link.peer, len(frame)
         desk.counters["frames_in"] += 1
         if not peer.admit(size, desk.clock(), desk.config.tiers[peer.tier]):
@@ -56,7 +56,7 @@ class Intake:
             desk.counters["frames_oversized"] += 1
             desk.blame(peer, desk.config.penalties.oversized, f"a frame of {size} bytes")
 
-    def _control(self, link: Link, data: bytes) -> None:
+    def _control(self, link: PeerLink, data: bytes) -> None:
         try:
             frame = frames.decode(data)
         except Malformed as error:
@@ -197,7 +197,7 @@ class Intake:
         self._wholes.whole(tracked, encoded, doubtful=True)
         return True
 
-    def _inventory(self, link: Link, inventory: Inventory) -> None:
+    def _inventory(self, link: PeerLink, inventory: Inventory) -> None:
         desk, peer = self._desk, link.peer
         for entry in inventory.entries:
             desk.counters["entries_received"] += 1
@@ -212,7 +212,7 @@ class Intake:
                 self._outbox.peer_is_whole(entry.of.object_root, peer.name)
             self._pulling.expect(tracked)
 
-    def _want(self, link: Link, want: Want) -> None:
+    def _want(self, link: PeerLink, want: Want) -> None:
         """Give shards of an object: those at hand first, and where it is whole, any."""
         desk = self._desk
         tracked = desk.ledger.by_root(want.object_root)

@@ -9,22 +9,104 @@
 A restart takes up every parcel where it was. What was sealed is not sealed again, so nobody gets it twice.
 """
 
+import struct
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 from veil.assembly import Published, Received, encode_shards, open_object
 from veil.batching import Batcher, batch_payload
-from veil.errors import Refused, VeilError
-from veil.node.desk import Desk
-from veil.node.destinations import Destination, Kind, Sealed, Sealer
-from veil.node.identity import Identity
-from veil.node.launching import Launching
-from veil.node.records import MESSAGE_ID, Item, ParcelRecord
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, Reader
+from veil.encryption.aead import SharedKey
+from veil.encryption.private_delivery import read_letter
+from veil.node.addressing import Destination, DestinationKind, Sealed, Sealer
+from veil.node.forwarding import Launching
+from veil.node.frames import decode_set, encode_set
+from veil.node.node_context import Desk
+from veil.node.node_identity import Identity
 from veil.objects import NONCE_BYTES, Flags
-from veil.sealing.aead import SharedKey
-from veil.sealing.letters import read_letter
+from veil.shards import ShardSet
 from veil.store.tables import Table
+from veil.veil_errors import Refused, VeilError
+from veil.veil_limits import MAX_BATCH_ITEMS, MAX_GROUP_BYTES, MAX_OBJECT_BYTES, MAX_UINT16
+
+MESSAGE_ID = struct.Struct(">Q")
+_MAX_UINT64 = (1 << 64) - 1
+_MAX_SET_BYTES = 256
+_ITEM_FIELDS, _PARCEL_FIELDS = 6, 5
+_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A payload that waits for its object."""
+
+    destination: Destination
+    ack: bool
+    interactive: bool
+    queued_at: float
+    payload: bytes
+
+    def encode(self) -> bytes:
+        where = self.destination
+        return b"".join((
+            cbor_heads.head(ARRAY, _ITEM_FIELDS),
+            cbor_heads.uint(where.kind),
+            cbor_heads.byte_string(where.key),
+            cbor_heads.uint(where.namespace),
+            cbor_heads.uint(self.ack | self.interactive << 1),
+            cbor_heads.uint(int(self.queued_at * _MS)),
+            cbor_heads.byte_string(self.payload),
+        ))  # fmt: skip
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        reader = Reader(data, "queued item")
+        reader.exactly(ARRAY, _ITEM_FIELDS)
+        kind, key, namespace = (
+            reader.uint(max(DestinationKind)),
+            reader.byte_string(MAX_UINT16),
+            reader.uint(MAX_UINT16),
+        )
+        bits, queued_ms, payload = reader.uint(3), reader.uint(_MAX_UINT64), reader.byte_string(MAX_OBJECT_BYTES)
+        reader.end()
+        return cls(
+            Destination(DestinationKind(kind), key, namespace), bool(bits & 1), bool(bits & 2), queued_ms / _MS, payload
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ParcelRecord:
+    """An object of ours that is under way, with the messages it carries."""
+
+    of: ShardSet
+    encoded: bytes
+    ack_key: bytes
+    queued_at: float
+    message_ids: tuple[int, ...]
+
+    def encode(self) -> bytes:
+        return b"".join((
+            cbor_heads.head(ARRAY, _PARCEL_FIELDS),
+            cbor_heads.byte_string(encode_set(self.of)),
+            cbor_heads.byte_string(self.encoded),
+            cbor_heads.byte_string(self.ack_key),
+            cbor_heads.uint(int(self.queued_at * _MS)),
+            cbor_heads.head(ARRAY, len(self.message_ids)) + b"".join(map(cbor_heads.uint, self.message_ids)),
+        ))  # fmt: skip
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        reader = Reader(data, "parcel")
+        reader.exactly(ARRAY, _PARCEL_FIELDS)
+        of, encoded = decode_set(reader.byte_string(_MAX_SET_BYTES)), reader.byte_string(MAX_GROUP_BYTES)
+        key, queued_ms = reader.byte_string(_MAX_SET_BYTES), reader.uint(_MAX_UINT64)
+        ids = tuple(reader.uint(_MAX_UINT64) for _ in range(reader.head(ARRAY, MAX_BATCH_ITEMS)))
+        reader.end()
+        return cls(of, encoded, key, queued_ms / _MS, ids)
+
 
 _LAST = b"last_message"
 # A new peer is reason to send at once what has waited for longer than this many timeouts.
@@ -63,7 +145,7 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Parcel:
+class OutgoingParcel:
     """An object under way. `sent` has, by peer, which shards it was given."""
 
     record: ParcelRecord
@@ -85,7 +167,7 @@ class Outbox:
         self._sealer = Sealer(desk.config, desk.identity)
         self._queues: dict[Destination, deque[Waiting]] = {}
         self._queued_bytes = self._queued_items = 0
-        self._parcels: dict[bytes, Parcel] = {}
+        self._parcels: dict[bytes, OutgoingParcel] = {}
         self._seal_due = False
         last = desk.store.get(Table.META, _LAST)
         self._last_id = MESSAGE_ID.unpack(last)[0] if last else 0
@@ -103,7 +185,7 @@ class Outbox:
     def publish(self, destination: Destination, payload: bytes, *, ack: bool, interactive: bool) -> Publication:
         desk, now = self._desk, self._desk.clock()
         self._sealer.room(destination, now).check(len(payload))
-        if ack and destination.kind is Kind.FEED:
+        if ack and destination.kind is DestinationKind.FEED:
             raise Refused("publish", "a feed has many readers and asks none of them for an acknowledgement")
         bounds = desk.config.bounds
         if self._queued_items >= bounds.queue_items or self._queued_bytes + len(payload) > bounds.queue_bytes:
@@ -181,7 +263,7 @@ class Outbox:
         parcel.whole.add(peer)
         self._see_whether_sent(parcel)
 
-    def _see_whether_sent(self, parcel: Parcel) -> bool:
+    def _see_whether_sent(self, parcel: OutgoingParcel) -> bool:
         """Whether a parcel is done with.
 
         It is sent once enough peers have it; where the others stay silent, one will do. Since some of those who say so
@@ -264,19 +346,19 @@ class Outbox:
             self._desk.tell("sealed", message_id=message_id, object_root=published.object_root)
         self._launch(self._adopt(record), published.shards)
 
-    def _adopt(self, record: ParcelRecord) -> Parcel:
-        parcel = Parcel(record, self._desk.config.escalation.timeout_s)
+    def _adopt(self, record: ParcelRecord) -> OutgoingParcel:
+        parcel = OutgoingParcel(record, self._desk.config.escalation.timeout_s)
         self._parcels[record.of.object_root] = parcel
         if record.ack_key:
             self._desk.subscriptions.await_tag(record.of.address.tag)
         return parcel
 
-    def _launch(self, parcel: Parcel, shards: tuple[bytes, ...]) -> None:
+    def _launch(self, parcel: OutgoingParcel, shards: tuple[bytes, ...]) -> None:
         self._launching.first_wave(parcel.record.of, shards, parcel.sent)
         parcel.attempts += 1
         self._later(parcel, parcel.wait_s)
 
-    def _later(self, parcel: Parcel, seconds: float) -> None:
+    def _later(self, parcel: OutgoingParcel, seconds: float) -> None:
         parcel.ticket += 1
         self._desk.agenda.after(seconds, partial(self._escalate, parcel.record.of.object_root, parcel.ticket))
 
@@ -303,7 +385,7 @@ class Outbox:
         parcel.wait_s = min(max(parcel.wait_s * settings.backoff, settings.timeout_s), settings.max_wait_s)
         self._later(parcel, parcel.wait_s * (0.75 + 0.5 * self._desk.random.random()))
 
-    def _end(self, parcel: Parcel, kind: str | None, **data: str | bytes) -> None:
+    def _end(self, parcel: OutgoingParcel, kind: str | None, **data: str | bytes) -> None:
         """Be done with a parcel, and say how it ended where that has not been said."""
         record = parcel.record
         del self._parcels[record.of.object_root]

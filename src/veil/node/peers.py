@@ -19,7 +19,7 @@ LinkKey = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Link:
+class PeerLink:
     """One lane to one peer. Control frames go first; shards wait, and the newest are dropped where there is no room."""
 
     lane: str
@@ -111,7 +111,7 @@ class Peer:
         self.name = name
         self.pubkey = pubkey
         self.tier = tier
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, PeerLink] = {}
         self.muted_until = 0.0
         self.bytes_in = 0
         self.lies = 0
@@ -163,7 +163,7 @@ class Peer:
         self.muted_until = now + self._penalties.mute_s
         return True
 
-    def best_link(self, klass: LaneClass | None = None) -> Link | None:
+    def best_link(self, klass: LaneClass | None = None) -> PeerLink | None:
         """The link most likely to carry, of a class or of any; a fast one where they do equally well."""
         best, most = None, -1.0
         for link in self.links.values():
@@ -194,11 +194,11 @@ class Peers:
     def get(self, name: str) -> Peer | None:
         return self._peers.get(name)
 
-    def link(self, lane: str, name: str) -> Link | None:
+    def link(self, lane: str, name: str) -> PeerLink | None:
         peer = self._peers.get(name)
         return peer.links.get(lane) if peer else None
 
-    def links(self) -> Iterator[Link]:
+    def links(self) -> Iterator[PeerLink]:
         for peer in self._peers.values():
             yield from peer.links.values()
 
@@ -210,16 +210,16 @@ class Peers:
             for link in peer.links.values()
         )
 
-    def take(self, link: Link, max_bytes: int) -> list[bytes]:
+    def take(self, link: PeerLink, max_bytes: int) -> list[bytes]:
         taken = link.take(max_bytes)
         self._unheard[link.lane] = self._unheard.get(link.lane, 0) + len(taken)
         return taken
 
-    def heard(self, link: Link, size: int) -> None:
+    def heard(self, link: PeerLink, size: int) -> None:
         link.heard(size)
         self._unheard[link.lane] = 0
 
-    def connect(self, lane: str, name: str, pubkey: bytes | None, tier: Tier) -> Link | None:
+    def connect(self, lane: str, name: str, pubkey: bytes | None, tier: Tier) -> PeerLink | None:
         """The link, new or as it was; none where there are too many peers."""
         peer = self._peers.get(name)
         if peer is None:
@@ -230,7 +230,7 @@ class Peers:
         if pubkey is not None:
             peer.pubkey, peer.tier = pubkey, tier
         klass = self._config.lane_class(lane)
-        return peer.links.setdefault(lane, Link(lane, klass, peer, self._config.bounds.link_queue_bytes))
+        return peer.links.setdefault(lane, PeerLink(lane, klass, peer, self._config.bounds.link_queue_bytes))
 
     def disconnect(self, lane: str, name: str) -> Peer | None:
         """The peer, where that was its last link."""
@@ -250,7 +250,7 @@ class Peers:
             for link in peer.links.values():
                 link.clear()
 
-    def send(self, link: Link, frame: bytes, *, control: bool) -> bool:
+    def send(self, link: PeerLink, frame: bytes, *, control: bool) -> bool:
         was_empty = not link.queued_bytes
         if not link.push(frame, control=control):
             return False

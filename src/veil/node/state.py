@@ -9,25 +9,23 @@ import random
 from collections.abc import Callable
 
 from veil.codec.native import NATIVE
-from veil.fec.inbox import Inbox
-from veil.node.agenda import Agenda
+from veil.fec.reassembly import Inbox
 from veil.node.cache import Cache
 from veil.node.config import NodeConfig
 from veil.node.counters import Counters
-from veil.node.desk import Desk
-from veil.node.events import Event, Events
-from veil.node.identity import Identity
+from veil.node.delivery import Wholes
+from veil.node.digest_exchange import Summarising
+from veil.node.forwarding import Launching, Passing
 from veil.node.intake import Intake
-from veil.node.launching import Launching
-from veil.node.ledger import Ledger, Tracked
+from veil.node.node_context import Agenda, Desk
+from veil.node.node_events import Event, Events
+from veil.node.node_identity import Identity
+from veil.node.object_progress import Ledger, Tracked
 from veil.node.outbox import Outbox
-from veil.node.passing import Passing
-from veil.node.peers import Link, Peers
-from veil.node.pulling import Pulling
+from veil.node.peers import PeerLink, Peers
+from veil.node.pull import ShardPull
 from veil.node.subscriptions import Subscriptions
-from veil.node.summarising import Summarising
 from veil.node.trust import Trust
-from veil.node.wholes import Wholes
 from veil.store.tables import Store
 
 _HOUSEKEEPING_S = 30.0
@@ -75,7 +73,7 @@ class State:
         self.summarising = Summarising(desk, passing)
         self.outbox = Outbox(desk, launching)
         self.wholes = Wholes(desk, passing, launching, self.outbox)
-        self.intake = Intake(desk, passing, Pulling(desk), self.summarising, self.wholes, self.outbox)
+        self.intake = Intake(desk, passing, ShardPull(desk), self.summarising, self.wholes, self.outbox)
         self._load_cache()
         self.judge_peers()
 
@@ -94,7 +92,7 @@ class State:
         for link in desk.peers.links():
             self.greet(link)
 
-    def greet(self, link: Link) -> None:
+    def greet(self, link: PeerLink) -> None:
         """A peer is there: tell it what is here, and send it what waits."""
         self.summarising.send(link)
         self.summarising.start()

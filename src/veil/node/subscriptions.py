@@ -9,21 +9,21 @@ from enum import IntEnum
 from typing import Self
 
 from veil.channels import Channel, Feed, GroupChannel, Mailbox
-from veil.codec import heads
-from veil.codec.heads import ARRAY, Reader
-from veil.errors import Malformed, Refused
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, Reader
+from veil.encryption.aead import Key
 from veil.hashing import HASH_BYTES
-from veil.limits import MAX_UINT16
 from veil.node.config import NodeConfig
-from veil.node.identity import Identity
-from veil.sealing.aead import Key
+from veil.node.node_identity import Identity
 from veil.store.tables import Store, Table
 from veil.tags import rv_tags
+from veil.veil_errors import Malformed, Refused
+from veil.veil_limits import MAX_UINT16
 
 _FIELDS = 3
 
 
-class Kind(IntEnum):
+class SubscriptionKind(IntEnum):
     """What a subscription is to."""
 
     FEED = 1
@@ -37,50 +37,50 @@ class Kind(IntEnum):
 class Subscription:
     """One thing that is asked for. `key` is a tag, a group_id or a delivery key, and empty for our own mailbox."""
 
-    kind: Kind
+    kind: SubscriptionKind
     key: bytes
     namespace: int
 
     @classmethod
     def feed(cls, tag: bytes, namespace: int) -> Self:
-        return cls(Kind.FEED, tag, namespace)
+        return cls(SubscriptionKind.FEED, tag, namespace)
 
     @classmethod
     def mailbox(cls, namespace: int) -> Self:
-        return cls(Kind.MAILBOX, b"", namespace)
+        return cls(SubscriptionKind.MAILBOX, b"", namespace)
 
     @classmethod
     def group(cls, group_id: bytes, namespace: int) -> Self:
-        return cls(Kind.GROUP, group_id, namespace)
+        return cls(SubscriptionKind.GROUP, group_id, namespace)
 
     @classmethod
     def relay(cls, tag: bytes) -> Self:
         """Pass on what comes under a tag, in whatever namespace."""
-        return cls(Kind.RELAY, tag, 0)
+        return cls(SubscriptionKind.RELAY, tag, 0)
 
     @classmethod
     def relay_mailbox(cls, delivery_pubkey: bytes, namespace: int) -> Self:
         """Pass on what is for somebody else."""
-        return cls(Kind.RELAY_MAILBOX, delivery_pubkey, namespace)
+        return cls(SubscriptionKind.RELAY_MAILBOX, delivery_pubkey, namespace)
 
     def check(self) -> None:
-        if len(self.key) != (0 if self.kind is Kind.MAILBOX else HASH_BYTES):
+        if len(self.key) != (0 if self.kind is SubscriptionKind.MAILBOX else HASH_BYTES):
             raise Malformed("subscription", f"a key of {len(self.key)} bytes")
         if not 0 <= self.namespace <= MAX_UINT16:
             raise Malformed("subscription", f"a namespace of {self.namespace}")
 
     def encode(self) -> bytes:
-        numbers = heads.uint(self.kind), heads.byte_string(self.key), heads.uint(self.namespace)
-        return heads.head(ARRAY, _FIELDS) + b"".join(numbers)
+        numbers = cbor_heads.uint(self.kind), cbor_heads.byte_string(self.key), cbor_heads.uint(self.namespace)
+        return cbor_heads.head(ARRAY, _FIELDS) + b"".join(numbers)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         reader = Reader(data, "subscription")
         reader.exactly(ARRAY, _FIELDS)
-        kind = reader.uint(max(Kind))
+        kind = reader.uint(max(SubscriptionKind))
         if not kind:
             reader.fail("no kind")
-        found = cls(Kind(kind), reader.byte_string(HASH_BYTES), reader.uint(MAX_UINT16))
+        found = cls(SubscriptionKind(kind), reader.byte_string(HASH_BYTES), reader.uint(MAX_UINT16))
         reader.end()
         found.check()
         return found
@@ -116,7 +116,7 @@ class Subscriptions:
             return False
         if len(self._all) >= self._config.bounds.subscriptions:
             raise Refused("subscription", f"there are {len(self._all)} already")
-        if subscription.kind is Kind.GROUP:
+        if subscription.kind is SubscriptionKind.GROUP:
             self._identity.group(subscription.key)
         self._all[subscription] = None
         self._store.put(Table.SUBSCRIPTIONS, subscription.encode(), b"")
@@ -171,9 +171,9 @@ class Subscriptions:
         self._epochs = epochs.around(now)
         self._readers, self._relayed = {}, set()
         for subscription in self._all:
-            if subscription.kind is Kind.RELAY:
+            if subscription.kind is SubscriptionKind.RELAY:
                 self._relayed.add(subscription.key)
-            elif subscription.kind is Kind.RELAY_MAILBOX:
+            elif subscription.kind is SubscriptionKind.RELAY_MAILBOX:
                 self._relayed.update(rv_tags(subscription.key, subscription.namespace, now, epochs))
             else:
                 channel = self._channel(subscription)
@@ -185,9 +185,9 @@ class Subscriptions:
     def _channel(self, subscription: Subscription) -> Channel | None:
         """None for a group that this node has left: the subscription waits for its return."""
         match subscription.kind:
-            case Kind.FEED:
+            case SubscriptionKind.FEED:
                 return Feed(subscription.key, subscription.namespace)
-            case Kind.MAILBOX:
+            case SubscriptionKind.MAILBOX:
                 return Mailbox(self._identity.delivery, subscription.namespace)
             case _:
                 try:

@@ -15,14 +15,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from veil.codec import heads
-from veil.codec.heads import ARRAY, UINT, Reader
-from veil.errors import Malformed
-from veil.limits import MAX_UINT32
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, UINT, Reader
 from veil.node.config import Bounds, Tier, TierPolicy
 from veil.objects import PUBKEY_BYTES
 from veil.store.tables import Store, Table
 from veil.tags import feed_tag
+from veil.veil_errors import Malformed
+from veil.veil_limits import MAX_UINT32
 
 FADING_S = 7 * 86_400.0
 MAX_AGE_S = 70 * 86_400.0
@@ -52,8 +52,12 @@ class Explanation:
 
 def encode_endorsement(subject: bytes, at_s: float) -> bytes:
     """The payload by which the signer of an object vouches for a key."""
-    numbers = heads.uint(_ENDORSEMENT_VERSION), heads.byte_string(subject), heads.uint(min(int(at_s), MAX_UINT32))
-    return heads.head(ARRAY, _FIELDS) + b"".join(numbers)
+    numbers = (
+        cbor_heads.uint(_ENDORSEMENT_VERSION),
+        cbor_heads.byte_string(subject),
+        cbor_heads.uint(min(int(at_s), MAX_UINT32)),
+    )
+    return cbor_heads.head(ARRAY, _FIELDS) + b"".join(numbers)
 
 
 def decode_endorsement(payload: bytes) -> tuple[bytes, int]:

@@ -8,17 +8,19 @@ A contact is true because of its signature, wherever it comes from; of two by th
 
 import base64
 import binascii
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from veil.codec import heads
-from veil.codec.heads import ARRAY, TEXT, Reader
-from veil.errors import Malformed
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, TEXT, Reader
+from veil.encryption.object_signature import SigningKey, verify
 from veil.hashing import derive
 from veil.lanes.certificate import PIN_BYTES
 from veil.lanes.endpoint import MAX_ENDPOINT_CHARACTERS, Endpoint
 from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
-from veil.sealing.signing import SigningKey, verify
+from veil.runtime.data_directory import Folder
+from veil.veil_errors import Malformed, Refused
 
 VERSION = 1
 PREFIX = "veil:"
@@ -60,20 +62,20 @@ class Contact:
         return cls(key.public_key, delivery_pubkey, pin, made_ms, name, endpoints, signature)
 
     def _said(self) -> bytes:
-        places = b"".join(heads.text(str(endpoint)) for endpoint in self.endpoints)
+        places = b"".join(cbor_heads.text(str(endpoint)) for endpoint in self.endpoints)
         return b"".join((
-            heads.head(ARRAY, _FIELDS),
-            heads.uint(VERSION),
-            heads.byte_string(self.pubkey),
-            heads.byte_string(self.delivery_pubkey),
-            heads.byte_string(self.pin),
-            heads.uint(self.made_ms),
-            heads.text(self.name),
-            heads.head(ARRAY, len(self.endpoints)) + places,
+            cbor_heads.head(ARRAY, _FIELDS),
+            cbor_heads.uint(VERSION),
+            cbor_heads.byte_string(self.pubkey),
+            cbor_heads.byte_string(self.delivery_pubkey),
+            cbor_heads.byte_string(self.pin),
+            cbor_heads.uint(self.made_ms),
+            cbor_heads.text(self.name),
+            cbor_heads.head(ARRAY, len(self.endpoints)) + places,
         ))  # fmt: skip
 
     def encode(self) -> bytes:
-        return self._said() + heads.byte_string(self.signature)
+        return self._said() + cbor_heads.byte_string(self.signature)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -82,7 +84,7 @@ class Contact:
             raise Malformed("contact", f"{len(data)} bytes, more than {MAX_CONTACT_BYTES}")
         reader = Reader(data, "contact")
         reader.exactly(ARRAY, _FIELDS)
-        reader.exactly(heads.UINT, VERSION)
+        reader.exactly(cbor_heads.UINT, VERSION)
         keys = reader.fixed(PUBKEY_BYTES), reader.fixed(PUBKEY_BYTES), reader.fixed(PIN_BYTES)
         made_ms, name = reader.uint(_MAX_MS), _text(reader, MAX_NAME_BYTES)
         count = reader.head(ARRAY, MAX_ENDPOINTS)
@@ -131,3 +133,82 @@ def _endpoint(text: str) -> Endpoint:
     if str(found) != text:
         raise Malformed("contact", f"{text!r} is not as an endpoint is written")
     return found
+
+
+_FILE = "contacts.json"
+MAX_CONTACTS = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class AddressBookEntry:
+    """A contact, and what it is called here."""
+
+    name: str
+    contact: Contact
+
+
+class AddressBook:
+    """All of them, on disk as soon as they are in it."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._entries: dict[bytes, AddressBookEntry] = {}
+        found = folder.read(_FILE).get("contacts", [])
+        try:
+            for one in found:
+                contact = Contact.from_text(one["contact"])
+                self._entries[contact.pubkey] = AddressBookEntry(str(one["name"]), contact)
+        except (KeyError, TypeError, AttributeError):
+            raise Malformed(_FILE, "not a file of contacts") from None
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[AddressBookEntry]:
+        return iter(tuple(self._entries.values()))
+
+    def get(self, pubkey: bytes) -> AddressBookEntry | None:
+        return self._entries.get(pubkey)
+
+    def find(self, wanted: str) -> AddressBookEntry:
+        """A contact by its name, or by the first digits of its key. Raise `Refused` where that is none, or several."""
+        found = [entry for entry in self if entry.name == wanted]
+        found = found or [entry for entry in self if wanted and entry.contact.pubkey.hex().startswith(wanted.lower())]
+        if len(found) != 1:
+            error = Refused("contact", f"{'no' if not found else 'more than one'} contact here is {wanted!r}")
+            error.add_note("veil contact list shows them")
+            raise error
+        return found[0]
+
+    def add(self, contact: Contact, name: str = "") -> AddressBookEntry:
+        """Take a contact in, or its newer form. Raise `Refused` for an older one than is here."""
+        known = self._entries.get(contact.pubkey)
+        if known is not None and contact.made_ms < known.contact.made_ms:
+            raise Refused("contact", "a newer one of the same node is here already")
+        if known is None and len(self) >= MAX_CONTACTS:
+            raise Refused("contact", f"there are {len(self)} already")
+        name = name or (known.name if known else self._free_name(contact))
+        check_name(name)
+        if any(entry.name == name and entry.contact.pubkey != contact.pubkey for entry in self):
+            raise Refused("contact", f"another one is called {name!r}")
+        entry = AddressBookEntry(name, contact)
+        self._save({**self._entries, contact.pubkey: entry})
+        return entry
+
+    def remove(self, pubkey: bytes) -> bool:
+        if pubkey not in self._entries:
+            return False
+        self._save({key: entry for key, entry in self._entries.items() if key != pubkey})
+        return True
+
+    def _free_name(self, contact: Contact) -> str:
+        """What it calls itself, as far as nobody else is called so here."""
+        digits = contact.pubkey.hex()[:8]
+        taken = {entry.name for entry in self}
+        return contact.name if contact.name and contact.name not in taken else f"{contact.name}-{digits}".strip("-")
+
+    def _save(self, entries: dict[bytes, AddressBookEntry]) -> None:
+        """On disk first: if that fails, nothing has changed."""
+        rows = [{"name": entry.name, "contact": entry.contact.text()} for entry in entries.values()]
+        self._folder.write(_FILE, {"version": 1, "contacts": rows})
+        self._entries = entries

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from veil.errors import Malformed, Refused
+from veil.encryption.group_keys import Group, GroupSecret
+from veil.encryption.object_signature import SigningKey
+from veil.encryption.private_delivery import DeliveryKey
 from veil.node import Identity
 from veil.runtime.contacts import check_name
-from veil.runtime.folder import Folder
-from veil.sealing.groups import Group, GroupSecret
-from veil.sealing.private import DeliveryKey
-from veil.sealing.signing import SigningKey
+from veil.runtime.data_directory import Folder
+from veil.veil_errors import Malformed, Refused
 
 _FILE = "identity.json"
 MAX_GROUPS = 256

@@ -5,13 +5,15 @@ So a peer may have several sessions on one lane: all are listened to, and the ne
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 
-from veil.errors import VeilError
-from veil.lanes import Session, bounds
+from veil.lanes import Endpoint, Lane, Session, lane_limits
 from veil.lanes.session import LinkSession
 from veil.node import Node
+from veil.runtime.contacts import Contact
+from veil.veil_errors import Unverified, VeilError
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ class Sessions:
     def add(self, lane: str, session: Session) -> None:
         """Take a session up. Where there are too many, the oldest of its peer goes, or this one."""
         way = self._ways.get((lane, session.peer))
-        if len(self) >= bounds.MAX_SESSIONS and way is None:
+        if len(self) >= lane_limits.MAX_SESSIONS and way is None:
             self._keep(session.close())
             return
         if way is None:
@@ -107,7 +109,7 @@ class Sessions:
                 return
             way = self._ways[lane, session.peer] = _Way()
         way.sessions.append(session)
-        if len(way.sessions) > bounds.MAX_SESSIONS_PER_PEER:
+        if len(way.sessions) > lane_limits.MAX_SESSIONS_PER_PEER:
             self._keep(way.sessions[0].close())
         self._keep(self._run(lane, session, way))
         self._moved()
@@ -162,3 +164,71 @@ def _count(totals: Totals, session: Session) -> None:
     for name in _COUNTED:
         setattr(totals, name, getattr(totals, name) + getattr(session.health, name))
     totals.strikes += session.health.strikes
+
+
+MAX_DIALLED = 512
+
+
+class Dialler:
+    """One task per endpoint of a contact."""
+
+    def __init__(self, lanes: dict[str, Lane], sessions: Sessions, own_key: bytes) -> None:
+        self._lanes = lanes
+        self._sessions = sessions
+        self._own_key = own_key
+        self._tasks: dict[tuple[bytes, Endpoint], asyncio.Task[None]] = {}
+        self._now = asyncio.Event()
+
+    def keep(self, contact: Contact) -> None:
+        """Dial a contact where it says it is, and no longer where it said it was."""
+        wanted = {(contact.pubkey, endpoint) for endpoint in contact.endpoints if endpoint.scheme in self._lanes}
+        self._cancel({place for place in self._tasks if place[0] == contact.pubkey} - wanted)
+        if contact.pubkey == self._own_key:
+            return
+        for place in wanted - self._tasks.keys():
+            if len(self._tasks) < MAX_DIALLED:
+                self._tasks[place] = asyncio.ensure_future(self._dial_always(contact, place[1]))
+
+    def drop(self, pubkey: bytes) -> None:
+        self._cancel({place for place in self._tasks if place[0] == pubkey})
+
+    def hurry(self) -> None:
+        """Something was asked to be said: do not wait any longer where nobody answered so far."""
+        self._now.set()
+        self._now = asyncio.Event()
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        self._cancel(set(self._tasks))
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _cancel(self, places: set[tuple[bytes, Endpoint]]) -> None:
+        for place in places:
+            self._tasks.pop(place).cancel()
+
+    async def _dial_always(self, contact: Contact, endpoint: Endpoint) -> None:
+        lane = endpoint.scheme
+        wait = lane_limits.REDIAL_FIRST_SECONDS
+        while True:
+            await self._sessions.gone(lane, contact.pubkey)
+            try:
+                session = await self._lanes[lane].dial(endpoint, contact.pubkey, contact.pin)
+            except VeilError as error:
+                self._sessions.dial_failed(lane, str(error))
+                if isinstance(error, Unverified):
+                    wait = lane_limits.REDIAL_MOST_SECONDS
+                await self._pause(wait)
+                wait = min(2 * wait, lane_limits.REDIAL_MOST_SECONDS)
+                continue
+            self._sessions.add(lane, session)
+            wait = lane_limits.REDIAL_FIRST_SECONDS
+            await session.closed.wait()
+            await self._pause(wait)
+
+    async def _pause(self, seconds: float) -> None:
+        """Not all nodes come back at the same moment."""
+        try:
+            async with asyncio.timeout(seconds * random.uniform(0.5, 1.0)):
+                await self._now.wait()
+        except TimeoutError:
+            return

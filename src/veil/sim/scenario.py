@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from veil.limits import KIB
 from veil.node.config import NodeConfig
+from veil.veil_limits import KIB
 
 FAST, FALLBACK = "fast", "fallback"
 

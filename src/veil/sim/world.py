@@ -1,16 +1,110 @@
 """Virtual time and a network in it: frames of real nodes, lost, late or in time."""
 
 import heapq
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from random import Random
 
-from veil.node import Identity, Node, NodeConfig
-from veil.sealing.private import DeliveryKey
-from veil.sealing.signing import SigningKey
+from veil.codec.native import NATIVE
+from veil.encryption.object_signature import SigningKey
+from veil.encryption.private_delivery import DeliveryKey
+from veil.node import Identity, Node, NodeConfig, frames
+from veil.node.frames import SHARD_START, Inventory, InventoryEntry, Want, all_indices
+from veil.shards import ShardSet
 from veil.sim.scenario import FALLBACK, FAST, Scenario
-from veil.sim.sybils import Sybil
-from veil.sim.topology import Edges, rings
 from veil.store import MemoryStore, Store
+from veil.veil_errors import Malformed
+from veil.veil_limits import BUCKET_SIZES
+
+_BUCKETS = frozenset(BUCKET_SIZES)
+_REMEMBERED = 64
+_PASSED_TO = 3
+Out = tuple[str, str, bytes]
+
+
+class Sybil:
+    """One liar."""
+
+    def __init__(self, poisons: bool, chance: Random) -> None:
+        self._poisons = poisons
+        self._chance = chance
+        self._links: list[tuple[str, str]] = []
+        self._known: dict[bytes, dict[int, bytes]] = {}
+        self._named: set[bytes] = set()
+
+    def connected(self, lane: str, peer: str) -> None:
+        self._links.append((lane, peer))
+
+    def receive(self, lane: str, peer: str, data: bytes) -> list[Out]:
+        if len(data) in _BUCKETS and data[0] == SHARD_START:
+            return self._shard(data)
+        try:
+            frame = frames.decode(data)
+        except Malformed:
+            return []
+        if isinstance(frame, Inventory):
+            return [out for entry in frame.entries for out in self._name(entry.of)]
+        if isinstance(frame, Want) and self._poisons:
+            shards = self._known.get(frame.object_root, {})
+            spoiled = [self._spoil(data) for index, data in shards.items() if frame.indices >> index & 1]
+            return [(lane, peer, data) for data in spoiled[: frame.count]]
+        return []
+
+    def _shard(self, data: bytes) -> list[Out]:
+        shard = NATIVE.decode_shard(data)
+        shards = self._known.setdefault(shard.of.object_root, {})
+        if len(self._known) > _REMEMBERED:
+            self._known.pop(next(iter(self._known)))
+        is_new = shard.index not in shards
+        shards[shard.index] = data
+        out = self._name(shard.of)
+        if is_new and self._poisons:
+            to = self._chance.sample(self._links, min(_PASSED_TO, len(self._links)))
+            out += [(lane, peer, self._spoil(data)) for lane, peer in to]
+        return out
+
+    def _name(self, of: ShardSet) -> list[Out]:
+        """Say to everyone that the object is here, once."""
+        if of.object_root in self._named:
+            return []
+        self._named.add(of.object_root)
+        claim = frames.encode(Inventory((InventoryEntry(of, all_indices(of)),)))
+        return [(lane, peer, claim) for lane, peer in self._links]
+
+    def _spoil(self, data: bytes) -> bytes:
+        at = -1 - self._chance.randrange(len(data) // 2)
+        return data[:at] + bytes((data[at] ^ self._chance.randrange(1, 256),)) + (data[at + 1 :] if at != -1 else b"")
+
+
+Edges = set[tuple[int, int]]
+
+
+def rings(nodes: int, degree: int, chance: Random) -> Edges:
+    """About `degree` links a node: the same link drawn twice is one."""
+    edges: Edges = set()
+    for _ in range(max(degree // 2, 1)):
+        order = list(range(nodes))
+        chance.shuffle(order)
+        for one, other in zip(order, [*order[1:], order[0]], strict=True):
+            edges.add((min(one, other), max(one, other)))
+    return edges
+
+
+def hops(start: int, edges: Iterable[tuple[int, int]], without: frozenset[int] = frozenset()) -> dict[int, int]:
+    """How many links every node is away from one."""
+    near: dict[int, list[int]] = {}
+    for one, other in edges:
+        near.setdefault(one, []).append(other)
+        near.setdefault(other, []).append(one)
+    far, waiting = {start: 0}, deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for there in near.get(here, ()):
+            if there not in far and there not in without:
+                far[there] = far[here] + 1
+                waiting.append(there)
+    return far
+
 
 # The middle of an epoch, far from its turn.
 START_S = 20_000 * 86_400.0 + 43_200.0

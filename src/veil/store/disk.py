@@ -11,8 +11,8 @@ from pathlib import Path
 
 import lmdb
 
-from veil.errors import Refused, Unavailable
 from veil.store.tables import StoreFailed, Table
+from veil.veil_errors import Refused, Unavailable
 
 FORMAT = b"veil-node-1"
 _FORMAT_KEY = b"format"

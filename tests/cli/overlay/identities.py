@@ -10,7 +10,7 @@ from tests.cli.runner import Ran, Veen
 from tests.cli.town import Town, town
 from veen.client import ClientDir
 from veen.core import naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 PEOPLE = ("ann", "bob", "phone", "tablet", "company", "shop")
 

@@ -12,8 +12,8 @@ from tests.hub.client import Hub, running
 from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
 from veen.core import Limits, Profile, admin, naming
-from veen.hub.rules import Admission
-from veen.storage import directory
+from veen.hub.admission_rules import Admission
+from veen.storage import metadata
 from veen.storage.durable import Disk
 
 REALM = "town"
@@ -64,7 +64,7 @@ def realm(
 ) -> Iterator[Realm]:
     """A hub of a realm, or of none, that admits by capability."""
     now = int(time.time())
-    directory.create(Disk(), root / "hub", Profile(epoch_sec), Limits(), now - 60, realm_id=realm_id)
+    metadata.create(Disk(), root / "hub", Profile(epoch_sec), Limits(), now - 60, realm_id=realm_id)
     with (
         ClientDir.create(root / "operator", None, now) as operator,
         ClientDir.create(root / "admin", None, now),

@@ -12,7 +12,7 @@ from tests.cli.town import STREAM
 from veen.core import admin, naming
 from veen.overlays.admin import Authorities
 from veen.overlays.admin.authority import part_of
-from veen.state.proving import reckon
+from veen.state.state_proof import reckon
 
 ELSEWHERE = "4b" * 32
 HOUR = 3600

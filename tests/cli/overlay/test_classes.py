@@ -11,8 +11,15 @@ from tests.cli.town import STREAM
 from veen.client import BlockingClient, ClientDir, Pin
 from veen.core import admin, naming
 from veen.core.hashing import h
-from veen.overlays.admin import LABEL_CLASSES, SCHEMAS, Authority, Descriptor, LabelClass, Revocation
-from veen.state.proving import reckon
+from veen.overlays.admin import (
+    LABEL_CLASSES,
+    SCHEMAS,
+    AuthorityOverlay,
+    LabelClass,
+    RevocationOverlay,
+    SchemaDescriptor,
+)
+from veen.state.state_proof import reckon
 
 LABEL = "5b" * 32
 NAME = "door.report.v1"
@@ -184,10 +191,10 @@ def test_a_registration_has_a_name_a_version_and_a_whole_id(town: Realm, argumen
 @pytest.mark.parametrize(
     ("command", "stream", "schema"),
     [
-        ("revoke", admin.revocation_stream, Revocation.SCHEMA),
-        ("authority", admin.fed_admin_stream, Authority.SCHEMA),
+        ("revoke", admin.revocation_stream, RevocationOverlay.SCHEMA),
+        ("authority", admin.fed_admin_stream, AuthorityOverlay.SCHEMA),
         ("label-class", admin.label_class_stream, LabelClass.SCHEMA),
-        ("schema", admin.schema_meta_stream, Descriptor.SCHEMA),
+        ("schema", admin.schema_meta_stream, SchemaDescriptor.SCHEMA),
     ],
 )
 def test_what_makes_no_sense_on_a_stream_of_the_realm_is_listed_and_stops_nobody(

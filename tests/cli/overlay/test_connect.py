@@ -13,10 +13,10 @@ from tests.cli.runner import Ran, Veen
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.trust import Pin
-from veen.core import Profile, captoken, cbor, hashing, naming
-from veen.overlays.connect import Bound
-from veen.overlays.discovery import Endpoint, HubAdvertise, overlay_id, service_id
-from veen.overlays.rpc import Reply, Request, RpcError, success
+from veen.core import Profile, cap_token, cbor, hashing, naming
+from veen.overlays.connect import ServiceBound
+from veen.overlays.discovery import HubAdvertise, ServiceEndpoint, overlay_id, service_id
+from veen.overlays.rpc import CallRequest, Reply, RpcError, success
 
 DESK = "desk"
 HUBS, OVERLAYS, SERVICES, ASKED, ANSWERED = "disc.hubs.v1", "disc.overlays.v1", "disc.services.v1", "asked", "answered"
@@ -111,7 +111,7 @@ def advertise_another(place: People, tmp_path: Path, **given: object) -> str:
         "profile_id": Profile().profile_id(),
         "region": "y",
         "tags": (),
-        "endpoints": (Endpoint("http", place.town.url),),
+        "endpoints": (ServiceEndpoint("http", place.town.url),),
         "overlays": (),
         "ttl_sec": 3600,
         "version": "",
@@ -171,7 +171,7 @@ def test_hubs_are_proposed_by_region_and_what_is_not_for_everyone_is_left_out(pl
 
 
 def test_a_hub_that_does_not_answer_in_time_is_left_out(place: People, tmp_path: Path) -> None:
-    advertise_another(place, tmp_path, endpoints=(Endpoint("http", "http://127.0.0.1:1"),))
+    advertise_another(place, tmp_path, endpoints=(ServiceEndpoint("http", "http://127.0.0.1:1"),))
     fails(place, 6, "proposes no such hub", "connect", "hub", "work", "--max-latency", 3000)
 
 
@@ -247,7 +247,7 @@ def answering(place: People, answer: Callable[[cbor.Value], Reply], on: str = AS
                 aclosing(client.read(on, follow=True)) as entries,
             ):
                 entry = await anext(entries)
-                request = Request.decode(entry.body or b"")
+                request = CallRequest.decode(entry.body or b"")
                 asked.append(cbor.decode(request.args))
                 made = answer(cbor.decode(request.args))
                 schema, parent = Reply.SCHEMA, entry.receipt.leaf_hash
@@ -292,7 +292,7 @@ def test_a_capability_is_asked_of_the_service_that_issues_it(place: People) -> N
         assert isinstance(args, dict)
         with ClientDir.open(place.town.root / "operator") as operator:
             key = operator.identity.id_sign
-            return success(captoken.mint(key, args["subject_pk"], args["stream_ids"], args["ttl"]).encode())
+            return success(cap_token.mint(key, args["subject_pk"], args["stream_ids"], args["ttl"]).encode())
 
     with answering(place, issue, DESK):
         taken = does(place, "connect", "cap", "work", "--ask", "--ttl", 600, "--timeout", 60, "--json").json()
@@ -312,7 +312,7 @@ def test_a_service_without_an_issuer_has_nobody_to_ask(place: People) -> None:
 def test_a_step_that_changed_nothing_is_listed_with_its_reason(place: People, tmp_path: Path) -> None:
     advertise(place)
     does(place, "connect", "hub", "work")
-    (tmp_path / "bound").write_bytes(Bound("work", (bytes(32),), ()).encode())
+    (tmp_path / "bound").write_bytes(ServiceBound("work", (bytes(32),), ()).encode())
     place.does("send", "--schema", "connect.bind.v1", "--body", f"@{tmp_path / 'bound'}", stream="connect")
     (fault,) = place.does("connect", "faults", "--json", stream=None).json()["faults"]
     assert (fault["stream_seq"], fault["kind"], fault["reason"]) == (2, "refused", "no capability is planned")

@@ -13,8 +13,8 @@ from tests.cli.overlay.people import KEEPER, People, people
 from tests.cli.runner import Ran, Veen
 from tests.cli.test_edges import COMMAND
 from veen.core import naming
-from veen.overlays.discovery import Query, ServiceFilter, overlay_id, request, service_id
-from veen.overlays.rpc import Request
+from veen.overlays.discovery import DirectoryQuery, ServiceFilter, overlay_id, request, service_id
+from veen.overlays.rpc import CallRequest
 
 HUBS, OVERLAYS, SERVICES, ASKED, ANSWERED = "disc.hubs.v1", "disc.overlays.v1", "disc.services.v1", "asked", "answered"
 RPC_ID = overlay_id("rpc", "1").hex()
@@ -240,11 +240,11 @@ def test_a_query_that_nobody_answers_fails_in_time(place: People) -> None:
 def test_what_is_asked_already_is_answered_once_and_where_it_asks_for_it(place: People, tmp_path: Path) -> None:
     publish_service(place)
     server_folder(place, SERVICES, ASKED, ANSWERED)
-    query = Query.of(ServiceFilter(name_prefix="bill"))
+    query = DirectoryQuery.of(ServiceFilter(name_prefix="bill"))
     elsewhere, nowhere = naming.stream_id(ANSWERED), bytes(32)
     requests = [
         request(query),
-        Request("other", b"\xf6"),
+        CallRequest("other", b"\xf6"),
         request(query, reply_to=elsewhere),
         request(query, reply_to=nowhere),
     ]

@@ -10,7 +10,7 @@ from tests.cli.overlay.identities import Society, society
 from tests.cli.runner import Ran, Veen
 from veen.client import ClientDir
 from veen.core import naming
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 from veen.overlays.identity import ctx_id, ctx_stream, org_id, org_stream, principal_stream, realm_id
 
 REALM = realm_id("shop")

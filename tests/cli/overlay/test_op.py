@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.overlay.people import People, people
 from tests.cli.runner import Veen
-from veen.cli.failures import VIOLATED_STATUS
-from veen.client import ClientDir, caps
+from veen.cli.kit.exit_status import VIOLATED_STATUS
+from veen.client import ClientDir, capabilities
 from veen.core import CapToken
 from veen.overlays.operations import BY_NAME, operation_id
 
@@ -253,7 +253,7 @@ def test_a_grant_to_a_long_term_key_becomes_a_token_for_each_client_of_its_card(
     wrong = town.tries("op", "capability", made, *given, "--card", tmp_path / "writer", stream=OPS)
     assert (wrong.status, "not the card of the subject" in wrong.error) == (2, True)
     shown = town.does("op", "capability", made, *given, "--card", tmp_path / "reader", "--json", stream=OPS).json()
-    tokens = caps.read_tokens(tmp_path / "bob.cap")
+    tokens = capabilities.read_tokens(tmp_path / "bob.cap")
     assert [token.subject_pk for token in tokens] == list(card.client_ids)
     assert [token.auth_ref().hex() for token in tokens] == shown["auth_refs"]
 

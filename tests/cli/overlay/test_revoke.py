@@ -10,12 +10,12 @@ import pytest
 
 from tests.cli.overlay.realms import REALM, Realm, realm
 from tests.cli.runner import Veen
-from veen.client import caps
+from veen.client import capabilities
 from veen.core import admin, naming
 from veen.core.hashing import h
 from veen.overlays.admin import REVOCATIONS
 from veen.overlays.admin.revocation import part_of
-from veen.state.proving import reckon
+from veen.state.state_proof import reckon
 
 SOMEBODY = "ab" * 32
 
@@ -51,7 +51,7 @@ def test_a_client_key_is_revoked_with_all_that_its_card_lists(town: Realm) -> No
 
 
 def test_a_revocation_that_has_ended_no_longer_holds(town: Realm) -> None:
-    token = caps.read_tokens(town.root / "writer.cap")[0]
+    token = capabilities.read_tokens(town.root / "writer.cap")[0]
     said = town.says("revoke", "auth-ref", token.auth_ref().hex(), "--from", 1000, "--ttl", 60).facts()
     assert (said["from"], said["until"], said["state"]) == ("1000", "1060", "taken")
     assert town.sends().status == 0
@@ -109,7 +109,7 @@ def test_a_proof_shows_a_stranger_that_a_key_is_revoked(town: Realm, tmp_path: P
 
 def test_where_nothing_is_revoked_the_proof_is_what_the_hub_was_shown(town: Realm) -> None:
     assert town.sends().status == 0
-    token = caps.read_tokens(town.root / "writer.cap")[0]
+    token = capabilities.read_tokens(town.root / "writer.cap")[0]
     shown = town.does("reader", "revoke", "check", token.auth_ref().hex(), "--prove", "--json").json()
     assert shown["stream"] == naming.control_stream(bytes.fromhex(town.hub_id)).hex()
     assert len(shown["evidence"]["entries"]) == 1
@@ -124,7 +124,7 @@ def test_what_only_the_whole_log_shows_cannot_be_proved_by_some_entries(town: Re
 
 def test_a_client_sees_what_its_own_keys_and_capabilities_are_worth(town: Realm) -> None:
     assert town.sends().status == 0
-    tokens = caps.read_tokens(town.root / "writer.cap")
+    tokens = capabilities.read_tokens(town.root / "writer.cap")
     before = town.does("writer", "revoke", "check", "--json").json()
     worth = checked(before)
     assert worth[tokens[0].auth_ref().hex()] == "valid"
@@ -139,7 +139,7 @@ def test_a_client_sees_what_its_own_keys_and_capabilities_are_worth(town: Realm)
 
 def test_a_key_is_found_by_any_of_its_names(town: Realm) -> None:
     assert town.sends().status == 0
-    token = caps.read_tokens(town.root / "writer.cap")[0]
+    token = capabilities.read_tokens(town.root / "writer.cap")[0]
     for name in (token.auth_ref(), token.subject_pk, h(token.encode())):
         found = checked(town.does("reader", "revoke", "check", name.hex(), "--json").json())
         assert found[token.auth_ref().hex()] == "valid", name.hex()
@@ -157,7 +157,7 @@ def test_what_is_revoked_already_is_not_sent_again(town: Realm) -> None:
 
 
 def test_of_several_those_that_are_revoked_already_are_left_out(town: Realm) -> None:
-    tokens = caps.read_tokens(town.root / "writer.cap")
+    tokens = capabilities.read_tokens(town.root / "writer.cap")
     town.says("revoke", "auth-ref", tokens[3].auth_ref().hex())
     ran = town.says("revoke", "auth-ref", town.root / "writer.cap", "--json")
     assert len(ran.json()) == len(tokens) - 1

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from terminalface.command import Misuse
+from plumbing.cli.command import Misuse
 from tests.cli.overlay.people import KEEPER, People, people
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
 from tests.cli.town import STREAM
-from veen.cli.overlay import methods
+from veen.cli import rpc
 from veen.core import cbor
 from veen.overlays.rpc import RpcFailure
-from veen.state.calls import Method
+from veen.state.rpc_calls import Method
 
 ADD = f"{sys.executable} -c 'import json, sys; print(sum(json.load(sys.stdin)))'"
 
@@ -125,29 +125,29 @@ def test_a_server_that_is_ended_ends_its_command_and_leaves_the_call_to_the_next
 )
 def test_a_method_that_cannot_be_used_is_refused_before_anything_is_served(text: str) -> None:
     with pytest.raises(Misuse):
-        methods.parse(text)
+        rpc.parse(text)
 
 
 def test_a_command_that_is_not_there_answers_with_an_error() -> None:
-    _, method = methods.parse("m=/no/such/command")
+    _, method = rpc.parse("m=/no/such/command")
     with pytest.raises(RpcFailure, match="No such file"):
         called(method)
 
 
 def test_a_command_that_does_not_end_is_ended_and_the_call_fails() -> None:
-    _, method = methods.parse("m=sleep 600", 0.05)
+    _, method = rpc.parse("m=sleep 600", 0.05)
     with pytest.raises(RpcFailure, match=r"did not end within 0\.05 s"):
         called(method)
 
 
 def test_a_command_that_no_shell_would_read_is_refused_before_anything_is_served() -> None:
     with pytest.raises(Misuse, match="no command"):
-        methods.parse("m=echo 'half")
+        rpc.parse("m=echo 'half")
 
 
 def test_what_is_no_json_is_no_answer() -> None:
     for command in ("echo {", "echo 1.5"):
-        _, method = methods.parse(f"m={command}")
+        _, method = rpc.parse(f"m={command}")
         with pytest.raises(RpcFailure, match="no JSON"):
             called(method)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cli.runner import Ran, Veen
 from tests.cli.town import Town, town
 from veen.client import ClientDir
-from veen.hub.rules import Admission
+from veen.hub.admission_rules import Admission
 
 WEB, LOGIN = "record/app/web", "record/security/login"
 ADMIN, SHOP = "operator", "shop"

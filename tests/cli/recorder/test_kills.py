@@ -105,7 +105,7 @@ def test_a_file_is_recorded_exactly_once_through_many_kills(at: Desk) -> None:
 
 PROGRAM = """
 import logging, sys
-from veen.recorder.loghandler import RecorderHandler
+from veen.recorder.log_handler import RecorderHandler
 handler = RecorderHandler(sys.argv[1], "shop", event_type="http.request")
 log = logging.getLogger("app"); log.addHandler(handler); log.setLevel(logging.INFO)
 for number in range(int(sys.argv[3])):

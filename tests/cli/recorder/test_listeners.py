@@ -107,7 +107,7 @@ def test_without_the_formats_of_opentelemetry_it_is_said_what_brings_them(
     veen: Veen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(recorder, "otlpserver", raising=False)
-    monkeypatch.setitem(sys.modules, "veen.recorder.otlpserver", None)
+    monkeypatch.setitem(sys.modules, "veen.recorder.otlp_server", None)
     ran = veen("recorder", "otlp", "--origin", "shop")
     assert (ran.status, ran.error) == (6, "the formats of OpenTelemetry are not installed")
     assert "pip install '.[recorder]'" in ran.err

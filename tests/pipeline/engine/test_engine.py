@@ -18,11 +18,11 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 
 from bench.entrytables import HUB_ID, Filler
 from tests.overlays.logs import CLIENTS
-from veen.core import Malformed, Unavailable, canonjson
-from veen.overlays import Entry, Event
+from veen.core import Malformed, Unavailable, canonical_json
+from veen.overlays import Event, FoldEntry
 from veen.overlays.kv import Write
 from veen.overlays.record import RecordEvent
-from veen.pipeline.engine import Engine, Evidence, Query
+from veen.pipeline.engine import Engine, EventQuery, EvidencePolicy
 from veen.pipeline.engine import engine as running
 from veen.pipeline.engine.engine import spread
 from veen.pipeline.engine.scan import plan
@@ -50,17 +50,17 @@ PAYLOADS: tuple[Any, ...] = (
 
 
 def recorded(number: int) -> RecordEvent:
-    content = canonjson.encode(PAYLOADS[number * 5 % len(PAYLOADS)]).decode()
+    content = canonical_json.encode(PAYLOADS[number * 5 % len(PAYLOADS)]).decode()
     millis = (START + number) * 1000 + number % 1000
     return RecordEvent(f"user:{number * 7 % 11}", TYPES[number % 3], millis, f"gateway-{number % 2}", content)
 
 
-def entries(stream: str, events: Iterator[Event], start: int = 1) -> list[Entry]:
+def entries(stream: str, events: Iterator[Event], start: int = 1) -> list[FoldEntry]:
     label = sha256(stream.encode()).digest()
     made = []
     for seq, event in enumerate(events, start):
         client, own = CLIENTS[seq % 3], sha256(b"%s %d" % (stream.encode(), seq)).digest()
-        made.append(Entry(label, 0, seq, START + seq * 3_000, client, None, own, *event.payload()))
+        made.append(FoldEntry(label, 0, seq, START + seq * 3_000, client, None, own, *event.payload()))
     return made
 
 
@@ -84,7 +84,7 @@ def moment(millis: int) -> str:
     return f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{millis % 1000:03}Z"
 
 
-def shown(stream: str, entry: Entry) -> dict[str, Any]:
+def shown(stream: str, entry: FoldEntry) -> dict[str, Any]:
     """An event's fields, worked out without the tables."""
     assert entry.body is not None
     row: dict[str, Any] = {
@@ -150,7 +150,7 @@ def measured(metric: str, rows: list[dict[str, Any]]) -> Any:
     return best(values, key=sort_key, default=None)
 
 
-def answered(query: Query) -> list[dict[str, Any]]:
+def answered(query: EventQuery) -> list[dict[str, Any]]:
     """The answer, by going through everything in the plainest way."""
     found = []
     for stream in query.scope:
@@ -213,15 +213,15 @@ TIMES = st.none() | st.integers(0, 100).map(lambda number: START + 3_000 * numbe
 
 
 @st.composite
-def queries(draw: st.DrawFn) -> Query:
-    query = Query(
+def queries(draw: st.DrawFn) -> EventQuery:
+    query = EventQuery(
         tuple(draw(st.lists(st.sampled_from((HTTP, APP, KEYS)), min_size=1, unique=True))),
         draw(st.none() | st.sampled_from(("user:0", "user:7", "nobody", "k1"))),
         draw(st.none() | st.lists(st.sampled_from((*TYPES, "crdt.lww.v1")), max_size=2, unique=True).map(tuple)),
         draw(TIMES),
         draw(TIMES),
         limit=draw(st.none() | st.integers(1, 20)),
-        evidence=draw(st.sampled_from((Evidence(), Evidence("full"), Evidence("spot", 0.2)))),
+        evidence=draw(st.sampled_from((EvidencePolicy(), EvidencePolicy("full"), EvidencePolicy("spot", 0.2)))),
     )
     if draw(st.booleans()):
         some = draw(st.lists(st.sampled_from(FIELDS), max_size=2, unique=True))
@@ -231,7 +231,7 @@ def queries(draw: st.DrawFn) -> Query:
 
 @given(query=queries())
 @settings(max_examples=60, deadline=None)
-def test_an_answer_is_that_of_going_through_every_event_also_in_pieces(root: Path, query: Query) -> None:
+def test_an_answer_is_that_of_going_through_every_event_also_in_pieces(root: Path, query: EventQuery) -> None:
     engine = Engine(root)
     answer = engine.run(query, seed=b"seed")
     assert list(answer.rows) == answered(query)
@@ -248,15 +248,15 @@ def _one_by_one(work: Any, jobs: Any, tell: Any = silent) -> list[bytes]:
 
 
 QUERIES = (
-    Query((HTTP, APP, KEYS)),
-    Query((HTTP,), "user:7", ("login",), START, START + 200_000, ("payload.size", "receipt_id")),
-    Query(
+    EventQuery((HTTP, APP, KEYS)),
+    EventQuery((HTTP,), "user:7", ("login",), START, START + 200_000, ("payload.size", "receipt_id")),
+    EventQuery(
         (APP, HTTP),
         group_by=("event_type", "payload.status"),
         metrics=("count", "sum(payload.size)", "min(event_time)"),
     ),
-    Query((HTTP,), evidence=Evidence("spot", 0.3), limit=25),
-    Query((HTTP, KEYS), metrics=("distinct(subject_id)", "max(payload.size)"), evidence=Evidence("full")),
+    EventQuery((HTTP,), evidence=EvidencePolicy("spot", 0.3), limit=25),
+    EventQuery((HTTP, KEYS), metrics=("distinct(subject_id)", "max(payload.size)"), evidence=EvidencePolicy("full")),
 )
 
 
@@ -296,12 +296,14 @@ def test_a_look_up_reads_as_much_of_a_table_five_times_as_large(tmp_path: Path) 
         label = sha256(b"label").digest()
         body = {n: RecordEvent(f"user:{n:06}", "view", 1, "gateway", "{}").payload() for n in range(subjects)}
         log = (
-            Entry(label, 0, seq, START + seq // 50, CLIENTS[0], None, seq.to_bytes(32, "big"), *body[seq % subjects])
+            FoldEntry(
+                label, 0, seq, START + seq // 50, CLIENTS[0], None, seq.to_bytes(32, "big"), *body[seq % subjects]
+            )
             for seq in range(1, count + 1)
         )
         filler.add(log)
         compact(tables)
-        answer = Engine(tmp_path / str(count)).run(Query((HTTP,), "user:000077"))
+        answer = Engine(tmp_path / str(count)).run(EventQuery((HTTP,), "user:000077"))
         assert answer.row_count == 100
         read[count] = answer.rows_read
     assert max(read.values()) <= 2 * 4_096
@@ -311,7 +313,7 @@ def test_a_look_up_reads_only_around_the_type_and_the_time_it_is_after(tmp_path:
     tables, label = Tables(tmp_path / "tables"), sha256(b"label").digest()
     body = [RecordEvent("robot", kind, 1, "gateway", "{}").payload() for kind in ("alarm", "view")]
     Filler(tables, HTTP).add(
-        Entry(label, 0, seq, START + seq // 10, CLIENTS[0], None, seq.to_bytes(32, "big"), *body[seq % 100 > 0])
+        FoldEntry(label, 0, seq, START + seq // 10, CLIENTS[0], None, seq.to_bytes(32, "big"), *body[seq % 100 > 0])
         for seq in range(1, 12_001)
     )
     engine, read = Engine(tables.root), {}
@@ -322,7 +324,7 @@ def test_a_look_up_reads_only_around_the_type_and_the_time_it_is_after(tmp_path:
         ("time", window, 100),
         ("both", {"event_types": ("alarm",), **window}, 1),
     ):
-        answer = engine.run(Query((HTTP,), "robot", **kept))
+        answer = engine.run(EventQuery((HTTP,), "robot", **kept))
         assert answer.row_count == count
         read[what] = answer.rows_read
     assert read["all"] == 12_000
@@ -332,18 +334,18 @@ def test_a_look_up_reads_only_around_the_type_and_the_time_it_is_after(tmp_path:
 
 def test_a_sample_is_the_same_every_time_and_is_never_nothing(root: Path) -> None:
     engine = Engine(root)
-    query = Query((HTTP,), evidence=Evidence("spot", 0.25))
+    query = EventQuery((HTTP,), evidence=EvidencePolicy("spot", 0.25))
     one, two, other = (engine.run(query, seed=seed).places for seed in (b"a", b"a", b"b"))
     assert one == two != other
     assert 8 <= len(one) <= 40
-    tiny = engine.run(replace(query, evidence=Evidence("spot", 1e-12))).places
+    tiny = engine.run(replace(query, evidence=EvidencePolicy("spot", 1e-12))).places
     assert len(tiny) == 1
-    assert len(engine.run(replace(query, evidence=Evidence("spot", 1))).places) == 90
+    assert len(engine.run(replace(query, evidence=EvidencePolicy("spot", 1))).places) == 90
     assert engine.run(replace(query, subject_id="nobody")).places == ()
 
 
 def test_a_place_says_where_its_receipt_is(root: Path) -> None:
-    answer = Engine(root).run(Query((HTTP,), evidence=Evidence("full"), limit=3, projection=("receipt_id",)))
+    answer = Engine(root).run(EventQuery((HTTP,), evidence=EvidencePolicy("full"), limit=3, projection=("receipt_id",)))
     assert [place.receipt_id for place in answer.places] == [row["receipt_id"] for row in answer.rows]
     assert {place.hub_id for place in answer.places} == {HUB_ID}
     assert [place.msg_id for place in answer.places] == [entry.msg_id for entry in LOGS[HTTP][:3]]
@@ -359,32 +361,32 @@ def test_compacting_changes_no_answer(root: Path, tmp_path: Path) -> None:
 
 
 WRONG = [
-    (Query(()), "scope names no stream"),
-    (Query(("",)), "scope names no stream"),
-    (Query((HTTP,), projection=()), "projection names no field"),
-    (Query((HTTP,), projection=("colour",)), "there is no field 'colour'"),
-    (Query((HTTP,), projection=("payload.",)), "there is no field 'payload.'"),
-    (Query((HTTP,), projection=("payload..a",)), "there is no field"),
-    (Query((HTTP,), projection=("*", "stream")), r"there is no field '\*'"),
-    (Query((HTTP,), projection=("stream", "stream")), "names something twice"),
-    (Query((HTTP,), group_by=("stream",)), "group_by goes with metrics"),
-    (Query((HTTP,), group_by=("colour",), metrics=("count",)), "there is no field 'colour'"),
-    (Query((HTTP,), metrics=("average(payload.size)",)), "is no metric"),
-    (Query((HTTP,), metrics=("count(stream)",)), "is no metric"),
-    (Query((HTTP,), metrics=("sum",)), "is no metric"),
-    (Query((HTTP,), metrics=("sum(colour)",)), "there is no field 'colour'"),
-    (Query((HTTP,), metrics=("count", "count")), "names something twice"),
-    (Query((HTTP,), limit=0), "limit is 0"),
-    (Query((HTTP,), evidence=Evidence("some")), "evidence mode is 'some'"),
-    (Query((HTTP,), evidence=Evidence("full", 0.5)), "sample_rate goes with spot"),
-    (Query((HTTP,), evidence=Evidence("spot")), "sample_rate is not above 0"),
-    (Query((HTTP,), evidence=Evidence("spot", 0)), "sample_rate is not above 0"),
-    (Query((HTTP,), evidence=Evidence("spot", 1.5)), "sample_rate is not above 0"),
+    (EventQuery(()), "scope names no stream"),
+    (EventQuery(("",)), "scope names no stream"),
+    (EventQuery((HTTP,), projection=()), "projection names no field"),
+    (EventQuery((HTTP,), projection=("colour",)), "there is no field 'colour'"),
+    (EventQuery((HTTP,), projection=("payload.",)), "there is no field 'payload.'"),
+    (EventQuery((HTTP,), projection=("payload..a",)), "there is no field"),
+    (EventQuery((HTTP,), projection=("*", "stream")), r"there is no field '\*'"),
+    (EventQuery((HTTP,), projection=("stream", "stream")), "names something twice"),
+    (EventQuery((HTTP,), group_by=("stream",)), "group_by goes with metrics"),
+    (EventQuery((HTTP,), group_by=("colour",), metrics=("count",)), "there is no field 'colour'"),
+    (EventQuery((HTTP,), metrics=("average(payload.size)",)), "is no metric"),
+    (EventQuery((HTTP,), metrics=("count(stream)",)), "is no metric"),
+    (EventQuery((HTTP,), metrics=("sum",)), "is no metric"),
+    (EventQuery((HTTP,), metrics=("sum(colour)",)), "there is no field 'colour'"),
+    (EventQuery((HTTP,), metrics=("count", "count")), "names something twice"),
+    (EventQuery((HTTP,), limit=0), "limit is 0"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("some")), "evidence mode is 'some'"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("full", 0.5)), "sample_rate goes with spot"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("spot")), "sample_rate is not above 0"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("spot", 0)), "sample_rate is not above 0"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("spot", 1.5)), "sample_rate is not above 0"),
 ]
 
 
 @pytest.mark.parametrize(("query", "what"), WRONG)
-def test_what_cannot_be_asked_is_refused_with_a_hint(root: Path, query: Query, what: str) -> None:
+def test_what_cannot_be_asked_is_refused_with_a_hint(root: Path, query: EventQuery, what: str) -> None:
     with pytest.raises(Malformed, match=what) as caught:
         Engine(root).run(query)
     assert caught.value.__notes__
@@ -392,4 +394,4 @@ def test_what_cannot_be_asked_is_refused_with_a_hint(root: Path, query: Query, w
 
 def test_a_stream_that_the_tables_have_not_got_is_said_to_be(root: Path) -> None:
     with pytest.raises(Unavailable, match="no stream 'record/app/none'"):
-        Engine(root).run(Query(("record/app/none",)))
+        Engine(root).run(EventQuery(("record/app/none",)))

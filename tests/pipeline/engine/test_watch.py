@@ -14,13 +14,13 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 
 from bench.entrytables import Filler
 from tests.overlays.logs import CLIENTS
-from veen.core import canonjson
-from veen.overlays import Entry
+from veen.core import canonical_json
+from veen.overlays import FoldEntry
 from veen.overlays.record import RecordEvent
 from veen.pipeline import jobs
-from veen.pipeline.engine import Engine, Evidence, Query, Watch
+from veen.pipeline.engine import Engine, EventQuery, EvidencePolicy, QueryWatch
+from veen.pipeline.engine.aggregate import Partial, decode, weigh, whole
 from veen.pipeline.engine.engine import spread
-from veen.pipeline.engine.partial import Partial, decode, weigh, whole
 from veen.pipeline.engine.scan import plan
 from veen.pipeline.tables import Table, Tables
 
@@ -36,10 +36,10 @@ PLAIN = st.recursive(
 )
 ROWS = st.lists(st.fixed_dictionaries({"payload.a": PLAIN, "payload.b": PLAIN}), max_size=8)
 ASKED = [
-    Query((STREAM,), projection=("payload.a", "payload.b")),
-    Query((STREAM,), projection=("payload.a", "payload.b"), limit=3),
-    Query((STREAM,), group_by=("payload.a",), metrics=("count", "max(payload.b)", "min(payload.b)")),
-    Query((STREAM,), metrics=("distinct(payload.a)", "sum(payload.b)"), evidence=Evidence("full")),
+    EventQuery((STREAM,), projection=("payload.a", "payload.b")),
+    EventQuery((STREAM,), projection=("payload.a", "payload.b"), limit=3),
+    EventQuery((STREAM,), group_by=("payload.a",), metrics=("count", "max(payload.b)", "min(payload.b)")),
+    EventQuery((STREAM,), metrics=("distinct(payload.a)", "sum(payload.b)"), evidence=EvidencePolicy("full")),
 ]
 
 
@@ -53,7 +53,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("watched")
     events = (RecordEvent(f"user:{number:05}", "view", 1, "shop", '{"size":1}') for number in range(COUNT))
     log = [
-        Entry(b"\1" * 32, 0, seq, 1_700_000_000, CLIENTS[0], None, seq.to_bytes(32, "big"), *event.payload())
+        FoldEntry(b"\1" * 32, 0, seq, 1_700_000_000, CLIENTS[0], None, seq.to_bytes(32, "big"), *event.payload())
         for seq, event in enumerate(events, 1)
     ]
     Filler(Tables(folder), STREAM).add(log, per_file=COUNT)
@@ -62,10 +62,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(value=PLAIN)
 def test_a_value_weighs_no_more_than_it_takes_as_json(value: Any) -> None:
-    assert weigh(value) <= len(canonjson.encode(value))
+    assert weigh(value) <= len(canonical_json.encode(value))
 
 
-def taken(query: Query, rows: list[dict[str, Any]], numbers: Iterator[int]) -> Partial:
+def taken(query: EventQuery, rows: list[dict[str, Any]], numbers: Iterator[int]) -> Partial:
     made = Partial(query)
     for row in rows:
         number = next(numbers)
@@ -76,7 +76,9 @@ def taken(query: Query, rows: list[dict[str, Any]], numbers: Iterator[int]) -> P
 @pytest.mark.parametrize("query", ASKED, ids=range(len(ASKED)))
 @given(parts=st.lists(ROWS, max_size=4))
 @settings(deadline=None)
-def test_what_is_held_is_the_same_in_one_piece_and_in_many(query: Query, parts: list[list[dict[str, Any]]]) -> None:
+def test_what_is_held_is_the_same_in_one_piece_and_in_many(
+    query: EventQuery, parts: list[list[dict[str, Any]]]
+) -> None:
     numbers = count()
     pieces = [taken(query, rows, numbers) for rows in parts]
     one = taken(query, [row for rows in parts for row in rows], count())
@@ -93,32 +95,34 @@ def test_an_end_comes_within_a_batch_and_not_after_the_last_row(root: Path) -> N
         raise Enough
 
     with pytest.raises(Enough):
-        Engine(root).run(Query((STREAM,)), watch=Watch(on))
+        Engine(root).run(EventQuery((STREAM,)), watch=QueryWatch(on))
     assert 0 < seen[0] < COUNT / 2
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize(
-    "query", [Query((STREAM,)), Query((STREAM,), group_by=("subject_id",), metrics=("count",))], ids=["rows", "groups"]
+    "query",
+    [EventQuery((STREAM,)), EventQuery((STREAM,), group_by=("subject_id",), metrics=("count",))],
+    ids=["rows", "groups"],
 )
 @pytest.mark.parametrize("bound", [{"max_held": 10}, {"max_bytes": 100}], ids=str)
 def test_a_worker_stops_where_it_holds_too_much_and_whoever_merges_hears_of_it(
-    root: Path, query: Query, bound: dict[str, int]
+    root: Path, query: EventQuery, bound: dict[str, int]
 ) -> None:
     heard: list[tuple[int, int]] = []
     engine = Engine(root)
     parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), engine._footer)
-    watch = Watch(lambda held, size: heard.append((held, size)), **bound)
+    watch = QueryWatch(lambda held, size: heard.append((held, size)), **bound)
     found = spread(query, parts, jobs.here, watch)
     assert found.read < COUNT
     assert watch.exceeded(*heard[-1])
 
 
 def test_bounds_that_are_not_passed_change_nothing(root: Path) -> None:
-    query = Query((STREAM,), projection=("subject_id",))
+    query = EventQuery((STREAM,), projection=("subject_id",))
     parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), Engine(root)._footer)
     whole_answer, heard = Engine(root).run(query), list[tuple[int, int]]()
-    watch = Watch(lambda held, size: heard.append((held, size)), COUNT, 1 << 30)
+    watch = QueryWatch(lambda held, size: heard.append((held, size)), COUNT, 1 << 30)
     assert [row for _, row, _ in spread(query, parts, jobs.here, watch).rows] == list(whole_answer.rows)
     assert heard[-1][0] == COUNT
 

@@ -20,9 +20,9 @@ from veen.core import Unavailable, Unverified
 from veen.overlays import (
     AnyOverlay,
     At,
-    Entry,
+    FoldEntry,
+    FoldStep,
     ShippedSummary,
-    Step,
     firsts,
     receive,
     registry,
@@ -34,9 +34,9 @@ from veen.overlays import fold as fold_here
 from veen.overlays.kv import KV, Write
 from veen.overlays.queue import QUEUE, Ack
 from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Wallets, Withdraw, wallet_id
-from veen.pipeline.folding import folding
-from veen.pipeline.folding.folding import fold, sum_up
-from veen.pipeline.folding.summing import sum_entries
+from veen.pipeline.folding import table_fold
+from veen.pipeline.folding.summaries import sum_entries
+from veen.pipeline.folding.table_fold import fold, sum_up
 from veen.pipeline.jobs import in_processes
 from veen.pipeline.tables import Table, Tables
 from veen.pipeline.tables.compacting import compact
@@ -45,11 +45,11 @@ OWNERS = [bytes([number]) * 32 for number in range(4)]
 WALLET = [wallet_id(bytes(32), owner, "JPY") for owner in OWNERS]
 
 
-def expected(overlay: Any, entries: Iterable[Entry]) -> bytes:
+def expected(overlay: Any, entries: Iterable[FoldEntry]) -> bytes:
     return state_hash(overlay, fold_here(overlay, entries).states)
 
 
-def payments(random: Random, count: int) -> list[Entry]:
+def payments(random: Random, count: int) -> list[FoldEntry]:
     """Wallets that are paid in and out of, with refusals, copies and what cannot be read among it."""
     said: list[Said] = [Said(Open(one, bytes(32), owner, "JPY", 1)) for one, owner in zip(WALLET, OWNERS, strict=True)]
     for number in range(count):
@@ -69,9 +69,9 @@ def payments(random: Random, count: int) -> list[Entry]:
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces and narrow trees, so that little data has many of both."""
-    monkeypatch.setattr(folding, "CHUNK_ENTRIES", 4)
-    monkeypatch.setattr(folding, "FAN_IN", 2)
-    monkeypatch.setattr(folding, "SMALL_BYTES", 0)
+    monkeypatch.setattr(table_fold, "CHUNK_ENTRIES", 4)
+    monkeypatch.setattr(table_fold, "FAN_IN", 2)
+    monkeypatch.setattr(table_fold, "SMALL_BYTES", 0)
 
 
 @pytest.mark.usefixtures("pieces")
@@ -130,7 +130,7 @@ def test_a_run_is_summed_up_in_one_go_as_in_two(seed: int) -> None:
 class _Nameless(Wallets):
     """Wallets whose steps are known by nothing."""
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         return ()
 
 
@@ -212,11 +212,11 @@ def test_a_fold_that_died_before_copies_were_told_is_begun_again(place: Path, mo
     whole = opened + [replace(entry, stream_seq=entry.stream_seq + 1) for entry in entries]
     filler = Filler(Tables(place), "pay")
     filler.add(whole, per_file=3)
-    monkeypatch.setattr(folding, "copied_in", _die)
+    monkeypatch.setattr(table_fold, "copied_in", _die)
     with pytest.raises(KeyboardInterrupt):
         fold(filler.tables, WALLETS.CLASS, "pay")
     monkeypatch.undo()
-    monkeypatch.setattr(folding, "CHUNK_ENTRIES", 4)
+    monkeypatch.setattr(table_fold, "CHUNK_ENTRIES", 4)
     found = fold(filler.tables, WALLETS.CLASS, "pay")
     assert found.states[WALLET[0]].balance == 1
     assert found.state_hash == expected(WALLETS, whole)
@@ -243,7 +243,7 @@ def test_what_was_kept_under_another_root_is_not_used(place: Path) -> None:
 
 
 def test_processes_come_to_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "CHUNK_ENTRIES", 10)
+    monkeypatch.setattr(table_fold, "CHUNK_ENTRIES", 10)
     entries = payments(Random(1), 40)
     filler = Filler(Tables(place), "pay")
     filler.add(entries)

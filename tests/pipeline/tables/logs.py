@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.sealedlog import SealedLog
-from veen.core import Limits, PayloadHdr, canonjson, naming
+from veen.core import Limits, PayloadHdr, canonical_json, naming
 from veen.overlays import Event
 from veen.overlays.kv import Write
 from veen.overlays.record import RecordEvent
@@ -25,7 +25,7 @@ def writes(count: int, start: int = 0) -> Iterator[tuple[str, Event]]:
 
 
 def recorded(number: int, **payload: Any) -> RecordEvent:
-    content = canonjson.encode(payload or {"status": 200 + number % 3, "path": f"/{number}"}).decode()
+    content = canonical_json.encode(payload or {"status": 200 + number % 3, "path": f"/{number}"}).decode()
     kind = ("login", "logout", "view")[number % 3]
     return RecordEvent(f"user:{number % 4}", kind, 1_700_000_000_000 + number, "gateway", content)
 

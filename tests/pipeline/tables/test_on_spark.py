@@ -11,11 +11,11 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 
 from tests.pipeline.tables.logs import DOORS, OTHERS, everything, filled, recorded, writes
 from veen.core import Unavailable, Unverified, naming
-from veen.pipeline import jobs, planning, select
-from veen.pipeline.decoding import Keys, Stream
+from veen.pipeline import jobs, read_plan, select
+from veen.pipeline.decoding import Keys, LabelStream
 from veen.pipeline.tables import Tables, load
-from veen.pipeline.tables.loading import Load
-from veen.pipeline.tables.streaming import COLUMNS, Batch, follow
+from veen.pipeline.tables.loading import TableLoad
+from veen.pipeline.tables.streaming import COLUMNS, TableBatch, follow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,9 +110,9 @@ def test_what_is_sent_to_workers_and_planned_has_no_key_in_it(spark: "SparkSessi
     made = filled(place)
     secrets = [key.secret for key in made.log.keys.values()]
     assert made.keys.key(naming.stream_id(DOORS)) is not None  # read, and kept nowhere that is sent
-    tasks = planning.plan(made.selection)
-    job = Load(tasks[0], bytes(32), (Stream(bytes(32), DOORS, naming.stream_id(DOORS)),), made.keys, "folder")
-    batch = Batch(job.streams, (), made.keys, "folder")
+    tasks = read_plan.plan(made.selection)
+    job = TableLoad(tasks[0], bytes(32), (LabelStream(bytes(32), DOORS, naming.stream_id(DOORS)),), made.keys, "folder")
+    batch = TableBatch(job.streams, (), made.keys, "folder")
     options = str(select(made.log.folders.root, columns=COLUMNS, verify="entry").options())
     frame = spark.read.format("veen").load(str(made.log.folders.root))
     plan = frame._jdf.queryExecution().toString()

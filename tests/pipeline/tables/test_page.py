@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
 from tests.pipeline.tables.logs import DOORS, begun, writes
-from veen.pipeline.decoding.decoder import Kind
+from veen.pipeline.decoding.decoder import QuarantineKind
 from veen.pipeline.tables import Table
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tables.md").read_text("utf-8")
@@ -29,4 +29,4 @@ def test_the_blocks_of_the_page_run(place: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_page_names_every_table_and_every_kind_of_quarantine() -> None:
-    assert all(f"`{name}`" in PAGE for name in (*Table, *Kind))
+    assert all(f"`{name}`" in PAGE for name in (*Table, *QuarantineKind))

@@ -18,10 +18,10 @@ from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, recorde
 from tests.pipeline.tables.test_verify import changed, rewrite
 from veen.client.durable import Busy
 from veen.core import Unverified
-from veen.overlays import Entry
-from veen.pipeline.engine import Engine, Query
+from veen.overlays import FoldEntry
+from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.jobs import Tell, here, silent
-from veen.pipeline.tables import FileRef, Table, Tables, View
+from veen.pipeline.tables import FileRef, Table, Tables, TablesView
 from veen.pipeline.tables.compacting import MOST_COMMITS, OUTWEIGHS, compact, due, tidy
 from veen.pipeline.tables.verify import check_files, verify
 
@@ -34,11 +34,11 @@ def ref(first: int, last: int, day: str = "2030-01-31", table: Table = Table.EVE
     return FileRef(table, path, OTHERS, day, b"label", first, last, last - first + 1, 0, b"")
 
 
-def listing(*files: FileRef) -> View:
-    return View(files={file.path: file for file in files})
+def listing(*files: FileRef) -> TablesView:
+    return TablesView(files={file.path: file for file in files})
 
 
-def merged(view: View) -> int:
+def merged(view: TablesView) -> int:
     """Merge what is due, as `tidy` does with real files; how many rows were written again."""
     written = 0
     for run in due(view, 10_000):
@@ -52,7 +52,7 @@ def merged(view: View) -> int:
 
 @pytest.mark.parametrize("step", [1, 7, 100])
 def test_however_often_something_comes_in_files_are_few_and_rows_are_written_again_rarely(step: int) -> None:
-    view, written, most = View(), 0, 0
+    view, written, most = TablesView(), 0, 0
     for first in range(1, 6_000, step):
         one = ref(first, first + step - 1)
         view.files[one.path] = one
@@ -104,7 +104,7 @@ def test_many_commits_become_one_that_lists_all(place: Path) -> None:
     filler = Filler(tables, OTHERS)
     for seq in range(1, MOST_COMMITS + 1):
         hub_ts = 1_700_000_000 + seq * 86_400
-        filler.add([Entry(label, 0, seq, hub_ts, bytes(32), None, bytes(32), *recorded(seq).payload())])
+        filler.add([FoldEntry(label, 0, seq, hub_ts, bytes(32), None, bytes(32), *recorded(seq).payload())])
         assert tidy(tables).after == 2 * seq
         assert len(list((tables.own / "commits").iterdir())) == (seq if seq < MOST_COMMITS else 1)
     assert tables.view().upto(label) == MOST_COMMITS
@@ -219,7 +219,7 @@ def test_whoever_asks_while_files_are_merged_has_every_event_once(place: Path) -
         engine = Engine(tables.root)
         try:
             while not over.is_set():
-                rows = engine.run(Query((OTHERS,), projection=("hub_commit_seq",))).rows
+                rows = engine.run(EventQuery((OTHERS,), projection=("hub_commit_seq",))).rows
                 assert [row["hub_commit_seq"] for row in rows] == list(range(1, len(rows) + 1))
                 assert len(rows) >= found[-1]
                 found.append(len(rows))

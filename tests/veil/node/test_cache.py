@@ -2,10 +2,10 @@
 
 from tests.veil.node.net import FEED, SIGNER, Net, drained, feed_object, listening, payload_of
 from veil import SigningKey, publish_feed
-from veil.limits import CACHE_TTL_SECONDS
 from veil.node import Bounds, Node, NodeConfig, Subscription, Tier
-from veil.node.bloom import summarise
-from veil.node.frames import Entry, Inventory, Want, all_indices, encode
+from veil.node.digest_exchange import summarise
+from veil.node.frames import Inventory, InventoryEntry, Want, all_indices, encode
+from veil.veil_limits import CACHE_TTL_SECONDS
 
 SALT = b"\x05" * 16
 
@@ -41,7 +41,7 @@ def test_inventories_and_summaries_raise_the_count_of_replicas_like_duplicates_d
     made = [feed_object(payload_of(2_000, number)) for number in range(3)]
     for one in made:
         node.receive("fast", "p", one.shards[0])
-    node.receive("fast", "q", encode(Inventory((Entry(made[1].of, all_indices(made[1].of)),))))
+    node.receive("fast", "q", encode(Inventory((InventoryEntry(made[1].of, all_indices(made[1].of)),))))
     shard_id = {entry.object_root: entry.shard_id for entry in node.cache_entries()}[made[2].object_root]
     node.receive("fast", "r", encode(summarise([shard_id], 20_000, SALT, 0.001)))
     node.receive("fast", "s", encode(summarise([made[2].object_root], 20_000, SALT, 0.001)))

@@ -9,10 +9,10 @@ import pytest
 
 from tests.veil.making import spoiled
 from tests.veil.node.net import Net, drained, feed_object, listening, payload_of
-from veil.limits import BUCKET_SIZES
 from veil.node import Bounds, Destination, LaneClass, LaneSpec, Node, NodeConfig, Subscription
 from veil.store import DiskStore
 from veil.tags import feed_tag
+from veil.veil_limits import BUCKET_SIZES
 
 KIB = 1024
 SIZES = (500, 5_000, 60_000, 120_000)

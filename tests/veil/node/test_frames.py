@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from tests.veil.making import shard_sets
 from tests.veil.node.net import feed_object
 from veil import Malformed
-from veil.limits import MAX_SHARDS, MAX_UINT32
 from veil.node.frames import (
     MAX_CONTROL_BYTES,
     MAX_ENTRIES,
@@ -15,8 +14,8 @@ from veil.node.frames import (
     MAX_HASHES,
     SHARD_START,
     Control,
-    Entry,
     Inventory,
+    InventoryEntry,
     Summary,
     Want,
     all_indices,
@@ -26,12 +25,13 @@ from veil.node.frames import (
     encode_set,
 )
 from veil.shards import ShardSet
+from veil.veil_limits import MAX_SHARDS, MAX_UINT32
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> Entry:
+def entries(draw: st.DrawFn) -> InventoryEntry:
     of = draw(shard_sets)
-    return Entry(of, draw(st.integers(0, all_indices(of))))
+    return InventoryEntry(of, draw(st.integers(0, all_indices(of))))
 
 
 roots = st.binary(min_size=32, max_size=32)
@@ -80,15 +80,15 @@ def test_no_control_frame_starts_like_a_shard(frame: Control) -> None:
 
 def test_the_largest_frames_are_within_the_bound_for_control_frames() -> None:
     of = feed_object().of
-    assert len(encode(Inventory((Entry(of, 1),) * MAX_ENTRIES))) <= MAX_CONTROL_BYTES
+    assert len(encode(Inventory((InventoryEntry(of, 1),) * MAX_ENTRIES))) <= MAX_CONTROL_BYTES
     assert len(encode(Summary(MAX_UINT32, bytes(16), MAX_HASHES, bytes(MAX_FILTER_BYTES)))) <= MAX_CONTROL_BYTES
 
 
 @pytest.mark.parametrize(
     "frame",
     [
-        Inventory((Entry(feed_object().of, 0b1000),)),
-        Inventory((Entry(feed_object().of, 1),) * (MAX_ENTRIES + 1)),
+        Inventory((InventoryEntry(feed_object().of, 0b1000),)),
+        Inventory((InventoryEntry(feed_object().of, 1),) * (MAX_ENTRIES + 1)),
         Want(bytes(31), 1, 1),
         Want(bytes(32), 1 << MAX_SHARDS, 1),
         Want(bytes(32), 1, MAX_SHARDS + 1),

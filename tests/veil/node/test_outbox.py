@@ -7,14 +7,14 @@ import pytest
 
 from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, identity, listening, payload_of
 from veil import NATIVE, Address, Group, GroupSecret, Refused, SharedKey, publish, publish_feed
-from veil.limits import BUCKET_SIZES, MAX_OBJECT_BYTES
+from veil.encryption.feeds import feed_key
+from veil.encryption.private_delivery import write_letter
 from veil.node import Bounds, Destination, Escalation, LaneClass, LaneSpec, NodeConfig, Subscription
-from veil.node.frames import Entry, Inventory, all_indices, encode
+from veil.node.frames import Inventory, InventoryEntry, all_indices, encode
 from veil.profiles import SHAPES, Shape
-from veil.sealing.feeds import feed_key
-from veil.sealing.letters import write_letter
 from veil.store import DiskStore
 from veil.tags import feed_tag
+from veil.veil_limits import BUCKET_SIZES, MAX_OBJECT_BYTES
 
 DAY = 86_400.0
 LANES = (LaneSpec("fast"), LaneSpec("slow", LaneClass.FALLBACK))
@@ -164,7 +164,7 @@ def test_every_parcel_escalates_and_not_only_the_first() -> None:
     made = [feed_object(payload_of(50_000, number)) for number in range(3)]
     for one in made:
         node.publish_sealed(one)
-    node.receive("fast", "p", encode(Inventory((Entry(made[0].of, all_indices(made[0].of)),))))
+    node.receive("fast", "p", encode(Inventory((InventoryEntry(made[0].of, all_indices(made[0].of)),))))
     drained(node)
     roots = set()
     for _ in range(20):

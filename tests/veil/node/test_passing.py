@@ -7,11 +7,11 @@ import pytest
 from tests.veil.making import spoiled
 from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, listening, payload_of
 from veil import Address, DeliveryKey, Recipient, SigningKey, publish, publish_feed, send_private
-from veil.limits import BUCKET_SIZES, CACHE_TTL_SECONDS
+from veil.encryption.feeds import feed_key
 from veil.node import Bounds, Destination, NodeConfig, Spread, Subscription, Tier
 from veil.node.config import DEFAULT_TIERS, TierPolicy
-from veil.node.frames import Entry, Inventory, encode
-from veil.sealing.feeds import feed_key
+from veil.node.frames import Inventory, InventoryEntry, encode
+from veil.veil_limits import BUCKET_SIZES, CACHE_TTL_SECONDS
 
 SHARD_SIZES = set(BUCKET_SIZES)
 # Chance left out: what may be passed on is.
@@ -118,7 +118,7 @@ def test_common_shards_are_passed_on_less_often_and_never_less_than_the_floor() 
         for number in range(150):
             made = feed_object(payload_of(2_000, number))
             for name in peers[:replicas]:
-                node.receive("fast", name, encode(Inventory((Entry(made.of, 0b100),))))
+                node.receive("fast", name, encode(Inventory((InventoryEntry(made.of, 0b100),))))
             node.receive("fast", peers[0], made.shards[2])
             count += bool(shards_to(drained(node)))
         return count

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.veil.making import spoiled
 from tests.veil.node.net import FEED, Net, drained, feed_object, listening, payload_of
-from veil.limits import BUCKET_SIZES
 from veil.node import Bounds, NodeConfig, Penalties, Subscription
-from veil.node.frames import MAX_CONTROL_BYTES, Entry, Inventory, Want, all_indices, decode, encode
+from veil.node.frames import MAX_CONTROL_BYTES, Inventory, InventoryEntry, Want, all_indices, decode, encode
+from veil.veil_limits import BUCKET_SIZES
 
 
 def wants(node_frames: list[tuple[str, bytes]]) -> list[tuple[str, Want]]:
@@ -34,7 +34,7 @@ def test_poison_at_every_index_does_not_block_an_object() -> None:
     made = feed_object(payload_of(50_000))
     for shard in made.shards:
         node.receive("fast", "q", spoiled(shard))
-    claim = encode(Inventory((Entry(made.of, all_indices(made.of)),)))
+    claim = encode(Inventory((InventoryEntry(made.of, all_indices(made.of)),)))
     for number in range(200):
         # The liar is the first to say that it has the object, and the first to be asked.
         if number in (0, 20):
@@ -61,7 +61,7 @@ def test_true_shards_that_came_among_lies_count_for_who_sends_them_again() -> No
     for shard in made.shards[:5]:
         node.receive("fast", "r", shard)
     assert net.delivered("n") == []
-    node.receive("fast", "p", encode(Inventory((Entry(made.of, all_indices(made.of)),))))
+    node.receive("fast", "p", encode(Inventory((InventoryEntry(made.of, all_indices(made.of)),))))
     for _ in range(20):
         net.now += 0.25
         node.tick()
@@ -119,7 +119,7 @@ def test_poison_silences_who_says_it_has_the_object_and_not_who_only_passed_it_o
     for number in range(5):
         made = feed_object(payload_of(50_000, number))
         if claims:
-            node.receive("fast", "q", encode(Inventory((Entry(made.of, all_indices(made.of)),))))
+            node.receive("fast", "q", encode(Inventory((InventoryEntry(made.of, all_indices(made.of)),))))
         node.receive("fast", "q", spoiled(made.shards[0]))
         for shard in made.shards[1 : made.of.shape.k + 1]:
             node.receive("fast", "p", shard)
@@ -210,7 +210,7 @@ def test_inventories_of_things_that_do_not_exist_cost_the_node_a_bounded_number_
     drained(node)
     for number in range(300):
         made = feed_object(payload_of(100, number))
-        node.receive("fast", "p", encode(Inventory((Entry(made.of, all_indices(made.of)),))))
+        node.receive("fast", "p", encode(Inventory((InventoryEntry(made.of, all_indices(made.of)),))))
     asked = 0
     for _ in range(40):
         net.now += 0.25

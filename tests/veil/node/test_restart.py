@@ -11,7 +11,7 @@ import pytest
 from tests.veil.node.net import FEED, START, Net, drained, feed_object, listening, payload_of
 from veil import Malformed, Refused
 from veil.node import Bounds, Destination, Event, Node, NodeConfig, Subscription, Tier
-from veil.node.events import Events
+from veil.node.node_events import Events
 from veil.store import DiskStore, MemoryStore, Store, Table
 
 DYING = """

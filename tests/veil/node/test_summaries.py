@@ -6,7 +6,7 @@ import pytest
 
 from tests.veil.node.net import Net, drained, feed_object, listening, payload_of
 from veil.node import Destination, NodeConfig, Subscription, Summaries
-from veil.node.bloom import Filter, summarise
+from veil.node.digest_exchange import Filter, summarise
 from veil.node.frames import MAX_FILTER_BYTES, Inventory, Summary, decode, encode
 from veil.tags import feed_tag
 

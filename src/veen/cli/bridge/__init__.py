@@ -1,18 +1,11 @@
 """`veen bridge`: events across an air gap, mirrors between hubs that can see each other, and clients that compare."""
 
-from veen.cli.bridge import carrying, comparing, exporting, hearing, importing, mirroring, printing, reconciling
-from veen.cli.bridge.group import app
+from veen.cli.bridge import bridge_mirror, bridge_qr, bridge_reconcile, bridge_veil, bundles
+from veen.cli.bridge.bridge_options import app
 
-app.add_typer(carrying.app)
+app.add_typer(bridge_veil.app)
 
-__all__ = [
-    "app",
-    "carrying",
-    "comparing",
-    "exporting",
-    "hearing",
-    "importing",
-    "mirroring",
-    "printing",
-    "reconciling",
-]
+ORDER = ("export", "verify", "import", "watch", "mirror", "compare", "reconcile", "print", "scan")
+app.registered_commands.sort(key=lambda command: ORDER.index(command.name or ""))
+
+__all__ = ["app", "bridge_mirror", "bridge_qr", "bridge_reconcile", "bridge_veil", "bundles"]

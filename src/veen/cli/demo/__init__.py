@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from terminalface.command import command, single
-from veen.cli.options import JsonOption
+from plumbing.cli.command import command, single
+from veen.cli.kit.common_options import JsonOption
 
 app = single("demo")
 
@@ -22,6 +22,6 @@ def demo(
     command as you would type it. Nothing is left behind without --keep, and nothing outside the folder is touched.
     """
     from veen.cli.demo import story
-    from veen.cli.demo.stage import Stage
+    from veen.cli.demo.stage import DemoStage
 
-    story.tell(Stage(as_json), keep=keep)
+    story.tell(DemoStage(as_json), keep=keep)

@@ -1,18 +1,90 @@
 """Where the demo is shown: what was typed, what came of it, what that shows and how long it took."""
 
+import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
-from terminalface import signs
-from terminalface.command import is_colourful
-from veen.cli import output
+from plumbing.cli import ascii_fallback
+from plumbing.cli.command import is_colourful
+from veen.cli.kit import output
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TERMINATED_STATUS = 143
+
+
+class _Ended(BaseException):
+    """Someone wants it to end. Not what a command ends with by itself, which the demo looks at."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Whoever ends the demo ends what it started, too."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise _Ended(number)
+
+    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    try:
+        yield
+    except _Ended as ended:
+        if ended.number == signal.SIGTERM:
+            sys.exit(_TERMINATED_STATUS)
+        raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Put off what would end the demo until the block is through: nothing starts that nobody knows how to end."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+@contextmanager
+def environment(env: Mapping[str, str]) -> Iterator[None]:
+    """These variables and no others."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Names on the stage are those of files in the folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
 
 _WIDTH = 100
 _INDENT = "   "
@@ -20,7 +92,7 @@ _BOLD, _GREEN, _CYAN, _DIM, _PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[36m", "\x1b[2m
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DemoOutput:
     """One scene that went as it should."""
 
     title: str
@@ -28,11 +100,11 @@ class Shown:
     seconds: float
 
 
-class Stage:
+class DemoStage:
     """Standard output, in colour where people look; with `as_json` nothing until the end."""
 
     def __init__(self, as_json: bool) -> None:
-        self.shown: list[Shown] = []
+        self.shown: list[DemoOutput] = []
         self._as_json = as_json
         self._colour = is_colourful(sys.stdout)
         self._width = min(shutil.get_terminal_size().columns, _WIDTH) if sys.stdout.isatty() else _WIDTH
@@ -49,7 +121,7 @@ class Stage:
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began
-        self.shown.append(Shown(title, claim, seconds))
+        self.shown.append(DemoOutput(title, claim, seconds))
         self._claim(claim, seconds)
 
     def typed(self, person: str, command: str) -> None:
@@ -82,7 +154,7 @@ class Stage:
         self._line(f"{_INDENT}{self._timed(left, total, used=len(_INDENT))}")
 
     def _claim(self, claim: str, seconds: float) -> None:
-        mark = signs.shown("✓")
+        mark = ascii_fallback.shown("✓")
         told = self._timed(claim, seconds, used=len(_INDENT) + len(mark) + 1)
         self._line(f"{_INDENT}{self._paint(mark, _GREEN)} {told}")
 
@@ -97,7 +169,7 @@ class Stage:
 
     def _line(self, text: str = "") -> None:
         if not self._as_json:
-            sys.stdout.write(signs.shown(text) + "\n")
+            sys.stdout.write(ascii_fallback.shown(text) + "\n")
             sys.stdout.flush()
 
 

@@ -1,18 +1,117 @@
 """What the demo tells, scene by scene. Each scene raises unless what it claims is so."""
 
+import io
+import os
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
-from veen.cli.demo.people import Person
-from veen.cli.demo.stage import Stage
-from veen.cli.demo.surroundings import ending_on_signals, uninterrupted, working_in
-from veen.cli.failures import DAMAGED_STATUS, STATUS
+from typer.main import get_command
+
+from veen.cli.demo.stage import DemoStage, ending_on_signals, environment, uninterrupted, working_in
+from veen.cli.kit.exit_status import DAMAGED_STATUS, STATUS
 from veen.client.evidence import Evidence
 from veen.core import Refused, Unavailable, Unverified
+
+_OURS = "VEEN_"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command printed and how it ended."""
+
+    status: int
+    out: str
+    err: str
+
+    def facts(self) -> dict[str, str]:
+        """Names and values, as a pipe gets them."""
+        return dict(line.split("\t", 1) for line in self.out.splitlines() if "\t" in line)
+
+    def rows(self) -> list[list[str]]:
+        return [line.split("\t") for line in self.out.splitlines()]
+
+    @property
+    def error(self) -> str:
+        first = next((line for line in self.err.splitlines() if line.startswith("veen: error: ")), self.err)
+        return first.removeprefix("veen: ")
+
+
+class Person:
+    """One of them. `home` keeps their contexts apart from everyone else's, and from those of whoever runs the demo."""
+
+    def __init__(self, name: str, home: Path, stage: DemoStage) -> None:
+        self.name = name
+        self._stage = stage
+        home.mkdir(parents=True)
+        self._own = {name: str(home) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")}
+        if path := os.environ.get("PYTHONPATH"):  # which must hold in whatever folder they work
+            self._own["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in path.split(os.pathsep))
+
+    def env(self) -> dict[str, str]:
+        """What their commands find in the environment."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        return {**kept, **self._own}
+
+    def does(self, command: str, *, ends: int = 0) -> Ran:
+        """A command in this process. Raises where it does not end with the status it must."""
+        self._stage.typed(self.name, f"veen {command}")
+        return self._checked(command, self.does_unseen(command), ends)
+
+    def does_unseen(self, command: str) -> Ran:
+        """A command that is not part of the story, whatever comes of it."""
+        return _here(shlex.split(command), self.env())
+
+    def does_apart(
+        self, command: str, *, ends: int = 0, cwd: Path | None = None, given: str | None = None, shown: str = ""
+    ) -> Ran:
+        """A command in a process of its own, which knows nothing but its files and what it is given to read."""
+        self._stage.typed(self.name, shown or f"veen {command}")
+        ran = subprocess.run(
+            [*VEEN, *shlex.split(command)], env=self.env(), cwd=cwd, input=given or "", capture_output=True, text=True
+        )
+        return self._checked(command, Ran(ran.returncode, ran.stdout, ran.stderr), ends)
+
+    def starts(self, command: str, errors: Path) -> "subprocess.Popen[str]":
+        """A command that goes on until it is ended."""
+        self._stage.typed(self.name, f"veen {command} &")
+        with errors.open("w") as kept:
+            return subprocess.Popen(
+                [*VEEN, *shlex.split(command)],
+                env=self.env(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=kept,
+                text=True,
+            )
+
+    def _checked(self, command: str, ran: Ran, ends: int) -> Ran:
+        if ran.status != ends:
+            raise Unavailable(f"veen {command} ended with {ran.status}, not {ends}: {ran.err.strip()}")
+        return ran
+
+
+VEEN = (sys.executable, "-m", "veen.cli")
+
+
+def _here(arguments: list[str], env: Mapping[str, str]) -> Ran:
+    from veen.cli.app import app
+
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with environment(env), redirect_stdout(out), redirect_stderr(err):
+        try:
+            get_command(app).main(arguments, "veen")
+        except SystemExit as ended:
+            status = ended.code if isinstance(ended.code, int) else 0
+    return Ran(status, out.getvalue(), err.getvalue())
+
 
 _LINES = 1_000
 _FIRST = "door 4 opened by badge 17"
@@ -20,7 +119,7 @@ _REFUSED = STATUS[Refused][0]
 _UNVERIFIED = STATUS[Unverified][0]
 
 
-def tell(stage: Stage, *, keep: bool) -> None:
+def tell(stage: DemoStage, *, keep: bool) -> None:
     """All of it, in a folder that is gone afterwards unless it is to be kept."""
     with ending_on_signals():
         folder = Path(tempfile.mkdtemp(prefix="veen-demo-"))
@@ -40,7 +139,7 @@ def tell(stage: Stage, *, keep: bool) -> None:
 class Story:
     """Who takes part, and what they hand to each other."""
 
-    def __init__(self, stage: Stage, folder: Path) -> None:
+    def __init__(self, stage: DemoStage, folder: Path) -> None:
         self._stage = stage
         self._folder = folder
         self._running = ExitStack()  # what must end however the story does

@@ -1,21 +1,144 @@
 """`veen hub init|start|stop`: from an empty folder to a hub that serves, and back."""
 
+import asyncio
+import gc
 import os
+import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import uvloop
 
-from terminalface import durations
-from terminalface.command import Misuse, command, given
-from veen.cli import output, values
-from veen.cli.hub import startoptions as options
-from veen.cli.hub.group import app
-from veen.cli.options import DataDir, JsonOption
+from plumbing.cli import durations
+from plumbing.cli.command import Misuse, command, given
+from veen.cli.hub import hub_process
+from veen.cli.hub import hub_settings as options
+from veen.cli.hub.hub_group import app
+from veen.cli.hub.hub_process import HubProcess
+from veen.cli.kit import output, values
+from veen.cli.kit.common_options import DataDir, JsonOption
+from veen.cli.kit.exit_status import hinted
+from veen.core import Malformed, Unavailable, Unverified
+from veen.hub import fd_limit
+from veen.hub.config import HubConfig
+from veen.hub.service import HubService
+from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER
+from veen.storage.metadata import has_no_keys
+from veen.storage.paths import Folders
 
 if TYPE_CHECKING:
     from veen.core import Limits
+
+
+_VOICE = "veen: "
+# The entries that wait for the log are tens of thousands of objects without cycles: looking at them all time and
+# again costs more than what is ever found.
+_COLLECT_EVERY = (20_000, 20, 50)
+
+
+def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `ready` hears the address once it is open."""
+    files = fd_limit.raise_limit()
+    asked, config = config, fd_limit.fitting(config, files)
+    try:
+        service = HubService(config)
+    except Unavailable as error:
+        raise hinted(error, *_start_hints(config.data_dir)) from None
+    except (Malformed, Unverified) as error:
+        damaged = type(error)(str(config.data_dir), str(error))
+        raise hinted(damaged, f"veen fsck {config.data_dir} says where, and whether it can be mended") from None
+    if config is not asked:
+        most = config.http.max_connections
+        service.log.event("warn", "few_open_files", allowed=files, connections=most, wanted=asked.http.max_connections)
+    uvloop.run(_serve(service, config, ready))
+
+
+async def _serve(service: HubService, config: HubConfig, ready: Callable[[str], None]) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    with ExitStack() as held:
+
+        def listening(port: int) -> None:
+            url = values.origin("https" if config.tls_cert else "http", config.host, port)
+            held.enter_context(hub_process.recorded(HubProcess.here(url, config.data_dir, config.tls_cert)))
+            ready(url)
+            gc.freeze()
+            gc.set_threshold(*_COLLECT_EVERY)
+
+        await service.run_until(stopped, listening)
+
+
+def _start_hints(data_dir: Path) -> list[str]:
+    if hub_process.is_locked(data_dir):
+        return [f"veen hub status --data-dir {data_dir} shows it; veen hub stop --data-dir {data_dir} ends it"]
+    folders = Folders(data_dir)
+    if not folders.identity.exists():
+        return [f"veen hub init --data-dir {data_dir} makes one, where there is none"]
+    if has_no_keys(folders):
+        return ["the keys are gone, and only a backup has them; without them the log can be read, and no hub can run"]
+    return [f"veen fsck {data_dir} says what is wrong with it"]
+
+
+def start_process(arguments: Sequence[str], log: Path) -> tuple[int, str]:
+    """A hub in a process of its own, and its address once it is open. `arguments` are those of `veen hub start`."""
+    reader, writer = os.pipe()
+    log.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE), "ab") as kept:
+        before = kept.tell()
+        try:
+            hub = subprocess.Popen(
+                [sys.executable, "-m", "veen.cli", *arguments, "--foreground", "--ready-fd", str(writer)],
+                stdin=subprocess.DEVNULL,
+                stdout=kept,
+                stderr=kept,
+                pass_fds=[writer],
+                start_new_session=True,  # so that closing the terminal does not reach it
+            )
+        finally:
+            os.close(writer)
+    try:
+        with open(reader, "rb") as answer:
+            url = answer.read().decode()  # there once the hub has closed its end: when it is open, or has ended
+    except BaseException:
+        hub.terminate()
+        raise
+    if url:
+        hub.returncode = 0  # it lives on: there is nothing to wait for
+        return hub.pid, url
+    raise HubEnded(hub.wait(), _said(log, before))
+
+
+class HubEnded(Exception):
+    """The hub ended before it served: with which status, and what it said."""
+
+    def __init__(self, status: int, said: list[str]) -> None:
+        super().__init__("\n".join(said))
+        self.status = status
+        self.said = said
+
+
+def _said(log: Path, since: int) -> list[str]:
+    """What it said to people; the rest of the log is for machines."""
+    with log.open("rb") as kept:
+        kept.seek(since)
+        lines = kept.read().decode(errors="replace").splitlines()
+    return [line for line in lines if line.startswith(_VOICE)] or lines[-1:]
+
+
+def default_log_file(data_dir: Path) -> Path:
+    """Where a background hub's log goes unless it is told otherwise, by the XDG rules."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state"
+    return base / "veen" / f"{hub_process.name_of(data_dir)}.log"
+
 
 _STOP_S = 60.0
 
@@ -53,9 +176,9 @@ def init(
     A hub of a realm refuses what that realm has revoked, and streams that the realm has given to another hub. Without
     one it goes by capabilities alone.
     """
-    from veen.cli.failures import hinted
+    from veen.cli.kit.exit_status import hinted
     from veen.core import Malformed, Profile, Unavailable
-    from veen.storage import directory
+    from veen.storage import metadata
     from veen.storage.durable import Disk
 
     try:
@@ -64,7 +187,7 @@ def init(
     except ValueError as error:
         raise Misuse(str(error), "veen hub init --help lists the options") from None
     try:
-        papers = directory.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
+        papers = metadata.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
     except Malformed as error:
         raise Misuse(str(error), "limits can be set lower within these bounds, never higher") from None
     except Unavailable as error:
@@ -102,7 +225,7 @@ def start(
     data_dir: DataDir,
     listen: options.Listen = None,
     foreground: options.Foreground = False,
-    admission: options.Admission = None,
+    admission: options.AdmissionOption = None,
     issuer: options.Issuer = None,
     witness: options.Witness = None,
     config: options.Config = None,
@@ -126,7 +249,7 @@ def start(
 
     The operator's token is taken from VEEN_OPERATOR_TOKEN. Options win over the settings of --config.
     """
-    from veen.cli.hub import serving, settings
+    from veen.cli.hub import hub_settings
 
     chosen = {
         "listen": listen,
@@ -142,18 +265,18 @@ def start(
         "allow_networks": allow_network,
         "deny_networks": deny_network,
     }
-    made = settings.config(data_dir, chosen, config, profile)
+    made = hub_settings.config(data_dir, chosen, config, profile)
     if foreground:
-        serving.serve(made, lambda url: _ready(url, ready_fd, settings.warning(made)))
+        serve(made, lambda url: _ready(url, ready_fd, hub_settings.warning(made)))
         return
-    log = log_file or serving.log_file(data_dir)
+    log = log_file or default_log_file(data_dir)
     try:
-        pid, url = serving.start(["hub", "start", *given(ctx)], log)
-    except serving.Ended as ended:
+        pid, url = start_process(["hub", "start", *given(ctx)], log)
+    except HubEnded as ended:
         sys.stderr.write("".join(f"{line}\n" for line in ended.said))
         raise typer.Exit(ended.status) from None
     output.facts({"url": url, "pid": pid, "log": str(log), "data_dir": str(data_dir)}, as_json)
-    _warn(settings.warning(made))
+    _warn(hub_settings.warning(made))
     output.remark(f"hint: veen hub stop --data-dir {data_dir} ends it")
 
 
@@ -183,12 +306,12 @@ def stop(
 
     What is under way is finished first: whoever was promised a receipt gets it. Nothing is killed.
     """
-    from veen.cli.failures import hinted
-    from veen.cli.hub import running
+    from veen.cli.hub import hub_process
+    from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
 
-    found = running.need(data_dir)
-    if not running.stop(found, timeout):
+    found = hub_process.need(data_dir)
+    if not hub_process.stop(found, timeout):
         raise hinted(
             Unavailable(f"the hub on {data_dir} was asked to end and has not within {timeout:g} s"),
             f"process {found.pid} is still finishing; ask again, or wait longer with --timeout",

@@ -1,8 +1,8 @@
 """`veen pipeline`: tables of logs, made and checked on any number of machines."""
 
-from veen.cli.pipeline import checking, making
-from veen.cli.pipeline.group import ORDER, app
+from veen.cli.pipeline import table_check, table_run
+from veen.cli.pipeline.pipeline_options import ORDER, app
 
-__all__ = ["app", "checking", "making"]
+__all__ = ["app", "table_check", "table_run"]
 
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or ""))

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veen.cli import output
-from veen.cli.client.options import AtHub
-from veen.cli.overlay.declaring import taking
-from veen.cli.recorder.group import FromLog, app, at_hub, from_log
+from veen.cli.kit import output
+from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.state_options import taking
+from veen.cli.recorder.recorder_options import FromLog, app, at_hub, from_log
 
 if TYPE_CHECKING:
     from veen.client.client import Client
-    from veen.recorder import CheckpointFolder, RecorderCheckpoint, Verdict
-    from veen.state.source import Source
+    from veen.recorder import CheckpointFolder, CheckpointVerdict, RecorderCheckpoint
+    from veen.state.entry_source import EntrySource
 
 
 @taking(
@@ -37,7 +37,7 @@ def checkpoint(
     With --watch they are made by time and by volume, as veen recorder init set it up.
     """
     from veen.recorder import CheckpointFolder, make
-    from veen.recorder.making import keep_making
+    from veen.recorder.checkpoint_scheduler import keep_making
 
     async def work(client: "Client") -> None:
         kept = CheckpointFolder(folder) if folder else CheckpointFolder.of(client)
@@ -110,7 +110,7 @@ def verify(
     """
     from veen.recorder import RecorderCheckpoint, verify
 
-    async def work(source: "Source") -> "Verdict":
+    async def work(source: "EntrySource") -> "CheckpointVerdict":
         data = file.read_bytes() if file else _last(source, folder).read_bytes()
         return await verify(source, RecorderCheckpoint.decode(data), full=full)
 
@@ -148,8 +148,8 @@ def verify(
         output.remark("there is no key of the map here: whether these are all streams of the recorder was not checked")
 
 
-def _last(source: "Source", folder: Path | None) -> Path:
-    from veen.cli.failures import hinted
+def _last(source: "EntrySource", folder: Path | None) -> Path:
+    from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
 
     kept = _folder(source, folder).files()
@@ -158,7 +158,7 @@ def _last(source: "Source", folder: Path | None) -> Path:
     return kept[-1]
 
 
-def _folder(source: "Source", folder: Path | None) -> "CheckpointFolder":
+def _folder(source: "EntrySource", folder: Path | None) -> "CheckpointFolder":
     from veen.recorder import CheckpointFolder
 
     if folder is not None:

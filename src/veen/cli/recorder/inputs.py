@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from terminalface.command import Misuse
-from veen.cli import output
-from veen.cli.client.options import AtHub
-from veen.cli.overlay.declaring import taking
-from veen.cli.recorder.group import Origin, Subject, app, at_hub
-from veen.cli.values import moment
+from plumbing.cli.command import Misuse
+from veen.cli.kit import output
+from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.state_options import taking
+from veen.cli.kit.values import moment
+from veen.cli.recorder.recorder_options import Origin, Subject, app, at_hub
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -54,12 +54,12 @@ def send(
     """
     import time
 
-    from veen.core import Malformed, canonjson
+    from veen.core import Malformed, canonical_json
     from veen.overlays.record import RecordEvent
-    from veen.recorder import routes_of, shaping
+    from veen.recorder import normalize, routes_of
 
     try:
-        content = shaping.payload_of(canonjson.parse(payload.encode(), "payload", exact=True))
+        content = normalize.payload_of(canonical_json.parse(payload.encode(), "payload", exact=True))
     except Malformed as error:
         raise Misuse(str(error), "give JSON, for example --payload '{\"ok\": true}'") from None
     when = time.time_ns() // 1_000_000 if event_time is None else event_time * 1_000
@@ -103,15 +103,15 @@ def tail(
     Goes on where it was left, each line exactly once, also when the file is rotated. A line that has subject_id,
     event_type, event_time or origin says them; what is no JSON object is set aside.
     """
-    from veen.cli.client import calling
-    from veen.cli.recorder.shipping import Input, state_file
-    from veen.recorder.jsonlines import JsonLines
-    from veen.recorder.shaping import Defaults
+    from veen.cli.kit import open_session
+    from veen.cli.recorder.ship import Input, state_file
+    from veen.recorder.json_lines import JsonLines
+    from veen.recorder.normalize import Defaults
 
     if once and not file.exists():
         raise Misuse(f"there is no file {file}", "without --once it is waited for")
     defaults = Defaults(origin, event_type, subject)
-    with calling.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.opened(asked.client, asked.passphrase_file) as folder:
         state = state_file(folder, file)
         feed = JsonLines(file, state, defaults, follow=not once, told=output.remark)
         Input(asked, folder).run(feed)
@@ -127,13 +127,13 @@ def pipe(asked: AtHub, origin: Origin, subject: Subject = None, event_type: Line
     import sys
     from threading import Thread
 
-    from veen.cli.client import calling
-    from veen.cli.recorder.shipping import Input, own_folder
+    from veen.cli.kit import open_session
+    from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
-    from veen.recorder.pipe import take_in
-    from veen.recorder.shaping import Defaults
+    from veen.recorder.normalize import Defaults
+    from veen.recorder.stdin_source import take_in
 
-    with calling.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.opened(asked.client, asked.passphrase_file) as folder:
         place = own_folder(folder, "spool", "pipe")
         running = Input(asked, folder)
         writer, feed = SpoolWriter(place), SpoolFeed(place, "pipe")
@@ -165,11 +165,11 @@ def ship(
 
     The program writes to disk and never waits for a hub; this sends, each event exactly once.
     """
-    from veen.cli.client import calling
-    from veen.cli.recorder.shipping import Input
+    from veen.cli.kit import open_session
+    from veen.cli.recorder.ship import Input
     from veen.recorder import SpoolFeed
 
-    with calling.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.opened(asked.client, asked.passphrase_file) as folder:
         Input(asked, folder).run(SpoolFeed(spool, name, follow=not once))
 
 
@@ -180,13 +180,13 @@ def retry(asked: AtHub) -> None:
     Each event goes under the source and the place that it had, so one that was recorded after all is known for a copy.
     What still cannot be recorded is set aside anew.
     """
-    from veen.cli.client import calling
-    from veen.cli.recorder.shipping import Input, own_folder
-    from veen.recorder.retrying import Retry
+    from veen.cli.kit import open_session
+    from veen.cli.recorder.ship import Input, own_folder
+    from veen.recorder.retry_feed import RetryFeed
 
-    with calling.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.opened(asked.client, asked.passphrase_file) as folder:
         running = Input(asked, folder)
         with folder.sending():  # an input of this client would be writing to that file
-            again = Retry(own_folder(folder))
+            again = RetryFeed(own_folder(folder))
         if running.run(again.feed):
             again.finish()

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from terminalface import durations
-from terminalface.command import command, single
-from veen.cli.hub.watching import LocalDir
-from veen.cli.options import HubUrl, JsonOption
+from plumbing.cli import durations
+from plumbing.cli.command import command, single
+from veen.cli.hub.hub_status import LocalDir
+from veen.cli.kit.common_options import HubUrl, JsonOption
 
 app = single("top")
 
@@ -25,8 +25,8 @@ def top(
     Every number is of the interval between two looks. In a pipe, and with --json, each look is printed after the one
     before it. Leave with q or ctrl-c.
     """
-    from veen.cli.hub import asking
+    from veen.cli.hub import hub_process
     from veen.cli.top import watch
 
-    with asking.hub(hub, data_dir) as api:
+    with hub_process.hub(hub, data_dir) as api:
         watch.watch(api, interval, once=once, as_json=as_json)

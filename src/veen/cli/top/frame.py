@@ -1,18 +1,153 @@
 """One view of a hub: numbers worked out from two samples, as data and as what a terminal shows."""
 
 import sys
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from terminalface import signs
-from veen.cli import output
-from veen.cli.output import Marked, Tone
-from veen.cli.top import sample
-from veen.cli.top.sample import Interval, Sample
+from prometheus_client.parser import text_string_to_metric_families
+
+from plumbing.cli import ascii_fallback
+from veen.cli.kit import output
+from veen.cli.kit.output import Marked, Tone
+from veen.core import Malformed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+LATENCY = "veen_end_to_end_latency_ms"
+VERIFY = "veen_verify_latency_ms"
+COMMIT = "veen_commit_latency_ms"
+SYNC = "veen_fsync_latency_ms"
+GROUP = "veen_group_size"
+PROOF = "veen_proof_latency_ms"
+HISTOGRAMS = (LATENCY, VERIFY, COMMIT, SYNC, GROUP, PROOF)
+_OK, _ERR = "veen_submit_ok_total", "veen_submit_err_total"
+_QUEUE, _JOURNAL = "veen_queue_depth", "veen_journal_bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many observations were at most each bound; the last bound is without end."""
+
+    bounds: tuple[float, ...]
+    totals: tuple[float, ...]
+    sum: float
+
+    @property
+    def count(self) -> float:
+        return self.totals[-1] if self.totals else 0.0
+
+    @property
+    def mean(self) -> float | None:
+        return self.sum / self.count if self.count else None
+
+    def since(self, before: "Histogram") -> "Histogram":
+        """What was observed after `before` was taken."""
+        if before.bounds != self.bounds:
+            return self
+        totals = tuple(now - then for now, then in zip(self.totals, before.totals, strict=True))
+        return Histogram(self.bounds, totals, self.sum - before.sum)
+
+    def quantile(self, share: float) -> float | None:
+        """Where that share of the observations ends, evenly spread within its bucket; None where there are none.
+
+        What lies beyond the last finite bound counts as that bound: more is not known.
+        """
+        if not self.count:
+            return None
+        wanted = share * self.count
+        at = bisect_left(self.totals, wanted)
+        below_bound, below = (self.bounds[at - 1], self.totals[at - 1]) if at else (0.0, 0.0)
+        if at == len(self.bounds) - 1:
+            return below_bound
+        return below_bound + (self.bounds[at] - below_bound) * (wanted - below) / (self.totals[at] - below)
+
+
+_NOTHING = Histogram((), (), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The metrics of a hub at one moment."""
+
+    at: float  # seconds, of a clock that only runs forward
+    accepted: float
+    refused: Mapping[str, float]  # by code, or code/detail_enum
+    histograms: Mapping[str, Histogram]
+    queue_depth: float
+    journal_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What happened between two samples, or since the hub started."""
+
+    seconds: float | None  # None where it is since the start: how long that is the metrics do not tell
+    accepted: float
+    refused: Mapping[str, float]
+    histograms: Mapping[str, Histogram]
+
+    @property
+    def rate(self) -> float | None:
+        return None if not self.seconds else self.accepted / self.seconds
+
+    @property
+    def refusal_rate(self) -> float | None:
+        return None if not self.seconds else sum(self.refused.values()) / self.seconds
+
+    def histogram(self, name: str) -> Histogram:
+        return self.histograms.get(name, _NOTHING)
+
+
+def read(text: str, at: float) -> Sample:
+    """The sample in the text that `/metrics` answers with."""
+    try:
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except (ValueError, IndexError, KeyError):
+        raise Malformed("metrics", "not in the text form of Prometheus") from None
+    single = {one.name: one.value for one in samples if not one.labels}
+    if _OK not in single:
+        raise Malformed("metrics", f"no {_OK}: these are not a hub's")
+    refused: dict[str, float] = {}
+    buckets: dict[str, list[tuple[float, float]]] = {}
+    for one in samples:
+        if one.name == _ERR:
+            detail = one.labels.get("detail_enum")
+            code = one.labels.get("code", "")
+            refused[f"{code}/{detail}" if detail else code] = one.value
+        elif one.name.endswith("_bucket") and "le" in one.labels:
+            found = buckets.setdefault(one.name.removesuffix("_bucket"), [])
+            found.append((float(one.labels["le"]), one.value))
+    histograms = {
+        name: Histogram(
+            tuple(bound for bound, _ in sorted(found)),
+            tuple(total for _, total in sorted(found)),
+            single.get(f"{name}_sum", 0.0),
+        )
+        for name, found in buckets.items()
+    }
+    return Sample(at, single[_OK], refused, histograms, single.get(_QUEUE, 0.0), single.get(_JOURNAL, 0.0))
+
+
+def between(before: Sample | None, after: Sample) -> Interval:
+    """What happened from one sample to the next. A hub that started anew in between counts from its start."""
+    if before is None or after.accepted < before.accepted or _went_back(before, after):
+        return Interval(None, after.accepted, dict(after.refused), after.histograms)
+    refused = {code: count - before.refused.get(code, 0.0) for code, count in after.refused.items()}
+    return Interval(
+        after.at - before.at,
+        after.accepted - before.accepted,
+        {code: count for code, count in refused.items() if count},
+        {name: one.since(before.histograms.get(name, _NOTHING)) for name, one in after.histograms.items()},
+    )
+
+
+def _went_back(before: Sample, after: Sample) -> bool:
+    return any(after.refused.get(code, 0.0) < count for code, count in before.refused.items())
+
 
 _BARS, _PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:|"
 _KIB = 1 << 10
@@ -22,7 +157,7 @@ _CHART_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TopFrame:
     """What a hub's status says, as far as the view shows it."""
 
     url: str
@@ -39,7 +174,7 @@ class Told:
 class Frame:
     """All of one view."""
 
-    told: Told
+    told: TopFrame
     now: Sample
     interval: Interval
     rates: Sequence[float] = ()  # of the intervals so far, oldest first
@@ -60,7 +195,7 @@ class Frame:
             "refused": dict(seen.refused),
             "queue_depth": self.now.queue_depth,
             "journal_bytes": self.now.journal_bytes,
-            "group_size": seen.histogram(sample.GROUP).mean,
+            "group_size": seen.histogram(GROUP).mean,
             "latency_ms": {name: _shares(seen, metric) for name, metric in _LATENCIES.items()},
         }
 
@@ -75,7 +210,7 @@ class Frame:
             "submits/s": _number(seen.rate),
             "refused/s": _number(seen.refusal_rate),
             **{f"{name} p50/p99 ms": _pair(seen, metric) for name, metric in _LATENCIES.items()},
-            "entries per sync": _number(seen.histogram(sample.GROUP).mean),
+            "entries per sync": _number(seen.histogram(GROUP).mean),
             "queue": int(self.now.queue_depth),
             "journal": size(self.now.journal_bytes),
             "refusals": ", ".join(f"{code} {int(count)}" for code, count in sorted(seen.refused.items())) or "none",
@@ -83,11 +218,11 @@ class Frame:
 
 
 _LATENCIES = {
-    "whole": sample.LATENCY,
-    "verify": sample.VERIFY,
-    "commit": sample.COMMIT,
-    "fsync": sample.SYNC,
-    "proof": sample.PROOF,
+    "whole": LATENCY,
+    "verify": VERIFY,
+    "commit": COMMIT,
+    "fsync": SYNC,
+    "proof": PROOF,
 }
 _MEANING = {
     "whole": "arrival to durable",
@@ -104,12 +239,12 @@ def render(frame: Frame, width: int, keys: str = "") -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    plain = signs.is_plain(sys.stdout)
+    plain = ascii_fallback.is_plain(sys.stdout)
     told = frame.told
     overflow: Literal["crop", "ellipsis"] = "crop" if plain else "ellipsis"
     head = Text.assemble(("veen top ", "bold"), (told.url, "cyan"), "  ", no_wrap=True, overflow=overflow)
     head.append_text(output.text_of(_state(told)))
-    head.append(f"  {told.admission} admission  hub {told.hub_id[:16]}{signs.shown('…')}  veen {told.version}")
+    head.append(f"  {told.admission} admission  hub {told.hub_id[:16]}{ascii_fallback.shown('…')}  veen {told.version}")
     both = Table.grid(expand=True)
     both.add_column(width=_LEFT)
     both.add_column(ratio=1)
@@ -139,7 +274,7 @@ def _traffic(frame: Frame) -> "RenderableType":
     grid.add_row("submits/s", Text(_number(seen.rate), style="bold"))
     grid.add_row("refused/s", output.text_of(_refusal_rate(seen)))
     grid.add_row("queue", f"{int(frame.now.queue_depth):,}")
-    grid.add_row("entries per sync", _number(seen.histogram(sample.GROUP).mean))
+    grid.add_row("entries per sync", _number(seen.histogram(GROUP).mean))
     grid.add_row("journal", size(frame.now.journal_bytes))
     grid.add_row("labels", f"{frame.told.labels:,}")
     grid.add_row("entries", f"{frame.told.entries:,}")
@@ -175,7 +310,7 @@ def _refusals(frame: Frame) -> "RenderableType":
     return grid
 
 
-def _state(told: Told) -> Marked:
+def _state(told: TopFrame) -> Marked:
     return Marked("ready", Tone.GOOD) if told.ready else Marked(told.reason or "not ready", Tone.BAD)
 
 

@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from veen.cli import output
-from veen.cli.hubapi import HubApi
-from veen.cli.top import frame, sample
-from veen.cli.top.frame import Frame, Told
-from veen.cli.top.sample import Sample
+from veen.cli.kit import output
+from veen.cli.kit.hub_api import HubApi
+from veen.cli.top import frame
+from veen.cli.top.frame import Frame, Sample, TopFrame
 from veen.core import Unavailable
 
 _HISTORY = 512
@@ -103,7 +102,7 @@ def _frames(api: HubApi, interval_s: float, wait: _Sleep) -> Iterator[Frame]:
                 raise
             continue
         missed = 0
-        seen = sample.between(before, now)
+        seen = frame.between(before, now)
         if seen.rate is not None:
             rates.append(seen.rate)
         yield Frame(told, now, seen, tuple(rates))
@@ -111,13 +110,13 @@ def _frames(api: HubApi, interval_s: float, wait: _Sleep) -> Iterator[Frame]:
 
 
 def _look(api: HubApi) -> Sample:
-    return sample.read(api.metrics(), time.monotonic())
+    return frame.read(api.metrics(), time.monotonic())
 
 
-def _told(api: HubApi) -> Told:
+def _told(api: HubApi) -> TopFrame:
     status = api.status()
     ready, reason, _ = api.readiness()
-    return Told(
+    return TopFrame(
         api.url,
         str(status["hub_id"]),
         str(status.get("admission", "")),

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from veen.client import durable
-from veen.client.clientdir import CARD, ClientDir
+from veen.client.client_dir import CARD, ClientDir
+from veen.client.client_state import CaughtRow, LabelState
+from veen.client.durable import scaffold
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.client.keystore import DEFAULT_COST, MAX_KEYSTORE_BYTES, Cost, Keystore, keystore_file
+from veen.client.lmdb_tables import TableRows
 from veen.client.portable import manifest as manifests
-from veen.client.portable.manifest import MANIFEST, Manifest
+from veen.client.portable.manifest import MANIFEST, PortableManifest
 from veen.client.portable.rows import CARRIED, CARRIED_EVIDENCE, Routing, StateRow, SyncState
-from veen.client.scaffold import scaffold
-from veen.client.state import CaughtRow, LabelState
-from veen.client.tables import Rows
 from veen.client.trust import HubRecord
 from veen.core.hashing import HASH_BYTES
 
@@ -26,7 +26,7 @@ def export_identity(
     *,
     passphrase: bytes | None = None,
     cost: Cost = DEFAULT_COST,
-) -> Manifest:
+) -> PortableManifest:
     """Write the portable set of a client into a new folder, all of it or nothing.
 
     The keystore goes along as it is; with `passphrase`, encrypted under that one.
@@ -48,7 +48,7 @@ def export_identity(
     return manifest
 
 
-def _sequences(rows: Rows) -> Iterator[tuple[str, Iterator[bytes]]]:
+def _sequences(rows: TableRows) -> Iterator[tuple[str, Iterator[bytes]]]:
     yield "routing_secret.cborseq", _routing(rows)
     yield "receipts.cborseq", (row for _, row in rows.scan("receipts"))
     yield "checkpoints.cborseq", (row for _, row in rows.scan("checkpoints"))
@@ -57,12 +57,12 @@ def _sequences(rows: Rows) -> Iterator[tuple[str, Iterator[bytes]]]:
     yield "state.cborseq", (StateRow(table, key, row).encode() for table in CARRIED for key, row in rows.scan(table))
 
 
-def _routing(rows: Rows) -> Iterator[bytes]:
+def _routing(rows: TableRows) -> Iterator[bytes]:
     for hub_id, row in rows.scan("hubs"):
         yield Routing(hub_id, HubRecord.decode(row).identity.routing_key).encode()
 
 
-def _sync_states(rows: Rows) -> Iterator[bytes]:
+def _sync_states(rows: TableRows) -> Iterator[bytes]:
     """Every label that anything in the set belongs to."""
     places: set[bytes] = set()
     for table in ("labels", "receipts", "checkpoints", "outbox"):

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from veen.client import durable
-from veen.client.identity import Identity
+from veen.client.client_identity import ClientIdentity
 from veen.core import Malformed, Unverified, signing
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, Version, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
 from veen.core.hashing import ht
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.signing import SIGNATURE_BYTES
@@ -43,7 +43,7 @@ class FileEntry(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest(Wire):
+class PortableManifest(Wire):
     """All of them."""
 
     id_sign: bytes
@@ -54,7 +54,7 @@ class Manifest(Wire):
     LAYOUT: ClassVar = Map(
         "manifest",
         {
-            1: Version(),
+            1: VersionField(),
             2: Constant("kind", "veen/portable"),
             3: Bstr("id_sign"),
             4: Uint("exported_at"),
@@ -84,20 +84,20 @@ class Manifest(Wire):
         return ht("veen/portable", _UNSIGNED.write([self.id_sign, self.exported_at, self.files]))
 
 
-_UNSIGNED = Map("manifest without sig", dict(zip(range(1, 6), Manifest.LAYOUT.kinds, strict=False)))
+_UNSIGNED = Map("manifest without sig", dict(zip(range(1, 6), PortableManifest.LAYOUT.kinds, strict=False)))
 
 
-def make(identity: Identity, folder: Path, now: int) -> Manifest:
+def make(identity: ClientIdentity, folder: Path, now: int) -> PortableManifest:
     """The manifest of all that is in the folder."""
     files = tuple(FileEntry.of(folder, name) for name in names_in(folder))
-    manifest = Manifest(identity.id_sign.public_key, now, files, bytes(SIGNATURE_BYTES))
+    manifest = PortableManifest(identity.id_sign.public_key, now, files, bytes(SIGNATURE_BYTES))
     return replace(manifest, sig=identity.id_sign.sign(manifest._digest()))
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Path) -> PortableManifest:
     """The manifest of a set, which holds for the files as they are."""
     try:
-        manifest = Manifest.decode(durable.read_file(folder / MANIFEST, MAX_MANIFEST_BYTES))
+        manifest = PortableManifest.decode(durable.read_file(folder / MANIFEST, MAX_MANIFEST_BYTES))
     except Malformed as error:
         raise Malformed(str(folder / MANIFEST), error.reason) from None
     manifest.check_files(folder)

@@ -4,23 +4,22 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from veen.client import durable, sequence
-from veen.client import tree as trees
-from veen.client.caps import MAX_FILE_BYTES, decode_tokens
-from veen.client.card import MAX_CARD_BYTES, Card
-from veen.client.clientdir import CAPS, CARD, EVIDENCE, ClientDir, write_client
-from veen.client.durable import DISK, Disk
+from veen.client import cbor_sequence, durable
+from veen.client import local_tree as trees
+from veen.client.capabilities import MAX_FILE_BYTES, decode_tokens
+from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
+from veen.client.client_identity import SEED_BYTES
+from veen.client.client_state import ClientState
+from veen.client.durable import DISK, Disk, scaffold
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceBox
-from veen.client.identity import SEED_BYTES
+from veen.client.identity_card import MAX_CARD_BYTES, Card
 from veen.client.keystore import Keystore, Secrets
+from veen.client.lmdb_tables import TableRows
 from veen.client.outbox import Pending, append
 from veen.client.portable import manifest as manifests
 from veen.client.portable.rows import CARRIED_EVIDENCE, Routing, StateRow, SyncState
-from veen.client.scaffold import scaffold
-from veen.client.state import State
-from veen.client.tables import Rows
 from veen.client.trust import HubRecord, HubTrust
-from veen.client.writers import DEFAULT_BOUNDS, KeyBounds, begin, current
+from veen.client.writer_keys import DEFAULT_BOUNDS, KeyBounds, begin, current
 from veen.core import Checkpoint, Msg, Receipt, Unavailable, Unverified
 from veen.core.hashing import u64be
 from veen.core.proof import Head
@@ -59,7 +58,7 @@ def import_identity(
         )
         if (source / CARRIED_EVIDENCE).exists():
             box = EvidenceBox(folder / EVIDENCE, disk)
-            for one in sequence.read_file(Evidence, source / CARRIED_EVIDENCE, MAX_EVIDENCE_BYTES):
+            for one in cbor_sequence.read_file(Evidence, source / CARRIED_EVIDENCE, MAX_EVIDENCE_BYTES):
                 box.save(one)
         tokens = durable.read_file(source / "cap_tokens.cborseq", MAX_FILE_BYTES)
         if tokens:
@@ -82,7 +81,7 @@ def _check_one_identity(source: Path, id_sign: bytes, secrets: Secrets) -> None:
 class _Restored:
     """The state of a set on its way into a new environment, in the one transaction that makes it."""
 
-    def __init__(self, source: Path, state: State, rows: Rows) -> None:
+    def __init__(self, source: Path, state: ClientState, rows: TableRows) -> None:
         self._source = source
         self._state = state
         self._rows = rows
@@ -92,14 +91,14 @@ class _Restored:
     def fill(self, moved: bool, now: int) -> None:
         self._put_rows()
         # Each key is in its hub's record too, so none is stored.
-        routing = sequence.read_file(Routing, self._source / "routing_secret.cborseq")
+        routing = cbor_sequence.read_file(Routing, self._source / "routing_secret.cborseq")
         known = {hub_id: hub.known.identity.routing_key for hub_id, hub in self._hubs.items()}
         if {each.hub_id: each.routing_key for each in routing} != known:
             raise Unverified("portable set", "its routing secrets are not those of its hubs")
         self._put_labels()
-        for receipt in sequence.read_file(Receipt, self._source / "receipts.cborseq"):
+        for receipt in cbor_sequence.read_file(Receipt, self._source / "receipts.cborseq"):
             self._put_signed("receipts", receipt)
-        for checkpoint in sequence.read_file(Checkpoint, self._source / "checkpoints.cborseq"):
+        for checkpoint in cbor_sequence.read_file(Checkpoint, self._source / "checkpoints.cborseq"):
             self._put_signed("checkpoints", checkpoint)
         self._put_outbox()
         use, identity = current(self._rows), self._state.identity
@@ -109,7 +108,7 @@ class _Restored:
             raise Unverified("portable set", "the client_id in use is not the identity's")
 
     def _put_rows(self) -> None:
-        for row in sequence.read_file(StateRow, self._source / "state.cborseq"):
+        for row in cbor_sequence.read_file(StateRow, self._source / "state.cborseq"):
             self._rows.put(row.table, row.key, row.row)
             if row.table == "hubs":
                 record = HubRecord.decode(row.row)
@@ -117,7 +116,7 @@ class _Restored:
                 self._hubs[row.key] = HubTrust(record)
 
     def _put_labels(self) -> None:
-        for sync in sequence.read_file(SyncState, self._source / "sync_state.cborseq"):
+        for sync in cbor_sequence.read_file(SyncState, self._source / "sync_state.cborseq"):
             self._hubs_of.setdefault(sync.label, []).append(sync.hub_id)
             key = sync.hub_id + sync.label
             self._state.start_ladder(self._rows, key)
@@ -129,7 +128,7 @@ class _Restored:
                 self._rows.put("labels", key, sync.state.encode())
 
     def _put_outbox(self) -> None:
-        for msg in sequence.read_file(Msg, self._source / "payloads.cborseq"):
+        for msg in cbor_sequence.read_file(Msg, self._source / "payloads.cborseq"):
             msg.check_ct_hash()
             msg.verify_signature()
             hubs = self._hubs_with(msg.label)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from veen.client.state import CaughtRow, LabelState
-from veen.client.streamkeys import StreamKey
+from veen.client.client_state import CaughtRow, LabelState
+from veen.client.stream_keys import StreamKey
 from veen.client.trust import HubRecord
-from veen.client.writers import ClientKeyUse, WriterState
+from veen.client.writer_keys import ClientKeyUse, WriterState
 from veen.core import Malformed
-from veen.core.cbor import Bstr, Bytes, Map, Nested, Text, Version, Wire
+from veen.core.cbor import Bstr, Bytes, Map, Nested, Text, VersionField, Wire
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
 
 CARRIED_EVIDENCE = "evidence.cborseq"
@@ -21,7 +21,7 @@ class Routing(Wire):
     hub_id: bytes
     routing_key: bytes
 
-    LAYOUT: ClassVar = Map("routing secret", {1: Version(), 2: Bstr("hub_id"), 3: Bstr("routing_key")})
+    LAYOUT: ClassVar = Map("routing secret", {1: VersionField(), 2: Bstr("hub_id"), 3: Bstr("routing_key")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SyncState(Wire):
 
     LAYOUT: ClassVar = Map(
         "sync state",
-        {1: Version(), 2: Bstr("hub_id"), 3: Bstr("label"), 4: Nested("state", LabelState, optional=True)},
+        {1: VersionField(), 2: Bstr("hub_id"), 3: Bstr("label"), 4: Nested("state", LabelState, optional=True)},
     )
 
 
@@ -48,7 +48,7 @@ class StateRow(Wire):
 
     LAYOUT: ClassVar = Map(
         "state row",
-        {1: Version(), 2: Text("table", MAX_TEXT_BYTES), 3: Bytes("key", 511), 4: Bytes("row", MAX_MSG_BYTES)},
+        {1: VersionField(), 2: Text("table", MAX_TEXT_BYTES), 3: Bytes("key", 511), 4: Bytes("row", MAX_MSG_BYTES)},
     )
 
     def flaw(self) -> str | None:

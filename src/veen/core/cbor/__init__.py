@@ -1,9 +1,20 @@
 """One strict deterministic CBOR codec, driven by one field table per object. Spec §3.1."""
 
-from veen.core.cbor.kinds import Bool, Bstr, Bytes, Constant, Details, Kind, Late, ListOf, Text, Uint, Version
-from veen.core.cbor.layout import Array, Layout, Map
+from veen.core.cbor.field_types import (
+    Bool,
+    Bstr,
+    Bytes,
+    Constant,
+    Details,
+    FieldType,
+    Late,
+    ListOf,
+    Text,
+    Uint,
+    VersionField,
+)
+from veen.core.cbor.layout import Array, Layout, Map, Nested, Wire
 from veen.core.cbor.value import Key, Value, decode, encode
-from veen.core.cbor.wire import Nested, Wire
 
 __all__ = [
     "Array",
@@ -12,8 +23,8 @@ __all__ = [
     "Bytes",
     "Constant",
     "Details",
+    "FieldType",
     "Key",
-    "Kind",
     "Late",
     "Layout",
     "ListOf",
@@ -22,7 +33,7 @@ __all__ = [
     "Text",
     "Uint",
     "Value",
-    "Version",
+    "VersionField",
     "Wire",
     "decode",
     "encode",

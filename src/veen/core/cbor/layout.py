@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from veen.core.cbor import heads, value
-from veen.core.cbor.kinds import Kind, Late
+from veen.core.cbor.field_types import FieldType, Late
 from veen.core.errors import Malformed
 
 
@@ -23,7 +23,7 @@ class Layout(ABC):
 
     __slots__ = ("_plan", "fields_of", "kinds", "name")
 
-    def __init__(self, name: str, kinds: Iterable[Kind], keys: Iterable[bytes]) -> None:
+    def __init__(self, name: str, kinds: Iterable[FieldType], keys: Iterable[bytes]) -> None:
         self.name = name
         self.kinds = tuple(kinds)
         self.fields_of = _getter([kind.name for kind in self.kinds if not kind.fixed])
@@ -60,7 +60,7 @@ class Array(Layout):
 
     __slots__ = ("_least",)
 
-    def __init__(self, name: str, *kinds: Kind) -> None:
+    def __init__(self, name: str, *kinds: FieldType) -> None:
         super().__init__(name, kinds, [b""] * len(kinds))
         self._least = sum(not kind.optional for kind in kinds)
 
@@ -86,7 +86,7 @@ class Map(Layout):
 
     __slots__ = ("_keys",)
 
-    def __init__(self, name: str, kinds: Mapping[int, Kind] | Mapping[str, Kind]) -> None:
+    def __init__(self, name: str, kinds: Mapping[int, FieldType] | Mapping[str, FieldType]) -> None:
         self._keys = tuple(value.encode(key) for key in kinds)
         super().__init__(name, kinds.values(), self._keys)
 
@@ -111,3 +111,58 @@ class Map(Layout):
     def write(self, fields: Iterable[Any]) -> bytes:
         parts = self._write_fields(fields)
         return heads.write_head(heads.MAP, len(parts)) + b"".join(parts)
+
+
+class Wire:
+    """An object with a wire form: a frozen dataclass whose fields are those of its `LAYOUT`, in order."""
+
+    __slots__ = ()
+    LAYOUT: ClassVar[Layout]
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The object whose encoding `data` is, all of it. Raises `Malformed` and nothing else."""
+        late = Late()
+        try:
+            wire, end = cls.read(bytes(memoryview(data)), 0, late)
+            if end != len(data):
+                raise Malformed("cbor", f"{len(data) - end} bytes after the end")
+            late.judge()
+        except Malformed as error:
+            raise Malformed(cls.LAYOUT.name, error.reason, error.fault) from None
+        return wire
+
+    @classmethod
+    def read(cls, data: bytes, pos: int, late: Late) -> tuple[Self, int]:
+        """The object that starts at `pos`: for objects within objects and for sequences."""
+        values, end = cls.LAYOUT.read(data, pos, late)
+        wire = cls(*values)
+        late.note_flaw(wire)
+        return wire, end
+
+    def encode(self) -> bytes:
+        """The one encoding of this object. Raises `ValueError` where a field breaks its table."""
+        flaw = self.flaw()
+        if flaw:
+            raise ValueError(f"{self.LAYOUT.name}: {flaw}")
+        return self.LAYOUT.write(self.LAYOUT.fields_of(self))
+
+    def flaw(self) -> str | None:
+        """Why these fields, each right by itself, cannot stand together; None where they can."""
+        return None
+
+
+class Nested(FieldType):
+    """A wire object as a field of another."""
+
+    __slots__ = ("wire",)
+
+    def __init__(self, name: str, wire: type[Wire], *, optional: bool = False) -> None:
+        super().__init__(name, optional=optional)
+        self.wire = wire
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[Wire, int]:
+        return self.wire.read(data, pos, late)
+
+    def write(self, field: Wire) -> bytes:
+        return field.encode()

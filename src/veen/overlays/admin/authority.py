@@ -10,19 +10,18 @@ from typing import Any
 
 from veen.core import cbor
 from veen.core.admin import Authority as Wire
-from veen.core.admin import Policy
+from veen.core.admin import AuthorityPolicy
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.admin.lasting import Lasting, LastingOverlay, holding, slots
-from veen.overlays.admin.records import Record, Records, States
-from veen.overlays.entry import Entry
+from veen.overlays.admin.admin_records import AdminRecord, Lasting, LastingOverlay, Records, States, holding, slots
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 
 __all__ = [
     "AUTHORITIES",
     "Authorities",
-    "Authority",
+    "AuthorityOverlay",
+    "AuthorityPolicy",
     "LabelAuthority",
-    "Policy",
     "active",
     "authority_view",
     "contested",
@@ -31,17 +30,17 @@ __all__ = [
 ]
 
 
-class Authority(Wire, Lasting):
+class AuthorityOverlay(Wire, Lasting):
     """`veen.fed.authority.v1`."""
 
     __slots__ = ()
 
 
-class Authorities(LastingOverlay[Authority]):
+class Authorities(LastingOverlay[AuthorityOverlay]):
     """One part per realm and stream. Told its realm, it takes the records of no other."""
 
     CLASS = "fed.authority"
-    EVENTS = (Authority,)
+    EVENTS = (AuthorityOverlay,)
 
     def __init__(self, realm_id: bytes | None = None) -> None:
         self._realm_id = realm_id
@@ -49,18 +48,18 @@ class Authorities(LastingOverlay[Authority]):
     def settings(self) -> bytes:
         return self._realm_id or b""
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
-        assert isinstance(event, Authority)
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
+        assert isinstance(event, AuthorityOverlay)
         return None if self._realm_id in (None, event.realm_id) else "it is for another realm"
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Authority)
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, AuthorityOverlay)
         return (part_of(event.realm_id, event.stream_id),)
 
-    def rank(self, record: Record[Authority]) -> tuple[Any, ...]:
+    def rank(self, record: AdminRecord[AuthorityOverlay]) -> tuple[Any, ...]:
         return *record.said.rank(), record.at
 
-    def plain(self, part: bytes, state: Records[Authority]) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: Records[AuthorityOverlay]) -> Mapping[str, cbor.Value]:
         return {
             "realm_id": part[:HASH_BYTES],
             "stream_id": part[HASH_BYTES:],
@@ -88,19 +87,19 @@ def part_of(realm_id: bytes, stream_id: bytes) -> bytes:
     return realm_id + stream_id
 
 
-def active(states: States[Authority], realm_id: bytes, stream_id: bytes, now: int) -> Authority | None:
+def active(states: States[AuthorityOverlay], realm_id: bytes, stream_id: bytes, now: int) -> AuthorityOverlay | None:
     """The record of a stream that counts at a time."""
     record = holding(states.get(part_of(realm_id, stream_id), ()), now)
     return record.said if record else None
 
 
-def authority_view(states: States[Authority], now: int) -> dict[tuple[bytes, bytes], Authority]:
+def authority_view(states: States[AuthorityOverlay], now: int) -> dict[tuple[bytes, bytes], AuthorityOverlay]:
     """§2.4: by realm and stream, the records that count at a time."""
     found = {part: holding(states[part], now) for part in states}
     return {(part[:HASH_BYTES], part[HASH_BYTES:]): record.said for part, record in found.items() if record}
 
 
-def contested(state: Records[Authority], now: int) -> Records[Authority]:
+def contested(state: Records[AuthorityOverlay], now: int) -> Records[AuthorityOverlay]:
     """The records that are active at a time and do not count: more than one was never meant."""
     return tuple(record for record in state if record.said.active_at(now))[1:]
 
@@ -112,11 +111,11 @@ class LabelAuthority:
     stream_id: bytes
     realm_id: bytes | None = None
     primary_hub: bytes | None = None
-    policy: Policy = Policy.UNSPECIFIED
+    policy: AuthorityPolicy = AuthorityPolicy.UNSPECIFIED
 
 
 def label_authority(
-    states: States[Authority],
+    states: States[AuthorityOverlay],
     label: bytes,
     now: int,
     stream_id_for_label: Callable[[bytes], bytes],
@@ -127,4 +126,4 @@ def label_authority(
     said = None if realm_id is None else active(states, realm_id, stream_id, now)
     if said is None:
         return LabelAuthority(stream_id, realm_id)
-    return LabelAuthority(stream_id, realm_id, said.primary_hub, Policy(said.policy))
+    return LabelAuthority(stream_id, realm_id, said.primary_hub, AuthorityPolicy(said.policy))

@@ -10,48 +10,48 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
 
-from veen.core import CapToken, Unverified, cbor, control
+from veen.core import CapToken, Unverified, cbor, control_stream
 from veen.core.hashing import h
 from veen.overlays.admin import revocation
-from veen.overlays.admin.records import Record, RecordOverlay, Records, States, only
-from veen.overlays.admin.revocation import Revocation, RevocationKind
-from veen.overlays.entry import Entry
+from veen.overlays.admin.admin_records import AdminRecord, RecordOverlay, Records, States, only
+from veen.overlays.admin.revocation import RevocationKind, RevocationOverlay
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.overlay import Step
+from veen.overlays.overlay import FoldStep
 
 
-class Capability(CapToken, Event):
+class ShownCapability(CapToken, Event):
     """`veen.control.cap.v1`: the body is the token itself."""
 
     __slots__ = ()
-    SCHEMA: ClassVar = control.CAP_SCHEMA
+    SCHEMA: ClassVar = control_stream.CAP_SCHEMA
 
 
-class Authorizations(RecordOverlay[Capability]):
+class Authorizations(RecordOverlay[ShownCapability]):
     """One part per `auth_ref`."""
 
     CLASS = "authorization"
-    EVENTS = (Capability,)
+    EVENTS = (ShownCapability,)
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
-        assert isinstance(event, Capability)
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
+        assert isinstance(event, ShownCapability)
         return _unsigned(event.encode())
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Capability)
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, ShownCapability)
         return (event.auth_ref(),)
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         """None: the first is the first whatever comes later."""
         return ()
 
-    def standing(self, records: Records[Capability]) -> Records[Capability]:
+    def standing(self, records: Records[ShownCapability]) -> Records[ShownCapability]:
         return (min(records, key=lambda record: record.at),) if records else ()
 
-    def idle(self, standing: Records[Capability], record: Record[Capability]) -> str:
+    def idle(self, standing: Records[ShownCapability], record: AdminRecord[ShownCapability]) -> str:
         return f"entry {standing[0].stream_seq} authorised it already"
 
-    def plain(self, part: bytes, state: Records[Capability]) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: Records[ShownCapability]) -> Mapping[str, cbor.Value]:
         (record,) = state
         token = record.said
         rate = token.allow.rate
@@ -93,12 +93,12 @@ class Worth(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CapabilityStanding:
     """A capability at one time: where it was logged, and what keeps it from being used."""
 
     worth: Worth
-    logged: Record[Capability] | None = None
-    revoked: Record[Revocation] | None = None
+    logged: AdminRecord[ShownCapability] | None = None
+    revoked: AdminRecord[RevocationOverlay] | None = None
 
     @property
     def issued_at(self) -> int | None:
@@ -111,12 +111,12 @@ class Standing:
 
 
 def standing_of(
-    logged: States[Capability],
-    revocations: States[Revocation],
+    logged: States[ShownCapability],
+    revocations: States[RevocationOverlay],
     auth_ref: bytes,
     now: int,
     token: CapToken | None = None,
-) -> Standing:
+) -> CapabilityStanding:
     """What a capability is worth at a time. With `token`, also where the hub was never shown it.
 
     It is valid in each second up to `issued_at + ttl`, that one included, in which neither it nor its subject is
@@ -130,17 +130,17 @@ def standing_of(
         else revocation.of_token(revocations, known, now)
     )
     if found is not None:
-        return Standing(Worth.REVOKED, record, found)
+        return CapabilityStanding(Worth.REVOKED, record, found)
     if record is None:
-        return Standing(Worth.UNKNOWN)
+        return CapabilityStanding(Worth.UNKNOWN)
     if now < record.hub_ts:
-        return Standing(Worth.LATER, record)
-    return Standing(Worth.EXPIRED if record.said.expired(record.hub_ts, now) else Worth.VALID, record)
+        return CapabilityStanding(Worth.LATER, record)
+    return CapabilityStanding(Worth.EXPIRED if record.said.expired(record.hub_ts, now) else Worth.VALID, record)
 
 
 def of_client(
-    logged: States[Capability], revocations: States[Revocation], client_id: bytes, now: int
-) -> Iterator[tuple[bytes, Standing]]:
+    logged: States[ShownCapability], revocations: States[RevocationOverlay], client_id: bytes, now: int
+) -> Iterator[tuple[bytes, CapabilityStanding]]:
     """The capabilities of a client key, by `auth_ref`, and what each is worth at a time."""
     for auth_ref in sorted(logged):
         record = only(logged, auth_ref)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 
-class Profile(StrEnum):
+class ComplianceProfile(StrEnum):
     """A set of rules that is kept as a whole or not at all."""
 
     CORE = "Core"
@@ -19,7 +19,7 @@ class Profile(StrEnum):
     META0 = "META0+"
 
 
-class Claim(StrEnum):
+class ComplianceClaim(StrEnum):
     """The levels, each of which has all that the one before it has."""
 
     CORE = "VEEN v0.0.1+ Core"
@@ -28,21 +28,26 @@ class Claim(StrEnum):
     META = "VEEN v0.0.1+ Federated + Hardened + Meta"
 
 
-ADDS: dict[Claim, tuple[Profile, ...]] = {
-    Claim.CORE: (Profile.CORE, Profile.OP0, Profile.KEX0, Profile.RESYNC0),
-    Claim.FEDERATED: (Profile.FED1, Profile.AUTH1),
-    Claim.HARDENED: (Profile.KEX1, Profile.SH1),
-    Claim.META: (Profile.LCLASS0, Profile.META0),
+ADDS: dict[ComplianceClaim, tuple[ComplianceProfile, ...]] = {
+    ComplianceClaim.CORE: (
+        ComplianceProfile.CORE,
+        ComplianceProfile.OP0,
+        ComplianceProfile.KEX0,
+        ComplianceProfile.RESYNC0,
+    ),
+    ComplianceClaim.FEDERATED: (ComplianceProfile.FED1, ComplianceProfile.AUTH1),
+    ComplianceClaim.HARDENED: (ComplianceProfile.KEX1, ComplianceProfile.SH1),
+    ComplianceClaim.META: (ComplianceProfile.LCLASS0, ComplianceProfile.META0),
 }
 
 
-def needs(claim: Claim) -> frozenset[Profile]:
+def needs(claim: ComplianceClaim) -> frozenset[ComplianceProfile]:
     """All the profiles a claim stands on."""
-    levels = list(Claim)[: list(Claim).index(claim) + 1]
+    levels = list(ComplianceClaim)[: list(ComplianceClaim).index(claim) + 1]
     return frozenset(profile for level in levels for profile in ADDS[level])
 
 
-def claims(kept: Iterable[Profile]) -> tuple[Claim, ...]:
+def claims(kept: Iterable[ComplianceProfile]) -> tuple[ComplianceClaim, ...]:
     """The claims that hold for whoever keeps these profiles, the highest last."""
     profiles = frozenset(kept)
-    return tuple(claim for claim in Claim if needs(claim) <= profiles)
+    return tuple(claim for claim in ComplianceClaim if needs(claim) <= profiles)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from veen.core import Receipt
-from veen.core.admin import Policy
-from veen.core.tooling import Equivocation
+from veen.core.admin import AuthorityPolicy
+from veen.core.tooling_messages import Equivocation
 from veen.overlays.admin.authority import LabelAuthority
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ConflictStatement:
     """A receipt, the hub whose signature it has, and the authority over its label at its `hub_ts`."""
 
     receipt: Receipt
@@ -32,7 +32,7 @@ class Cause(StrEnum):
     UNDECLARED = "undeclared"  # two hubs wrote, and no record says which may
 
 
-class Severity(StrEnum):
+class FaultSeverity(StrEnum):
     """How loud to be."""
 
     HIGH = "high"  # log it, anchor the evidence, rotate or isolate the hub
@@ -43,30 +43,30 @@ _NOTICES = (Cause.DIVERGENCE, Cause.UNDECLARED)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class EquivocationFinding:
     """What a contradiction comes to, and the hubs to look at."""
 
     cause: Cause
     suspects: tuple[bytes, ...]
 
     @property
-    def severity(self) -> Severity:
-        return Severity.NOTICE if self.cause in _NOTICES else Severity.HIGH
+    def severity(self) -> FaultSeverity:
+        return FaultSeverity.NOTICE if self.cause in _NOTICES else FaultSeverity.HIGH
 
 
-def classify(first: Statement, second: Statement) -> Finding | None:
+def classify(first: ConflictStatement, second: ConflictStatement) -> EquivocationFinding | None:
     """What to make of two receipts; None where they do not contradict each other. Their order does not matter."""
     if Equivocation(first.receipt, second.receipt).flaw() is not None:
         return None
     both = (first, second)
     signers = tuple(sorted({one.hub_id for one in both}))
-    single = [one for one in both if one.authority.policy is Policy.SINGLE_PRIMARY]
+    single = [one for one in both if one.authority.policy is AuthorityPolicy.SINGLE_PRIMARY]
     intruders = tuple(sorted({one.hub_id for one in single if one.hub_id != one.authority.primary_hub}))
     if intruders:
-        return Finding(Cause.INTRUDER, intruders)
+        return EquivocationFinding(Cause.INTRUDER, intruders)
     if len(signers) == 1:
-        return Finding(Cause.PRIMARY if single else Cause.HUB, signers)
+        return EquivocationFinding(Cause.PRIMARY if single else Cause.HUB, signers)
     if single:
-        return Finding(Cause.HANDOVER, signers)
-    declared = all(one.authority.policy is Policy.MULTI_PRIMARY for one in both)
-    return Finding(Cause.DIVERGENCE if declared else Cause.UNDECLARED, signers)
+        return EquivocationFinding(Cause.HANDOVER, signers)
+    declared = all(one.authority.policy is AuthorityPolicy.MULTI_PRIMARY for one in both)
+    return EquivocationFinding(Cause.DIVERGENCE if declared else Cause.UNDECLARED, signers)

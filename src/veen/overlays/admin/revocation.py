@@ -11,15 +11,14 @@ from veen.core import CapToken, cbor
 from veen.core.admin import Revocation as Wire
 from veen.core.admin import RevocationKind
 from veen.core.hashing import HASH_BYTES, h
-from veen.overlays.admin.lasting import FOREVER, Lasting, LastingOverlay, holding
-from veen.overlays.admin.records import Record, Records, States
-from veen.overlays.entry import Entry
+from veen.overlays.admin.admin_records import FOREVER, AdminRecord, Lasting, LastingOverlay, Records, States, holding
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 
 __all__ = [
     "REVOCATIONS",
-    "Revocation",
     "RevocationKind",
+    "RevocationOverlay",
     "Revocations",
     "of_token",
     "part_of",
@@ -30,28 +29,28 @@ __all__ = [
 ]
 
 
-class Revocation(Wire, Lasting):
+class RevocationOverlay(Wire, Lasting):
     """`veen.revocation.v1`."""
 
     __slots__ = ()
 
 
-class Revocations(LastingOverlay[Revocation]):
+class Revocations(LastingOverlay[RevocationOverlay]):
     """One part per kind and target."""
 
     CLASS = "revocation"
-    EVENTS = (Revocation,)
+    EVENTS = (RevocationOverlay,)
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Revocation)
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, RevocationOverlay)
         return (part_of(event.kind, event.target),)
 
-    def rank(self, record: Record[Revocation]) -> tuple[Any, ...]:
+    def rank(self, record: AdminRecord[RevocationOverlay]) -> tuple[Any, ...]:
         """Of those that start together, the longest first: it says all that the others say."""
         said = record.said
         return said.ts, -(FOREVER if said.end is None else said.end), record.at
 
-    def plain(self, part: bytes, state: Records[Revocation]) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: Records[RevocationOverlay]) -> Mapping[str, cbor.Value]:
         kind, target = target_of_part(part)
         return {
             "kind": str(kind),
@@ -79,12 +78,14 @@ def token_target(token: CapToken) -> bytes:
     return h(token.encode())
 
 
-def revoked(states: States[Revocation], kind: str, target: bytes, now: int) -> Record[Revocation] | None:
+def revoked(
+    states: States[RevocationOverlay], kind: str, target: bytes, now: int
+) -> AdminRecord[RevocationOverlay] | None:
     """The revocation that holds for a target at a time, None where none does."""
     return holding(states.get(part_of(kind, target), ()), now)
 
 
-def of_token(states: States[Revocation], token: CapToken, now: int) -> Record[Revocation] | None:
+def of_token(states: States[RevocationOverlay], token: CapToken, now: int) -> AdminRecord[RevocationOverlay] | None:
     """The revocation that keeps a token from being used at a time: of itself, of its `auth_ref` or of its subject."""
     named = (
         (RevocationKind.CAP_TOKEN, token_target(token)),
@@ -94,7 +95,9 @@ def of_token(states: States[Revocation], token: CapToken, now: int) -> Record[Re
     return next((found for kind, target in named if (found := revoked(states, kind, target, now))), None)
 
 
-def revoked_at(states: States[Revocation], now: int) -> Iterator[tuple[RevocationKind, bytes, Record[Revocation]]]:
+def revoked_at(
+    states: States[RevocationOverlay], now: int
+) -> Iterator[tuple[RevocationKind, bytes, AdminRecord[RevocationOverlay]]]:
     """All that is revoked at a time, by kind and target."""
     for part in sorted(states):
         record = holding(states[part], now)

@@ -14,8 +14,8 @@ from typing import ClassVar
 from veen.core import cbor, naming
 from veen.core.cbor import Bstr, Text, Uint
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.admin.records import Record, RecordOverlay, Records, States, only
-from veen.overlays.entry import At, Entry
+from veen.overlays.admin.admin_records import AdminRecord, RecordOverlay, Records, States, only
+from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
 
@@ -23,7 +23,7 @@ PROFILE_PREFIX = "veen/schema:"  # of the operation profiles: spec-3
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptor(Event):
+class SchemaDescriptor(Event):
     """`veen.meta.schema.v1`. `owner` is the public key of a principal or an organisation."""
 
     schema_id: bytes
@@ -49,23 +49,23 @@ class Descriptor(Event):
         return self.schema_id in (naming.schema_id(self.name), naming.schema_id(PROFILE_PREFIX + self.name))
 
 
-class Schemas(RecordOverlay[Descriptor]):
+class Schemas(RecordOverlay[SchemaDescriptor]):
     """One part per schema id."""
 
     CLASS = "meta.schema"
-    EVENTS = (Descriptor,)
+    EVENTS = (SchemaDescriptor,)
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Descriptor)
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, SchemaDescriptor)
         return (event.schema_id,)
 
-    def standing(self, records: Records[Descriptor]) -> Records[Descriptor]:
+    def standing(self, records: Records[SchemaDescriptor]) -> Records[SchemaDescriptor]:
         return (max(records, key=lambda record: (record.said.ts, record.at)),) if records else ()
 
-    def idle(self, standing: Records[Descriptor], record: Record[Descriptor]) -> str:
+    def idle(self, standing: Records[SchemaDescriptor], record: AdminRecord[SchemaDescriptor]) -> str:
         return f"entry {standing[0].stream_seq} was registered at a later time"
 
-    def plain(self, part: bytes, state: Records[Descriptor]) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: Records[SchemaDescriptor]) -> Mapping[str, cbor.Value]:
         (record,) = state
         said = record.said
         return {
@@ -83,19 +83,19 @@ class Schemas(RecordOverlay[Descriptor]):
 SCHEMAS = Schemas()
 
 
-def descriptor(states: States[Descriptor], schema_id: bytes) -> Descriptor | None:
+def descriptor(states: States[SchemaDescriptor], schema_id: bytes) -> SchemaDescriptor | None:
     """The mapping of §7.2: what is registered for an id."""
     record = only(states, schema_id)
     return record.said if record else None
 
 
-def by_name(states: States[Descriptor], name: str) -> Iterator[Descriptor]:
+def by_name(states: States[SchemaDescriptor], name: str) -> Iterator[SchemaDescriptor]:
     """What is registered under a name: more than one where ids compete for it."""
     return (said for part in sorted(states) if (said := descriptor(states, part)) and said.name == name)
 
 
 def describe(
-    states: States[Descriptor],
+    states: States[SchemaDescriptor],
     name: str,
     version: str,
     *,
@@ -103,15 +103,15 @@ def describe(
     schema_id: bytes | None = None,
     doc_url: str | None = None,
     owner: bytes | None = None,
-) -> Descriptor:
+) -> SchemaDescriptor:
     """The event that registers a schema, no earlier than what is registered already."""
     schema = naming.schema_id(name) if schema_id is None else schema_id
     there = descriptor(states, schema)
-    return Descriptor(schema, name, version, doc_url, owner, max(ts, there.ts if there else 0))
+    return SchemaDescriptor(schema, name, version, doc_url, owner, max(ts, there.ts if there else 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class SchemaUse:
     """How a stream uses a schema: how often, and between which places."""
 
     count: int
@@ -119,7 +119,9 @@ class Use:
     last: At
 
 
-def uses(entries: Iterable[Entry], earlier: Mapping[bytes | None, Use] | None = None) -> dict[bytes | None, Use]:
+def uses(
+    entries: Iterable[FoldEntry], earlier: Mapping[bytes | None, SchemaUse] | None = None
+) -> dict[bytes | None, SchemaUse]:
     """Which schemas the entries of a stream have; under None, those that could not be opened.
 
     `earlier` is what the entries before these came to.
@@ -128,5 +130,7 @@ def uses(entries: Iterable[Entry], earlier: Mapping[bytes | None, Use] | None = 
     for entry in entries:
         schema = entry.header.schema if entry.header else None
         before = found.get(schema)
-        found[schema] = Use(before.count + 1, before.first, entry.at) if before else Use(1, entry.at, entry.at)
+        found[schema] = (
+            SchemaUse(before.count + 1, before.first, entry.at) if before else SchemaUse(1, entry.at, entry.at)
+        )
     return found

@@ -4,36 +4,46 @@
 they come to.
 """
 
-from veen.overlays.bridging.events import (
+from veen.overlays.bridging.bridge_events import (
     OFFLINE_LOG,
     ONLINE_LOG,
-    Exported,
-    Imported,
-    Intake,
-    Origin,
-    Result,
+    BridgeResult,
+    BundleExported,
+    BundleImported,
+    BundleIntake,
+    EventOrigin,
     TargetRange,
 )
-from veen.overlays.bridging.exports import EXPORTS, ExportStates, exported_ranges
-from veen.overlays.bridging.imports import IMPORTS, ImportStates, Standing, imported_ranges
-from veen.overlays.bridging.origins import ORIGINS, OriginStates, Traced, origin_of
+from veen.overlays.bridging.zone_logs import (
+    EXPORTS,
+    IMPORTS,
+    ORIGINS,
+    ExportStates,
+    ImportStanding,
+    ImportStates,
+    OriginStates,
+    Traced,
+    exported_ranges,
+    imported_ranges,
+    origin_of,
+)
 
 __all__ = [
     "BRIDGING_OVERLAYS",
+    "BridgeResult",
+    "BundleExported",
+    "BundleImported",
+    "BundleIntake",
     "EXPORTS",
+    "EventOrigin",
     "ExportStates",
-    "Exported",
     "IMPORTS",
+    "ImportStanding",
     "ImportStates",
-    "Imported",
-    "Intake",
     "OFFLINE_LOG",
     "ONLINE_LOG",
     "ORIGINS",
-    "Origin",
     "OriginStates",
-    "Result",
-    "Standing",
     "TargetRange",
     "Traced",
     "exported_ranges",

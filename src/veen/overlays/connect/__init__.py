@@ -5,10 +5,30 @@
 """
 
 from veen.overlays.connect.binding import NotBound, Way, binding, call, way
-from veen.overlays.connect.choosing import (
+from veen.overlays.connect.connect_events import (
+    Authorized,
+    ConnectionEnded,
+    HubChosen,
+    Planned,
+    ServiceBound,
+    ServiceChosen,
+)
+from veen.overlays.connect.connect_overlay import CONNECT, NO_CONNECTION, Connect, Phase, ServiceConnection, States
+from veen.overlays.connect.connect_plan import (
+    ISSUE_METHOD,
+    AuthorizationPlan,
+    CapabilityRoute,
+    check_token,
+    issuance,
+    issued,
+    mode_of,
+    plan,
+    writes,
+)
+from veen.overlays.connect.selection import (
     GUARDED_TAGS,
     Choice,
-    Found,
+    FoundService,
     HubWish,
     LeftOut,
     ServiceWish,
@@ -21,29 +41,16 @@ from veen.overlays.connect.choosing import (
     overlay_query,
     service_query,
 )
-from veen.overlays.connect.events import Authorized, Bound, Ended, HubChosen, Planned, ServiceChosen
-from veen.overlays.connect.overlay import CONNECT, NO_CONNECTION, Connect, Connection, Phase, States
-from veen.overlays.connect.planning import (
-    ISSUE_METHOD,
-    Plan,
-    Route,
-    check_token,
-    issuance,
-    issued,
-    mode_of,
-    plan,
-    writes,
-)
 
 __all__ = [
+    "AuthorizationPlan",
     "Authorized",
-    "Bound",
     "CONNECT",
+    "CapabilityRoute",
     "Choice",
     "Connect",
-    "Connection",
-    "Ended",
-    "Found",
+    "ConnectionEnded",
+    "FoundService",
     "GUARDED_TAGS",
     "HubChosen",
     "HubWish",
@@ -52,10 +59,10 @@ __all__ = [
     "NO_CONNECTION",
     "NotBound",
     "Phase",
-    "Plan",
     "Planned",
-    "Route",
+    "ServiceBound",
     "ServiceChosen",
+    "ServiceConnection",
     "ServiceWish",
     "States",
     "Way",

@@ -6,20 +6,20 @@ stream takes both there. Of any other service the client writes to all of them, 
 
 from dataclasses import dataclass
 
-from veen.overlays.connect.events import Bound, ServiceChosen
-from veen.overlays.connect.overlay import Connection
-from veen.overlays.rpc import Request
+from veen.overlays.connect.connect_events import ServiceBound, ServiceChosen
+from veen.overlays.connect.connect_overlay import ServiceConnection
+from veen.overlays.rpc import CallRequest
 
 
 class NotBound(Exception):
     """A call that a connection does not allow, and why."""
 
 
-def binding(name: str, service: ServiceChosen) -> Bound:
+def binding(name: str, service: ServiceChosen) -> ServiceBound:
     """The event that binds a connection to its service."""
     if service.methods:
-        return Bound(name, service.stream_ids[:1], service.stream_ids[1:] or service.stream_ids[:1])
-    return Bound(name, service.stream_ids, ())
+        return ServiceBound(name, service.stream_ids[:1], service.stream_ids[1:] or service.stream_ids[:1])
+    return ServiceBound(name, service.stream_ids, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Way:
     auth_ref: bytes | None
 
 
-def way(connection: Connection, now: int) -> Way:
+def way(connection: ServiceConnection, now: int) -> Way:
     """The way of a call at a time. Raises `NotBound` where the client must not send."""
     hub, bound = connection.hub, connection.bound
     if hub is None or bound is None or connection.service is None:
@@ -48,17 +48,17 @@ def way(connection: Connection, now: int) -> Way:
 
 
 def call(
-    connection: Connection,
+    connection: ServiceConnection,
     method: str,
     args: bytes,
     now: int,
     *,
     timeout_ms: int | None = None,
     idem: int | None = None,
-) -> Request:
+) -> CallRequest:
     """The request of a call, whose method is one of the service's. `args` is one CBOR value."""
     at = way(connection, now)
     if connection.service is None or method not in connection.service.methods:
         raise NotBound(f"the service has no method {method}")
     reply_to = None if at.reply_stream == at.stream_id else at.reply_stream
-    return Request(method, args, timeout_ms, reply_to, idem)
+    return CallRequest(method, args, timeout_ms, reply_to, idem)

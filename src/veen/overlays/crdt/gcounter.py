@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from veen.core import cbor, naming
 from veen.core.cbor import Bstr, Uint
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body, number_of, number_value
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class GCounter(MergeOverlay[int]):
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Increment,)
     EMPTY = 0
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, Increment)
         return (event.shard,)
 
-    def lift(self, step: Step) -> int:
+    def lift(self, step: FoldStep) -> int:
         assert isinstance(step.event, Increment)
         return step.event.delta
 

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from veen.core import cbor, naming
 from veen.core.cbor import Bytes, Uint
-from veen.core.cbor.wire import Wire
+from veen.core.cbor.layout import Wire
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import At, Entry
+from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Lww(MergeOverlay[Register]):
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Write,)
     EMPTY = NOTHING
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, Write)
         return (event.key,)
 
-    def lift(self, step: Step) -> Register:
+    def lift(self, step: FoldStep) -> Register:
         event = step.event
         assert isinstance(event, Write)
         return Register(event.ts, *step.at, event.value)

@@ -11,10 +11,10 @@ from typing import ClassVar
 from veen.core import Malformed, cbor, naming
 from veen.core.cbor import Bstr, Bytes, ListOf
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import ascending, body
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _SCHEMA = naming.schema_id("crdt.orset.v1")
 _ELEMENT, _ID = b"e", b"i"
@@ -52,17 +52,17 @@ class OrSet(MergeOverlay[Ids]):
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Add, Remove)
     EMPTY = NONE
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         if isinstance(event, Add):
             return (_ELEMENT + event.elem,)
         assert isinstance(event, Remove)
         return tuple(_ID + one for one in event.tomb)
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         """None: the same add or remove twice is the same set."""
         return ()
 
-    def lift(self, step: Step) -> Ids:
+    def lift(self, step: FoldStep) -> Ids:
         return frozenset({step.event.id}) if isinstance(step.event, Add) else DEAD
 
     def merge(self, a: Ids, b: Ids) -> Ids:

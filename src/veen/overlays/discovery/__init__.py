@@ -4,7 +4,6 @@
 over RPC0. What is found is a hint: whom to trust, a client decides by itself.
 """
 
-from veen.overlays.discovery.asking import METHOD, owed, reply, request, respond, result_of
 from veen.overlays.discovery.descriptors import (
     ADVERTISE,
     HUBS_STREAM,
@@ -16,7 +15,6 @@ from veen.overlays.discovery.descriptors import (
     AuthPolicy,
     Descriptor,
     DescriptorKind,
-    Endpoint,
     HubAdvertise,
     HubRetire,
     Operator,
@@ -24,6 +22,7 @@ from veen.overlays.discovery.descriptors import (
     OverlayRetire,
     Retirement,
     ServiceAdvertise,
+    ServiceEndpoint,
     ServiceRetire,
     overlay_id,
     service_id,
@@ -31,8 +30,8 @@ from veen.overlays.discovery.descriptors import (
 from veen.overlays.discovery.directory import (
     DISCOVERY,
     Advertised,
+    DirectoryRecord,
     Discovery,
-    Record,
     Retired,
     States,
     find,
@@ -42,19 +41,25 @@ from veen.overlays.discovery.directory import (
     part_of,
     plain_wire,
 )
-from veen.overlays.discovery.query import (
+from veen.overlays.discovery.directory_query import (
     BAD_QUERY,
     FILTERS,
     MAX_RESULTS,
+    METHOD,
     UNKNOWN_KIND,
+    DirectoryQuery,
     Filter,
     HubFilter,
     OverlayFilter,
-    Query,
     QueryResult,
     ServiceFilter,
     evaluate,
     matches,
+    owed,
+    reply,
+    request,
+    respond,
+    result_of,
 )
 
 __all__ = [
@@ -65,8 +70,9 @@ __all__ = [
     "DISCOVERY",
     "Descriptor",
     "DescriptorKind",
+    "DirectoryQuery",
+    "DirectoryRecord",
     "Discovery",
-    "Endpoint",
     "FILTERS",
     "Filter",
     "HUBS_STREAM",
@@ -81,15 +87,14 @@ __all__ = [
     "OverlayAdvertise",
     "OverlayFilter",
     "OverlayRetire",
-    "Query",
     "QueryResult",
     "RETIRE",
-    "Record",
     "Retired",
     "Retirement",
     "SERVICES_STREAM",
     "STREAMS",
     "ServiceAdvertise",
+    "ServiceEndpoint",
     "ServiceFilter",
     "ServiceRetire",
     "States",

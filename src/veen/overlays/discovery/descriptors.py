@@ -8,7 +8,7 @@ from veen.core import naming
 from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
 from veen.core.hashing import ht
 from veen.overlays.event import Event
-from veen.overlays.fields import Item, body
+from veen.overlays.fields import ValueItem, body
 
 # A reader of the directory must know what it may be made to keep; a page of results must fit into one message.
 MAX_DESCRIPTOR_BYTES = 16_384
@@ -50,7 +50,7 @@ def service_id(name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint(Wire):
+class ServiceEndpoint(Wire):
     """A way to a hub: `kind` is http, https, quic, nats or another."""
 
     kind: str
@@ -81,7 +81,7 @@ class HubAdvertise(DirectoryEvent):
     profile_id: bytes
     region: str
     tags: tuple[str, ...]
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[ServiceEndpoint, ...]
     overlays: tuple[bytes, ...]
     ttl_sec: int
     version: str
@@ -95,7 +95,7 @@ class HubAdvertise(DirectoryEvent):
         Bstr("profile_id"),
         _text("region"),
         _texts("tags"),
-        ListOf("endpoints", Nested("endpoint", Endpoint), most=MAX_NAMES),
+        ListOf("endpoints", Nested("endpoint", ServiceEndpoint), most=MAX_NAMES),
         _ids("overlays"),
         Uint("ttl_sec"),
         _text("version"),
@@ -135,7 +135,7 @@ class AuthPolicy(Wire):
     mode: str
     details: bytes | None = None
 
-    LAYOUT: ClassVar = body("auth_policy", _text("mode"), Item("details", optional=True))
+    LAYOUT: ClassVar = body("auth_policy", _text("mode"), ValueItem("details", optional=True))
 
 
 @dataclass(frozen=True, slots=True)

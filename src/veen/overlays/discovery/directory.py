@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from veen.core import Malformed, cbor
-from veen.core.cbor import Bool, Bstr, Kind, Late, Nested, Text, Uint, Wire, heads
+from veen.core.cbor import Bool, Bstr, FieldType, Late, Nested, Text, Uint, Wire, heads
 from veen.core.hashing import U64_MAX
 from veen.overlays.discovery.descriptors import (
     ADVERTISE,
@@ -25,10 +25,10 @@ from veen.overlays.discovery.descriptors import (
     ServiceAdvertise,
     ServiceRetire,
 )
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import Item, body
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.fields import ValueItem, body
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _PREFIX = {DescriptorKind.HUB: b"h", DescriptorKind.OVERLAY: b"o", DescriptorKind.SERVICE: b"s"}
 _FIRST_KEYS = {kind: cbor.encode(wire.LAYOUT.kinds[0].name) for kind, wire in ADVERTISE.items()}
@@ -36,7 +36,7 @@ UNPINNED = "its publisher is not one of those that are pinned"
 RETIRED = "it is already retired"
 
 
-class AnyDescriptor(Kind):
+class AnyDescriptor(FieldType):
     """A descriptor of any of the three kinds. Its first key says which."""
 
     __slots__ = ()
@@ -93,7 +93,7 @@ class Retired(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Wire):
+class DirectoryRecord(Wire):
     """What is known under one id: the latest advertisement, and its retirement where there is one."""
 
     advertised: Advertised | None = None
@@ -108,11 +108,11 @@ class Record(Wire):
         return self.advertised is not None and self.retired is None and now <= self.advertised.expires_at
 
 
-NOTHING = Record()
-States: TypeAlias = Mapping[bytes, Record]
+NOTHING = DirectoryRecord()
+States: TypeAlias = Mapping[bytes, DirectoryRecord]
 
 
-class Discovery(MergeOverlay[Record]):
+class Discovery(MergeOverlay[DirectoryRecord]):
     """One part per hub, overlay and service. With `publishers`, only what these clients wrote counts."""
 
     CLASS = "discovery"
@@ -132,54 +132,56 @@ class Discovery(MergeOverlay[Record]):
     def settings(self) -> bytes:
         return b"" if self._publishers is None else cbor.encode(sorted(self._publishers))
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         size = len(entry.body or b"")
         return None if size <= MAX_DESCRIPTOR_BYTES else f"it has {size} bytes, above {MAX_DESCRIPTOR_BYTES}"
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, DirectoryEvent)
         return (part_of(event.KIND, event.id),)
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         """What an unpinned publisher wrote must not pass for the first of several copies."""
         return () if self._foreign(step) else super().keys(step)
 
-    def refusal(self, state: Record, step: Step) -> str | None:
+    def refusal(self, state: DirectoryRecord, step: FoldStep) -> str | None:
         if self._foreign(step):
             return UNPINNED
         again = state.retired is not None and isinstance(step.event, HubRetire | OverlayRetire | ServiceRetire)
         return RETIRED if again else None
 
-    def lift(self, step: Step) -> Record:
+    def lift(self, step: FoldStep) -> DirectoryRecord:
         event, entry = step.event, step.entry
         if self._foreign(step):
             return NOTHING
         if isinstance(event, HubRetire | OverlayRetire | ServiceRetire):
-            return Record(retired=Retired(*step.at, entry.client_id, event.reason))
+            return DirectoryRecord(retired=Retired(*step.at, entry.client_id, event.reason))
         assert isinstance(event, HubAdvertise | OverlayAdvertise | ServiceAdvertise)
         mirrored = entry.origin != entry.msg_id
-        return Record(Advertised(*step.at, entry.client_id, mirrored, _expires_at(entry, event.ttl_sec), event))
+        return DirectoryRecord(
+            Advertised(*step.at, entry.client_id, mirrored, _expires_at(entry, event.ttl_sec), event)
+        )
 
-    def merge(self, a: Record, b: Record) -> Record:
+    def merge(self, a: DirectoryRecord, b: DirectoryRecord) -> DirectoryRecord:
         if b.advertised is not None:
             return b
         return a if b == NOTHING or a.retired is not None else replace(a, retired=b.retired)
 
-    def live(self, state: Record) -> bool:
+    def live(self, state: DirectoryRecord) -> bool:
         return state.advertised is not None and state.retired is None
 
-    def encode_state(self, state: Record) -> bytes:
+    def encode_state(self, state: DirectoryRecord) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> Record:
-        record = Record.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> DirectoryRecord:
+        record = DirectoryRecord.decode(data)
         if record.advertised is not None:
             found = record.advertised.descriptor
             if part_of(found.KIND, found.id) != part:
                 raise Malformed("record", "its descriptor is of another part")
         return record
 
-    def plain(self, part: bytes, state: Record) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: DirectoryRecord) -> Mapping[str, cbor.Value]:
         kind, id_ = kind_and_id(part)
         shown: dict[str, cbor.Value] = {"kind": str(kind), "id": id_, "retired": state.retired is not None}
         if state.advertised is not None:
@@ -190,7 +192,7 @@ class Discovery(MergeOverlay[Record]):
             shown |= {"retired_by": state.retired.publisher, "reason": state.retired.reason}
         return shown
 
-    def _foreign(self, step: Step) -> bool:
+    def _foreign(self, step: FoldStep) -> bool:
         return self._publishers is not None and step.entry.client_id not in self._publishers
 
 
@@ -225,9 +227,9 @@ def find(states: States, kind: DescriptorKind, id_: bytes, now: int) -> Advertis
     return record.advertised if record.live(now) else None
 
 
-def join(directories: Iterable[States], now: int) -> dict[bytes, Record]:
+def join(directories: Iterable[States], now: int) -> dict[bytes, DirectoryRecord]:
     """Several directories as one: of one id, the first that has it live counts, so name the nearest first."""
-    joined: dict[bytes, Record] = {}
+    joined: dict[bytes, DirectoryRecord] = {}
     for states in directories:
         for part, record in states.items():
             if part not in joined or (record.live(now) and not joined[part].live(now)):
@@ -241,7 +243,7 @@ def plain_wire(wire: Wire) -> dict[str, cbor.Value]:
     for kind in wire.LAYOUT.kinds:
         found = getattr(wire, kind.name)
         if found is not None:
-            shown[kind.name] = cbor.decode(found) if isinstance(kind, Item) else _plain(found)
+            shown[kind.name] = cbor.decode(found) if isinstance(kind, ValueItem) else _plain(found)
     return shown
 
 
@@ -256,7 +258,7 @@ def _plain(found: object) -> cbor.Value:
     raise AssertionError(found)
 
 
-def _expires_at(entry: Entry, ttl_sec: int) -> int:
+def _expires_at(entry: FoldEntry, ttl_sec: int) -> int:
     """The hub's time and the ttl decide; the end in the header can only make it earlier."""
     ends = min(entry.hub_ts + ttl_sec, U64_MAX)
     header_end = entry.header.expires_at if entry.header else None

@@ -5,22 +5,29 @@ are what is folded, `overlay` joins them, `views` answers questions, `auth` and 
 joins hubs, `gateway` lets an outside provider in, `levels` says what may be claimed.
 """
 
-from veen.overlays.identity.auth import Grant, Policy, Session, authenticate, delegate
-from veen.overlays.identity.challenge import Answer, Challenge
-from veen.overlays.identity.events import (
+from veen.overlays.identity.auth import (
+    AuthPolicy,
+    Challenge,
+    ChallengeAnswer,
+    IdentityGrant,
+    Session,
+    authenticate,
+    delegate,
+)
+from veen.overlays.identity.identity_events import (
     CtxProfile,
     Device,
     ExternalLink,
     Flags,
-    Group,
     HandleMap,
+    IdentityGroup,
+    IdentityPrincipal,
+    IdentityRevocation,
     OrgProfile,
-    Principal,
-    Revocation,
     RoleBinding,
     RoleRevoke,
 )
-from veen.overlays.identity.ids import (
+from veen.overlays.identity.identity_ids import (
     ctx_id,
     ctx_stream,
     device_id,
@@ -33,32 +40,30 @@ from veen.overlays.identity.ids import (
     realm_id,
     scoped_org_id,
 )
-from veen.overlays.identity.levels import LEVELS
-from veen.overlays.identity.mirror import mirrored, union
-from veen.overlays.identity.overlay import IDENTITY, Identity
+from veen.overlays.identity.identity_overlay import IDENTITY, LEVELS, IdentityOverlay, mirrored, union
 from veen.overlays.identity.scope import CtxStream, HandleStream, OrgStream, PrincipalStream, Scope
 
 __all__ = [
-    "Answer",
+    "AuthPolicy",
     "Challenge",
+    "ChallengeAnswer",
     "CtxProfile",
     "CtxStream",
     "Device",
     "ExternalLink",
     "Flags",
-    "Grant",
-    "Group",
     "HandleMap",
     "HandleStream",
     "IDENTITY",
-    "Identity",
+    "IdentityGrant",
+    "IdentityGroup",
+    "IdentityOverlay",
+    "IdentityPrincipal",
+    "IdentityRevocation",
     "LEVELS",
     "OrgProfile",
     "OrgStream",
-    "Policy",
-    "Principal",
     "PrincipalStream",
-    "Revocation",
     "RoleBinding",
     "RoleRevoke",
     "Scope",

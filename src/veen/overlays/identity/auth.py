@@ -6,16 +6,22 @@ principal's account in the realm. A check that fails raises `Unverified`, which 
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from veen.core import Bucket, CapToken, Msg, Rate, SigningKey, Unverified, captoken
-from veen.core import rate as rates
-from veen.overlays.identity import ids, views
+from veen.core import Bucket, CapToken, Msg, Rate, SigningKey, Unverified, cap_token, signing
+from veen.core import cap_token as rates
+from veen.core.cbor import Bstr, Nested, Text, Uint, Wire
+from veen.core.hashing import ht
+from veen.core.limits import MAX_TEXT_BYTES
+from veen.core.signing import SIGNATURE_BYTES
+from veen.overlays.fields import body
+from veen.overlays.identity import identity_ids, views
 from veen.overlays.identity.scope import CtxStream
 from veen.overlays.identity.views import States
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class IdentityGrant:
     """A capability, and when its time began: the `hub_ts` at which a hub took it into its log."""
 
     token: CapToken
@@ -23,7 +29,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AuthPolicy:
     """What an application asks of whoever comes."""
 
     realm_id: bytes
@@ -63,14 +69,14 @@ def delegate(
 ) -> CapToken:
     """Leave for a device to act for its principal: on its stream, its accounts', and some of an application. §9.1."""
     of_accounts = (CtxStream.of(principal.public_key, realm_id).stream_id for realm_id in realm_ids)
-    streams = (ids.principal_stream(principal.public_key), *of_accounts, *stream_ids)
-    return captoken.mint(principal, device_pk, streams, ttl, rate)
+    streams = (identity_ids.principal_stream(principal.public_key), *of_accounts, *stream_ids)
+    return cap_token.mint(principal, device_pk, streams, ttl, rate)
 
 
 def authenticate(
     message: Msg,
-    grant: Grant,
-    policy: Policy,
+    grant: IdentityGrant,
+    policy: AuthPolicy,
     states: States,
     *,
     hub_ts: int,
@@ -92,7 +98,13 @@ def authenticate(
 
 
 def admit(
-    subject_pk: bytes, grant: Grant, policy: Policy, states: States, *, now: int, accepted: Iterable[int] = ()
+    subject_pk: bytes,
+    grant: IdentityGrant,
+    policy: AuthPolicy,
+    states: States,
+    *,
+    now: int,
+    accepted: Iterable[int] = (),
 ) -> Session:
     """Steps 2 to 4 of §9.2, for a key whose possession has been shown."""
     token = grant.token
@@ -108,13 +120,13 @@ def admit(
     revoked = views.auth_ref_revocation(states, auth_ref)
     if revoked is not None:
         raise Unverified("auth", f"the capability was revoked at {revoked.ts}")
-    org_id = ids.org_id(token.issuer_pk)
+    org_id = identity_ids.org_id(token.issuer_pk)
     ends = token.expires_at(grant.issued_at)
     fixed = (policy.realm_id, subject_pk, token.issuer_pk, auth_ref, ends)
     if views.org_profile(states, org_id) is not None:
         _check_org(org_id, policy, states)
         return Session(*fixed, None, org_id, frozenset())
-    ctx_id = ids.ctx_id(token.issuer_pk, policy.realm_id)
+    ctx_id = identity_ids.ctx_id(token.issuer_pk, policy.realm_id)
     return Session(*fixed, ctx_id, None, _checked_roles(ctx_id, subject_pk, token.issuer_pk, policy, states, now))
 
 
@@ -130,7 +142,7 @@ def _check_rate(token: CapToken, accepted: Iterable[int], now: int) -> None:
         raise Unverified("auth", f"more than {allowed.per_sec} a second, {allowed.burst} at once")
 
 
-def _check_org(org_id: bytes, policy: Policy, states: States) -> None:
+def _check_org(org_id: bytes, policy: AuthPolicy, states: States) -> None:
     if views.org_revocation(states, org_id, policy.realm_id) is not None:
         raise Unverified("auth", "the organization is revoked")
     if policy.roles or policy.groups:
@@ -138,14 +150,14 @@ def _check_org(org_id: bytes, policy: Policy, states: States) -> None:
 
 
 def _checked_roles(
-    ctx_id: bytes, device_pk: bytes, principal_pk: bytes, policy: Policy, states: States, now: int
+    ctx_id: bytes, device_pk: bytes, principal_pk: bytes, policy: AuthPolicy, states: States, now: int
 ) -> frozenset[str]:
     """The roles of the account, once its device, the account and what the policy asks for stand."""
-    unregistered = views.device(states, principal_pk, ids.device_id(device_pk)) is None
+    unregistered = views.device(states, principal_pk, identity_ids.device_id(device_pk)) is None
     why = views.inactive(states, principal_pk, device_pk, now)
     if why is not None and (policy.check_device or not unregistered):
         raise Unverified("auth", f"the device may not authenticate: {why}")
-    if views.device_revocation(states, principal_pk, ids.device_id(device_pk)) is not None:
+    if views.device_revocation(states, principal_pk, identity_ids.device_id(device_pk)) is not None:
         raise Unverified("auth", "the device was revoked")
     revoked = views.ctx_revocation(states, ctx_id, policy.realm_id)
     if revoked is not None:
@@ -161,3 +173,86 @@ def _checked_roles(
     if not policy.groups <= set(views.groups_of(states, policy.org_id, ctx_id)):
         raise Unverified("auth", "the account is not in a group that is asked for")
     return held
+
+
+MAX_CHALLENGE_SEC = 300
+CLOCK_SKEW_SEC = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge(Wire):
+    """`audience` is the name under which people know who asks; `nonce` is fresh randomness."""
+
+    audience: str
+    realm_id: bytes
+    nonce: bytes
+    issued_at: int
+    expires_at: int
+
+    LAYOUT: ClassVar = body(
+        "id.auth.challenge.v1",
+        Text("audience", MAX_TEXT_BYTES),
+        Bstr("realm_id"),
+        Bstr("nonce"),
+        Uint("issued_at"),
+        Uint("expires_at"),
+    )
+
+    def flaw(self) -> str | None:
+        if not self.audience:
+            return "it does not say who asks"
+        lasts = self.expires_at - self.issued_at
+        return None if 0 <= lasts <= MAX_CHALLENGE_SEC else f"it does not last for 0 to {MAX_CHALLENGE_SEC} seconds"
+
+    def check_time(self, now: int) -> None:
+        if not self.issued_at - CLOCK_SKEW_SEC <= now <= self.expires_at:
+            raise Unverified("challenge", f"it holds from {self.issued_at} to {self.expires_at}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChallengeAnswer(Wire):
+    """A device's signature over a challenge and the capability it shows."""
+
+    challenge_hash: bytes
+    token: CapToken
+    sig: bytes
+
+    LAYOUT: ClassVar = body(
+        "id.auth.answer.v1", Bstr("challenge_hash"), Nested("token", CapToken), Bstr("sig", SIGNATURE_BYTES)
+    )
+
+
+def answer(challenge: Challenge, device: SigningKey, token: CapToken, *, audience: str, now: int) -> ChallengeAnswer:
+    """The device's answer. Refuses to sign for another audience than the one its user means, and too late."""
+    if challenge.audience != audience:
+        raise Unverified("challenge", f"it is asked by {challenge.audience!r}, not by {audience!r}")
+    challenge.check_time(now)
+    token.verify()
+    if token.subject_pk != device.public_key:
+        raise Unverified("challenge", "the capability is not for this device's key")
+    return ChallengeAnswer(_hash(challenge), token, device.sign(_digest(challenge, token)))
+
+
+def verify(
+    challenge: Challenge, answered: ChallengeAnswer, policy: AuthPolicy, states: States, *, issued_at: int, now: int
+) -> Session:
+    """Whom the answer is from. `challenge` is the application's own copy, which it takes no second answer to.
+
+    `issued_at` is when a hub took the capability into its log.
+    """
+    challenge.check_time(now)
+    if challenge.realm_id != policy.realm_id:
+        raise Unverified("challenge", "it is of another realm")
+    if answered.challenge_hash != _hash(challenge):
+        raise Unverified("answer", "it answers another challenge")
+    token = answered.token
+    signing.verify(token.subject_pk, _digest(challenge, token), answered.sig, "answer")
+    return admit(token.subject_pk, IdentityGrant(token, issued_at), policy, states, now=now)
+
+
+def _hash(challenge: Challenge) -> bytes:
+    return ht("id/auth/challenge", challenge.encode())
+
+
+def _digest(challenge: Challenge, token: CapToken) -> bytes:
+    return ht("id/auth/answer", _hash(challenge) + token.auth_ref())

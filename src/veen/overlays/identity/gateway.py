@@ -9,11 +9,11 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from veen.core import Malformed, Unverified, cbor, jsontext, signing
-from veen.core.jsonfields import Fields
+from veen.core import Malformed, Unverified, cbor, signing, strict_json
+from veen.core.wire_json import Fields
 from veen.overlays.event import Event
-from veen.overlays.identity import ids, views
-from veen.overlays.identity.events import CtxProfile, ExternalLink
+from veen.overlays.identity import identity_ids, views
+from veen.overlays.identity.identity_events import CtxProfile, ExternalLink
 from veen.overlays.identity.views import States
 
 CLOCK_SKEW_SEC = 60
@@ -54,14 +54,14 @@ def validate(provider: Provider, id_token: str, *, now: int, nonce: str | None =
     if len(id_token) > MAX_TOKEN_BYTES or id_token.count(".") != 2:
         raise Malformed("id token", "not three parts of a signed token")
     head, claims, signature = id_token.split(".")
-    header = Fields.of("id token", jsontext.decode(_unpadded(head), "id token"))
+    header = Fields.of("id token", strict_json.decode(_unpadded(head), "id token"))
     if header.text("alg") != _ALGORITHM:
         raise Unverified("id token", f"signed with {header.text('alg')!r}, and only {_ALGORITHM} is taken")
     key = provider.keys.get(header.text("kid"))
     if key is None:
         raise Unverified("id token", "signed with a key that the provider does not have")
     signing.verify(key, f"{head}.{claims}".encode(), _unpadded(signature), "id token")
-    said = Fields.of("id token", jsontext.decode(_unpadded(claims), "id token"))
+    said = Fields.of("id token", strict_json.decode(_unpadded(claims), "id token"))
     if said.text("iss") != provider.issuer:
         raise Unverified("id token", "of another issuer")
     if said.text("aud") != provider.audience:
@@ -84,7 +84,7 @@ def login(subject: Subject, realm_id: bytes, states: States, *, new_principal_pk
     attributes = cbor.encode(dict(subject.attributes)) if subject.attributes else None
     if found is not None and linked is not None and attributes == found.attributes:
         return Login(linked, ())
-    ctx_id = ids.ctx_id(new_principal_pk, realm_id) if linked is None else linked
+    ctx_id = identity_ids.ctx_id(new_principal_pk, realm_id) if linked is None else linked
     # Under the time that stands, where that is ahead of our clock: then the later entry wins.
     ts = now if found is None else max(now, found.ts)
     org_id = None if found is None else found.org_id

@@ -9,17 +9,17 @@ from typing import TypeAlias
 
 from veen.core import cbor
 from veen.overlays.event import Event
-from veen.overlays.identity import ids
-from veen.overlays.identity.events import (
-    Binding,
+from veen.overlays.identity import identity_ids
+from veen.overlays.identity.identity_events import (
     CtxProfile,
     Device,
     ExternalLink,
-    Group,
     HandleMap,
+    IdentityBinding,
+    IdentityGroup,
+    IdentityPrincipal,
+    IdentityRevocation,
     OrgProfile,
-    Principal,
-    Revocation,
 )
 
 ELSEWHERE = "this belongs on another stream"
@@ -33,12 +33,12 @@ class PrincipalStream:
 
     @property
     def stream_id(self) -> bytes:
-        return ids.principal_stream(self.principal_pk)
+        return identity_ids.principal_stream(self.principal_pk)
 
     def flaw(self, event: Event) -> str | None:
-        if not isinstance(event, Principal | Device | Revocation):
+        if not isinstance(event, IdentityPrincipal | Device | IdentityRevocation):
             return ELSEWHERE
-        unsaid = isinstance(event, Revocation) and event.principal_pk is None
+        unsaid = isinstance(event, IdentityRevocation) and event.principal_pk is None
         if event.principal_pk != self.principal_pk and not unsaid:
             return "principal_pk is not the one of this stream"
         return None
@@ -53,11 +53,11 @@ class CtxStream:
 
     @classmethod
     def of(cls, principal_pk: bytes, realm_id: bytes) -> "CtxStream":
-        return cls(ids.ctx_id(principal_pk, realm_id), realm_id)
+        return cls(identity_ids.ctx_id(principal_pk, realm_id), realm_id)
 
     @property
     def stream_id(self) -> bytes:
-        return ids.ctx_stream(self.ctx_id, self.realm_id)
+        return identity_ids.ctx_stream(self.ctx_id, self.realm_id)
 
     def flaw(self, event: Event) -> str | None:
         if not isinstance(event, CtxProfile | ExternalLink):
@@ -79,22 +79,22 @@ class OrgStream:
 
     @property
     def own_id(self) -> bytes:
-        return self.org_id if self.realm_id is None else ids.scoped_org_id(self.org_id, self.realm_id)
+        return self.org_id if self.realm_id is None else identity_ids.scoped_org_id(self.org_id, self.realm_id)
 
     @property
     def stream_id(self) -> bytes:
-        return ids.org_stream(self.own_id)
+        return identity_ids.org_stream(self.own_id)
 
     def _ids(self, realm_id: bytes | None) -> tuple[bytes, ...]:
         """The ids an event of a realm may go by."""
         if self.realm_id is not None or realm_id is None:
             return (self.own_id,)
-        return self.own_id, ids.scoped_org_id(self.org_id, realm_id)
+        return self.own_id, identity_ids.scoped_org_id(self.org_id, realm_id)
 
     def flaw(self, event: Event) -> str | None:
-        if not isinstance(event, OrgProfile | Group | Binding | ExternalLink | Revocation):
+        if not isinstance(event, OrgProfile | IdentityGroup | IdentityBinding | ExternalLink | IdentityRevocation):
             return ELSEWHERE
-        unsaid = isinstance(event, Revocation) and event.org_id is None
+        unsaid = isinstance(event, IdentityRevocation) and event.org_id is None
         named = None if isinstance(event, OrgProfile) else event.realm_id
         if event.org_id not in self._ids(named) and not unsaid:
             return "org_id is not the one of this stream"
@@ -111,7 +111,7 @@ class HandleStream:
 
     @property
     def stream_id(self) -> bytes:
-        return ids.handle_stream(self.realm_id)
+        return identity_ids.handle_stream(self.realm_id)
 
     def flaw(self, event: Event) -> str | None:
         if not isinstance(event, HandleMap):

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from veen.overlays.identity import ids, parts
-from veen.overlays.identity.events import CtxProfile, Device, ExternalLink, HandleMap, OrgProfile
-from veen.overlays.identity.state import (
+from veen.overlays.identity import identity_ids, identity_state
+from veen.overlays.identity.identity_events import CtxProfile, Device, ExternalLink, HandleMap, OrgProfile
+from veen.overlays.identity.identity_state import (
     Founded,
     LatestCtx,
     LatestDevice,
@@ -36,19 +36,19 @@ def together(*streams: States) -> dict[bytes, State]:
 
 
 def principal(states: States, principal_pk: bytes) -> Founded | None:
-    found = states.get(parts.principal(principal_pk))
+    found = states.get(identity_state.principal(principal_pk))
     return found if isinstance(found, Founded) else None
 
 
 def device(states: States, principal_pk: bytes, device_id: bytes) -> Device | None:
     """The last record of a principal's device."""
-    found = states.get(parts.device(principal_pk, device_id))
+    found = states.get(identity_state.device(principal_pk, device_id))
     return found.record if isinstance(found, LatestDevice) else None
 
 
 def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
     """The devices of a principal, active or not, by id."""
-    start = parts.DEVICE + principal_pk
+    start = identity_state.DEVICE + principal_pk
     for part in sorted(part for part in states if part.startswith(start)):
         found = states[part]
         if isinstance(found, LatestDevice):
@@ -57,7 +57,7 @@ def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
 
 def inactive(states: States, principal_pk: bytes, device_pk: bytes, now: int) -> str | None:
     """Why a key is no ACTIVE device of a principal at a time, or None where it is one. §6.2, §11.1."""
-    device_id = ids.device_id(device_pk)
+    device_id = identity_ids.device_id(device_pk)
     record = device(states, principal_pk, device_id)
     if record is None:
         return "it is no device of this principal"
@@ -72,30 +72,30 @@ def inactive(states: States, principal_pk: bytes, device_pk: bytes, now: int) ->
 
 def device_revocation(states: States, principal_pk: bytes, device_id: bytes) -> Revoked | None:
     """By the principal, or by someone who named no principal."""
-    return _earliest(states, *(parts.revoked_device(device_id, one) for one in (principal_pk, None)))
+    return _earliest(states, *(identity_state.revoked_device(device_id, one) for one in (principal_pk, None)))
 
 
 def auth_ref_revocation(states: States, auth_ref: bytes) -> Revoked | None:
-    return _earliest(states, parts.revoked_auth_ref(auth_ref))
+    return _earliest(states, identity_state.revoked_auth_ref(auth_ref))
 
 
 def ctx_revocation(states: States, ctx_id: bytes, realm_id: bytes) -> Revoked | None:
     """In this realm, or wherever the account is of."""
-    return _earliest(states, *(parts.revoked_ctx(ctx_id, one) for one in (realm_id, None)))
+    return _earliest(states, *(identity_state.revoked_ctx(ctx_id, one) for one in (realm_id, None)))
 
 
 def org_revocation(states: States, org_id: bytes, realm_id: bytes | None = None) -> Revoked | None:
     """In this realm, or everywhere."""
-    return _earliest(states, *{parts.revoked_org(org_id, one) for one in (realm_id, None)})
+    return _earliest(states, *{identity_state.revoked_org(org_id, one) for one in (realm_id, None)})
 
 
 def ctx_profile(states: States, ctx_id: bytes, realm_id: bytes) -> CtxProfile | None:
-    found = states.get(parts.ctx(ctx_id, realm_id))
+    found = states.get(identity_state.ctx(ctx_id, realm_id))
     return found.record if isinstance(found, LatestCtx) else None
 
 
 def org_profile(states: States, org_id: bytes) -> OrgProfile | None:
-    found = states.get(parts.org(org_id))
+    found = states.get(identity_state.org(org_id))
     return found.record if isinstance(found, LatestOrg) else None
 
 
@@ -112,13 +112,13 @@ class GroupView:
 def groups(states: States, org_id: bytes) -> Iterator[GroupView]:
     """The groups of an organization with their members, by id."""
     members: dict[bytes, list[bytes]] = {}
-    start = parts.GROUPS_OF + org_id
+    start = identity_state.GROUPS_OF + org_id
     for part in sorted(part for part in states if part.startswith(start)):
         for group_id in _names(states, part):
-            members.setdefault(group_id, []).append(part[-parts.ID :])
-    start = parts.GROUP + org_id
+            members.setdefault(group_id, []).append(part[-identity_state.ID :])
+    start = identity_state.GROUP + org_id
     for part in sorted(part for part in states if part.startswith(start)):
-        found, group_id = states[part], part[-parts.ID :]
+        found, group_id = states[part], part[-identity_state.ID :]
         if isinstance(found, Named):
             yield GroupView(group_id, found.name, found.realm_id, tuple(members.get(group_id, ())))
 
@@ -129,33 +129,33 @@ def group(states: States, org_id: bytes, group_id: bytes) -> GroupView | None:
 
 def is_member(states: States, org_id: bytes, group_id: bytes, ctx_id: bytes) -> bool:
     """Whether an account is in a group: one look-up, however large the group is."""
-    return group_id in _names(states, parts.groups_of(org_id, ctx_id))
+    return group_id in _names(states, identity_state.groups_of(org_id, ctx_id))
 
 
 def groups_of(states: States, org_id: bytes, ctx_id: bytes) -> tuple[bytes, ...]:
     """The groups of an organization that an account is in."""
-    return tuple(_names(states, parts.groups_of(org_id, ctx_id)))
+    return tuple(_names(states, identity_state.groups_of(org_id, ctx_id)))
 
 
 def roles(states: States, org_id: bytes, ctx_id: bytes, realm_id: bytes | None = None) -> frozenset[str]:
     """The roles of an account, its own and its groups': those of a realm and those that hold in all. §8.3."""
     found: set[bytes] = set()
     for realm in {realm_id, None}:
-        found.update(_names(states, parts.roles_of_ctx(org_id, ctx_id, realm)))
+        found.update(_names(states, identity_state.roles_of_ctx(org_id, ctx_id, realm)))
         for group_id in groups_of(states, org_id, ctx_id):
-            found.update(_names(states, parts.roles_of_group(org_id, group_id, realm)))
+            found.update(_names(states, identity_state.roles_of_group(org_id, group_id, realm)))
     return frozenset(name.decode() for name in found)
 
 
 def handle(states: States, realm_id: bytes, name: str) -> HandleMap | None:
     """What a handle stands for in a realm."""
-    found = states.get(parts.handle(realm_id, name))
+    found = states.get(identity_state.handle(realm_id, name))
     return found.record if isinstance(found, LatestHandle) else None
 
 
 def handles_of(states: States, realm_id: bytes, target_id: bytes) -> Iterator[str]:
     """The handles of an account or an organization, in order."""
-    start = parts.HANDLE + realm_id
+    start = identity_state.HANDLE + realm_id
     for part in sorted(part for part in states if part.startswith(start)):
         found = states[part]
         if isinstance(found, LatestHandle) and found.record.target_id == target_id:
@@ -164,13 +164,13 @@ def handles_of(states: States, realm_id: bytes, target_id: bytes) -> Iterator[st
 
 def link(states: States, realm_id: bytes, provider: str, external_sub: str) -> ExternalLink | None:
     """Which account or organization of a realm an outside subject is."""
-    found = states.get(parts.link(realm_id, provider, external_sub))
+    found = states.get(identity_state.link(realm_id, provider, external_sub))
     return found.record if isinstance(found, LatestLink) else None
 
 
 def links(states: States) -> Iterator[ExternalLink]:
     """Every linkage that holds, by part."""
-    for part in sorted(part for part in states if part[:1] == parts.LINK):
+    for part in sorted(part for part in states if part[:1] == identity_state.LINK):
         found = states[part]
         if isinstance(found, LatestLink):
             yield found.record

@@ -7,14 +7,15 @@ the log and by what else is known (`world`, `evidence`).
 
 from veen.overlays.operations.access import ACCESS, Access, admits, token_of
 from veen.overlays.operations.agreement import AGREEMENTS, Agreements, Quorum
-from veen.overlays.operations.audit import QUERY_AUDITS
-from veen.overlays.operations.checks import VALIDATORS, check, check_log, violations
 from veen.overlays.operations.delegation import DELEGATIONS, applied, direct
-from veen.overlays.operations.events import (
+from veen.overlays.operations.external_facts import CapabilityFact, Guardians, Survivorship, World
+from veen.overlays.operations.mirror import MIRRORS, check_sync, mirror_payload, missing, plan, record, validate
+from veen.overlays.operations.operation import Operation, operation_id, profile_schema
+from veen.overlays.operations.operation_events import (
+    AccessGrant,
     Confirmation,
     Definition,
     Delegated,
-    Grant,
     Mirror,
     Paid,
     Publication,
@@ -25,29 +26,27 @@ from veen.overlays.operations.events import (
     Revoke,
     StateCheckpoint,
 )
-from veen.overlays.operations.index import BY_NAME, OPERATION_EVENTS, OPERATIONS, Logged, operations, trace
-from veen.overlays.operations.mirror import MIRRORS, check_sync, mirror_payload, missing, plan, record, validate
-from veen.overlays.operations.operation import Operation, operation_id, profile_schema
-from veen.overlays.operations.paid import PAYMENTS, Payments, balance
+from veen.overlays.operations.operation_index import BY_NAME, OPERATION_EVENTS, OPERATIONS, Logged, operations, trace
+from veen.overlays.operations.payment import PAYMENTS, Payments, balance
 from veen.overlays.operations.publication import PUBLICATIONS, content_root, survivor
+from veen.overlays.operations.query_audit import QUERY_AUDITS
 from veen.overlays.operations.recovery import RECOVERIES, Recoveries, current
-from veen.overlays.operations.rules import MEANING, Finding, Rule, Verdict
-from veen.overlays.operations.snapshot import SNAPSHOTS, LogStates
-from veen.overlays.operations.world import Capability, Guardians, Survivorship, World
+from veen.overlays.operations.rule_checks import VALIDATORS, check, check_log, violations
+from veen.overlays.operations.rules import MEANING, Rule, RuleFinding, RuleVerdict
+from veen.overlays.operations.state_statement import SNAPSHOTS, LogStates
 
 __all__ = [
     "ACCESS",
     "AGREEMENTS",
     "Access",
+    "AccessGrant",
     "Agreements",
     "BY_NAME",
-    "Capability",
+    "CapabilityFact",
     "Confirmation",
     "DELEGATIONS",
     "Definition",
     "Delegated",
-    "Finding",
-    "Grant",
     "Guardians",
     "LogStates",
     "Logged",
@@ -73,11 +72,12 @@ __all__ = [
     "RecoveryRequest",
     "Revoke",
     "Rule",
+    "RuleFinding",
+    "RuleVerdict",
     "SNAPSHOTS",
     "StateCheckpoint",
     "Survivorship",
     "VALIDATORS",
-    "Verdict",
     "World",
     "admits",
     "applied",

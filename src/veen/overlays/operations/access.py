@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from veen.core import CapToken, Rate, cbor
-from veen.core.captoken import mint
+from veen.core.cap_token import mint
 from veen.core.cbor import Bool, Bstr, ListOf, Nested, Uint, Wire
 from veen.core.limits import MAX_BODY_BYTES
 from veen.core.signing import SigningKey
-from veen.overlays.entry import At, Entry
+from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import ascending, body
 from veen.overlays.fold import Fold
-from veen.overlays.operations.events import Grant, Revoke
-from veen.overlays.operations.index import Logged, own_id, plain_body
-from veen.overlays.operations.rules import Finding, Rule, judged, undecided
-from veen.overlays.operations.world import World, spoken_for
-from veen.overlays.overlay import Step, WalkOverlay
+from veen.overlays.operations.external_facts import World, spoken_for
+from veen.overlays.operations.operation_events import AccessGrant, Revoke
+from veen.overlays.operations.operation_index import Logged, own_id, plain_body
+from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.overlay import FoldStep, WalkOverlay
 
 NOT_A_GRANTER = "who sent it may not change permissions"
 NOT_ALL = "this domain revokes one capability at a time"
@@ -31,7 +31,7 @@ class Permission(Wire):
     epoch: int
     stream_seq: int
     client_id: bytes  # who granted it
-    grant: Grant
+    grant: AccessGrant
 
     LAYOUT: ClassVar = body(
         "permission",
@@ -39,7 +39,7 @@ class Permission(Wire):
         Uint("epoch"),
         Uint("stream_seq"),
         Bstr("client_id"),
-        Nested("grant", Grant),
+        Nested("grant", AccessGrant),
     )
 
     @property
@@ -87,7 +87,7 @@ class Access(WalkOverlay[Permissions]):
     """
 
     CLASS = "access.grant"
-    EVENTS = (Grant, Revoke)
+    EVENTS = (AccessGrant, Revoke)
     INITIAL = NOTHING
 
     def __init__(self, granters: Iterable[bytes] | None = None, *, revokes_all: bool = True) -> None:
@@ -99,11 +99,11 @@ class Access(WalkOverlay[Permissions]):
             return b""
         return cbor.encode([None if self._granters is None else sorted(self._granters), self._revokes_all])
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Grant | Revoke)
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, AccessGrant | Revoke)
         return (event.subject_identity,)
 
-    def refusal(self, state: Permissions, step: Step) -> str | None:
+    def refusal(self, state: Permissions, step: FoldStep) -> str | None:
         event = step.event
         if self._granters is not None and not may_grant(self._granters, step.entry):
             return f"{Rule.ACCESS_A1}: {NOT_A_GRANTER}"
@@ -111,9 +111,9 @@ class Access(WalkOverlay[Permissions]):
             return NOT_ALL
         return None
 
-    def apply(self, state: Permissions, step: Step) -> Permissions:
+    def apply(self, state: Permissions, step: FoldStep) -> Permissions:
         event, entry = step.event, step.entry
-        if isinstance(event, Grant):
+        if isinstance(event, AccessGrant):
             granted = Permission(own_id(entry, event), *step.at, entry.client_id, event)
             return replace(state, grants=(*state.grants, granted))
         assert isinstance(event, Revoke)
@@ -146,7 +146,7 @@ class Access(WalkOverlay[Permissions]):
 ACCESS = Access()
 
 
-def may_grant(granters: frozenset[bytes], entry: Entry) -> bool:
+def may_grant(granters: frozenset[bytes], entry: FoldEntry) -> bool:
     """Whether an entry's writer, or the capability it was admitted under, may change permissions."""
     return entry.client_id in granters or entry.auth_ref in granters
 
@@ -172,7 +172,7 @@ def debit_limit(state: Permissions, stream_id: bytes, hub_ts: int, unit: str | N
     return None if None in bounds else max((bound for bound in bounds if bound is not None), default=0)
 
 
-def token_of(grant: Grant, issuer: SigningKey, issued_at: int, client_id: bytes | None = None) -> CapToken:
+def token_of(grant: AccessGrant, issuer: SigningKey, issued_at: int, client_id: bytes | None = None) -> CapToken:
     """The capability that a grant stands for, if the hub logs it at `issued_at`: it admits as long as the grant does.
 
     It is for the subject's own key, or for a `client_id` that the caller knows to be the subject's. Its `auth_ref` is
@@ -186,7 +186,7 @@ def token_of(grant: Grant, issuer: SigningKey, issued_at: int, client_id: bytes 
     return mint(issuer, client_id or grant.subject_identity, grant.allowed_stream_ids, ttl, rate)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
     """A1 for every grant and revocation, A2 for every operation: each was admitted to the log."""
     granters, bootstrapped, stream_id = world.granters, world.bootstrapped, world.stream_id
     folded = Fold(Access(granters))
@@ -198,7 +198,7 @@ def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
             states = [folded.state(subject) for subject in spoken_for(world.speakers, entry.client_id)]
             allowed = any(admits(state, stream_id, entry.hub_ts, entry.auth_ref, bootstrapped) for state in states)
             yield judged(Rule.ACCESS_A2, one, None if allowed else "neither a grant nor a bootstrapped capability")
-        if isinstance(one.event, Grant | Revoke):
+        if isinstance(one.event, AccessGrant | Revoke):
             if granters is None:
                 yield undecided(Rule.ACCESS_A1, one, "who may change permissions is not known")
             else:

@@ -8,14 +8,14 @@ from typing import ClassVar, TypeAlias
 from veen.core import cbor
 from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import At, Entry
+from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import ascending, body
-from veen.overlays.operations.events import Confirmation, Definition
-from veen.overlays.operations.index import Logged, own_id, plain_body, said
-from veen.overlays.operations.rules import Finding, Rule, judged
-from veen.overlays.operations.world import Decision, Speakers, World, speaks
-from veen.overlays.overlay import Step, WalkOverlay
+from veen.overlays.operations.external_facts import Decision, Speakers, World, speaks
+from veen.overlays.operations.operation_events import Confirmation, Definition
+from veen.overlays.operations.operation_index import Logged, own_id, plain_body, said
+from veen.overlays.operations.rules import Rule, RuleFinding, judged
+from veen.overlays.overlay import FoldStep, WalkOverlay
 
 ACCEPT, REJECT = "accept", "reject"
 
@@ -48,7 +48,7 @@ class Decided(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Version(Wire):
+class TermsVersion(Wire):
     """One version of the terms, and the decisions on it, by party."""
 
     operation_id: bytes
@@ -94,18 +94,18 @@ class Version(Wire):
 class Agreement(Wire):
     """An agreement: its versions, ascending."""
 
-    versions: tuple[Version, ...] = ()
+    versions: tuple[TermsVersion, ...] = ()
 
-    LAYOUT: ClassVar = body("agreement", ListOf("versions", Nested("version", Version), most=MAX_BODY_BYTES))
+    LAYOUT: ClassVar = body("agreement", ListOf("versions", Nested("version", TermsVersion), most=MAX_BODY_BYTES))
 
     def flaw(self) -> str | None:
         numbers = [one.definition.version for one in self.versions]
         return None if numbers == sorted(set(numbers)) else "its versions are not in order"
 
-    def version(self, number: int) -> Version | None:
+    def version(self, number: int) -> TermsVersion | None:
         return next((one for one in self.versions if one.definition.version == number), None)
 
-    def active(self, time: int | None = None, quorum: Quorum = Quorum.ALL) -> Version | None:
+    def active(self, time: int | None = None, quorum: Quorum = Quorum.ALL) -> TermsVersion | None:
         """The version in force: the highest that enough parties accept and, if a time is given, that applies then."""
         for one in reversed(self.versions):
             if one.accepted(quorum) and (time is None or one.in_time(time)):
@@ -131,11 +131,11 @@ class Agreements(WalkOverlay[Agreement]):
             return b""
         return cbor.encode([(one, sorted(self._speakers[one])) for one in sorted(self._speakers)])
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, Definition | Confirmation)
         return (event.agreement_id,)
 
-    def refusal(self, state: Agreement, step: Step) -> str | None:
+    def refusal(self, state: Agreement, step: FoldStep) -> str | None:
         event = step.event
         if isinstance(event, Definition):
             last = state.versions[-1] if state.versions else None
@@ -149,10 +149,10 @@ class Agreements(WalkOverlay[Agreement]):
             return f"it is not of a party to version {event.version}"
         return None if speaks(self._speakers, event.party_identity, step.entry.client_id) else "not by its party"
 
-    def apply(self, state: Agreement, step: Step) -> Agreement:
+    def apply(self, state: Agreement, step: FoldStep) -> Agreement:
         event = step.event
         if isinstance(event, Definition):
-            return Agreement((*state.versions, Version(own_id(step.entry, event), *step.at, event)))
+            return Agreement((*state.versions, TermsVersion(own_id(step.entry, event), *step.at, event)))
         assert isinstance(event, Confirmation)
         made = Decided(event.party_identity, event.decision, *step.at, event.decision_time)
         return Agreement(
@@ -185,7 +185,7 @@ AGREEMENTS = Agreements()
 Confirmed: TypeAlias = tuple[bytes, int, bytes]  # agreement, version, party
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
     """M1 for every confirmation, M2 for every definition."""
     listed = list(known)
     confirmations, definitions = said(listed, Confirmation), said(listed, Definition)
@@ -217,7 +217,9 @@ def _taken(decisions: Iterable[Decision]) -> dict[Confirmed, tuple[str, ...]]:
     return taken
 
 
-def _definition(one: Logged, event: Definition, earlier: list[tuple[Logged, Definition]], confirmed: int) -> Finding:
+def _definition(
+    one: Logged, event: Definition, earlier: list[tuple[Logged, Definition]], confirmed: int
+) -> RuleFinding:
     """Stable: its version is above all before it. Rare: an agreement is not redefined more often than confirmed."""
     for other, before in earlier:
         if before.version >= event.version:
@@ -226,10 +228,10 @@ def _definition(one: Logged, event: Definition, earlier: list[tuple[Logged, Defi
     return judged(Rule.AGREEMENT_M2, one, None if confirmed >= len(earlier) else busy)
 
 
-def _not_above(event: Definition, earlier: Version | Logged) -> str:
+def _not_above(event: Definition, earlier: TermsVersion | Logged) -> str:
     return f"version {event.version} is not above one that entry {earlier.at.stream_seq} defines"
 
 
-def _decide(version: Version, made: Decided) -> Version:
+def _decide(version: TermsVersion, made: Decided) -> TermsVersion:
     others = [one for one in version.decided if one.party_identity != made.party_identity]
     return replace(version, decided=tuple(sorted((*others, made), key=lambda one: one.party_identity)))

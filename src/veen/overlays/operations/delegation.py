@@ -11,22 +11,22 @@ from typing import ClassVar, TypeAlias
 
 from veen.core import CapToken, PayloadHdr, Unverified, cbor
 from veen.core.cbor import Bstr, Nested, Uint, Wire
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
 from veen.overlays.operations.access import may_grant
-from veen.overlays.operations.events import Delegated, Revoke
-from veen.overlays.operations.index import Logged, logged, own_id, plain_body
-from veen.overlays.operations.rules import Finding, Rule, judged, undecided
-from veen.overlays.operations.world import Capability, World
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.operations.external_facts import CapabilityFact, World
+from veen.overlays.operations.operation_events import Delegated, Revoke
+from veen.overlays.operations.operation_index import Logged, logged, own_id, plain_body
+from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 EMPTY_CHAIN = "its delegation chain is empty"
-Known: TypeAlias = Mapping[bytes, Capability]  # by auth_ref
+Known: TypeAlias = Mapping[bytes, CapabilityFact]  # by auth_ref
 
 
 @dataclass(frozen=True, slots=True)
-class Execution(Wire):
+class DelegatedExecution(Wire):
     """A delegated execution in its place, with its whole chain; without `said` where there is none."""
 
     epoch: int = 0
@@ -43,37 +43,37 @@ class Execution(Wire):
     )
 
 
-NONE = Execution()
+NONE = DelegatedExecution()
 
 
-class Delegations(MergeOverlay[Execution]):
+class Delegations(MergeOverlay[DelegatedExecution]):
     """A part per operation id: every execution that names a chain. Which chains hold depends on the capabilities."""
 
     CLASS = "delegated.execution"
     EVENTS = (Delegated,)
     EMPTY = NONE
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         assert isinstance(event, Delegated)
         return None if event.delegation_chain else f"{Rule.DELEGATED_D1}: {EMPTY_CHAIN}"
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         return (own_id(entry, event),)
 
-    def lift(self, step: Step) -> Execution:
+    def lift(self, step: FoldStep) -> DelegatedExecution:
         assert isinstance(step.event, Delegated)
-        return Execution(*step.at, step.entry.client_id, step.event)
+        return DelegatedExecution(*step.at, step.entry.client_id, step.event)
 
-    def merge(self, a: Execution, b: Execution) -> Execution:
+    def merge(self, a: DelegatedExecution, b: DelegatedExecution) -> DelegatedExecution:
         return b if a == NONE else a
 
-    def encode_state(self, state: Execution) -> bytes:
+    def encode_state(self, state: DelegatedExecution) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> Execution:
-        return Execution.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> DelegatedExecution:
+        return DelegatedExecution.decode(data)
 
-    def plain(self, part: bytes, state: Execution) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: DelegatedExecution) -> Mapping[str, cbor.Value]:
         shown = {} if state.said is None else plain_body(state.said)
         return {"operation_id": part, "stream_seq": state.stream_seq, "client_id": state.client_id, **shown}
 
@@ -81,7 +81,7 @@ class Delegations(MergeOverlay[Execution]):
 DELEGATIONS = Delegations()
 
 
-def invalid(entry: Entry, event: Delegated, known: Known) -> str | None:
+def invalid(entry: FoldEntry, event: Delegated, known: Known) -> str | None:
     """What is wrong with a capability of the chain, taken by itself. D2."""
     for number, ref in enumerate(event.delegation_chain, 1):
         held = known.get(ref)
@@ -100,7 +100,7 @@ def invalid(entry: Entry, event: Delegated, known: Known) -> str | None:
     return None
 
 
-def gap(entry: Entry, event: Delegated, known: Known) -> str | None:
+def gap(entry: FoldEntry, event: Delegated, known: Known) -> str | None:
     """Where the chain does not lead on from the principal to the agent. D3, and the processing model of §4.3."""
     tokens = [known[ref].token for ref in event.delegation_chain if ref in known]
     if not event.delegation_chain or len(tokens) < len(event.delegation_chain):
@@ -115,7 +115,7 @@ def gap(entry: Entry, event: Delegated, known: Known) -> str | None:
     return None
 
 
-def direct(entry: Entry, known: Known) -> Entry | None:
+def direct(entry: FoldEntry, known: Known) -> FoldEntry | None:
     """The entry that the embedded operation would be, had the principal sent it; None where it must not be applied.
 
     It is in the same place, so any overlay folds it there. An unknown capability is not a valid one.
@@ -132,12 +132,12 @@ def direct(entry: Entry, known: Known) -> Entry | None:
     return replace(entry, client_id=event.principal_identity, header=header, body=event.operation_body)
 
 
-def applied(entries: Iterable[Entry], known: Known) -> Iterator[Entry]:
+def applied(entries: Iterable[FoldEntry], known: Known) -> Iterator[FoldEntry]:
     """A log as its effective authorities wrote it: each delegated execution that holds is the operation it embeds."""
     return (direct(entry, known) or entry for entry in entries)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
     """D1 to D3 for every delegated execution. What the log itself revokes before an execution is no longer valid."""
     held = dict(world.capabilities)
     for one in known:
@@ -150,7 +150,7 @@ def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
             yield from _judge(one, event, held)
 
 
-def _judge(one: Logged, event: Delegated, held: Known) -> Iterator[Finding]:
+def _judge(one: Logged, event: Delegated, held: Known) -> Iterator[RuleFinding]:
     chain = event.delegation_chain
     yield judged(Rule.DELEGATED_D1, one, None if chain else EMPTY_CHAIN)
     missing = [ref for ref in chain if ref not in held]

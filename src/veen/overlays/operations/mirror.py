@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from veen.core import Malformed, MmrProof, Msg, PayloadHdr, Receipt, Unverified, cbor, proof
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.operations.events import Mirror
-from veen.overlays.operations.index import Logged, copy_keys, said
-from veen.overlays.operations.rules import Finding, Rule, judged, undecided
-from veen.overlays.operations.world import Source, World
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.operations.external_facts import FactSource, World
+from veen.overlays.operations.operation_events import Mirror
+from veen.overlays.operations.operation_index import Logged, copy_keys, said
+from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, ascending, none touching the next
 
@@ -30,23 +30,23 @@ class Mirrors(MergeOverlay[Ranges]):
     EVENTS = (Mirror,)
     EMPTY: Ranges = ()
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         assert isinstance(event, Mirror)
         return _unnamed(entry, event)
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, Mirror)
         return (mirror_part(event.source_hub_identifier, event.source_label, event.target_label),)
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         return copy_keys(step)
 
-    def refusal(self, state: Ranges, step: Step) -> str | None:
+    def refusal(self, state: Ranges, step: FoldStep) -> str | None:
         assert isinstance(step.event, Mirror)
         seq = step.event.source_stream_seq
         return f"{Rule.MIRROR_F2}: {_already(seq)}" if covers(state, seq) else None
 
-    def lift(self, step: Step) -> Ranges:
+    def lift(self, step: FoldStep) -> Ranges:
         assert isinstance(step.event, Mirror)
         return ((step.event.source_stream_seq, step.event.source_stream_seq),)
 
@@ -113,9 +113,9 @@ def plan(
     return {label: ranges for label, ranges in gaps.items() if ranges}
 
 
-def source(event: Mirror) -> Source:
+def source(event: Mirror) -> FactSource:
     """The message that a record is of."""
-    return Source(event.source_hub_identifier, event.source_label, event.source_stream_seq)
+    return FactSource(event.source_hub_identifier, event.source_label, event.source_stream_seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +170,9 @@ def check_sync(event: Mirror, receipt: Receipt) -> None:
         raise Unverified("mirror", fault)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
     """F1 and F2 for every mirror record."""
-    firsts: dict[tuple[Source, bytes], Logged] = {}
+    firsts: dict[tuple[FactSource, bytes], Logged] = {}
     for one, event in said(known, Mirror):
         origin = source(event)
         receipt, unnamed = world.sources.get(origin), _unnamed(one.entry, event)
@@ -187,7 +187,7 @@ def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
             yield judged(Rule.MIRROR_F2, one, _already(event.source_stream_seq), first.at)
 
 
-def _unnamed(entry: Entry, event: Mirror) -> str | None:
+def _unnamed(entry: FoldEntry, event: Mirror) -> str | None:
     if event.source_stream_seq == 0:
         return "its source_stream_seq is 0: the first message of a label has 1"
     named = entry.header is not None and entry.header.parent_id == event.source_leaf_hash

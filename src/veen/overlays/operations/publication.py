@@ -8,14 +8,14 @@ from typing import ClassVar, TypeAlias
 from veen.core import cbor, mmr
 from veen.core.cbor import Bstr, Nested, Uint, Wire
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.entry import At, Entry
+from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.operations.events import Publication
-from veen.overlays.operations.index import Logged, own_id, plain_body, said
-from veen.overlays.operations.rules import Finding, Rule, judged, undecided
-from veen.overlays.operations.world import Survivorship, Taken, World
-from veen.overlays.overlay import MergeOverlay, Step
+from veen.overlays.operations.external_facts import Survivorship, Taken, World
+from veen.overlays.operations.operation_events import Publication
+from veen.overlays.operations.operation_index import Logged, own_id, plain_body, said
+from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.overlay import FoldStep, MergeOverlay
 
 CONTENT = mmr.Tags("veen/content-node", "veen/content-root")
 _VERSION, _PUBLICATION = b"v", b"p"
@@ -46,7 +46,7 @@ class Release(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Published(Wire):
+class PublishedData(Wire):
     """Of one version: its release. Of a publication: how many versions it has, the latest and the highest."""
 
     versions: int = 0
@@ -67,49 +67,49 @@ class Published(Wire):
         return self.latest if rule is Survivorship.LATEST else self.highest
 
 
-NOTHING = Published()
-States: TypeAlias = Mapping[bytes, Published]
+NOTHING = PublishedData()
+States: TypeAlias = Mapping[bytes, PublishedData]
 
 
-class Publications(MergeOverlay[Published]):
+class Publications(MergeOverlay[PublishedData]):
     """A part per version, which takes one message, and one per publication."""
 
     CLASS = "data.publication"
     EVENTS = (Publication,)
     EMPTY = NOTHING
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, Publication)
         return version_part(event.publication_id, event.version), publication_part(event.publication_id)
 
-    def keys(self, step: Step) -> tuple[bytes, ...]:
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         """For the publication as a whole, a version is known by its name: a second one is no further version."""
         event = step.event
         assert isinstance(event, Publication)
         return (step.entry.origin,) if step.part[:1] == _VERSION else (event.version.encode(),)
 
-    def refusal(self, state: Published, step: Step) -> str | None:
+    def refusal(self, state: PublishedData, step: FoldStep) -> str | None:
         taken = state.release
         return None if taken is None else f"{Rule.PUBLICATION_P1}: entry {taken.stream_seq} published this version"
 
-    def lift(self, step: Step) -> Published:
+    def lift(self, step: FoldStep) -> PublishedData:
         event, entry = step.event, step.entry
         assert isinstance(event, Publication)
         made = Release(own_id(entry, event), *step.at, entry.hub_ts, event)
-        return Published(0, made) if step.part[:1] == _VERSION else Published(1, None, made, made)
+        return PublishedData(0, made) if step.part[:1] == _VERSION else PublishedData(1, None, made, made)
 
-    def merge(self, a: Published, b: Published) -> Published:
+    def merge(self, a: PublishedData, b: PublishedData) -> PublishedData:
         if a == NOTHING or b == NOTHING:
             return b if a == NOTHING else a
-        return Published(a.versions + b.versions, a.release, b.latest, _higher(a.highest, b.highest))
+        return PublishedData(a.versions + b.versions, a.release, b.latest, _higher(a.highest, b.highest))
 
-    def encode_state(self, state: Published) -> bytes:
+    def encode_state(self, state: PublishedData) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> Published:
-        return Published.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> PublishedData:
+        return PublishedData.decode(data)
 
-    def plain(self, part: bytes, state: Published) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: PublishedData) -> Mapping[str, cbor.Value]:
         if part[:1] == _VERSION:
             release = state.release
             shown = {} if release is None else plain_body(release.said)
@@ -163,7 +163,7 @@ def height(version: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, 0, text) if text else (1, len(number), number) for number, text in digits)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
     """P1 and P2 for every publication."""
     firsts: dict[tuple[bytes, str], Logged] = {}
     lines: dict[bytes, list[tuple[Logged, Publication]]] = {}

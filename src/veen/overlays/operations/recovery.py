@@ -7,21 +7,21 @@ from typing import ClassVar, TypeAlias
 from veen.core import cbor
 from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import At, Entry
+from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.operations.events import RecoveryApproval, RecoveryExecution, RecoveryRequest
-from veen.overlays.operations.index import Logged, own_id, said
-from veen.overlays.operations.rules import Finding, Rule, judged
-from veen.overlays.operations.world import Guardians, Speakers, World, speaks
-from veen.overlays.overlay import Step, WalkOverlay
+from veen.overlays.operations.external_facts import Guardians, Speakers, World, speaks
+from veen.overlays.operations.operation_events import RecoveryApproval, RecoveryExecution, RecoveryRequest
+from veen.overlays.operations.operation_index import Logged, own_id, said
+from veen.overlays.operations.rules import Rule, RuleFinding, judged
+from veen.overlays.overlay import FoldStep, WalkOverlay
 
 APPROVE = "approve"
 NOT_AN_EXECUTOR = "who sent it may not execute recoveries"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Wire):
+class RecoveryRequested(Wire):
     """An open request."""
 
     operation_id: bytes
@@ -33,7 +33,7 @@ class Asked(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Wire):
+class RecoveryAnswer(Wire):
     """What an approver decided of an open request."""
 
     operation_id: bytes
@@ -57,19 +57,19 @@ class Answer(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery(Wire):
+class RecoveryOverlay(Wire):
     """An identity: what is asked and answered since it was last replaced, and by which it was."""
 
-    asked: tuple[Asked, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    asked: tuple[RecoveryRequested, ...] = ()
+    answers: tuple[RecoveryAnswer, ...] = ()
     new_identity: bytes | None = None
     epoch: int | None = None  # where it was replaced
     stream_seq: int | None = None
 
     LAYOUT: ClassVar = body(
         "recovery",
-        ListOf("asked", Nested("asked", Asked), most=MAX_BODY_BYTES),
-        ListOf("answers", Nested("answer", Answer), most=MAX_BODY_BYTES),
+        ListOf("asked", Nested("asked", RecoveryRequested), most=MAX_BODY_BYTES),
+        ListOf("answers", Nested("answer", RecoveryAnswer), most=MAX_BODY_BYTES),
         Bstr("new_identity", optional=True),
         Uint("epoch", optional=True),
         Uint("stream_seq", optional=True),
@@ -86,10 +86,10 @@ class Recovery(Wire):
         return {one for one in behind if one in latest and latest[one].decision == APPROVE}
 
 
-States: TypeAlias = Mapping[bytes, Recovery]
+States: TypeAlias = Mapping[bytes, RecoveryOverlay]
 
 
-class Recoveries(WalkOverlay[Recovery]):
+class Recoveries(WalkOverlay[RecoveryOverlay]):
     """A part per identity that is to be replaced.
 
     `guardians` says who approves for an identity, `otherwise` who does for those not named there. `executors` are the
@@ -99,7 +99,7 @@ class Recoveries(WalkOverlay[Recovery]):
 
     CLASS = "recovery"
     EVENTS = (RecoveryRequest, RecoveryApproval, RecoveryExecution)
-    INITIAL = Recovery()
+    INITIAL = RecoveryOverlay()
 
     def __init__(
         self,
@@ -123,11 +123,11 @@ class Recoveries(WalkOverlay[Recovery]):
         executors = None if self._executors is None else sorted(self._executors)
         return cbor.encode([named, _guardians_value(self._otherwise), executors, said_for])
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, RecoveryRequest | RecoveryApproval | RecoveryExecution)
         return (event.target_identity,)
 
-    def refusal(self, state: Recovery, step: Step) -> str | None:
+    def refusal(self, state: RecoveryOverlay, step: FoldStep) -> str | None:
         event = step.event
         if isinstance(event, RecoveryRequest):
             return "the same request is open" if state.is_asked(event.requested_new_identity) else None
@@ -147,24 +147,24 @@ class Recoveries(WalkOverlay[Recovery]):
         approving = len(state.approvers(event.new_identity, event.approval_references))
         return None if approving >= threshold else f"{approving} of {threshold} approvers"
 
-    def apply(self, state: Recovery, step: Step) -> Recovery:
+    def apply(self, state: RecoveryOverlay, step: FoldStep) -> RecoveryOverlay:
         event, where = step.event, (own_id(step.entry, step.event), *step.at)
         if isinstance(event, RecoveryRequest):
-            return replace(state, asked=(*state.asked, Asked(*where, event.requested_new_identity)))
+            return replace(state, asked=(*state.asked, RecoveryRequested(*where, event.requested_new_identity)))
         if isinstance(event, RecoveryApproval):
             change, approver = event.requested_new_identity, event.approver_identity
-            answer = Answer(*where, change, approver, event.decision, event.policy_group_id)
+            answer = RecoveryAnswer(*where, change, approver, event.decision, event.policy_group_id)
             return replace(state, answers=(*state.answers, answer))
         assert isinstance(event, RecoveryExecution)
-        return Recovery((), (), event.new_identity, *step.at)
+        return RecoveryOverlay((), (), event.new_identity, *step.at)
 
-    def encode_state(self, state: Recovery) -> bytes:
+    def encode_state(self, state: RecoveryOverlay) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> Recovery:
-        return Recovery.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> RecoveryOverlay:
+        return RecoveryOverlay.decode(data)
 
-    def plain(self, part: bytes, state: Recovery) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: RecoveryOverlay) -> Mapping[str, cbor.Value]:
         return {
             "target_identity": part,
             "new_identity": state.new_identity,
@@ -182,13 +182,13 @@ class Recoveries(WalkOverlay[Recovery]):
             ],
         }
 
-    def live(self, state: Recovery) -> bool:
+    def live(self, state: RecoveryOverlay) -> bool:
         return bool(state.asked)
 
     def _of(self, target: bytes) -> Guardians:
         return self._guardians.get(target, self._otherwise)
 
-    def _unfit(self, state: Recovery, event: RecoveryApproval, entry: Entry) -> str | None:
+    def _unfit(self, state: RecoveryOverlay, event: RecoveryApproval, entry: FoldEntry) -> str | None:
         """Why an approval is none: it must answer a request that is open, and be a guardian's own word. §8.3."""
         if not state.is_asked(event.requested_new_identity):
             return "there is no open request for this change"
@@ -201,7 +201,7 @@ class Recoveries(WalkOverlay[Recovery]):
 RECOVERIES = Recoveries()
 
 
-def may_execute(executors: frozenset[bytes], entry: Entry) -> bool:
+def may_execute(executors: frozenset[bytes], entry: FoldEntry) -> bool:
     """Whether an entry's writer, or the capability it was admitted under, may execute a recovery."""
     return entry.client_id in executors or entry.auth_ref in executors
 
@@ -217,7 +217,7 @@ def current(states: States, identity: bytes) -> bytes:
     return identity
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[Finding]:
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
     """R1 to R3 for every execution."""
     listed = list(known)
     approvals = {one.operation_id: (one, event) for one, event in said(listed, RecoveryApproval)}

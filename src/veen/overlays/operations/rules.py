@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from veen.overlays.entry import At
-from veen.overlays.operations.index import Logged
+from veen.overlays.operations.operation_index import Logged
 
 
-class Verdict(StrEnum):
+class RuleVerdict(StrEnum):
     """What can be said of one rule for one operation."""
 
     HOLDS = "holds"
@@ -63,25 +63,25 @@ MEANING: dict[Rule, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     """One rule for one operation; without one where something that should be logged is not.
 
     `places` are the entries that decide it, the operation's own last.
     """
 
     rule: Rule
-    verdict: Verdict
+    verdict: RuleVerdict
     operation_id: bytes | None
     places: tuple[At, ...]
     reason: str
 
 
-def judged(rule: Rule, one: Logged, fault: str | None, *before: At) -> Finding:
+def judged(rule: Rule, one: Logged, fault: str | None, *before: At) -> RuleFinding:
     """The rule holds unless there is a fault."""
-    verdict = Verdict.HOLDS if fault is None else Verdict.VIOLATED
-    return Finding(rule, verdict, one.operation_id, (*before, one.at), fault or MEANING[rule])
+    verdict = RuleVerdict.HOLDS if fault is None else RuleVerdict.VIOLATED
+    return RuleFinding(rule, verdict, one.operation_id, (*before, one.at), fault or MEANING[rule])
 
 
-def undecided(rule: Rule, one: Logged, lacking: str) -> Finding:
+def undecided(rule: Rule, one: Logged, lacking: str) -> RuleFinding:
     """It cannot be told, because something is not known."""
-    return Finding(rule, Verdict.OPEN, one.operation_id, (one.at,), lacking)
+    return RuleFinding(rule, RuleVerdict.OPEN, one.operation_id, (one.at,), lacking)

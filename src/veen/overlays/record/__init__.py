@@ -6,14 +6,15 @@
 from veen.overlays.record.changes import (
     RECORDER_CHANGES,
     RecorderChanges,
-    Standing,
+    RecorderStanding,
     producer_of,
     producers,
     profile_of,
     stream_of,
     types_of,
 )
-from veen.overlays.record.events import (
+from veen.overlays.record.counts import RECORD_TALLIES, EventTally, RecordTallies, place_key, tally_of
+from veen.overlays.record.record_events import (
     CHANGES,
     NAMESPACE,
     MapType,
@@ -24,12 +25,12 @@ from veen.overlays.record.events import (
     RecordEvent,
     stream_flaw,
 )
-from veen.overlays.record.tallies import RECORD_TALLIES, RecordTallies, Tally, place_key, tally_of
 
 RECORD = (RECORD_TALLIES, RECORDER_CHANGES)
 
 __all__ = [
     "CHANGES",
+    "EventTally",
     "MapType",
     "Migration",
     "NAMESPACE",
@@ -42,8 +43,7 @@ __all__ = [
     "RecordTallies",
     "RecorderChanges",
     "RecorderProfile",
-    "Standing",
-    "Tally",
+    "RecorderStanding",
     "place_key",
     "producer_of",
     "producers",

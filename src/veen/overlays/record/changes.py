@@ -10,17 +10,17 @@ from typing import ClassVar, TypeAlias
 from veen.core import cbor
 from veen.core.cbor import Nested, Text, Uint, Wire
 from veen.core.limits import MAX_TEXT_BYTES
-from veen.overlays.entry import Entry
+from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.overlay import Step, WalkOverlay
-from veen.overlays.record.events import MapType, Migration, Producer, RecorderProfile
+from veen.overlays.overlay import FoldStep, WalkOverlay
+from veen.overlays.record.record_events import MapType, Migration, Producer, RecorderProfile
 
 _TYPE, _KEY, _PRODUCER, _PROFILE = b"t", b"k", b"p", b"s"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing(Wire):
+class RecorderStanding(Wire):
     """What stands of one part: the stream of a type, the owner of a key, a producer, or the set-up."""
 
     since: int = 0  # the entry that said so
@@ -39,23 +39,23 @@ class Standing(Wire):
     )
 
 
-NOTHING = Standing()
-States: TypeAlias = Mapping[bytes, Standing]
+NOTHING = RecorderStanding()
+States: TypeAlias = Mapping[bytes, RecorderStanding]
 
 
-class RecorderChanges(WalkOverlay[Standing]):
+class RecorderChanges(WalkOverlay[RecorderStanding]):
     """A part per event type, per producer, per client key of a producer, and one for the set-up."""
 
     CLASS = "record.changes"
     EVENTS = (MapType, Migration, Producer, RecorderProfile)
     INITIAL = NOTHING
 
-    def flaw(self, entry: Entry, event: Event) -> str | None:
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         if isinstance(event, Producer) and entry.client_id in event.client_ids:
             return "the administrator who says so is no producer"
         return None
 
-    def parts(self, entry: Entry, event: Event) -> tuple[bytes, ...]:
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         match event:
             case MapType():
                 return (_TYPE + event.event_type.encode(),)
@@ -66,7 +66,7 @@ class RecorderChanges(WalkOverlay[Standing]):
             case _:
                 return (_PROFILE,)
 
-    def refusal(self, state: Standing, step: Step) -> str | None:
+    def refusal(self, state: RecorderStanding, step: FoldStep) -> str | None:
         event = step.event
         match event:
             case MapType() if state.stream is not None:
@@ -79,7 +79,7 @@ class RecorderChanges(WalkOverlay[Standing]):
                 return f"client key {step.part[1:].hex()[:16]}… is of producer {state.owner}"
         return None
 
-    def apply(self, state: Standing, step: Step) -> Standing:
+    def apply(self, state: RecorderStanding, step: FoldStep) -> RecorderStanding:
         event, since = step.event, step.entry.stream_seq
         match event:
             case MapType():
@@ -94,13 +94,13 @@ class RecorderChanges(WalkOverlay[Standing]):
                 return replace(state, since=since, profile=event)
         raise AssertionError(event)
 
-    def encode_state(self, state: Standing) -> bytes:
+    def encode_state(self, state: RecorderStanding) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> Standing:
-        return Standing.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> RecorderStanding:
+        return RecorderStanding.decode(data)
 
-    def plain(self, part: bytes, state: Standing) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: RecorderStanding) -> Mapping[str, cbor.Value]:
         since: dict[str, cbor.Value] = {"since": state.since}
         if part[:1] == _TYPE:
             return {"event_type": part[1:].decode(), "stream": state.stream, **since}

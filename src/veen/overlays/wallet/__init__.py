@@ -5,10 +5,17 @@ a run of events as a function from state to state, `overlay` joins them. `author
 has transfers signed by several, `conformance` lists the levels.
 """
 
-from veen.overlays.wallet.approvals import approve, approved, approvers
-from veen.overlays.wallet.authority import PRIVILEGED, Authority, Grant, Holder
-from veen.overlays.wallet.conformance import Level, events_of
-from veen.overlays.wallet.events import (
+from veen.overlays.wallet.ledger import Wallet, WalletCode
+from veen.overlays.wallet.wallet_authority import (
+    PRIVILEGED,
+    CapabilityHolder,
+    WalletAuthority,
+    WalletGrant,
+    approve,
+    approved,
+    approvers,
+)
+from veen.overlays.wallet.wallet_events import (
     Adjust,
     Close,
     Deposit,
@@ -18,20 +25,19 @@ from veen.overlays.wallet.events import (
     Transfer,
     Unfreeze,
     Withdraw,
+    approval_hash,
+    transfer_id,
+    wallet_id,
+    wallet_stream,
 )
-from veen.overlays.wallet.ids import approval_hash, transfer_id, wallet_id, wallet_stream
-from veen.overlays.wallet.ledger import Code, Wallet
-from veen.overlays.wallet.overlay import WALLETS, Wallets, failure, violations
+from veen.overlays.wallet.wallet_overlay import WALLETS, Level, Wallets, events_of, failure, violations
 
 __all__ = [
     "Adjust",
-    "Authority",
+    "CapabilityHolder",
     "Close",
-    "Code",
     "Deposit",
     "Freeze",
-    "Grant",
-    "Holder",
     "Level",
     "Limit",
     "Open",
@@ -40,6 +46,9 @@ __all__ = [
     "Unfreeze",
     "WALLETS",
     "Wallet",
+    "WalletAuthority",
+    "WalletCode",
+    "WalletGrant",
     "Wallets",
     "Withdraw",
     "approval_hash",

@@ -10,22 +10,12 @@ from typing import ClassVar, TypeAlias
 from veen.core.cbor import Bool, Uint, Wire
 from veen.overlays.event import Event
 from veen.overlays.fields import Number, body
-from veen.overlays.wallet.events import (
-    Adjust,
-    Close,
-    Deposit,
-    Freeze,
-    Limit,
-    Open,
-    Transfer,
-    Unfreeze,
-    Withdraw,
-)
+from veen.overlays.wallet.wallet_events import Adjust, Close, Deposit, Freeze, Limit, Open, Transfer, Unfreeze, Withdraw
 
 DAY_SEC = 86_400
 
 
-class Code(StrEnum):
+class WalletCode(StrEnum):
     """Why a wallet refuses an event. §13."""
 
     NO_WALLET = "WAL.NO_WALLET"
@@ -107,25 +97,25 @@ def spent_before(state: Wallet, ts: int) -> int:
     return state.pending_daily_spent if day(ts) == day(state.last_limit_reset_ts) else 0
 
 
-def refusal(state: Wallet, done: Effect) -> Code | None:
+def refusal(state: Wallet, done: Effect) -> WalletCode | None:
     """Why a wallet does not take an effect, or None where it does."""
     if isinstance(done, Limit):
         return None
     if isinstance(done, Open):
-        return Code.ALREADY_OPEN if state.exists else None
+        return WalletCode.ALREADY_OPEN if state.exists else None
     if not state.exists:
-        return Code.NO_WALLET
+        return WalletCode.NO_WALLET
     if isinstance(done, Close | Freeze | Unfreeze):
         return None
     if state.closed:
-        return Code.CLOSED
+        return WalletCode.CLOSED
     if isinstance(done, Debit):
         if state.frozen:
-            return Code.FROZEN
+            return WalletCode.FROZEN
         limit = state.daily_limit
         if limit is not None and spent_before(state, done.ts) + done.amount > limit:
-            return Code.DAILY_LIMIT_EXCEEDED
-    return Code.INSUFFICIENT_FUNDS if state.balance + _change(done) < 0 else None
+            return WalletCode.DAILY_LIMIT_EXCEEDED
+    return WalletCode.INSUFFICIENT_FUNDS if state.balance + _change(done) < 0 else None
 
 
 def apply(state: Wallet, done: Effect) -> Wallet:

@@ -1,16 +1,15 @@
 """A whole hub, or several, gone through again: every hash, signature, root, summary, snapshot and checkpoint."""
 
-from veen.pipeline.audit.auditing import Audit, audit
-from veen.pipeline.audit.copies import Equivocation, join_here, join_on
-from veen.pipeline.audit.page import page_of
-from veen.pipeline.audit.report import report_of
-from veen.pipeline.audit.running import in_processes, on_spark
-from veen.pipeline.audit.statement import Statement, sign
+from veen.pipeline.audit.audit_report import AuditStatement, report_of, sign
+from veen.pipeline.audit.audit_runner import in_processes, on_spark
+from veen.pipeline.audit.equivocation import ConflictingReceipts, join_here, join_on
+from veen.pipeline.audit.report_page import page_of
+from veen.pipeline.audit.run import Audit, audit
 
 __all__ = [
     "Audit",
-    "Equivocation",
-    "Statement",
+    "AuditStatement",
+    "ConflictingReceipts",
     "audit",
     "in_processes",
     "join_here",

@@ -10,31 +10,31 @@ from itertools import pairwise
 
 from veen.core import Limits
 from veen.core.receipt import time_fault
-from veen.pipeline.audit.outcome import ClientRun, Outcome, Place, place_of
-from veen.pipeline.planning import Piece
+from veen.pipeline.audit.piece_outcome import ClientRun, PieceOutcome, Place, place_of
+from veen.pipeline.read_plan import Piece
 from veen.pipeline.sources import Chunk
 from veen.storage.artifacts import IndexedCheckpoint
-from veen.storage.findings import Finding, Severity
+from veen.storage.fsck_report import Finding, Severity
 
-Outcomes = dict[Place, Outcome]
+Outcomes = dict[Place, PieceOutcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """A piece of a label with what came of it, in order."""
 
     piece: Piece
-    outcome: Outcome
+    outcome: PieceOutcome
 
 
-def links(pieces: Sequence[Piece], outcomes: Outcomes) -> list[Link]:
-    return [Link(piece, outcomes[place_of(piece)]) for piece in pieces]
+def links(pieces: Sequence[Piece], outcomes: Outcomes) -> list[ChainLink]:
+    return [ChainLink(piece, outcomes[place_of(piece)]) for piece in pieces]
 
 
-def to_repeat(label: Sequence[Link]) -> Iterator[Piece]:
+def to_repeat(label: Sequence[ChainLink]) -> Iterator[Piece]:
     """The pieces of a label that must be gone through again, from peaks that are now known to be right."""
     chunk_peaks: tuple[bytes, ...] | None = ()  # of the tree before the chunk under way; None where they are not known
-    before: Link | None = None
+    before: ChainLink | None = None
     for link in label:
         chunk = link.piece.chunk
         if before is None:
@@ -46,10 +46,10 @@ def to_repeat(label: Sequence[Link]) -> Iterator[Piece]:
         if chunk_peaks is not None and link.outcome.peaks_before != chunk_peaks:
             yield replace(link.piece, peaks=chunk_peaks)
             # What follows within this round would be judged by what this piece says now, which is not to be believed.
-            before = Link(link.piece, replace(link.outcome, sound=False))
+            before = ChainLink(link.piece, replace(link.outcome, sound=False))
 
 
-def check_label(label: Sequence[Link], limits: Limits, missing: set[int]) -> Iterator[Finding]:
+def check_label(label: Sequence[ChainLink], limits: Limits, missing: set[int]) -> Iterator[Finding]:
     """What no piece can see by itself. `missing` is where chunks begin that are known to be gone."""
     yield from _check_following(label, missing)
     yield from _check_order(label)
@@ -60,7 +60,7 @@ def check_label(label: Sequence[Link], limits: Limits, missing: set[int]) -> Ite
             yield _damaged(link.piece.chunk, what, link.piece.first)
 
 
-def _check_following(label: Sequence[Link], missing: set[int]) -> Iterator[Finding]:
+def _check_following(label: Sequence[ChainLink], missing: set[int]) -> Iterator[Finding]:
     expected = 1
     astray: Chunk | None = None
     for link in label:
@@ -72,7 +72,7 @@ def _check_following(label: Sequence[Link], missing: set[int]) -> Iterator[Findi
             expected = chunk.end_seq + 1
 
 
-def _check_order(label: Sequence[Link]) -> Iterator[Finding]:
+def _check_order(label: Sequence[ChainLink]) -> Iterator[Finding]:
     """Clients' numbers and the hub's clock go on from one piece to the next."""
     known: dict[bytes, ClientRun] = {}
     whole, clock, expected = True, 0, 1
@@ -100,7 +100,7 @@ def _check_order(label: Sequence[Link]) -> Iterator[Finding]:
         expected = link.piece.last + 1
 
 
-def _check_rolling(label: Sequence[Link], limits: Limits) -> Iterator[Finding]:
+def _check_rolling(label: Sequence[ChainLink], limits: Limits) -> Iterator[Finding]:
     """Chunks end where the limits say and nowhere else."""
     for before, link in pairwise([*label, None]):
         if before is None or not before.outcome.sound:
@@ -117,7 +117,7 @@ def _check_rolling(label: Sequence[Link], limits: Limits) -> Iterator[Finding]:
             yield _damaged(chunk, "it ends before the limits end it", None)
 
 
-def indexed(label: Sequence[Link]) -> list[IndexedCheckpoint]:
+def indexed(label: Sequence[ChainLink]) -> list[IndexedCheckpoint]:
     """The rows that the checkpoint index must have."""
     rows = []
     for link in label:

@@ -1,7 +1,6 @@
 """From verified entries to what they say: opened with keys that are named and never carried, read by overlay schema."""
 
-from veen.pipeline.decoding.decoder import Decoder, Found, Rows
-from veen.pipeline.decoding.keys import Keys
-from veen.pipeline.decoding.streams import Stream, streams_of
+from veen.pipeline.decoding.decoder import DecodedEntry, DecodedRows, Decoder, LabelStream, streams_of
+from veen.pipeline.decoding.key_reference import Keys
 
-__all__ = ["Decoder", "Found", "Keys", "Rows", "Stream", "streams_of"]
+__all__ = ["DecodedEntry", "DecodedRows", "Decoder", "Keys", "LabelStream", "streams_of"]

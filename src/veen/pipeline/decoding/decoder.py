@@ -1,5 +1,6 @@
 """One entry as a row: of `entries`, and of `events` where it can be read, else of `quarantine` with the reason."""
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -9,10 +10,47 @@ from typing import NamedTuple
 
 from veen.client.entry import Opener
 from veen.core import Malformed, Msg, PayloadHdr, Receipt, naming
-from veen.overlays import AnyOverlay, Entry, Event, Fault, Registry, registry
-from veen.pipeline.decoding.keys import Keys
-from veen.pipeline.decoding.plain import Plain, parsed, plain, written
-from veen.pipeline.decoding.streams import Stream
+from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry
+from veen.pipeline.decoding.key_reference import Keys
+from veen.pipeline.decoding.plain_json import Plain, parsed, plain, written
+from veen.pipeline.read_plan import by_label
+from veen.pipeline.sources import Chunk, ChunkSource
+from veen.storage import frame
+from veen.storage.metadata import Papers
+
+
+@dataclass(frozen=True, slots=True)
+class LabelStream:
+    """A label and the stream it is of. Where no name explains it, the label's own hex digits stand for the name."""
+
+    label: bytes
+    name: str
+    stream_id: bytes | None = None
+    epoch: int = 0
+
+
+def streams_of(
+    source: ChunkSource, papers: Papers, chunks: Sequence[Chunk], names: Iterable[str], epochs: Iterable[int] = (0,)
+) -> dict[bytes, LabelStream]:
+    """The stream of each label that has entries. Where a hub has epochs, the time of a label's first entry tells."""
+    known = {name: naming.stream_id(name) for name in names}
+    routing, profile = papers.identity.routing_key, papers.profile
+    found: dict[bytes, LabelStream] = {}
+    for of_label in by_label(chunks):
+        label = of_label[0].label
+        around = set(epochs)
+        if profile.epoch_sec and of_label[0].start_seq == 1:
+            first = Receipt.decode(frame.read_unhashed(source.first_frame(of_label[0]))[0].receipt)
+            around |= set(profile.epochs_around(first.hub_ts, papers.limits.max_epoch_skew_sec))
+        named = (
+            LabelStream(label, name, stream_id, epoch)
+            for name, stream_id in known.items()
+            for epoch in sorted(around)
+            if naming.label(routing, stream_id, epoch) == label
+        )
+        found[label] = next(named, LabelStream(label, label.hex()))
+    return found
+
 
 RECORD = naming.schema_id("record.event.v1")
 LAST_SEC = 253_402_300_799  # of the year 9999: what calendars and Parquet readers still name
@@ -20,7 +58,7 @@ _MOST = (1 << 63) - 1
 _LONGEST = 256  # bytes of a subject: Parquet keeps no bounds of very long ones
 
 
-class Kind(StrEnum):
+class QuarantineKind(StrEnum):
     """Why an entry is in quarantine."""
 
     UNVERIFIED = "unverified"  # a check of the log failed: nothing of it can be relied on
@@ -87,7 +125,7 @@ class QuarantineRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DecodedEntry:
     """An entry as it was read and judged. `faults` are the checks that failed, each with its words."""
 
     label: bytes
@@ -98,7 +136,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Rows:
+class DecodedRows:
     """Rows of the three tables, in the order of the log."""
 
     entries: list[EntryRow] = field(default_factory=list)
@@ -112,15 +150,15 @@ class Rows:
 class Decoder:
     """Makes rows, with the keys of one worker."""
 
-    def __init__(self, streams: dict[bytes, Stream], keys: Keys) -> None:
+    def __init__(self, streams: dict[bytes, LabelStream], keys: Keys) -> None:
         self._streams = streams
         self._keys = keys
         self._openers: dict[bytes, Opener] = {}
         self._overlays = overlays()
 
-    def add(self, found: Found, rows: Rows) -> None:
+    def add(self, found: DecodedEntry, rows: DecodedRows) -> None:
         """The rows of one entry."""
-        stream = self._streams.get(found.label) or Stream(found.label, found.label.hex())
+        stream = self._streams.get(found.label) or LabelStream(found.label, found.label.hex())
         message, receipt = found.message, found.receipt
         faults = found.faults or _unusable(message, receipt)
         if faults or message is None or receipt is None:
@@ -147,33 +185,33 @@ class Decoder:
         header = opened.header
         if header is not None and opened.schema is not None:
             header = replace(header, schema=opened.schema)  # of what came with attachments: what they belong to
-        entry = Entry.of(message, receipt, header, opened.body, stream.epoch)
+        entry = FoldEntry.of(message, receipt, header, opened.body, stream.epoch)
         row = self.read(entry, receipt.mmr_root, opened.fault)
         if isinstance(row, EventRow):
             rows.events.append(row)
         else:
             rows.quarantine.append(row)
 
-    def read(self, entry: Entry, mmr_root: bytes, fault: str | None = None) -> EventRow | QuarantineRow:
+    def read(self, entry: FoldEntry, mmr_root: bytes, fault: str | None = None) -> EventRow | QuarantineRow:
         """What a verified entry says, or why it says nothing."""
         header, body = entry.header, entry.body
         if header is None or body is None:
-            return _of_silent(entry, mmr_root, Kind.SEALED, fault or "the payload could not be opened")
+            return _of_silent(entry, mmr_root, QuarantineKind.SEALED, fault or "the payload could not be opened")
         readers = self._overlays.of_schema(header.schema)
         if not readers:
-            return _of_silent(entry, mmr_root, Kind.UNKNOWN, "no overlay here reads its schema")
+            return _of_silent(entry, mmr_root, QuarantineKind.UNKNOWN, "no overlay here reads its schema")
         reasons = []
         for overlay in readers:
             steps = overlay.read(entry)
-            if isinstance(steps, Fault):
+            if isinstance(steps, EventFault):
                 reasons.append(steps.reason)
                 continue
             event = steps[0].event if steps else _form(overlay, header, body)
             subject = _text(steps[0].part) if steps else None
             return _of_event(entry, mmr_root, overlay, event, subject, (header, body))
-        return _of_silent(entry, mmr_root, Kind.MALFORMED, reasons[0])
+        return _of_silent(entry, mmr_root, QuarantineKind.MALFORMED, reasons[0])
 
-    def _opener(self, stream: Stream) -> Opener:
+    def _opener(self, stream: LabelStream) -> Opener:
         if stream.label not in self._openers:
             key = None if stream.stream_id is None else self._keys.key(stream.stream_id)
             self._openers[stream.label] = Opener(key)
@@ -205,7 +243,7 @@ def _form(overlay: AnyOverlay, header: PayloadHdr, body: bytes) -> Event:
 
 
 def _of_event(
-    entry: Entry,
+    entry: FoldEntry,
     mmr_root: bytes,
     overlay: AnyOverlay,
     event: Event,
@@ -247,7 +285,7 @@ def _recorded(shown: dict[str, Plain]) -> tuple[str, str, int | None, str]:
     return str(shown["subject_id"]), str(shown["event_type"]), told, str(shown["origin"])
 
 
-def _of_silent(entry: Entry, mmr_root: bytes, kind: Kind, reason: str) -> QuarantineRow:
+def _of_silent(entry: FoldEntry, mmr_root: bytes, kind: QuarantineKind, reason: str) -> QuarantineRow:
     header = entry.header
     return QuarantineRow(
         entry.label,
@@ -266,7 +304,7 @@ def _of_silent(entry: Entry, mmr_root: bytes, kind: Kind, reason: str) -> Quaran
     )
 
 
-def _of_broken(found: Found, stream: Stream, reason: str) -> QuarantineRow:
+def _of_broken(found: DecodedEntry, stream: LabelStream, reason: str) -> QuarantineRow:
     message, receipt = found.message, found.receipt
     return QuarantineRow(
         found.label,
@@ -277,7 +315,7 @@ def _of_broken(found: Found, stream: Stream, reason: str) -> QuarantineRow:
         message.auth_ref if message else None,
         receipt.leaf_hash if receipt else message.leaf_hash() if message else None,
         receipt.mmr_root if receipt else None,
-        str(Kind.UNVERIFIED),
+        str(QuarantineKind.UNVERIFIED),
         reason or "it cannot be read",
         None,
         None,

@@ -1,7 +1,17 @@
 """Questions to the table of events: the same answer from a file or two here as from all of them on Spark."""
 
-from veen.pipeline.engine.engine import Answer, Basis, Engine, Place
-from veen.pipeline.engine.query import Evidence, Metric, Query
-from veen.pipeline.engine.watch import UNWATCHED, Watch
+from veen.pipeline.engine.engine import AnswerBasis, Engine, EngineAnswer, RowPlace
+from veen.pipeline.engine.event_query import EventQuery, EvidencePolicy, Metric
+from veen.pipeline.engine.query_watch import UNWATCHED, QueryWatch
 
-__all__ = ["Answer", "Basis", "Engine", "Evidence", "Metric", "Place", "Query", "UNWATCHED", "Watch"]
+__all__ = [
+    "AnswerBasis",
+    "Engine",
+    "EngineAnswer",
+    "EventQuery",
+    "EvidencePolicy",
+    "Metric",
+    "QueryWatch",
+    "RowPlace",
+    "UNWATCHED",
+]

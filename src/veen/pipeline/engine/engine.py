@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from veen.core import Unavailable
 from veen.pipeline import jobs
-from veen.pipeline.decoding.plain import Plain
-from veen.pipeline.engine import fields, partial
-from veen.pipeline.engine.partial import Partial, Source
-from veen.pipeline.engine.query import Query
+from veen.pipeline.decoding.plain_json import Plain
+from veen.pipeline.engine import aggregate, event_query
+from veen.pipeline.engine.aggregate import Partial, Source
+from veen.pipeline.engine.event_query import EventQuery
+from veen.pipeline.engine.query_watch import UNWATCHED, QueryWatch
 from veen.pipeline.engine.scan import Part, Scan, plan, scan, scan_encoded
-from veen.pipeline.engine.watch import UNWATCHED, Watch
-from veen.pipeline.tables.commit import FileRef, View
+from veen.pipeline.tables.commit import FileRef, TablesView
 from veen.pipeline.tables.layout import Table, need_pyarrow
 from veen.pipeline.tables.store import Tables
 
@@ -29,7 +29,7 @@ _FRACTION_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPlace:
     """An event behind an answer: where its receipt is, and the root that the receipt has."""
 
     stream: str
@@ -41,11 +41,11 @@ class Place:
 
     @property
     def receipt_id(self) -> str:
-        return fields.receipt_id(self.label, self.stream_seq)
+        return event_query.receipt_id(self.label, self.stream_seq)
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
+class AnswerBasis:
     """What the tables had when they were asked."""
 
     stream: str
@@ -55,12 +55,12 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAnswer:
     """Rows in their one order, and the events whose evidence is to be verified."""
 
     rows: tuple[dict[str, Plain], ...]
-    places: tuple[Place, ...]
-    basis: tuple[Basis, ...]
+    places: tuple[RowPlace, ...]
+    basis: tuple[AnswerBasis, ...]
     ran: str  # "tables" or "spark"
     rows_read: int
 
@@ -85,7 +85,7 @@ class Engine:
         self._small_rows = small_rows
         self._footer = lru_cache(maxsize=4_096)(self._read_footer)
 
-    def run(self, query: Query, *, seed: bytes = b"", watch: Watch = UNWATCHED) -> Answer:
+    def run(self, query: EventQuery, *, seed: bytes = b"", watch: QueryWatch = UNWATCHED) -> EngineAnswer:
         """The answer. `seed` is what the sample of evidence depends on, beside the events themselves."""
         query.check()
         while True:
@@ -96,7 +96,7 @@ class Engine:
                 if self._tables.view().number == view.number:
                     raise  # otherwise its files were merged meanwhile, and are others now
 
-    def _run(self, query: Query, view: View, seed: bytes, watch: Watch) -> Answer:
+    def _run(self, query: EventQuery, view: TablesView, seed: bytes, watch: QueryWatch) -> EngineAnswer:
         known = {span.stream for span in view.spans.values()}
         for stream in query.scope:
             if stream not in known:
@@ -116,25 +116,25 @@ class Engine:
             found, ran = self._on_spark(query, parts, watch), "spark"
         return self._answer(query, found, view, seed, ran)
 
-    def _on_spark(self, query: Query, parts: Sequence[Part], watch: Watch) -> Partial:
+    def _on_spark(self, query: EventQuery, parts: Sequence[Part], watch: QueryWatch) -> Partial:
         spark: Any = self._spark
         if not hasattr(spark, "read"):
             spark = self._spark = spark()
         return spread(query, parts, jobs.on_spark(spark), watch)
 
-    def _answer(self, query: Query, found: Partial, view: View, seed: bytes, ran: str) -> Answer:
+    def _answer(self, query: EventQuery, found: Partial, view: TablesView, seed: bytes, ran: str) -> EngineAnswer:
         if query.metrics:
-            rows, sources = partial.grouped(found), sorted(found.sources)
+            rows, sources = aggregate.grouped(found), sorted(found.sources)
         else:
             rows, sources = [row for _, row, _ in found.rows], [source for _, _, source in found.rows]
         hubs = {label.hex(): span.hub_id for label, span in view.spans.items()}
         places = tuple(_place(source, hubs) for source in sampled(query, sources, seed))
         basis = tuple(
-            Basis(span.stream, label, span.last, span.mmr_root)
+            AnswerBasis(span.stream, label, span.last, span.mmr_root)
             for label, span in sorted(view.spans.items(), key=lambda one: (one[1].stream, one[1].epoch, one[0]))
             if span.stream in query.scope
         )
-        return Answer(tuple(rows), places, basis, ran, found.read)
+        return EngineAnswer(tuple(rows), places, basis, ran, found.read)
 
     def _read_footer(self, file: FileRef) -> Any:
         import pyarrow.parquet as pq
@@ -145,14 +145,14 @@ class Engine:
             raise Unavailable(f"{file.path} cannot be read: {error}") from None
 
 
-def spread(query: Query, parts: Sequence[Part], run: jobs.Runner, watch: Watch = UNWATCHED) -> Partial:
+def spread(query: EventQuery, parts: Sequence[Part], run: jobs.Runner, watch: QueryWatch = UNWATCHED) -> Partial:
     """What comes of parts that are gone through elsewhere, some by each worker."""
     work = [Scan(query, some, watch.max_held, watch.max_bytes) for some in _dealt(parts)]
     made = run(scan_encoded, work, jobs.silent if watch is UNWATCHED else lambda done, total: watch.on(0, 0))
-    return partial.whole(query, (partial.decode(query, one) for one in made), watch)
+    return aggregate.whole(query, (aggregate.decode(query, one) for one in made), watch)
 
 
-def sampled(query: Query, sources: Sequence[Source], seed: bytes) -> list[Source]:
+def sampled(query: EventQuery, sources: Sequence[Source], seed: bytes) -> list[Source]:
     """Those whose evidence is to be verified: all, none, or a share of them that anyone can work out again."""
     evidence = query.evidence
     if evidence.mode == "none" or not sources:
@@ -170,9 +170,9 @@ def _name(source: Source) -> bytes:
     return f"{source[1]}:{source[2]}".encode()
 
 
-def _place(source: Source, hubs: dict[str, bytes]) -> Place:
+def _place(source: Source, hubs: dict[str, bytes]) -> RowPlace:
     stream, label, seq, msg_id, root = source
-    return Place(stream, bytes.fromhex(label), seq, bytes.fromhex(msg_id), bytes.fromhex(root), hubs[label])
+    return RowPlace(stream, bytes.fromhex(label), seq, bytes.fromhex(msg_id), bytes.fromhex(root), hubs[label])
 
 
 def _dealt(parts: Sequence[Part]) -> list[tuple[Part, ...]]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from veen.core import Unavailable
-from veen.pipeline.decoding.plain import Plain
-from veen.pipeline.engine import fields
-from veen.pipeline.engine.partial import Partial
-from veen.pipeline.engine.query import Query
-from veen.pipeline.engine.watch import UNWATCHED, Watch
+from veen.pipeline.decoding.plain_json import Plain
+from veen.pipeline.engine import event_query
+from veen.pipeline.engine.aggregate import Partial
+from veen.pipeline.engine.event_query import EventQuery
+from veen.pipeline.engine.query_watch import UNWATCHED, QueryWatch
 from veen.pipeline.tables.commit import FileRef
 
 _FILTERED = ("hub_ts", "subject_id", "event_type")
@@ -36,7 +36,7 @@ class Part:
 class Scan:
     """What a worker is to go through, and how much it may hold meanwhile."""
 
-    query: Query
+    query: EventQuery
     parts: tuple[Part, ...]
     max_held: int | None = None
     max_bytes: int | None = None
@@ -46,7 +46,7 @@ class _Enough(Exception):
     """More is held than may be."""
 
 
-def may_hold(file: FileRef, query: Query) -> bool:
+def may_hold(file: FileRef, query: EventQuery) -> bool:
     """Whether a file can have anything of it, by what the commit says."""
     if query.subject_id is not None:
         within = file.least is not None and file.most is not None and file.least <= query.subject_id <= file.most
@@ -57,7 +57,7 @@ def may_hold(file: FileRef, query: Query) -> bool:
     return not late and not early
 
 
-def plan(files: Iterable[FileRef], query: Query, root: str, footer: Footer) -> list[Part]:
+def plan(files: Iterable[FileRef], query: EventQuery, root: str, footer: Footer) -> list[Part]:
     """The row groups that can have anything of it. A file is sorted by subject, then type, then time: see `layout`."""
     made = []
     for file in files:
@@ -70,7 +70,7 @@ def plan(files: Iterable[FileRef], query: Query, root: str, footer: Footer) -> l
     return made
 
 
-def _groups(metadata: Any, query: Query) -> tuple[int, ...]:
+def _groups(metadata: Any, query: EventQuery) -> tuple[int, ...]:
     numbers: Sequence[int] = range(metadata.num_row_groups)
     if query.subject_id is not None:
         subject = _column(metadata, "subject_id")
@@ -105,14 +105,14 @@ def _of_type(statistics: Any, event_types: tuple[str, ...]) -> bool:
     return statistics is None or any(statistics.min <= one <= statistics.max for one in event_types)
 
 
-def _in_time(statistics: Any, query: Query) -> bool:
+def _in_time(statistics: Any, query: EventQuery) -> bool:
     if statistics is None:
         return True
     late = query.time_from is not None and statistics.max < query.time_from
     return not late and not (query.time_to is not None and statistics.min >= query.time_to)
 
 
-def scan(job: Scan, footers: Mapping[str, Any] | None = None, watch: Watch = UNWATCHED) -> Partial:
+def scan(job: Scan, footers: Mapping[str, Any] | None = None, watch: QueryWatch = UNWATCHED) -> Partial:
     """What comes of some parts. `footers` are those of files by their path, where they were read before."""
     made = Partial(job.query)
     for part in job.parts:
@@ -122,7 +122,7 @@ def scan(job: Scan, footers: Mapping[str, Any] | None = None, watch: Watch = UNW
 
 def scan_encoded(job: Scan) -> bytes:
     """The same, as a worker hands it over. Where that is too much it is cut short, and whoever merges it sees so."""
-    made, bounds = Partial(job.query), Watch(max_held=job.max_held, max_bytes=job.max_bytes)
+    made, bounds = Partial(job.query), QueryWatch(max_held=job.max_held, max_bytes=job.max_bytes)
 
     def on(held: int, weight: int) -> None:
         if bounds.exceeded(held, weight):
@@ -130,7 +130,7 @@ def scan_encoded(job: Scan) -> bytes:
 
     with suppress(_Enough):
         for part in job.parts:
-            _scan(part, made, None, Watch(on))
+            _scan(part, made, None, QueryWatch(on))
     return made.encode()
 
 
@@ -145,19 +145,19 @@ def batches(path: str, groups: Sequence[int], names: Sequence[str], footer: Any 
         raise Unavailable(f"{path} cannot be read: {error}") from None
 
 
-def _scan(part: Part, made: Partial, footer: Any, watch: Watch) -> None:
+def _scan(part: Part, made: Partial, footer: Any, watch: QueryWatch) -> None:
     import pyarrow as pa
 
     query = made.query
     lean = bool(query.metrics) and query.evidence.mode == "none"  # then nobody asks which events are behind it
     shown, needed = query.fields, _FILTERED if lean else _BASE
-    names = tuple(dict.fromkeys((*needed, *(one for name in shown for one in fields.columns(name)))))
+    names = tuple(dict.fromkeys((*needed, *(one for name in shown for one in event_query.columns(name)))))
     wanted = _filter(query)
     for batch in batches(part.path, part.groups, names, footer):
         made.read += batch.num_rows
         for row in pa.Table.from_batches([batch]).filter(wanted).to_pylist():
             row["stream"] = part.stream
-            found: dict[str, Plain] = fields.values(row, shown)
+            found: dict[str, Plain] = event_query.values(row, shown)
             if lean:
                 made.count(found)
                 continue
@@ -167,7 +167,7 @@ def _scan(part: Part, made: Partial, footer: Any, watch: Watch) -> None:
         watch.on(made.held, made.weight)
 
 
-def _filter(query: Query) -> Any:
+def _filter(query: EventQuery) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 

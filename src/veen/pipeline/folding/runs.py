@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from veen.core import PayloadHdr, Unavailable, Unverified
-from veen.overlays import Entry
-from veen.pipeline.decoding.decoder import Kind
-from veen.pipeline.tables.commit import FileRef, View
+from veen.overlays import FoldEntry
+from veen.pipeline.decoding.decoder import QuarantineKind
+from veen.pipeline.tables.commit import FileRef, TablesView
 from veen.pipeline.tables.layout import Table
 
 _EVENT = ("stream_seq", "hub_ts", "client_id", "auth_ref", "msg_id", "header", "body")  # all have one label
@@ -29,7 +29,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRuns:
     """A run, and the files of the tables that hold it: all that a worker needs to read it."""
 
     run: Run
@@ -37,9 +37,9 @@ class Held:
     paths: tuple[tuple[str, str], ...]  # table and path
 
 
-def held(root: Path, view: View, run: Run) -> Held:
+def held(root: Path, view: TablesView, run: Run) -> HeldRuns:
     files = [file for file in view.files.values() if _holds(file, run)]
-    return Held(run, str(root), tuple(sorted((str(file.table), file.path) for file in files)))
+    return HeldRuns(run, str(root), tuple(sorted((str(file.table), file.path) for file in files)))
 
 
 def _holds(file: FileRef, run: Run) -> bool:
@@ -47,11 +47,11 @@ def _holds(file: FileRef, run: Run) -> bool:
     return of_log and file.label == run.label and file.first <= run.last and run.first <= file.last
 
 
-def entries(given: Held) -> tuple[list[Entry], bytes]:
+def entries(given: HeldRuns) -> tuple[list[FoldEntry], bytes]:
     """The entries of a run in order, and the root of the log up to them. Raises where one cannot be relied on."""
     import pyarrow.dataset as ds
 
-    run, found, root = given.run, list[Entry](), b""
+    run, found, root = given.run, list[FoldEntry](), b""
     within = (ds.field("stream_seq") >= run.first) & (ds.field("stream_seq") <= run.last)
     for table in _tables(given, within):
         last = table.filter(ds.field("stream_seq") == run.last)
@@ -60,17 +60,17 @@ def entries(given: Held) -> tuple[list[Entry], bytes]:
     return _in_order(run, found, range(run.first, run.last + 1)), root
 
 
-def some(given: Held, places: Sequence[int]) -> list[Entry]:
+def some(given: HeldRuns, places: Sequence[int]) -> list[FoldEntry]:
     """Some entries of a run, in order."""
     import pyarrow.dataset as ds
 
-    found: list[Entry] = []
+    found: list[FoldEntry] = []
     for table in _tables(given, ds.field("stream_seq").isin(list(places))):
         found += _entries(given.run, table)
     return _in_order(given.run, found, sorted(places))
 
 
-def _in_order(run: Run, found: list[Entry], expected: Iterable[int]) -> list[Entry]:
+def _in_order(run: Run, found: list[FoldEntry], expected: Iterable[int]) -> list[FoldEntry]:
     found.sort(key=lambda entry: entry.stream_seq)
     wanted, have = list(expected), [entry.stream_seq for entry in found]
     if have != wanted:
@@ -80,7 +80,7 @@ def _in_order(run: Run, found: list[Entry], expected: Iterable[int]) -> list[Ent
     return found
 
 
-def _tables(given: Held, wanted: Any) -> Iterator[Any]:
+def _tables(given: HeldRuns, wanted: Any) -> Iterator[Any]:
     import pyarrow.dataset as ds
 
     for table, path in given.paths:
@@ -91,10 +91,10 @@ def _tables(given: Held, wanted: Any) -> Iterator[Any]:
             raise Unavailable(f"{path} cannot be read: {error}") from None
 
 
-def _entries(run: Run, table: Any) -> Iterator[Entry]:
+def _entries(run: Run, table: Any) -> Iterator[FoldEntry]:
     """Rows as entries. Most headers say the same, so each is read once."""
-    if _KIND in table.schema.names and Kind.UNVERIFIED in (kinds := table[_KIND].to_pylist()):
-        seq = table["stream_seq"][kinds.index(Kind.UNVERIFIED)].as_py()
+    if _KIND in table.schema.names and QuarantineKind.UNVERIFIED in (kinds := table[_KIND].to_pylist()):
+        seq = table["stream_seq"][kinds.index(QuarantineKind.UNVERIFIED)].as_py()
         place = f"label {run.label.hex()[:16]}…, entry {seq}"
         raise Unverified(place, "it failed when it was read, and nothing can be folded over it")
     headers: dict[bytes | None, PayloadHdr | None] = {None: None}
@@ -104,10 +104,10 @@ def _entries(run: Run, table: Any) -> Iterator[Entry]:
         if header not in headers:
             headers[header] = PayloadHdr.decode(header)
         read = headers[header]
-        yield Entry(run.label, run.epoch, seq, hub_ts, client_id, auth_ref, msg_id, read, body if read else None)
+        yield FoldEntry(run.label, run.epoch, seq, hub_ts, client_id, auth_ref, msg_id, read, body if read else None)
 
 
-def roots(root: Path, view: View, label: bytes, places: Sequence[int]) -> dict[int, bytes]:
+def roots(root: Path, view: TablesView, label: bytes, places: Sequence[int]) -> dict[int, bytes]:
     """The roots that the tables have for some places of a label."""
     import pyarrow.dataset as ds
 

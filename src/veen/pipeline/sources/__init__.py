@@ -1,12 +1,12 @@
 """Where entries come from: a data directory on this machine or elsewhere, or a running hub."""
 
-from veen.pipeline.sources.chunk import Chunk, Source
-from veen.pipeline.sources.directory import DirectorySource
-from veen.pipeline.sources.hub import HubSource
+from veen.pipeline.sources.chunk import Chunk, ChunkSource
+from veen.pipeline.sources.directory_chunks import DirectoryChunks
+from veen.pipeline.sources.hub_chunks import HubChunks
 
-__all__ = ["Chunk", "DirectorySource", "HubSource", "Source", "open_source"]
+__all__ = ["Chunk", "ChunkSource", "DirectoryChunks", "HubChunks", "open_source"]
 
 
-def open_source(url: str) -> DirectorySource | HubSource:
+def open_source(url: str) -> DirectoryChunks | HubChunks:
     """A hub by its http address; anything else is a data directory."""
-    return HubSource(url) if url.startswith(("http://", "https://")) else DirectorySource(url)
+    return HubChunks(url) if url.startswith(("http://", "https://")) else DirectoryChunks(url)

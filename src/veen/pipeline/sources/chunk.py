@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from veen.storage.directory import Papers
 from veen.storage.frame import Data
+from veen.storage.metadata import Papers
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,7 +24,7 @@ class Chunk:
         return self.end_seq - self.start_seq + 1
 
 
-class Source(Protocol):
+class ChunkSource(Protocol):
     """Where entries come from: a data directory near or far, or a hub."""
 
     url: str

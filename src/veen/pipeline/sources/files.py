@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from terminalface.extras import install_hint
+from plumbing.cli.extras import install_hint
 from veen.core import Unavailable
-from veen.storage import frame, openings
-from veen.storage.blocks import is_packed, mapped, read_blocks
+from veen.storage import frame, safe_open
+from veen.storage.chunk_blocks import PackedChunk, is_packed, mapped, read_blocks
 from veen.storage.frame import Data
-from veen.storage.packed import PackedChunk
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -57,7 +56,7 @@ class LocalFiles:
 
     def read(self, path: str) -> bytes:
         with _reachable(str(self.root / path)):
-            return openings.read(self.root / path)
+            return safe_open.read(self.root / path)
 
     def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
         yield from read_blocks(self.root / path, size=size)

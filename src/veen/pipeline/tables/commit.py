@@ -12,7 +12,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CommitSpan:
     """A run of entries of one label. `mmr_root` is the one that the hub signed for its last entry, if that holds."""
 
     hub_id: bytes
@@ -23,7 +23,7 @@ class Span:
     last: int
     mmr_root: bytes | None
 
-    def joined(self, later: "Span") -> "Span":
+    def joined(self, later: "CommitSpan") -> "CommitSpan":
         """With the run that follows on it."""
         if (later.label, later.hub_id, later.first) != (self.label, self.hub_id, self.last + 1):
             raise Malformed("tables", f"entry {later.first} does not follow on entry {self.last}")
@@ -58,7 +58,7 @@ class Commit:
 
     number: int
     kind: str
-    spans: tuple[Span, ...] = ()
+    spans: tuple[CommitSpan, ...] = ()
     adds: tuple[FileRef, ...] = ()
     removes: tuple[str, ...] = ()
     base: bool = False
@@ -83,12 +83,12 @@ class Commit:
 
 
 @dataclass(slots=True)
-class View:
+class TablesView:
     """What is in the tables after some commits."""
 
     number: int = 0
     base: int = 0  # the last commit that lists all there was
-    spans: dict[bytes, Span] = field(default_factory=dict)  # by label, from its first entry on
+    spans: dict[bytes, CommitSpan] = field(default_factory=dict)  # by label, from its first entry on
     files: dict[str, FileRef] = field(default_factory=dict)  # by path
 
     def take(self, commit: Commit) -> None:
@@ -127,10 +127,10 @@ def decode(data: bytes) -> dict[str, Any]:
     return found
 
 
-def span_of(found: dict[str, Any]) -> Span:
+def span_of(found: dict[str, Any]) -> CommitSpan:
     root = found["mmr_root"]
     label, hub_id = bytes.fromhex(found["label"]), bytes.fromhex(found["hub_id"])
-    return Span(
+    return CommitSpan(
         **{**found, "label": label, "hub_id": hub_id, "mmr_root": None if root is None else bytes.fromhex(root)}
     )
 

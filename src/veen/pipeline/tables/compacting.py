@@ -17,7 +17,7 @@ from veen.client.durable import Disk
 from veen.core import Unverified
 from veen.pipeline.jobs import Runner, Tell, here, silent
 from veen.pipeline.tables import merging
-from veen.pipeline.tables.commit import Commit, FileRef, View
+from veen.pipeline.tables.commit import Commit, FileRef, TablesView
 from veen.pipeline.tables.layout import LOGGED
 from veen.pipeline.tables.staging import Staged, file_ref, staged_name
 from veen.pipeline.tables.store import Tables
@@ -81,7 +81,7 @@ def _merged(run: Runner, groups: list[_Group], tell: Tell) -> list[FileRef]:
     return [Staged.decode(one).files[0] for one in run(merge, groups, tell)]
 
 
-def _replaced(tables: Tables, view: View, folder: Path, made: list[tuple[_Group, FileRef]]) -> Compacted:
+def _replaced(tables: Tables, view: TablesView, folder: Path, made: list[tuple[_Group, FileRef]]) -> Compacted:
     """Put merged files in the place of those they were made of, in a commit that lists all there is."""
     gone = {file.path for group, _ in made for file in group.files}
     kept = [file for path, file in view.files.items() if path not in gone]
@@ -93,7 +93,7 @@ def _replaced(tables: Tables, view: View, folder: Path, made: list[tuple[_Group,
     return Compacted(len(view.files), len(commit.adds))
 
 
-def _by_day(view: View) -> Iterator[list[FileRef]]:
+def _by_day(view: TablesView) -> Iterator[list[FileRef]]:
     """The files of each table, stream, day and label, in the order of their entries."""
     files = sorted(
         (file for file in view.files.values() if file.table in LOGGED),
@@ -103,7 +103,7 @@ def _by_day(view: View) -> Iterator[list[FileRef]]:
         yield list(found)
 
 
-def _small(view: View, most_rows: int) -> list[tuple[FileRef, ...]]:
+def _small(view: TablesView, most_rows: int) -> list[tuple[FileRef, ...]]:
     """Runs of files that can be one."""
     made: list[tuple[FileRef, ...]] = []
     for found in _by_day(view):
@@ -117,7 +117,7 @@ def _small(view: View, most_rows: int) -> list[tuple[FileRef, ...]]:
     return [run for run in made if len(run) > 1]
 
 
-def due(view: View, most_rows: int = MOST_ROWS) -> list[tuple[FileRef, ...]]:
+def due(view: TablesView, most_rows: int = MOST_ROWS) -> list[tuple[FileRef, ...]]:
     """Runs of files to merge by now: from the last one back, as far as it is worth it."""
     made: list[tuple[FileRef, ...]] = []
     for found in _by_day(view):

@@ -10,31 +10,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from veen.core import Malformed, Receipt, Unavailable, Unverified
-from veen.pipeline import planning, verifying
-from veen.pipeline.decoding import Decoder, Found, Keys, Stream, streams_of
+from veen.pipeline import chunk_verifier, read_plan
+from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream, streams_of
 from veen.pipeline.extents import extent_of
 from veen.pipeline.jobs import Runner, Tell, here, silent
-from veen.pipeline.planning import Piece, Task
-from veen.pipeline.reading import settle
+from veen.pipeline.read_plan import Piece, Task
+from veen.pipeline.rows import settle
 from veen.pipeline.selection import Selection
-from veen.pipeline.sources import Chunk, DirectorySource, HubSource, open_source
-from veen.pipeline.tables.commit import Commit, Span, View
+from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks, open_source
+from veen.pipeline.tables.commit import Commit, CommitSpan, TablesView
 from veen.pipeline.tables.staging import Staged, Stager, staged_name
 from veen.pipeline.tables.store import Tables
 from veen.storage import frame
-from veen.storage.directory import Papers
-from veen.storage.judge import Check
+from veen.storage.entry_check import EntryCheck
+from veen.storage.metadata import Papers
 
 ROUND_TASKS = 64  # in a commit: what dying costs at most
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TableLoad:
     """One task, with all that a worker must know to stage it. It names places, never keys."""
 
     task: Task
     hub_id: bytes
-    streams: tuple[Stream, ...]
+    streams: tuple[LabelStream, ...]
     keys: Keys
     folder: str
 
@@ -47,7 +47,7 @@ class Loaded:
     events: int
     quarantined: int
     commits: int
-    spans: tuple[Span, ...]  # where each label it read stands now
+    spans: tuple[CommitSpan, ...]  # where each label it read stands now
 
 
 def load(tables: Tables, selection: Selection, keys: Keys, run: Runner = here, *, tell: Tell = silent) -> Loaded:
@@ -57,14 +57,14 @@ def load(tables: Tables, selection: Selection, keys: Keys, run: Runner = here, *
     with tables.writing() as view:
         for path in selection.paths:
             source = open_source(path)
-            papers = planning.pinned(source.papers(), selection.pin)
+            papers = read_plan.pinned(source.papers(), selection.pin)
             chunks = chunks_of(source, papers, labels_of(selection, papers, keys, source), view, selection.seq_max)
             streams = known_streams(source, papers, chunks, selection, keys)
             for label in streams:
                 check_basis(source, papers, chunks, view, label)
             touched |= dict.fromkeys(streams)
             pieces = missing(source, papers, chunks, view, selection)
-            for tasks in rounds(planning.deal(pieces, selection.parallelism)):
+            for tasks in rounds(read_plan.deal(pieces, selection.parallelism)):
                 staged = _round(tables, view, papers.identity.hub_id, tasks, streams, keys, run, tell)
                 made += 1
                 for file in staged.files:
@@ -81,10 +81,10 @@ def rounds(tasks: Sequence[Task]) -> Iterator[Sequence[Task]]:
 
 def _round(
     tables: Tables,
-    view: View,
+    view: TablesView,
     hub_id: bytes,
     tasks: Sequence[Task],
-    streams: dict[bytes, Stream],
+    streams: dict[bytes, LabelStream],
     keys: Keys,
     run: Runner,
     tell: Tell,
@@ -92,15 +92,16 @@ def _round(
     with tables.staging() as folder:
         of_task = [tuple(streams[label] for label in {piece.chunk.label: None for piece in task}) for task in tasks]
         jobs = [
-            Load(task, hub_id, named, keys, str(folder.resolve())) for task, named in zip(tasks, of_task, strict=True)
+            TableLoad(task, hub_id, named, keys, str(folder.resolve()))
+            for task, named in zip(tasks, of_task, strict=True)
         ]
         return publish(tables, view, folder, [Staged.decode(one) for one in run(stage, jobs, tell)])
 
 
-def publish(tables: Tables, view: View, folder: Path, made: Sequence[Staged]) -> Staged:
+def publish(tables: Tables, view: TablesView, folder: Path, made: Sequence[Staged]) -> Staged:
     """Commit what workers staged, if it follows on what is there."""
     whole = Staged([span for one in made for span in one.spans], [file for one in made for file in one.files])
-    joined: dict[bytes, Span] = {}
+    joined: dict[bytes, CommitSpan] = {}
     for span in sorted(whole.spans, key=lambda span: (span.label, span.first)):
         known = joined.get(span.label)
         if known is None and span.first != view.upto(span.label) + 1:
@@ -113,33 +114,33 @@ def publish(tables: Tables, view: View, folder: Path, made: Sequence[Staged]) ->
     return whole
 
 
-def stage(job: Load) -> bytes:
+def stage(job: TableLoad) -> bytes:
     """What a worker does: read, verify, open, decode, write aside."""
     settle()
     streams = {stream.label: stream for stream in job.streams}
     stager = Stager(Path(job.folder), job.hub_id, streams, Decoder(streams, job.keys))
-    known: dict[str, tuple[DirectorySource | HubSource, Papers]] = {}
+    known: dict[str, tuple[DirectoryChunks | HubChunks, Papers]] = {}
     for piece in job.task:
         if piece.source not in known:
             source = open_source(piece.source)
-            known[piece.source] = source, planning.pinned(source.papers(), job.hub_id)
+            known[piece.source] = source, read_plan.pinned(source.papers(), job.hub_id)
         for found in found_in(*known[piece.source], piece):
             stager.add(found)
     return stager.finish().encode()
 
 
-def found_in(source: DirectorySource | HubSource, papers: Papers, piece: Piece) -> Iterator[Found]:
+def found_in(source: DirectoryChunks | HubChunks, papers: Papers, piece: Piece) -> Iterator[DecodedEntry]:
     """Every entry of a piece, judged; those that cannot be read, because of one before them, as well."""
     label, seq, why = piece.chunk.label, piece.first, "the chunk could not be read up to here"
-    for one in verifying.judged(source, verifying.start(source, papers, piece), piece):
+    for one in chunk_verifier.judged(source, chunk_verifier.start(source, papers, piece), piece):
         if one.ends:
             why = str(one.failures[-1])
         if one.stream_seq == seq:
             faults = tuple((failure.check.value, str(failure)) for failure in one.failures)
-            yield Found(label, seq, one.message, one.receipt, faults)
+            yield DecodedEntry(label, seq, one.message, one.receipt, faults)
             seq += 1
     for left in range(seq, piece.last + 1):
-        yield Found(label, left, None, None, ((Check.FRAME.value, why),))
+        yield DecodedEntry(label, left, None, None, ((EntryCheck.FRAME.value, why),))
 
 
 def in_epochs(selection: Selection, papers: Papers, ahead: int = 0) -> Selection:
@@ -153,22 +154,26 @@ def in_epochs(selection: Selection, papers: Papers, ahead: int = 0) -> Selection
 
 
 def labels_of(
-    selection: Selection, papers: Papers, keys: Keys, source: DirectorySource | HubSource
+    selection: Selection, papers: Papers, keys: Keys, source: DirectoryChunks | HubChunks
 ) -> frozenset[bytes] | None:
     """The labels asked for. A hub does not list its labels: there, those of the streams whose keys are at hand."""
-    if not selection.labels and not selection.streams and isinstance(source, HubSource):
+    if not selection.labels and not selection.streams and isinstance(source, HubChunks):
         selection = replace(selection, streams=keys.names())
     return in_epochs(selection, papers).labels_of(papers)
 
 
 def chunks_of(
-    source: DirectorySource | HubSource, papers: Papers, labels: frozenset[bytes] | None, view: View, most: int | None
+    source: DirectoryChunks | HubChunks,
+    papers: Papers,
+    labels: frozenset[bytes] | None,
+    view: TablesView,
+    most: int | None,
 ) -> list[Chunk]:
     """What there is of these labels. A hub is asked only for what follows on what the tables have.
 
     Raises `Unverified` where entries up to `most` are missing that the tables have not got.
     """
-    if isinstance(source, HubSource):
+    if isinstance(source, HubChunks):
         return source.chunks_since(labels, {label: span.last for label, span in view.spans.items()})
     extent = extent_of(source, papers, labels)
     for gap in extent.gaps:
@@ -178,17 +183,17 @@ def chunks_of(
 
 
 def known_streams(
-    source: DirectorySource | HubSource, papers: Papers, chunks: Sequence[Chunk], selection: Selection, keys: Keys
-) -> dict[bytes, Stream]:
+    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], selection: Selection, keys: Keys
+) -> dict[bytes, LabelStream]:
     """The streams of these chunks, by the names that were given or whose keys are at hand."""
     names = dict.fromkeys((*selection.streams, *keys.names()))
     # A hub is asked for the first entry of a label, which costs more than deriving labels.
-    epochs = in_epochs(selection, papers).epochs if isinstance(source, HubSource) else selection.epochs
+    epochs = in_epochs(selection, papers).epochs if isinstance(source, HubChunks) else selection.epochs
     return streams_of(source, papers, chunks, names, epochs)
 
 
 def missing(
-    source: DirectorySource | HubSource, papers: Papers, chunks: Sequence[Chunk], view: View, selection: Selection
+    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], view: TablesView, selection: Selection
 ) -> list[Piece]:
     """The pieces that the tables have not got."""
     found = []
@@ -201,7 +206,7 @@ def missing(
 
 
 def check_basis(
-    source: DirectorySource | HubSource, papers: Papers, chunks: Sequence[Chunk], view: View, label: bytes
+    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], view: TablesView, label: bytes
 ) -> None:
     """Raise where the log is not the one that the tables stand for."""
     span = view.spans.get(label)
@@ -223,7 +228,7 @@ def check_basis(
 
 
 def signed_at(
-    source: DirectorySource | HubSource, papers: Papers, chunks: Sequence[Chunk], label: bytes, seq: int
+    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], label: bytes, seq: int
 ) -> Receipt | None:
     """The hub's word on one place, its signature verified; None where the log does not reach it."""
     for chunk in chunks:

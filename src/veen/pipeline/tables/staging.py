@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from veen.client.durable import Disk
-from veen.pipeline.decoding import Decoder, Found, Rows, Stream
+from veen.pipeline.decoding import DecodedEntry, DecodedRows, Decoder, LabelStream
 from veen.pipeline.tables import commit as commits
 from veen.pipeline.tables import layout
-from veen.pipeline.tables.commit import FileRef, Span
+from veen.pipeline.tables.commit import CommitSpan, FileRef
 from veen.pipeline.tables.layout import Table
 
 _PLAIN_FILE = 0o644
@@ -21,7 +21,7 @@ _UNDATED = {"hub_sig", "form", "frame", "order"}
 class Staged:
     """What a worker made: runs of entries, and the files that hold them, each under its name in the staging folder."""
 
-    spans: list[Span]
+    spans: list[CommitSpan]
     files: list[FileRef]
 
     def encode(self) -> bytes:
@@ -41,17 +41,17 @@ def staged_name(file: FileRef) -> str:
 class Stager:
     """Takes entries in order, and cuts them into files: by label, by day, and where they get long."""
 
-    def __init__(self, folder: Path, hub_id: bytes, streams: dict[bytes, Stream], decoder: Decoder) -> None:
+    def __init__(self, folder: Path, hub_id: bytes, streams: dict[bytes, LabelStream], decoder: Decoder) -> None:
         self._folder = folder
         self._hub_id = hub_id
         self._streams = streams
         self._decoder = decoder
-        self._rows = Rows()
+        self._rows = DecodedRows()
         self._label, self._first, self._last, self._day = b"", 0, 0, _FIRST_DAY
         self._root: bytes | None = None
         self._made = Staged([], [])
 
-    def add(self, found: Found) -> None:
+    def add(self, found: DecodedEntry) -> None:
         day = self._day_of(found)
         follows = (found.label, found.stream_seq) == (self._label, self._last + 1)
         if not follows or day != self._day or len(self._rows) >= layout.FILE_ROWS:
@@ -65,7 +65,7 @@ class Stager:
         self._cut()
         return self._made
 
-    def _day_of(self, found: Found) -> str:
+    def _day_of(self, found: DecodedEntry) -> str:
         """When it came, by the hub's word; where that is not to be had, with the entry before it."""
         doubtful = any(check in _UNDATED for check, _ in found.faults)
         if found.receipt is None or doubtful or found.receipt.hub_ts > layout.LAST_SEC:
@@ -73,17 +73,17 @@ class Stager:
         return layout.day_of(found.receipt.hub_ts)
 
     def _cut(self) -> None:
-        rows, self._rows = self._rows, Rows()
+        rows, self._rows = self._rows, DecodedRows()
         if not len(rows):
             return
-        stream = self._streams.get(self._label) or Stream(self._label, self._label.hex())
+        stream = self._streams.get(self._label) or LabelStream(self._label, self._label.hex())
         place = (self._hub_id, self._label, stream.name, stream.epoch, self._first, self._last)
-        span = Span(*place, self._root)
+        span = CommitSpan(*place, self._root)
         self._made.spans.append(span)
         self._made.files += stage_rows(self._folder, span, self._day, rows)
 
 
-def stage_rows(folder: Path, span: Span, day: str, rows: Rows) -> list[FileRef]:
+def stage_rows(folder: Path, span: CommitSpan, day: str, rows: DecodedRows) -> list[FileRef]:
     """Write the rows of one run and one day aside: a file for each table that has any."""
     rows.events.sort(key=layout.event_order)
     made, disk = [], Disk()

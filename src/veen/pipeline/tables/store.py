@@ -16,7 +16,7 @@ from veen.client import durable
 from veen.client.durable import Disk
 from veen.core import Malformed, Unavailable
 from veen.pipeline.tables import commit as commits
-from veen.pipeline.tables.commit import Commit, View
+from veen.pipeline.tables.commit import Commit, TablesView
 from veen.pipeline.tables.layout import OWN, need_pyarrow
 
 _PLAIN_FILE = 0o644
@@ -45,7 +45,7 @@ class Tables:
         """Whether a commit is under way, or was when its process died."""
         return (self.own / _PENDING).exists()
 
-    def view(self) -> View:
+    def view(self) -> TablesView:
         """What is in them. Raises `Unavailable` where there are none."""
         if not self.exist:
             raise Unavailable(f"there are no tables in {self.root}: veen pipeline run makes them")
@@ -60,7 +60,7 @@ class Tables:
     def _listed(self) -> list[Path]:
         return sorted((self.own / _COMMITS).glob("*.json"))
 
-    def _view(self, paths: list[Path]) -> View:
+    def _view(self, paths: list[Path]) -> TablesView:
         found: dict[tuple[str, int, int], Commit] = {}
         last: Commit | None = None
         for path in reversed(paths):
@@ -68,7 +68,7 @@ class Tables:
             last = found[key] = self._known.get(key) or _commit(path)
             if last.base:
                 break
-        view = View()
+        view = TablesView()
         for commit in reversed(found.values()):
             if view.number and commit.number != view.number + 1:
                 raise Malformed(str(self.own / _COMMITS), f"commit {view.number + 1} is missing")
@@ -79,7 +79,7 @@ class Tables:
         return view
 
     @contextmanager
-    def writing(self) -> Iterator[View]:
+    def writing(self) -> Iterator[TablesView]:
         """The right to change them, one process at a time, with what was begun before brought to its end."""
         need_pyarrow()
         self._make()

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from veen.client.durable import Busy
 from veen.core import Malformed, Msg, Receipt, Unverified
-from veen.pipeline import jobs, planning
-from veen.pipeline.decoding import Decoder, Found, Keys, Stream
-from veen.pipeline.reading import settle
+from veen.pipeline import jobs, read_plan
+from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream
+from veen.pipeline.rows import settle
 from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.sources import open_source
-from veen.pipeline.tables.commit import Span
+from veen.pipeline.tables.commit import CommitSpan
 from veen.pipeline.tables.compacting import tidy
 from veen.pipeline.tables.loading import check_basis, in_epochs, known_streams, labels_of, publish
 from veen.pipeline.tables.staging import Staged, Stager
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 AHEAD = 1_000  # epochs whose labels a stream over files looks out for; over a hub, each would be asked for in vain
 COLUMNS = ("hub_id", "label", "stream_seq", "msg", "receipt", "ok", "faults")
 
-Told = Callable[[tuple[Span, ...]], None]  # the runs that a batch brought in
+Told = Callable[[tuple[CommitSpan, ...]], None]  # the runs that a batch brought in
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TableBatch:
     """What a worker must know to stage its part of a batch. It names places, never keys."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[LabelStream, ...]
     done: tuple[tuple[bytes, int], ...]  # how far each label is in the tables
     keys: Keys
     folder: str
@@ -92,17 +92,17 @@ def _taker(root: Path, asked: Selection, keys: Keys, told: Told | None) -> "Call
 def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") -> Staged:
     """One batch, into the tables."""
     with tables.writing() as view, tables.staging() as folder:
-        streams: dict[bytes, Stream] = {}
+        streams: dict[bytes, LabelStream] = {}
         for path in selection.paths:
             source = open_source(path)
-            papers = planning.pinned(source.papers(), selection.pin)
+            papers = read_plan.pinned(source.papers(), selection.pin)
             chunks = source.chunks(labels_of(selection, papers, keys, source))
             found = known_streams(source, papers, chunks, selection, keys)
             for label in found:
                 check_basis(source, papers, chunks, view, label)
             streams |= found
         done = tuple((label, view.upto(label)) for label in streams)
-        work = Batch(tuple(streams.values()), done, keys, str(folder))
+        work = TableBatch(tuple(streams.values()), done, keys, str(folder))
 
         def stage(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
             yield from staged(batches, work)
@@ -111,13 +111,13 @@ def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") 
         return publish(tables, view, folder, [Staged.decode(one) for one in jobs.results_of(rows)])
 
 
-def staged(batches: "Iterator[pa.RecordBatch]", work: Batch) -> "Iterator[pa.RecordBatch]":
+def staged(batches: "Iterator[pa.RecordBatch]", work: TableBatch) -> "Iterator[pa.RecordBatch]":
     """What a worker does with its part of a batch; an error of ours comes back in words."""
     settle()
     yield jobs.batch_of([(0, jobs.outcome(lambda given: _stage(given, work), batches))])
 
 
-def _stage(batches: "Iterator[pa.RecordBatch]", work: Batch) -> bytes:
+def _stage(batches: "Iterator[pa.RecordBatch]", work: TableBatch) -> bytes:
     streams, done = {one.label: one for one in work.streams}, dict(work.done)
     decoder, stagers = Decoder(streams, work.keys), dict[bytes, Stager]()
     for batch in batches:
@@ -131,7 +131,7 @@ def _stage(batches: "Iterator[pa.RecordBatch]", work: Batch) -> bytes:
     return Staged([span for one in whole for span in one.spans], [file for one in whole for file in one.files]).encode()
 
 
-def _found(row: dict[str, Any]) -> Found:
+def _found(row: dict[str, Any]) -> DecodedEntry:
     """An entry as the reader handed it over."""
     place = f"label {row['label'].hex()[:16]}…, entry {row['stream_seq']}"
     if "frame" in row["faults"]:
@@ -146,4 +146,4 @@ def _found(row: dict[str, Any]) -> Found:
         message = Msg.decode(row["msg"])
     except Malformed as error:
         faults = faults or (("form", str(error)),)
-    return Found(row["label"], row["stream_seq"], message, receipt, faults)
+    return DecodedEntry(row["label"], row["stream_seq"], message, receipt, faults)

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from veen.core import Malformed, Mmr, Unverified, VeenError, naming
-from veen.pipeline import closing, planning
-from veen.pipeline.decoding import Decoder, Keys, Rows
-from veen.pipeline.decoding.decoder import Kind
-from veen.pipeline.planning import Piece
+from veen.pipeline import chunk_verifier, read_plan
+from veen.pipeline.decoding import DecodedRows, Decoder, Keys
+from veen.pipeline.decoding.decoder import QuarantineKind
+from veen.pipeline.read_plan import Piece
 from veen.pipeline.selection import Selection
-from veen.pipeline.sources import Chunk, DirectorySource, HubSource, open_source
+from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks, open_source
 from veen.pipeline.tables import layout
-from veen.pipeline.tables.commit import FileRef, Span, View
+from veen.pipeline.tables.commit import CommitSpan, FileRef, TablesView
 from veen.pipeline.tables.layout import COLUMNS, OWN, Table
 from veen.pipeline.tables.loading import found_in, known_streams, signed_at
 from veen.pipeline.tables.store import Tables
-from veen.storage.directory import Papers
-from veen.storage.logcheck import check_checkpoint
+from veen.storage.log_check import check_checkpoint
+from veen.storage.metadata import Papers
 
 _SHARED = ("hub_ts", "client_id", "auth_ref", "mmr_root", "epoch")
 
@@ -40,29 +40,29 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Checked:
+class TablesVerified:
     """What was gone through."""
 
     entries: int = 0
     events: int = 0
     quarantined: int = 0
-    signed: list[Span] = field(default_factory=list)  # what the hub's own word was found for
-    unmatched: list[Span] = field(default_factory=list)  # what none of the sources has
-    unopened: list[Span] = field(default_factory=list)  # what the keys that were given open nothing of
+    signed: list[CommitSpan] = field(default_factory=list)  # what the hub's own word was found for
+    unmatched: list[CommitSpan] = field(default_factory=list)  # what none of the sources has
+    unopened: list[CommitSpan] = field(default_factory=list)  # what the keys that were given open nothing of
     problems: list[Problem] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    source: DirectorySource | HubSource
+    source: DirectoryChunks | HubChunks
     papers: Papers
     chunks: tuple[Chunk, ...]
 
 
-def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> Checked:
+def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> TablesVerified:
     """Go through all of it. What is wrong with the tables is a problem in the answer, never an error."""
     layout.need_pyarrow()
-    view, made = tables.view(), Checked()
+    view, made = tables.view(), TablesVerified()
     made.problems += check_files(tables.root, view)
     logs = list(_logs(selection, view))
     for _, span in sorted(view.spans.items()):
@@ -79,16 +79,16 @@ def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> Ch
     return made
 
 
-def _logs(selection: Selection, view: View) -> Iterator[_Log]:
+def _logs(selection: Selection, view: TablesView) -> Iterator[_Log]:
     for path in selection.paths:
         source = open_source(path)
-        papers = planning.pinned(source.papers(), selection.pin)
+        papers = read_plan.pinned(source.papers(), selection.pin)
         hub_id = papers.identity.hub_id
         labels = frozenset(label for label, span in view.spans.items() if span.hub_id == hub_id)
         yield _Log(source, papers, tuple(source.chunks(labels)) if labels else ())
 
 
-def check_files(root: Path, view: View) -> Iterator[Problem]:
+def check_files(root: Path, view: TablesView) -> Iterator[Problem]:
     """Files that are not as they were committed, and those that never were."""
     for file in view.files.values():
         try:
@@ -104,7 +104,7 @@ def check_files(root: Path, view: View) -> Iterator[Problem]:
             yield Problem(name, "the file is of no commit")
 
 
-def _check_label(root: Path, view: View, span: Span, log: _Log, made: Checked) -> Iterator[Problem]:
+def _check_label(root: Path, view: TablesView, span: CommitSpan, log: _Log, made: TablesVerified) -> Iterator[Problem]:
     """One label, from its first entry to its last."""
     broken = {row["stream_seq"]: row for row in _rows(root, view, Table.QUARANTINE, span, where="unverified")}
     tree, ends = Mmr(), {chunk.end_seq for chunk in log.chunks if chunk.label == span.label and chunk.closed}
@@ -128,7 +128,7 @@ def _check_label(root: Path, view: View, span: Span, log: _Log, made: Checked) -
 class _Walk:
     """The rows of `entries` of one label, put into a tree one after the other."""
 
-    def __init__(self, span: Span, log: _Log, tree: Mmr, broken: dict[int, dict[str, Any]]) -> None:
+    def __init__(self, span: CommitSpan, log: _Log, tree: Mmr, broken: dict[int, dict[str, Any]]) -> None:
         self._span, self._log, self._tree, self._broken = span, log, tree, broken
         self._profile_id = log.papers.profile.profile_id()
 
@@ -169,15 +169,15 @@ class _Walk:
         """Where a chunk of the log ends, its checkpoint signs the same root."""
         source, papers, label = self._log.source, self._log.papers, self._span.label
         chunk = next(one for one in self._log.chunks if one.label == label and one.end_seq == seq)
-        if isinstance(source, DirectorySource):
+        if isinstance(source, DirectoryChunks):
             try:
-                signed = source.artifact(closing.names_beside(chunk)[2])
+                signed = source.artifact(chunk_verifier.names_beside(chunk)[2])
                 check_checkpoint(signed, papers, label, seq, self._tree.root())
             except (Malformed, Unverified) as error:
                 yield Problem(Table.ENTRIES, f"the checkpoint of the log says otherwise: {error}", label, seq)
 
 
-def _check_said(root: Path, view: View, span: Span, made: Checked) -> Iterator[Problem]:
+def _check_said(root: Path, view: TablesView, span: CommitSpan, made: TablesVerified) -> Iterator[Problem]:
     """Each entry has one row that says what it is."""
     for file in _files(view, Table.ENTRIES, span):
         entries = {row["stream_seq"]: row for row in _within(root, view, Table.ENTRIES, span, file.first, file.last)}
@@ -203,7 +203,7 @@ def _differs(entry: dict[str, Any], row: dict[str, Any]) -> bool:
 
 
 def _check_again(
-    root: Path, view: View, span: Span, log: _Log, selection: Selection, keys: Keys
+    root: Path, view: TablesView, span: CommitSpan, log: _Log, selection: Selection, keys: Keys
 ) -> tuple[list[Problem], bool]:
     """Every row of events and quarantine, made again from the log; and whether the keys open anything of it.
 
@@ -216,24 +216,26 @@ def _check_again(
         last = min(chunk.end_seq, span.last)
         if chunk.label != span.label or chunk.start_seq > last:
             continue
-        rows = Rows()
+        rows = DecodedRows()
         for found in found_in(log.source, log.papers, Piece(log.source.url, span.hub_id, chunk, chunk.start_seq, last)):
             decoder.add(found, rows)
-        sealed = {row.stream_seq for row in rows.quarantine if row.kind == Kind.SEALED}
+        sealed = {row.stream_seq for row in rows.quarantine if row.kind == QuarantineKind.SEALED}
         opened, closed = opened or len(sealed) < len(rows.entries), closed or bool(sealed)
         for problem in _compared(root, view, span, (chunk.start_seq, last), rows):
             (of_sealed if problem.stream_seq in sealed else certain).append(problem)
     return [*certain, *of_sealed] if opened else certain, opened or not closed
 
 
-def _compared(root: Path, view: View, span: Span, bounds: tuple[int, int], rows: Rows) -> Iterator[Problem]:
+def _compared(
+    root: Path, view: TablesView, span: CommitSpan, bounds: tuple[int, int], rows: DecodedRows
+) -> Iterator[Problem]:
     for table, expected in ((Table.EVENTS, rows.events), (Table.QUARANTINE, rows.quarantine)):
         made = {row.stream_seq: row._asdict() for row in expected}
         for row in _within(root, view, table, span, *bounds):
             again = made.pop(row["stream_seq"], None)
             if again == row:
                 continue
-            if row.get("kind") == Kind.SEALED and (again is None or again["kind"] != Kind.SEALED):
+            if row.get("kind") == QuarantineKind.SEALED and (again is None or again["kind"] != QuarantineKind.SEALED):
                 what = "it opens here: tables made anew have it otherwise"
             elif again is None:
                 what = "the entry says something else"
@@ -243,19 +245,23 @@ def _compared(root: Path, view: View, span: Span, bounds: tuple[int, int], rows:
             yield Problem(table, what, span.label, row["stream_seq"])
 
 
-def _files(view: View, table: Table, span: Span) -> list[FileRef]:
+def _files(view: TablesView, table: Table, span: CommitSpan) -> list[FileRef]:
     found = (file for file in view.of(table) if file.label == span.label)
     return sorted(found, key=lambda file: file.first)
 
 
-def _rows(root: Path, view: View, table: Table, span: Span, where: str | None = None) -> Iterator[dict[str, Any]]:
+def _rows(
+    root: Path, view: TablesView, table: Table, span: CommitSpan, where: str | None = None
+) -> Iterator[dict[str, Any]]:
     """The rows of a label, file by file; those of a file that cannot be read are missing."""
     for file in _files(view, table, span):
         rows = sorted(_read(root, file), key=lambda row: row["stream_seq"] or 0)
         yield from (row for row in rows if where is None or row["kind"] == where)
 
 
-def _within(root: Path, view: View, table: Table, span: Span, first: int, last: int) -> Iterator[dict[str, Any]]:
+def _within(
+    root: Path, view: TablesView, table: Table, span: CommitSpan, first: int, last: int
+) -> Iterator[dict[str, Any]]:
     for file in _files(view, table, span):
         if file.first <= last and first <= file.last:
             yield from (row for row in _read(root, file) if first <= (row["stream_seq"] or 0) <= last)

@@ -3,7 +3,7 @@
 Nothing of it is written to a zone's own streams: names and keys are made for the run.
 """
 
+from veen.selftest.airgap.airgap_run import run
 from veen.selftest.airgap.claims import CHECKS
-from veen.selftest.airgap.running import run
 
 __all__ = ["CHECKS", "run"]

@@ -5,15 +5,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from veen.bridge import roles
-from veen.bridge.bundle import Bundle
-from veen.bridge.faults import Code
+from veen.bridge import zone_roles
+from veen.bridge.bundle import Bundle, BundleCode
 from veen.core import DhKey, Msg, Place, Receipt, Refused, SigningKey, ciphertext, msg
+from veen.core.ciphertext import PayloadHdr
 from veen.core.hashing import h
-from veen.core.payload import PayloadHdr
-from veen.overlays.bridging import Exported, Imported, Intake, Result
+from veen.overlays.bridging import BridgeResult, BundleExported, BundleImported, BundleIntake
 from veen.overlays.record import RecordEvent
-from veen.selftest.airgap.crossing import Crossing, Zone
+from veen.selftest.airgap.two_hubs import Crossing, Zone
 from veen.selftest.verdict import Skipped, expect, expect_equal, only
 
 Body: TypeAlias = Callable[[Crossing], Awaitable[str | None]]
@@ -22,7 +21,7 @@ _BITS = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class AirgapClaim:
     """What is claimed, where, and how it is tried."""
 
     id: str
@@ -31,8 +30,8 @@ class Claim:
     run: Body
 
 
-def _claim(check_id: str, text: str, spec: str) -> Callable[[Body], Claim]:
-    return lambda run: Claim(check_id, text, spec, run)
+def _claim(check_id: str, text: str, spec: str) -> Callable[[Body], AirgapClaim]:
+    return lambda run: AirgapClaim(check_id, text, spec, run)
 
 
 def events(crossing: Crossing, count: int) -> list[RecordEvent]:
@@ -55,7 +54,7 @@ async def one_to_one(crossing: Crossing) -> str:
     expect_equal(set(Counter(parents).values()), {1}, "how often each original is named")
     known = {one.msg_id: one.receipt for one in sent}
     logged = await crossing.read(crossing.offline, crossing.names.offline_log)
-    told = [Intake.decode(entry.body) for entry in logged if entry.schema == Intake.SCHEMA and entry.body]
+    told = [BundleIntake.decode(entry.body) for entry in logged if entry.schema == BundleIntake.SCHEMA and entry.body]
     for origin in (origin for intake in told for origin in intake.origins):
         expect_equal(origin.receipt, known.get(origin.msg_id), "the origin_receipt of an event")
     report = await crossing.report()
@@ -68,8 +67,10 @@ async def no_loss(crossing: Crossing) -> str:
     await crossing.produce(*events(crossing, crossing.count))
     (data,) = await crossing.export(crossing.count)
     first, again = await crossing.take(data), await crossing.take(data)
-    expect_equal((first.result, first.event_count), (Result.SUCCESS, crossing.count), "the first import")
-    expect(again.fault is not None and again.fault.code is Code.DUPLICATE, "a second import is not told to be one")
+    expect_equal((first.result, first.event_count), (BridgeResult.SUCCESS, crossing.count), "the first import")
+    expect(
+        again.fault is not None and again.fault.code is BundleCode.DUPLICATE, "a second import is not told to be one"
+    )
     arrived = await crossing.read(crossing.offline, crossing.names.arrived)
     carried = Bundle.decode(data).events
     expect_equal(len(arrived), len(carried), "the number of imported events")
@@ -92,19 +93,22 @@ async def one_way(crossing: Crossing) -> str:
         ("exporter", crossing.offline, crossing.names.arrived),
     ):
         await _expect_refused(crossing, person, zone, stream)
-    roles.check_exporter(crossing.folders["exporter"], crossing.names.online_log)
-    roles.check_importer(crossing.folders["importer"], crossing.names.mapping, crossing.names.offline_log)
+    zone_roles.check_exporter(crossing.folders["exporter"], crossing.names.online_log)
+    zone_roles.check_importer(crossing.folders["importer"], crossing.names.mapping, crossing.names.offline_log)
     reader, names = crossing.folders["analyst"], crossing.names
-    expect(_is_both_ways(lambda: roles.check_importer(reader, names.mapping, names.offline_log)), "a reader may import")
+    expect(
+        _is_both_ways(lambda: zone_roles.check_importer(reader, names.mapping, names.offline_log)),
+        "a reader may import",
+    )
     writer = crossing.folders["producer"]
-    expect(_is_both_ways(lambda: roles.check_exporter(writer, names.online_log)), "a writer may export")
+    expect(_is_both_ways(lambda: zone_roles.check_exporter(writer, names.online_log)), "a writer may export")
     return "4 attempts"
 
 
 def _is_both_ways(check: Callable[[], None]) -> bool:
     try:
         check()
-    except roles.BothWays:
+    except zone_roles.BothWays:
         return True
     return False
 
@@ -144,8 +148,8 @@ async def tampered(crossing: Crossing) -> str:
         expect(not outcome.ok, f"bit {bit} can be changed")
         logged = await crossing.read(crossing.offline, crossing.names.offline_log)
         expect_equal(len(logged), number, "the number of records")
-        said = Imported.decode(logged[-1].body or b"")
-        expect_equal((said.result, said.bundle_hash), (Result.FAILURE, h(changed)), "the record of the refusal")
+        said = BundleImported.decode(logged[-1].body or b"")
+        expect_equal((said.result, said.bundle_hash), (BridgeResult.FAILURE, h(changed)), "the record of the refusal")
     expect_equal(await crossing.read(crossing.offline, crossing.names.arrived), [], "what came in")
     outcome = await crossing.take(data)
     expect(outcome.ok, f"the bundle as it was is refused: {outcome.fault}")
@@ -163,9 +167,11 @@ async def traced(crossing: Crossing) -> str:
     bundle = Bundle.decode(data)
     expect_equal([one.receipt for one in bundle.events], [sent.receipt], "what the bundle carries")
     left = only(await crossing.read(crossing.online, crossing.names.online_log), "records of the export")
-    expect_equal(Exported.decode(left.body or b"").bundle_id, bundle.bundle_id, "the bundle that is said to have left")
+    expect_equal(
+        BundleExported.decode(left.body or b"").bundle_id, bundle.bundle_id, "the bundle that is said to have left"
+    )
     first, last = await crossing.read(crossing.offline, crossing.names.offline_log)
-    intake, ended = Intake.decode(first.body or b""), Imported.decode(last.body or b"")
+    intake, ended = BundleIntake.decode(first.body or b""), BundleImported.decode(last.body or b"")
     expect_equal(
         (intake.bundle_id, ended.bundle_id), (bundle.bundle_id,) * 2, "the bundle that is said to have come in"
     )
@@ -200,4 +206,4 @@ async def bounded(crossing: Crossing) -> str:
     return "3 bundles"
 
 
-CHECKS: tuple[Claim, ...] = (one_to_one, no_loss, one_way, tampered, traced, bounded)
+CHECKS: tuple[AirgapClaim, ...] = (one_to_one, no_loss, one_way, tampered, traced, bounded)

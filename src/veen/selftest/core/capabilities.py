@@ -4,12 +4,12 @@ import time
 from dataclasses import replace
 from secrets import token_bytes
 
-from veen.core import CapToken, Rate, SigningKey, captoken, cbor, rate
+from veen.core import CapToken, Rate, SigningKey, cap_token, cbor
 from veen.core.envelopes import StreamRequest, SubmitResponse
 from veen.selftest.check import claim
-from veen.selftest.hubfacts import OPEN
-from veen.selftest.probe import Reply
-from veen.selftest.trial import Trial
+from veen.selftest.check_context import Trial
+from veen.selftest.hub_facts import OPEN
+from veen.selftest.probe import ProbeReply
 from veen.selftest.verdict import Failed, Skipped, expect, expect_equal, only
 
 _TTL_SEC = 3600
@@ -21,10 +21,10 @@ _SLOW = 10
 def _token(trial: Trial, subject_pk: bytes | None = None, issuer: SigningKey | None = None) -> CapToken:
     """A capability nobody has seen, for a stream of its own."""
     subject_pk = subject_pk or SigningKey.generate().public_key
-    return captoken.mint(issuer or trial.issuer, subject_pk, [token_bytes(32)], _TTL_SEC)
+    return cap_token.mint(issuer or trial.issuer, subject_pk, [token_bytes(32)], _TTL_SEC)
 
 
-def _shown(trial: Trial, token: CapToken | bytes) -> Reply:
+def _shown(trial: Trial, token: CapToken | bytes) -> ProbeReply:
     return trial.probe.post("/tooling/authorize", token)
 
 
@@ -98,8 +98,8 @@ def streams(trial: Trial) -> None:
 @claim("cap.chain", "a capability may be signed again, and every link of the chain must hold", "§6")
 def chain(trial: Trial) -> None:
     writer = trial.stranger()
-    token = captoken.mint(trial.issuer, writer.key.public_key, [writer.stream_id], _TTL_SEC)
-    longer = captoken.resign(captoken.resign(token, trial.issuer), trial.issuer)
+    token = cap_token.mint(trial.issuer, writer.key.public_key, [writer.stream_id], _TTL_SEC)
+    longer = cap_token.resign(cap_token.resign(token, trial.issuer), trial.issuer)
     for number, link in enumerate(longer.sig_chain):
         links = list(longer.sig_chain)
         links[number] = bytes([link[0] ^ 1]) + link[1:]
@@ -199,7 +199,7 @@ def refill(trial: Trial) -> None:
 
 def _check_possible(allowed: Rate, accepted: list[int]) -> None:
     try:
-        rate.replay(allowed, accepted)
+        cap_token.replay(allowed, accepted)
     except ValueError:
         raise Failed(f"{len(accepted)} messages were admitted by hub_ts {accepted[-1]}, above the rate") from None
 

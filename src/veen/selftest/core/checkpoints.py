@@ -2,9 +2,9 @@
 
 from veen.core import Checkpoint, proof
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.core.tooling import ConsistencyRequest, ProofAtResponse
+from veen.core.tooling_messages import ConsistencyRequest, ProofAtResponse
 from veen.selftest.check import claim
-from veen.selftest.trial import Trial
+from veen.selftest.check_context import Trial
 from veen.selftest.verdict import Skipped, expect, expect_equal
 from veen.selftest.writer import Writer
 

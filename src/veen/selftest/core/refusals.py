@@ -1,18 +1,71 @@
 """The rows of the admission table, one by one: code, stage, detail_enum and status. Spec §8.2, §10.6."""
 
 from dataclasses import replace
+from itertools import combinations_with_replacement
 
-from veen.core import Rate, captoken, cbor
-from veen.core.admission import BY_DETAIL
+from veen.core import Rate, cap_token, cbor
+from veen.core.admission import BY_DETAIL, AdmissionStage
 from veen.core.envelopes import SubmitResponse
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
 from veen.core.msg import Msg
-from veen.selftest import drafts
+from veen.selftest import faulty_messages
 from veen.selftest.check import Check, claim
+from veen.selftest.check_context import Trial
 from veen.selftest.probe import SUBMIT_HEAD
-from veen.selftest.trial import Trial
 from veen.selftest.verdict import Failed, Skipped
+
+
+def _expect_first(trial: Trial, faults: tuple[str, ...]) -> None:
+    try:
+        trial.probe.submit(faulty_messages.draft(trial, *faults).encode()).expect_row(faults[0])
+    except Failed as failed:
+        raise Failed(f"{' and '.join(faults)} at once: {failed}") from None
+
+
+def _stages(first: AdmissionStage, second: AdmissionStage) -> Check:
+    where = f"two faults at {first}" if first is second else f"a fault at {first} and one at {second}"
+
+    @claim(f"order.{first}-{second}", f"of {where}, the first in the table is the answer", "§8.1–8.2")
+    def ordered(trial: Trial) -> str:
+        tried = [
+            (one, other)
+            for one, other in faulty_messages.pairs(trial)
+            if (BY_DETAIL[one].stage, BY_DETAIL[other].stage) == (first, second)
+        ]
+        if not tried:
+            raise Skipped("no such pair can be provoked at this hub with what was given")
+        if trial.may_write:
+            trial.probe.submit(faulty_messages.draft(trial).encode()).read(
+                SubmitResponse
+            )  # or a refusal would prove nothing
+        for pair in tried:
+            _expect_first(trial, pair)
+        return f"{len(tried)} pairs"
+
+    return ordered
+
+
+@claim("order.all", "with every fault at once, they come to light in the order of the table", "§8.1–8.2")
+def every_fault(trial: Trial) -> str:
+    left = tuple(
+        fault for fault in faulty_messages.possible(trial) if fault not in ("CAP_MISSING", "CLIENT_SEQ", "EPOCH")
+    )
+    for start in range(len(left)):
+        _expect_first(trial, left[start:])
+    return f"{len(left)} faults"
+
+
+# Prefilter has one row that can be provoked, so there is no pair within it.
+FAULT_ORDER_CHECKS = (
+    *(
+        _stages(one, other)
+        for one, other in combinations_with_replacement(AdmissionStage, 2)
+        if other is not AdmissionStage.PREFILTER
+    ),
+    every_fault,
+)
+
 
 # What spec §14 leaves between the largest message and the largest body.
 _OTHER_FIELDS = MAX_MSG_BYTES - MAX_BODY_BYTES
@@ -25,15 +78,15 @@ def _row(name: str) -> Check:
 
     @claim(f"refuse.{name}", f"{row.failure}: {row.code} at {row.stage}", "§8.2")
     def refused(trial: Trial) -> None:
-        reason = drafts.why_not(trial, name)
+        reason = faulty_messages.why_not(trial, name)
         if reason:
             raise Skipped(reason)
-        trial.probe.submit(drafts.draft(trial, name).encode()).expect_row(name)
+        trial.probe.submit(faulty_messages.draft(trial, name).encode()).expect_row(name)
 
     return refused
 
 
-ROWS = tuple(_row(name) for name in drafts.FAULTS)
+ROWS = tuple(_row(name) for name in faulty_messages.FAULTS)
 
 
 @claim("refuse.CAP_INVALID", "a capability that asks for more than the hub's limits: E.CAP at auth", "§8.2, §3.5")
@@ -41,7 +94,7 @@ def cap_invalid(trial: Trial) -> None:
     writer, most = trial.stranger(), trial.facts.limits["max_cap_rate_per_sec"]
     if most == U64_MAX:
         raise Skipped("no rate is above this hub's limit")
-    token = captoken.mint(trial.issuer, writer.key.public_key, [writer.stream_id], 60, Rate(most + 1, 1))
+    token = cap_token.mint(trial.issuer, writer.key.public_key, [writer.stream_id], 60, Rate(most + 1, 1))
     trial.probe.post("/tooling/authorize", token).expect_row("CAP_INVALID")
 
 
@@ -69,7 +122,7 @@ def _encoded_with(message: Msg, **fields: bytes) -> bytes:
 
 @claim("refuse.forms", "a message in any other encoding than the one is E.FORMAT", "§3.1, §7 I10")
 def forms(trial: Trial) -> str:
-    message = drafts.anyone(trial).message()
+    message = faulty_messages.anyone(trial).message()
     encoded = message.encode()
     sealed = message.ciphertext
     cases = {
@@ -94,7 +147,7 @@ def forms(trial: Trial) -> str:
 
 @claim("refuse.envelopes", "a submit request in any other encoding than the one is E.FORMAT", "§10.4.1, §8.2")
 def envelopes(trial: Trial) -> str:
-    message = drafts.anyone(trial).message().encode()
+    message = faulty_messages.anyone(trial).message().encode()
     cases = {
         "empty": b"",
         "an array": b"\x82\x01" + message,
@@ -113,7 +166,7 @@ def envelopes(trial: Trial) -> str:
 
 @claim("refuse.sizes", "a field one byte too short or too long is E.SIZE", "§4.1, §8.2")
 def sizes(trial: Trial) -> str:
-    message = drafts.anyone(trial).message()
+    message = faulty_messages.anyone(trial).message()
     cases = {}
     for name in ("profile_id", "label", "client_id", "auth_ref", "ct_hash", "sig"):
         right = 64 if name == "sig" else 32
@@ -125,19 +178,19 @@ def sizes(trial: Trial) -> str:
 @claim("refuse.largest", "a message may be as large as max_msg_bytes, and no larger", "§14, §14.2")
 def largest(trial: Trial) -> str:
     writer, most = trial.writer(), trial.facts.max_msg_bytes
-    trial.probe.submit(drafts.of_size(writer, most + 1)).expect_row("SIZE_PREFILTER")
-    reply = trial.probe.submit(drafts.of_size(writer, most))
+    trial.probe.submit(faulty_messages.of_size(writer, most + 1)).expect_row("SIZE_PREFILTER")
+    reply = trial.probe.submit(faulty_messages.of_size(writer, most))
     if reply.status == 200:
         return f"{most} bytes"
     # A hub may hold the ciphertext to what is left when every other field is as large as it can be.
     reply.expect_row("FIELD_SIZE")
-    trial.probe.submit(drafts.of_size(writer, most - _OTHER_FIELDS)).read(SubmitResponse)
+    trial.probe.submit(faulty_messages.of_size(writer, most - _OTHER_FIELDS)).read(SubmitResponse)
     return f"{most} bytes for the message, less for its ciphertext"
 
 
 @claim("refuse.altered", "the signature covers every field", "§4.1, §8.2")
 def altered(trial: Trial) -> str:
-    writer = drafts.anyone(trial)
+    writer = faulty_messages.anyone(trial)
     message = writer.message()
     other = writer.message(b"another")
     changes = {
@@ -156,7 +209,7 @@ def altered(trial: Trial) -> str:
     "refuse.malleable", "a signature in a second spelling, or by a key of small order, does not hold", "§3.2, §7 I13"
 )
 def malleable(trial: Trial) -> None:
-    writer = drafts.anyone(trial)
+    writer = faulty_messages.anyone(trial)
     message = writer.message()
     shifted = int.from_bytes(message.sig[32:], "little") + _GROUP_ORDER
     trial.probe.submit(replace(message, sig=message.sig[:32] + shifted.to_bytes(32, "little"))).expect_row(
@@ -167,4 +220,4 @@ def malleable(trial: Trial) -> None:
     trial.probe.submit(replace(message, client_id=neutral, sig=neutral + bytes(32))).expect_row("SIG_INVALID")
 
 
-CHECKS = (*ROWS, cap_invalid, forms, envelopes, sizes, largest, altered, malleable)
+REFUSAL_CHECKS = (*ROWS, cap_invalid, forms, envelopes, sizes, largest, altered, malleable)

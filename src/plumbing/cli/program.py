@@ -1,0 +1,194 @@
+"""What is said of a command that failed: an error, hints after it, and the words of the library and of the system."""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NoReturn
+
+import typer
+from typer.main import get_command
+
+from plumbing.cli import ascii_fallback
+from plumbing.cli.command import Group, is_colourful
+from plumbing.cli.extras import install_hint
+from plumbing.cli.help_text import Row, lowered
+
+_RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
+_VALUE_ERROR = "Value error, "
+
+
+def say(program: str, message: str, hints: Sequence[str]) -> None:
+    """On standard error, in the name of a program."""
+    colour = is_colourful(sys.stderr)
+    for word, paint, text in [("error", _RED, message), *(("hint", _CYAN, one) for one in hints)]:
+        told = f"{paint}{word}:{_PLAIN}" if colour else f"{word}:"
+        sys.stderr.write(f"{program}: {told} {text}\n")
+
+
+def message_of(error: Exception) -> str:
+    """What is wrong, as the command line says it."""
+    if isinstance(error, typer.TyperException):
+        return _usage_message(error)
+    if isinstance(error, OSError):
+        reason = lowered(error.strerror or str(error) or type(error).__name__)
+        return f"{error.filename}: {reason}" if error.filename else reason
+    return str(error)
+
+
+def usage_hint(program: str, error: typer.TyperException) -> str:
+    """What to do where a command was not given as it must be, and the error does not say it itself."""
+    if near := _possibilities(error):
+        return f"did you mean {' or '.join(near)}"
+    ctx = getattr(error, "ctx", None)
+    return f"{ctx.command_path if ctx else program} --help shows how it is used"
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """What the library says in sentences."""
+    told = error.message if _possibilities(error) else error.format_message()
+    parts = " ".join(told.split()).removesuffix(".").split(": ", 1)
+    return ": ".join(lowered(part.removeprefix(_VALUE_ERROR)) for part in parts)
+
+
+def _possibilities(error: typer.TyperException) -> list[str]:
+    """The options that may have been meant."""
+    return sorted(getattr(error, "possibilities", None) or ())
+
+
+MISSING_STATUS = 6
+INTERRUPTED_STATUS = 130
+BROKEN_PIPE_STATUS = 141
+_STANDARD_FILES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command, the module and the attribute (default `app`) that hold it, and the first line of its help."""
+
+    name: str
+    module: str
+    summary: str
+
+
+class Root(Group):
+    """The program itself."""
+
+    PROGRAM: ClassVar[str]
+    COMMANDS: ClassVar[Mapping[str, Sequence[Entry]]]
+
+    def tell(self, error: Exception) -> int | None:
+        """Say what went wrong; the exit status, or None where nobody foresaw it."""
+        return None
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [entry.name for entries in self.COMMANDS.values() for entry in entries]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = (entry for entries in self.COMMANDS.values() for entry in entries if entry.name == cmd_name)
+        entry = next(found, None)
+        if entry is not None and cmd_name not in self.commands:
+            module, _, attribute = entry.module.partition(":")
+            self.commands[cmd_name] = get_command(getattr(importlib.import_module(module), attribute or "app"))
+        return self.commands.get(cmd_name)
+
+    def listing(self, ctx: Any) -> Iterator[tuple[str, Sequence[Row]]]:
+        for heading, entries in self.COMMANDS.items():
+            yield heading, [Row(entry.name, entry.summary) for entry in entries]
+
+    def main(self, *args: Any, **given: Any) -> NoReturn:
+        """Run, and turn whatever comes of it into a line or two and an exit status."""
+        try:
+            status = super().main(*args, **{**given, "standalone_mode": False})
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _leave_the_pipe()
+        except SystemExit as ended:
+            if isinstance(ended.__context__, BrokenPipeError):  # as the library ends then
+                _leave_the_pipe()
+            raise
+        except Exception as error:
+            told = self.tell(error)
+            if told is None:
+                raise
+            sys.exit(told)
+        if status == INTERRUPTED_STATUS:
+            sys.stderr.write(f"{self.PROGRAM}: interrupted\n")
+        sys.exit(status)
+
+
+def program(
+    name: str,
+    text: str,
+    commands: Mapping[str, Sequence[Entry]],
+    *examples: str,
+    tell: Callable[[Exception], int | None],
+    version: Callable[[], str],
+) -> typer.Typer:
+    """A program of these commands, by heading. `tell` is what `Root.tell` does."""
+
+    class Own(Root):
+        PROGRAM = name
+        COMMANDS = commands
+
+        def tell(self, error: Exception) -> int | None:
+            return tell(error)
+
+    app = typer.Typer(name=name, cls=Own, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(version())
+            raise typer.Exit
+
+    @app.callback(help=text, epilog="\n".join(examples))
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", help="show the version", callback=show_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        pass
+
+    return app
+
+
+def _open_what_was_closed() -> None:
+    """Standard files that were closed lead nowhere: no file of ours may get their numbers, and what is said to them."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < _STANDARD_FILES:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115  open as long as the process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def run(app: typer.Typer, program: str, arguments: Sequence[str] | None) -> None:
+    """Run a program, whatever its terminal can show, and though it has none."""
+    _open_what_was_closed()
+    for stream in (sys.stdout, sys.stderr):
+        ascii_fallback.prepare(stream)
+    get_command(app).main(arguments, program)
+
+
+def _leave_the_pipe() -> NoReturn:
+    """Whoever read this has enough. The interpreter flushes once more on its way out: let that go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(BROKEN_PIPE_STATUS)
+
+
+def veil() -> None:
+    """The `veil` command."""
+    _start("veil", "veil.cli.app", install_hint("veil"))
+
+
+def _start(program: str, module: str, hint: str) -> None:
+    try:
+        main = importlib.import_module(module).main
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == program:
+            raise
+        sys.stderr.write(f"{program}: error: {error.name} is not installed\n")
+        sys.stderr.write(f"{program}: hint: {hint}\n")
+        sys.exit(MISSING_STATUS)
+    main()

@@ -1,0 +1,20 @@
+"""The HTTP front of our servers: HTTP/1.1, HTTP/2 and WebSocket over TCP or TLS, with every resource bounded.
+
+It knows nothing of logs or receipts. It turns bytes into a `Request`, hands it to an `App`, and writes the `Response`.
+"""
+
+from plumbing.http.http_settings import HttpSettings
+from plumbing.http.message import App, Request, Respond, Response, Upload, WebSocketHandler
+from plumbing.http.server import HttpServer, tls_context
+
+__all__ = [
+    "App",
+    "HttpServer",
+    "HttpSettings",
+    "Request",
+    "Respond",
+    "Response",
+    "Upload",
+    "WebSocketHandler",
+    "tls_context",
+]

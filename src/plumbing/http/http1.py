@@ -1,0 +1,398 @@
+"""The requests of an HTTP/1.1 connection. RFC 9112.
+
+The hot path is `data_received`, the parser's callbacks, `App.handle`, `Exchange.respond` and one `write`.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from plumbing.http.connection import UNIT_BYTES, BodyRoom, Service
+from plumbing.http.http1_writer import CONTINUE, Exchange, Pipeline
+from plumbing.http.message import Request, Respond, Response
+from plumbing.http.request_head import BadHead, check_framing, check_size, glimpse, join_fields, split_target
+from plumbing.http.websocket import WebSocket, accept_upgrade
+
+_IDLE, _HEAD, _BODY = range(3)
+# The parser cannot be stopped amid what it was fed. Of what is more than one request, it is fed one head at a time, or
+# so much of one that has no end yet, of a body that comes in chunks, and of one whose length is known.
+_SLICE_BYTES, _CHUNKED_BYTES, _BODY_BYTES = 4096, 1024, 1 << 16
+_END_OF_HEAD = b"\r\n\r\n"
+
+
+class _Ended(Exception):
+    """Thrown through the parser where its input ends for good; the answer is already in the queue."""
+
+
+class Http1(Pipeline):
+    """The reading half, from the first request to the last or to an upgrade."""
+
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_draining",
+        "_fields",
+        "_headers",
+        "_keep_alive",
+        "_length",
+        "_limit",
+        "_method",
+        "_parser",
+        "_path",
+        "_query",
+        "_same_bytes",
+        "_same_head",
+        "_shortcut",
+        "_since",
+        "_split_target",
+        "_stage",
+        "_stalled_bytes",
+        "_target",
+        "_upgrading",
+        "_version",
+    )
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._parser = HttpRequestParser(self)
+        self._length = 0  # of the body that is being read, as far as it is known
+        self._draining = False
+        self._upgrading = False
+        self._stage = _IDLE
+        self._since = service.sweep.now
+        self._stalled_bytes = 0  # fed since the parser last got anywhere
+        self._method = ""
+        self._target = b""
+        self._split_target = b""
+        self._same_head = b""
+        self._same_bytes = 0
+        self._body_bytes = 0
+        self._keep_alive = False
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._shortcut: Callable[[bytes, Respond], None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended:
+            return
+        if self.holding:
+            self.keep(data)
+        elif self._same_head and len(data) == self._same_bytes and data.startswith(self._same_head):
+            self._take_same(data)
+        elif len(data) > _SLICE_BYTES or data.count(_END_OF_HEAD) > 1:
+            self._same_head = b""
+            self.keep(data)
+            self.take_held()
+        else:
+            self._same_head = b""
+            fresh = self._stage == _IDLE
+            self._take(data)
+            if fresh and not self.ended:
+                self._remember(data)
+        if len(self.queue) >= self.service.settings.max_pipelined:
+            self.hold()
+
+    def eof_received(self) -> bool:
+        """The peer will say no more. Over plain TCP it can still listen."""
+        self.drop_intake()
+        if self.is_leaving() or not self.queue or not self.transport.can_write_eof():
+            return super().eof_received()
+        self.end_after_queue()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # The parser holds our methods and we hold the parser; so may a shortcut by its head.
+        del self._parser
+        self._shortcut = None
+
+    def end_of_piece(self, data: bytes, at: int) -> int:
+        """How far the parser is fed. A body whose length is known is only gathered: it takes nothing from the turn."""
+        left = self._length - self._body_bytes if self._stage == _BODY else 0
+        if left > 0:
+            return at + min(left, _BODY_BYTES)
+        self.spent += 1
+        if self._stage == _BODY:
+            return at + _CHUNKED_BYTES
+        end = data.find(_END_OF_HEAD, at, at + _SLICE_BYTES)
+        return at + _SLICE_BYTES if end < 0 else end + len(_END_OF_HEAD)
+
+    def drain(self) -> None:
+        if self._stage != _IDLE:
+            self._draining = True
+        elif self.queue:
+            self.lingering = True
+            self.end_after_queue()
+        elif not self.ended:
+            self.leave()
+
+    def look(self) -> None:
+        settings, overdue = self.service.settings, self.service.sweep.overdue
+        if self.is_too_slow():
+            self.transport.abort()
+        elif self.ended:
+            return
+        elif self.holding:
+            # The peer is not to blame for the time in which we do not listen.
+            self._since = self.idle_since = self.service.sweep.now
+        elif self._stage == _IDLE:
+            if not self.queue and overdue(self.idle_since, settings.idle_timeout_s):
+                self.leave()
+        elif self._stage == _HEAD:
+            if overdue(self._since, settings.header_timeout_s):
+                self._refuse(408, "the head took too long")
+        elif overdue(self._since, settings.body_timeout_s + self._body_bytes / settings.min_bytes_per_s):
+            self._refuse(408, "the body took too long")
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of a request that came whole and alone: most clients send the same head again and again.
+
+        It is alone if the data began with it and holds the end of one head only.
+        """
+        length = self._body_bytes if self._stage == _IDLE else 0
+        head = data[: len(data) - length]
+        if length and self._keep_alive and head.startswith(b"POST ") and head.endswith(b"\r\n\r\n"):
+            plain = self._headers.keys().isdisjoint((b"transfer-encoding", b"expect", b"upgrade"))
+            if plain and head.count(b"\r\n\r\n") == 1 and self._headers.get(b"content-length") == b"%d" % length:
+                self._shortcut = self.service.app.shortcut(self._head())
+                if self._shortcut is not None:
+                    self._same_head, self._same_bytes = head, len(data)
+
+    def _take_same(self, data: bytes) -> None:
+        """A request with the head of the one before it: it was checked then, and only the body is new."""
+        if self._draining or self._shortcut is None:
+            self._same_head = b""
+            self._take(data)
+            return
+        self.corked = True
+        exchange = Exchange(self, False, False)
+        self.queue.append(exchange)
+        try:
+            self._shortcut(data[len(self._same_head) :], exchange.respond)
+        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+            self._failed(exchange, error)
+        self.corked = False
+        if self.out or self.ended:
+            self.flush()
+
+    def _take(self, data: bytes) -> None:
+        """Parse a slice; what is answered at once goes out in one write."""
+        self.corked = True
+        self.feed(data)
+        self.corked = False
+        if self.out or self.ended:
+            self.flush()
+
+    def feed(self, data: bytes) -> None:
+        self._stalled_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as pause:
+            self._upgrade(data[pause.args[0] :])
+        except HttpParserCallbackError as error:
+            self._stumble(error.__context__ or error)
+        except HttpParserError:
+            if not self.ended:
+                self._refuse(400, "not an HTTP/1.1 request")
+        else:
+            # A line without an end: no callback has seen it, and it only grows.
+            if self._stalled_bytes > self.service.settings.max_header_bytes and not self.ended:
+                self._refuse(431)
+
+    def _stumble(self, error: BaseException) -> None:
+        if isinstance(error, BadHead):
+            self._refuse(error.status, error.reason)
+        elif not isinstance(error, _Ended):
+            self.service.report("request head", error)
+            self._refuse(500)
+
+    # What the parser calls.
+
+    def on_url(self, url: bytes) -> None:
+        if self._stage == _HEAD:
+            self._target += url
+        else:
+            if self.ended:
+                raise _Ended
+            self._stage = _HEAD
+            self._since = self.service.sweep.now
+            self._target = url
+            self._fields = []
+            self._body: bytes | bytearray = b""
+            self._body_bytes = self._length = 0
+        if len(self._target) > self.service.settings.max_header_bytes:
+            raise BadHead(414, "the target is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # What comes after the head are trailers: nobody looks at the list again.
+        self._fields.append((name.lower(), value.rstrip()))
+
+    def on_headers_complete(self) -> None:
+        # The head is this long at most: its first slice may have brought the end of the request before, too.
+        head_bytes = self._stalled_bytes + _SLICE_BYTES
+        self._stalled_bytes = 0
+        self._stage = _BODY
+        self._since = self.service.sweep.now
+        settings, parser = self.service.settings, self._parser
+        self._method = method = parser.get_method().decode()
+        if len(self._fields) > settings.max_headers:
+            raise BadHead(431, "too many headers")
+        if head_bytes > settings.max_header_bytes:
+            check_size(self._target, self._fields, settings.max_header_bytes)
+        self._version = version = parser.get_http_version()
+        self._headers = headers = join_fields(self._fields)
+        chunked = check_framing(headers, version)
+        if self._target != self._split_target:
+            # A client asks for the same again and again.
+            self._path, self._query = split_target(self._target)
+            self._split_target = self._target
+        self._keep_alive = version == "1.1" and parser.should_keep_alive()
+        if parser.should_upgrade():
+            self._upgrading = True
+            return
+        self._length = length = int(headers.get(b"content-length", b"0"))
+        limit = self.service.app.body_limit(method, self._path)
+        if limit is None:
+            if length or chunked:
+                self._hand_over(b"", last=True)
+                self._end_unread()
+            limit = 0
+        elif length > limit:
+            self._too_large()
+        self._limit = limit
+        upload = self.service.app.upload(self._head()) if method == "PUT" else None
+        if isinstance(upload, Response):
+            self._answer(upload, last=True)
+            self._end_unread()
+        if b"expect" in headers and version == "1.1":
+            if headers[b"expect"].lower() != b"100-continue":
+                raise BadHead(417, "only 100-continue can be expected")
+            if length or chunked:
+                self._answer(CONTINUE, last=False)
+        if upload is not None:
+            self.begin_intake(upload)
+
+    def on_body(self, body: bytes) -> None:
+        if self.ended:
+            raise _Ended
+        self._stalled_bytes = 0
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limit:
+            self._too_large()
+        if self.intake is not None:
+            self.intake.data(body)
+            return
+        # Most bodies come in one piece. Many are put together at once: an object for each would be the most of it.
+        if not self._body:
+            self._body = body
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += body
+        if self._body_bytes > BodyRoom.FREE_BYTES:
+            self.reserve(len(body))
+
+    def on_message_complete(self) -> None:
+        self._stage = _IDLE
+        self._stalled_bytes = 0
+        if self._upgrading:
+            return
+        if self._draining:
+            self._keep_alive = False
+            self.lingering = True
+        if not self._keep_alive:
+            self.ended = True
+        if self.intake is not None:
+            self.end_intake(last=not self._keep_alive)
+            return
+        self.unreserve()
+        body, self._body = bytes(self._body), b""
+        self._hand_over(body, not self._keep_alive)
+
+    # What becomes of a request.
+
+    def _head(self) -> Request:
+        return self._request(b"")
+
+    def _request(self, body: bytes) -> Request:
+        return Request(
+            self._method,
+            self._path,
+            self._query,
+            self._headers,
+            body,
+            self.peer,
+            self._version,
+            self.certificate,
+            self,
+            self.is_lost,
+            self.caller,
+        )
+
+    def _hand_over(self, body: bytes, last: bool) -> None:
+        exchange = Exchange(self, self._method == "HEAD", last)
+        self.queue.append(exchange)
+        try:
+            self.service.app.handle(self._request(body), exchange.respond)
+        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+            self._failed(exchange, error)
+        if isinstance(exchange.answer, Response):
+            self.spent += len(exchange.answer.body) // UNIT_BYTES
+
+    def _failed(self, exchange: Exchange, error: Exception) -> None:
+        self.service.report(f"{self._method} {self._path}", error)
+        if exchange.answer is None:
+            exchange.respond(self.service.app.refused(500, "", self._glimpse()))
+
+    def _answer(self, answer: Response | bytes, last: bool) -> None:
+        """An answer of our own, behind those that are still to come."""
+        exchange = self.place(bodiless=self._stage != _HEAD and self._method == "HEAD")
+        exchange.last = last
+        exchange.respond(answer)
+
+    def _refuse(self, status: int, reason: str = "") -> None:
+        self.ended = self.lingering = True
+        self._answer(self.service.app.refused(status, reason, self._glimpse()), last=True)
+
+    def _glimpse(self) -> Request:
+        """What can be said of the request that is refused; between two requests, of the last."""
+        return glimpse(self._target, self._fields, self.peer)
+
+    def _too_large(self) -> NoReturn:
+        self._answer(self.service.app.too_large(self._head()), last=True)
+        self._end_unread()
+
+    def _end_unread(self) -> NoReturn:
+        self.ended = self.lingering = True
+        raise _Ended
+
+    def _upgrade(self, rest: bytes) -> None:
+        self._upgrading = False
+        offer = self._headers.get(b"upgrade", b"").lower()
+        if offer != b"websocket" and self._method != "CONNECT":
+            self._decline_upgrade(rest)
+            return
+        try:
+            if self.queue or self._draining or offer != b"websocket":
+                raise BadHead(400, "not here, not now")
+            head = accept_upgrade(self._method, self._version, self._headers)
+            handler = self.service.app.websocket(self._head())
+        except Exception as error:  # noqa: BLE001  as for any request
+            self._stumble(error)
+            return
+        if isinstance(handler, Response):
+            self.ended = self.lingering = True
+            self._answer(handler, last=True)
+            return
+        self.ended = True
+        self.successor = socket = WebSocket(self.service, handler)
+        socket.take_over(self.transport, self)
+        socket.open(head, rest)
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Serve the request as if nothing had been offered (RFC 9110 7.8): the parser starts over without the offer."""
+        lines = [b"%b: %b\r\n" % (name, value) for name, value in self._fields if name != b"upgrade"]
+        line = b"%b %b HTTP/%b\r\n" % (self._method.encode(), self._target, self._version.encode())
+        self._parser = HttpRequestParser(self)
+        self.feed(b"%b%b\r\n%b" % (line, b"".join(lines), rest))

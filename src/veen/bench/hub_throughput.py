@@ -1,0 +1,134 @@
+"""A hub under load: submits a second and latency, beside the one-core limit of the cryptography each submit needs."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from veen.bench import baselines
+from veen.bench.baselines import Yardstick
+from veen.bench.bench_report import LIMIT_MESSAGES, BenchReport, BenchRow, CryptoLimit
+from veen.bench.hub_process import HubProcess
+from veen.bench.load_messages import BODY_BYTES, MessageWriters
+from veen.bench.rounds import Round, Tell, cost_rows, play, silent, warning, weather
+
+CONNECTIONS = 64
+ROUNDS = 7
+PER_CONNECTION = 320
+_WARM_UP = 64
+_MOST_P99 = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way to run a hub and to send to it, and what was promised of it."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    batch: int = 0
+    least: float | None = None
+
+
+MODES = (
+    Mode("default workers", least=1.0),
+    Mode("one process", ("--workers", "0"), least=0.75),
+    Mode("batches of 64", batch=64, least=1.15),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A hub in one mode, and its rounds so far."""
+
+    mode: Mode
+    hub: HubProcess
+    writers: MessageWriters
+    rounds: list[Round] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)  # seconds, one for each round
+
+    def take(self, each: int, limit: CryptoLimit) -> None:
+        """One more round, with the limit measured right before and right after it."""
+        messages = each * self.writers.connections
+        plan = self.writers.plan(messages, self.mode.batch)
+        before = limit.seconds()
+        self.rounds.append(play(self.hub, plan, messages))
+        self.limits.append((before + limit.seconds()) / 2)
+
+    def rows(self) -> list[BenchRow]:
+        name, rounds = self.mode.name, self.rounds
+        ratios = [one.rate * limit for one, limit in zip(rounds, self.limits, strict=True)]
+        p50, p99 = ([one.load.percentile(share) for one in rounds] for share in (0.5, 0.99))
+        tails = [high / middle for high, middle in zip(p99, p50, strict=True)]
+        return [
+            BenchRow.of(f"{name}: submits", [one.rate for one in rounds], "/s"),
+            BenchRow.of(f"{name}: of the one-core crypto limit", ratios, "", least=self.mode.least),
+            BenchRow.of(f"{name}: p50", [seconds * 1e3 for seconds in p50], "ms"),
+            BenchRow.of(f"{name}: p99", [seconds * 1e3 for seconds in p99], "ms"),
+            BenchRow.of(f"{name}: p99 / p50", tails, "", most=_MOST_P99),
+            *cost_rows(name, rounds),
+        ]
+
+
+def run(
+    *,
+    rounds: int = ROUNDS,
+    per_connection: int = PER_CONNECTION,
+    connections: int = CONNECTIONS,
+    modes: Sequence[Mode] = MODES,
+    beside: bool = True,
+    folder: Path | None = None,
+    tell: Tell = silent,
+) -> BenchReport:
+    """All modes, and the yardsticks where `beside` is set, in turn, for so many rounds.
+
+    The data directories are made under `folder`, or where temporary files go, and are removed again.
+    """
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="veen-bench-", dir=folder)))
+        subjects = [_start(stack, place, mode, connections) for mode in modes]
+        found = baselines.start(stack, place, connections) if beside else baselines.FoundServer()
+        writers = MessageWriters(subjects[0].hub.target, connections, ["bench"])
+        samples = [writers.one() for _ in range(LIMIT_MESSAGES)]
+        limit = CryptoLimit(samples)
+        for number in range(rounds):
+            for subject in subjects:
+                tell(f"round {number + 1} of {rounds}: {subject.mode.name}")
+                subject.take(per_connection, limit)
+            for yardstick in found.yardsticks:
+                tell(f"round {number + 1} of {rounds}: {yardstick.name}")
+                yardstick.take(per_connection)
+    others = [one.others for subject in subjects for one in subject.rounds]
+    limits = [seconds * 1e6 for subject in subjects for seconds in subject.limits]
+    return BenchReport(
+        "hub",
+        (
+            BenchRow.of("one-core crypto limit, a message", limits, "µs"),
+            *(row for subject in subjects for row in subject.rows()),
+            *(row for yardstick in found.yardsticks for row in _beside(subjects[0], yardstick)),
+            weather(others),
+        ),
+        (
+            f"closed loop, {connections} connections, {BODY_BYTES}-byte bodies in {len(samples[0])}-byte messages, "
+            f"synced before the answer, {os.cpu_count()} cores",
+            f"{rounds} rounds in turn of about {per_connection * connections:,} messages: the median, and the spread",
+            *found.notes,
+            *warning(others),
+        ),
+    )
+
+
+def _start(stack: ExitStack, place: Path, mode: Mode, connections: int) -> _Subject:
+    data_dir = HubProcess.init(place / mode.name.replace(" ", "-"))
+    hub = stack.enter_context(HubProcess(data_dir, *mode.options))
+    writers = MessageWriters(hub.target, connections, [f"bench {mode.name}"])
+    # Processes have loaded, tables have grown and every client is known before the clock starts.
+    play(hub, writers.plan(_WARM_UP * connections, mode.batch), _WARM_UP * connections)
+    return _Subject(mode, hub, writers)
+
+
+def _beside(first: _Subject, yardstick: Yardstick) -> list[BenchRow]:
+    share = median(one.rate for one in first.rounds) / median(yardstick.rates)
+    return [*yardstick.rows(), BenchRow.of(f"{first.mode.name} beside {yardstick.name}", [share], "of its rate")]

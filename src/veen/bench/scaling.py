@@ -1,0 +1,233 @@
+"""What a hub costs when its log is a hundred times longer: one label of 10^4 entries beside one of 10^6."""
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from operator import truediv
+from pathlib import Path
+from statistics import median
+
+from veen.bench import hub_process
+from veen.bench.bench_report import BenchReport, BenchRow
+from veen.bench.hub_process import HubProcess, Memory
+from veen.bench.load import LoadGenerator
+from veen.bench.load_messages import MessageWriters, request
+from veen.bench.rounds import Tell, silent, warning, weather
+from veen.core import Unavailable
+from veen.core.tooling_messages import ProofAtRequest
+
+SMALL, LARGE = 10_000, 1_000_000
+ROUNDS = 7
+TURNS = 6
+EACH = 20
+PROOFS = 600
+CONNECTIONS = 64
+STREAM = "growth"
+PARTS = (": anonymous", ": pages of files")
+_BATCH = 64
+_SLICE = 40_960
+_WARM_UP = 20
+_LEFT_OVER = 3_000  # fewer than a catch-up waits for, so they are still in the journal when the hub is killed
+_MIB = 1 << 20
+_MOST_SUBMIT, _MOST_PROOF, _MOST_START_S, _MOST_MEMORY_MIB = 1.1, 3, 2, 64
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSample:
+    """One start of a hub at one size."""
+
+    start_s: float
+    replayed: int
+    submit_us: tuple[float, ...]  # wall time a message, one for each turn
+    cpu_us: float  # of the hub, a message, until its log has them all
+    proof_us: float  # one after the other, as the asker sees it
+    made_us: float  # as the hub does: without HTTP
+
+
+def run(
+    *,
+    small: int = SMALL,
+    large: int = LARGE,
+    rounds: int = ROUNDS,
+    each: int = EACH,
+    proofs: int = PROOFS,
+    folder: Path | None = None,
+    tell: Tell = silent,
+) -> BenchReport:
+    """Grow one hub in one run and watch its memory; then load a small and a large one by turns, and ask both.
+
+    A round starts both anew, the small one from a copy, so that it never becomes a large one; the large one is killed.
+    """
+    readings: dict[int, list[ScalingSample]] = {small: [], large: []}
+    others = []
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="veen-bench-", dir=folder)))
+        short, long = HubProcess.init(place / "short"), HubProcess.init(place / "long")
+        with HubProcess(short) as hub:
+            _fill(hub, small, tell)
+        with HubProcess(long) as hub:
+            memory = [_fill(hub, upto, tell) for upto in _sizes(small, large)]
+        for number in range(rounds):
+            tell(f"round {number + 1} of {rounds}")
+            copy = Path(shutil.copytree(short, place / f"short-{number}"))
+            with HubProcess(copy) as first, HubProcess(long) as second:
+                found, busy = _by_turns({small: first, large: second}, each, proofs)
+                second.drive(_writers(second).plan(_LEFT_OVER))
+                second.kill()
+            others.append(busy)
+            for size, reading in found.items():
+                readings[size].append(reading)
+        starts = [(reading.start_s, reading.replayed) for reading in readings[large]]
+        for _ in range(2):
+            with HubProcess(long) as hub:
+                starts.append((hub.start_s, hub.replayed))
+    after_stop, after_kill = [starts[0], starts[-1]], starts[1:-1]
+    kills, replayed = zip(*after_kill, strict=True)
+    rows = [
+        *_submit_rows(readings[small], readings[large], (small, large)),
+        *_proof_rows(readings[small], readings[large], (small, large)),
+        BenchRow.of(
+            f"start at {large:,}, after a stop", [seconds for seconds, _ in after_stop], "s", most=_MOST_START_S
+        ),
+        BenchRow.of(f"start at {large:,}, after a kill", kills, "s", most=_MOST_START_S),
+        BenchRow.of("entries replayed from the journal", replayed, ""),
+        *_memory_rows(memory, _sizes(small, large)),
+        weather(others),
+    ]
+    note = f"one label, {CONNECTIONS} connections, {rounds} rounds of {TURNS} turns of {each * CONNECTIONS:,} messages"
+    return BenchReport("growth", tuple(rows), (f"{note}, {os.cpu_count()} cores", *warning(others)))
+
+
+def _sizes(small: int, large: int) -> list[int]:
+    """Where memory is read: tenfold steps."""
+    sizes = [small]
+    while sizes[-1] * 10 < large:
+        sizes.append(sizes[-1] * 10)
+    return [*sizes, large]
+
+
+def _fill(hub: HubProcess, upto: int, tell: Tell) -> Memory:
+    """Batches until the label has so many entries; what the hub then holds in memory."""
+    has = hub.logged()
+    before = hub.accepted() - has
+    while has < upto:
+        tell(f"{has:,} of {upto:,} entries")
+        count = min(upto - has, _SLICE)
+        # New clients each time: what a hub remembers of clients must not add up either.
+        hub.drive(_writers(hub).plan(count, _BATCH))
+        has += count
+    if hub.accepted() - before != upto:
+        raise Unavailable(f"the hub accepted {hub.accepted() - before} of {upto} messages")
+    hub.settle(upto)
+    return hub.memory()
+
+
+def _writers(hub: HubProcess) -> MessageWriters:
+    return MessageWriters(hub.target, CONNECTIONS, [STREAM])
+
+
+def _by_turns(hubs: Mapping[int, HubProcess], each: int, proofs: int) -> tuple[dict[int, ScalingSample], float]:
+    """What a submit and a proof cost at each size, taken by turns; and the cores that everyone else had."""
+    messages = each * CONNECTIONS
+    plans = {}
+    for size, hub in hubs.items():
+        writers = _writers(hub)
+        hub.drive(writers.plan(_WARM_UP * CONNECTIONS))
+        plans[size] = [writers.plan(messages) for _ in range(TURNS)]
+    _settle(hubs.values())
+    before = {size: hub.usage() for size, hub in hubs.items()}
+    loads: dict[int, list[LoadGenerator]] = {size: [] for size in hubs}
+    busy, start = hub_process.busy_seconds(), time.perf_counter()
+    for turn in range(TURNS):
+        # Each goes first as often as the other.
+        for size in sorted(hubs, reverse=bool(turn % 2)):
+            loads[size].append(hubs[size].drive(plans[size][turn]))
+    seconds, busy = time.perf_counter() - start, hub_process.busy_seconds() - busy
+    spent = [hub.usage().since(before[size]) for size, hub in hubs.items()]
+    ours = sum(one.hub_s + one.workers_s for one in spent) + sum(
+        one.generator_s for two in loads.values() for one in two
+    )
+    readings = {}
+    _settle(hubs.values())
+    for size, hub in hubs.items():
+        cpu_us = hub.usage().since(before[size]).hub_s / (TURNS * messages) * 1e6
+        submit_us = tuple(one.seconds / messages * 1e6 for one in loads[size])
+        readings[size] = ScalingSample(hub.start_s, hub.replayed, submit_us, cpu_us, *_proof_us(hub, size, proofs))
+    return readings, max(busy - ours, 0.0) / seconds
+
+
+def _settle(hubs: Iterable[HubProcess]) -> None:
+    for hub in hubs:
+        hub.settle(hub.entries())
+
+
+def _proof_us(hub: HubProcess, size: int, proofs: int) -> tuple[float, float]:
+    """Proofs of leaves from anywhere in the tree of that size: as asked for over HTTP, and as made."""
+    label, chosen = hub.target.label(STREAM), random.Random(size)
+    asked = [ProofAtRequest(label, chosen.randrange(1, size + 1), size).encode() for _ in range(proofs)]
+    before = hub.metrics()
+    answered = hub.drive([[request(b"/tooling/proof", body) for body in asked]])
+    after = hub.metrics()
+    made_ms = after["veen_proof_latency_ms_sum"] - before["veen_proof_latency_ms_sum"]
+    return answered.seconds / proofs * 1e6, made_ms / proofs * 1e3
+
+
+def _submit_rows(
+    at_small: Sequence[ScalingSample], at_large: Sequence[ScalingSample], sizes: tuple[int, int]
+) -> list[BenchRow]:
+    rows = []
+    for size, readings in zip(sizes, (at_small, at_large), strict=True):
+        rows += [
+            BenchRow.of(f"submit at {size:,}", [median(one.submit_us) for one in readings], "µs"),
+            BenchRow.of(f"submit at {size:,}: CPU of the hub", [one.cpu_us for one in readings], "µs"),
+        ]
+    pairs = list(zip(at_small, at_large, strict=True))
+    walls = [median(map(truediv, large.submit_us, small.submit_us)) for small, large in pairs]
+    cpus = [large.cpu_us / small.cpu_us for small, large in pairs]
+    return [
+        *rows,
+        BenchRow.of(f"submit at {sizes[1]:,}", walls, f"of that at {sizes[0]:,}", most=_MOST_SUBMIT),
+        BenchRow.of(f"submit at {sizes[1]:,}: CPU of the hub", cpus, f"of that at {sizes[0]:,}", most=_MOST_SUBMIT),
+    ]
+
+
+def _proof_rows(
+    at_small: Sequence[ScalingSample], at_large: Sequence[ScalingSample], sizes: tuple[int, int]
+) -> list[BenchRow]:
+    rows = []
+    for size, readings in zip(sizes, (at_small, at_large), strict=True):
+        rows += [
+            BenchRow.of(f"proof at {size:,}, asked over HTTP", [one.proof_us for one in readings], "µs"),
+            BenchRow.of(f"proof at {size:,}, made", [one.made_us for one in readings], "µs"),
+        ]
+    pairs = list(zip(at_small, at_large, strict=True))
+    asked = [large.proof_us / small.proof_us for small, large in pairs]
+    made = [large.made_us / small.made_us for small, large in pairs]
+    return [
+        *rows,
+        BenchRow.of(f"proof at {sizes[1]:,}, asked over HTTP", asked, f"of that at {sizes[0]:,}", most=_MOST_PROOF),
+        BenchRow.of(f"proof at {sizes[1]:,}, made", made, f"of that at {sizes[0]:,}", most=_MOST_PROOF),
+    ]
+
+
+def _memory_rows(memory: Sequence[Memory], sizes: Sequence[int]) -> list[BenchRow]:
+    """All that is resident, and how much of it is pages of files, which the system may take back at any time."""
+    rows = []
+    for size, found in zip(sizes, memory, strict=True):
+        rows += [
+            BenchRow.of(f"resident at {size:,}", [found.resident / _MIB], "MiB"),
+            BenchRow.of(f"resident at {size:,}{PARTS[0]}", [found.anonymous / _MIB], "MiB"),
+            BenchRow.of(f"resident at {size:,}{PARTS[1]}", [found.files / _MIB], "MiB"),
+        ]
+    first, last = memory[0], memory[-1]
+    span = f"from {sizes[0]:,} to {sizes[-1]:,}"
+    return [
+        *rows,
+        BenchRow.of(f"resident {span}", [(last.resident - first.resident) / _MIB], "MiB more", most=_MOST_MEMORY_MIB),
+        BenchRow.of(f"resident {span}{PARTS[0]}", [(last.anonymous - first.anonymous) / _MIB], "MiB more"),
+    ]

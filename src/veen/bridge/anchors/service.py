@@ -1,0 +1,87 @@
+"""Publishing anchors of a stream: once, or by count and by time; and verifying them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from veen.bridge.anchors.keeping import AnchorStore
+from veen.bridge.anchors.statement import Anchored, AnchorStatement, Backend, anchor_publish, anchor_verify
+from veen.bridge.bundle import BundleSource
+from veen.client.client import Client
+from veen.core import Unavailable, naming
+
+
+@dataclass(frozen=True, slots=True)
+class Cadence:
+    """When the next anchor is due: after so many entries, or so many seconds where anything is new."""
+
+    entries: int | None = None
+    seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        given = [one for one in (self.entries, self.seconds) if one is not None]
+        if not given or any(one < 1 for one in given):
+            raise ValueError("a cadence is by entries, by seconds, or both, each at least 1")
+
+    def due(self, last: tuple[int, int] | None, size: int, now: int) -> bool:
+        """`last` is the size and time of the anchor before, None where there is none."""
+        anchored, since = last or (0, 0)
+        if size <= anchored:
+            return False
+        by_count = self.entries is not None and size - anchored >= self.entries
+        return by_count or (self.seconds is not None and now - since >= self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedAnchor:
+    """An anchor that holds, and where it is kept."""
+
+    path: Path
+    anchored: Anchored
+
+
+async def publish(
+    client: Client, stream: str, backend: Backend, store: AnchorStore, *, upto_seq: int | None = None
+) -> PublishedAnchor:
+    """Anchor the checkpoint of a stream, and keep the `anchor_ref` beside it."""
+    stream_id, epoch = naming.stream_id(stream), client.epoch()
+    checkpoint = await client.checkpoint(stream_id, upto_seq, epoch=epoch)
+    statement = AnchorStatement.of(checkpoint, max(client.contact.clock.now(), 0))
+    ref = await anchor_publish(backend, statement.root, statement.epoch, statement.ts, statement.nonce)
+    anchored = Anchored(BundleSource.of(client.contact.trust.known), stream_id, checkpoint, ref)
+    return PublishedAnchor(store.put(anchored), anchored)
+
+
+async def run(
+    client: Client, stream: str, backend: Backend, store: AnchorStore, cadence: Cadence, poll_s: float
+) -> AsyncIterator[PublishedAnchor]:
+    """Anchor a stream for ever. What was anchored before is known from the store."""
+    while True:
+        found = await once(client, stream, backend, store, cadence)
+        if found is not None:
+            yield found
+        await asyncio.sleep(poll_s)
+
+
+async def once(
+    client: Client, stream: str, backend: Backend, store: AnchorStore, cadence: Cadence
+) -> PublishedAnchor | None:
+    """Anchor a stream if it is due."""
+    await client.status()
+    follower = client.follower(stream)
+    size, now = await follower.end(), client.contact.clock.now()
+    before = store.last(follower.label, backend.kind)
+    last = None if before is None else (before.checkpoint.upto_seq, before.ref.statement.ts)
+    if not cadence.due(last, size, now):
+        return None
+    return await publish(client, stream, backend, store, upto_seq=size)
+
+
+async def verify(anchored: Anchored, backend: Backend, pin: bytes) -> int:
+    """When the checkpoint was anchored. Raises where it is not the pinned hub's, or the anchor does not hold."""
+    anchored.check_checkpoint(pin)
+    try:
+        return await anchor_verify(backend, anchored.checkpoint.mmr_root, anchored.anchor_ref)
+    except Unavailable as error:
+        raise Unavailable(f"the anchor cannot be looked up: {error}") from None

@@ -1,0 +1,130 @@
+"""What is published of a checkpoint, what a backend gives for it, and the file that holds it beside the checkpoint."""
+
+import secrets
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from veen.bridge.bundle import BundleSource
+from veen.core import Checkpoint, Unverified, naming
+from veen.core.cbor import Bstr, Bytes, Constant, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
+from veen.core.origin import lineage
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+
+KIND = "veen.anchor.v1"
+NONCE_BYTES = 16
+MAX_PROOF_BYTES = 4 * MAX_MSG_BYTES
+MAX_ANCHOR_BYTES = 2 * MAX_PROOF_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorStatement(Event):
+    """`anchor.v1`: a root at a time. The nonce keeps two publications of one root apart."""
+
+    root: bytes
+    epoch: int
+    ts: int
+    nonce: bytes
+
+    NAME: ClassVar = "anchor.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = body(NAME, Bstr("root"), Uint("epoch"), Uint("ts"), Bstr("nonce", NONCE_BYTES))
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, ts: int) -> "AnchorStatement":
+        return cls(checkpoint.mmr_root, checkpoint.epoch, ts, secrets.token_bytes(NONCE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorRef(Wire):
+    """`anchor_ref`: what was published, where, and what the backend gave for it."""
+
+    kind: str
+    place: str  # for people: it proves nothing
+    statement: AnchorStatement
+    proof: bytes
+
+    LAYOUT: ClassVar = Map(
+        "anchor_ref",
+        {
+            1: Text("kind", MAX_TEXT_BYTES),
+            2: Text("place", MAX_TEXT_BYTES),
+            3: Nested("statement", AnchorStatement),
+            4: Bytes("proof", MAX_PROOF_BYTES),
+        },
+    )
+
+
+class Backend(Protocol):
+    """Something outside the hub that takes statements and keeps them as they are."""
+
+    kind: str
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    async def publish(self, statement: AnchorStatement) -> bytes:
+        """The proof that it was taken. Raises `Unavailable` where it was not."""
+        ...
+
+    async def verify(self, statement: AnchorStatement, proof: bytes) -> int:
+        """When it was taken, as far as the backend can tell. Raises `Unverified` where it never was."""
+        ...
+
+
+async def anchor_publish(backend: Backend, root: bytes, epoch: int, ts: int, nonce: bytes) -> bytes:
+    """ANCHOR0.1: the `anchor_ref` of a root."""
+    statement = AnchorStatement(root, epoch, ts, nonce)
+    proof = await backend.publish(statement)
+    await backend.verify(statement, proof)  # what does not hold now will not hold later
+    return AnchorRef(backend.kind, backend.place[:MAX_TEXT_BYTES], statement, proof).encode()
+
+
+async def anchor_verify(backend: Backend, root: bytes, anchor_ref: bytes) -> int:
+    """ANCHOR0.1: when the root was anchored. Raises `Malformed` or `Unverified` where it was not."""
+    ref = AnchorRef.decode(anchor_ref)
+    if ref.kind != backend.kind:
+        raise Unverified("anchor", f"it is of a backend {ref.kind!r}, not {backend.kind!r}")
+    if ref.statement.root != root:
+        raise Unverified("anchor", "it is of another root")
+    return await backend.verify(ref.statement, ref.proof)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchored(Wire):
+    """A checkpoint with its `anchor_ref` beside it, and the papers of the hub that signed it."""
+
+    source: BundleSource
+    stream_id: bytes
+    checkpoint: Checkpoint
+    anchor_ref: bytes
+
+    LAYOUT: ClassVar = Map(
+        "anchored checkpoint",
+        {
+            1: Constant("kind", KIND),
+            2: VersionField(),
+            3: Nested("source", BundleSource),
+            4: Bstr("stream_id"),
+            5: Nested("checkpoint", Checkpoint),
+            6: Bytes("anchor_ref", MAX_ANCHOR_BYTES),
+        },
+    )
+
+    @property
+    def ref(self) -> AnchorRef:
+        return AnchorRef.decode(self.anchor_ref)
+
+    def check_checkpoint(self, pin: bytes) -> None:
+        """Raise unless the checkpoint is the pinned hub's, of this stream."""
+        source, checkpoint = self.source, self.checkpoint
+        source.identity.verify(source.signature, pin)
+        line = lineage(source.identity, source.origin)
+        hub = line.identity_at(checkpoint.label_curr, checkpoint.upto_seq)
+        hub.verify_checkpoint(checkpoint, source.profile)
+        checkpoint.check_labels(source.profile, source.identity.routing_key, self.stream_id)
+        if self.ref.statement.epoch != checkpoint.epoch:
+            raise Unverified("anchor", "it is of another epoch than the checkpoint")

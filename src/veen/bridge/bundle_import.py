@@ -1,0 +1,340 @@
+"""Where messages went to, as ranges of the target stream."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from veen.bridge import bundle as bundles
+from veen.bridge import bundle_verify, zone_roles
+from veen.bridge.bundle import BundleCode, BundleFault, Carried
+from veen.bridge.bundle_verify import Verified
+from veen.bridge.zone_roles import Mapping
+from veen.client.client import Client
+from veen.client.draft import Draft, Sent
+from veen.client.entry import Entry, Opener
+from veen.core import DhKey, Receipt, Refused, Unavailable, naming
+from veen.core.hashing import h
+from veen.core.limits import MAX_TEXT_BYTES
+from veen.overlays.bridging import (
+    IMPORTS,
+    OFFLINE_LOG,
+    BridgeResult,
+    BundleImported,
+    BundleIntake,
+    EventOrigin,
+    ImportStanding,
+    TargetRange,
+)
+from veen.overlays.bridging.bridge_events import MAX_ORIGINS, MAX_RANGES, ORIGIN_BYTES
+from veen.overlays.bridging.zone_logs import NOTHING, joined
+from veen.state import HubSource, StateView
+
+
+class Places:
+    """The places of one stream that messages of ours were given."""
+
+    def __init__(self, client: Client, stream_id: bytes) -> None:
+        self._client = client
+        self._stream_id = stream_id
+        self._found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+
+    def add(self, sent: Sent) -> None:
+        self._found[sent.epoch].append((sent.stream_seq, sent.stream_seq))
+
+    def find(self, leaves: Iterable[bytes]) -> None:
+        """Messages of an earlier run, by the receipts that are kept of everything that was sent."""
+        wanted = set(leaves)
+        if not wanted:
+            return
+        hub_id = self._client.hub_id
+        with self._client.dir.state.tables.read() as rows:
+            for _, row in rows.scan("receipts", hub_id):
+                receipt = Receipt.decode(row)
+                if receipt.leaf_hash in wanted:
+                    wanted.remove(receipt.leaf_hash)
+                    self._found[self._epoch(receipt)].append((receipt.stream_seq, receipt.stream_seq))
+        if wanted:
+            raise Unavailable(f"{len(wanted)} messages of an earlier run have no receipt yet")
+
+    def _epoch(self, receipt: Receipt) -> int:
+        known = self._client.contact.trust.known
+        around = known.profile.epochs_around(receipt.hub_ts, known.limits.max_epoch_skew_sec)
+        return next(epoch for epoch in around if self._client.label(self._stream_id, epoch) == receipt.label)
+
+    def ranges(self) -> tuple[TargetRange, ...]:
+        """By epoch and number; where others wrote in between so often that it would be too many, the whole span."""
+        found = [
+            TargetRange(epoch, first, last)
+            for epoch in sorted(self._found)
+            for first, last in joined(self._found[epoch])
+        ]
+        if len(found) <= MAX_RANGES:
+            return tuple(found)
+        spans = {epoch: joined(each) for epoch, each in self._found.items()}
+        return tuple(TargetRange(epoch, spans[epoch][0][0], spans[epoch][-1][1]) for epoch in sorted(spans))
+
+
+_INTAKE, _EVENT = b"bridge/intake", b"bridge/event"
+
+
+class ImportPolicy(StrEnum):
+    """What may be left out, and is then named in the audit entry. 001, AGB0 J2."""
+
+    SEALED = "sealed"
+    ATTACHMENT = "attachment"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOutcome:
+    """How an import ended. `written` are events of this run; the rest was there from a run before it."""
+
+    bundle_id: bytes
+    result: BridgeResult
+    import_stream: str
+    event_count: int
+    written: int
+    targets: tuple[TargetRange, ...]
+    excluded: tuple[int, ...] = ()
+    fault: BundleFault | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.fault is None or self.fault.code is BundleCode.DUPLICATE
+
+
+class Importer:
+    """One zone's way in."""
+
+    def __init__(
+        self,
+        client: Client,
+        trusted: Collection[bytes],
+        *,
+        mapping: Mapping | None = None,
+        operator: str | None = None,
+        exclude: Iterable[ImportPolicy] = (),
+        log: str = OFFLINE_LOG,
+    ) -> None:
+        """`trusted` are the ids of source hubs. Raises `BothWays` where this identity may not be the importer."""
+        self.client = client
+        self.mapping = mapping or Mapping()
+        zone_roles.check_importer(client.dir, self.mapping, log)
+        self._log = log
+        self.operator = operator or f"client:{client.dir.card.id_sign.hex()}"
+        self._trusted = frozenset(trusted)
+        self._exclude = frozenset(exclude)
+
+    async def take(self, data: bytes) -> ImportOutcome:
+        """Import a bundle, or say in the audit log why not. Raises only where a hub does not answer."""
+        await self.client.recover()
+        stream = ""
+        try:
+            found = bundle_verify.verify(data, self._trusted)
+            stream = self.mapping.target(found.bundle.header.export_stream)
+            plan = self._planned(found, stream)
+            await self._check_new(plan)
+            return await self._write(plan)
+        except BundleFault as fault:
+            return await self._fail(data, stream, fault)
+
+    def _planned(self, found: Verified, stream: str) -> "ImportPlan":
+        """Everything opened, before anything is written."""
+        header = found.bundle.header
+        key = self.client.dir.stream_keys.secret(header.export_stream_id)
+        if key is None:
+            raise Unavailable(f"there is no reader key of stream {header.export_stream!r} here: nothing can be opened")
+        if self.client.dir.stream_keys.public(naming.stream_id(stream)) is None:
+            raise Unavailable(f"the key of stream {stream!r} is not known here: nobody could read it")
+        drafts: list[Draft | None] = []
+        for position, event in enumerate(found.bundle.events, 1):
+            drafts.append(self._draft(event, key, header.epoch, stream, position))
+        return ImportPlan(found, stream, tuple(drafts))
+
+    def _draft(self, event: Carried, key: DhKey, epoch: int, stream: str, position: int) -> Draft | None:
+        """The message that stands for an event; None where policy leaves it out."""
+        entry = Opener(key).entry(epoch, event.msg, event.receipt)
+        fault = _unfit(entry)
+        if fault is None:
+            assert entry.header is not None
+            assert entry.body is not None
+            assert entry.schema is not None
+            mark = _EVENT + h(self.client.hub_id + naming.stream_id(stream) + entry.msg_id)
+            draft = Draft(entry.body, entry.schema, entry.msg_id, entry.header.expires_at, mark=mark)
+            self._check_fits(draft, position)
+            return draft
+        code, reason = fault
+        if ImportPolicy(code) in self._exclude:
+            return None
+        raise BundleFault(code, reason, position)
+
+    def _check_fits(self, draft: Draft, position: int) -> None:
+        """The limits of this zone's hub may be lower than those of the other."""
+        trust = self.client.contact.trust
+        try:
+            draft.check(trust.limits, trust.profile.pad_block)
+        except Refused as refused:
+            raise BundleFault(BundleCode.REFUSED, str(refused), position) from None
+
+    async def _check_new(self, plan: "ImportPlan") -> None:
+        """Raise where the audit log has another story of these events than that they are new, or ours to finish."""
+        bundle_id, header = plan.bundle_id, plan.found.bundle.header
+        async with StateView(HubSource(self.client), self._log, IMPORTS) as view, view.reading() as reading:
+            states = dict(reading.states)
+        standing = states.get(bundle_id, NOTHING)
+        if standing.imported:
+            raise BundleFault(BundleCode.DUPLICATE, "it was imported before")
+        if standing.announced and not self._marks(_INTAKE + self.client.hub_id + bundle_id):
+            raise BundleFault(
+                BundleCode.PARTIAL, "another importer began with it and has not ended: that one must finish"
+            )
+        for other_id, other in states.items():
+            if other_id != bundle_id and other.announced and _overlaps(other, header):
+                raise BundleFault(BundleCode.OVERLAP, f"some of its events came with bundle {other_id.hex()}")
+
+    def _marks(self, prefix: bytes) -> dict[bytes, bytes]:
+        return self.client.dir.outbox.marks(prefix)
+
+    # Writing.
+
+    async def _write(self, plan: "ImportPlan") -> ImportOutcome:
+        await self._announce(plan)
+        places = Places(self.client, naming.stream_id(plan.stream))
+        sender = self.client.sender(plan.stream)
+        written: list[tuple[int, asyncio.Future[Sent]]] = []
+        known: list[bytes] = []
+        for position, draft in enumerate(plan.drafts, 1):
+            if draft is None:
+                continue
+            assert draft.mark is not None
+            leaf = self._marks(draft.mark).get(draft.mark)
+            if leaf is not None:
+                known.append(leaf)
+                continue
+            if sender.is_full:
+                await sender.drain()
+            written.append((position, sender.put(draft)))
+        await _settled(written)
+        for _, future in written:
+            places.add(future.result())
+        places.find(known)
+        outcome = ImportOutcome(
+            plan.bundle_id,
+            BridgeResult.SUCCESS,
+            plan.stream,
+            len(written) + len(known),
+            len(written),
+            places.ranges(),
+            plan.excluded,
+        )
+        await self._end(plan, outcome)
+        return outcome
+
+    async def _announce(self, plan: "ImportPlan") -> None:
+        """The intake, in as many records as it takes; those of a run before this are there already."""
+        header = plan.found.bundle.header
+        origins = [EventOrigin.of(event.msg, event.receipt) for event in plan.found.bundle.events]
+        prefix = _INTAKE + self.client.hub_id + plan.bundle_id
+        done = self._marks(prefix)
+        most = self._per_intake()
+        for start in range(0, len(origins), most):
+            intake = BundleIntake(
+                plan.bundle_id,
+                header.source_hub_id,
+                header.export_stream,
+                header.epoch,
+                header.export_seq_from,
+                header.export_seq_to,
+                header.count,
+                plan.stream,
+                start + 1,
+                tuple(origins[start : start + most]),
+            )
+            mark = prefix + (start + 1).to_bytes(8, "big")
+            if mark not in done:
+                await self.client.sender(self._log).put(Draft(intake.encode(), intake.SCHEMA, mark=mark))
+
+    def _per_intake(self) -> int:
+        """How many origins fit into one message of this hub, with room for the names beside them."""
+        room = self.client.contact.trust.limits.max_msg_bytes // 2 - 2 * MAX_TEXT_BYTES
+        return max(1, min(room // ORIGIN_BYTES, MAX_ORIGINS))
+
+    async def _end(self, plan: "ImportPlan", outcome: ImportOutcome) -> None:
+        policy = ",".join(sorted(self._exclude)) if outcome.excluded else None
+        event = BundleImported(
+            plan.bundle_id,
+            plan.found.bundle_hash,
+            plan.stream,
+            outcome.targets,
+            outcome.event_count,
+            BridgeResult.SUCCESS,
+            self.operator,
+            excluded=outcome.excluded or None,
+            policy=policy,
+        )
+        await self.client.sender(self._log).put(Draft(event.encode(), event.SCHEMA))
+
+    async def _fail(self, data: bytes, stream: str, fault: BundleFault) -> ImportOutcome:
+        """Put a failure on record: the id, the reason, the position."""
+        bundle_id = bundles.claimed_id(data)
+        reason = str(fault).encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
+        event = BundleImported(
+            bundle_id,
+            h(data),
+            stream,
+            (),
+            0,
+            BridgeResult.FAILURE,
+            self.operator,
+            str(fault.code),
+            reason,
+            fault.position,
+        )
+        await self.client.sender(self._log).put(Draft(event.encode(), event.SCHEMA))
+        return ImportOutcome(bundle_id, BridgeResult.FAILURE, stream, 0, 0, (), fault=fault)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """A bundle that holds, and the message that each of its events will be; None for what is left out."""
+
+    found: Verified
+    stream: str
+    drafts: tuple[Draft | None, ...]
+
+    @property
+    def bundle_id(self) -> bytes:
+        return self.found.bundle.bundle_id
+
+    @property
+    def excluded(self) -> tuple[int, ...]:
+        first = self.found.bundle.header.export_seq_from
+        return tuple(first + at for at, draft in enumerate(self.drafts) if draft is None)
+
+
+def _unfit(entry: Entry) -> tuple[BundleCode, str] | None:
+    """Why an event cannot be written again as it is; None where it can."""
+    if entry.fault is not None or entry.body is None:
+        return BundleCode.SEALED, f"it does not open: {entry.fault}"
+    if entry.attachments:
+        return BundleCode.ATTACHMENT, "it has attachments, which a bundle does not carry"
+    return None
+
+
+async def _settled(written: Sequence[tuple[int, "asyncio.Future[Sent]"]]) -> None:
+    """Wait for every answer; a refusal of the hub is a fault at the first event that it refused."""
+    await asyncio.gather(*(future for _, future in written), return_exceptions=True)
+    for position, future in written:
+        error = future.exception()
+        if isinstance(error, Refused):
+            raise BundleFault(BundleCode.REFUSED, str(error), position) from None
+        if error is not None:
+            raise error
+
+
+def _overlaps(other: ImportStanding, header: bundles.Header) -> bool:
+    same = (other.source_hub_id, other.export_stream, other.epoch)
+    if same != (header.source_hub_id, header.export_stream, header.epoch):
+        return False
+    return other.export_seq_from <= header.export_seq_to and header.export_seq_from <= other.export_seq_to

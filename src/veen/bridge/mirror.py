@@ -1,0 +1,314 @@
+"""Online mirrors: the messages of chosen streams of one hub, written to another with where they come from.
+
+For each message two are written to the target: the payload as it was, whose `parent_id` is the original, and a
+`federation.mirror.v1` record of what the source's receipt says. Overlays count a copy once, by its `parent_id`: ids of
+wallets and identities stay what they are. 001, ANCHOR0.3, spec-3 §10.
+
+What is mirrored is known from the target's log itself, so a mirror can be stopped, killed, or run by someone else.
+"""
+
+import asyncio
+import tempfile
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from veen.client.client import Client
+from veen.client.draft import Draft, Sent
+from veen.client.entry import Entry
+from veen.core import Malformed, Mmr, Refused, Unavailable, Unverified, naming
+from veen.core.origin import lineage
+from veen.core.strict_json import Json
+from veen.overlays.bridging.zone_logs import joined
+from veen.overlays.operations import MIRRORS, Mirror, missing, record, validate
+from veen.overlays.operations.mirror import Validated, mismatch, source_of
+from veen.state import HubSource, StateView
+
+_TOGETHER = 200  # messages between two looks at what became of them
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRoute:
+    """Which stream goes where. Without `copies` only records are written, for which no reader key is needed."""
+
+    source: str
+    target: str
+    records: str | None = None  # the stream of the records; that of the copies where it is None
+    copies: bool = True
+
+    @property
+    def record_stream(self) -> str:
+        return self.records or self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """One message that is at the target now. `unopened` where only its record could be written."""
+
+    entry: Entry
+    copy: Sent | None
+    record: Sent
+    unopened: str | None = None
+
+
+class Mirrorer:
+    """One stream's way from one hub to another. The clients stay their owner's to close."""
+
+    def __init__(self, source: Client, target: Client, route: MirrorRoute) -> None:
+        if source.hub_id == target.hub_id and route.source in (route.target, route.record_stream):
+            raise ValueError("a stream is not mirrored onto itself")
+        self.source = source
+        self.target = target
+        self.route = route
+        self.hub_identifier = source.hub_id.hex()
+        self._copied: set[bytes] | None = None
+
+    async def run(self, *, follow: bool = False) -> AsyncGenerator[Mirrored, None]:
+        """Mirror all that is not mirrored yet; with `follow`, then what comes."""
+        await self.target.recover()
+        stream_id = naming.stream_id(self.route.source)
+        for epoch in await HubSource(self.source).epochs(stream_id, None):
+            last = await self._end(stream_id, epoch)
+            for first, upto in await self._missing(epoch, last):
+                read = self.source.read(stream_id, first, upto, with_proof=True, epoch=epoch)
+                async with aclosing(self._mirrored(read)) as done:
+                    async for one in done:
+                        yield one
+        if follow:
+            async with aclosing(self._follow(stream_id)) as done:
+                async for one in done:
+                    yield one
+
+    async def _follow(self, stream_id: bytes) -> AsyncGenerator[Mirrored, None]:
+        epoch = self.source.epoch()
+        first = await self._end(stream_id, epoch) + 1
+        for gap in await self._missing(epoch, first - 1):
+            first = min(first, gap[0])
+        read = self.source.read(stream_id, first, follow=True, with_proof=True, epoch=epoch)
+        async with aclosing(read) as entries:
+            async for entry in entries:
+                yield (await self._put([entry]))[0]
+
+    async def _end(self, stream_id: bytes, epoch: int) -> int:
+        try:
+            return await self.source.follower(stream_id, epoch).end()
+        except Refused as refused:
+            if refused.code == "E.NOT_FOUND":
+                return 0
+            raise
+
+    async def _missing(self, epoch: int, last: int) -> Sequence[tuple[int, int]]:
+        """What the target has no record of."""
+        source_label = self.source.label(self.route.source, epoch)
+        async with (
+            StateView(HubSource(self.target), self.route.record_stream, MIRRORS) as view,
+            view.reading() as reading,
+        ):
+            known = dict(reading.states)
+        # A target with epochs has several labels over time; records on this stream are all of this route.
+        of_source = (self.hub_identifier, source_label)
+        ranges = [one for part, state in known.items() if source_of(part)[:2] == of_source for one in state]
+        return missing(joined(ranges), last)
+
+    async def _mirrored(self, read: AsyncGenerator[Entry, None]) -> AsyncGenerator[Mirrored, None]:
+        together: list[Entry] = []
+        async with aclosing(read) as entries:
+            async for entry in entries:
+                together.append(entry)
+                if len(together) == _TOGETHER:
+                    for one in await self._put(together):
+                        yield one
+                    together = []
+        if together:
+            for one in await self._put(together):
+                yield one
+
+    async def _put(self, entries: Sequence[Entry]) -> list[Mirrored]:
+        """Each copy, then each record: what a record says is there."""
+        checked = [self._checked(entry) for entry in entries]
+        copies = await self._copies(entries)
+        sender = self.target.sender(self.route.record_stream)
+        done = await asyncio.gather(*(sender.put(self._record(one)) for one in checked))
+        return [
+            Mirrored(entry, sent, logged, unopened)
+            for entry, (sent, unopened), logged in zip(entries, copies, done, strict=True)
+        ]
+
+    def _checked(self, entry: Entry) -> Validated:
+        """All that a mirror must check before it sends anything: F1. Raises `Unverified`."""
+        known = self.source.contact.trust.known
+        if entry.proof is None:
+            raise Unverified("mirror", f"entry {entry.stream_seq} came without a proof")
+        line = lineage(known.identity, known.origin)
+        signer = line.identity_at(entry.receipt.label, entry.stream_seq).verify_receipt(entry.receipt)
+        return validate(self.hub_identifier, entry.msg, entry.receipt, entry.proof, signer.hub_pk)
+
+    def _record(self, checked: Validated) -> Draft:
+        event: Mirror = record(checked, self.target.label(self.route.target), self.target.contact.clock.now())
+        return Draft(event.encode(), event.SCHEMA, event.source_leaf_hash)
+
+    async def _copies(self, entries: Sequence[Entry]) -> list[tuple[Sent | None, str | None]]:
+        """The payloads, but for those that the target has already: a crash may have left copies without records."""
+        if not self.route.copies:
+            return [(None, None)] * len(entries)
+        known = await self._known()
+        found: list[tuple[asyncio.Future[Sent] | None, str | None]] = []
+        async with AsyncExitStack() as stack:
+            for entry in entries:
+                if entry.fault is not None or entry.body is None:
+                    found.append((None, entry.fault or "it has no body"))
+                elif entry.msg_id in known:
+                    found.append((None, None))
+                else:
+                    draft = await stack.enter_async_context(self._copy(entry))
+                    found.append((self.target.sender(self.route.target).put(draft), None))
+                    known.add(entry.msg_id)
+            return [(None if future is None else await future, fault) for future, fault in found]
+
+    @asynccontextmanager
+    async def _copy(self, entry: Entry) -> AsyncIterator[Draft]:
+        """The payload as a message to be; attachments are fetched and sealed anew, and their files go with this."""
+        assert entry.body is not None
+        assert entry.header is not None
+        assert entry.schema is not None
+        ends = entry.header.expires_at
+        if not entry.attachments:
+            yield Draft(entry.body, entry.schema, entry.msg_id, ends)
+            return
+        with tempfile.TemporaryDirectory(prefix="veen-mirror-") as folder:
+            files = []
+            for number, attachment in enumerate(entry.attachments):
+                path = Path(folder) / str(number) / Path(attachment.name or "attachment").name
+                path.parent.mkdir()
+                path.write_bytes(await self.source.attachment(entry, number))
+                files.append(path)
+            yield Draft(entry.body, entry.schema, entry.msg_id, ends, tuple(files))
+
+    async def _known(self) -> set[bytes]:
+        """The originals of everything in the target stream, by the log itself; read once."""
+        if self._copied is None:
+            found = set()
+            source, stream_id = HubSource(self.target), naming.stream_id(self.route.target)
+            if source.key(stream_id) is None:
+                raise Unavailable(
+                    f"there is no reader key of stream {self.route.target!r} here: what it has is unknown"
+                )
+            for epoch in await source.epochs(stream_id, None):
+                async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
+                    async for page in pages:
+                        found |= {parent for one in page if (parent := _original(one)) is not None}
+            self._copied = found
+        return self._copied
+
+
+def _original(entry: Entry) -> bytes | None:
+    """The message that an entry is a copy of; None for what is none, a mirror record included."""
+    return None if entry.header is None or entry.schema == Mirror.SCHEMA else entry.header.parent_id
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A message on which the two hubs do not agree, by its number at the source where it has one."""
+
+    what: str  # missing, repeated, mismatch, uncopied, altered, unknown
+    epoch: int
+    stream_seq: int
+    reason: str
+
+    def to_json(self) -> Json:
+        return {"what": self.what, "epoch": self.epoch, "stream_seq": self.stream_seq, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was compared, and what was found."""
+
+    source_entries: int
+    records: int
+    copies: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def clean(self) -> bool:
+        return not self.differences
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "clean": self.clean,
+            "source_entries": self.source_entries,
+            "records": self.records,
+            "copies": self.copies,
+            "differences": [one.to_json() for one in self.differences],
+        }
+
+
+async def compare(source: Client, target: Client, route: MirrorRoute) -> Comparison:
+    """Read both, verified, and hold one against the other."""
+    theirs = await _entries(source, route.source)
+    records: dict[tuple[bytes, int], list[tuple[Entry, Mirror]]] = defaultdict(list)
+    copies: dict[bytes, list[Entry]] = defaultdict(list)
+    found: list[Difference] = []
+    for entry in await _entries(target, route.record_stream):
+        if entry.schema == Mirror.SCHEMA and entry.body is not None:
+            try:
+                said = Mirror.decode(entry.body)
+            except Malformed as error:
+                found.append(Difference("unknown", entry.epoch, entry.stream_seq, f"a record at the target: {error}"))
+                continue
+            if said.source_hub_identifier == source.hub_id.hex():
+                records[said.source_label, said.source_stream_seq].append((entry, said))
+    for entry in await _entries(target, route.target):
+        if entry.header is not None and entry.header.parent_id and entry.schema != Mirror.SCHEMA:
+            copies[entry.header.parent_id].append(entry)
+    for entry in theirs:
+        found += _judged(entry, records.pop((entry.receipt.label, entry.stream_seq), []), copies, route)
+    labels = {entry.receipt.label for entry in theirs}
+    for (label, seq), listed in records.items():
+        if label in labels:
+            at = listed[0][0]
+            found.append(Difference("unknown", at.epoch, seq, "a record of a message that the source does not have"))
+    counted = sum(map(len, copies.values()))
+    return Comparison(len(theirs), len(theirs) - sum(one.what == "missing" for one in found), counted, tuple(found))
+
+
+def _judged(
+    entry: Entry, records: list[tuple[Entry, Mirror]], copies: dict[bytes, list[Entry]], route: MirrorRoute
+) -> list[Difference]:
+    at = (entry.epoch, entry.stream_seq)
+    if not records:
+        return [Difference("missing", *at, "there is no record of it")]
+    found = []
+    if len(records) > 1:
+        found.append(Difference("repeated", *at, f"there are {len(records)} records of it"))
+    for logged, said in records:
+        fault = mismatch(said, entry.receipt)
+        if fault is None and (logged.header is None or logged.header.parent_id != entry.msg_id):
+            fault = "its parent_id is not the original"
+        if fault is not None:
+            found.append(Difference("mismatch", *at, fault))
+    if route.copies and entry.fault is None:
+        found += _judged_copies(entry, copies.get(entry.msg_id, []), at)
+    return found
+
+
+def _judged_copies(entry: Entry, copies: list[Entry], at: tuple[int, int]) -> list[Difference]:
+    if not copies:
+        return [Difference("uncopied", *at, "there is a record of it, and no copy")]
+    found = []
+    if len(copies) > 1:
+        found.append(Difference("repeated", *at, f"there are {len(copies)} copies of it"))
+    if any((one.schema, one.body) != (entry.schema, entry.body) for one in copies):
+        found.append(Difference("altered", *at, "a copy says otherwise than the original"))
+    return found
+
+
+async def _entries(client: Client, stream: str) -> list[Entry]:
+    source, stream_id = HubSource(client), naming.stream_id(stream)
+    found: list[Entry] = []
+    for epoch in await source.epochs(stream_id, None):
+        async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
+            async for page in pages:
+                found += page
+    return found

@@ -1,0 +1,293 @@
+"""The books of a reconciliation, each read from whoever has it: a hub, a copy of its data, or bundles themselves."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+from veen.bridge import bundle as bundles
+from veen.bridge import bundle_verify
+from veen.bridge.bundle import SUFFIX
+from veen.client import durable
+from veen.core import Mmr, naming
+from veen.core.strict_json import Json
+from veen.overlays.bridging import (
+    EXPORTS,
+    IMPORTS,
+    OFFLINE_LOG,
+    ONLINE_LOG,
+    ORIGINS,
+    BundleExported,
+    EventOrigin,
+    ImportStanding,
+    ImportStates,
+    Traced,
+)
+from veen.overlays.bridging.zone_logs import NOTHING, Ranges, joined
+from veen.overlays.entry import At
+from veen.overlays.operations import missing as missing_of
+from veen.state import StateView
+from veen.state.entry_source import EntrySource
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An entry of an import stream: where it is, and which original it names."""
+
+    stream: str
+    at: At
+    msg_id: bytes
+    parent_id: bytes | None
+    hub_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """How far one stream of one epoch is the same in both zones: from its first entry to `upto_seq`, without a gap.
+
+    What lies beyond is not settled: `gaps` are numbers that left, or are before one that left, and have not come in.
+    """
+
+    source_hub_id: bytes
+    export_stream: str
+    epoch: int
+    upto_seq: int
+    upto_time: int | None  # hub_ts of that entry in the zone it is from
+    exported: Ranges
+    imported: Ranges
+    gaps: Ranges
+
+    def to_json(self) -> Json:
+        return {
+            "source_hub_id": self.source_hub_id.hex(),
+            "export_stream": self.export_stream,
+            "epoch": self.epoch,
+            "consistent_upto_seq": self.upto_seq,
+            "consistent_upto_time": self.upto_time,
+            "exported": _plain(self.exported),
+            "imported": _plain(self.imported),
+            "gaps": _plain(self.gaps),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A bundle that left and did not come in, or not as a whole."""
+
+    bundle_id: bytes
+    export_stream: str
+    epoch: int
+    export_seq_from: int
+    export_seq_to: int
+    reason: str
+    lacking: tuple[int, ...] = ()  # numbers of a partial import that are not in the import stream
+
+    def to_json(self) -> Json:
+        return {
+            "bundle_id": self.bundle_id.hex(),
+            "export_stream": self.export_stream,
+            "epoch": self.epoch,
+            "export_seq_from": self.export_seq_from,
+            "export_seq_to": self.export_seq_to,
+            "reason": self.reason,
+            "lacking": list(self.lacking),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """One original that stands more than once in an import stream, and where."""
+
+    origin_msg_id: bytes
+    stream: str
+    places: tuple[At, ...]
+
+    def to_json(self) -> Json:
+        return {
+            "origin_msg_id": self.origin_msg_id.hex(),
+            "import_stream": self.stream,
+            "places": [[place.epoch, place.stream_seq] for place in self.places],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileReport:
+    """What a reconciliation found. It is clean where nothing is in any list but `regions`."""
+
+    missing: tuple[Missed, ...]
+    partial: tuple[Missed, ...]
+    duplicates: tuple[Repeated, ...]
+    unexplained: tuple[Arrived, ...]  # in an import stream, and of no origin that an intake names
+    unannounced: tuple[bytes, ...]  # bundles that came in and never left, as far as the zone they are from says
+    regions: tuple[Region, ...]
+    events: int
+
+    @property
+    def clean(self) -> bool:
+        found = (self.missing, self.partial, self.duplicates, self.unexplained, self.unannounced)
+        return not any(found) and not any(region.gaps for region in self.regions)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "clean": self.clean,
+            "events": self.events,
+            "missing": [one.to_json() for one in self.missing],
+            "partial": [one.to_json() for one in self.partial],
+            "duplicates": [one.to_json() for one in self.duplicates],
+            "unexplained": [
+                {"import_stream": one.stream, "epoch": one.at.epoch, "stream_seq": one.at.stream_seq}
+                for one in self.unexplained
+            ],
+            "unannounced": [one.hex() for one in self.unannounced],
+            "regions": [one.to_json() for one in self.regions],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """All that is compared. `exports` are of the one zone, the rest is of the other."""
+
+    exports: Sequence[BundleExported]
+    imports: ImportStates
+    traced: Mapping[bytes, Traced]  # by the msg_id of the original
+    arrived: Sequence[Arrived]
+
+
+def reconcile(books: Books) -> ReconcileReport:
+    """Compare the two zones."""
+    arrivals: dict[tuple[str, bytes], list[At]] = defaultdict(list)
+    for one in books.arrived:
+        if one.parent_id is not None:
+            arrivals[one.stream, one.parent_id].append(one.at)
+    present = {parent for _, parent in arrivals}
+    carried: dict[bytes, dict[int, EventOrigin]] = defaultdict(dict)
+    for traced in books.traced.values():
+        carried[traced.bundle_id][traced.origin.receipt.stream_seq] = traced.origin
+    lacking = {
+        bundle_id: _lacking(standing, carried[bundle_id], present)
+        for bundle_id, standing in books.imports.items()
+        if standing.announced
+    }
+    missing, partial = _missed(books, lacking)
+    left = {one.bundle_id for one in books.exports}
+    return ReconcileReport(
+        missing,
+        partial,
+        tuple(
+            Repeated(parent, stream, tuple(sorted(places)))
+            for (stream, parent), places in arrivals.items()
+            if len(places) > 1
+        ),
+        tuple(one for one in books.arrived if one.parent_id is None or one.parent_id not in books.traced),
+        tuple(sorted(set(lacking) - left)),
+        tuple(_regions(books, lacking, carried)),
+        len(books.arrived),
+    )
+
+
+def _missed(books: Books, lacking: Mapping[bytes, tuple[int, ...]]) -> tuple[tuple[Missed, ...], tuple[Missed, ...]]:
+    missing, partial = [], []
+    for one in books.exports:
+        standing = books.imports.get(one.bundle_id, NOTHING)
+        named = (one.bundle_id, one.export_stream, one.epoch, one.export_seq_from, one.export_seq_to)
+        if not standing.announced:
+            why = f"refused: {standing.reason}" if standing.failures else "there is no record of it"
+            missing.append(Missed(*named, why))
+        elif not standing.imported or lacking[one.bundle_id]:
+            why = "said to be imported, and is not" if standing.imported else "begun, and not ended"
+            partial.append(Missed(*named, why, lacking[one.bundle_id]))
+    return tuple(missing), tuple(partial)
+
+
+def _lacking(standing: ImportStanding, origins: Mapping[int, EventOrigin], present: set[bytes]) -> tuple[int, ...]:
+    """The numbers of a bundle whose events are not in the import stream, though no policy left them out."""
+    return tuple(
+        seq
+        for seq in range(standing.export_seq_from, standing.export_seq_to + 1)
+        if seq not in standing.excluded and (seq not in origins or origins[seq].msg_id not in present)
+    )
+
+
+_Key = tuple[bytes, str, int]
+
+
+def _regions(
+    books: Books, lacking: Mapping[bytes, tuple[int, ...]], carried: Mapping[bytes, Mapping[int, EventOrigin]]
+) -> Iterator[Region]:
+    """By hub, stream and epoch: what left, what is there, and from where on that is not the same."""
+    gone: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+    there: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+    times: dict[_Key, dict[int, int]] = defaultdict(dict)
+    for one in books.exports:
+        gone[one.source_hub_id, one.export_stream, one.epoch].append((one.export_seq_from, one.export_seq_to))
+    for bundle_id, absent in lacking.items():
+        standing = books.imports[bundle_id]
+        if standing.source_hub_id is None or not standing.imported:
+            continue
+        key = standing.source_hub_id, standing.export_stream, standing.epoch
+        seqs = range(standing.export_seq_from, standing.export_seq_to + 1)
+        there[key] += [(seq, seq) for seq in seqs if seq not in absent]
+        times[key].update((seq, origin.receipt.hub_ts) for seq, origin in carried[bundle_id].items())
+    for key in sorted({*gone, *there}):
+        exported, imported = joined(gone[key]), joined(there[key])
+        last = max((end for _, end in (*exported, *imported)), default=0)
+        upto = imported[0][1] if imported and imported[0][0] == 1 else 0
+        yield Region(*key, upto, times[key].get(upto), exported, imported, missing_of(imported, last))
+
+
+def _plain(ranges: Ranges) -> Json:
+    return [[first, last] for first, last in ranges]
+
+
+async def exports_of(source: EntrySource, log: str = ONLINE_LOG) -> list[BundleExported]:
+    """What left a zone, by its own audit log."""
+    async with StateView(source, log, EXPORTS) as view, view.reading() as reading:
+        return [state for state in dict(reading.states).values() if state is not None]
+
+
+def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]:
+    """What left a zone, by the bundles that are there: each is verified first. Raises `BundleFault`."""
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        one = bundle_verify.verify(durable.read_file(path, bundles.MAX_BUNDLE_BYTES), trusted)
+        found.append(exported(one, path.name))
+    return found
+
+
+def exported(found: bundle_verify.Verified, operator: str) -> BundleExported:
+    """What the audit log of the zone it is from says of a bundle."""
+    bundle, header = found.bundle, found.bundle.header
+    return BundleExported(
+        bundle.bundle_id,
+        found.bundle_hash,
+        header.source_hub_id,
+        header.export_stream,
+        header.epoch,
+        header.export_seq_from,
+        header.export_seq_to,
+        header.count,
+        bundle.contents.export_checkpoint.checkpoint_id,
+        operator,
+    )
+
+
+async def books(target: EntrySource, exports: Iterable[BundleExported], log: str = OFFLINE_LOG) -> Books:
+    """What came in, beside what left. The reader needs the keys of the audit log and of every import stream."""
+    async with StateView(target, log, IMPORTS) as view, view.reading() as reading:
+        imports: ImportStates = dict(reading.states)
+    async with StateView(target, log, ORIGINS) as view_of, view_of.reading() as origins:
+        traced: dict[bytes, Traced] = {part: one for part, one in dict(origins.states).items() if one is not None}
+    streams = sorted({one.import_stream for one in imports.values() if one.import_stream})
+    arrived = [one for stream in streams async for one in _arrived(target, stream)]
+    return Books(tuple(exports), imports, traced, tuple(arrived))
+
+
+async def _arrived(source: EntrySource, stream: str) -> AsyncIterator[Arrived]:
+    stream_id = naming.stream_id(stream)
+    for epoch in await source.epochs(stream_id, None):
+        async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
+            async for page in pages:
+                for entry in page:
+                    parent = entry.header.parent_id if entry.header else None
+                    yield Arrived(stream, At(epoch, entry.stream_seq), entry.msg_id, parent, entry.hub_ts)

@@ -1,0 +1,70 @@
+"""`veen bridge print` and `scan`: bundles as QR images."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plumbing.cli.command import Misuse, command
+from veen.cli.bridge.bridge_options import app, need_folder
+from veen.cli.kit import output
+from veen.cli.kit.common_options import JsonOption
+
+
+@command(
+    app,
+    "print",
+    "veen bridge print 9f2c….bundle --out codes",
+    "veen bridge print 9f2c….bundle --out codes --svg --part-bytes 300",
+)
+def print_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a bundle")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where the images are put")],
+    svg: Annotated[bool, typer.Option("--svg", help="SVG rather than PNG")] = False,
+    part_bytes: Annotated[int, typer.Option("--part-bytes", metavar="N", min=1, help="bytes in one code")] = 600,
+    scale: Annotated[int, typer.Option("--scale", metavar="N", min=1, help="pixels for each dot")] = 4,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a bundle as QR images, numbered and each with a digest.
+
+    For gaps that nothing but paper or a screen may cross.
+    """
+    from veen.bridge import bundle, qr
+    from veen.client import durable
+
+    data = durable.read_file(file, bundle.MAX_BUNDLE_BYTES)
+    bundle.decode(data)
+    try:
+        texts = qr.split(data, part_bytes)
+    except ValueError as error:
+        raise Misuse(str(error), "export smaller bundles, with --max-events") from None
+    paths = qr.write(texts, need_folder(out), "svg" if svg else "png", scale)
+    output.table(("image",), [(str(path),) for path in paths], as_json)
+
+
+@command(app, "scan", "veen bridge scan codes/1-of-3.png codes/2-of-3.png codes/3-of-3.png --out again.bundle")
+def scan(
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="photographs or scans of the codes")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the bundle to make")],
+    as_json: JsonOption = False,
+) -> None:
+    """Read a bundle back from QR images, in any order.
+
+    Parts that are missing, damaged or of another bundle are named. Verify it as any other: veen bridge verify.
+    """
+    from veen.bridge import bundle, qr
+    from veen.cli.kit import output_files
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Malformed
+
+    output_files.check_new(out)
+    texts = qr.scan(images)
+    try:
+        data = qr.join(texts)
+    except Malformed as error:
+        hint = "scan what is named again, and give the images of all parts: in any order, and some twice is no harm"
+        raise hinted(error, hint) from None
+    found = bundle.decode(data)
+    output_files.write_new(out, data)
+    rows: dict[str, output.Value] = {"bundle_id": found.bundle_id, "codes": len(set(texts)), "file": str(out)}
+    output.facts(rows, as_json)

@@ -1,0 +1,330 @@
+"""`veen bridge export` and `verify`: bundles out of a zone, and what is in one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from plumbing.cli import durations
+from plumbing.cli.command import Misuse, command
+from veen.cli.bridge.bridge_options import Every, Map, Operator, Trust, app, need_folder, trusted
+from veen.cli.kit import output
+from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.state_options import taking
+
+if TYPE_CHECKING:
+    from veen.bridge.bundle_export import ExportRange, Sizes
+    from veen.bridge.bundle_import import Importer
+    from veen.bridge.bundle_verify import Verified
+    from veen.bridge.watched_folder import Dealt
+    from veen.bridge.zone_roles import Mapping
+    from veen.client.client import Client
+
+
+_EXPORT_COLUMNS = ("bundle_id", "export_stream", "epoch", "export_seq_from", "export_seq_to", "file")
+_EVENTS, _BYTES = 1_000, 1 << 24
+
+
+@taking(
+    AtHub,
+    app,
+    "export",
+    "veen bridge export export/zone1/doors --out /media/stick",
+    "veen bridge export export/zone1/doors --out /media/stick --every 60",
+    "veen bridge export export/zone1/doors --from 1001 --to 2000 --out again",
+)
+def export(
+    asked: AtHub,
+    streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="what is to leave, by name")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where bundles are put down")],
+    first: Annotated[
+        int | None, typer.Option("--from", metavar="N", min=1, help="exactly these, again: announced or not")
+    ] = None,
+    last: Annotated[int | None, typer.Option("--to", metavar="N", min=1, help="the last of them")] = None,
+    epoch: Annotated[int, typer.Option("--epoch", metavar="N", min=0, help="the epoch of --from and --to")] = 0,
+    profile: Annotated[
+        str, typer.Option("--profile", metavar="ID", help="the profile that the streams are kept under, like SDR0")
+    ] = "",
+    max_events: Annotated[int, typer.Option("--max-events", metavar="N", min=1, help="of a bundle")] = _EVENTS,
+    max_bytes: Annotated[int, typer.Option("--max-bytes", metavar="N", min=1, help="of a bundle, about")] = _BYTES,
+    operator: Operator = None,
+    every: Annotated[
+        float | None, durations.option("--every", least=0.1, help="go on for ever, looking again after so long")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="refuse a hub that lets anyone write, where one way cannot be enforced")
+    ] = False,
+) -> None:
+    """Put what has not left yet into bundles, and announce each in the log.
+
+    What left is known from bridge/online/log. Events go as they are at the hub, sealed: whoever exports needs no reader
+    key but that of the log, and may hold no capability but one for it.
+    """
+    from veen.bridge.bundle_export import ExportRange, Sizes
+
+    if (first is None) != (last is None):
+        raise Misuse("--from and --to go together", "give both, or neither for all that has not left")
+    if first is not None and (len(streams) != 1 or every is not None):
+        raise Misuse("a range is of one stream, once", "name one STREAM, without --every")
+    need_folder(out)
+    wanted = None if first is None or last is None else ExportRange(epoch, first, last)
+    try:
+        sizes = Sizes(max_events, max_bytes)
+    except ValueError as error:
+        raise Misuse(str(error), "give less") from None
+    call = asked.call()
+
+    async def work(client: "Client") -> "list[Verified]":
+        _check_strict(client, strict)
+        return await _exported(client, streams, out, wanted, sizes, operator, profile, every, asked.as_json)
+
+    found = call.run(work)
+    if every is None:
+        _show_export(found, out, asked.as_json)
+
+
+def _check_strict(client: "Client", strict: bool) -> None:
+    from veen.bridge import zone_roles
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Refused
+
+    if zone_roles.enforced(client.contact.status.admission):
+        return
+    if strict:
+        refused = Refused(zone_roles.CODE, "the hub lets anyone write, so that one way is not enforced there")
+        raise hinted(refused, "run the hub with --admission capability")
+    output.remark("the hub lets anyone write: that events go one way only is not enforced there")
+
+
+async def _exported(
+    client: "Client",
+    streams: list[str],
+    out: Path,
+    wanted: "ExportRange | None",
+    sizes: "Sizes",
+    operator: str | None,
+    profile: str,
+    every: float | None,
+    as_json: bool,
+) -> "list[Verified]":
+    from veen.bridge.bundle_export import Exporter, build
+
+    exporter = Exporter(client, out, operator=operator, profile_id=profile)
+    if wanted is not None:
+        return [await exporter.put(await build(client, streams[0], wanted, profile_id=profile))]
+    while True:
+        found = [one for stream in streams async for one in exporter.run(stream, sizes)]
+        if every is None:
+            return found
+        _show_export(found, out, as_json)
+        await asyncio.sleep(every)
+
+
+def _show_export(found: "list[Verified]", out: Path, as_json: bool) -> None:
+    data = [{**one.to_json(), "file": str(out / one.bundle.name)} for one in found]
+    rows = [tuple(_cell(one[name]) for name in _EXPORT_COLUMNS) for one in data]
+    output.table(_EXPORT_COLUMNS, rows, as_json, data)
+
+
+def _cell(value: object) -> output.Value:
+    return value if isinstance(value, str | int) else str(value)
+
+
+@command(
+    app,
+    "verify",
+    "veen bridge verify 9f2c….bundle --trust 5f1c8a…",
+    "veen bridge verify /media/stick/*.bundle --trust 5f1c8a… --json",
+)
+def verify(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="bundles")],
+    trust: Trust,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify bundles by themselves, without asking anyone.
+
+    Of each its id, the source hub's papers, the checkpoint, every receipt and signature, the order, and the proof that
+    all of it is in the log that the hub signed for. It ends at the first that does not hold, and names it. With --json
+    each is an object of its own.
+    """
+    sources = trusted(trust)
+    held = Marked("id, source, checkpoint, receipts, signatures, order, proof", Tone.GOOD)
+    for file in files:
+        found = {"file": str(file), **_verified(file, sources).to_json()}
+        flat: dict[str, output.Value] = {name: value for name, value in found.items() if isinstance(value, str | int)}
+        output.facts({**flat, "verified": held}, as_json, {**found, "verified": True})
+
+
+def _verified(file: Path, sources: frozenset[bytes]) -> "Verified":
+    from veen.bridge import bundle, bundle_verify
+    from veen.bridge.bundle import BundleCode, BundleFault
+    from veen.client import durable
+    from veen.core import Malformed, Unverified
+
+    try:
+        return bundle_verify.verify(durable.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
+    except BundleFault as fault:
+        # What is no bundle at all is evidence of nothing.
+        kind = Malformed if fault.code is BundleCode.MALFORMED else Unverified
+        raise kind(str(file), str(fault)) from None
+
+
+_IMPORT_COLUMNS = ("file", "result", "bundle_id", "import_stream", "events", "written", "reason")
+_UNVERIFIED_STATUS = 4
+_KNOWN = "known"  # all of it is here already: on record as refused, and nothing to do about
+
+Exclude: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude", metavar="sealed|attachment", help="events to leave out, and to name in the record as left out"
+    ),
+]
+
+
+@taking(
+    AtHub,
+    app,
+    "import",
+    "veen bridge import /media/stick/9f2c….bundle --trust 5f1c8a…",
+    "veen bridge import *.bundle --trust online-papers --json",
+)
+def import_(
+    asked: AtHub,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="bundles")],
+    trust: Trust,
+    mapping: Map = None,
+    exclude: Exclude = None,
+    operator: Operator = None,
+) -> None:
+    """Write the events of bundles into this zone's streams, each exactly once.
+
+    Everything is verified before anything is written. What is refused is on record in bridge/offline/log with the
+    reason and the place, and the exit status is 4. A bundle that is here already is known, which is no failure. An
+    import that was cut short goes on where it was, by the same client.
+    """
+    from veen.bridge import bundle
+    from veen.client import durable
+
+    async def work(importer: "Importer") -> "list[Dealt]":
+        from veen.bridge.watched_folder import Dealt
+
+        found = []
+        for path in files:
+            data = durable.read_file(path, bundle.MAX_BUNDLE_BYTES)
+            found.append(Dealt(path, await importer.take(data)))
+        return found
+
+    found = _importing(asked, trust, mapping, exclude, operator, work)
+    _show_import(found, asked.as_json)
+    if not all(one.outcome.ok for one in found):
+        raise typer.Exit(_UNVERIFIED_STATUS)
+
+
+@taking(
+    AtHub,
+    app,
+    "watch",
+    "veen bridge watch /srv/drop --trust 5f1c8a…",
+    "veen bridge watch /srv/drop --trust 5f1c8a… --once",
+)
+def watch(
+    asked: AtHub,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where bundles are put down")],
+    trust: Trust,
+    mapping: Map = None,
+    exclude: Exclude = None,
+    operator: Operator = None,
+    every: Every = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="only what is there now")] = False,
+) -> None:
+    """Import bundles as they are put down in a folder.
+
+    What was dealt with is moved into imported/ or refused/ beside it. A file counts once it has its name: write it
+    under another first.
+    """
+    need_folder(folder)
+
+    async def work(importer: "Importer") -> "list[Dealt]":
+        if once:
+            return [one async for one in _swept(importer, folder)]
+        while True:
+            async for one in _swept(importer, folder):
+                _show_import([one], asked.as_json)
+            await asyncio.sleep(every)
+
+    found = _importing(asked, trust, mapping, exclude, operator, work)
+    _show_import(found, asked.as_json)
+    if not all(one.outcome.ok for one in found):
+        raise typer.Exit(_UNVERIFIED_STATUS)
+
+
+async def _swept(importer: "Importer", folder: Path) -> "AsyncIterator[Dealt]":
+    from veen.bridge import watched_folder
+
+    async for one in watched_folder.sweep(importer, folder):
+        yield one
+
+
+def _importing(
+    asked: AtHub,
+    trust: list[str],
+    mapping: list[str] | None,
+    exclude: list[str] | None,
+    operator: str | None,
+    work: "Callable[[Importer], Awaitable[list[Dealt]]]",
+) -> "list[Dealt]":
+    from veen.bridge import zone_roles
+    from veen.bridge.bundle_import import Importer, ImportPolicy
+
+    sources, rules = trusted(trust), _rules(mapping)
+    try:
+        policies = [ImportPolicy(one) for one in exclude or ()]
+    except ValueError as error:
+        raise Misuse(str(error), f"there are: {', '.join(ImportPolicy)}") from None
+    call = asked.call()
+
+    async def met(client: "Client") -> "list[Dealt]":
+        if not zone_roles.enforced(client.contact.status.admission):
+            output.remark("the hub lets anyone write: that events go one way only is not enforced there")
+        return await work(Importer(client, sources, mapping=rules, operator=operator, exclude=policies))
+
+    return call.run(met)
+
+
+def _rules(texts: list[str] | None) -> "Mapping":
+    from veen.bridge import zone_roles
+
+    try:
+        return zone_roles.parse(texts)
+    except ValueError as error:
+        raise Misuse(str(error), "give --map export/=import/") from None
+
+
+def _show_import(found: "list[Dealt]", as_json: bool) -> None:
+    data, rows = [], []
+    for one in found:
+        outcome, fault = one.outcome, one.outcome.fault
+        shown: dict[str, object] = {
+            "file": str(one.path),
+            "result": str(outcome.result),
+            "ok": outcome.ok,
+            "bundle_id": outcome.bundle_id.hex(),
+            "import_stream": outcome.import_stream,
+            "events": outcome.event_count,
+            "written": outcome.written,
+            "targets": [[at.epoch, at.seq_from, at.seq_to] for at in outcome.targets],
+            "excluded": list(outcome.excluded),
+            "error_code": None if fault is None else str(fault.code),
+            "reason": None if fault is None else str(fault),
+            "position": None if fault is None else fault.position,
+        }
+        data.append(shown)
+        result = Marked(_KNOWN if outcome.ok and fault else str(outcome.result), Tone.GOOD if outcome.ok else Tone.BAD)
+        reason = "" if fault is None else f"{fault.code}: {fault.reason}"
+        counted = (outcome.event_count, outcome.written)
+        rows.append((str(one.path), result, outcome.bundle_id, outcome.import_stream, *counted, reason))
+    output.table(_IMPORT_COLUMNS, rows, as_json, data)

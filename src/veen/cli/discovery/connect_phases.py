@@ -1,0 +1,277 @@
+"""Phases 1 and 2 as commands carry them out: a directory is looked at, and what is chosen is written down."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from plumbing.cli.command import Misuse
+from veen.cli.discovery.connection_stream import Home, at_home
+from veen.cli.discovery.directory_view import Looks, look_at, moment, overlay_of, stream_of
+from veen.cli.kit import output, pinning, read_state, values
+from veen.cli.kit.exit_status import hinted
+from veen.client.client import Client
+from veen.client.trust import HubRecord, Pin
+from veen.core import Profile, Unavailable, Unverified, hashing
+from veen.overlays import registry
+from veen.overlays.connect import (
+    Choice,
+    FoundService,
+    HubChosen,
+    HubWish,
+    LeftOut,
+    ServiceChosen,
+    ServiceWish,
+    choose_hubs,
+    choose_overlays,
+    choose_services,
+    found_in,
+    mode_of,
+)
+from veen.overlays.discovery import (
+    DescriptorKind,
+    DirectoryRecord,
+    Discovery,
+    HubAdvertise,
+    OverlayAdvertise,
+    ServiceAdvertise,
+    living,
+    part_of,
+    plain_wire,
+)
+from veen.state.entry_source import EntrySource
+from veen.state.state_at import StateAt
+from veen.state.state_view import StateView
+
+if TYPE_CHECKING:
+    from veen.cli.kit.state_options import Says
+
+Directory = Mapping[bytes, DirectoryRecord]
+_CONNECT_S = 3.0
+_DEFAULT_PORT = {"http": 80, "https": 443}
+
+
+def hub_wish(
+    region: str | None,
+    tags: Sequence[str] | None,
+    overlays: Sequence[str] | None,
+    profiles: Sequence[str] | None,
+    max_latency_ms: int | None = None,
+) -> HubWish:
+    """What is wanted of a hub. A profile is known by its id alone, so those that are not ours by default are named."""
+    wanted = tuple(values.id_of(one, "the id of an overlay") for one in overlays or ())
+    named = {values.id_of(one, "the id of a profile") for one in profiles or ()}
+    return HubWish(frozenset({Profile().profile_id(), *named}), region, tuple(tags or ()), wanted, None, max_latency_ms)
+
+
+def hubs_in(
+    states: Directory, wish: HubWish, now: int, pin: Pin | None = None, latency_ms: Mapping[bytes, int] | None = None
+) -> Choice[HubAdvertise]:
+    """The hubs of a directory that do; with a pin, only the one that is pinned."""
+    choice = choose_hubs(found_in(living(states, DescriptorKind.HUB, now), HubAdvertise), wish, latency_ms)
+    if pin is None:
+        return choice
+    meant = tuple(one for one in choice.candidates if is_pinned(one.descriptor, pin))
+    others = (one.descriptor.hub_id for one in choice.candidates if one not in meant)
+    return Choice(meant, (*choice.left_out, *(LeftOut(one, "it is not the one that --trust names") for one in others)))
+
+
+def is_pinned(hub: HubAdvertise, pin: Pin) -> bool:
+    """Whether a descriptor is of the hub that was named. Once the hub is met, its keys must bear this out."""
+    if pin.record is not None:
+        keys = {key.hub_pk for key in pin.record.hub_keys}
+        return pin.record.hub_id == hub.hub_id and hub.hub_pk in keys
+    return pin.key in (hub.hub_id, hashing.h(hub.hub_pk))
+
+
+def pin_of(text: str | None) -> Pin | None:
+    """What --trust names."""
+    found = None if text is None else pinning.parse(text)
+    if found is not None and found.certificate is not None:
+        raise Misuse("a certificate is not what a directory knows a hub by", "give the hub's id, or its identity file")
+    return found
+
+
+def is_known(client: Client, hub: HubAdvertise) -> bool:
+    """Whether this client has met the hub, and knows the key that the directory says it has."""
+    kept = client.dir.state.hub(hub.hub_id)
+    return kept is not None and any(key.hub_pk == hub.hub_pk for key in HubRecord.decode(kept).identity.hub_keys)
+
+
+def look_at_hubs(asked: Looks, wish: HubWish, pin: Pin | None) -> None:
+    """Propose hubs."""
+
+    def look(reading: StateAt[DirectoryRecord, DirectoryRecord], now: int) -> read_state.StateAnswer:
+        return proposed(hubs_in(dict(reading.states), wish, now, pin), now)
+
+    look_at(asked, overlay_of(asked.publishers), look, stream=stream_of("hub"))
+
+
+def proposed(choice: Choice[Any], now: int) -> read_state.StateAnswer:
+    """What is proposed and what is not, as it is shown."""
+    from veen.cli.kit import render_state
+    from veen.cli.kit.sanitize import printable, short
+
+    rows: list[tuple[output.Value, ...]] = []
+    for one in choice.candidates:
+        name = one.descriptor.region if isinstance(one.descriptor, HubAdvertise) else one.descriptor.name
+        rows.append((short(one.descriptor.id), printable(name), "proposed", output.moment(one.expires_at)))
+    rows += [(short(one.id), None, printable(one.reason), None) for one in choice.left_out]
+    told = [
+        {"expires_at": one.expires_at, "descriptor": render_state.plain_json(plain_wire(one.descriptor))}
+        for one in choice.candidates
+    ]
+    left_out = [{"id": one.id, "reason": one.reason} for one in choice.left_out]
+    parts = tuple(part_of(one.descriptor.KIND, one.descriptor.id) for one in choice.candidates)
+    data = {"candidates": told, "left_out": left_out, "now": now}
+    return read_state.StateAnswer(
+        columns=("id", "name or region", "proposed", "expires_at"), rows=rows, data=data, parts=parts
+    )
+
+
+def choose_hub(
+    asked: "Says",
+    name: str,
+    wish: HubWish,
+    chosen: str | None,
+    trust: str | None,
+    directory: str,
+    publishers: Sequence[str] | None,
+) -> None:
+    """Phase 1. The stream of connections is this client's own: its key is made where there is none."""
+    id_, pin = None if chosen is None else values.id_of(chosen, "the id of a hub"), pin_of(trust)
+
+    async def work(client: Client, home: Home) -> HubChosen:
+        states, now = await _states(client, directory, overlay_of(publishers))
+        own = replace(wish, profiles=wish.profiles | {client.contact.trust.profile.profile_id()})
+        took = await _latencies(states, now) if wish.max_latency_ms is not None else None
+        found = _pick(hubs_in(states, own, now, pin, took), id_, "hub")
+        hub = found.descriptor
+        trusted = pin is not None or is_known(client, hub)
+        return HubChosen(name, hub.hub_id, hub.hub_pk, hub.profile_id, hub.endpoints[0], trusted, found.expires_at)
+
+    with at_home(asked, begins=True) as home:
+        event, said = home.say(work)
+    assert isinstance(event, HubChosen)
+    if not event.trusted:
+        output.remark("its key is not trusted yet: choose it again with --trust HEX|PATH before anything is sent to it")
+    home.tell(said, {"connection": name, "hub_id": event.hub_id, "url": event.endpoint.url, "trusted": event.trusted})
+
+
+def look_at_services(asked: Looks, wish: ServiceWish, overlay: str | None) -> None:
+    """Propose services. What was verified of overlays is on the same stream, or on the well-known one."""
+    from veen.cli.kit import output_files, render_state
+
+    folded = overlay_of(asked.publishers)
+    if asked.out is not None:
+        output_files.check_new(asked.out)
+
+    async def work(
+        view: StateView[DirectoryRecord, DirectoryRecord], stream: str
+    ) -> tuple[read_state.StateAnswer, read_state.StateBasis]:
+        async with view.reading(read_state.place(asked.at, view)) as reading:
+            now = await moment(view, reading, asked.at is not None, asked.when)
+            states = dict(reading.states)
+            known = states if asked.stream else await _overlays(view.source, folded, cached=not asked.no_cache)
+            found = proposed(services_in(states, known, wish, overlay, now), now)
+            return found, await read_state.basis_of(asked, view, reading, stream, found)
+
+    found, basis = read_state.viewing(asked, folded, work, stream=stream_of("service"))
+    render_state.tell(found, basis, asked)
+
+
+def services_in(
+    states: Directory, overlays: Directory, wish: ServiceWish, overlay: str | None, now: int
+) -> Choice[ServiceAdvertise]:
+    """The services that do, among those whose overlay this client reads in the same way."""
+    implemented = {one.CLASS: frozenset(one.schemas) for one in registry()}
+    listed = found_in(living(overlays, DescriptorKind.OVERLAY, now), OverlayAdvertise)
+    verified = choose_overlays(listed, implemented, overlay, wish.tags_any)
+    ids = frozenset(one.descriptor.overlay_id for one in verified.candidates)
+    services = found_in(living(states, DescriptorKind.SERVICE, now), ServiceAdvertise)
+    return choose_services(services, replace(wish, overlay_ids=ids))
+
+
+def choose_service(
+    asked: "Says",
+    name: str,
+    wish: ServiceWish,
+    overlay: str | None,
+    chosen: str | None,
+    directory: str | None,
+    publishers: Sequence[str] | None,
+) -> None:
+    """Phase 2."""
+    id_ = None if chosen is None else values.id_of(chosen, "the id of a service")
+
+    async def work(client: Client, home: Home) -> ServiceChosen:
+        folded = overlay_of(publishers)
+        states, now = await _states(client, directory or stream_of("service"), folded)
+        known = states if directory else (await _states(client, stream_of("overlay"), folded))[0]
+        found = _pick(services_in(states, known, wish, overlay, now), id_, "service")
+        one = found.descriptor
+        fixed = (one.service_id, one.overlay_id, one.methods, one.stream_ids, one.required_caps)
+        return ServiceChosen(name, *fixed, mode_of(one), found.expires_at)
+
+    with at_home(asked) as home:
+        event, said = home.say(work)
+    assert isinstance(event, ServiceChosen)
+    home.tell(said, {"connection": name, "service_id": event.service_id, "auth_mode": event.auth_mode})
+
+
+def _pick(choice: Choice[Any], id_: bytes | None, kind: str) -> FoundService[Any]:
+    """The one that was named, or the first."""
+    for one in choice.candidates:
+        if id_ in (None, one.descriptor.id):
+            return one
+    told = [f"{one.id.hex()[:16]}…: {one.reason}" for one in choice.left_out if id_ in (None, one.id)]
+    hint = f"veen connect {kind}s shows what is proposed, and what is not"
+    raise hinted(Unavailable(f"the directory proposes no such {kind}"), *told[:3], hint)
+
+
+async def _states(client: Client, stream: str, overlay: Discovery) -> tuple[dict[bytes, DirectoryRecord], int]:
+    """A directory as it is now, and the hub's time."""
+    read_state.need_reader_key(client.dir, stream)
+    async with StateView.of(client, stream, overlay) as view, view.reading() as reading:
+        return dict(reading.live()), await moment(view, reading, False)
+
+
+async def _overlays(source: EntrySource, overlay: Discovery, *, cached: bool) -> dict[bytes, DirectoryRecord]:
+    stream = stream_of("overlay")
+    read_state.need_reader_key(source.folder, stream)
+    async with StateView(source, stream, overlay, cached=cached) as view, view.reading() as reading:
+        return dict(reading.live())
+
+
+async def _latencies(states: Directory, now: int) -> dict[bytes, int]:
+    """How long each hub takes to answer a connection, in milliseconds; those that do not are not in it."""
+    hubs = [one for one in living(states, DescriptorKind.HUB, now) if isinstance(one.descriptor, HubAdvertise)]
+    took = await asyncio.gather(*(_latency(one.descriptor) for one in hubs if isinstance(one.descriptor, HubAdvertise)))
+    return {one.descriptor.id: ms for one, ms in zip(hubs, took, strict=True) if ms is not None}
+
+
+async def _latency(hub: HubAdvertise) -> int | None:
+    for endpoint in hub.endpoints[:1]:
+        with suppress(OSError, TimeoutError, ValueError):
+            where = urlsplit(endpoint.url)
+            port = where.port or _DEFAULT_PORT.get(where.scheme)
+            begun = monotonic()
+            async with asyncio.timeout(_CONNECT_S):
+                _, writer = await asyncio.open_connection(where.hostname, port)
+            took = monotonic() - begun
+            writer.close()
+            return int(took * 1000) + 1
+    return None
+
+
+def need_hub_key(client: Client, chosen: HubChosen) -> None:
+    """Raise unless the hub that answers has the key that the directory said it has."""
+    keys = {key.hub_pk for key in client.contact.trust.known.identity.hub_keys}
+    if client.hub_id != chosen.hub_id or chosen.hub_pk not in keys:
+        raise hinted(
+            Unverified("hub", "it does not have the key that the directory says it has"),
+            "veen connect hub chooses again, from what the directory says now",
+        )

@@ -1,0 +1,213 @@
+"""`veen discover query --ask` and `veen discover serve`: queries over RPC0, from both sides."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from plumbing.cli import durations
+from veen.cli.discovery.directory_view import COLUMNS, KindName, Looks, Publishers, row_of, stream_of
+from veen.cli.kit.state_options import MAX_SECONDS, Says, taking
+
+if TYPE_CHECKING:
+    from veen.cli.kit.read_state import StateAnswer
+    from veen.client.client import Client
+    from veen.overlays.discovery import DirectoryQuery, DirectoryRecord, QueryResult
+    from veen.overlays.rpc import Call, Owed
+    from veen.state.state_view import StateView
+
+AskOption: TypeAlias = Annotated[
+    str | None, typer.Option("--ask", metavar="STREAM", help="ask whoever serves queries on that stream")
+]
+Timeout: TypeAlias = Annotated[
+    float, durations.option("--timeout", least=0.001, most=MAX_SECONDS, help="how long to wait for an answer")
+]
+DirectoryStreams: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--directory",
+        metavar="NAME",
+        help="a stream to answer from, the nearest first",
+        show_default="the three that are well known",
+    ),
+]
+Once: TypeAlias = Annotated[bool, typer.Option("--once", help="answer what is asked already, and end")]
+
+
+def answer_of(kind: KindName, result: "QueryResult", now: int, parts: tuple[bytes, ...] = ()) -> "StateAnswer":
+    """What a query found, as it is shown."""
+    from veen.cli.kit import read_state, render_state
+    from veen.overlays.discovery import plain_wire
+
+    rows = [row_of(one) for one in result.results]
+    data = {
+        "results": [render_state.plain_json(plain_wire(one)) for one in result.results],
+        "more": result.more,
+        "now": now,
+    }
+    remarks = ("there is more: --offset goes on",) if result.more else ()
+    return read_state.StateAnswer(columns=COLUMNS[kind], rows=rows, data=data, parts=parts, remarks=remarks)
+
+
+def ask(asked: Looks, kind: KindName, made: "DirectoryQuery", stream: str, timeout: float) -> None:
+    """Ask a server, and show its answer."""
+    from veen.cli.discovery import connection_stream
+    from veen.cli.kit import open_session, output, read_state
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Refused
+    from veen.overlays.discovery import request, result_of
+
+    call = asked.call()
+    url = call.url()
+
+    async def work(client: "Client") -> "tuple[QueryResult, int]":
+        made_request = request(made, timeout_ms=int(timeout * 1000))
+        reply, at = await connection_stream.call_over_stream(client, stream, made_request, timeout)
+        return result_of(reply), at
+
+    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+        read_state.need_reader_key(folder, stream)
+        result, answered_at = call.run_with(folder, url, work)
+    if result.error is not None or not result.ok:
+        code, detail = (result.error.code, result.error.detail) if result.error else ("DISC.FAILED", None)
+        raise hinted(Refused(code, detail or "the server could not answer"), "the server says so, not the hub")
+    found = answer_of(kind, result, answered_at)
+    if asked.as_json:
+        output.document({**found.data, "stream": stream})
+        return
+    output.table(found.columns, found.rows, False)
+    for remark in found.remarks:
+        output.remark(remark)
+
+
+def add(app: typer.Typer) -> None:
+    """The command that serves."""
+    taking(
+        Says,
+        app,
+        "serve",
+        "veen discover serve --stream disc.requests",
+        "veen discover serve --stream disc.requests --directory my.directory --once",
+    )(serve)
+
+
+def serve(asked: Says, directory: DirectoryStreams = None, publisher: Publishers = None, once: Once = False) -> None:
+    """Answer queries on a stream from directories that are folded here, until ctrl-c.
+
+    Calls of other methods are left to others. An answer goes to where its query asks for it, or to the same stream.
+    What is answered is what the directories say at the time of the hub.
+    """
+    from veen.cli.kit import output, send_event
+    from veen.overlays.rpc import RPC
+
+    streams = directory or [stream_of(kind) for kind in KindName]
+
+    async def work(client: "Client", name: str) -> int:
+        return await _Server(client, name, streams, publisher, once).run()
+
+    answered = send_event.talking(asked, RPC, work)
+    output.facts({"answered": answered}, asked.as_json)
+
+
+class _Server:
+    """The directories and the calls, and what is owed."""
+
+    def __init__(
+        self, client: "Client", name: str, streams: list[str], publishers: list[str] | None, once: bool
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._streams = streams
+        self._publishers = publishers
+        self._once = once
+        self._views: list[StateView[DirectoryRecord, DirectoryRecord]] = []
+        # Calls that are dealt with, though the stream they are on may never show it.
+        self._settled: set[bytes] = set()
+        self._answered = 0
+
+    async def run(self) -> int:
+        from veen.cli.discovery.directory_view import overlay_of
+        from veen.overlays.rpc import RPC
+        from veen.state.state_view import StateView
+        from veen.state.watch import watch
+
+        overlay = overlay_of(self._publishers)
+        async with AsyncExitStack() as stack:
+            for stream in self._known_streams():
+                self._views.append(await stack.enter_async_context(StateView.of(self._client, stream, overlay)))
+            calls = await stack.enter_async_context(StateView.of(self._client, self._name, RPC))
+            await self._answer(calls)
+            if not self._once:
+                await _each(watch(calls), lambda: self._answer(calls))
+        return self._answered
+
+    def _known_streams(self) -> list[str]:
+        """Of the well-known ones, those whose key is here; of those that were named, all."""
+        from veen.cli.kit.exit_status import hinted
+        from veen.core import Unavailable, naming
+
+        known = [one for one in self._streams if self._client.dir.stream_keys.secret(naming.stream_id(one)) is not None]
+        if not known:
+            raise hinted(
+                Unavailable("no reader key of any directory is here"),
+                "veen stream-key import FILE takes one in; --directory NAME says which to answer from",
+            )
+        return known
+
+    async def _answer(self, view: "StateView[Call, Call]") -> None:
+        from veen.overlays.discovery import owed
+
+        async with view.reading() as reading:
+            now = max(view.source.now(), 0)
+            states, live = reading.states, [part for part, _ in reading.live()]
+            due = [one for one in owed(states, now, live) if one.call_id not in self._settled]
+        if due:
+            directories = await self._states(now)
+            for one in due:
+                await self._reply(one, directories, now)
+
+    async def _states(self, now: int) -> "dict[bytes, DirectoryRecord]":
+        from veen.overlays.discovery import join
+
+        folded = []
+        for view in self._views:
+            async with view.reading() as reading:
+                folded.append(dict(reading.live()))
+        return join(folded, now)
+
+    async def _reply(self, owing: "Owed", states: "dict[bytes, DirectoryRecord]", now: int) -> None:
+        from veen.cli.kit import output
+        from veen.core import naming
+        from veen.overlays.discovery import reply
+
+        stream_id = owing.asked.request.reply_to or naming.stream_id(self._name)
+        self._settled.add(owing.call_id)
+        if self._client.dir.stream_keys.public(stream_id) is None:
+            output.remark(f"entry {owing.asked.stream_seq} wants its answer on a stream whose key is not here")
+            return
+        if await self._is_answered(owing, stream_id):
+            return
+        made = owing.known or reply(owing.asked.request, states, now)
+        await self._client.send(stream_id, made.encode(), schema=made.SCHEMA, parent_id=owing.call_id)
+        self._answered += 1
+        if not self._once:
+            output.remark(f"answered entry {owing.asked.stream_seq}")
+
+    async def _is_answered(self, owing: "Owed", stream_id: bytes) -> bool:
+        """Whether the answer is on the stream where it was wanted. Without its reader key nobody can tell."""
+        from veen.overlays.rpc import RPC, call_part
+        from veen.state.state_view import StateView
+
+        if owing.asked.request.reply_to is None or self._client.dir.stream_keys.secret(stream_id) is None:
+            return False
+        async with StateView.of(self._client, stream_id, RPC) as view, view.reading() as reading:
+            return reading.state(call_part(owing.call_id)).answered is not None
+
+
+async def _each(coming: AsyncGenerator[object, None], work: Callable[[], Awaitable[None]]) -> None:
+    from contextlib import aclosing
+
+    async with aclosing(coming) as entries:
+        async for _ in entries:
+            await work()

@@ -1,0 +1,159 @@
+"""`veen receipt`: the hub's word on one entry."""
+
+from typing import Annotated
+
+import typer
+
+from plumbing.cli.command import Misuse, command, single
+from veen.cli.kit import output
+from veen.cli.kit.client_options import Epoch, FirstUse, HubPin, OutFile, PassphraseFile
+from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.output import Marked, Tone
+
+receipt_app = single("receipt")
+
+
+@command(receipt_app, "receipt", "veen receipt 12 --stream doors", "veen receipt 12 --stream doors --out 12.receipt")
+def receipt(
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="which entry")],
+    stream: Stream = None,
+    out: OutFile = None,
+    epoch: Epoch = None,
+    hub: HubUrl = None,
+    client: ClientDir = None,
+    pin: HubPin = None,
+    first_use: FirstUse = False,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch the hub's receipt for an entry, and verify it.
+
+    It must be signed by a key of the hub that was active then, and fit the history that is known here.
+    """
+    from veen.cli.kit import context_file, open_session, output_files
+
+    name = context_file.need_stream(stream)
+    if out is not None:
+        output_files.check_new(out)
+    call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
+    found = call.run(lambda met: met.receipt(name, seq, epoch=epoch))
+    rows: dict[str, output.Value] = {
+        "label": found.label,
+        "stream_seq": found.stream_seq,
+        "msg_id": found.leaf_hash,
+        "mmr_root": found.mmr_root,
+        "hub_ts": output.moment(found.hub_ts),
+    }
+    if out is not None:
+        output_files.write_new(out, found.encode())
+        rows["file"] = str(out)
+    data = {**rows, "hub_ts": found.hub_ts, "receipt": found.encode()}
+    output.facts({**rows, "verified": Marked("signature, and the history known here", Tone.GOOD)}, as_json, data)
+
+
+proof_app = single("proof")
+
+
+@command(proof_app, "proof", "veen proof 12 --stream doors", "veen proof 12 --stream doors --upto 1000 --out 12.proof")
+def proof(
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="which entry")],
+    stream: Stream = None,
+    upto: Annotated[
+        int | None,
+        typer.Option("--upto", metavar="N", min=1, help="in the log of the first N entries", show_default="SEQ"),
+    ] = None,
+    out: OutFile = None,
+    epoch: Epoch = None,
+    hub: HubUrl = None,
+    client: ClientDir = None,
+    pin: HubPin = None,
+    first_use: FirstUse = False,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch the proof of an entry, and verify it.
+
+    It shows that the entry is in the log, at its place. The file of --out holds the entry's receipt, the receipt
+    that signs the root, and the proof that ties them, one after the other; `veen verify FILE` checks it again,
+    without the hub. To show it to others, see `veen evidence`.
+    """
+    from veen.cli.kit import context_file, open_session, output_files
+    from veen.client.local_tree import size_of
+
+    name = context_file.need_stream(stream)
+    if upto is not None and upto < seq:
+        raise Misuse(f"entry {seq} is not in the log of the first {upto} entries", f"--upto is {seq} or more")
+    if out is not None:
+        output_files.check_new(out)
+    call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
+    found = call.run(lambda met: met.proof(name, seq, upto, epoch=epoch))
+    rows: dict[str, output.Value] = {
+        "label": found.receipt.label,
+        "stream_seq": found.receipt.stream_seq,
+        "upto_seq": size_of(found.head),
+        "msg_id": found.receipt.leaf_hash,
+        "mmr_root": found.head.mmr_root,
+        "path": len(found.mmr_proof.path),
+        "peaks_after": len(found.mmr_proof.peaks_after),
+    }
+    parts = [found.receipt, *([found.head] if found.head != found.receipt else []), found.mmr_proof]
+    if out is not None:
+        output_files.write_new(out, b"".join(part.encode() for part in parts))
+        rows["file"] = str(out)
+    data = {
+        **rows,
+        "receipt": found.receipt.encode(),
+        "head": found.head.encode(),
+        "mmr_proof": found.mmr_proof.encode(),
+    }
+    held = f"entry {seq} is in the log of {size_of(found.head)}"
+    output.facts({**rows, "verified": Marked(held, Tone.GOOD)}, as_json, data)
+
+
+checkpoint_app = single("checkpoint")
+
+
+@command(
+    checkpoint_app,
+    "checkpoint",
+    "veen checkpoint --stream doors",
+    "veen checkpoint --stream doors --out doors.checkpoint",
+)
+def checkpoint(
+    stream: Stream = None,
+    upto: Annotated[
+        int | None, typer.Option("--upto", metavar="N", min=1, help="of the first N entries", show_default="all")
+    ] = None,
+    out: OutFile = None,
+    epoch: Epoch = None,
+    hub: HubUrl = None,
+    client: ClientDir = None,
+    pin: HubPin = None,
+    first_use: FirstUse = False,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch the hub's checkpoint of a stream, and verify it.
+
+    It is the hub's word on the stream as a whole, held against everything that it said before. A hub that went back
+    behind what it signed, or tells another history now, is caught here, and what shows it is kept.
+    """
+    from veen.cli.kit import context_file, open_session, output_files
+
+    name = context_file.need_stream(stream)
+    if out is not None:
+        output_files.check_new(out)
+    call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
+    found = call.run(lambda met: met.checkpoint(name, upto, epoch=epoch))
+    rows: dict[str, output.Value] = {
+        "label": found.label_curr,
+        "upto_seq": found.upto_seq,
+        "mmr_root": found.mmr_root,
+        "epoch": found.epoch,
+        "witnesses": len(found.witness_sigs or ()),
+    }
+    if out is not None:
+        output_files.write_new(out, found.encode())
+        rows["file"] = str(out)
+    held = Marked("signature, and the history known here", Tone.GOOD)
+    output.facts({**rows, "verified": held}, as_json, {**rows, "checkpoint": found.encode()})

@@ -1,0 +1,308 @@
+"""`veen id device`: the keys that act for a principal."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from plumbing.cli import durations
+from plumbing.cli.command import command, group
+from veen.cli.id.principals import Principal
+from veen.cli.kit.client_options import PassphraseFile
+from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, Says, reads, says
+
+if TYPE_CHECKING:
+    from veen.cli.id.principals import IdReading
+    from veen.cli.kit import output
+    from veen.cli.kit.read_state import StateAnswer
+    from veen.client import Card
+    from veen.overlays import Event
+    from veen.overlays.identity import Device, IdentityOverlay
+
+app = group(
+    "device",
+    """Add, list, rotate and revoke the devices of a principal.
+
+    A device is known by the long-term key of its client directory. Its card says which that is; nobody needs its
+    secrets. Its principal adds it, and gives it leave with veen id device grant.
+    """,
+)
+
+
+CardFile: TypeAlias = Annotated[
+    str, typer.Argument(metavar="CARD", help="the device: its card, or its client directory")
+]
+DeviceKey: TypeAlias = Annotated[
+    str, typer.Argument(metavar="HEX|PATH", help="the device: its key, its card, or its client directory")
+]
+Name: TypeAlias = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what it is called")]
+Ends: TypeAlias = Annotated[
+    int | None, durations.whole_option("--expires-in", least=1, most=MAX_SECONDS, help="it is a device for so long")
+]
+Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")]
+
+
+@says(app, "add", "veen id device add phone.card --client ann --name phone", "veen id device add phone --client ann")
+def add(
+    asked: Says,
+    card: CardFile,
+    name: Name = None,
+    expires_in: Ends = None,
+    disabled: Annotated[bool, typer.Option("--disabled", help="it is known, and may not act")] = False,
+    client_ids: Annotated[
+        bool,
+        typer.Option("--client-ids", help="also each client_id on its card, so that its messages tell whose they are"),
+    ] = False,
+) -> None:
+    """Add a device, or say something else of one: its last record holds.
+
+    A client writes with client_ids that change every day. With --client-ids those on the card are devices too, each
+    until the card says that its day is over.
+    """
+    from veen.cli.id import principals
+    from veen.cli.kit import send_event
+    from veen.overlays.identity import PrincipalStream
+
+    principal_pk, found = principals.own_key(asked.client), _card(card)
+    event = _record(principal_pk, found, name, expires_in, disabled=disabled)
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    shown = principals.shown({"device_id": event.device_id, "device_pk": event.device_pk})
+    if client_ids:
+        _no_blind(asked)
+        _say_all(
+            asked,
+            overlay,
+            stream,
+            (*_of_client_ids(event, found), event),
+            {**shown, "client_ids": len(found.client_ids)},
+        )
+        return
+    send_event.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+
+
+@command(
+    app,
+    "grant",
+    "veen id device grant phone.card --realm shop --stream orders --ttl 86400 --out phone.cap",
+)
+def grant(
+    card: CardFile,
+    ttl: Annotated[
+        int,
+        durations.whole_option(
+            "--ttl", least=1, most=MAX_SECONDS, help="for how long, from when a hub is first shown it"
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to make")],
+    realm: Annotated[
+        list[str] | None,
+        typer.Option("--realm", metavar="NAME|HEX", help="also the stream of your account there; can be repeated"),
+    ] = None,
+    stream: Annotated[
+        list[str] | None, typer.Option("--stream", metavar="NAME", help="a stream of an application; can be repeated")
+    ] = None,
+    client: ClientDir = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a device leave to act for the principal of your own keys.
+
+    There is a capability for its key and one for each client_id on its card. They cover the principal's stream,
+    those of its accounts, and those of applications. A hub takes them where it was started with --issuer and the
+    principal's key.
+    """
+    from veen.cli.id import principals
+    from veen.cli.kit import open_session, output, output_files
+    from veen.client import cbor_sequence
+    from veen.core import naming
+    from veen.overlays.identity import delegate
+
+    output_files.check_new(out)
+    found = _card(card)
+    realms = [principals.realm_of(one) for one in realm or ()]
+    streams = [naming.stream_id(one) for one in stream or ()]
+    with open_session.opened(client, passphrase_file) as folder:
+        key = folder.identity.id_sign
+        tokens = [
+            delegate(key, subject, realm_ids=realms, stream_ids=streams, ttl=ttl)
+            for subject in (found.id_sign, *found.client_ids)
+        ]
+    output_files.write_new(out, cbor_sequence.encode(tokens))
+    rows: dict[str, output.Value] = {
+        "issuer": key.public_key,
+        "subject": found.id_sign,
+        "tokens": len(tokens),
+        "ttl": ttl,
+    }
+    covered = tokens[0].allow.stream_ids
+    data = {**rows, "streams": covered, "auth_refs": [one.auth_ref() for one in tokens], "file": str(out)}
+    output.facts({**rows, "streams": len(covered), "file": str(out)}, as_json, data)
+
+
+@reads(app, "list", "veen id device list --client ann", "veen id device list --principal ann.card --at 12 --json")
+def list_(asked: ReadOptions, principal: Principal = None) -> None:
+    """List the devices of a principal, and whether each may act now."""
+    from veen.cli.id import principals
+    from veen.cli.kit import read_state
+    from veen.cli.kit.sanitize import printable, short
+    from veen.overlays.identity import PrincipalStream, identity_state, views
+
+    principal_pk = principals.principal_of(principal, asked.client)
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+
+    def look(reading: "IdReading") -> "StateAnswer":
+        states, now = dict(reading.states), principals.now()
+        rows, data, proved = [], [], []
+        for one in views.devices(states, principal_pk):
+            why = views.inactive(states, principal_pk, one.device_pk, now)
+            label = None if one.label is None else printable(one.label)
+            rows.append((short(one.device_id), label, _status(why), short(one.device_pk)))
+            fields = {"device_id": one.device_id, "device_pk": one.device_pk, "dh_pk": one.dh_pk, "label": one.label}
+            times = {"created_at": one.created_at, "expires_at": one.expires_at}
+            data.append({**fields, **times, "active": why is None, "reason": why})
+            proved += _parts(states, principal_pk, one.device_id)
+        told = {"principal_pk": principal_pk, "devices": data}
+        columns = ("device_id", "name", "status", "device_pk")
+        return read_state.StateAnswer(
+            columns=columns, rows=rows, data=told, parts=(*proved, identity_state.principal(principal_pk))
+        )
+
+    read_state.answer(asked, overlay, look, stream=stream)
+
+
+@says(app, "revoke", "veen id device revoke phone.card --client ann --reason lost")
+def revoke(asked: Says, device: DeviceKey, reason: Reason = None) -> None:
+    """Revoke a device for good: no later record makes it one again."""
+    from veen.cli.id import principals
+    from veen.cli.kit import send_event
+    from veen.overlays.identity import IdentityRevocation, PrincipalStream, device_id
+
+    principal_pk, revoked = principals.own_key(asked.client), device_id(_key(device))
+    event = IdentityRevocation(principal_pk, device_id=revoked, reason=reason, ts=principals.now())
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    shown = principals.shown({"device_id": revoked})
+    send_event.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+
+
+@says(app, "rotate", "veen id device rotate phone.card new-phone.card --client ann")
+def rotate(
+    asked: Says,
+    device: DeviceKey,
+    card: Annotated[str, typer.Argument(metavar="CARD", help="the new device: its card, or its client directory")],
+    auth_ref: Annotated[
+        str | None, typer.Option("--auth-ref", metavar="HEX", help="the old device's capability, revoked with it")
+    ] = None,
+    name: Name = None,
+    expires_in: Ends = None,
+    reason: Reason = None,
+) -> None:
+    """Put a new device in the place of an old one.
+
+    The new one is added, then the old one is revoked.
+    """
+    from veen.cli.id import principals
+    from veen.overlays.identity import IdentityRevocation, PrincipalStream, device_id
+
+    principal_pk, old = principals.own_key(asked.client), device_id(_key(device))
+    new = _record(principal_pk, _card(card), name, expires_in)
+    revoked = None if auth_ref is None else principals.id_of(auth_ref, "an auth_ref")
+    gone = IdentityRevocation(principal_pk, None, old, revoked, reason=reason, ts=principals.now())
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    _no_blind(asked)
+    _differ(old, new)
+    shown = principals.shown({"device_id": new.device_id, "device_pk": new.device_pk, "revoked": old})
+    # In this order: whoever stops in between has two devices, and never none.
+    _say_all(asked, overlay, stream, (new, gone), shown)
+
+
+def _say_all(
+    asked: Says,
+    overlay: "IdentityOverlay",
+    stream: str | None,
+    events: "tuple[Event, ...]",
+    shown: "Mapping[str, output.Value]",
+) -> None:
+    """Send events one after the other, and show the receipt of the last."""
+    from veen.cli.kit import send_event
+    from veen.client.client import Client
+    from veen.state.event_sender import Channel, SentEvent
+    from veen.state.state_view import StateView
+
+    async def work(client: Client, name: str) -> SentEvent:
+        async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:
+            channel = Channel(view)
+            *first, last = events
+            for event in first:
+                await channel.say(event)
+            return await channel.say(last)
+
+    send_event.tell(send_event.talking(asked, overlay, work, stream=stream), shown, asked)
+
+
+def _of_client_ids(device: "Device", card: "Card") -> "tuple[Device, ...]":
+    """The client_ids of a card as devices: the day of each is over when its prekey expires."""
+    from veen.overlays.identity import device_id
+
+    ends = (prekey.expires_at for prekey in card.prekeys)
+    return tuple(
+        replace(device, device_id=device_id(one), device_pk=one, expires_at=min(end, device.expires_at or end))
+        for one, end in zip(card.client_ids, ends, strict=False)
+    )
+
+
+def _record(
+    principal_pk: bytes, card: "Card", name: str | None, expires_in: int | None, *, disabled: bool = False
+) -> "Device":
+    from veen.cli.id import principals
+    from veen.overlays.identity import Device, Flags, device_id
+
+    now = principals.now()
+    ends = None if expires_in is None else now + expires_in
+    flags = Flags(True) if disabled else None
+    return Device(principal_pk, device_id(card.id_sign), card.id_sign, card.id_dh, name, now, ends, flags)
+
+
+def _status(why: str | None) -> str:
+    return "active" if why is None else why.removeprefix("it ")
+
+
+def _parts(states: object, principal_pk: bytes, device_id: bytes) -> list[bytes]:
+    """What an answer about a device follows from: its record, and its revocations where there are any."""
+    from veen.overlays.identity import identity_state
+
+    revoked = [identity_state.revoked_device(device_id, one) for one in (principal_pk, None)]
+    assert isinstance(states, dict)
+    return [identity_state.device(principal_pk, device_id), *(part for part in revoked if part in states)]
+
+
+def _card(text: str) -> "Card":
+    from veen.cli.kit import key_files
+
+    return key_files.read_card(Path(text))
+
+
+def _key(text: str) -> bytes:
+    from plumbing.cli.command import Misuse
+    from veen.cli.kit import values
+
+    try:
+        return values.card_key(text)
+    except ValueError as error:
+        raise Misuse(str(error), "veen id device list --json shows the keys of devices") from None
+
+
+def _no_blind(asked: Says) -> None:
+    from plumbing.cli.command import Misuse
+
+    if asked.blind:
+        raise Misuse("this cannot be said without a look at the state", "leave out --blind")
+
+
+def _differ(old: bytes, new: "Device") -> None:
+    from plumbing.cli.command import Misuse
+
+    if new.device_id == old:
+        raise Misuse("the new device is the old one", "make new keys with veen keygen, and give their card")

@@ -1,0 +1,95 @@
+"""`veen id org`: organizations."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plumbing.cli.command import group
+from veen.cli.id.principals import Org, ScopedTo
+from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+
+if TYPE_CHECKING:
+    from veen.cli.id.principals import IdReading
+    from veen.cli.kit.read_state import StateAnswer
+
+app = group(
+    "org",
+    """Begin and show organizations.
+
+    An organization is the long-term key of a client directory. With --scoped it has a twin in one realm, on a stream of
+    its own, and the groups and roles of that realm are the twin's.
+    """,
+)
+
+
+@says(app, "create", "veen id org create --client company --name Company")
+def create(
+    asked: Says,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what the organization is called")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option("--meta", metavar="NAME=TEXT", help="something to say of the organization")
+    ] = None,
+    scoped: ScopedTo = None,
+) -> None:
+    """Begin the organization of your own keys, or give it another profile.
+
+    The key of its stream is made where there is none.
+    """
+    from veen.cli.id import principals
+    from veen.cli.kit import send_event
+    from veen.core import cbor
+    from veen.overlays.identity import OrgProfile, views
+
+    scope = principals.org_scope(None, scoped, asked.client)
+    said = dict(principals.pair_of(one) for one in metadata or ())
+    overlay, stream = principals.folding(scope, asked.stream)
+
+    def make(reading: "IdReading | None") -> OrgProfile:
+        found, now = None if reading is None else views.org_profile(reading.states, scope.own_id), principals.now()
+        times = (now, now) if found is None else (found.created_at, max(now, found.updated_at))
+        return OrgProfile(scope.own_id, name, cbor.encode(said) if said else None, *times)
+
+    shown = principals.shown({"org_id": scope.own_id, "realm_id": scope.realm_id})
+    send_event.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+
+
+@reads(app, "show", "veen id org show --client company", "veen id org show --org company.card --prove")
+def show(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
+    """Show an organization: what it is called, and whether it is revoked."""
+    from veen.cli.id import principals
+    from veen.cli.kit import output, read_state, render_state
+    from veen.cli.kit.exit_status import hinted
+    from veen.cli.kit.sanitize import printable
+    from veen.core import Unavailable, cbor
+    from veen.overlays.identity import identity_state, views
+
+    scope = principals.org_scope(org, scoped, asked.client)
+    overlay, stream = principals.folding(scope, asked.stream)
+
+    def look(reading: "IdReading") -> "StateAnswer":
+        states, org_id = reading.states, scope.own_id
+        found, revoked = views.org_profile(states, org_id), views.org_revocation(states, org_id, scope.realm_id)
+        if found is None:
+            raise hinted(Unavailable("nothing is said of this organization"), "veen id org create begins one")
+        metadata = None if found.metadata is None else cbor.decode(found.metadata)
+        facts: dict[str, output.Value] = {
+            "org_id": org_id,
+            "display_name": None if found.display_name is None else printable(found.display_name),
+            "metadata": render_state.plain_cell(metadata),
+            "created_at": output.moment(found.created_at),
+            "updated_at": output.moment(found.updated_at),
+            "revoked_at": None if revoked is None else output.moment(revoked.ts),
+        }
+        data = {
+            "org_id": org_id,
+            "realm_id": scope.realm_id,
+            "display_name": found.display_name,
+            "metadata": render_state.plain_json(metadata),
+            "created_at": found.created_at,
+            "updated_at": found.updated_at,
+            "revoked_at": None if revoked is None else revoked.ts,
+        }
+        gone = [part for one in {scope.realm_id, None} if (part := identity_state.revoked_org(org_id, one)) in states]
+        return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.org(org_id), *gone))
+
+    read_state.answer(asked, overlay, look, stream=stream)

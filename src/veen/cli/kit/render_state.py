@@ -1,0 +1,200 @@
+"""Answers over state as they are shown: to people, to a pipe, or as JSON, with what they follow from."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from veen.cli.kit import output, output_files, read_state, sanitize
+from veen.cli.kit.read_state import StateAnswer, StateBasis
+from veen.cli.kit.sanitize import line_of, printable, short, text_of
+from veen.cli.kit.state_options import Follows, Tells
+from veen.core import cbor
+from veen.overlays import AnyOverlay, At, EventFault, FoldStep, Overlay
+from veen.state.state_view import StateView, shown
+from veen.state.watch import Seen, watch
+
+if TYPE_CHECKING:
+    from veen.client.evidence import Evidence
+    from veen.core import Receipt
+
+
+def tell(found: StateAnswer, basis: StateBasis, asked: Tells) -> None:
+    """Show an answer, and write its evidence where that was asked for."""
+    if basis.evidence is not None and asked.out is not None:
+        output_files.write_new(asked.out, basis.evidence.encode())
+    if asked.as_json:
+        output.document({**found.data, **_basis_data(basis, asked)})
+    else:
+        _show(found)
+        if basis.evidence is not None:
+            _show_evidence(basis, basis.evidence, asked)
+    for remark in found.remarks:
+        output.remark(remark)
+
+
+def _show(found: StateAnswer) -> None:
+    if found.text is not None:
+        sys.stdout.write(found.text + "\n")
+        return
+    if found.facts:
+        output.facts(found.facts, False)
+    if found.columns:
+        output.table(found.columns, found.rows, False)
+
+
+def _basis_data(basis: StateBasis, asked: Tells) -> dict[str, object]:
+    data: dict[str, object] = {
+        "stream": basis.stream,
+        "hub_id": basis.hub_id,
+        "at": {"epoch": basis.at.epoch, "stream_seq": basis.at.stream_seq},
+        "mmr_root": basis.mmr_root,
+    }
+    made = basis.evidence
+    if made is not None:
+        data["state_hash"] = basis.state_hash
+        data["evidence"] = {
+            "entries": [
+                {
+                    "label": receipt.label,
+                    "stream_seq": receipt.stream_seq,
+                    "msg_id": receipt.leaf_hash,
+                    "hub_ts": receipt.hub_ts,
+                    "receipt": receipt.encode(),
+                }
+                for receipt in _receipts(made)
+            ],
+            **({"bytes": made.encode()} if asked.out is None else {"file": str(asked.out)}),
+        }
+    return data
+
+
+def _show_evidence(basis: StateBasis, made: "Evidence", asked: Tells) -> None:
+    if sys.stdout.isatty():
+        sys.stdout.write("\n")
+    file = {"evidence": str(asked.out)} if asked.out else {}
+    rows = {"state_hash": basis.state_hash, "log of": shown(basis.at), "mmr_root": basis.mmr_root, **file}
+    output.facts(rows, False)
+    listed = [("entry", one.stream_seq, output.moment(one.hub_ts), short(one.leaf_hash)) for one in _receipts(made)]
+    output.table(("what", "entry", "hub_ts", "msg_id"), listed, False)
+
+
+def _receipts(made: "Evidence") -> "list[Receipt]":
+    """The receipts of the entries that are shown."""
+    leaves = {one.msg.leaf_hash() for one in made.exhibits}
+    return [receipt for receipt in made.receipts if receipt.leaf_hash in leaves]
+
+
+def place_data(at: At) -> dict[str, int]:
+    return {"epoch": at.epoch, "stream_seq": at.stream_seq}
+
+
+def step_data(step: FoldStep) -> dict[str, object]:
+    """Where a step is, and whose: what every history has."""
+    entry = step.entry
+    return {**place_data(entry.at), "hub_ts": entry.hub_ts, "client_id": entry.client_id, "msg_id": entry.msg_id}
+
+
+FAULT_COLUMNS = ("entry", "kind", "part", "reason")
+
+
+def fault_rows(faults: Iterable[EventFault]) -> list[tuple[str, str, output.Value, str]]:
+    return [
+        (shown(one.place), one.kind, None if one.part is None else name_of(one.part), printable(one.reason))
+        for one in faults
+    ]
+
+
+def fault_data(faults: Iterable[EventFault]) -> list[dict[str, object]]:
+    return [{**place_data(one.place), "kind": one.kind, "reason": one.reason, "part": one.part} for one in faults]
+
+
+def name_of(part: bytes) -> output.Value:
+    """A part as people tell it: by its text where it has one, else in hex."""
+    return line_of(part) if text_of(part) is not None else short(part)
+
+
+def part_data(kind: AnyOverlay, part: bytes, state: Any) -> dict[str, object]:
+    """A part of any overlay's state, for JSON."""
+    return {"part": part, "state": plain_json(kind.plain(part, state))}
+
+
+def plain_line(kind: AnyOverlay, part: bytes, state: Any) -> str:
+    """The same on one line: names and values."""
+    plain = kind.plain(part, state).items()
+    shown_of = {name: _word(plain_cell(value)) for name, value in plain if value is not None and value != part}
+    return " ".join(f"{name}={word}" for name, word in shown_of.items())
+
+
+def _word(cell: output.Value) -> str:
+    return ("yes" if cell else "no") if isinstance(cell, bool) else str(cell)
+
+
+def key_data(key: bytes) -> dict[str, object]:
+    """A key for JSON: its bytes, and its text where it has one."""
+    return {"key": key, "key_text": text_of(key)}
+
+
+def plain_json(value: cbor.Value) -> object:
+    """A plain value for JSON: bytes as hex, by `output.document`."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_json(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain_json(one) for one in value]
+    return value
+
+
+def plain_cell(value: cbor.Value) -> output.Value:
+    """A plain value in one cell."""
+    if isinstance(value, bytes):
+        return name_of(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    return printable(value) if isinstance(value, str) else printable(_text(value))
+
+
+def json_value(value: object) -> str:
+    """What JSON has no form for."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _text(value: cbor.Value) -> str:
+    return json.dumps(plain_json(value), default=json_value, ensure_ascii=False)
+
+
+S = TypeVar("S")
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What is told of one change: cells for people and pipes, data for JSON."""
+
+    cells: tuple[output.Value, ...]
+    data: Mapping[str, object]
+
+
+def follow(asked: Follows, overlay: Overlay[S, M], told: Callable[[Seen[S]], Iterable[Line]]) -> None:
+    """Show what `told` says of each entry. One that changed nothing is told on standard error, with its reason."""
+
+    async def go_on(view: StateView[S, M], name: str) -> None:
+        async with aclosing(watch(view)) as coming:
+            async for seen in coming:
+                for line in told(seen):
+                    _show_event(seen, line, asked.as_json)
+                for fault in seen.outcomes:
+                    if isinstance(fault, EventFault):
+                        output.remark(f"entry {shown(fault.place)} changed nothing: {sanitize.printable(fault.reason)}")
+
+    read_state.viewing(asked, overlay, go_on)
+
+
+def _show_event(seen: Seen[S], line: Line, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(dict(line.data), default=json_value) + "\n")
+    else:
+        place = (shown(seen.entry.at), output.moment(seen.entry.hub_ts))
+        output.table(("entry", "hub_ts", *("" for _ in line.cells)), [(*place, *line.cells)], False)
+    sys.stdout.flush()

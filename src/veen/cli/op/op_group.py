@@ -1,0 +1,182 @@
+"""`veen op`: operations of the nine profiles, what they came from, and whether they keep their rules."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plumbing.cli.command import command, group
+from veen.cli.kit import faults_command, output
+from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.state_options import ReadOptions, reads
+from veen.cli.op import op_capability, op_check, op_send
+from veen.cli.op.op_check import OperationId
+
+if TYPE_CHECKING:
+    from veen.cli.kit.read_state import StateAnswer
+    from veen.cli.op.op_check import OpReading
+    from veen.overlays.operations import Logged
+    from veen.overlays.operations.operation_index import Operations
+
+app = group(
+    "op",
+    """Send operations, see what they came from, and check that they keep their rules.
+
+    Payments, access, delegated executions, agreements, publications, state checkpoints, recoveries, audits of queries
+    and mirrors: each is an entry of a stream, under an operation id that others name. veen fold --overlay
+    paid.operation shows what the payments of a stream come to, and so for every profile.
+    """,
+)
+op_send.add(app)
+
+
+def _overlay() -> "Operations":
+    from veen.overlays.operations import OPERATIONS
+
+    return OPERATIONS
+
+
+@reads(app, "list", "veen op list --stream ops", "veen op list --kind paid.operation --at 100 --json")
+def list_(
+    asked: ReadOptions,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="only this kind", show_default="all kinds"),
+    ] = None,
+) -> None:
+    """List the operations of a stream, in its order."""
+    from veen.cli.kit import read_state
+    from veen.cli.op import field_parser
+    from veen.overlays.operations import OPERATIONS, operations
+
+    wanted = {field_parser.kind_of(kind) for kind in kinds or ()}
+
+    def look(reading: "OpReading") -> "StateAnswer":
+        found = [one for one in operations(reading.states.values()) if not wanted or type(one.event) in wanted]
+        return read_state.StateAnswer(
+            columns=("entry", "operation", "kind", "hub_ts", "parent", "body"),
+            rows=[_row(one) for one in found],
+            data={"operations": [_data(one) for one in found]},
+            parts=tuple(one.operation_id for one in found),
+        )
+
+    read_state.answer(asked, OPERATIONS, look)
+
+
+@reads(app, "show", "veen op show 3f7a0c… --stream ops", "veen op show 3f7a0c… --prove --out paid.evidence")
+def show(asked: ReadOptions, operation: OperationId) -> None:
+    """Show one operation: what it says, who sent it, and where it is."""
+    from veen.cli.kit import read_state, render_state
+    from veen.cli.op import op_check
+    from veen.overlays.operations import OPERATIONS
+    from veen.overlays.operations.operation_index import plain_body
+    from veen.state.state_view import shown
+
+    def look(reading: "OpReading") -> "StateAnswer":
+        one = op_check.found(reading, operation)
+        entry = one.entry
+        facts: dict[str, output.Value] = {
+            "operation_id": one.operation_id,
+            "kind": one.kind,
+            "entry": shown(one.at),
+            "hub_ts": output.moment(entry.hub_ts),
+            "client_id": entry.client_id,
+            "auth_ref": entry.auth_ref,
+            "msg_id": entry.msg_id,
+        }
+        for name, value in plain_body(one.event).items():
+            facts[name] = value if isinstance(value, bytes) else render_state.plain_cell(value)
+        return read_state.StateAnswer(facts=facts, data=_data(one), parts=(one.operation_id,))
+
+    read_state.answer(asked, OPERATIONS, look)
+
+
+@reads(app, "trace", "veen op trace 3f7a0c… --stream ops", "veen op trace 3f7a0c… --json")
+def trace(asked: ReadOptions, operation: OperationId) -> None:
+    """Show what an operation came from, and what came of it.
+
+    The operations it names, directly or in turn, stand above it with a minus; those that name it stand below.
+    """
+    from veen.cli.kit import read_state
+    from veen.cli.op import op_check
+    from veen.overlays.operations import OPERATIONS, operations
+    from veen.overlays.operations import trace as traced
+
+    def look(reading: "OpReading") -> "StateAnswer":
+        start = op_check.found(reading, operation).operation_id
+        links = traced(operations(reading.states.values()), start)
+        rows: list[tuple[output.Value, ...]] = [
+            (f"{link.distance:+d}" if link.distance else "0", *_line(link.operation_id, link.found)) for link in links
+        ]
+        data = [
+            {"distance": link.distance, "operation_id": link.operation_id}
+            | ({"found": False} if link.found is None else {"found": True, **_data(link.found)})
+            for link in links
+        ]
+        held = tuple(link.operation_id for link in links if link.found is not None)
+        columns = ("step", "entry", "operation", "kind", "body")
+        return read_state.StateAnswer(columns=columns, rows=rows, data={"trace": data}, parts=held)
+
+    read_state.answer(asked, OPERATIONS, look)
+
+
+op_check.add(app)
+op_capability.add(app)
+faults_command.add(app, "veen op", _overlay)
+
+
+@command(app, "kinds", "veen op kinds", "veen op kinds paid.operation")
+def kinds(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="only this one, with its fields")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the kinds of operation, or the fields of one."""
+    from veen.cli.op import field_parser, op_send
+    from veen.overlays.operations import BY_NAME
+
+    if kind is None:
+        rows = [(name, op_send.overlay_of(event).CLASS, event.SCHEMA) for name, event in BY_NAME.items()]
+        output.table(("kind", "overlay", "schema"), rows, as_json)
+        return
+    listed = [
+        (one.name, type(one).__name__, "may be left out" if one.optional else "needed")
+        for one in field_parser.kind_of(kind).LAYOUT.kinds
+    ]
+    words = {"Bstr": "64 hex digits, or name: and a name", "Uint": "number", "Text": "text", "ListOf": "list"}
+    output.table(("field", "value", "when"), [(a, words.get(b, "anything, as JSON"), c) for a, b, c in listed], as_json)
+
+
+def _id(operation_id: bytes) -> output.Value:
+    from veen.cli.kit.sanitize import short
+
+    return short(operation_id)
+
+
+def _body(one: "Logged") -> output.Value:
+    from veen.cli.kit import render_state
+    from veen.overlays.operations.operation_index import plain_body
+
+    return render_state.plain_cell(plain_body(one.event))
+
+
+def _row(one: "Logged") -> tuple[output.Value, ...]:
+    from veen.state.state_view import shown
+
+    parent = None if one.event.parent is None else _id(one.event.parent)
+    return shown(one.at), _id(one.operation_id), one.kind, output.moment(one.entry.hub_ts), parent, _body(one)
+
+
+def _line(operation_id: bytes, found: "Logged | None") -> tuple[output.Value, ...]:
+    from veen.state.state_view import shown
+
+    if found is None:
+        return None, _id(operation_id), output.Marked("not in this stream", output.Tone.WARN), None
+    return shown(found.at), _id(operation_id), found.kind, _body(found)
+
+
+def _data(one: "Logged") -> dict[str, object]:
+    from veen.cli.kit import render_state
+    from veen.overlays.operations.operation_index import plain
+
+    shown = render_state.plain_json(plain(one))
+    assert isinstance(shown, dict)
+    return {**shown, "epoch": one.entry.epoch, "msg_id": one.entry.msg_id, "parent": one.event.parent}

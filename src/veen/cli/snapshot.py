@@ -1,0 +1,157 @@
+"""`veen snapshot`: a state in a file, bound to the log it is of."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from plumbing.cli.command import command, group
+from veen.cli.fold import OverlayClass
+from veen.cli.kit import output
+from veen.cli.kit.client_options import TrustEmbedded
+from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.state_options import ReadOptions, reads
+
+if TYPE_CHECKING:
+    from veen.state import StateSnapshot
+    from veen.state.state_snapshot import Compared
+    from veen.state.state_view import StateView
+
+app = group(
+    "snapshot",
+    """Write the state of a stream into a file, and check such a file against a log.
+
+    The file says whose log it is of, where that ends, the roots the hub signed there, the state, and its hash.
+    """,
+)
+
+File: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="what veen snapshot make made")]
+
+
+@reads(
+    app,
+    "make",
+    "veen snapshot make --overlay kv --stream settings --out settings.snapshot",
+    "veen snapshot make --overlay kv --stream settings --at 100 --data-dir copy --out hundred.snapshot",
+)
+def make(asked: ReadOptions, overlay: OverlayClass) -> None:
+    """Write the state of a stream, now or at any moment before, into a file.
+
+    --out names the file. It holds what the stream says: keep it as you keep the reader key.
+    """
+    from plumbing.cli.command import Misuse
+    from veen.cli.fold import of_class
+    from veen.cli.kit import output_files, read_state
+    from veen.state import state_snapshot
+
+    if asked.out is None:
+        raise Misuse("--out is needed", "give --out FILE, the file to make")
+    output_files.check_new(asked.out)
+
+    async def work(view: "StateView[Any, Any]", name: str) -> "StateSnapshot":
+        async with view.reading(read_state.place(asked.at, view)) as reading:
+            return await state_snapshot.make(view, reading)
+
+    made = read_state.viewing(asked, of_class(overlay), work)
+    output_files.write_new(asked.out, made.encode(), output_files.SECRET)
+    _show(made, {"file": str(asked.out)}, asked.as_json)
+
+
+@reads(
+    app,
+    "verify",
+    "veen snapshot verify settings.snapshot --stream settings",
+    "veen snapshot verify settings.snapshot --stream settings --data-dir copy --json",
+)
+def verify(asked: ReadOptions, file: File) -> None:
+    """Check that a log has the roots of a file, and comes to its state."""
+    from veen.cli.fold import of_class
+    from veen.cli.kit import read_state
+    from veen.state import state_snapshot
+
+    found = _read(file, None)
+
+    async def work(view: "StateView[Any, Any]", name: str) -> "Compared[Any]":
+        return await state_snapshot.compare(view, found)
+
+    compared = read_state.viewing(asked, of_class(found.overlay_class), work)
+    verdict: dict[str, output.Value] = {"verdict": Marked("the log comes to this state", Tone.GOOD)}
+    _show(found, {**verdict, "parts": compared.parts, "file": str(file)}, asked.as_json)
+
+
+@command(
+    app,
+    "show",
+    "veen snapshot show settings.snapshot --pin 5f1c8a…",
+    "veen snapshot show settings.snapshot --trust-embedded --json",
+)
+def show(
+    file: File,
+    pin: Annotated[
+        str | None,
+        typer.Option("--pin", metavar="HEX|PATH", help="whose log it must be of, as for veen evidence verify"),
+    ] = None,
+    trust_embedded: TrustEmbedded = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the signatures and the hash of a file, offline, and show its state.
+
+    Without --pin the verdict is `unverified: no hub was named` and the exit status is 4, as for veen evidence verify.
+    That the log comes to this state it does not show: `veen snapshot verify` does.
+    """
+    from veen.cli.evidence import NAMED_HUB, UNNAMED_HUB
+    from veen.cli.fold import of_class
+    from veen.cli.kit import pinning, render_state
+
+    signer = pinning.hub_signer(pin, trust_embedded)
+    found = _read(file, signer.key)
+    kind = of_class(found.overlay_class)
+    states = found.decode_states(kind)
+    verdict: dict[str, output.Value] = {
+        "verdict": signer.verdict("its signatures and its hash hold"),
+        "whose": NAMED_HUB if signer.key else UNNAMED_HUB,
+    }
+    parts = [render_state.part_data(kind, part, state) for part, state in states.items()]
+    _show(found, {**verdict, "file": str(file)}, as_json, parts)
+    if not as_json:
+        rows = [
+            (render_state.name_of(part), render_state.plain_line(kind, part, state)) for part, state in states.items()
+        ]
+        output.table(("part", "state"), rows, False)
+    signer.check_named(file)
+
+
+def _read(file: Path, pin: bytes | None) -> "StateSnapshot":
+    from veen.cli.kit.exit_status import hinted
+    from veen.client import durable
+    from veen.core import Malformed, Unverified
+    from veen.state.state_snapshot import MAX_SNAPSHOT_BYTES, StateSnapshot
+
+    data = durable.read_file(file, 2 * MAX_SNAPSHOT_BYTES)
+    try:
+        found = StateSnapshot.decode(data)
+        found.verify(pin)
+    except (Malformed, Unverified) as error:
+        raise hinted(type(error)(str(file), str(error)), "it shows nothing") from None
+    return found
+
+
+def _show(
+    found: "StateSnapshot", more: dict[str, output.Value], as_json: bool, parts: "list[dict[str, object]] | None" = None
+) -> None:
+    from veen.state.state_view import shown
+
+    end = found.heads[-1]
+    rows: dict[str, output.Value] = {
+        "class": found.overlay_class,
+        "stream_id": found.stream_id,
+        "hub_id": found.hub.identity.hub_id,
+        "label": end.label,
+        "upto_seq": shown(found.end()),
+        "mmr_root": end.mmr_root,
+        "state_hash": found.state_hash,
+        **more,
+    }
+    data = {**rows, "epoch": found.end().epoch, "upto_seq": found.end().stream_seq}
+    output.facts(rows, as_json, data if parts is None else {**data, "states": parts})

@@ -1,0 +1,175 @@
+"""The client for programs without a loop: the same calls, each waiting for its answer on a loop in a thread of its own.
+
+with BlockingClient("https://hub.example", folder, pin=pin) as client:
+    client.send("news", b"hello")
+    for entry in client.read("news"):
+        ...
+"""
+
+from collections.abc import Coroutine, Generator, Iterable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from veen.client.client import Client
+from veen.client.client_dir import ClientDir
+from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
+from veen.client.entry import Entry
+from veen.client.evidence import Evidence
+from veen.client.hub_status import HubStatus
+from veen.client.loop_thread import LoopThread
+from veen.client.proofs import Proved
+from veen.client.resync import Resynced
+from veen.client.submit_queue import Settled
+from veen.client.transport import Patience
+from veen.client.trust import Pin
+from veen.core import CapToken, Checkpoint, Receipt
+from veen.core.tooling_messages import AuthorizeResponse
+
+T = TypeVar("T")
+
+
+class BlockingClient:
+    """A context manager. Any thread may call it; `client` is the async one behind it."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: ClientDir,
+        *,
+        pin: Pin | None = None,
+        caps: Iterable[CapToken] = (),
+        patience: Patience | None = None,
+        http2: bool = False,
+        allow_caught: bool = False,
+    ) -> None:
+        self.client = Client(url, folder, pin=pin, caps=caps, patience=patience, http2=http2, allow_caught=allow_caught)
+        self._loop = LoopThread("veen-client")
+
+    def __enter__(self) -> Self:
+        try:
+            self._do(self.client.__aenter__())
+        except BaseException:
+            self._loop.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._do(self.client.__aexit__(kind, error, at))
+        finally:
+            self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of anything that the async client is used for, on its loop."""
+        return self._do(work)
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run(work)
+
+    def status(self) -> HubStatus:
+        return self._do(self.client.status())
+
+    def authorize(self, token: CapToken) -> AuthorizeResponse:
+        return self._do(self.client.authorize(token))
+
+    def send(
+        self,
+        stream: str | bytes,
+        body: bytes,
+        *,
+        schema: str | bytes = DEFAULT_SCHEMA,
+        parent_id: bytes | None = None,
+        attachments: Sequence[Path] = (),
+        expires_at: int | None = None,
+    ) -> Sent:
+        return self._do(
+            self.client.send(
+                stream, body, schema=schema, parent_id=parent_id, attachments=attachments, expires_at=expires_at
+            )
+        )
+
+    def send_many(self, stream: str | bytes, drafts: Iterable[Draft]) -> list[Sent]:
+        """In order, in batches. Raises the first failure once all are answered."""
+
+        async def all_sent() -> list[Sent]:
+            sender = self.client.sender(stream)
+            futures = []
+            for draft in drafts:
+                futures.append(sender.put(draft))
+                if sender.is_full:
+                    await sender.drain()
+            await sender.drain()
+            return [future.result() for future in futures]
+
+        return self._do(all_sent())
+
+    def recover(self) -> Sequence[Settled]:
+        return self._do(self.client.recover())
+
+    def read(
+        self,
+        stream: str | bytes,
+        from_seq: int = 1,
+        to_seq: int | None = None,
+        *,
+        follow: bool = False,
+        with_proof: bool = False,
+        epoch: int | None = None,
+    ) -> Generator[Entry, None, None]:
+        """Entries as `Client.read` gives them, a few at a time from the loop."""
+        entries = self.client.read(stream, from_seq, to_seq, follow=follow, with_proof=with_proof, epoch=epoch)
+
+        async def few() -> list[Entry]:
+            found = []
+            async for entry in entries:
+                found.append(entry)
+                # Following, nobody knows when the next comes.
+                if follow or len(found) == _FEW:
+                    break
+            return found
+
+        async def close() -> None:
+            async with aclosing(entries):
+                pass
+
+        try:
+            while found := self._do(few()):
+                yield from found
+        finally:
+            self._do(close())
+
+    def attachment(self, entry: Entry, index: int) -> bytes:
+        return self._do(self.client.attachment(entry, index))
+
+    def receipt(self, stream: str | bytes, stream_seq: int, *, epoch: int | None = None) -> Receipt:
+        return self._do(self.client.receipt(stream, stream_seq, epoch=epoch))
+
+    def proof(
+        self, stream: str | bytes, stream_seq: int, upto_seq: int | None = None, *, epoch: int | None = None
+    ) -> Proved:
+        return self._do(self.client.proof(stream, stream_seq, upto_seq, epoch=epoch))
+
+    def checkpoint(self, stream: str | bytes, upto_seq: int | None = None, *, epoch: int | None = None) -> Checkpoint:
+        return self._do(self.client.checkpoint(stream, upto_seq, epoch=epoch))
+
+    def evidence(
+        self,
+        stream: str | bytes,
+        seqs: Sequence[int],
+        *,
+        claim: str = "",
+        disclose: bool = False,
+        epoch: int | None = None,
+    ) -> Evidence:
+        return self._do(self.client.evidence(stream, seqs, claim=claim, disclose=disclose, epoch=epoch))
+
+    def resync(self, stream: str | bytes, *, replay_from: int | None = None, epoch: int | None = None) -> Resynced:
+        return self._do(self.client.resync(stream, replay_from=replay_from, epoch=epoch))
+
+    def forget(self, stream: str | bytes, *, epoch: int | None = None) -> None:
+        self._do(self.client.forget(stream, epoch=epoch))
+
+
+_FEW = 256

@@ -1,0 +1,94 @@
+"""The identity card: all that others need to know of a client, signed by its long-term key. Spec 001 §15.
+
+It names the client_ids to come, so that an issuer can make a capability for each of them at once and the client can
+rotate without asking. Whoever holds the card can link them; nobody else can, so it goes to issuers and peers only.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from veen.client import prekeys
+from veen.client.client_identity import ClientIdentity
+from veen.client.prekeys import Prekey
+from veen.core import Unverified, signing
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Uint, VersionField, Wire
+from veen.core.hashing import U64_MAX, ht
+from veen.core.signing import SIGNATURE_BYTES
+
+NEXT_CLIENT_IDS = 8
+_MOST = 64
+MAX_CARD_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Card(Wire):
+    """The public half of an identity, as it was when its first client_id came into use."""
+
+    id_sign: bytes
+    id_dh: bytes
+    generation: int  # of the first client_id; the others follow it
+    created_at: int  # of the first client_id
+    client_ids: tuple[bytes, ...]
+    prekeys: tuple[Prekey, ...]
+    sig: bytes
+
+    LAYOUT: ClassVar = Map(
+        "card",
+        {
+            1: VersionField(),
+            2: Constant("kind", "veen/card"),
+            3: Bstr("id_sign"),
+            4: Bstr("id_dh"),
+            5: Uint("generation"),
+            6: Uint("created_at"),
+            7: ListOf("client_ids", Bstr("client_id"), most=_MOST, least=1),
+            8: ListOf("prekeys", Nested("prekey", Prekey), most=_MOST, least=1),
+            9: Bstr("sig", SIGNATURE_BYTES),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        if len(set(self.client_ids)) != len(self.client_ids):
+            return "a client_id is listed twice"
+        numbers = [prekey.number for prekey in self.prekeys]
+        return None if numbers == sorted(set(numbers)) else "prekeys are not in ascending order, each once"
+
+    def verify(self) -> None:
+        """Raise unless the long-term key signed the card and each prekey in it."""
+        signing.verify(self.id_sign, self._digest(), self.sig, "card")
+        for prekey in self.prekeys:
+            prekey.verify(self.id_sign)
+
+    def seal_to(self, now: int) -> Prekey:
+        """The prekey to seal to: the first that has not expired."""
+        for prekey in self.prekeys:
+            if now <= prekey.expires_at:
+                return prekey
+        raise Unverified("card", f"its last prekey expired at {self.prekeys[-1].expires_at}: ask for a new card")
+
+    def _digest(self) -> bytes:
+        return ht("veen/card", _UNSIGNED.write(_UNSIGNED.fields_of(self)))
+
+
+_UNSIGNED = Map("card without sig", dict(zip(range(1, 9), Card.LAYOUT.kinds, strict=False)))
+
+
+def make(
+    identity: ClientIdentity, generation: int, created_at: int, lifetime_sec: int, count: int = NEXT_CLIENT_IDS
+) -> Card:
+    """The card of an identity whose client_id is of that generation, with the `count` client_ids from there on."""
+    generations = range(generation, generation + count)
+    card = Card(
+        identity.id_sign.public_key,
+        identity.id_dh.public_key,
+        generation,
+        created_at,
+        tuple(identity.client_key(number).public_key for number in generations),
+        # Until then each generation is in use at the latest; a later card never moves that further out.
+        tuple(
+            prekeys.make(identity, number, min(created_at + lifetime_sec * place, U64_MAX))
+            for place, number in enumerate(generations, 1)
+        ),
+        bytes(SIGNATURE_BYTES),
+    )
+    return replace(card, sig=identity.id_sign.sign(card._digest()))

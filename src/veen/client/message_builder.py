@@ -1,0 +1,145 @@
+"""Giving messages their places: a key, a client_seq, a prev_ack. They are in the outbox before they leave."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from veen.client import message_attachments
+from veen.client.client_state import Moved
+from veen.client.draft import Draft
+from veen.client.hub_session import Contact
+from veen.client.message_attachments import Attachment
+from veen.client.outbox import Pending
+from veen.client.tree_follower import Follower
+from veen.client.writer_keys import WriterKey
+from veen.core import CapToken, Msg, Place, Sealer, SigningKey, Unverified, admin, attachment, msg
+from veen.core.hashing import h
+from veen.core.signing import SIGNATURE_BYTES
+from veen.core.tooling_messages import AuthorizeResponse
+
+_NO_SIG = bytes(SIGNATURE_BYTES)
+_SLICE = 32  # messages between two looks at the loop
+
+
+class Sealing:
+    """Seals for one stream."""
+
+    def __init__(self, contact: Contact, stream_id: bytes, reader_pk: bytes) -> None:
+        self.stream_id = stream_id
+        self._contact = contact
+        self._reader_pk = reader_pk
+        self._pad_block = contact.trust.profile.pad_block
+
+    def check(self, draft: Draft) -> None:
+        draft.check(self._contact.trust.limits, self._pad_block)
+
+    async def writer(self, label: bytes, epoch: int) -> WriterKey:
+        """Who writes next to a label, with leave to do so where the hub asks for one."""
+        contact = self._contact
+        # What a hub itself goes by is written by capability, whoever may write else.
+        binding = admin.binding_streams(contact.trust.known.identity.realm_id)
+        capability = contact.status.admission != "open" or self.stream_id in binding
+        writer = await contact.on_disk(
+            lambda: contact.dir.writer(
+                contact.hub_id,
+                label,
+                self.stream_id,
+                now=contact.clock.now(),
+                epoch=epoch,
+                capability=capability,
+                limits=contact.trust.limits,
+            )
+        )
+        if writer.cap and contact.dir.caps.granted(contact.hub_id, writer.cap.auth_ref()) is None:
+            await authorize(contact, writer.cap)
+        return writer
+
+    async def place(self, follower: Follower, epoch: int, drafts: Sequence[Draft]) -> list[Pending]:
+        """Seal as many of these as one key has room for, and put them into the outbox."""
+        while True:
+            writer = await self.writer(follower.label, epoch)
+            sealed = await self._sealed(writer, follower, drafts[: writer.room])
+            try:
+                await self._put(writer, sealed, _marks(drafts, sealed))
+            except Moved:
+                continue  # another process took the places; what was sealed for them never leaves
+            return sealed
+
+    async def _put(self, writer: WriterKey, sealed: list[Pending], marks: Mapping[bytes, bytes]) -> None:
+        """Into the outbox, in a thread that no cancellation stops: what it put there must not count as never placed.
+
+        So who is cancelled meanwhile hears of it where it waits next.
+        """
+        putting = asyncio.create_task(asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed, marks))
+        try:
+            await asyncio.shield(putting)
+        except asyncio.CancelledError:
+            await asyncio.wait([putting])
+            task = asyncio.current_task()
+            if putting.exception() is not None or task is None:
+                raise
+            task.cancel()
+
+    async def _sealed(self, writer: WriterKey, follower: Follower, drafts: Sequence[Draft]) -> list[Pending]:
+        prev_ack = max(writer.used.last_prev_ack, follower.tree.size)
+        auth_ref = writer.cap.auth_ref() if writer.cap else None
+        sealed: list[Pending] = []
+        for number, draft in enumerate(drafts):
+            place = Place(
+                self._contact.profile_id,
+                follower.label,
+                writer.client_id,
+                writer.next_client_seq + number,
+                prev_ack,
+                auth_ref,
+            )
+            sealed.append(await self._seal(writer.key, place, draft))
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        return sealed
+
+    async def _seal(self, key: SigningKey, place: Place, draft: Draft) -> Pending:
+        sealer = Sealer(self._reader_pk, place)
+        parts = await self._attached(sealer, key, draft) if draft.files else ()
+        att_root = attachment.root([part.coid for part in parts]) if parts else None
+        sealed = sealer.seal(draft.header(place.auth_ref, att_root), draft.payload(parts), self._pad_block)
+        unsigned = Msg(
+            place.profile_id,
+            place.label,
+            place.client_id,
+            place.client_seq,
+            place.prev_ack,
+            place.auth_ref,
+            h(sealed),
+            sealed,
+            _NO_SIG,
+        )
+        signed, encoded = msg.sign_encoded(key, unsigned)
+        return Pending(signed, encoded, signed.leaf_hash())
+
+    async def _attached(self, sealer: Sealer, key: SigningKey, draft: Draft) -> tuple[Attachment, ...]:
+        """Seal and upload the attachments: a message that is in the log has its attachments at the hub."""
+        contact, parts = self._contact, []
+        for path in draft.files:
+            part, sealed = await contact.on_disk(
+                lambda path=path: message_attachments.seal_file(sealer, path, contact.trust.limits)  # type: ignore[misc]
+            )
+            shown = message_attachments.leave(key, contact.hub_id, sealer.place.auth_ref, sealed, contact.clock.now())
+            await message_attachments.upload(contact.link, sealed, shown)
+            parts.append(part)
+        return tuple(parts)
+
+
+def _marks(drafts: Sequence[Draft], sealed: Sequence[Pending]) -> dict[bytes, bytes]:
+    return {draft.mark: one.leaf_hash for draft, one in zip(drafts, sealed, strict=False) if draft.mark is not None}
+
+
+async def authorize(contact: Contact, token: CapToken) -> AuthorizeResponse:
+    """Show the hub a capability. It logs the token and answers with the receipt; again is no harm."""
+    answer = await contact.link.ask("/tooling/authorize", token, AuthorizeResponse)
+    await contact.verify([answer.receipt])
+    if answer.auth_ref != token.auth_ref():
+        raise Unverified("authorize response", "it names another capability than the one shown")
+    if answer.expires_at != token.expires_at(answer.receipt.hub_ts):
+        raise Unverified("authorize response", "expires_at does not follow from its receipt")
+    await contact.on_disk(lambda: contact.dir.caps.put_granted(contact.hub_id, token.auth_ref(), answer.expires_at))
+    return answer

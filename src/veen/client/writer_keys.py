@@ -1,0 +1,255 @@
+"""Which key writes next: client_ids rotate by age, by count and by epoch. KEX0.2, KEX1+ §4.1.
+
+The link from one client_id to the next is kept here and nowhere else. A hub takes a capability only from the key it
+names, so a rotation under capabilities needs a token for the next client_id before it can happen.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from veen.client.capabilities import CapBox
+from veen.client.client_identity import ClientIdentity
+from veen.client.client_state import ClientState
+from veen.client.lmdb_tables import TableRows
+from veen.core import CapToken, Limits, Malformed, Refused, SigningKey
+from veen.core.admission import BY_DETAIL
+from veen.core.cbor import Array, Bool, Bstr, Uint, VersionField, Wire
+from veen.core.hashing import u64be
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBounds:
+    """How long and how often one client_id may be used. KEX1+ recommends at most these."""
+
+    max_client_id_lifetime_sec: int = 86_400
+    max_msgs_per_client_id_per_label: int = 65_536
+
+    def __post_init__(self) -> None:
+        if self.max_client_id_lifetime_sec < 1 or self.max_msgs_per_client_id_per_label < 1:
+            raise ValueError("a client_id lives for at least a second and a message")
+
+    def within(self, limits: Limits | None) -> "KeyBounds":
+        """These, or those of a hub where they are closer."""
+        if limits is None:
+            return self
+        age, count = limits.max_client_id_lifetime_sec, limits.max_msgs_per_client_id_per_label
+        return KeyBounds(
+            min(age or self.max_client_id_lifetime_sec, self.max_client_id_lifetime_sec),
+            min(count or self.max_msgs_per_client_id_per_label, self.max_msgs_per_client_id_per_label),
+        )
+
+
+DEFAULT_BOUNDS = KeyBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKeyUse(Wire):
+    """One client_id in the line of them. How much it wrote under a label is that label's last client_seq."""
+
+    generation: int
+    client_id: bytes
+    created_at: int
+    retired: bool  # the next writer gets the next generation, whatever the age
+
+    LAYOUT: ClassVar = Array(
+        "client key use", VersionField(), Uint("generation"), Bstr("client_id"), Uint("created_at"), Bool("retired")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState(Wire):
+    """What one client_id has used up under one label, whether or not it was ever accepted."""
+
+    last_client_seq: int = 0
+    last_prev_ack: int = 0
+    closed: bool = False  # a place was given up, so the hub takes nothing more from this key here
+
+    LAYOUT: ClassVar = Array(
+        "writer state", VersionField(), Uint("last_client_seq"), Uint("last_prev_ack"), Bool("closed")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WriterKey:
+    """A key, and the places it may write to next under one label."""
+
+    hub_id: bytes
+    label: bytes
+    generation: int
+    key: SigningKey
+    used: WriterState
+    room: int  # how many more messages before the next rotation
+    cap: CapToken | None  # what to name as auth_ref, where the hub asks for one
+
+    @property
+    def client_id(self) -> bytes:
+        return self.key.public_key
+
+    @property
+    def next_client_seq(self) -> int:
+        return self.used.last_client_seq + 1
+
+
+class WriterKeys:
+    """The line of client_ids of one identity."""
+
+    def __init__(self, state: ClientState, identity: ClientIdentity, caps: CapBox, bounds: KeyBounds) -> None:
+        self.bounds = bounds
+        self._tables = state.tables
+        self._identity = identity
+        self._caps = caps
+        self._key: tuple[int, SigningKey] | None = None
+
+    def writer(
+        self,
+        hub_id: bytes,
+        label: bytes,
+        stream_id: bytes,
+        *,
+        now: int,
+        epoch: int = 0,
+        capability: bool = False,
+        limits: Limits | None = None,
+    ) -> WriterKey:
+        """Who writes next to the label. Rotates where that is due, by our bounds or the hub's, and keeps that it did.
+
+        `epoch` is the label's. With `capability`, raises `Refused` where the key that is due has no token for the
+        stream: the error says which key needs one.
+        """
+        bounds = self.bounds.within(limits)
+        with self._tables.read() as rows:
+            use, is_new = self._choose(rows, hub_id, label, now, epoch, bounds)
+            if not is_new:
+                return self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
+        with self._tables.write() as rows:
+            use, _ = self._choose(rows, hub_id, label, now, epoch, bounds)
+            # Raises where a capability is missing, and then nothing of this is kept: there was no rotation.
+            writer = self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
+            rows.put("generations", u64be(use.generation), use.encode())
+            rows.put("eras", u64be(use.generation) + hub_id, u64be(epoch))
+            return writer
+
+    def current(self) -> ClientKeyUse:
+        """The generation in use."""
+        with self._tables.read() as rows:
+            return current(rows)
+
+    def refresh(self, now: int) -> ClientKeyUse:
+        """The generation in use, after a rotation where age alone makes one due."""
+        with self._tables.write() as rows:
+            use = current(rows)
+            if _is_old(use, now, self.bounds):
+                use = begin(rows, self._identity, use.generation + 1, now)
+            return use
+
+    def history(self) -> tuple[ClientKeyUse, ...]:
+        """Every generation, oldest first: the continuity that no message shows."""
+        with self._tables.read() as rows:
+            return tuple(ClientKeyUse.decode(row) for _, row in rows.scan("generations"))
+
+    def state(self, hub_id: bytes, label: bytes, client_id: bytes) -> WriterState:
+        """What a client_id has used up under a label."""
+        with self._tables.read() as rows:
+            return writer_state(rows, client_id + hub_id + label)
+
+    def retire(self, generation: int) -> None:
+        """Use this generation for nothing new."""
+        with self._tables.write() as rows:
+            retire(rows, generation)
+
+    def _choose(
+        self, rows: TableRows, hub_id: bytes, label: bytes, now: int, epoch: int, bounds: KeyBounds
+    ) -> tuple[ClientKeyUse, bool]:
+        """The generation to write with, and whether that has to be recorded first."""
+        use = current(rows)
+        if _is_due(rows, use, hub_id, label, now, epoch, bounds):
+            generation = use.generation + 1
+            return ClientKeyUse(generation, self._client_key(generation).public_key, now, retired=False), True
+        return use, rows.get("eras", u64be(use.generation) + hub_id) is None
+
+    def _writer(
+        self,
+        rows: TableRows,
+        use: ClientKeyUse,
+        hub_id: bytes,
+        label: bytes,
+        stream_id: bytes,
+        now: int,
+        capability: bool,
+        bounds: KeyBounds,
+    ) -> WriterKey:
+        cap = None
+        if capability:
+            cap = self._caps.for_writer(use.client_id, stream_id, now, hub_id)
+            if cap is None:
+                raise _no_capability(use, stream_id, self._caps.lapsed_at(use.client_id, stream_id, hub_id))
+        used = writer_state(rows, use.client_id + hub_id + label)
+        room = bounds.max_msgs_per_client_id_per_label - used.last_client_seq
+        return WriterKey(hub_id, label, use.generation, self._client_key(use.generation), used, room, cap)
+
+    def _client_key(self, generation: int) -> SigningKey:
+        if self._key is None or self._key[0] != generation:
+            self._key = (generation, self._identity.client_key(generation))
+        return self._key[1]
+
+
+def _is_due(
+    rows: TableRows, use: ClientKeyUse, hub_id: bytes, label: bytes, now: int, epoch: int, bounds: KeyBounds
+) -> bool:
+    era = rows.get("eras", u64be(use.generation) + hub_id)
+    used = writer_state(rows, use.client_id + hub_id + label)
+    return (
+        use.retired
+        or _is_old(use, now, bounds)
+        or (era is not None and int.from_bytes(era, "big") < epoch)
+        or used.closed
+        or used.last_client_seq >= bounds.max_msgs_per_client_id_per_label
+    )
+
+
+def _is_old(use: ClientKeyUse, now: int, bounds: KeyBounds) -> bool:
+    # Either way: a clock that was far ahead when the key was made must not keep it alive for years.
+    return abs(now - use.created_at) >= bounds.max_client_id_lifetime_sec
+
+
+def writer_state(rows: TableRows, key: bytes) -> WriterState:
+    """Of a client_id, hub_id and label, joined; nothing used up where there is no row."""
+    row = rows.get("writers", key)
+    return WriterState() if row is None else WriterState.decode(row)
+
+
+def retire(rows: TableRows, generation: int) -> None:
+    """Use this generation for nothing new; one that was never used is left alone."""
+    row = rows.get("generations", u64be(generation))
+    if row is not None:
+        rows.put("generations", u64be(generation), replace(ClientKeyUse.decode(row), retired=True).encode())
+
+
+def begin(rows: TableRows, identity: ClientIdentity, generation: int, now: int) -> ClientKeyUse:
+    """Make this the generation in use."""
+    use = ClientKeyUse(generation, identity.client_key(generation).public_key, now, retired=False)
+    rows.put("generations", u64be(generation), use.encode())
+    return use
+
+
+def current(rows: TableRows) -> ClientKeyUse:
+    """The generation in use: a client has one from the moment it is made."""
+    last = rows.last("generations")
+    if last is None:
+        raise Malformed("state", "it knows no client_id")
+    return ClientKeyUse.decode(last[1])
+
+
+def _no_capability(use: ClientKeyUse, stream_id: bytes, lapsed_at: int | None) -> Refused:
+    if lapsed_at is not None:
+        return BY_DETAIL["CAP_TTL"].refused(
+            f"the capability for client_id {use.client_id.hex()} on stream {stream_id.hex()} expired at {lapsed_at}: "
+            "ask the issuer for a new one",
+            expires_at=lapsed_at,
+        )
+    return BY_DETAIL["CAP_MISSING"].refused(
+        f"no capability for client_id {use.client_id.hex()} on stream {stream_id.hex()}: give the issuer this client's "
+        "card.cbor, which lists it, and add the tokens that come back",
+        client_id=use.client_id.hex(),
+        stream_id=stream_id.hex(),
+    )

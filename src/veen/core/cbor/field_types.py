@@ -1,0 +1,270 @@
+"""The kinds of field a table can name. Spec §3.1.
+
+A wrong *type* is refused where it stands. A wrong *length* or *version* is noted in `late` and refused after the
+whole object has proved to be deterministic CBOR, because spec §8.2 judges them in that order. A list beyond its bounds
+is refused where it stands, so that nobody can make us read it; no MSG has a list.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+from veen.core.cbor import heads, value
+from veen.core.errors import Fault, Malformed
+from veen.core.hashing import U64_MAX
+from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
+
+
+class Flawed(Protocol):
+    """What can say why its fields do not stand together."""
+
+    def flaw(self) -> str | None: ...
+
+
+class Late:
+    """The faults to judge once the whole object is known to be CBOR: the first of each class, however many come."""
+
+    __slots__ = ("_first", "_flaw")
+
+    def __init__(self) -> None:
+        self._first: dict[Fault, str] = {}
+        self._flaw: str | None = None
+
+    def note(self, fault: Fault, reason: str) -> None:
+        self._first.setdefault(fault, reason)
+
+    def note_flaw(self, wire: Flawed) -> None:
+        """Fields are weighed against each other only where each is right by itself."""
+        if not self._first and self._flaw is None:
+            self._flaw = wire.flaw()
+
+    def judge(self) -> None:
+        """Raise the one that counts, if there is any."""
+        if self._first:
+            fault = min(self._first)
+            raise Malformed("cbor", self._first[fault], fault)
+        if self._flaw is not None:
+            raise Malformed("cbor", self._flaw)
+
+
+class FieldType(ABC):
+    """One named field."""
+
+    __slots__ = ("name", "optional")
+    fixed: ClassVar[bool] = False  # carries no information: read and written, never a value
+
+    def __init__(self, name: str, *, optional: bool = False) -> None:
+        self.name = name
+        self.optional = optional
+
+    @abstractmethod
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[Any, int]: ...
+
+    @abstractmethod
+    def write(self, field: Any) -> bytes: ...
+
+
+class Uint(FieldType):
+    """An unsigned integer within bounds; of at most 64 bits where none are given."""
+
+    __slots__ = ("least", "most")
+
+    def __init__(self, name: str, *, least: int = 0, most: int = U64_MAX, optional: bool = False) -> None:
+        super().__init__(name, optional=optional)
+        self.least = least
+        self.most = most
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+        number, end = heads.read_uint(self.name, data, pos)
+        if not self.least <= number <= self.most:
+            raise Malformed("cbor", f"{self.name} is {number}, not within {self.least}..{self.most}")
+        return number, end
+
+    def write(self, field: int) -> bytes:
+        if isinstance(field, bool) or not isinstance(field, int) or not self.least <= field <= self.most:
+            raise ValueError(f"{self.name} is {field!r}, not within {self.least}..{self.most}")
+        return heads.write_head(heads.UINT, field)
+
+
+class Bool(FieldType):
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[bool, int]:
+        heads.read_head(data, pos)
+        if data[pos] not in (heads.FALSE, heads.TRUE):
+            raise heads.unexpected(self.name, "true or false", data, pos)
+        return data[pos] == heads.TRUE, pos + 1
+
+    def write(self, field: bool) -> bytes:
+        return bytes((heads.TRUE if field else heads.FALSE,))
+
+
+class Bstr(FieldType):
+    """A byte string of exactly `size` bytes; with `nullable`, `null` stands for its absence."""
+
+    __slots__ = ("_head", "nullable", "size")
+
+    def __init__(self, name: str, size: int = 32, *, optional: bool = False, nullable: bool = False) -> None:
+        super().__init__(name, optional=optional)
+        self.size = size
+        self.nullable = nullable
+        self._head = heads.write_head(heads.BSTR, size)
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes | None, int]:
+        if self.nullable and data[pos : pos + 1] == heads.NULL_BYTE:
+            return None, pos + 1
+        content, end = heads.read_string(self.name, heads.BSTR, data, pos)
+        if len(content) != self.size:
+            late.note(Fault.SIZE, f"{self.name} has {len(content)} bytes, not {self.size}")
+        return content, end
+
+    def write(self, field: bytes | None) -> bytes:
+        if field is None and self.nullable:
+            return heads.NULL_BYTE
+        if field is None or len(field) != self.size:
+            raise ValueError(f"{self.name} must have {self.size} bytes")
+        return self._head + field
+
+
+class Bytes(FieldType):
+    """A byte string of at most `most` bytes."""
+
+    __slots__ = ("most",)
+
+    def __init__(self, name: str, most: int, *, optional: bool = False) -> None:
+        super().__init__(name, optional=optional)
+        self.most = most
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
+        content, end = heads.read_string(self.name, heads.BSTR, data, pos)
+        if len(content) > self.most:
+            late.note(Fault.SIZE, f"{self.name} has {len(content)} bytes, above {self.most}")
+        return content, end
+
+    def write(self, field: bytes) -> bytes:
+        if len(field) > self.most:
+            raise ValueError(f"{self.name} has {len(field)} bytes, above {self.most}")
+        return heads.write_bstr(field)
+
+
+class Text(FieldType):
+    """A text string of at most `most` UTF-8 bytes."""
+
+    __slots__ = ("most",)
+
+    def __init__(self, name: str, most: int, *, optional: bool = False) -> None:
+        super().__init__(name, optional=optional)
+        self.most = most
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[str, int]:
+        text, end = heads.read_text(self.name, data, pos)
+        if len(text.encode()) > self.most:
+            late.note(Fault.SIZE, f"{self.name} is longer than {self.most} bytes")
+        return text, end
+
+    def write(self, field: str) -> bytes:
+        if len(field.encode()) > self.most:
+            raise ValueError(f"{self.name} is longer than {self.most} bytes")
+        return heads.write_text(field)
+
+
+class VersionField(FieldType):
+    """`ver`: always 1, so no object keeps it."""
+
+    __slots__ = ()
+    fixed = True
+
+    def __init__(self) -> None:
+        super().__init__("ver")
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+        version, end = heads.read_uint(self.name, data, pos)
+        if version != WIRE_VERSION:
+            late.note(Fault.VERSION, f"version {version}, not {WIRE_VERSION}")
+        return version, end
+
+    def write(self, field: None = None) -> bytes:
+        return heads.write_head(heads.UINT, WIRE_VERSION)
+
+
+class Constant(FieldType):
+    """A text that has one allowed value."""
+
+    __slots__ = ("text",)
+    fixed = True
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name)
+        self.text = text
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[str, int]:
+        text, end = heads.read_text(self.name, data, pos)
+        if text != self.text:
+            raise Malformed("cbor", f"{self.name} is not {self.text!r}")
+        return text, end
+
+    def write(self, field: None = None) -> bytes:
+        return heads.write_text(self.text)
+
+
+class ListOf(FieldType):
+    """Between `least` and `most` items of one kind."""
+
+    __slots__ = ("item", "least", "most")
+
+    def __init__(self, name: str, item: FieldType, *, most: int, least: int = 0, optional: bool = False) -> None:
+        super().__init__(name, optional=optional)
+        self.item = item
+        self.least = least
+        self.most = most
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[tuple[Any, ...], int]:
+        count, pos = heads.read_count(self.name, heads.ARRAY, data, pos)
+        if not self.least <= count <= self.most:
+            raise Malformed("cbor", f"{self.name} has {count} items, not {self.least} to {self.most}", Fault.SIZE)
+        items = []
+        for _ in range(count):
+            item, pos = self.item.read(data, pos, late)
+            items.append(item)
+        return tuple(items), pos
+
+    def write(self, field: tuple[Any, ...]) -> bytes:
+        if not self.least <= len(field) <= self.most:
+            raise ValueError(f"{self.name} has {len(field)} items, not {self.least} to {self.most}")
+        return heads.write_head(heads.ARRAY, len(field)) + b"".join(self.item.write(item) for item in field)
+
+
+class Details(FieldType):
+    """An open map of text to unsigned integer or text: the machine-readable part of an error. Spec §10.6."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[dict[str, int | str], int]:
+        heads.read_count(self.name, heads.MAP, data, pos)
+        found, end = value.read_value(data, pos, depth=1)
+        if end - pos > MAX_DETAIL_BYTES:
+            late.note(Fault.SIZE, f"{self.name} is longer than {MAX_DETAIL_BYTES} bytes")
+        return details(self.name, found), end
+
+    def write(self, field: dict[str, int | str]) -> bytes:
+        try:
+            details(self.name, field)
+        except Malformed as error:
+            raise ValueError(error.reason) from None
+        encoded = value.encode(field)
+        if len(encoded) > MAX_DETAIL_BYTES:
+            raise ValueError(f"{self.name} is longer than {MAX_DETAIL_BYTES} bytes")
+        return encoded
+
+
+def details(name: str, found: object) -> dict[str, int | str]:
+    """`found` as error details, wherever it was read from."""
+    if not isinstance(found, Mapping):
+        raise Malformed("cbor", f"{name} is not a map")
+    checked: dict[str, int | str] = {}
+    for key, entry in found.items():
+        number = isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry <= U64_MAX
+        if not isinstance(key, str) or not (number or isinstance(entry, str)):
+            raise Malformed("cbor", f"{name} holds something other than text to unsigned integer or text")
+        checked[key] = entry
+    return checked

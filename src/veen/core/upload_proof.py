@@ -1,0 +1,74 @@
+"""Leave to bring an attachment: its bytes are no message, so whoever brings them shows a capability in another way.
+
+The proof binds the hub, the attachment, the capability and the time. Seen by others it lets them do nothing but bring
+the same bytes to the same hub once more, which changes nothing.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from veen.core import signing
+from veen.core.cbor import Bstr, Map, Uint, VersionField, Wire
+from veen.core.errors import Malformed, Unverified
+from veen.core.hashing import ht, u64be
+from veen.core.limits import MAX_UPLOAD_SKEW_SEC
+from veen.core.signing import SIGNATURE_BYTES, SigningKey
+
+SCHEME = "veen-upload"  # of the HTTP header `Authorization`, followed by the proof in lowercase hex
+
+
+@dataclass(frozen=True, slots=True)
+class UploadProof(Wire):
+    """The subject of a capability brings an attachment of `size` sealed bytes at the time `made_at`."""
+
+    auth_ref: bytes
+    size: int
+    made_at: int
+    sig: bytes
+
+    LAYOUT: ClassVar = Map(
+        "upload proof",
+        {
+            1: VersionField(),
+            2: Bstr("auth_ref"),
+            3: Uint("size"),
+            4: Uint("made_at"),
+            5: Bstr("sig", SIGNATURE_BYTES),
+        },
+    )
+
+    def verify(self, hub_id: bytes, coid: bytes, subject_pk: bytes) -> None:
+        """Raise unless the capability's subject signed it for this attachment at this hub."""
+        signing.verify(subject_pk, self._digest(hub_id, coid), self.sig, "upload proof")
+
+    def check_time(self, hub_ts: int) -> None:
+        """Raise unless it was made about now, by the hub's clock."""
+        if abs(self.made_at - hub_ts) > MAX_UPLOAD_SKEW_SEC:
+            raise Unverified("upload proof", f"made at {self.made_at}, more than {MAX_UPLOAD_SKEW_SEC} s from {hub_ts}")
+
+    def header(self) -> str:
+        """As the value of `Authorization`."""
+        return f"{SCHEME} {self.encode().hex()}"
+
+    @classmethod
+    def from_header(cls, text: str) -> Self:
+        """The proof in the value of `Authorization`."""
+        scheme, _, shown = text.partition(" ")
+        if scheme.lower() != SCHEME:
+            raise Malformed("upload proof", f"the scheme is not {SCHEME}")
+        try:
+            encoded = bytes.fromhex(shown)
+        except ValueError:
+            encoded = b""
+        if not encoded or encoded.hex() != shown:
+            raise Malformed("upload proof", "not lowercase hex")
+        return cls.decode(encoded)
+
+    def _digest(self, hub_id: bytes, coid: bytes) -> bytes:
+        return ht("veen/att-put", hub_id + coid + self.auth_ref + u64be(self.size) + u64be(self.made_at))
+
+
+def sign(key: SigningKey, *, hub_id: bytes, coid: bytes, auth_ref: bytes, size: int, made_at: int) -> UploadProof:
+    """The proof for one attachment, by the key that is the capability's subject."""
+    unsigned = UploadProof(auth_ref, size, made_at, bytes(SIGNATURE_BYTES))
+    return replace(unsigned, sig=key.sign(unsigned._digest(hub_id, coid)))

@@ -1,0 +1,254 @@
+"""Admission: may this message be the next entry of its label? A pure function, in the order of spec §8.2.
+
+The same checks run when a message arrives and when a log is replayed, and reach the same answer (I13): they look at the
+message, the cursors, the registry and `hub_ts`, and at nothing else.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from veen.core import Bucket, CapToken, Fault, Limits, Malformed, Msg, Profile, Rate, Refused, admin, ciphertext, naming
+from veen.core.admin import Authority, AuthorityPolicy, RevocationKind
+from veen.core.admission import BY_DETAIL, refused_structure
+from veen.core.cbor import Late
+from veen.core.hashing import h
+
+
+class Admission(StrEnum):
+    """Who may write."""
+
+    OPEN = "open"
+    CAPABILITY = "capability"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a hub is configured with: fixed while it runs."""
+
+    admission: Admission
+    limits: Limits
+    profile: Profile
+    profile_id: bytes
+    hub_id: bytes
+    routing_key: bytes
+    control_stream: bytes
+    control_pk: bytes
+    realm_id: bytes | None  # None where the hub goes by no admin streams
+    admin_streams: frozenset[bytes]  # those it goes by
+
+    @classmethod
+    def of(
+        cls,
+        hub_id: bytes,
+        profile: Profile,
+        limits: Limits,
+        admission: Admission,
+        control_pk: bytes,
+        routing_key: bytes | None = None,
+        realm_id: bytes | None = None,
+    ) -> "Rules":
+        """`routing_key` and `realm_id` are those of the hub's identity; a fork's is not derived from its `hub_id`."""
+        return cls(
+            admission,
+            limits,
+            profile,
+            profile.profile_id(),
+            hub_id,
+            routing_key or naming.routing_key(hub_id),
+            naming.control_stream(hub_id),
+            control_pk,
+            realm_id,
+            frozenset(admin.binding_streams(realm_id)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A capability the hub has logged."""
+
+    token: CapToken
+    issued_at: int
+    rate: Rate | None  # None where it is above limits that were lowered since: it admits nothing
+    names: tuple[tuple[RevocationKind, bytes], ...]  # by which it can be revoked
+
+    @classmethod
+    def of(cls, token: CapToken, issued_at: int, limits: Limits) -> "Cap":
+        """A capability as it was logged, whatever the limits are by now."""
+        try:
+            rate = token.rate_under(limits)
+        except Refused:
+            rate = None
+        return cls(token, issued_at, rate, revocable(token))
+
+
+def revocable(token: CapToken) -> tuple[tuple[RevocationKind, bytes], ...]:
+    """The names by which a capability can be revoked."""
+    return (RevocationKind.AUTH_REF, token.auth_ref()), (RevocationKind.CAP_TOKEN, h(token.encode()))
+
+
+class AdmissionView(Protocol):
+    """What admission may look at."""
+
+    def last_seq(self, label: bytes) -> int: ...
+
+    def cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
+        """`(client_seq, prev_ack)` of the client's last accepted message."""
+
+    def cap(self, auth_ref: bytes) -> Cap | None: ...
+
+    def bucket(self, auth_ref: bytes, label: bytes) -> Bucket | None: ...
+
+    def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
+        """The registered stream whose label this is, in an epoch that is valid at `hub_ts`."""
+
+    def accepted_at(self, message: Msg) -> int | None:
+        """The stream_seq at which this very message already is."""
+
+    def first_ts(self, label: bytes, client_id: bytes) -> int | None:
+        """The `hub_ts` of the client's first message under the label."""
+
+    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
+        """Whether it is revoked at that time, by the realm's revocations in the log."""
+
+    def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
+        """The record that says which hub orders a label at that time; `stream` is its stream, where that is known."""
+
+
+def parse(encoded: bytes, rules: Rules) -> Msg:
+    """Prefilter and structure: all that can be said of the bytes alone. Raises `Refused`."""
+    if len(encoded) > rules.limits.max_msg_bytes:
+        raise BY_DETAIL["SIZE_PREFILTER"].refused(
+            f"{len(encoded)} bytes, above {rules.limits.max_msg_bytes}", max_allowed=rules.limits.max_msg_bytes
+        )
+    try:
+        message = Msg.decode(encoded)
+        ciphertext.check_sizes(message.ciphertext, rules.limits)
+    except Malformed as error:
+        raise refused_structure(_judged_first(encoded, error, rules)) from None
+    if message.profile_id != rules.profile_id:
+        raise BY_DETAIL["PROFILE"].refused("this hub has another profile", expected=rules.profile_id.hex())
+    if h(message.ciphertext) != message.ct_hash:
+        raise BY_DETAIL["CT_HASH"].refused("ct_hash is not the hash of the ciphertext")
+    return message
+
+
+def _judged_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
+    """Sizes are judged before the version, those that are written within the ciphertext too."""
+    if found.fault is Fault.VERSION:
+        message, _ = Msg.read(encoded, 0, Late())
+        try:
+            ciphertext.check_sizes(message.ciphertext, rules.limits)
+        except Malformed as size:
+            return size
+    return found
+
+
+def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> Bucket | None:
+    """The capability checks, for a message whose signature holds. Returns the rate bucket after it, or refuses."""
+    if message.client_id == rules.control_pk:
+        return None  # the hub needs no leave to log what its operator said
+    stream = view.stream_of(message.label, hub_ts)
+    if stream == rules.control_stream:
+        raise BY_DETAIL["AUTH_REF"].refused("the control stream is the hub's own")
+    if message.auth_ref is None:
+        if stream in rules.admin_streams:
+            raise BY_DETAIL["CAP_MISSING"].refused("this admin stream is written by capability, whoever may write else")
+        if rules.admission is not Admission.OPEN:
+            raise BY_DETAIL["CAP_MISSING"].refused("this hub admits by capability, and the message names none")
+        check_standing(message, stream, view, rules, hub_ts)
+        return None
+    cap = view.cap(message.auth_ref)
+    if cap is None:
+        raise BY_DETAIL["CAP_MISSING"].refused("the capability is not authorised at this hub")
+    rate = cap.rate or cap.token.rate_under(rules.limits)
+    check_revoked(cap.names, view, rules, hub_ts)
+    if cap.token.subject_pk != message.client_id:
+        raise BY_DETAIL["AUTH_REF"].refused("the capability is for another key")
+    # With epochs, a label that nothing explains is a matter of time, which is judged last.
+    if stream not in cap.token.allow.stream_ids and (stream is not None or not rules.profile.epoch_sec):
+        raise BY_DETAIL["AUTH_REF"].refused("the capability is for other streams")
+    check_standing(message, stream, view, rules, hub_ts)
+    if cap.token.expired(cap.issued_at, hub_ts):
+        expired = cap.token.expires_at(cap.issued_at)
+        raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expired}", expires_at=expired)
+    before = view.bucket(message.auth_ref, message.label) or Bucket.full(rate, hub_ts)
+    after = before.take(rate, hub_ts)
+    if after is None:
+        wait = before.refilled(rate, hub_ts).retry_after(rate)
+        raise BY_DETAIL["CAP_RATE"].refused("the capability's rate is used up", retry_after=wait)
+    return after
+
+
+def check_revoked(
+    names: Iterable[tuple[RevocationKind, bytes]], view: AdmissionView, rules: Rules, hub_ts: int
+) -> None:
+    """Raise where a capability is revoked under any of its names. 001, spec-2 §4.3."""
+    if rules.realm_id is not None:
+        for kind, target in names:
+            if view.revoked(kind, target, hub_ts):
+                raise BY_DETAIL["CAP_INVALID"].refused("the capability is revoked", revoked=str(kind))
+
+
+def check_client(client_id: bytes, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
+    """Raise where a client key is revoked."""
+    if rules.realm_id is not None and view.revoked(RevocationKind.CLIENT_ID, client_id, hub_ts):
+        raise BY_DETAIL["AUTH_REF"].refused("the client_id is revoked", revoked=str(RevocationKind.CLIENT_ID))
+
+
+def check_standing(message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
+    """Raise where the client key may not be used any more, or another hub orders the label. 001, spec-2 §3.3, §4.1."""
+    limits = rules.limits
+    if rules.realm_id is not None:
+        check_client(message.client_id, view, rules, hub_ts)
+        # The admin streams have no primary: a record that could keep its own correction out would be for ever.
+        found = None if stream in rules.admin_streams else view.authority(message.label, stream, hub_ts)
+        if found and found.policy == AuthorityPolicy.SINGLE_PRIMARY and found.primary_hub != rules.hub_id:
+            raise BY_DETAIL["AUTH_REF"].refused("not primary for label", primary_hub=found.primary_hub.hex())
+    most = limits.max_msgs_per_client_id_per_label
+    if most is not None and message.client_seq > most:
+        raise BY_DETAIL["AUTH_REF"].refused(f"a client_id writes {most} messages under a label", max_allowed=most)
+    if limits.max_client_id_lifetime_sec is not None:
+        _check_age(message, view, limits.max_client_id_lifetime_sec, hub_ts)
+
+
+def _check_age(message: Msg, view: AdmissionView, most_sec: int, hub_ts: int) -> None:
+    """What was accepted in time may be asked about later: it is a duplicate, which is for `sequence` to say."""
+    first = view.first_ts(message.label, message.client_id)
+    if first is None or hub_ts - first <= most_sec:
+        return
+    client_seq, _ = view.cursor(message.label, message.client_id) or (0, 0)
+    if message.client_seq > client_seq:
+        raise BY_DETAIL["AUTH_REF"].refused(
+            f"a client_id is used for {most_sec} s under a label, and this one since {first}", max_allowed=most_sec
+        )
+
+
+def sequence(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
+    """The order checks against the cursors. Raises `Refused`."""
+    cursor = view.cursor(message.label, message.client_id)
+    client_seq, prev_ack = cursor or (0, 0)
+    last = view.last_seq(message.label)
+    if message.client_seq != client_seq + 1 or not prev_ack <= message.prev_ack <= last:
+        raise _out_of_order(message, view, client_seq, prev_ack, last)
+    if rules.profile.epoch_sec and view.stream_of(message.label, hub_ts) is None:
+        epoch = rules.profile.epoch(hub_ts)
+        raise BY_DETAIL["EPOCH"].refused("no registered stream has this label around now", epoch=epoch, hub_ts=hub_ts)
+
+
+def _out_of_order(message: Msg, view: AdmissionView, client_seq: int, prev_ack: int, last: int) -> Refused:
+    """Which of the order checks fails first. What is in the log already, byte for byte, is a duplicate before all."""
+    at = view.accepted_at(message) if message.client_seq <= client_seq else None
+    if at is None and not prev_ack <= message.prev_ack <= last:
+        return BY_DETAIL["PREV_ACK"].refused(
+            f"prev_ack {message.prev_ack} is not within {prev_ack}..{last}", stream_seq=last
+        )
+    if message.client_seq <= client_seq and message.client_seq:
+        detail = {} if at is None else {"stream_seq": at}
+        return BY_DETAIL["DUPLICATE"].refused(
+            f"client_seq {message.client_seq} was accepted", expected=client_seq + 1, **detail
+        )
+    return BY_DETAIL["CLIENT_SEQ"].refused(
+        f"client_seq {message.client_seq}, where {client_seq + 1} is next", expected=client_seq + 1
+    )

@@ -1,0 +1,293 @@
+"""The hub's HTTP interface as an OpenAPI description, made from one table and the layouts of the wire objects.
+
+A body is JSON as described, or the same object in CBOR. `docs/openapi.json` is this, written by `tools.openapi_page`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from veen.core import CapToken, Checkpoint
+from veen.core.admission import STATUS
+from veen.core.cbor import (
+    Array,
+    Bool,
+    Bstr,
+    Bytes,
+    Constant,
+    Details,
+    FieldType,
+    ListOf,
+    Map,
+    Nested,
+    Text,
+    Uint,
+    VersionField,
+    Wire,
+)
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ErrorEnvelope,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamRequest,
+    StreamResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
+from veen.core.limits import SERVER_VERSION, WIRE_VERSION
+from veen.core.origin import ForkOrigin
+from veen.core.proof_of_work import HEADER
+from veen.core.strict_json import Json
+from veen.core.tooling_messages import (
+    AuthorizeResponse,
+    CheckpointList,
+    ConsistencyRequest,
+    Equivocation,
+    EquivocationList,
+    ProofAtRequest,
+    ProofAtResponse,
+    StreamRegistration,
+    WitnessRequest,
+)
+
+_JSON, _CBOR, _SEQUENCE = "application/json", "application/cbor", "application/cbor-seq"
+_OCTETS, _TEXT = "application/octet-stream", "text/plain"
+_OPERATOR, _UPLOAD, _WORK = "operator", "upload", "work"
+_HASH: Json = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_SEQ: Json = {"type": "integer", "minimum": 1, "maximum": (1 << 64) - 1}
+_OBJECT: Json = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiEndpoint:
+    """One method of one path: what it takes and what it answers where nothing is wrong."""
+
+    method: str
+    path: str
+    summary: str
+    takes: type[Wire] | str | None = None  # an object, or bytes of a media type
+    gives: type[Wire] | str | None = None
+    statuses: tuple[int, ...] = (200,)
+    query: tuple[str, ...] = ()
+    leave: tuple[str, ...] = ()  # any of these; none is needed where admission is open, or ever if there are none
+    work: bool = False  # a proof of work is needed where the operator asks for one
+
+
+ENDPOINTS: tuple[ApiEndpoint, ...] = (
+    ApiEndpoint("post", "/v1/submit", "accept a message", SubmitRequest, SubmitResponse, work=True),
+    ApiEndpoint("post", "/v1/stream", "a page of a label", StreamRequest, StreamResponse),
+    ApiEndpoint("post", "/v1/receipt", "the receipt at a place", ReceiptRequest, ReceiptResponse),
+    ApiEndpoint(
+        "post", "/v1/proof", "the proof of an entry in the tree that ends with it", ProofRequest, ProofResponse
+    ),
+    ApiEndpoint("post", "/v1/checkpoint", "the checkpoint of a prefix", CheckpointRequest, CheckpointResponse),
+    ApiEndpoint("get", "/healthz", "whether the hub is alive", gives=_JSON),
+    ApiEndpoint("get", "/readyz", "whether the hub can accept", gives=_JSON, statuses=(200, 503)),
+    ApiEndpoint("get", "/metrics", "metrics for Prometheus", gives=_TEXT),
+    ApiEndpoint("get", "/tooling/status", "what a client needs to know of the hub", gives=_JSON),
+    ApiEndpoint("get", "/tooling/openapi.json", "this description", gives=_JSON),
+    ApiEndpoint("get", "/tooling/origin", "where the log of a fork comes from", None, ForkOrigin),
+    ApiEndpoint("post", "/tooling/authorize", "log a capability", CapToken, AuthorizeResponse),
+    ApiEndpoint(
+        "post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, leave=(_OPERATOR,)
+    ),
+    ApiEndpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofAtResponse),
+    ApiEndpoint("post", "/tooling/consistency", "that a tree continues another", ConsistencyRequest, ProofAtResponse),
+    ApiEndpoint(
+        "post",
+        "/tooling/submit-batch",
+        "a sequence of messages, each judged by itself",
+        _SEQUENCE,
+        _SEQUENCE,
+        work=True,
+    ),
+    ApiEndpoint(
+        "get",
+        "/tooling/subscribe",
+        "entries as they commit, over a WebSocket",
+        statuses=(101,),
+        query=("label", "from"),
+    ),
+    ApiEndpoint(
+        "get",
+        "/tooling/checkpoints",
+        "the regular checkpoints of a label",
+        None,
+        CheckpointList,
+        query=("label", "from"),
+    ),
+    ApiEndpoint("post", "/tooling/witness", "a witness's signature for a checkpoint", WitnessRequest, Checkpoint),
+    ApiEndpoint("get", "/tooling/equivocation", "the hub's own contradictions", None, EquivocationList),
+    ApiEndpoint("post", "/tooling/equivocation", "two receipts that contradict each other", Equivocation, Equivocation),
+    ApiEndpoint("get", "/tooling/attachments/{coid}", "a sealed attachment", gives=_OCTETS),
+    ApiEndpoint(
+        "put",
+        "/tooling/attachments/{coid}",
+        "store a sealed attachment",
+        _OCTETS,
+        statuses=(200, 201),
+        leave=(_OPERATOR, _UPLOAD),
+    ),
+)
+
+
+def describe() -> dict[str, Json]:
+    """The whole description."""
+    paths: dict[str, Json] = {}
+    for endpoint in ENDPOINTS:
+        methods = paths.setdefault(endpoint.path, {})
+        assert isinstance(methods, dict)
+        methods[endpoint.method] = _operation(endpoint)
+    named = [wire for endpoint in ENDPOINTS for wire in (endpoint.takes, endpoint.gives) if isinstance(wire, type)]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "VEEN hub", "version": SERVER_VERSION, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {
+            "schemas": {wire.__name__: schema(wire) for wire in sorted(_all(named), key=lambda wire: wire.__name__)},
+            "securitySchemes": {
+                _OPERATOR: {"type": "http", "scheme": "bearer", "description": "the operator's token"},
+                _UPLOAD: {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "Authorization",
+                    "description": "`veen-upload` and an UploadProof in hex",
+                },
+                _WORK: {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": HEADER,
+                    "description": "a PowCookie in hex, where the hub's status has a pow_difficulty above 0",
+                },
+            },
+        },
+    }
+
+
+def _operation(endpoint: ApiEndpoint) -> dict[str, Json]:
+    found: dict[str, Json] = {
+        "operationId": _name(endpoint),
+        "summary": endpoint.summary,
+        "responses": {**{str(status): _answer(endpoint) for status in endpoint.statuses}, "default": _REFUSAL},
+    }
+    parameters = [_parameter("path", "coid", _HASH)] if "{coid}" in endpoint.path else []
+    schemas = {"label": _HASH, "from": _SEQ}
+    parameters += [_parameter("query", name, schemas[name], required=name == "label") for name in endpoint.query]
+    if parameters:
+        found["parameters"] = parameters
+    if endpoint.takes is not None:
+        # What is bytes may be none: an empty batch, an attachment that is empty.
+        found["requestBody"] = {"required": isinstance(endpoint.takes, type), "content": _content(endpoint.takes)}
+    if endpoint.leave:
+        found["security"] = [{leave: []} for leave in endpoint.leave]
+    if endpoint.work:
+        found["security"] = [{}, {_WORK: []}]
+    return found
+
+
+def _name(endpoint: ApiEndpoint) -> str:
+    words = endpoint.path.replace("{coid}", "").replace("/", " ").replace("-", " ").replace(".", " ").split()
+    return "_".join([endpoint.method, *words])
+
+
+def _parameter(place: str, name: str, of: Json, *, required: bool = True) -> Json:
+    return {"in": place, "name": name, "required": required, "schema": of}
+
+
+def _answer(endpoint: ApiEndpoint) -> Json:
+    described: dict[str, Json] = {"description": endpoint.summary}
+    if endpoint.gives is not None:
+        described["content"] = _content(endpoint.gives)
+    return described
+
+
+def _content(of: type[Wire] | str) -> Json:
+    if isinstance(of, type):
+        return {_JSON: {"schema": _ref(of)}, _CBOR: {}}
+    return {of: {"schema": _OBJECT} if of == _JSON else {}}
+
+
+_REFUSAL: Json = {
+    "description": "the error envelope; the code is one of " + ", ".join(sorted(STATUS)),
+    "content": {_JSON: {"schema": {"$ref": "#/components/schemas/ErrorEnvelope"}}, _CBOR: {}},
+}
+
+
+def _all(wires: Iterable[type[Wire]]) -> set[type[Wire]]:
+    """These and whatever they hold."""
+    found: set[type[Wire]] = set()
+    waiting: list[type[Wire]] = [*wires, ErrorEnvelope]
+    while waiting:
+        wire = waiting.pop()
+        if wire not in found:
+            found.add(wire)
+            waiting += [nested for kind in wire.LAYOUT.kinds for nested in _held(kind)]
+    return found
+
+
+def _held(kind: FieldType) -> tuple[type[Wire], ...]:
+    match kind:
+        case Nested():
+            return (kind.wire,)
+        case ListOf():
+            return _held(kind.item)
+    return ()
+
+
+def _ref(wire: type[Wire]) -> Json:
+    return {"$ref": f"#/components/schemas/{wire.__name__}"}
+
+
+def schema(wire: type[Wire]) -> dict[str, Json]:
+    """The JSON form of a wire object."""
+    layout = wire.LAYOUT
+    kinds = layout.kinds
+    described: dict[str, Json] = {"description": (wire.__doc__ or "").partition("\n")[0]}
+    least = sum(not kind.optional for kind in kinds)
+    if isinstance(layout, Array):
+        items: list[Json] = [_schema_of(kind) for kind in kinds]
+        return described | {"type": "array", "prefixItems": items, "items": False, "minItems": least}
+    assert isinstance(layout, Map)
+    required: list[Json] = [kind.name for kind in kinds if not kind.optional]
+    properties: Json = {kind.name: _schema_of(kind) for kind in kinds}
+    return described | {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _schema_of(kind: FieldType) -> Json:
+    match kind:
+        case VersionField():
+            return {"const": WIRE_VERSION}
+        case Constant():
+            return {"const": kind.text}
+        case Uint():
+            return {"type": "integer", "minimum": kind.least, "maximum": kind.most}
+        case Bool():
+            return {"type": "boolean"}
+        case Bstr():
+            digits: Json = {"type": "string", "pattern": f"^[0-9a-f]{{{2 * kind.size}}}$"}
+            return {"anyOf": [digits, {"type": "null"}]} if kind.nullable else digits
+        case Bytes():
+            return {"type": "string", "pattern": "^([0-9a-f]{2})*$", "maxLength": 2 * kind.most}
+        case Text():
+            return {"type": "string", "maxLength": kind.most}
+        case ListOf():
+            return {
+                "type": "array",
+                "items": _schema_of(kind.item),
+                "minItems": kind.least,
+                "maxItems": kind.most,
+            }
+        case Details():
+            value: Json = {"type": ["integer", "string"]}
+            return {"type": "object", "additionalProperties": value}
+        case Nested():
+            return _ref(kind.wire)
+    raise TypeError(f"no schema for a {type(kind).__name__}")

@@ -1,0 +1,111 @@
+"""How the hub answers: one object or one error, in the form the request came in. Spec §10.3, §10.6."""
+
+from http import HTTPStatus
+from typing import TypeVar
+
+from plumbing.http.message import Request, Response
+from veen.core import Malformed, Receipt, Refused, Unavailable, Unverified, wire_json
+from veen.core.admission import STATUS
+from veen.core.cbor import Wire
+from veen.core.cbor.heads import write_text
+from veen.core.envelopes import ErrorEnvelope, SubmitResponse
+from veen.core.limits import MAX_TEXT_BYTES, SERVER_VERSION
+from veen.hub.conditions import Reason, public_text
+
+W = TypeVar("W", bound=Wire)
+
+CBOR = b"application/cbor"
+CBOR_SEQ = b"application/cbor-seq"
+JSON = b"application/json"
+
+# What the front refuses by itself: the status is HTTP's own word, the code says what to do about it.
+FRONT_CODES: dict[int, str] = {
+    400: "E.BAD_REQUEST",
+    408: "E.UNAVAILABLE",
+    413: "E.LIMIT",
+    414: "E.LIMIT",
+    417: "E.BAD_REQUEST",
+    431: "E.LIMIT",
+    500: "E.UNAVAILABLE",
+    501: "E.BAD_REQUEST",
+    503: "E.UNAVAILABLE",
+    505: "E.BAD_REQUEST",
+}
+_RETRY_AFTER_S = 1
+
+# {1: 1, 2: receipt, 3: server_version} around a receipt that is encoded already.
+_SUBMITTED_HEAD = b"\xa3\x01\x01\x02"
+_SUBMITTED_TAIL = b"\x03" + write_text(SERVER_VERSION)
+
+
+def wants_json(request: Request) -> bool:
+    """Whether the body, and so the answer, is JSON; of a request that has no body, whether JSON is accepted."""
+    given = request.headers.get(b"content-type")
+    if given is not None:
+        return given.split(b";")[0].strip().lower() == JSON
+    return request.method != "POST" and b"json" in request.headers.get(b"accept", b"").lower()
+
+
+def submitted(receipt: bytes) -> Response:
+    return Response(200, _SUBMITTED_HEAD + receipt + _SUBMITTED_TAIL, CBOR)
+
+
+def submitted_json(receipt: bytes) -> Response:
+    return answer(SubmitResponse(Receipt.decode(receipt), SERVER_VERSION), as_json=True)
+
+
+def answer(wire: Wire, *, as_json: bool, status: int = 200) -> Response:
+    return Response(status, wire_json.encode(wire), JSON) if as_json else Response(status, wire.encode(), CBOR)
+
+
+def refusal(error: Refused, *, as_json: bool = False, status: int | None = None) -> Response:
+    """The error envelope, under the status of its code unless told otherwise."""
+    headers = () if error.retry_after is None else ((b"retry-after", str(error.retry_after).encode()),)
+    envelope = envelope_of(error)
+    body = wire_json.encode(envelope) if as_json else envelope.encode()
+    return Response(status or STATUS[error.code], body, JSON if as_json else CBOR, headers)
+
+
+def front_refusal(status: int, reason: str, head: Request) -> Response:
+    """The error envelope for what never became a request. CBOR is the default where the path asks for it, else JSON."""
+    code = FRONT_CODES[status]
+    wait = _RETRY_AFTER_S if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    said = head.headers.keys() & {b"content-type", b"accept"}
+    as_json = wants_json(head) if said else not head.path.startswith(("/v1/", "/tooling/"))
+    refused = Refused(code, reason or HTTPStatus(status).phrase.lower(), retry_after=wait)
+    return refusal(refused, as_json=as_json, status=status)
+
+
+def envelope_of(error: Refused) -> ErrorEnvelope:
+    return ErrorEnvelope.of(
+        Refused(
+            error.code,
+            error.message.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"),
+            stage=error.stage,
+            detail_enum=error.detail_enum,
+            detail=error.detail,
+            retry_after=error.retry_after,
+        )
+    )
+
+
+def as_refused(error: Malformed | Unverified | Unavailable | Refused) -> Refused:
+    """Any error of ours as the code an endpoint answers with. Totality is a test."""
+    match error:
+        case Refused():
+            return error
+        case Malformed():
+            return Refused("E.BAD_REQUEST", f"{error.what}: {error.reason}")
+        case Unverified():
+            return Refused("E.FORBIDDEN", f"{error.what}: {error.reason}")
+        case Unavailable():
+            # Its text may have a path in it, which is for the log.
+            return Refused("E.UNAVAILABLE", public_text(Reason.STORAGE, error), retry_after=1)
+
+
+def checked(cls: type[W], body: bytes, as_json: bool) -> W:
+    """The request in a body. Raises `Refused`."""
+    try:
+        return wire_json.decode(cls, body) if as_json else cls.decode(body)
+    except Malformed as error:
+        raise as_refused(error) from None

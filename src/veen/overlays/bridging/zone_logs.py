@@ -1,0 +1,276 @@
+"""What left a zone: every bundle that was made there, as `bridge/online/log` says."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeAlias
+
+from veen.core import cbor
+from veen.core.cbor import Array, Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
+from veen.overlays.bridging.bridge_events import (
+    MAX_RANGES,
+    BridgeResult,
+    BundleExported,
+    BundleImported,
+    BundleIntake,
+    EventOrigin,
+    TargetRange,
+)
+from veen.overlays.entry import FoldEntry
+from veen.overlays.event import Event
+from veen.overlays.overlay import FoldStep, MergeOverlay, WalkOverlay
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, ascending, none touching the next
+
+
+class Exports(WalkOverlay[BundleExported | None]):
+    """A part per bundle: what was said of it first."""
+
+    CLASS = "bridge.export"
+    EVENTS = (BundleExported,)
+    INITIAL = None
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, BundleExported)
+        return (event.bundle_id,)
+
+    def refusal(self, state: BundleExported | None, step: FoldStep) -> str | None:
+        return None if state is None else "this bundle is in the log already"
+
+    def apply(self, state: BundleExported | None, step: FoldStep) -> BundleExported | None:
+        assert isinstance(step.event, BundleExported)
+        return step.event
+
+    def encode_state(self, state: BundleExported | None) -> bytes:
+        return cbor.encode(None) if state is None else state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> BundleExported | None:
+        return None if data == cbor.encode(None) else BundleExported.decode(data)
+
+    def plain(self, part: bytes, state: BundleExported | None) -> Mapping[str, cbor.Value]:
+        if state is None:
+            return {"bundle_id": part}
+        return {name: getattr(state, name) for name in _SHOWN}
+
+
+_SHOWN = tuple(kind.name for kind in BundleExported.LAYOUT.kinds)
+EXPORTS = Exports()
+ExportStates: TypeAlias = Mapping[bytes, BundleExported | None]
+
+
+def exported_ranges(states: ExportStates) -> dict[tuple[bytes, str, int], Ranges]:
+    """What has left of each (hub, stream, epoch)."""
+    found: dict[tuple[bytes, str, int], list[tuple[int, int]]] = defaultdict(list)
+    for state in states.values():
+        if state is not None:
+            key = state.source_hub_id, state.export_stream, state.epoch
+            found[key].append((state.export_seq_from, state.export_seq_to))
+    return {key: joined(ranges) for key, ranges in found.items()}
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same numbers in the fewest ranges, ascending."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportStanding(Wire):
+    """How far a bundle has got. `announced` is how many origins its intake has named so far."""
+
+    source_hub_id: bytes | None = None  # None where only failures are known of it
+    export_stream: str = ""
+    epoch: int = 0
+    export_seq_from: int = 0
+    export_seq_to: int = 0
+    event_count: int = 0
+    import_stream: str = ""
+    announced: int = 0
+    imported: int = 0  # successes: 0 or 1
+    targets: tuple[TargetRange, ...] = ()
+    excluded: tuple[int, ...] = ()
+    failures: int = 0
+    error_code: str = ""
+    reason: str = ""
+
+    LAYOUT: ClassVar = Array(
+        "standing",
+        Bstr("source_hub_id", nullable=True),
+        Text("export_stream", MAX_TEXT_BYTES),
+        Uint("epoch"),
+        Uint("export_seq_from"),
+        Uint("export_seq_to"),
+        Uint("event_count"),
+        Text("import_stream", MAX_TEXT_BYTES),
+        Uint("announced"),
+        Uint("imported", most=1),
+        ListOf("targets", Nested("target range", TargetRange), most=MAX_RANGES),
+        ListOf("excluded", Uint("seq"), most=MAX_BODY_BYTES),
+        Uint("failures"),
+        Text("error_code", MAX_TEXT_BYTES),
+        Text("reason", MAX_TEXT_BYTES),
+    )
+
+    @property
+    def is_partial(self) -> bool:
+        """Begun, and not ended well."""
+        return self.announced > 0 and not self.imported
+
+
+NOTHING = ImportStanding()
+_NAMED = (
+    "source_hub_id",
+    "export_stream",
+    "epoch",
+    "export_seq_from",
+    "export_seq_to",
+    "event_count",
+    "import_stream",
+)
+
+
+class Imports(WalkOverlay[ImportStanding]):
+    """A part per bundle."""
+
+    CLASS = "bridge.import"
+    EVENTS = (BundleIntake, BundleImported)
+    INITIAL = NOTHING
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, BundleIntake | BundleImported)
+        return (event.bundle_id,)
+
+    def flaw(self, entry: FoldEntry, event: Event) -> str | None:
+        if not isinstance(event, BundleImported):
+            return None
+        if event.result == BridgeResult.FAILURE and (event.error_code is None or event.reason is None):
+            return "a failure says what is wrong"
+        return None if (event.excluded is None) == (event.policy is None) else "what is left out names the policy"
+
+    def refusal(self, state: ImportStanding, step: FoldStep) -> str | None:
+        event = step.event
+        if isinstance(event, BundleIntake):
+            return _intake_refusal(state, event)
+        assert isinstance(event, BundleImported)
+        if event.result != BridgeResult.SUCCESS:
+            return None
+        if state.imported:
+            return "this bundle is imported already"
+        if state.announced < max(state.event_count, 1):
+            return "no intake says all that it consists of"
+        excluded = len(event.excluded or ())
+        if event.event_count + excluded != state.event_count:
+            return f"{event.event_count} events and {excluded} excluded are not the {state.event_count} of the bundle"
+        return None
+
+    def apply(self, state: ImportStanding, step: FoldStep) -> ImportStanding:
+        event = step.event
+        if isinstance(event, BundleIntake):
+            named = {name: getattr(event, name) for name in _NAMED}
+            return replace(state, **named, announced=state.announced + len(event.origins))
+        assert isinstance(event, BundleImported)
+        if event.result == BridgeResult.SUCCESS:
+            return replace(state, imported=1, targets=event.targets, excluded=event.excluded or ())
+        return replace(state, failures=state.failures + 1, error_code=event.error_code or "", reason=event.reason or "")
+
+    def live(self, state: ImportStanding) -> bool:
+        return not state.imported
+
+    def encode_state(self, state: ImportStanding) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> ImportStanding:
+        return ImportStanding.decode(data)
+
+    def plain(self, part: bytes, state: ImportStanding) -> Mapping[str, cbor.Value]:
+        shown = {kind.name: getattr(state, kind.name) for kind in ImportStanding.LAYOUT.kinds}
+        targets = tuple((one.epoch, one.seq_from, one.seq_to) for one in state.targets)
+        return {"bundle_id": part, **shown, "targets": targets}
+
+
+IMPORTS = Imports()
+ImportStates: TypeAlias = Mapping[bytes, ImportStanding]
+
+
+def imported_ranges(states: ImportStates) -> dict[tuple[bytes, str, int], Ranges]:
+    """What has come in of each (source hub, export stream, epoch)."""
+    found: dict[tuple[bytes, str, int], list[tuple[int, int]]] = defaultdict(list)
+    for state in states.values():
+        if state.imported and state.source_hub_id is not None:
+            key = state.source_hub_id, state.export_stream, state.epoch
+            found[key].append((state.export_seq_from, state.export_seq_to))
+    return {key: joined(ranges) for key, ranges in found.items()}
+
+
+def _intake_refusal(state: ImportStanding, event: BundleIntake) -> str | None:
+    if event.position != state.announced + 1:
+        return f"its origins begin at {event.position}, where {state.announced} are known"
+    if state.announced and any(getattr(state, name) != getattr(event, name) for name in _NAMED):
+        return "the intake before it says otherwise of the same bundle"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(Wire):
+    """An original, and the bundle it came in."""
+
+    bundle_id: bytes
+    origin: EventOrigin
+
+    LAYOUT: ClassVar = Array("traced", Bstr("bundle_id"), Nested("origin", EventOrigin))
+
+
+class OriginsOverlay(MergeOverlay[Traced | None]):
+    """A part per original message: what the first intake that names it says."""
+
+    CLASS = "bridge.origins"
+    EVENTS = (BundleIntake,)
+    EMPTY = None
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, BundleIntake)
+        return tuple(one.msg_id for one in event.origins)
+
+    def lift(self, step: FoldStep) -> Traced | None:
+        assert isinstance(step.event, BundleIntake)
+        origin = next(one for one in step.event.origins if one.msg_id == step.part)
+        return Traced(step.event.bundle_id, origin)
+
+    def merge(self, a: Traced | None, b: Traced | None) -> Traced | None:
+        return b if a is None else a
+
+    def encode_state(self, state: Traced | None) -> bytes:
+        return cbor.encode(None) if state is None else state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Traced | None:
+        return None if data == cbor.encode(None) else Traced.decode(data)
+
+    def plain(self, part: bytes, state: Traced | None) -> Mapping[str, cbor.Value]:
+        if state is None:
+            return {"msg_id": part}
+        origin, receipt = state.origin, state.origin.receipt
+        return {
+            "msg_id": part,
+            "bundle_id": state.bundle_id,
+            "client_id": origin.client_id,
+            "client_seq": origin.client_seq,
+            "label": receipt.label,
+            "stream_seq": receipt.stream_seq,
+            "hub_ts": receipt.hub_ts,
+            "mmr_root": receipt.mmr_root,
+        }
+
+
+ORIGINS = OriginsOverlay()
+OriginStates: TypeAlias = Mapping[bytes, Traced | None]
+
+
+def origin_of(states: OriginStates, parent_id: bytes | None) -> Traced | None:
+    """The original of an imported event, by the `parent_id` it names; None where it is no imported event."""
+    return None if parent_id is None else states.get(parent_id)

@@ -1,0 +1,186 @@
+"""Phases 1 and 2: which hub, which overlay, which service. 001, spec-5 §7.1, §7.2, §8.3.
+
+Pure choices among what a directory says. Each gives the candidates, the best first, and what was left out with the
+reason: what is found is a hint, and whoever chooses should see what was not proposed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from veen.overlays.discovery import (
+    Advertised,
+    Descriptor,
+    DirectoryQuery,
+    HubAdvertise,
+    HubFilter,
+    OverlayAdvertise,
+    OverlayFilter,
+    ServiceAdvertise,
+    ServiceFilter,
+)
+
+D = TypeVar("D", HubAdvertise, OverlayAdvertise, ServiceAdvertise)
+
+# What is so tagged is proposed only to those who ask for the tag.
+GUARDED_TAGS = frozenset({"beta", "experimental", "internal", "private", "test"})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundService(Generic[D]):
+    """A descriptor, and the last second in which it holds."""
+
+    descriptor: D
+    expires_at: int
+
+
+def found_in(directory: Iterable[Advertised], kind: type[D]) -> tuple[FoundService[D], ...]:
+    """What a directory that was folded here says."""
+    listed = ((known.descriptor, known.expires_at) for known in directory)
+    return tuple(FoundService(one, expires_at) for one, expires_at in listed if isinstance(one, kind))
+
+
+def found_by(results: Iterable[Descriptor], kind: type[D], answered_at: int) -> tuple[FoundService[D], ...]:
+    """What a discovery hub answered: how old it is, it does not say, so it holds for its ttl at the longest."""
+    return tuple(FoundService(one, answered_at + one.ttl_sec) for one in results if isinstance(one, kind))
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What is not proposed, and why."""
+
+    id: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[D]):
+    """The candidates, the best first, and the rest."""
+
+    candidates: tuple[FoundService[D], ...]
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HubWish:
+    """What a client wants of a hub. `overlays` and `region` are preferred; all else must hold."""
+
+    profiles: frozenset[bytes]
+    region: str | None = None
+    tags_any: tuple[str, ...] = ()
+    overlays: tuple[bytes, ...] = ()
+    hub_pk: bytes | None = None
+    max_latency_ms: int | None = None
+
+
+def hub_query(wish: HubWish) -> DirectoryQuery:
+    """Step 1 of §7.1."""
+    return DirectoryQuery.of(HubFilter(tags_any=wish.tags_any or None))
+
+
+def choose_hubs(
+    found: Iterable[FoundService[HubAdvertise]], wish: HubWish, latency_ms: Mapping[bytes, int] | None = None
+) -> Choice[HubAdvertise]:
+    """Steps 2 to 4 of §7.1: by region, then by the overlays it has, then by what a round trip took, where known."""
+    measured = latency_ms or {}
+
+    def against(hub: HubAdvertise) -> str | None:
+        if hub.profile_id not in wish.profiles:
+            return "this client does not support its profile"
+        if wish.hub_pk is not None and hub.hub_pk != wish.hub_pk:
+            return "its key is not the one that is pinned"
+        if not hub.endpoints:
+            return "it names no endpoint"
+        took, most = measured.get(hub.hub_id), wish.max_latency_ms
+        if most is not None and (took is None or took > most):
+            return f"a round trip takes above {most} ms" if took is not None else "it did not answer"
+        return _tags_against(hub.tags, wish.tags_any)
+
+    def rank(hub: HubAdvertise) -> tuple[bool, int, bool, int]:
+        lacks = len(set(wish.overlays) - set(hub.overlays))
+        took = measured.get(hub.hub_id)
+        return wish.region not in (None, hub.region), lacks, took is None, took or 0
+
+    return _choose(found, against, rank)
+
+
+def overlay_query(name: str | None = None, schema: bytes | None = None) -> DirectoryQuery:
+    """Step 1 of §7.2."""
+    return DirectoryQuery.of(OverlayFilter(name_prefix=name, schema=schema))
+
+
+def choose_overlays(
+    found: Iterable[FoundService[OverlayAdvertise]],
+    implemented: Mapping[str, frozenset[bytes]],
+    name: str | None = None,
+    tags_any: tuple[str, ...] = (),
+) -> Choice[OverlayAdvertise]:
+    """Step 2 of §7.2: overlays whose schemas are exactly those that this client's overlay of the name reads.
+
+    One schema more may be an event that changes what all others mean, so it is as wrong as one too few.
+    """
+
+    def against(one: OverlayAdvertise) -> str | None:
+        if name is not None and one.name != name:
+            return f"it is {one.name}, not {name}"
+        expected = implemented.get(one.name)
+        if expected is None:
+            return f"this client has no overlay {one.name}"
+        if expected - set(one.schemas):
+            return f"it lacks {len(expected - set(one.schemas))} of the schemas that this client expects"
+        if set(one.schemas) - expected:
+            return f"it has {len(set(one.schemas) - expected)} schemas that this client does not know"
+        return _tags_against(one.tags, tags_any)
+
+    return _choose(found, against, lambda one: (one.name,))
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceWish:
+    """What a client wants of a service. `region` is preferred; all else must hold."""
+
+    overlay_ids: frozenset[bytes]
+    method: str | None = None
+    name_prefix: str | None = None
+    region: str | None = None
+    tags_any: tuple[str, ...] = ()
+
+
+def service_query(wish: ServiceWish) -> DirectoryQuery:
+    """Step 3 of §7.2."""
+    (only,) = wish.overlay_ids if len(wish.overlay_ids) == 1 else (None,)
+    return DirectoryQuery.of(ServiceFilter(wish.name_prefix, wish.method, only, None, wish.tags_any or None))
+
+
+def choose_services(found: Iterable[FoundService[ServiceAdvertise]], wish: ServiceWish) -> Choice[ServiceAdvertise]:
+    """Step 4 of §7.2: by region, then by name."""
+
+    def against(one: ServiceAdvertise) -> str | None:
+        if one.overlay_id not in wish.overlay_ids:
+            return "its overlay is not one that was verified"
+        if wish.method is not None and wish.method not in one.methods:
+            return f"it has no method {wish.method}"
+        if not one.name.startswith(wish.name_prefix or ""):
+            return f"its name does not start with {wish.name_prefix}"
+        if not one.stream_ids:
+            return "it names no stream"
+        return _tags_against(one.tags, wish.tags_any)
+
+    return _choose(found, against, lambda one: (wish.region is not None and wish.region not in one.regions, one.name))
+
+
+def _tags_against(tags: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
+    if wanted and set(wanted).isdisjoint(tags):
+        return f"it has none of the tags {', '.join(wanted)}"
+    guarded = sorted(GUARDED_TAGS.intersection(tags).difference(wanted))
+    return f"it is tagged {guarded[0]}, which was not asked for" if guarded else None
+
+
+def _choose(
+    found: Iterable[FoundService[D]], against: Callable[[D], str | None], rank: Callable[[D], tuple[object, ...]]
+) -> Choice[D]:
+    listed = sorted(found, key=lambda one: one.descriptor.id)
+    judged = [(one, against(one.descriptor)) for one in listed]
+    fit = [one for one, reason in judged if reason is None]
+    left_out = tuple(LeftOut(one.descriptor.id, reason) for one, reason in judged if reason is not None)
+    return Choice(tuple(sorted(fit, key=lambda one: rank(one.descriptor))), left_out)

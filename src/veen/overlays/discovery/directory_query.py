@@ -1,0 +1,285 @@
+"""disc.query: which descriptors of the directory fit a filter. 001, spec-5 §6.
+
+    disc.query.v1      {kind, filter, limit?, offset?}
+    disc.query.res.v1  {ok, results, more, error?}
+
+The same directory at the same time gives the same answer: results ascend by id, a page starts at `offset` and ends at
+`limit`, at `MAX_RESULTS` or where the next descriptor would not fit into one message.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import ClassVar, TypeAlias
+
+from veen.core import Malformed, PayloadHdr, cbor, naming
+from veen.core.cbor import Bool, Bstr, FieldType, Late, ListOf, Nested, Text, Uint, Wire
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.discovery.descriptors import (
+    MAX_DESCRIPTOR_BYTES,
+    MAX_NAMES,
+    Descriptor,
+    DescriptorKind,
+    HubAdvertise,
+    OverlayAdvertise,
+    ServiceAdvertise,
+)
+from veen.overlays.discovery.directory import AnyDescriptor, States, living
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+from veen.overlays.rpc import CallRequest, Owed, Reply, RpcError
+from veen.overlays.rpc import States as Calls
+from veen.overlays.rpc import owed as calls_owed
+
+MAX_RESULTS = 100  # Lmax of §6.2
+MAX_RESULT_BYTES = MAX_BODY_BYTES // 2  # of the descriptors in one answer: it leaves room for all that is around them
+UNKNOWN_KIND = "DISC.UNKNOWN_KIND"
+BAD_QUERY = "DISC.BAD_QUERY"
+
+
+def _text(name: str) -> Text:
+    return Text(name, MAX_DESCRIPTOR_BYTES, optional=True)
+
+
+def _tags_any() -> ListOf:
+    return ListOf("tags_any", Text("tag", MAX_DESCRIPTOR_BYTES), least=1, most=MAX_NAMES, optional=True)
+
+
+def _tagged(wanted: tuple[str, ...] | None, tags: tuple[str, ...]) -> bool:
+    return wanted is None or not set(wanted).isdisjoint(tags)
+
+
+@dataclass(frozen=True, slots=True)
+class HubFilter(Wire):
+    """Hubs in exactly this region, with at least one of these tags, that advertise this overlay."""
+
+    region: str | None = None
+    tags_any: tuple[str, ...] | None = None
+    overlay_id: bytes | None = None
+
+    LAYOUT: ClassVar = body("hub filter", _text("region"), _tags_any(), Bstr("overlay_id", optional=True))
+
+    def fits(self, one: Descriptor) -> bool:
+        return (
+            isinstance(one, HubAdvertise)
+            and self.region in (None, one.region)
+            and _tagged(self.tags_any, one.tags)
+            and (self.overlay_id is None or self.overlay_id in one.overlays)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFilter(Wire):
+    """Services by the start of their name, a method, their overlay, a region they prefer, and tags."""
+
+    name_prefix: str | None = None
+    method: str | None = None
+    overlay_id: bytes | None = None
+    region: str | None = None
+    tags_any: tuple[str, ...] | None = None
+
+    LAYOUT: ClassVar = body(
+        "service filter",
+        _text("name_prefix"),
+        _text("method"),
+        Bstr("overlay_id", optional=True),
+        _text("region"),
+        _tags_any(),
+    )
+
+    def fits(self, one: Descriptor) -> bool:
+        return (
+            isinstance(one, ServiceAdvertise)
+            and one.name.startswith(self.name_prefix or "")
+            and (self.method is None or self.method in one.methods)
+            and self.overlay_id in (None, one.overlay_id)
+            and (self.region is None or self.region in one.regions)
+            and _tagged(self.tags_any, one.tags)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OverlayFilter(Wire):
+    """Overlays by the start of their name, a schema they use, and tags."""
+
+    name_prefix: str | None = None
+    schema: bytes | None = None
+    tags_any: tuple[str, ...] | None = None
+
+    LAYOUT: ClassVar = body("overlay filter", _text("name_prefix"), Bstr("schema", optional=True), _tags_any())
+
+    def fits(self, one: Descriptor) -> bool:
+        return (
+            isinstance(one, OverlayAdvertise)
+            and one.name.startswith(self.name_prefix or "")
+            and (self.schema is None or self.schema in one.schemas)
+            and _tagged(self.tags_any, one.tags)
+        )
+
+
+Filter: TypeAlias = HubFilter | ServiceFilter | OverlayFilter
+FILTERS: dict[DescriptorKind, type[HubFilter] | type[ServiceFilter] | type[OverlayFilter]] = {
+    DescriptorKind.HUB: HubFilter,
+    DescriptorKind.SERVICE: ServiceFilter,
+    DescriptorKind.OVERLAY: OverlayFilter,
+}
+
+
+class AnyFilter(FieldType):
+    """A filter of any kind, kept as the bytes it came in: what it means, its `kind` says."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
+        for form in FILTERS.values():
+            try:
+                _, end = form.read(data, pos, Late())
+            except Malformed:
+                continue
+            return data[pos:end], end
+        raise Malformed("cbor", f"{self.name} at byte {pos} is no filter")
+
+    def write(self, field: bytes) -> bytes:
+        try:
+            _, end = self.read(field, 0, Late())
+        except Malformed as error:
+            raise ValueError(error.reason) from None
+        if end != len(field):
+            raise ValueError(f"{self.name} has {len(field) - end} bytes after its end")
+        return field
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryQuery(Event):
+    """`disc.query.v1`. Made with `Query.of`; `wanted` is its filter, read by its kind."""
+
+    kind: str
+    filter: bytes
+    limit: int | None = None
+    offset: int | None = None
+
+    SCHEMA: ClassVar = naming.schema_id("disc.query.v1")
+    LAYOUT: ClassVar = body(
+        "disc.query.v1",
+        Text("kind", MAX_DESCRIPTOR_BYTES),
+        AnyFilter("filter"),
+        Uint("limit", optional=True),
+        Uint("offset", optional=True),
+    )
+
+    @classmethod
+    def of(cls, wanted: Filter, limit: int | None = None, offset: int | None = None) -> "DirectoryQuery":
+        kind = next(kind for kind, form in FILTERS.items() if isinstance(wanted, form))
+        return cls(str(kind), wanted.encode(), limit, offset)
+
+    def wanted(self) -> Filter:
+        """Raises `Malformed` for a kind that there is not, or a filter of another kind."""
+        if self.kind not in FILTERS:
+            raise Malformed("disc.query.v1", f"there is no kind {self.kind!r}")
+        return FILTERS[DescriptorKind(self.kind)].decode(self.filter)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult(Event):
+    """`disc.query.res.v1`."""
+
+    ok: bool
+    results: tuple[Descriptor, ...]
+    more: bool
+    error: RpcError | None = None
+
+    SCHEMA: ClassVar = naming.schema_id("disc.query.res.v1")
+    LAYOUT: ClassVar = body(
+        "disc.query.res.v1",
+        Bool("ok"),
+        ListOf("results", AnyDescriptor("result"), most=MAX_BODY_BYTES),
+        Bool("more"),
+        Nested("error", RpcError, optional=True),
+    )
+
+    def flaw(self) -> str | None:
+        return "a success has no error" if self.ok and self.error is not None else None
+
+
+def failure(code: str, detail: str | None = None) -> QueryResult:
+    """The answer to a query that cannot be answered: no results."""
+    return QueryResult(False, (), False, RpcError(code, detail))
+
+
+def matches(states: States, wanted: Filter, now: int) -> Iterator[Descriptor]:
+    """All that a filter finds at a time, ascending by id."""
+    kind = next(kind for kind, form in FILTERS.items() if isinstance(wanted, form))
+    return (known.descriptor for known in living(states, kind, now) if wanted.fits(known.descriptor))
+
+
+def evaluate(states: States, query: DirectoryQuery, now: int, most: int = MAX_RESULTS) -> QueryResult:
+    """The answer to a query at a time, in seconds as `hub_ts` counts them. Total: a bad query is answered too."""
+    if query.kind not in FILTERS:
+        return failure(UNKNOWN_KIND, query.kind)
+    try:
+        wanted = query.wanted()
+    except Malformed as error:
+        return failure(BAD_QUERY, str(error))
+    limit = most if query.limit is None else min(query.limit, most)
+    skipped = min(query.offset or 0, len(states))  # no iterator counts to 2^64
+    return _page(islice(matches(states, wanted, now), skipped, None), limit)
+
+
+def _page(found: Iterable[Descriptor], limit: int) -> QueryResult:
+    results: list[Descriptor] = []
+    room = MAX_RESULT_BYTES
+    for one in found:
+        room -= len(one.encode())
+        if len(results) == limit or room < 0:
+            return QueryResult(True, tuple(results), True)
+        results.append(one)
+    return QueryResult(True, tuple(results), False)
+
+
+METHOD = "disc.query.v1"
+NO_ANSWER = "DISC.NO_ANSWER"
+
+
+def request(
+    query: DirectoryQuery, *, timeout_ms: int | None = None, reply_to: bytes | None = None, idem: int | None = None
+) -> CallRequest:
+    """The call that asks a query."""
+    return CallRequest(METHOD, cbor.encode(query.encode()), timeout_ms, reply_to, idem)
+
+
+def owed(calls: Calls, now: int, parts: Iterable[bytes] | None = None) -> Iterator[Owed]:
+    """The queries that are still to be answered, in the order they were asked: of all calls, or of these parts."""
+    looked_at = calls if parts is None else parts
+    mine = (one for one in calls_owed(calls, looked_at, 1000 * now) if one.asked.request.method == METHOD)
+    yield from sorted(mine, key=lambda one: (one.asked.epoch, one.asked.stream_seq))
+
+
+def respond(owing: Owed, states: States, now: int) -> tuple[PayloadHdr, bytes]:
+    """The message that answers a query from the directory as it is: the known answer again where there is one."""
+    return (owing.known or reply(owing.asked.request, states, now)).payload(owing.call_id)
+
+
+def reply(asked: CallRequest, states: States, now: int) -> Reply:
+    """The answer to a call of our method. Total."""
+    try:
+        found = evaluate(states, DirectoryQuery.decode(_body_of(asked.args)), now)
+    except Malformed as error:
+        found = failure(BAD_QUERY, str(error))
+    return Reply(True, cbor.encode(found.encode()))
+
+
+def result_of(answered: Reply) -> QueryResult:
+    """What a reply says. A call that failed as such is an answer without results."""
+    if answered.error is not None:
+        return QueryResult(False, (), False, answered.error)
+    try:
+        return QueryResult.decode(_body_of(answered.result or b""))
+    except Malformed as error:
+        return failure(NO_ANSWER, str(error))
+
+
+def _body_of(item: bytes) -> bytes:
+    found = cbor.decode(item, METHOD)
+    if not isinstance(found, bytes):
+        raise Malformed(METHOD, "it is not a byte string")
+    return found

@@ -1,0 +1,337 @@
+"""The parts of ID's state: one letter for the kind, and the ids that name it. The letter says how a state decodes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
+
+from veen.core.cbor import Array, Bstr, Bytes, ListOf, Map, Nested, Text, Uint, Wire
+from veen.core.hashing import U32_MAX, u32be
+from veen.core.limits import MAX_BODY_BYTES
+from veen.overlays.entry import At
+from veen.overlays.event import Event
+from veen.overlays.fields import ascending, body, optional_map
+from veen.overlays.identity.identity_events import CtxProfile, Device, ExternalLink, HandleMap, OrgProfile
+
+E = TypeVar("E", bound=Event)
+NOWHERE = At(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Founded(Wire):
+    """A principal. The `info_` place is 0, 0 where no record had any."""
+
+    created_at: int
+    epoch: int
+    stream_seq: int
+    info_epoch: int = 0
+    info_seq: int = 0
+    info: bytes | None = None
+
+    LAYOUT: ClassVar = body(
+        "principal",
+        Uint("created_at"),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Uint("info_epoch"),
+        Uint("info_seq"),
+        optional_map("info"),
+    )
+
+    @classmethod
+    def of(cls, created_at: int, at: At, info: bytes | None) -> Self:
+        return cls(created_at, *at, *(NOWHERE if info is None else at), info)
+
+    def join(self, other: Self) -> Self:
+        first = min(self, other, key=lambda one: (one.epoch, one.stream_seq, one.created_at))
+        newest = max(self, other, key=lambda one: (one.info_epoch, one.info_seq, one.info or b""))
+        founded = (first.created_at, first.epoch, first.stream_seq)
+        return type(self)(*founded, newest.info_epoch, newest.info_seq, newest.info)
+
+
+@dataclass(frozen=True, slots=True)
+class Latest(Wire, Generic[E]):
+    """The winning record so far."""
+
+    ts: int
+    epoch: int
+    stream_seq: int
+    record: E
+
+    @property
+    def at(self) -> At:
+        return At(self.epoch, self.stream_seq)
+
+    def join(self, other: Self) -> Self:
+        # Equal (ts, place) come of two streams only; their bytes decide, so that everybody takes the same one.
+        return max(self, other, key=lambda one: (one.ts, one.at, one.record.encode()))
+
+
+def _latest(name: str, event: type[Event]) -> Map:
+    return body(name, Uint("ts"), Uint("epoch"), Uint("stream_seq"), Nested("record", event))
+
+
+class LatestDevice(Latest[Device]):
+    __slots__ = ()
+    LAYOUT: ClassVar = _latest("device", Device)
+
+
+class LatestCtx(Latest[CtxProfile]):
+    __slots__ = ()
+    LAYOUT: ClassVar = _latest("context profile", CtxProfile)
+
+
+class LatestOrg(Latest[OrgProfile]):
+    __slots__ = ()
+    LAYOUT: ClassVar = _latest("organization profile", OrgProfile)
+
+
+class LatestHandle(Latest[HandleMap]):
+    __slots__ = ()
+    LAYOUT: ClassVar = _latest("handle", HandleMap)
+
+
+class LatestLink(Latest[ExternalLink]):
+    __slots__ = ()
+    LAYOUT: ClassVar = _latest("external link", ExternalLink)
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Wire):
+    """What a group is called, by the greatest (ts, place)."""
+
+    ts: int
+    epoch: int
+    stream_seq: int
+    name: str
+    realm_id: bytes | None = None
+
+    LAYOUT: ClassVar = body(
+        "group",
+        Uint("ts"),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Text("name", MAX_BODY_BYTES),
+        Bstr("realm_id", optional=True),
+    )
+
+    def join(self, other: Self) -> Self:
+        return max(
+            self, other, key=lambda one: (one.ts, one.epoch, one.stream_seq, one.name.encode(), one.realm_id or b"")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark(Wire):
+    """One name, and where it was last switched on and off; entry 0 where it never was."""
+
+    name: bytes
+    on_epoch: int
+    on_seq: int
+    off_epoch: int
+    off_seq: int
+
+    LAYOUT: ClassVar = Array(
+        "mark",
+        Bytes("name", MAX_BODY_BYTES),
+        Uint("on_epoch"),
+        Uint("on_seq"),
+        Uint("off_epoch"),
+        Uint("off_seq"),
+    )
+
+    @classmethod
+    def of(cls, name: bytes, at: At, *, on: bool, off: bool) -> Self:
+        return cls(name, *(at if on else NOWHERE), *(at if off else NOWHERE))
+
+    @property
+    def on(self) -> At:
+        return At(self.on_epoch, self.on_seq)
+
+    @property
+    def off(self) -> At:
+        return At(self.off_epoch, self.off_seq)
+
+    @property
+    def holds(self) -> bool:
+        """An add counts until a later remove: one that comes in the same entry is not later."""
+        return self.on != NOWHERE and self.on >= self.off
+
+    def join(self, other: Self) -> Self:
+        return type(self)(self.name, *max(self.on, other.on), *max(self.off, other.off))
+
+
+@dataclass(frozen=True, slots=True)
+class Marks(Wire):
+    """Marks, ascending by name."""
+
+    marks: tuple[Mark, ...]
+
+    LAYOUT: ClassVar = body("marks", ListOf("marks", Nested("mark", Mark), most=U32_MAX, least=1))
+
+    def flaw(self) -> str | None:
+        return None if ascending(mark.name for mark in self.marks) else "its names are not in order"
+
+    def names(self) -> Iterator[bytes]:
+        """The names that are switched on."""
+        return (mark.name for mark in self.marks if mark.holds)
+
+    def join(self, other: Self) -> Self:
+        joined = {mark.name: mark for mark in self.marks}
+        for mark in other.marks:
+            joined[mark.name] = mark.join(joined[mark.name]) if mark.name in joined else mark
+        return type(self)(tuple(joined[name] for name in sorted(joined)))
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked(Wire):
+    """That something is revoked: since when by the revoker's word, in which entry, why, and by which organization."""
+
+    ts: int
+    epoch: int
+    stream_seq: int
+    reason: str | None = None
+    org_id: bytes | None = None
+
+    LAYOUT: ClassVar = body(
+        "revocation",
+        Uint("ts"),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Text("reason", MAX_BODY_BYTES, optional=True),
+        Bstr("org_id", optional=True),
+    )
+
+    def join(self, other: Self) -> Self:
+        return min(
+            self,
+            other,
+            key=lambda one: (one.ts, one.epoch, one.stream_seq, (one.reason or "").encode(), one.org_id or b""),
+        )
+
+
+Held: TypeAlias = Founded | LatestDevice | LatestCtx | LatestOrg | LatestHandle | LatestLink | Named | Marks | Revoked
+State: TypeAlias = Held | None
+
+
+def join(a: State, b: State) -> State:
+    """What two states of one part come to."""
+    if a is None or b is None:
+        return b if a is None else a
+    assert type(a) is type(b), "a part is of one kind"
+    joined: Held = a.join(b)  # type: ignore[arg-type]
+    return joined
+
+
+PRINCIPAL, DEVICE, CTX, ORG, GROUP, GROUPS_OF, ROLES_OF_CTX, ROLES_OF_GROUP, HANDLE, LINK, REVOKED = (
+    b"p", b"d", b"c", b"o", b"g", b"m", b"r", b"s", b"h", b"l", b"x",
+)  # fmt: skip
+REVOKED_DEVICE, REVOKED_AUTH_REF, REVOKED_CTX, REVOKED_ORG = b"xd", b"xa", b"xc", b"xo"
+
+KINDS: Mapping[bytes, type[Held]] = {
+    PRINCIPAL: Founded,
+    DEVICE: LatestDevice,
+    CTX: LatestCtx,
+    ORG: LatestOrg,
+    GROUP: Named,
+    GROUPS_OF: Marks,
+    ROLES_OF_CTX: Marks,
+    ROLES_OF_GROUP: Marks,
+    HANDLE: LatestHandle,
+    LINK: LatestLink,
+    REVOKED: Revoked,
+}
+ID = 32
+
+
+def principal(principal_pk: bytes) -> bytes:
+    return PRINCIPAL + principal_pk
+
+
+def device(principal_pk: bytes, device_id: bytes) -> bytes:
+    """Under its principal: another's record of the same key changes nothing here."""
+    return DEVICE + principal_pk + device_id
+
+
+def ctx(ctx_id: bytes, realm_id: bytes) -> bytes:
+    return CTX + ctx_id + realm_id
+
+
+def org(org_id: bytes) -> bytes:
+    return ORG + org_id
+
+
+def group(org_id: bytes, group_id: bytes) -> bytes:
+    """What a group is called."""
+    return GROUP + org_id + group_id
+
+
+def groups_of(org_id: bytes, ctx_id: bytes) -> bytes:
+    """The groups of an organization that an account is in, or was."""
+    return GROUPS_OF + org_id + ctx_id
+
+
+def roles_of_ctx(org_id: bytes, ctx_id: bytes, realm_id: bytes | None) -> bytes:
+    return ROLES_OF_CTX + org_id + ctx_id + (realm_id or b"")
+
+
+def roles_of_group(org_id: bytes, group_id: bytes, realm_id: bytes | None) -> bytes:
+    return ROLES_OF_GROUP + org_id + group_id + (realm_id or b"")
+
+
+def handle(realm_id: bytes, name: str) -> bytes:
+    return HANDLE + realm_id + name.encode()
+
+
+def link(realm_id: bytes, provider: str, external_sub: str) -> bytes:
+    """An outside subject in one realm: in another realm the same person has another account."""
+    named = provider.encode()
+    return LINK + realm_id + u32be(len(named)) + named + external_sub.encode()
+
+
+def revoked_device(device_id: bytes, principal_pk: bytes | None) -> bytes:
+    return REVOKED_DEVICE + device_id + (principal_pk or b"")
+
+
+def revoked_auth_ref(auth_ref: bytes) -> bytes:
+    return REVOKED_AUTH_REF + auth_ref
+
+
+def revoked_ctx(ctx_id: bytes, realm_id: bytes | None) -> bytes:
+    return REVOKED_CTX + ctx_id + (realm_id or b"")
+
+
+def revoked_org(org_id: bytes, realm_id: bytes | None) -> bytes:
+    return REVOKED_ORG + org_id + (realm_id or b"")
+
+
+def names(part: bytes) -> dict[str, bytes | str]:
+    """What a part is of, by name."""
+    layout = _NAMES.get(part[:2]) or _NAMES[part[:1]]
+    rest = part[2 if part[:2] in _NAMES else 1 :]
+    found: dict[str, bytes | str] = {}
+    for name in layout:
+        found[name], rest = rest[:ID], rest[ID:]
+    if part[:1] == HANDLE:
+        found["handle"] = rest.decode()
+    elif part[:1] == LINK:
+        cut = 4 + int.from_bytes(rest[:4], "big")
+        found |= {"provider": rest[4:cut].decode(), "external_sub": rest[cut:].decode()}
+    return {name: value for name, value in found.items() if value != b""}
+
+
+_NAMES: Mapping[bytes, tuple[str, ...]] = {
+    PRINCIPAL: ("principal_pk",),
+    DEVICE: ("principal_pk", "device_id"),
+    CTX: ("ctx_id", "realm_id"),
+    ORG: ("org_id",),
+    GROUP: ("org_id", "group_id"),
+    GROUPS_OF: ("org_id", "ctx_id"),
+    ROLES_OF_CTX: ("org_id", "ctx_id", "realm_id"),
+    ROLES_OF_GROUP: ("org_id", "group_id", "realm_id"),
+    HANDLE: ("realm_id",),
+    LINK: ("realm_id",),
+    REVOKED_DEVICE: ("device_id", "principal_pk"),
+    REVOKED_AUTH_REF: ("auth_ref",),
+    REVOKED_CTX: ("ctx_id", "realm_id"),
+    REVOKED_ORG: ("org_id", "realm_id"),
+}

@@ -1,0 +1,469 @@
+"""Blocks of neighbours: which whole ones cover a range, and what is kept of a part. Pure arithmetic and encodings."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from veen.core import Malformed, Mmr, Unverified, cbor, mmr
+from veen.core.cbor import Array, Bstr, ListOf, Uint, Wire
+from veen.core.hashing import ht, u64be
+from veen.core.limits import MAX_PEAKS
+from veen.overlays.entry import AT_BYTES, At, FoldEntry
+from veen.overlays.event import EventFault
+from veen.overlays.fold import Applied, meet
+from veen.overlays.overlay import FoldStep, Overlay, step_of
+from veen.overlays.summary import Summary
+
+S = TypeVar("S")
+M = TypeVar("M")
+
+FANOUT = 16  # neighbours in a block
+STRIDE = 4  # events from one kept state to the next
+
+
+def cover(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """`(height, number)` of the fewest whole blocks that make up `first` up to, not including, `end`, in order.
+
+    A block of height h holds 16^h events; those of height 0 are single events.
+    """
+    while first < end:
+        height, size = 0, 1
+        while first % (size * FANOUT) == 0 and first + size * FANOUT <= end:
+            height, size = height + 1, size * FANOUT
+        yield height, first // size
+        first += size
+
+
+def part_key(part: bytes) -> bytes:
+    """A part in 32 bytes, whatever its name."""
+    return ht("veen/overlay-part", part)
+
+
+def first_key(part: bytes, key: bytes) -> bytes:
+    """What a step is known by, in 32 bytes."""
+    return ht("veen/overlay-key", u64be(len(part)) + part + key)
+
+
+@dataclass(frozen=True, slots=True)
+class Tip(Wire):
+    """How far the log of one label was taken in, and the tip of its tree there."""
+
+    label: bytes
+    upto_seq: int
+    peaks: tuple[bytes, ...]
+
+    LAYOUT: ClassVar = Array(
+        "tip", Bstr("label"), Uint("upto_seq", least=1), ListOf("peaks", Bstr("peak"), most=MAX_PEAKS)
+    )
+
+    def flaw(self) -> str | None:
+        return None if len(self.peaks) == self.upto_seq.bit_count() else "its peaks are not those of its size"
+
+    @classmethod
+    def of(cls, label: bytes, tree: Mmr) -> "Tip":
+        return cls(label, tree.size, tuple(tree.peaks))
+
+    def tree(self) -> Mmr:
+        return Mmr(self.upto_seq, self.peaks)
+
+    def mmr_root(self) -> bytes:
+        return mmr.root_of(self.peaks)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBound:
+    """The prefix of one label that something was worked out from: under another root it means nothing."""
+
+    label: bytes
+    epoch: int
+    upto_seq: int
+    mmr_root: bytes
+
+
+@dataclass(slots=True)
+class KeptHead(Generic[S, M]):
+    """What is known of a part at the end of its line, and the sums of the blocks that are not whole yet."""
+
+    part: bytes
+    count: int
+    state: S
+    birth: bytes = b""  # the place where it was first touched, as a key
+    open_sums: list[M] = field(default_factory=list)  # by height, from 1
+
+    def encode(self, overlay: Overlay[S, M]) -> bytes:
+        sums = [overlay.encode_summary(one) for one in self.open_sums]
+        return cbor.encode([self.part, self.count, overlay.encode_state(self.state), self.birth, sums])
+
+    @classmethod
+    def decode(cls, overlay: Overlay[S, M], data: bytes) -> "KeptHead[S, M]":
+        match cbor.decode(data, "part"):
+            case (bytes() as part, int() as count, bytes() as state, bytes() as birth, tuple() as sums):
+                kept = [overlay.decode_summary(part, one) for one in sums if isinstance(one, bytes)]
+                return cls(part, count, overlay.decode_state(part, state), birth, kept)
+        raise Malformed("part", "not a part's row")
+
+    @staticmethod
+    def decode_state(overlay: Overlay[S, M], data: bytes) -> S:
+        """The state alone, which is all that most readers want."""
+        match cbor.decode(data, "part"):
+            case (bytes() as part, int(), bytes() as state, bytes(), tuple()):
+                return overlay.decode_state(part, state)
+        raise Malformed("part", "not a part's row")
+
+    def take(self, overlay: Overlay[S, M], lifted: M, after: S) -> Iterator[tuple[int, int, M]]:
+        """Put one event on the line; `(height, number, summary)` of each block that it made whole."""
+        self.count += 1
+        self.state = after
+        rising, size = lifted, 1
+        for height in range(1, len(self.open_sums) + 2):
+            if height > len(self.open_sums):
+                self.open_sums.append(overlay.EMPTY)
+            rising = overlay.merge(self.open_sums[height - 1], rising)
+            size *= FANOUT
+            if self.count % size:
+                self.open_sums[height - 1] = rising
+                return
+            self.open_sums[height - 1] = overlay.EMPTY
+            yield height, self.count // size - 1, rising
+
+
+class KeptRows(Protocol):
+    """An ordered map. A reader's view does not change while it is held."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def put(self, key: bytes, row: bytes) -> None: ...
+
+    def delete(self, key: bytes) -> None: ...
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose key has the prefix, ascending, from `prefix + start` on."""
+        ...
+
+    def back(self, prefix: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose key has the prefix, descending, from `prefix + end` back."""
+        ...
+
+
+class MemoryRows:
+    """Rows that are gone when the process is: for small logs and for tests."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get(key)
+
+    def put(self, key: bytes, row: bytes) -> None:
+        if key not in self._rows:
+            insort(self._keys, key)
+        self._rows[key] = row
+
+    def delete(self, key: bytes) -> None:
+        if self._rows.pop(key, None) is not None:
+            del self._keys[bisect_left(self._keys, key)]
+
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        for index in range(bisect_left(self._keys, prefix + start), len(self._keys)):
+            key = self._keys[index]
+            if not key.startswith(prefix):
+                return
+            yield key, self._rows[key]
+
+    def back(self, prefix: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for index in range(bisect_right(self._keys, prefix + end) - 1, -1, -1):
+            key = self._keys[index]
+            if not key.startswith(prefix):
+                return
+            yield key, self._rows[key]
+
+
+FORMAT = 1
+META, TIP, HEAD, BIRTH, LIVE, EVENT, STATE, NODE, FIRST, FAULT = (bytes((code,)) for code in b"mbpolesndf")
+_NUMBER_BYTES = 8
+RootAt = Callable[[BlockBound], bytes | None]
+
+
+class Timeline(Generic[S, M]):
+    """What was kept of one overlay's fold of one stream. Raises `Malformed` where the rows are of another."""
+
+    def __init__(self, overlay: Overlay[S, M], rows: KeptRows) -> None:
+        self.overlay = overlay
+        self._rows = rows
+        kept = rows.get(META)
+        if kept is not None and kept != owner(overlay):
+            raise Malformed("cache", f"made for another overlay than {overlay.CLASS} version {overlay.VERSION}")
+
+    def bounds(self) -> tuple[BlockBound, ...]:
+        """The prefixes these rows were made from, one per label, by epoch."""
+        found = []
+        for key, row in self._rows.scan(TIP):
+            tip = Tip.decode(row)
+            found.append(BlockBound(tip.label, int.from_bytes(key[1:], "big"), tip.upto_seq, tip.mmr_root()))
+        return tuple(found)
+
+    @property
+    def rows(self) -> KeptRows:
+        """Where it looks things up: to lay further rows over them."""
+        return self._rows
+
+    def tree(self, epoch: int) -> Mmr:
+        """The tree of an epoch's label as far as it was taken in; an empty one where nothing was."""
+        row = self._rows.get(TIP + u64be(epoch))
+        return Mmr() if row is None else Tip.decode(row).tree()
+
+    def upto(self) -> At | None:
+        """The last place taken in."""
+        bounds = self.bounds()
+        return At(bounds[-1].epoch, bounds[-1].upto_seq) if bounds else None
+
+    def check(self, root_at: RootAt) -> None:
+        """Refuse these rows unless the log still has, at every bound, the root they were made under.
+
+        `root_at` gives the verified root of the log at that size, None where the log does not reach it.
+        """
+        for bound in self.bounds():
+            if root_at(bound) != bound.mmr_root:
+                where = f"entry {bound.upto_seq} of label {bound.label.hex()}"
+                raise Unverified("cache", f"the log does not have the root this cache was made under, at {where}")
+
+    def state(self, part: bytes, at: At | None = None) -> S:
+        """The state of a part after the entry at a place, by default the last one."""
+        found = self._state(part_key(part), part, at)
+        return self.overlay.INITIAL if found is None else found
+
+    def known(self, part: bytes, key: bytes) -> At | None:
+        """Where a step was first known by a key."""
+        row = self._rows.get(FIRST + first_key(part, key))
+        return None if row is None else At.of_key(row)
+
+    def states(self, at: At | None = None) -> Mapping[bytes, S]:
+        """The whole state after a place. Each part is worked out when it is asked for."""
+        return StatesAt(self, at)
+
+    def fold(self, part: bytes, first: At, last: At) -> M:
+        """The summary of what a part took from `first` to `last`, both included."""
+        key = EVENT + part_key(part)
+        forward = self._rows.scan(key, first.key())
+        start, stop = next(forward, None), next(self._rows.back(key, last.key()), None)
+        if start is None or stop is None or start[0] > stop[0]:
+            return self.overlay.EMPTY
+        blocks = list(cover(_number(start[1]), _number(stop[1]) + 1))
+        edge = len(list(takewhile(lambda block: block[0] == 0, blocks)))
+        tail = len(list(takewhile(lambda block: block[0] == 0, reversed(blocks[edge:]))))
+        summed = self.overlay.EMPTY
+        for _, row in islice(self._rows.scan(key, first.key()), edge):
+            summed = self.overlay.merge(summed, self.overlay.lift(self._step(part, row)))
+        for height, number in blocks[edge : len(blocks) - tail]:
+            summed = self.overlay.merge(summed, self._node(part, height, number))
+        for _, row in reversed(list(islice(self._rows.back(key, last.key()), tail))):
+            summed = self.overlay.merge(summed, self.overlay.lift(self._step(part, row)))
+        return summed
+
+    def summary(self, first: At, last: At) -> Summary[M]:
+        """The summary of all parts from `first` to `last`, both included, and the faults there."""
+        touched = {part: self.fold(part, first, last) for part in self.parts(last) if self._touches(part, first, last)}
+        return Summary(touched, tuple(self.faults(first, last)))
+
+    def history(self, part: bytes, first: At | None = None, last: At | None = None) -> Iterator[FoldStep]:
+        """The steps a part took, in order."""
+        prefix = EVENT + part_key(part)
+        for key, row in self._rows.scan(prefix, first.key() if first else b""):
+            if last is not None and key[len(prefix) :] > last.key():
+                return
+            yield self._step(part, row)
+
+    def faults(self, first: At | None = None, last: At | None = None) -> Iterator[EventFault]:
+        """The entries that changed nothing, in order."""
+        for key, row in self._rows.scan(FAULT, first.key() if first else b""):
+            if last is not None and key[1 : 1 + AT_BYTES] > last.key():
+                return
+            yield EventFault.decode(row)
+
+    def parts(self, at: At | None = None) -> Iterator[bytes]:
+        """The parts touched by then, in the order in which they were first touched."""
+        for key, row in self._rows.scan(BIRTH):
+            if at is not None and key[1 : 1 + AT_BYTES] > at.key():
+                return
+            yield row
+
+    def live(self) -> Iterator[tuple[bytes, S]]:
+        """The parts that are live now, with their states, in the order in which they were first touched."""
+        for _, part in self._rows.scan(LIVE):
+            yield part, self.state(part)
+
+    def _touches(self, part: bytes, first: At, last: At) -> bool:
+        line = EVENT + part_key(part)
+        newest = next(self._rows.back(line, last.key()), None)
+        return newest is not None and newest[0] >= line + first.key()
+
+    def _state(self, hashed: bytes, part: bytes, at: At | None) -> S | None:
+        if at is None:
+            row = self._rows.get(HEAD + hashed)
+            return None if row is None else KeptHead.decode_state(self.overlay, row)
+        line = EVENT + hashed
+        newest = next(self._rows.back(line, at.key()), None)
+        if newest is None:
+            return None
+        whole, rest = divmod(_number(newest[1]) + 1, STRIDE)
+        state = self._snapshot(part, hashed, whole)
+        for _, row in reversed(list(islice(self._rows.back(line, at.key()), rest))):
+            state = self.overlay.apply(state, self._step(part, row))
+        return state
+
+    def _snapshot(self, part: bytes, hashed: bytes, whole: int) -> S:
+        if whole == 0:
+            return self.overlay.INITIAL
+        return self.overlay.decode_state(part, self._row(STATE + hashed + u64be(whole)))
+
+    def _node(self, part: bytes, height: int, number: int) -> M:
+        key = node_key(part_key(part), height, number)
+        return self.overlay.decode_summary(part, self._row(key))
+
+    def _row(self, key: bytes) -> bytes:
+        row = self._rows.get(key)
+        if row is None:
+            raise Malformed("cache", "a row is missing")
+        return row
+
+    def _step(self, part: bytes, row: bytes) -> FoldStep:
+        return step_of(self.overlay, part, row[_NUMBER_BYTES:])
+
+
+class StatesAt(Mapping[bytes, S], Generic[S, M]):
+    """The state at a place as a mapping: what views look into, kept or in memory alike."""
+
+    def __init__(self, timeline: Timeline[S, M], at: At | None) -> None:
+        self._timeline = timeline
+        self._at = at
+
+    def __getitem__(self, part: bytes) -> S:
+        found = self._timeline._state(part_key(part), part, self._at)
+        if found is None:
+            raise KeyError(part)
+        return found
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._timeline.parts(self._at)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def owner(overlay: Overlay[S, M]) -> bytes:
+    """Whose rows these are."""
+    return cbor.encode([FORMAT, overlay.CLASS, overlay.VERSION, overlay.settings()])
+
+
+def node_key(hashed: bytes, height: int, number: int) -> bytes:
+    return NODE + hashed + bytes((height,)) + u64be(number)
+
+
+def event_row(number: int, entry: bytes) -> bytes:
+    return u64be(number) + entry
+
+
+def _number(row: bytes) -> int:
+    return int.from_bytes(row[:_NUMBER_BYTES], "big")
+
+
+def extend(overlay: Overlay[S, M], rows: KeptRows, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
+    """Take in entries that follow on what is there; returns the last place.
+
+    All entries of the stream, in order and without a gap. `mmr_root` is the one the hub signed for the last of them:
+    entries under any other root are refused with `Unverified`.
+    """
+    return _Extension(overlay, rows).take(entries, mmr_root)
+
+
+class _Extension(Generic[S, M]):
+    """One addition. Heads are written once, at its end, however often they change."""
+
+    def __init__(self, overlay: Overlay[S, M], rows: KeptRows) -> None:
+        self._timeline = Timeline(overlay, rows)
+        self._overlay = overlay
+        self._rows = rows
+        self._heads: dict[bytes, KeptHead[S, M]] = {}
+        bounds = self._timeline.bounds()
+        self._epoch, self._label, self._tree = -1, b"", Mmr()
+        if bounds:
+            self._epoch, self._label = bounds[-1].epoch, bounds[-1].label
+            self._tree = self._tip(self._epoch).tree()
+
+    def take(self, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
+        last = None
+        for entry in entries:
+            self._place(entry)
+            self._tree.append(entry.msg_id)
+            last, faults = entry.at, 0
+            for outcome in meet(self._overlay, entry, self, self._note):
+                if isinstance(outcome, EventFault):
+                    self._rows.put(FAULT + last.key() + u64be(faults), outcome.encode())
+                    faults += 1
+                else:
+                    self._apply(outcome, last.key())
+        if last is None:
+            return None
+        if self._tree.root() != mmr_root:
+            raise Unverified("cache", f"the entries up to {last.stream_seq} do not have the root that was signed")
+        self._finish()
+        return last
+
+    def state(self, part: bytes) -> S:
+        return self._head(part).state
+
+    def known(self, part: bytes, key: bytes) -> At | None:
+        return self._timeline.known(part, key)
+
+    def _note(self, part: bytes, key: bytes, at: At) -> None:
+        self._rows.put(FIRST + first_key(part, key), at.key())
+
+    def _place(self, entry: FoldEntry) -> None:
+        """Whether an entry follows on the one before; a new epoch starts a new tree."""
+        if entry.epoch > self._epoch and entry.stream_seq == 1:
+            if self._tree.size:
+                self._rows.put(TIP + u64be(self._epoch), Tip.of(self._label, self._tree).encode())
+            self._epoch, self._label, self._tree = entry.epoch, entry.label, Mmr()
+        elif entry.epoch < self._epoch:
+            raise Unverified("cache", f"epoch {entry.epoch} was taken to be complete, and has another entry")
+        elif (entry.label, entry.stream_seq) != (self._label, self._tree.size + 1):
+            raise ValueError(f"entry {entry.stream_seq} does not follow on entry {self._tree.size}")
+
+    def _apply(self, outcome: Applied[S], place: bytes) -> None:
+        step = outcome.step
+        hashed, head = part_key(step.part), self._head(step.part)
+        was_live = head.count > 0 and self._overlay.live(head.state)
+        if head.count == 0:
+            head.birth = place
+            self._rows.put(BIRTH + head.birth + hashed, step.part)
+        self._rows.put(EVENT + hashed + place, event_row(head.count, step.entry.encode()))
+        for height, number, summed in head.take(self._overlay, self._overlay.lift(step), outcome.after):
+            self._rows.put(node_key(hashed, height, number), self._overlay.encode_summary(summed))
+        if was_live != self._overlay.live(head.state):
+            key = LIVE + head.birth + hashed
+            self._rows.delete(key) if was_live else self._rows.put(key, step.part)
+        if head.count % STRIDE == 0:
+            self._rows.put(STATE + hashed + u64be(head.count // STRIDE), self._overlay.encode_state(head.state))
+
+    def _head(self, part: bytes) -> KeptHead[S, M]:
+        head = self._heads.get(part)
+        if head is None:
+            row = self._rows.get(HEAD + part_key(part))
+            fresh: KeptHead[S, M] = KeptHead(part, 0, self._overlay.INITIAL)
+            head = self._heads[part] = fresh if row is None else KeptHead.decode(self._overlay, row)
+        return head
+
+    def _tip(self, epoch: int) -> Tip:
+        row = self._rows.get(TIP + u64be(epoch))
+        assert row is not None
+        return Tip.decode(row)
+
+    def _finish(self) -> None:
+        self._rows.put(META, owner(self._overlay))
+        self._rows.put(TIP + u64be(self._epoch), Tip.of(self._label, self._tree).encode())
+        for part, head in self._heads.items():
+            if head.count:
+                self._rows.put(HEAD + part_key(part), head.encode(self._overlay))

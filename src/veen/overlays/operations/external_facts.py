@@ -1,0 +1,260 @@
+"""What is known beside the log: a domain's policy, and what services say they did. Plain values, all optional.
+
+A rule whose answer depends on something that is not known is open, never guessed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+from veen.core import CapToken, Malformed, Receipt, wire_json
+from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Uint, Wire
+from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
+from veen.overlays.fields import body
+from veen.overlays.operations.operation import text
+
+
+class Survivorship(StrEnum):
+    """Which of several versions a consumer takes. §6.4."""
+
+    LATEST = "latest"  # in stream order
+    HIGHEST = "highest"  # by its name, numbers compared as numbers
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace(Wire):
+    """An entry of a log, by its label."""
+
+    label: bytes
+    stream_seq: int
+
+    LAYOUT: ClassVar = body("place", Bstr("label"), Uint("stream_seq"))
+
+
+@dataclass(frozen=True, slots=True)
+class Effect(Wire):
+    """A side effect that a service performed; `key` is what it would know it by if it met it again. §2.5."""
+
+    operation_id: bytes
+    idempotent: bool
+    key: bytes | None = None
+
+    LAYOUT: ClassVar = body("effect", Bstr("operation_id"), Bool("idempotent"), Bstr("key", optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Wire):
+    """What a consumer takes for the decision of a party. §5.4."""
+
+    agreement_id: bytes
+    version: int
+    party_identity: bytes
+    decision: str
+
+    LAYOUT: ClassVar = body("decision", Bstr("agreement_id"), Uint("version"), Bstr("party_identity"), text("decision"))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Wire):
+    """The version that a consumer uses. §6.4."""
+
+    publication_id: bytes
+    version: str
+
+    LAYOUT: ClassVar = body("taken", Bstr("publication_id"), text("version"))
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFact(Wire):
+    """A read that a data access service has served. §9.3."""
+
+    requester_identity: bytes
+    resource_identifier: str
+    resource_class: str
+    result_digest: bytes | None = None
+
+    LAYOUT: ClassVar = body(
+        "access",
+        Bstr("requester_identity"),
+        text("resource_identifier"),
+        text("resource_class"),
+        Bstr("result_digest", optional=True),
+    )
+
+
+class FactSource(NamedTuple):
+    """A message of another hub. §10.2."""
+
+    hub_identifier: str
+    label: bytes
+    stream_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityFact:
+    """A capability, and since when its hub knows it: without that, nobody can tell when it ends."""
+
+    token: CapToken
+    issued_at: int | None = None
+    revoked_at: int | None = None  # from that second on it holds no more
+
+
+@dataclass(frozen=True, slots=True)
+class Guardians:
+    """Who approves a recovery, and how many of them it takes; anyone where none are named. §8.3."""
+
+    identities: frozenset[bytes] | None = None
+    threshold: int = 1
+
+
+RootAt: TypeAlias = Callable[[LogPlace], bytes | None]
+StateAt: TypeAlias = Callable[[str, bytes, LogPlace], bytes | None]  # class, state_id, place -> state_hash
+Speakers: TypeAlias = Mapping[bytes, frozenset[bytes]]  # the clients that speak for an identity
+
+
+def speaks(speakers: Speakers | None, identity: bytes, client_id: bytes) -> bool:
+    """Whether a client speaks for an identity: its own, or one the domain says; unchecked where it says nothing."""
+    return speakers is None or client_id == identity or client_id in speakers.get(identity, frozenset())
+
+
+def spoken_for(speakers: Speakers | None, client_id: bytes) -> tuple[bytes, ...]:
+    """The identities that a client speaks for, itself first."""
+    return (client_id, *(identity for identity, clients in (speakers or {}).items() if client_id in clients))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything a validator may be told. None stands for what is not known."""
+
+    stream_id: bytes | None = None  # of the log that is checked
+    speakers: Speakers | None = None
+    processed: tuple[LogPlace, ...] | None = None  # places for which a wallet service moved money
+    effects: tuple[Effect, ...] | None = None
+    granters: frozenset[bytes] | None = None  # clients and capabilities that may change permissions
+    bootstrapped: frozenset[bytes] | None = None  # capabilities that stand without a grant
+    capabilities: Mapping[bytes, CapabilityFact] = field(default_factory=dict)  # by auth_ref
+    decisions: tuple[Decision, ...] | None = None
+    survivorship: Survivorship = Survivorship.LATEST
+    taken: tuple[Taken, ...] | None = None
+    root_at: RootAt | None = None
+    state_at: StateAt | None = None
+    executors: frozenset[bytes] | None = None  # clients that may execute a recovery; anyone where not set
+    accesses: tuple[AccessFact, ...] | None = None
+    regulated: frozenset[str] | None = None  # classes of resource; all where not set
+    sources: Mapping[FactSource, Receipt] = field(default_factory=dict)  # verified receipts of other hubs
+
+
+def _rows(name: str, item: FieldType) -> ListOf:
+    return ListOf(name, item, most=MAX_BODY_BYTES, optional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCapability(Wire):
+    """A capability in CBOR, when its hub logged it, and from when on it was revoked."""
+
+    token: bytes
+    issued_at: int | None = None
+    revoked_at: int | None = None
+
+    LAYOUT: ClassVar = body(
+        "capability",
+        Bytes("token", MAX_MSG_BYTES),
+        Uint("issued_at", optional=True),
+        Uint("revoked_at", optional=True),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownReceipt(Wire):
+    """A receipt of another hub in CBOR, and the key that signed it."""
+
+    hub_identifier: str
+    hub_pk: bytes
+    receipt: bytes
+
+    LAYOUT: ClassVar = body("source", text("hub_identifier"), Bstr("hub_pk"), Bytes("receipt", MAX_MSG_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker(Wire):
+    """A client that speaks for an identity."""
+
+    identity: bytes
+    client_id: bytes
+
+    LAYOUT: ClassVar = body("speaker", Bstr("identity"), Bstr("client_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class FactsFile(Wire):
+    """The file."""
+
+    speakers: tuple[Speaker, ...] | None = None
+    processed: tuple[LogPlace, ...] | None = None
+    effects: tuple[Effect, ...] | None = None
+    granters: tuple[bytes, ...] | None = None
+    bootstrapped: tuple[bytes, ...] | None = None
+    capabilities: tuple[KnownCapability, ...] | None = None
+    decisions: tuple[Decision, ...] | None = None
+    survivorship: str | None = None
+    taken: tuple[Taken, ...] | None = None
+    executors: tuple[bytes, ...] | None = None
+    accesses: tuple[AccessFact, ...] | None = None
+    regulated: tuple[str, ...] | None = None
+    sources: tuple[KnownReceipt, ...] | None = None
+
+    LAYOUT: ClassVar = body(
+        "evidence",
+        _rows("speakers", Nested("speaker", Speaker)),
+        _rows("processed", Nested("place", LogPlace)),
+        _rows("effects", Nested("effect", Effect)),
+        _rows("granters", Bstr("granter")),
+        _rows("bootstrapped", Bstr("auth_ref")),
+        _rows("capabilities", Nested("capability", KnownCapability)),
+        _rows("decisions", Nested("decision", Decision)),
+        text("survivorship", optional=True),
+        _rows("taken", Nested("taken", Taken)),
+        _rows("executors", Bstr("executor")),
+        _rows("accesses", Nested("access", AccessFact)),
+        _rows("regulated", text("resource_class")),
+        _rows("sources", Nested("source", KnownReceipt)),
+    )
+
+    def flaw(self) -> str | None:
+        known = self.survivorship is None or self.survivorship in Survivorship.__members__.values()
+        return None if known else f"survivorship is {' or '.join(Survivorship)}"
+
+
+def read(data: bytes, stream_id: bytes | None = None) -> World:
+    """The world that a file tells of. Raises `Malformed`, and `Unverified` where a receipt is not its hub's."""
+    found = wire_json.decode(FactsFile, data)
+    as_they_are = ("processed", "effects", "decisions", "taken", "accesses")
+    sets = ("granters", "bootstrapped", "executors", "regulated")
+    given: dict[str, Any] = {name: getattr(found, name) for name in as_they_are}
+    given |= {name: None if (one := getattr(found, name)) is None else frozenset(one) for name in sets}
+    if found.survivorship is not None:
+        given["survivorship"] = Survivorship(found.survivorship)
+    held = [
+        CapabilityFact(CapToken.decode(one.token), one.issued_at, one.revoked_at) for one in found.capabilities or ()
+    ]
+    given["capabilities"] = {one.token.auth_ref(): one for one in held}
+    return World(stream_id, _speakers(found.speakers), sources=_sources(found.sources or ()), **given)
+
+
+def _speakers(listed: tuple[Speaker, ...] | None) -> Speakers | None:
+    if listed is None:
+        return None
+    identities = dict.fromkeys(one.identity for one in listed)
+    return {named: frozenset(one.client_id for one in listed if one.identity == named) for named in identities}
+
+
+def _sources(listed: tuple[KnownReceipt, ...]) -> Mapping[FactSource, Receipt]:
+    sources: dict[FactSource, Receipt] = {}
+    for one in listed:
+        receipt = Receipt.decode(one.receipt)
+        receipt.verify_signature(one.hub_pk)
+        source = FactSource(one.hub_identifier, receipt.label, receipt.stream_seq)
+        if sources.setdefault(source, receipt) != receipt:
+            raise Malformed("evidence", f"two receipts for message {receipt.stream_seq} of {one.hub_identifier}")
+    return sources

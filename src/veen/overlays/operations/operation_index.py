@@ -1,0 +1,195 @@
+"""Every operation of a stream under its operation id, and how they depend on each other. 001, spec-3 §1.1."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from veen.core import cbor
+from veen.overlays.entry import At, FoldEntry
+from veen.overlays.event import Event, EventFault
+from veen.overlays.fields import ValueItem
+from veen.overlays.operations import operation, operation_events
+from veen.overlays.operations.operation import Operation, operation_id
+from veen.overlays.overlay import FoldStep, MergeOverlay
+
+E = TypeVar("E", bound=Operation)
+
+OPERATION_EVENTS: tuple[type[Operation], ...] = (
+    operation_events.Paid,
+    operation_events.AccessGrant,
+    operation_events.Revoke,
+    operation_events.Delegated,
+    operation_events.Definition,
+    operation_events.Confirmation,
+    operation_events.Publication,
+    operation_events.StateCheckpoint,
+    operation_events.RecoveryRequest,
+    operation_events.RecoveryApproval,
+    operation_events.RecoveryExecution,
+    operation_events.QueryAudit,
+    operation_events.Mirror,
+)
+BY_NAME: Mapping[str, type[Operation]] = {event.NAME.removesuffix(".v1"): event for event in OPERATION_EVENTS}
+
+
+def own_id(entry: FoldEntry, event: Event) -> bytes:
+    """The operation id of an entry. A mirrored copy is the operation it copies; a mirror record is its own."""
+    return operation_id(entry.msg_id if isinstance(event, operation_events.Mirror) else entry.origin)
+
+
+def copy_keys(step: FoldStep) -> tuple[bytes, ...]:
+    """What an operation is known by: the message it is, wherever it was written first."""
+    return (step.entry.msg_id if isinstance(step.event, operation_events.Mirror) else step.entry.origin,)
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An operation in its place."""
+
+    operation_id: bytes
+    entry: FoldEntry
+    event: Operation
+
+    @property
+    def at(self) -> At:
+        return self.entry.at
+
+    @property
+    def kind(self) -> str:
+        """The name of its schema, without the version."""
+        return self.event.NAME.removesuffix(".v1")
+
+
+class Operations(MergeOverlay[FoldEntry | None]):
+    """A part per operation: the entry that says it. The first counts, its copies do not."""
+
+    CLASS = "operation.index"
+    EVENTS = OPERATION_EVENTS
+    EMPTY = None
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        return (own_id(entry, event),)
+
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
+        return copy_keys(step)
+
+    def lift(self, step: FoldStep) -> FoldEntry | None:
+        return step.entry
+
+    def merge(self, a: FoldEntry | None, b: FoldEntry | None) -> FoldEntry | None:
+        return b if a is None else a
+
+    def encode_state(self, state: FoldEntry | None) -> bytes:
+        return cbor.encode(None) if state is None else state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> FoldEntry | None:
+        return None if data == cbor.encode(None) else FoldEntry.decode(data)
+
+    def plain(self, part: bytes, state: FoldEntry | None) -> Mapping[str, cbor.Value]:
+        found = None if state is None else logged(state)
+        return {"operation_id": part} if found is None else plain(found)
+
+
+OPERATIONS = Operations()
+States: TypeAlias = Mapping[bytes, FoldEntry | None]
+Following: TypeAlias = Callable[[bytes], Iterable[bytes]]
+
+
+def logged(entry: FoldEntry) -> Logged | None:
+    """The operation that an entry is; None where it is none, or does not decode."""
+    found = OPERATIONS.read(entry)
+    for step in () if isinstance(found, EventFault) else found:
+        assert isinstance(step.event, Operation)
+        return Logged(step.part, entry, step.event)
+    return None
+
+
+def operations(entries: Iterable[FoldEntry | None]) -> tuple[Logged, ...]:
+    """The operations among entries, in stream order, each once: of a whole log, or of the index's states."""
+    found: dict[bytes, Logged] = {}
+    for entry in sorted((one for one in entries if one is not None), key=lambda one: one.at):
+        one = logged(entry)
+        if one is not None:
+            found.setdefault(one.operation_id, one)
+    return tuple(found.values())
+
+
+def said(known: Iterable[Logged], kind: type[E]) -> list[tuple[Logged, E]]:
+    """The operations of one kind, each with its body."""
+    return [(one, one.event) for one in known if isinstance(one.event, kind)]
+
+
+def plain(one: Logged) -> dict[str, cbor.Value]:
+    """An operation for people and for JSON."""
+    entry = one.entry
+    return {
+        "operation_id": one.operation_id,
+        "kind": one.kind,
+        "stream_seq": entry.stream_seq,
+        "hub_ts": entry.hub_ts,
+        "client_id": entry.client_id,
+        "auth_ref": entry.auth_ref,
+        "body": plain_body(one.event),
+    }
+
+
+def plain_body(event: Operation) -> dict[str, cbor.Value]:
+    """The fields that are there; what may be anything is shown as the value it is."""
+    shown: dict[str, cbor.Value] = {}
+    for kind in event.LAYOUT.kinds:
+        field = getattr(event, kind.name)
+        if field is not None:
+            shown[kind.name] = operation.decode(field) if isinstance(kind, ValueItem) else field
+    return shown
+
+
+def references(event: Operation) -> tuple[bytes, ...]:
+    """The operations that one names: its parent, and the approvals of an execution."""
+    named = event.approval_references if isinstance(event, operation_events.RecoveryExecution) else ()
+    return (*(() if event.parent is None else (event.parent,)), *named)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationLink:
+    """One line of a trace: how far before (negative) or after the operation asked for, and what is there.
+
+    `found` is None where the stream does not hold the operation that is named.
+    """
+
+    distance: int
+    operation_id: bytes
+    found: Logged | None
+
+
+def trace(known: Iterable[Logged], start: bytes) -> tuple[OperationLink, ...]:
+    """What an operation came from and what came of it, causes first. Each operation is shown once, at its nearest."""
+    by_id = {one.operation_id: one for one in known}
+    effects: dict[bytes, list[bytes]] = {}
+    for one in by_id.values():
+        for cause in references(one.event):
+            effects.setdefault(cause, []).append(one.operation_id)
+
+    def causes(of: bytes) -> Iterable[bytes]:
+        return references(by_id[of].event) if of in by_id else ()
+
+    back = list(_reach(start, causes))
+    ahead = list(_reach(start, lambda of: effects.get(of, ())))
+    before = [OperationLink(-far, one, by_id.get(one)) for far, one in reversed(back)]
+    after = [
+        OperationLink(far, one, by_id.get(one)) for far, one in ahead if far and one not in {seen for _, seen in back}
+    ]
+    return (*before, *after)
+
+
+def _reach(start: bytes, following: Following) -> Iterator[tuple[int, bytes]]:
+    """Breadth first, so that each is met at its nearest; nothing twice, whatever a log claims of itself."""
+    distance, edge, seen = 0, [start], {start}
+    while edge:
+        ahead: list[bytes] = []
+        for one in edge:
+            yield distance, one
+            for other in following(one):
+                if other not in seen:
+                    seen.add(other)
+                    ahead.append(other)
+        distance, edge = distance + 1, ahead

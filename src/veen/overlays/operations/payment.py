@@ -1,0 +1,172 @@
+"""Paid operations: the balances that their payments come to, in stream order. 001, spec-3 §2.
+
+Balances may be negative, and then each account is a part of its own. In a domain that forbids it, a payment is taken by
+payer and payee or by neither, so all accounts of a currency are one part.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from veen.core import Malformed, cbor
+from veen.core.hashing import HASH_BYTES
+from veen.overlays.entry import FoldEntry
+from veen.overlays.event import Event
+from veen.overlays.fields import ascending, number_of, number_value
+from veen.overlays.operations.external_facts import LogPlace, World
+from veen.overlays.operations.operation_events import Paid
+from veen.overlays.operations.operation_index import Logged, said
+from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.overlay import FoldStep, Overlay
+
+Balances: TypeAlias = tuple[tuple[bytes, int], ...]  # by account, ascending
+Flow: TypeAlias = tuple[int, int]  # what a run of payments adds, and the least that it adds on the way
+Flows: TypeAlias = tuple[tuple[bytes, Flow], ...]
+
+LATE = "it was ordered after its time"
+OVERDRAWN = "the payer's balance would be negative"
+
+
+class Payments(Overlay[Balances, Flows]):
+    """What every account has, by currency.
+
+    `default_unit` is the currency of a payment that names none. With `debtors` only these accounts may be below zero;
+    without, every account may.
+    """
+
+    CLASS = "paid.operation"
+    EVENTS = (Paid,)
+    INITIAL: Balances = ()
+    EMPTY: Flows = ()
+
+    def __init__(self, default_unit: str = "", debtors: Iterable[bytes] | None = None) -> None:
+        self._default_unit = default_unit
+        self._debtors = None if debtors is None else frozenset(debtors)
+
+    def settings(self) -> bytes:
+        if not self._default_unit and self._debtors is None:
+            return b""
+        return cbor.encode([self._default_unit, None if self._debtors is None else sorted(self._debtors)])
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, Paid)
+        unit = self.unit(event).encode()
+        return (unit,) if self._debtors is not None else (event.payer_account + unit, event.payee_account + unit)
+
+    def refusal(self, state: Balances, step: FoldStep) -> str | None:
+        if late(step.entry):
+            return LATE
+        held, debtors = dict(state), self._debtors
+        for account, change in self._changes(step):
+            if debtors is not None and account not in debtors and held.get(account, 0) + change < 0:
+                return OVERDRAWN
+        return None
+
+    def apply(self, state: Balances, step: FoldStep) -> Balances:
+        held = dict(state)
+        for account, change in self._changes(step):
+            held[account] = held.get(account, 0) + change
+        return tuple(sorted(held.items()))
+
+    def lift(self, step: FoldStep) -> Flows:
+        if late(step.entry):
+            return ()
+        return tuple(sorted((account, (change, min(change, 0))) for account, change in self._changes(step)))
+
+    def merge(self, a: Flows, b: Flows) -> Flows:
+        flows = dict(a)
+        for account, (change, low) in b:
+            before, low_before = flows.get(account, (0, 0))
+            flows[account] = (before + change, min(low_before, before + low))
+        return tuple(sorted(flows.items()))
+
+    def run(self, state: Balances, summary: Flows) -> Balances | None:
+        held, debtors = dict(state), self._debtors
+        for account, (change, low) in summary:
+            before = held.get(account, 0)
+            if debtors is not None and account not in debtors and before + low < 0:
+                return None
+            held[account] = before + change
+        return tuple(sorted(held.items()))
+
+    def encode_state(self, state: Balances) -> bytes:
+        return cbor.encode([(account, number_value(balance)) for account, balance in state])
+
+    def decode_state(self, part: bytes, data: bytes) -> Balances:
+        return tuple((account, number_of(found)) for account, (found,) in _rows(data, 1))
+
+    def encode_summary(self, summary: Flows) -> bytes:
+        return cbor.encode([(account, *map(number_value, flow)) for account, flow in summary])
+
+    def decode_summary(self, part: bytes, data: bytes) -> Flows:
+        return tuple((account, (number_of(change), number_of(low))) for account, (change, low) in _rows(data, 2))
+
+    def plain(self, part: bytes, state: Balances) -> Mapping[str, cbor.Value]:
+        named = part if self._debtors is not None else part[HASH_BYTES:]
+        balances = {account.hex(): number_value(balance) for account, balance in state}
+        return {"currency_code": named.decode(), "balances": balances}
+
+    def unit(self, event: Paid) -> str:
+        """The currency of a payment."""
+        return self._default_unit if event.currency_code is None else event.currency_code
+
+    def _changes(self, step: FoldStep) -> tuple[tuple[bytes, int], ...]:
+        """What a payment adds to each account of the part it meets."""
+        event = step.event
+        assert isinstance(event, Paid)
+        changes = {event.payer_account: -event.amount}
+        changes[event.payee_account] = changes.get(event.payee_account, 0) + event.amount
+        if self._debtors is None:
+            account = step.part[:HASH_BYTES]
+            return ((account, changes[account]),)
+        return tuple(changes.items())
+
+
+PAYMENTS = Payments()
+States: TypeAlias = Mapping[bytes, Balances]
+
+
+def late(entry: FoldEntry) -> bool:
+    """Whether an operation was ordered after the end its header gives it: its creation and its `ttl_seconds`."""
+    ends = entry.header.expires_at if entry.header else None
+    return ends is not None and entry.hub_ts > ends
+
+
+def balance(states: States, account: bytes, unit: str = "") -> int:
+    """What an account has, however its domain folds."""
+    named = unit.encode()
+    return dict(states.get(account + named) or states.get(named) or ()).get(account, 0)
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+    """P1 and P2 for every paid operation."""
+    for one, _ in said(known, Paid):
+        yield judged(Rule.PAID_P1, one, _processed(one, world))
+        if world.effects is None:
+            yield undecided(Rule.PAID_P2, one, "no service has said what it did")
+        else:
+            yield judged(Rule.PAID_P2, one, _repeatable(one, world))
+
+
+def _processed(one: Logged, world: World) -> str | None:
+    """Our own fold takes each place once; what a service says it took is counted."""
+    times = (world.processed or ()).count(LogPlace(one.entry.label, one.entry.stream_seq))
+    return None if times <= 1 else f"a service processed it {times} times"
+
+
+def _repeatable(one: Logged, world: World) -> str | None:
+    for effect in world.effects or ():
+        if effect.operation_id == one.operation_id and not effect.idempotent and effect.key != one.operation_id:
+            return "a side effect is neither idempotent nor keyed by its operation id"
+    return None
+
+
+def _rows(data: bytes, width: int) -> Iterator[tuple[bytes, tuple[cbor.Value, ...]]]:
+    found = cbor.decode(data, "balances")
+    accounts = []
+    for row in found if isinstance(found, tuple) else (None,):
+        if not isinstance(row, tuple) or len(row) != 1 + width or not isinstance(row[0], bytes):
+            raise Malformed("balances", "not a list of accounts with their numbers")
+        accounts.append(row[0])
+        yield row[0], row[1:]
+    if not ascending(accounts):
+        raise Malformed("balances", "its accounts are not in order")

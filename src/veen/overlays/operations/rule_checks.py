@@ -1,0 +1,61 @@
+"""All the validators at once: what can be said of every rule for every operation of a log."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from veen.overlays.entry import At, FoldEntry
+from veen.overlays.operations import (
+    access,
+    agreement,
+    delegation,
+    mirror,
+    payment,
+    publication,
+    query_audit,
+    recovery,
+    state_statement,
+)
+from veen.overlays.operations.external_facts import World
+from veen.overlays.operations.operation_index import Logged, operations
+from veen.overlays.operations.rules import RuleFinding, RuleVerdict
+from veen.overlays.registry import Registry
+
+Validator: TypeAlias = Callable[[Iterable[Logged], World], Iterator[RuleFinding]]
+
+VALIDATORS: dict[str, Validator] = {
+    "paid": payment.check,
+    "access": access.check,
+    "delegated": delegation.check,
+    "agreement": agreement.check,
+    "publication": publication.check,
+    "snapshot": state_statement.check,
+    "recovery": recovery.check,
+    "query": query_audit.check,
+    "mirror": mirror.check,
+}
+
+
+def check(known: Iterable[Logged], world: World | None = None) -> tuple[RuleFinding, ...]:
+    """What every validator finds, by place and rule; what no operation is behind comes last."""
+    listed, told = tuple(known), world or World()
+    found = [finding for validator in VALIDATORS.values() for finding in validator(listed, told)]
+    return tuple(sorted(found, key=_order))
+
+
+def check_log(entries: Iterable[FoldEntry], overlays: Registry, world: World | None = None) -> tuple[RuleFinding, ...]:
+    """The same for the whole log of one label, from its first entry: its roots and states are then known too."""
+    listed = tuple(entries)
+    states = state_statement.LogStates(listed, overlays)
+    told = replace(world or World(), root_at=states.root_at, state_at=states.state_at)
+    return check(operations(listed), told)
+
+
+def violations(findings: Iterable[RuleFinding]) -> tuple[RuleFinding, ...]:
+    """Those that say a rule is violated."""
+    return tuple(one for one in findings if one.verdict is RuleVerdict.VIOLATED)
+
+
+def _order(finding: RuleFinding) -> tuple[bool, At, str, str]:
+    own = finding.places[-1] if finding.places else At(0, 0)
+    return not finding.places, own, str(finding.rule), finding.reason

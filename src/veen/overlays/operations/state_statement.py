@@ -1,0 +1,163 @@
+"""State snapshots: what a state came to at a place of the log, said in the log, and checked against it. 001, spec-3 §7.
+
+    state_hash  Ht("veen/state-" || state_class, [ [part, state], … ])
+
+A snapshot is of one part of an overlay's state, where `state_id` is that part, or else of the whole state.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeAlias
+
+from veen.core import Mmr, cbor
+from veen.core.cbor import Bstr, Nested, Uint, Wire
+from veen.core.hashing import u64be
+from veen.overlays.entry import FoldEntry
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+from veen.overlays.fold import Fold, state_hash
+from veen.overlays.operations.external_facts import LogPlace, World
+from veen.overlays.operations.operation_events import StateCheckpoint
+from veen.overlays.operations.operation_index import Logged, own_id, plain_body, said
+from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.overlay import FoldStep, MergeOverlay
+from veen.overlays.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Wire):
+    """The checkpoint that counts for one state at one place: the latest in the log, and how many there are."""
+
+    checkpoints: int = 0
+    operation_id: bytes | None = None
+    epoch: int = 0
+    stream_seq: int = 0
+    latest: StateCheckpoint | None = None
+
+    LAYOUT: ClassVar = body(
+        "kept",
+        Uint("checkpoints"),
+        Bstr("operation_id", optional=True),
+        Uint("epoch"),
+        Uint("stream_seq"),
+        Nested("latest", StateCheckpoint, optional=True),
+    )
+
+
+NOTHING = Kept()
+States: TypeAlias = Mapping[bytes, Kept]
+
+
+class Snapshots(MergeOverlay[Kept]):
+    """A part per state and place. Of several checkpoints the latest counts. S1."""
+
+    CLASS = "state.checkpoint"
+    EVENTS = (StateCheckpoint,)
+    EMPTY = NOTHING
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, StateCheckpoint)
+        return (snapshot_part(event.state_id, event.upto_stream_seq),)
+
+    def lift(self, step: FoldStep) -> Kept:
+        assert isinstance(step.event, StateCheckpoint)
+        return Kept(1, own_id(step.entry, step.event), *step.at, step.event)
+
+    def merge(self, a: Kept, b: Kept) -> Kept:
+        return a if b == NOTHING else replace(b, checkpoints=a.checkpoints + b.checkpoints)
+
+    def encode_state(self, state: Kept) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> Kept:
+        return Kept.decode(data)
+
+    def plain(self, part: bytes, state: Kept) -> Mapping[str, cbor.Value]:
+        shown = {} if state.latest is None else plain_body(state.latest)
+        return {**shown, "checkpoints": state.checkpoints, "stream_seq": state.stream_seq}
+
+
+SNAPSHOTS = Snapshots()
+
+
+def snapshot_part(state_id: bytes, upto_stream_seq: int) -> bytes:
+    return state_id + u64be(upto_stream_seq)
+
+
+def newest(states: States, state_id: bytes) -> Kept | None:
+    """The checkpoint of a state that reaches furthest."""
+    own = sorted(part for part in states if part[:-8] == state_id)
+    return states[own[-1]] if own else None
+
+
+class LogStates:
+    """What a log comes to at its places, worked out from its entries: all of them, from the first of each label.
+
+    Places are best asked for in order: then each entry is folded once.
+    """
+
+    def __init__(self, entries: Iterable[FoldEntry], overlays: Registry) -> None:
+        self._overlays = overlays
+        self._labels: dict[bytes, list[FoldEntry]] = {}
+        self._trees: dict[bytes, Mmr] = {}
+        self._folds: dict[tuple[bytes, str], Fold[Any, Any]] = {}
+        for entry in entries:
+            line = self._labels.setdefault(entry.label, [])
+            if entry.stream_seq == len(line) + 1:  # a gap ends what can be told
+                line.append(entry)
+
+    def root_at(self, place: LogPlace) -> bytes | None:
+        """The root of the log after a place; None where the log does not reach it."""
+        if not self._reaches(place):
+            return None
+        tree = self._trees.get(place.label)
+        if tree is None or tree.size > place.stream_seq:
+            tree = self._trees[place.label] = Mmr()
+        for entry in self._labels[place.label][tree.size : place.stream_seq]:
+            tree.append(entry.msg_id)
+        return tree.root()
+
+    def state_at(self, state_class: str, state_id: bytes, place: LogPlace) -> bytes | None:
+        """The state hash there; None where no overlay is of the class. The messages it folds are its filter. §7.4."""
+        overlay = self._overlays.of_class(state_class)
+        if overlay is None or not self._reaches(place):
+            return None
+        key = (place.label, state_class)
+        folded = self._folds.get(key)
+        if folded is None or (folded.upto is not None and folded.upto.stream_seq > place.stream_seq):
+            folded = self._folds[key] = Fold(overlay)
+        start = 0 if folded.upto is None else folded.upto.stream_seq
+        folded.extend(self._labels[place.label][start : place.stream_seq])
+        states = folded.states
+        return state_hash(overlay, {state_id: states[state_id]} if state_id in states else states)
+
+    def _reaches(self, place: LogPlace) -> bool:
+        return 1 <= place.stream_seq <= len(self._labels.get(place.label, ()))
+
+
+def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+    """S1 and S2 for every checkpoint."""
+    firsts: dict[bytes, Logged] = {}
+    for one, event in said(known, StateCheckpoint):
+        first = firsts.setdefault(snapshot_part(event.state_id, event.upto_stream_seq), one)
+        if first is one:
+            yield judged(Rule.SNAPSHOT_S1, one, None)
+        else:
+            yield judged(Rule.SNAPSHOT_S1, one, f"entry {first.at.stream_seq} has one for this place", first.at)
+        yield _checked(one, event, world)
+
+
+def _checked(one: Logged, event: StateCheckpoint, world: World) -> RuleFinding:
+    place = LogPlace(one.entry.label, event.upto_stream_seq)
+    if event.upto_stream_seq >= one.entry.stream_seq:
+        return judged(Rule.SNAPSHOT_S2, one, "it is of a place that does not come before its own")
+    root = None if world.root_at is None else world.root_at(place)
+    state = None if world.state_at is None else world.state_at(event.state_class, event.state_id, place)
+    if root is not None and root != event.mmr_root:
+        return judged(Rule.SNAPSHOT_S2, one, "its mmr_root is not that of the log")
+    if state is not None and state != event.state_hash:
+        return judged(Rule.SNAPSHOT_S2, one, f"its state_hash is not that of {event.state_class}")
+    if root is None or state is None:
+        lacking = "the log" if root is None else f"an overlay of class {event.state_class}"
+        return undecided(Rule.SNAPSHOT_S2, one, f"{lacking} is not at hand")
+    return judged(Rule.SNAPSHOT_S2, one, None)

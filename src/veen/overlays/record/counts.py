@@ -1,0 +1,116 @@
+"""The events of a recorder stream, counted: by subject, by type, by origin, by source and by principal. §3.1.
+
+Each event counts once. What says it came from the same place of the same source as one before is a copy of that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from veen.core import cbor
+from veen.core.cbor import Uint, Wire
+from veen.core.hashing import ht
+from veen.overlays.entry import FoldEntry
+from veen.overlays.event import Event
+from veen.overlays.fields import Number, body
+from veen.overlays.overlay import FoldStep, MergeOverlay
+from veen.overlays.record.record_events import RecordEvent
+
+SUBJECT, TYPE, ORIGIN, SOURCE, PRINCIPAL = b"s", b"t", b"o", b"i", b"p"
+_NAMES = {SUBJECT: "subject_id", TYPE: "event_type", ORIGIN: "origin", SOURCE: "source", PRINCIPAL: "principal_id"}
+
+
+@dataclass(frozen=True, slots=True)
+class EventTally(Wire):
+    """How many, and when: event_time in milliseconds, hub_ts in seconds. All zero where there are none."""
+
+    events: int = 0
+    first_event_time: int = 0
+    last_event_time: int = 0
+    first_hub_ts: int = 0
+    last_hub_ts: int = 0
+
+    LAYOUT: ClassVar = body(
+        "tally",
+        Number("events"),
+        Uint("first_event_time"),
+        Uint("last_event_time"),
+        Uint("first_hub_ts"),
+        Uint("last_hub_ts"),
+    )
+
+
+NONE = EventTally()
+
+
+class RecordTallies(MergeOverlay[EventTally]):
+    """A part per subject, type, origin, source and principal; the first byte of its key says which."""
+
+    CLASS = "record.events"
+    EVENTS = (RecordEvent,)
+    EMPTY = NONE
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, RecordEvent)
+        found = [
+            SUBJECT + event.subject_id.encode(),
+            TYPE + event.event_type.encode(),
+            ORIGIN + event.origin.encode(),
+            PRINCIPAL + entry.client_id,
+        ]
+        if event.source is not None:
+            found.append(SOURCE + event.source.encode())
+        return tuple(found)
+
+    def keys(self, step: FoldStep) -> tuple[bytes, ...]:
+        assert isinstance(step.event, RecordEvent)
+        place = place_key(step.event)
+        return (step.entry.origin,) if place is None else (step.entry.origin, place)
+
+    def lift(self, step: FoldStep) -> EventTally:
+        assert isinstance(step.event, RecordEvent)
+        time, hub_ts = step.event.event_time, step.entry.hub_ts
+        return EventTally(1, time, time, hub_ts, hub_ts)
+
+    def merge(self, a: EventTally, b: EventTally) -> EventTally:
+        if not a.events or not b.events:
+            return a if a.events else b
+        return EventTally(
+            a.events + b.events,
+            min(a.first_event_time, b.first_event_time),
+            max(a.last_event_time, b.last_event_time),
+            min(a.first_hub_ts, b.first_hub_ts),
+            max(a.last_hub_ts, b.last_hub_ts),
+        )
+
+    def encode_state(self, state: EventTally) -> bytes:
+        return state.encode()
+
+    def decode_state(self, part: bytes, data: bytes) -> EventTally:
+        return EventTally.decode(data)
+
+    def plain(self, part: bytes, state: EventTally) -> Mapping[str, cbor.Value]:
+        kind, key = part[:1], part[1:]
+        shown: dict[str, cbor.Value] = {_NAMES[kind]: key if kind == PRINCIPAL else key.decode()}
+        return shown | {
+            "events": state.events,
+            "first_event_time": state.first_event_time,
+            "last_event_time": state.last_event_time,
+            "first_hub_ts": state.first_hub_ts,
+            "last_hub_ts": state.last_hub_ts,
+        }
+
+
+RECORD_TALLIES = RecordTallies()
+
+
+def place_key(event: RecordEvent) -> bytes | None:
+    """What an event is known by, wherever it was written first: its source and its place there."""
+    if event.source is None or event.position is None:
+        return None
+    return ht("veen/record-place", cbor.encode((event.source, event.position)))
+
+
+def tally_of(states: Mapping[bytes, EventTally], kind: bytes, name: str | bytes) -> EventTally:
+    """How many events of a subject (`SUBJECT`), type, origin, source or principal there are."""
+    return states.get(kind + (name if isinstance(name, bytes) else name.encode()), NONE)

@@ -1,0 +1,252 @@
+"""What a recorder writes: events, and what its administrator says of streams and producers. 001, products-spec-1 §3.
+
+An event has five fields of its own. Three more that the specification names are the entry's: `principal_id` is its
+client_id, `hub_commit_seq` its stream_seq, `hub_commit_time` its hub_ts.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from veen.core import Malformed, canonical_json, cbor, naming
+from veen.core.cbor import Bstr, FieldType, Late, ListOf, Map, Text, Uint, heads
+from veen.core.hashing import U64_MAX, ht
+from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
+from veen.overlays.event import Event
+from veen.overlays.fields import body
+
+NAMESPACE = "record/"
+CHANGES = "record/infrastructure/changes"
+"""Where renames, splits, the map of event types, producers and the profile are said."""
+
+MAX_POSITION_BYTES = 64
+MAX_LISTED = 1_024
+_SEGMENTS = 2  # record/app, and a name in it
+
+Position = int | bytes
+
+
+class PositionKind(FieldType):
+    """A number, or bytes where places have no numbers."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: Late) -> tuple[Position, int]:
+        major, _, _ = heads.read_head(data, pos)
+        if major == heads.UINT:
+            return heads.read_uint(self.name, data, pos)
+        content, end = heads.read_string(self.name, heads.BSTR, data, pos)
+        if not 1 <= len(content) <= MAX_POSITION_BYTES:
+            raise Malformed("cbor", f"{self.name} has {len(content)} bytes, not 1 to {MAX_POSITION_BYTES}")
+        return content, end
+
+    def write(self, field: Position) -> bytes:
+        flaw = position_flaw(field)
+        if flaw is not None:
+            raise ValueError(flaw)
+        return cbor.encode(field)
+
+
+def position_flaw(position: Position) -> str | None:
+    """Why something is no position."""
+    if isinstance(position, bytes):
+        fits = 1 <= len(position) <= MAX_POSITION_BYTES
+        return None if fits else f"position has {len(position)} bytes, not 1 to {MAX_POSITION_BYTES}"
+    fits = not isinstance(position, bool) and 0 <= position <= U64_MAX
+    return None if fits else f"position is {position}, not an integer of 64 bits"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvent(Event):
+    """`record.event.v1`. `event_time` is in milliseconds since 1970; `payload` is canonical JSON.
+
+    `source` and `position` say where it came from: a second event with both the same is a copy.
+    """
+
+    subject_id: str
+    event_type: str
+    event_time: int
+    origin: str
+    content: str  # the field `payload`: that name is taken by what makes a message of an event
+    source: str | None = None
+    position: Position | None = None
+
+    NAME: ClassVar = "record.event.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = Map(
+        NAME,
+        {
+            "subject_id": Text("subject_id", MAX_TEXT_BYTES),
+            "event_type": Text("event_type", MAX_TEXT_BYTES),
+            "event_time": Uint("event_time"),
+            "origin": Text("origin", MAX_TEXT_BYTES),
+            "payload": Text("content", MAX_BODY_BYTES),
+            "source": Text("source", MAX_TEXT_BYTES, optional=True),
+            "position": PositionKind("position", optional=True),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        for name in ("subject_id", "event_type", "origin"):
+            if not getattr(self, name):
+                return f"{name} is empty"
+        if (self.source is None) != (self.position is None):
+            return "source and position come together"
+        try:
+            canonical_json.decode(self.content.encode(), "payload")
+        except Malformed as error:
+            return str(error)
+        return None
+
+    def value(self) -> canonical_json.Plain:
+        """The payload as a value."""
+        return canonical_json.decode(self.content.encode(), "payload")
+
+
+class _Names(ListOf):
+    """Names in ascending order, none twice."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, *, least: int = 1) -> None:
+        super().__init__(name, Text(name, MAX_TEXT_BYTES), most=MAX_LISTED, least=least)
+
+
+def _unordered(name: str, listed: tuple[str, ...] | tuple[bytes, ...]) -> str | None:
+    ordered = all(a < b for a, b in pairwise(listed))  # type: ignore[operator]
+    return None if ordered and all(listed) else f"{name} are not in ascending order, each once and none empty"
+
+
+def stream_flaw(stream: str) -> str | None:
+    """Why a name is not one of a recorder stream."""
+    segments = stream.removeprefix(NAMESPACE).split("/")
+    if not stream.startswith(NAMESPACE) or len(segments) < _SEGMENTS or not all(segments):
+        return f"{stream!r} is not a recorder stream: those are named {NAMESPACE}GROUP/NAME"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MapType(Event):
+    """`record.map.v1`: events of a type are written to one stream, this one."""
+
+    event_type: str
+    stream: str
+
+    NAME: ClassVar = "record.map.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = body(NAME, Text("event_type", MAX_TEXT_BYTES), Text("stream", MAX_TEXT_BYTES))
+
+    def flaw(self) -> str | None:
+        if not self.event_type:
+            return "event_type is empty"
+        return stream_flaw(self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration(Event):
+    """`record.migration.v1`: from here on these event types are written to another stream than before. §3.2.2.
+
+    A rename moves every type of a stream, a split some of them.
+    """
+
+    kind: str
+    from_stream: str
+    to_stream: str
+    event_types: tuple[str, ...]
+    reason: str | None = None
+
+    NAME: ClassVar = "record.migration.v1"
+    KINDS: ClassVar = ("rename", "split")
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = body(
+        NAME,
+        Text("kind", MAX_TEXT_BYTES),
+        Text("from_stream", MAX_TEXT_BYTES),
+        Text("to_stream", MAX_TEXT_BYTES),
+        _Names("event_types"),
+        Text("reason", MAX_TEXT_BYTES, optional=True),
+    )
+
+    def flaw(self) -> str | None:
+        if self.kind not in self.KINDS:
+            return f"kind is {self.kind!r}, not {' or '.join(self.KINDS)}"
+        if self.from_stream == self.to_stream:
+            return "nothing moves: both streams are the same"
+        return (
+            stream_flaw(self.from_stream) or stream_flaw(self.to_stream) or _unordered("event_types", self.event_types)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Producer(Event):
+    """`record.producer.v1`: the client keys of one emitting service, the origins they speak for, and where. §2.3.
+
+    One identity per service: what an auditor holds `origin` and `principal_id` of the events against.
+    """
+
+    name: str
+    client_ids: tuple[bytes, ...]
+    origins: tuple[str, ...]
+    streams: tuple[str, ...]
+
+    NAME: ClassVar = "record.producer.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = body(
+        NAME,
+        Text("name", MAX_TEXT_BYTES),
+        ListOf("client_ids", Bstr("client_id"), most=MAX_LISTED, least=1),
+        _Names("origins"),
+        _Names("streams"),
+    )
+
+    def flaw(self) -> str | None:
+        if not self.name:
+            return "name is empty"
+        if CHANGES in self.streams:
+            return f"a producer does not write to {CHANGES}: that is the administrator's"
+        flaws = [stream_flaw(stream) for stream in self.streams]
+        flaws += [_unordered("client_ids", self.client_ids), _unordered("origins", self.origins)]
+        flaws.append(_unordered("streams", self.streams))
+        return next((flaw for flaw in flaws if flaw is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderProfile(Event):
+    """`record.profile.v1`: how a recorder is set up. Its hash is the profile id that checkpoints name. §3.2.4.
+
+    Cadences are in seconds and in events; at least one of them is there.
+    """
+
+    hub_id: bytes
+    admin_pk: bytes
+    streams: tuple[str, ...]
+    max_payload_bytes: int
+    retention_sec: int
+    every_sec: int | None = None
+    every_events: int | None = None
+
+    NAME: ClassVar = "record.profile.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+    LAYOUT: ClassVar = body(
+        NAME,
+        Bstr("hub_id"),
+        Bstr("admin_pk"),
+        _Names("streams"),
+        Uint("max_payload_bytes", least=1, most=MAX_BODY_BYTES),
+        Uint("retention_sec", least=1),
+        Uint("every_sec", least=1, optional=True),
+        Uint("every_events", least=1, optional=True),
+    )
+
+    def flaw(self) -> str | None:
+        if self.every_sec is None and self.every_events is None:
+            return "a recorder makes checkpoints by time or by volume, and neither is given"
+        if CHANGES not in self.streams:
+            return f"{CHANGES} is one of its streams"
+        flaws = [stream_flaw(stream) for stream in self.streams] + [_unordered("streams", self.streams)]
+        return next((flaw for flaw in flaws if flaw is not None), None)
+
+    def profile_id(self) -> bytes:
+        """What stands for this set-up."""
+
+        return ht("veen/recorder-profile", self.encode())

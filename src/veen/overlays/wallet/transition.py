@@ -1,0 +1,282 @@
+"""What a run of events does to a wallet, as a function of the wallet it meets. A monoid: functions compose.
+
+A wallet meets a run in one of five controls: absent, open, frozen, closed, both. Which events a control lets through
+is settled there and then, so for each control a `Path` says how the run ends and what it moves: the balance by `delta`,
+with `low` the smallest prefix of it. The run overdraws a wallet exactly if `balance + low` is below zero.
+
+What counts against the daily limit depends on more: whether there is a limit (`limited`), whether the last reset is
+unset, and whether it was on the day of the first debit that counts. `Spend` has a branch for either answer to the last;
+each branch keeps the conditions under which no debit in it passes the limit.
+
+A path that some debit cannot take is None: the function is not defined there, and the events are walked instead.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from veen.overlays.wallet.ledger import Credit, Debit, Effect, Wallet, day
+from veen.overlays.wallet.wallet_events import Adjust, Close, Freeze, Limit, Open, Unfreeze
+
+
+class Control(IntEnum):
+    """What decides which events a wallet takes."""
+
+    ABSENT = 0
+    OPEN = 1
+    FROZEN = 2
+    CLOSED = 3
+    CLOSED_FROZEN = 4
+
+    @classmethod
+    def of(cls, state: Wallet) -> "Control":
+        if not state.exists:
+            return cls.ABSENT
+        return cls(1 + 2 * state.closed + state.frozen)
+
+    @property
+    def takes_credit(self) -> bool:
+        return self in (Control.OPEN, Control.FROZEN)
+
+    @property
+    def closed(self) -> "Control":
+        return self if self is Control.ABSENT else Control(3 + (self - 1) % 2)
+
+    def frozen(self, frozen: bool) -> "Control":
+        return self if self is Control.ABSENT else Control(self - (self - 1) % 2 + frozen)
+
+
+class Branch(NamedTuple):
+    """How the limit's fields come out, and what must hold of them on the way in.
+
+    pending_daily_spent      `add`, and what was there before if it is `carried`
+    last_limit_reset_ts      `reset_ts`, or as it was
+    daily_limit              at least `least_limit`
+    daily_limit − pending    at least `least_room`
+    pending_daily_spent      at most `most_spent`
+    """
+
+    reset_ts: int | None = None
+    carried: bool = True
+    add: int = 0
+    least_limit: int = 0
+    least_room: int | None = None
+    most_spent: int | None = None
+
+
+class Spend(NamedTuple):
+    """With `first_day`, `same` is for a last reset on that day, `other` for any other; without, `same` is for all."""
+
+    first_day: int | None
+    same: Branch | None
+    other: Branch | None = None
+
+
+UNTOUCHED = Branch()
+STAY = Spend(None, UNTOUCHED)
+NEVER = Spend(None, None)
+Spends: TypeAlias = tuple[Spend, Spend, Spend, Spend]  # by `spend_index`
+STAYS: Spends = (STAY, STAY, STAY, STAY)
+
+
+def spend_index(limited: bool, unset: bool) -> int:
+    """Which of a path's spends is for a wallet with a limit, and with no reset yet."""
+    return 2 * limited + unset
+
+
+class Path(NamedTuple):
+    """What a run does to a wallet that meets it in one control."""
+
+    ends: Control
+    delta: int = 0
+    low: int = 0
+    keeps_limit: bool = True
+    limit: int | None = None  # the limit at the end, where it is not kept
+    spends: Spends = STAYS
+
+
+Function: TypeAlias = tuple[Path, Path, Path, Path, Path]  # by control
+IDENTITY: Function = (
+    Path(Control.ABSENT),
+    Path(Control.OPEN),
+    Path(Control.FROZEN),
+    Path(Control.CLOSED),
+    Path(Control.CLOSED_FROZEN),
+)
+
+
+def lift(done: Effect) -> Function:
+    """One effect as a function."""
+    absent, _, frozen, closed, both = IDENTITY
+    match done:  # the usual ones, and what is met everywhere but in the controls that take them
+        case Credit():
+            return absent, _path(Control.OPEN, done), _path(Control.FROZEN, done), closed, both
+        case Debit():
+            return absent, _path(Control.OPEN, done), frozen, closed, both
+    a, b, c, d, e = (_path(control, done) for control in Control)
+    return a, b, c, d, e
+
+
+def _path(control: Control, done: Effect) -> Path:
+    stays = IDENTITY[control]
+    match done:
+        case Limit():
+            return Path(control, keeps_limit=False, limit=done.daily_limit, spends=_limit_spends(done))
+        case Open() if control is Control.ABSENT:
+            opened = Spend(None, Branch(reset_ts=done.created_at, carried=False))
+            return Path(Control.OPEN, keeps_limit=False, spends=(opened,) * 4)
+        case Close():
+            return IDENTITY[control.closed] if control.closed is control else Path(control.closed)
+        case Freeze() | Unfreeze():
+            ends = control.frozen(isinstance(done, Freeze))
+            return stays if ends is control else Path(ends)
+        case Credit() if control.takes_credit:
+            return Path(control, done.amount)
+        case Adjust() if control.takes_credit:
+            return Path(control, done.delta, min(0, done.delta))
+        case Debit() if control is Control.OPEN:
+            return Path(control, -done.amount, -done.amount, spends=_debit_spends(done))
+    return stays
+
+
+def _limit_spends(done: Limit) -> Spends:
+    if done.daily_limit is None:
+        return STAYS
+    first = Spend(None, Branch(reset_ts=done.ts))
+    return STAY, first, STAY, first
+
+
+def _debit_spends(done: Debit) -> Spends:
+    same = Branch(add=done.amount, least_room=done.amount)
+    other = Branch(done.ts, carried=False, add=done.amount, least_limit=done.amount)
+    counted = Spend(day(done.ts), same, other)
+    return STAY, STAY, counted, counted
+
+
+def compose(first: Function, then: Function) -> Function:
+    """The function of a run followed by another."""
+    if first is IDENTITY:
+        return then
+    a, b, c, d, e = first
+    return (
+        _then(a, then[a.ends]),
+        _then(b, then[b.ends]),
+        _then(c, then[c.ends]),
+        _then(d, then[d.ends]),
+        _then(e, then[e.ends]),
+    )
+
+
+def _then(path: Path, later: Path) -> Path:
+    if later is IDENTITY[later.ends]:
+        return path
+    if path is IDENTITY[path.ends]:
+        return later
+    low = min(path.low, path.delta + later.low)
+    keeps = path.keeps_limit and later.keeps_limit
+    limit = path.limit if later.keeps_limit else later.limit
+    return Path(later.ends, path.delta + later.delta, low, keeps, limit, _spends(path, later.spends))
+
+
+def _spends(path: Path, later: Spends) -> Spends:
+    if later is STAYS:
+        return path.spends
+    if path.spends is STAYS and path.keeps_limit:
+        return later
+    w, y = _spend(path, 0, later), _spend(path, 2, later)
+    spends = path.spends
+    if spends[0] is spends[1] and spends[2] is spends[3] and later[0] is later[1] and later[2] is later[3]:
+        return w, w, y, y  # no limit was set on the way, so whether there was a reset makes no difference
+    return w, _spend(path, 1, later), y, _spend(path, 3, later)
+
+
+def _spend(path: Path, index: int, later: Spends) -> Spend:
+    """One of the spends of a path, followed by that of the next which the wallet then meets."""
+    spend = path.spends[index]
+    limited = bool(index & 2) if path.keeps_limit else path.limit is not None
+    unset = bool(index & 1)
+    if spend.first_day is not None:
+        same = _follow(path, spend.same, limited, unset, spend.first_day, later)
+        return Spend(spend.first_day, same, _follow(path, spend.other, limited, unset, None, later))
+    if spend.same is None:
+        return NEVER
+    if spend.same.reset_ts is not None:
+        return Spend(None, _follow(path, spend.same, limited, unset, None, later))
+    then = later[spend_index(limited, unset)]
+    if then is STAY:
+        return spend
+    other = None if then.first_day is None else _join(path, spend.same, then.other)
+    return Spend(then.first_day, _join(path, spend.same, then.same), other)
+
+
+def _follow(
+    path: Path, branch: Branch | None, limited: bool, unset: bool, known_day: int | None, later: Spends
+) -> Branch | None:
+    """A branch whose last reset is on a known day, followed by the branch of the next that is for this day."""
+    if branch is None:
+        return None
+    if branch.reset_ts is not None:
+        unset, known_day = branch.reset_ts == 0, day(branch.reset_ts)
+    then = later[spend_index(limited, unset)]
+    return _join(path, branch, then.same if then.first_day in (None, known_day) else then.other)
+
+
+def _join(path: Path, a: Branch, b: Branch | None) -> Branch | None:
+    """The conditions of `b` in terms of what `a` meets; None where they cannot hold."""
+    if b is None:
+        return None
+    least_limit, least_room, most_spent = a.least_limit, a.least_room, a.most_spent
+    if b.most_spent is not None:
+        if not a.carried and a.add > b.most_spent:
+            return None
+        most_spent = _least(most_spent, b.most_spent - a.add) if a.carried else most_spent
+    if path.keeps_limit:
+        least_limit = max(least_limit, b.least_limit)
+        if b.least_room is not None and a.carried:
+            least_room = _most(least_room, b.least_room + a.add)
+        elif b.least_room is not None:
+            least_limit = max(least_limit, b.least_room + a.add)
+    elif path.limit is not None:
+        room = path.limit - a.add - (b.least_room or 0)
+        if path.limit < b.least_limit or (b.least_room is not None and room < 0):
+            return None
+        most_spent = _least(most_spent, room) if b.least_room is not None and a.carried else most_spent
+    if most_spent is not None and most_spent < 0:
+        return None
+    reset_ts = a.reset_ts if b.reset_ts is None else b.reset_ts
+    add = b.add + a.add if b.carried else b.add
+    return Branch(reset_ts, a.carried and b.carried, add, least_limit, least_room, most_spent)
+
+
+def _least(a: int | None, b: int) -> int:
+    return b if a is None else min(a, b)
+
+
+def _most(a: int | None, b: int) -> int:
+    return b if a is None else max(a, b)
+
+
+def run(state: Wallet, function: Function) -> Wallet | None:
+    """The wallet after the run; None where the run would overdraw it or pass its limit somewhere on the way."""
+    path = function[Control.of(state)]
+    limit, spent, reset_ts = state.daily_limit, state.pending_daily_spent, state.last_limit_reset_ts
+    spend = path.spends[spend_index(limit is not None, reset_ts == 0)]
+    branch = spend.same if spend.first_day in (None, day(reset_ts)) else spend.other
+    if branch is None or state.balance + path.low < 0 or not _within(branch, limit, spent):
+        return None
+    return Wallet(
+        exists=path.ends is not Control.ABSENT,
+        closed=path.ends in (Control.CLOSED, Control.CLOSED_FROZEN),
+        balance=state.balance + path.delta,
+        frozen=path.ends in (Control.FROZEN, Control.CLOSED_FROZEN),
+        daily_limit=limit if path.keeps_limit else path.limit,
+        pending_daily_spent=branch.add + (spent if branch.carried else 0),
+        last_limit_reset_ts=reset_ts if branch.reset_ts is None else branch.reset_ts,
+    )
+
+
+def _within(branch: Branch, limit: int | None, spent: int) -> bool:
+    if branch.most_spent is not None and spent > branch.most_spent:
+        return False
+    if limit is None:
+        return True
+    return limit >= branch.least_limit and (branch.least_room is None or limit - spent >= branch.least_room)

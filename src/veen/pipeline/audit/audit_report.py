@@ -1,0 +1,190 @@
+"""An audit as a report: plain JSON, so that it can be read by anyone, signed, and shown as a page."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from veen import __version__
+from veen.core import Malformed, SigningKey, Unverified, signing, strict_json
+from veen.core.cbor import Bstr, Map, Text, Uint, VersionField, Wire
+from veen.core.hashing import h, ht
+from veen.core.limits import MAX_TEXT_BYTES
+from veen.core.signing import SIGNATURE_BYTES
+from veen.core.strict_json import Json
+from veen.pipeline.audit.chain import ChainLink
+from veen.pipeline.audit.piece_outcome import MINUTE_SEC
+from veen.pipeline.audit.run import Audit, Directory
+from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity
+
+KIND = "veen.audit.v1"
+_MOST_SPANS = 500
+JsonObject = dict[str, Json]
+
+
+def report_of(audit: Audit, now: int, where: str) -> JsonObject:
+    """Everything that was found. `where` says on what it ran."""
+    directories = [_directory(one) for one in audit.directories]
+    entries = sum(_count(one) for one in audit.directories)
+    return {
+        "kind": KIND,
+        "version": __version__,
+        "made_at": now,
+        "ran_on": where,
+        "took_ms": round(audit.seconds * 1000),
+        "entries": entries,
+        "verdict": verdict(audit),
+        "directories": list(directories),
+        "equivocations": [
+            {
+                "hub_id": one.hub_id.hex(),
+                "label": one.label.hex(),
+                "stream_seq": one.stream_seq,
+                "sources": list(one.sources),
+                "receipts": [receipt.hex() for receipt in one.receipts],
+            }
+            for one in audit.equivocations
+        ],
+    }
+
+
+def verdict(audit: Audit) -> str:
+    """The worst of it: `equivocated`, `damaged`, `repairable` or `sound`."""
+    if audit.equivocations:
+        return "equivocated"
+    found = {finding.severity for one in audit.directories for finding in one.findings}
+    return next((str(worst) for worst in (Severity.DAMAGED, Severity.REPAIRABLE) if worst in found), "sound")
+
+
+def encode(made: JsonObject) -> bytes:
+    """The one form in which it is written and signed."""
+    return strict_json.encode(made)
+
+
+def decode(data: bytes) -> JsonObject:
+    """A report from a file. Raises `Malformed` where it is not one."""
+    found = strict_json.decode(data, "audit report")
+    if not isinstance(found, dict) or found.get("kind") != KIND or encode(found) != data:
+        raise Malformed("audit report", f"it is not a {KIND} in its one form")
+    return found
+
+
+def digest(encoded: bytes) -> bytes:
+    return h(encoded)
+
+
+def _directory(one: Directory) -> JsonObject:
+    counts = Counter(str(finding.severity) for finding in one.findings)
+    links = [link for found in one.labels.values() for link in found]
+    return {
+        "source": one.source.url,
+        "hub_id": one.papers.identity.hub_id.hex() if one.papers else None,
+        "live": one.live,
+        "entries": _count(one),
+        "journal_entries": one.journal_entries,
+        "failed": sum(link.outcome.failed for link in links),
+        "unchecked": sum(link.piece.entries - link.outcome.entries for link in links),
+        "chunks": len(one.chunks),
+        "checkpoints": sum(1 for link in links if link.outcome.bound),
+        "over_time": _over_time(links),
+        "rate": _rate(links),
+        "labels": [_label(label, found) for label, found in one.labels.items()],
+        "counts": {str(severity): counts[str(severity)] for severity in Severity},
+        "findings": [_finding(finding) for finding in one.findings[:MAX_FINDINGS]],
+    }
+
+
+def _label(label: bytes, found: list[ChainLink]) -> JsonObject:
+    last = found[-1].outcome
+    times = [link.outcome.hub_ts for link in found if link.outcome.hub_ts]
+    return {
+        "label": label.hex(),
+        "entries": sum(link.outcome.entries for link in found),
+        "failed": sum(link.outcome.failed for link in found),
+        "upto_seq": found[-1].piece.last,
+        "mmr_root": last.root.hex() if all(link.outcome.sound for link in found) else None,
+        "hub_ts": [min(low for low, _ in times), max(high for _, high in times)] if times else None,
+    }
+
+
+def _finding(one: Finding) -> JsonObject:
+    return {
+        "severity": str(one.severity),
+        "artifact": one.artifact,
+        "label": one.label.hex() if one.label else None,
+        "stream_seq": one.stream_seq,
+        "what": one.what,
+    }
+
+
+def _count(one: Directory) -> int:
+    return sum(link.outcome.entries for found in one.labels.values() for link in found)
+
+
+def _over_time(links: Iterable[ChainLink]) -> list[Json]:
+    """When entries were accepted: `[hub_ts, entries]` of each span, of which there are not too many."""
+    minutes: Counter[int] = Counter()
+    for link in links:
+        minutes.update(link.outcome.minutes)
+    if not minutes:
+        return []
+    low, high = min(minutes), max(minutes)
+    step = MINUTE_SEC * max(1, -(-(high - low + MINUTE_SEC) // (MINUTE_SEC * _MOST_SPANS)))
+    spans: Counter[int] = Counter()
+    for minute, count in minutes.items():
+        spans[low + (minute - low) // step * step] += count
+    return [[at, count] for at, count in sorted(spans.items())]
+
+
+def _rate(links: Iterable[ChainLink]) -> list[Json]:
+    """Entries a second of each piece, on the core that had it."""
+    return [round(link.outcome.entries / link.outcome.seconds) for link in links if link.outcome.seconds > 0]
+
+
+_NO_SIG = bytes(SIGNATURE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStatement(Wire):
+    """What an auditor says: this report, with this verdict, at this time, by this key."""
+
+    report_digest: bytes
+    verdict: str
+    made_at: int
+    auditor_pk: bytes
+    sig: bytes
+
+    LAYOUT: ClassVar = Map(
+        "audit statement",
+        {
+            1: VersionField(),
+            2: Bstr("report_digest"),
+            3: Text("verdict", MAX_TEXT_BYTES),
+            4: Uint("made_at"),
+            5: Bstr("auditor_pk"),
+            6: Bstr("sig", SIGNATURE_BYTES),
+        },
+    )
+
+    def signing_digest(self) -> bytes:
+        """Over everything but the signature."""
+        return ht("veen/audit-statement", replace(self, sig=_NO_SIG).encode())
+
+    def verify(self, encoded_report: bytes, auditor_pk: bytes | None = None) -> None:
+        """Raise unless this is the auditor's word on that report. Without `auditor_pk`, whoever signed it."""
+        if auditor_pk is not None and auditor_pk != self.auditor_pk:
+            raise Unverified("audit statement", "it is signed with another key than the auditor's")
+        signing.verify(self.auditor_pk, self.signing_digest(), self.sig, "audit statement")
+        if digest(encoded_report) != self.report_digest:
+            raise Unverified("audit statement", "it is of another report")
+        said = decode(encoded_report)
+        if (said["verdict"], said["made_at"]) != (self.verdict, self.made_at):
+            raise Unverified("audit statement", "its verdict or its time is not the report's")
+
+
+def sign(key: SigningKey, encoded_report: bytes) -> AuditStatement:
+    """An auditor's statement of a report."""
+    said = decode(encoded_report)
+    verdict, made_at = str(said["verdict"]), int(str(said["made_at"]))
+    unsigned = AuditStatement(digest(encoded_report), verdict, made_at, key.public_key, _NO_SIG)
+    return replace(unsigned, sig=key.sign(unsigned.signing_digest()))

@@ -1,0 +1,169 @@
+"""An audit: every directory planned, every piece gone through, the pieces chained, copies compared."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from time import perf_counter
+
+from veen.core import Malformed, Unavailable, VeenError
+from veen.pipeline.audit import chain, directory_check
+from veen.pipeline.audit.audit_runner import Runner
+from veen.pipeline.audit.chain import ChainLink, Outcomes
+from veen.pipeline.audit.equivocation import ConflictingReceipts, Copy, Join, compare
+from veen.pipeline.audit.journal_check import JournalTail
+from veen.pipeline.chunk_verifier import NAMES
+from veen.pipeline.extents import is_live, missing_chunks
+from veen.pipeline.read_plan import Piece, deal, pinned
+from veen.pipeline.sources import Chunk, DirectoryChunks, open_source
+from veen.pipeline.sources.files import LocalFiles, Missing
+from veen.storage.fsck_report import Finding, Severity
+from veen.storage.metadata import Papers
+
+
+@dataclass(slots=True)
+class Directory:
+    """One data directory under audit."""
+
+    source: DirectoryChunks
+    papers: Papers | None = None
+    live: bool = False
+    names: dict[str, int] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    labels: dict[bytes, list[ChainLink]] = field(default_factory=dict)
+    journal_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What it came to."""
+
+    directories: tuple[Directory, ...]
+    equivocations: tuple[ConflictingReceipts, ...]
+    seconds: float
+
+
+def audit(
+    paths: Sequence[str],
+    run: Runner,
+    join: Join,
+    *,
+    pin: bytes | None = None,
+    parallelism: int | None = None,
+) -> Audit:
+    """Go through whole data directories. Faults of what is audited are findings, never errors.
+
+    Raises `Unavailable` for what is no data directory at all.
+    """
+    start = perf_counter()
+    directories = [_begin(path, pin) for path in paths]
+    tasks = deal([piece for directory in directories for piece in directory.pieces], parallelism)
+    # Large pieces were split: what is chained is what was dealt out.
+    dealt = [piece for task in tasks for piece in task]
+    for directory in directories:
+        directory.pieces = [piece for piece in dealt if piece.source == directory.source.url]
+    outcomes: Outcomes = {}
+    while tasks:
+        outcomes |= {outcome.place: outcome for outcome in run(tasks)}
+        # Each round puts one more chunk of a label right, so there is a last one.
+        tasks = deal(list(_again(directories, outcomes)), parallelism)
+    for directory in directories:
+        if directory.papers is not None:
+            _finish(directory, directory.papers, outcomes)
+    copies = [Copy(one.source.url, one.papers, one.labels) for one in directories if one.papers is not None]
+    return Audit(tuple(directories), tuple(compare(copies, join)), perf_counter() - start)
+
+
+def _begin(path: str, pin: bytes | None) -> Directory:
+    """What can be said of a directory without its entries, and the pieces to go through."""
+    source = open_source(path)
+    if not isinstance(source, DirectoryChunks):
+        error = Malformed("audit", f"{path} is a hub, and what is audited is a data directory")
+        error.add_note("veen verify --stream NAME goes through a stream of a hub")
+        raise error
+    _need(source, path)
+    made = Directory(source)
+    made.papers, made.findings = directory_check.check_papers(source)
+    made.findings += directory_check.check_attachments(source, made.papers)
+    made.live = is_live(source)
+    if made.papers is None:
+        return made
+    at = "hub-identity.json"
+    try:
+        pinned(made.papers, pin)
+        at = "log"
+        made.names = source.names()
+        made.chunks = source.chunks_of(made.names)
+    except VeenError as error:
+        made.findings.append(Finding(Severity.DAMAGED, at, str(error)))
+        made.papers = None
+        return made
+    hub_id = made.papers.identity.hub_id
+    made.pieces = [Piece(source.url, hub_id, chunk, chunk.start_seq, chunk.end_seq) for chunk in made.chunks]
+    return made
+
+
+def _need(source: DirectoryChunks, path: str) -> None:
+    """Something of a hub must be there: of what is not there, nothing can be said, and nothing is damaged."""
+    try:
+        source.files.read(NAMES.identity.name)
+    except Unavailable:
+        try:
+            source.names()
+        except Missing:
+            error = Unavailable(f"{path} is not a hub's data directory")
+            error.add_note("check the path; veen hub init makes one")
+            raise error from None
+
+
+def _by_label(directory: Directory, outcomes: Outcomes) -> Iterator[tuple[bytes, list[ChainLink]]]:
+    made = chain.links(directory.pieces, outcomes)
+    for label, found in groupby(made, key=lambda link: link.piece.chunk.label):
+        yield label, list(found)
+
+
+def _again(directories: Sequence[Directory], outcomes: Outcomes) -> Iterator[Piece]:
+    for directory in directories:
+        for _, found in _by_label(directory, outcomes):
+            yield from chain.to_repeat(found)
+
+
+def _finish(directory: Directory, papers: Papers, outcomes: Outcomes) -> None:
+    """Everything that takes more than one piece."""
+    source, add = directory.source, directory.findings.extend
+    directory.labels = dict(_by_label(directory, outcomes))
+    gone = missing_chunks(directory.names, directory.chunks)
+    add(Finding(Severity.DAMAGED, f"log/{chunk.name}", "it is missing", chunk.label, chunk.start_seq) for chunk in gone)
+    for label, found in directory.labels.items():
+        for link in found:
+            add(link.outcome.findings)
+        missing = {chunk.start_seq for chunk in gone if chunk.label == label}
+        add(chain.check_label(found, papers.limits, missing))
+        if not missing:
+            add(directory_check.check_checkpoint_index(source, found, live=directory.live))
+    journal_from, sizes = _check_journal(directory, papers)
+    add(directory_check.check_names(directory.names, directory.chunks, gone, journal_from))
+    links = [link for found in directory.labels.values() for link in found]
+    if not gone and not journal_from and not directory.live and all(link.outcome.sound for link in links):
+        add(directory_check.check_binding(source, papers, links))
+    if not directory.live:
+        add(directory_check.check_ends(directory.names, directory.chunks, journal_from))
+        broken = {finding.label for finding in directory.findings if finding.severity is Severity.DAMAGED}
+        add([finding for finding in directory_check.check_sizes(source, sizes) if finding.label not in broken])
+
+
+def _check_journal(directory: Directory, papers: Papers) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """Where each label begins in the journal, and how far log and journal reach.
+
+    While a hub runs, nobody else can tell what is in its journal.
+    """
+    sizes = {label: found[-1].piece.last for label, found in directory.labels.items()}
+    if directory.live:  # what its hub is about to close stands where the journal would
+        return {chunk.label: chunk.start_seq for chunk in directory.chunks if not chunk.closed}, sizes
+    if not isinstance(directory.source.files, LocalFiles):
+        return {}, sizes
+    tail = JournalTail(directory.source, directory.source.files.root, papers)
+    directory.findings.extend(tail.check(directory.labels))
+    directory.journal_entries = tail.entries
+    return tail.first, tail.sizes

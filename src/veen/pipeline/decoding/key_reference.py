@@ -1,0 +1,96 @@
+"""Reader keys by reference: what is planned, sent and logged says where keys are; they are read where they are used.
+
+A reference is the path of a client directory, the path of a key file (`veen stream-key export`), or
+`python:MODULE:NAME`, a function of the worker's own that takes a stream_id and gives 32 bytes or None.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from veen.client import durable
+from veen.client.durable import DISK
+from veen.client.keystore import Keystore, keystore_file
+from veen.client.stream_keys import ReaderKey
+from veen.core import DhKey, Malformed, Unavailable, naming
+
+PROVIDER = "python:"
+VARIABLE = b"VEEN_PASSPHRASE"
+_MOST_KEY_FILE = 1 << 16
+_MOST_PASSPHRASE = 1 << 12
+
+Provider = Callable[[bytes], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Where the reader keys of streams are. Nothing in it is secret."""
+
+    references: tuple[str, ...] = ()
+    passphrase_file: str | None = None  # of the client directories among them; else the worker's VEEN_PASSPHRASE
+
+    def key(self, stream_id: bytes) -> DhKey | None:
+        """The key of a stream, from the first place that has it. Raises `Unavailable` where a place cannot be read."""
+        for reference in self.references:
+            found = _opened(reference, self.passphrase_file)(stream_id)
+            if found is not None:
+                return DhKey(found)
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the streams whose keys are in directories and files; a provider lists none."""
+        named: dict[str, None] = {}
+        for reference in self.references:
+            if not reference.startswith(PROVIDER):
+                named |= dict.fromkeys(_listed(reference, self.passphrase_file))
+        return tuple(named)
+
+    def forget(self) -> None:
+        """Read them anew next time."""
+        _opened.cache_clear()
+
+
+@lru_cache(maxsize=64)
+def _opened(reference: str, passphrase_file: str | None) -> Provider:
+    """What gives keys by stream_id; a worker opens each reference once."""
+    if reference.startswith(PROVIDER):
+        return _provider(reference)
+    return dict(_secrets(reference, passphrase_file).values()).get
+
+
+def _listed(reference: str, passphrase_file: str | None) -> list[str]:
+    return list(_secrets(reference, passphrase_file))
+
+
+def _secrets(reference: str, passphrase_file: str | None) -> dict[str, tuple[bytes, bytes]]:
+    """Stream names, each with its id and its secret key."""
+    path = Path(reference)
+    if path.is_dir():
+        for private in (path, keystore_file(path)):
+            durable.check_private(private)
+        store = Keystore.open(path, _passphrase(passphrase_file), DISK)
+        return {one.name: (one.stream_id, one.secret) for one in store.secrets.streams}
+    durable.check_private(path)
+    try:
+        key = ReaderKey.decode(durable.read_file(path, _MOST_KEY_FILE))
+    except Malformed:
+        raise Malformed(reference, "it is neither a client directory nor a reader key") from None
+    return {key.name: (naming.stream_id(key.name), key.secret)}
+
+
+def _passphrase(path: str | None) -> bytes | None:
+    if path is None:
+        return os.environb.get(VARIABLE) or None
+    return durable.read_file(Path(path), _MOST_PASSPHRASE).removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _provider(reference: str) -> Provider:
+    module, _, name = reference.removeprefix(PROVIDER).rpartition(":")
+    try:
+        found: Provider = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        raise Unavailable(f"{reference} names no function that can be found here") from None
+    return found

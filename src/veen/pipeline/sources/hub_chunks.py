@@ -1,0 +1,148 @@
+"""A running hub as a source of entries, over its public API alone. Which labels to read must be told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+from veen.client.hub_status import HubStatus
+from veen.client.local_tree import peaks_from
+from veen.client.transport import HubLink, Patience
+from veen.core import Malformed, Receipt, Refused
+from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse
+from veen.core.envelopes import StreamRequest as PageRequest
+from veen.core.envelopes import StreamResponse as PageResponse
+from veen.core.origin import ForkOrigin, lineage
+from veen.pipeline.sources.chunk import Chunk
+from veen.storage import frame
+from veen.storage.frame import Data
+from veen.storage.metadata import Papers
+
+T = TypeVar("T")
+CHUNK_ENTRIES = 8_192
+_MOST_ORIGIN = 1 << 26
+
+
+class HubChunks:
+    """One hub. Its stream is cut into runs that tasks can share; their peaks come with the hub's own proofs."""
+
+    def __init__(self, url: str, patience: Patience | None = None) -> None:
+        self.url = url
+        self._patience = patience or Patience()
+        self._sizes: dict[bytes, int] = {}
+
+    def papers(self) -> Papers:
+        return self._papers
+
+    @cached_property
+    def _papers(self) -> Papers:
+        """Whoever answers: that it is the hub that is meant, a pin must say."""
+
+        async def ask(link: HubLink) -> tuple[HubStatus, ForkOrigin | None]:
+            status = HubStatus.read(await link.get_json("/tooling/status"))
+            if status.identity.origin is None:
+                return status, None
+            return status, ForkOrigin.decode(await link.get("/tooling/origin", _MOST_ORIGIN))
+
+        said, origin = self._ask(ask)
+        said.identity.verify(said.signature, said.identity.hub_id)
+        line = lineage(said.identity, origin)
+        line.verify(said.profile)
+        return Papers(said.identity, said.signature, said.limits, said.profile, line)
+
+    def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
+        return self.chunks_since(labels, {})
+
+    def chunks_since(self, labels: frozenset[bytes] | None, known: Mapping[bytes, int]) -> list[Chunk]:
+        """The same from the last entry on that is known of each label: how many are before it costs nothing."""
+        if labels is None:
+            error = Malformed("selection", f"{self.url} is a hub, and a hub does not list its labels")
+            error.add_note("name what to read: label, or stream")
+            raise error
+        made = []
+        for label, (first, size) in self._ask(lambda link: self._found(link, sorted(labels), known)).items():
+            for start in range(first, size + 1, CHUNK_ENTRIES):
+                end = min(start + CHUNK_ENTRIES - 1, size)
+                made.append(Chunk(label, start, end, "", 0, closed=False))
+        return made
+
+    def blocks(self, chunk: Chunk) -> Iterator[tuple[Data, int]]:
+        seq = chunk.start_seq
+        while seq <= chunk.end_seq:
+            page = self._page(chunk.label, seq, chunk.end_seq)
+            if not page:
+                raise Malformed("page", f"{self.url} has no entry {seq} any more")
+            yield page, 0
+            pos = 0
+            while pos < len(page):
+                pos, seq = pos + frame.length_at(page, pos), seq + 1
+
+    def first_frame(self, chunk: Chunk) -> Data:
+        return self._page(chunk.label, chunk.start_seq, chunk.start_seq)
+
+    def peaks(self, label: bytes, size: int) -> tuple[bytes, ...]:
+        async def ask(link: HubLink) -> tuple[ProofResponse, Receipt]:
+            shown = await link.ask("/v1/proof", ProofRequest(label, size), ProofResponse)
+            return shown, (await link.ask("/v1/receipt", ReceiptRequest(label, size), ReceiptResponse)).receipt
+
+        shown, receipt = self._ask(ask)
+        return peaks_from(shown.mmr_proof, receipt)
+
+    def _page(self, label: bytes, first: int, last: int) -> bytes:
+        """Entries as a chunk would hold them."""
+        request = PageRequest(label, first, last, with_receipts=True)
+
+        async def ask(link: HubLink) -> bytes:
+            return await link.page(request)
+
+        frames = []
+        for item in PageResponse.decode(self._ask(ask)).items:
+            if item.receipt is None:
+                raise Malformed("page", f"entry {item.stream_seq} comes without its receipt")
+            frames.append(frame.write(label, item.stream_seq, item.msg.encode(), item.receipt.encode())[0])
+        return b"".join(frames)
+
+    async def _found(
+        self, link: HubLink, labels: Sequence[bytes], known: Mapping[bytes, int]
+    ) -> dict[bytes, tuple[int, int]]:
+        """Of each label the first entry to begin with, and the last there is."""
+        found = {}
+        for label in labels:
+            first = known.get(label, 0)
+            if first and not await _has(link, label, first):
+                first = 0  # it has less than is known of it: whoever reads it finds that out
+            self._sizes[label] = await _size(link, label, max(first, self._sizes.get(label, 0)))
+            found[label] = max(1, first), self._sizes[label]
+        return found
+
+    def _ask(self, work: Callable[[HubLink], Awaitable[T]]) -> T:
+        async def run() -> T:
+            link = HubLink(self.url, patience=self._patience)
+            try:
+                return await work(link)
+            finally:
+                await link.close()
+
+        return asyncio.run(run())
+
+
+async def _size(link: HubLink, label: bytes, low: int) -> int:
+    """The last entry there is, found by asking for twice as far each time, then for the middle."""
+    step = 1
+    while await _has(link, label, low + step):
+        low, step = low + step, step * 2
+    while step > 1:
+        step //= 2
+        if await _has(link, label, low + step):
+            low += step
+    return low
+
+
+async def _has(link: HubLink, label: bytes, stream_seq: int) -> bool:
+    try:
+        await link.ask("/v1/receipt", ReceiptRequest(label, stream_seq), ReceiptResponse)
+    except Refused as refused:
+        if refused.code == "E.NOT_FOUND":
+            return False
+        raise
+    return True

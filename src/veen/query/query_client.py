@@ -1,0 +1,133 @@
+"""A query service as those who ask see it. What it says is checked elsewhere: see `checking`."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from veen.client.exchange import BlockingExchange, TimedOut, reason_of
+from veen.core import Malformed, Unavailable, canonical_json
+from veen.core.canonical_json import Plain
+from veen.query.digest import ResultDigest
+from veen.query.query_errors import QueryCode, QueryFault
+from veen.query.query_limits import DEFAULT_LIMIT, DEFAULTS, MAX_LIMIT
+from veen.query.query_store import Recorded
+
+_TIMEOUT_S = 60.0  # for one whole exchange; a page gets more while it makes progress
+_MOST_BYTES = 2 * DEFAULTS.max_bytes  # a service may be allowed larger pages than the default, and one row is a page
+_OK, _ACCEPTED = 200, 202
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedQuery:
+    """A query that is recorded and will be carried out."""
+
+    query_id: str
+    result_id: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A result with all of its rows."""
+
+    digest: ResultDigest
+    rows: list[dict[str, Plain]]
+    recorded: Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """How a service is reached: a token, or a certificate with its key, and whose word counts for its own."""
+
+    url: str
+    token: str | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def tls(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise Unavailable(f"a certificate or key cannot be used: {error}") from None
+        return context
+
+
+class Remote:
+    """A context manager."""
+
+    def __init__(self, access: ServiceAccess, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        headers = {"accept-encoding": "identity"}
+        if access.token is not None:
+            headers["authorization"] = f"Bearer {access.token}"
+        verify = access.tls() if access.url.startswith("https:") else True
+        self._url = access.url.rstrip("/")
+        self._http = BlockingExchange(httpx.AsyncClient(headers=headers, verify=verify))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._http.close()
+
+    def submit(self, query: Plain, wait_s: int = 0) -> AcceptedQuery | Whole:
+        """Ask. With `wait_s`, for the answer itself, where it comes in time and is small."""
+        headers = {"content-type": "application/json"} | ({"prefer": f"wait={wait_s}"} if wait_s else {})
+        found = self._ask("POST", "/api/query/submit", content=canonical_json.encode(query), headers=headers)
+        if "result_digest" in found:
+            return Whole(ResultDigest.of(found["result_digest"]), found["rows"], Recorded(**found["record_event"]))
+        return AcceptedQuery(found["query_id"], found["result_id"], found["status"])
+
+    def status(self, result_id: str) -> dict[str, Any]:
+        return self._ask("GET", f"/api/query/status/{result_id}")
+
+    def page(self, result_id: str, offset: int = 0, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
+        return self._ask("GET", f"/api/query/result/{result_id}", params={"offset": offset, "limit": limit})
+
+    def result(self, result_id: str) -> Whole:
+        """All rows, page after page."""
+        rows: list[dict[str, Plain]] = []
+        while True:
+            found = self.page(result_id, len(rows), MAX_LIMIT)
+            rows += found["rows"]
+            if not found["page"]["has_more"]:
+                return Whole(ResultDigest.of(found["result_digest"]), rows, Recorded(**found["record_event"]))
+            if not found["rows"]:
+                raise Malformed("result", "the service says that there are more rows, and gives none")
+
+    def descriptor(self, query_id: str) -> tuple[Plain, Recorded]:
+        found = self._ask("GET", f"/api/query/descriptor/{query_id}")
+        return found["descriptor"], Recorded(**found["record_event"])
+
+    def evidence(self, result_id: str) -> dict[str, Plain]:
+        found: dict[str, Plain] = self._ask("GET", f"/api/query/evidence/{result_id}")["evidence_summary"]
+        return found
+
+    def _ask(self, method: str, path: str, **given: Any) -> dict[str, Any]:
+        try:
+            answer, body = self._http(method, self._url + path, limit_s=self._timeout_s, most=_MOST_BYTES, **given)
+        except TimedOut as late:
+            late.add_note("the service is overloaded, or the network is slow: try again later")
+            raise
+        except httpx.HTTPError as error:
+            why = reason_of(error)
+            missing = Unavailable(f"the query service at {self._url} does not answer: {why[:1].lower()}{why[1:]}")
+            missing.add_note("check the address, and that veen query serve runs there")
+            raise missing from None
+        found: Any = canonical_json.parse(body, "answer")
+        if not isinstance(found, dict):
+            raise Malformed("answer", "it is not an object")
+        if answer.status_code not in (_OK, _ACCEPTED):
+            known = found.get("error_code") in QueryCode.__members__.values()
+            code = QueryCode(found["error_code"]) if known else QueryCode.INTERNAL_ERROR
+            retry_after = answer.headers.get("retry-after", "")
+            again = int(retry_after) if retry_after.isdigit() else None
+            raise QueryFault(code, str(found.get("message")), retry_after=again)
+        return found

@@ -1,0 +1,208 @@
+"""Queries and their results on disk: how far each is, and the rows of those that are done. 001, query-api-spec §8.1.
+
+    jobs/RESULT_ID.json     how far it is; replaced whole
+    rows/RESULT_ID.rows     a line of canonical JSON for each row      written before the job says that they are there
+    rows/RESULT_ID.at       where each line begins
+    rows/RESULT_ID.evidence what was verified
+
+A job that is completed or failed stays as it is, whoever asks for what.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from itertools import islice
+from os import SEEK_END
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from veen.client import durable
+from veen.client.durable import DISK
+from veen.core import Malformed, Unavailable, canonical_json
+from veen.core.canonical_json import Plain
+from veen.query import digest as digests
+
+_JOBS, _ROWS = "jobs", "rows"
+_PLACE = struct.Struct("<Q")
+_MOST_JOB = 1 << 20
+
+
+class QueryStatus(StrEnum):
+    """Where a query is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+MOVES: dict[QueryStatus, frozenset[QueryStatus]] = {
+    QueryStatus.PENDING: frozenset({QueryStatus.PENDING, QueryStatus.RUNNING, QueryStatus.FAILED}),
+    QueryStatus.RUNNING: frozenset({QueryStatus.RUNNING, QueryStatus.COMPLETED, QueryStatus.FAILED}),
+    QueryStatus.COMPLETED: frozenset(),
+    QueryStatus.FAILED: frozenset(),
+}
+
+
+class QueryEnded(ValueError):
+    """A job that has ended would have been changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Where in the log something was recorded."""
+
+    stream: str
+    seq: int
+    hub_id: str
+    receipt_id: str
+
+    def plain(self) -> dict[str, Plain]:
+        return {"stream": self.stream, "seq": self.seq, "hub_id": self.hub_id, "receipt_id": self.receipt_id}
+
+
+@dataclass(frozen=True, slots=True)
+class QueryJob:
+    """One query and what became of it. `digest` is there from when the result is, before it is recorded."""
+
+    query_id: str
+    result_id: str
+    principal: str
+    subject_id: str
+    submitted_at: int  # milliseconds
+    descriptor: str
+    status: QueryStatus = QueryStatus.PENDING
+    request: Recorded | None = None
+    digest: str | None = None
+    result: Recorded | None = None
+    error_code: str | None = None
+    message: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return not MOVES[self.status]
+
+    @classmethod
+    def decode(cls, data: bytes, what: str) -> Self:
+        found: Any = canonical_json.parse(data, what)
+        try:
+            recorded = {name: found[name] and Recorded(**found[name]) for name in ("request", "result")}
+            return cls(**{**found, **recorded, "status": QueryStatus(found["status"])})
+        except (KeyError, TypeError, ValueError):
+            raise Malformed(what, "it is not a query of this version") from None
+
+
+class JobStore:
+    """A context manager: the folder is one process's at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._jobs, self._rows = folder / _JOBS, folder / _ROWS
+        self._folder = folder
+        self._stack = ExitStack()
+        self._by_result: dict[str, QueryJob] = {}
+        self._by_query: dict[str, str] = {}
+        self._checked: set[str] = set()
+
+    def __enter__(self) -> Self:
+        for path in (self._folder, self._jobs, self._rows):
+            DISK.make_folder(path)
+        self._stack.enter_context(durable.locked_folder(self._folder))
+        for left in [*self._jobs.glob(".*.draft"), *self._rows.glob(".*.draft")]:
+            left.unlink()
+        for path in sorted(self._jobs.glob("*.json")):
+            self._keep(QueryJob.decode(durable.read_file(path, _MOST_JOB), str(path)))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[QueryJob]:
+        return iter(list(self._by_result.values()))
+
+    def job(self, result_id: str) -> QueryJob | None:
+        return self._by_result.get(result_id)
+
+    def of_query(self, query_id: str) -> QueryJob | None:
+        found = self._by_query.get(query_id)
+        return None if found is None else self._by_result[found]
+
+    def add(self, job: QueryJob) -> None:
+        if job.query_id in self._by_query or job.result_id in self._by_result:
+            raise ValueError(f"there is a query {job.query_id} already")
+        self._write(job)
+
+    def move(self, result_id: str, status: QueryStatus, **changes: Any) -> QueryJob:
+        """Take a job one step on. Raises `Ended` where it has ended, or cannot go there."""
+        job = self._by_result[result_id]
+        if status not in MOVES[job.status]:
+            raise QueryEnded(f"{result_id} is {job.status}, and does not become {status}")
+        made = replace(job, status=status, **changes)
+        self._write(made)
+        return made
+
+    def _write(self, job: QueryJob) -> None:
+        DISK.write_file(self._jobs / f"{job.result_id}.json", json.dumps(asdict(job)).encode())
+        DISK.sync_folder(self._jobs)
+        self._keep(job)
+
+    def _keep(self, job: QueryJob) -> None:
+        self._by_result[job.result_id] = job
+        self._by_query[job.query_id] = job.result_id
+
+    # Rows.
+
+    def put_rows(self, result_id: str, texts: Sequence[bytes], evidence: bytes) -> None:
+        """Rows in their order, each as canonical JSON, and the summary of the evidence."""
+        places, at = [], 0
+        for text in texts:
+            places.append(_PLACE.pack(at))
+            at += len(text) + 1
+        DISK.write_file(self._rows / f"{result_id}.rows", (text + b"\n" for text in texts))
+        DISK.write_file(self._rows / f"{result_id}.at", b"".join(places))
+        DISK.write_file(self._rows / f"{result_id}.evidence", evidence)
+        DISK.sync_folder(self._rows)
+
+    def rows(self, result_id: str, rows_hash: str, offset: int, limit: int, max_bytes: int) -> list[bytes]:
+        """Some rows: no more than have so many bytes, but one at least, where there is one.
+
+        Raises `Malformed` where what is kept is not what was hashed.
+        """
+        self._check(result_id, rows_hash)
+        path, places = self._rows / f"{result_id}.rows", self._rows / f"{result_id}.at"
+        with durable.named(path), places.open("rb") as index, path.open("rb") as lines:
+            if offset >= index.seek(0, SEEK_END) // _PLACE.size:
+                return []
+            index.seek(offset * _PLACE.size)
+            lines.seek(_PLACE.unpack(index.read(_PLACE.size))[0])
+            found, size = list[bytes](), 0
+            for line in islice(lines, limit):
+                size += len(line)
+                if found and size > max_bytes:
+                    break
+                found.append(line.removesuffix(b"\n"))
+        return found
+
+    def evidence(self, result_id: str) -> dict[str, Plain]:
+        path = self._rows / f"{result_id}.evidence"
+        with durable.named(path):
+            found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise Malformed(str(path), "it is not a summary")
+        return found
+
+    def _check(self, result_id: str, rows_hash: str) -> None:
+        """Once in the life of a process: a file that was changed since is not handed out as the result."""
+        if result_id in self._checked:
+            return
+        path = self._rows / f"{result_id}.rows"
+        try:
+            texts = path.read_bytes().split(b"\n")[:-1]
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
+        if digests.rows_hash(texts) != rows_hash:
+            raise Malformed(str(path), "the rows that are kept are not those that were hashed")
+        self._checked.add(result_id)

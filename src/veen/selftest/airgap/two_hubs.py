@@ -1,0 +1,160 @@
+"""Two hubs and the people of a bridge between them: what a claim about it has to hand."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from secrets import token_hex
+from typing import TypeVar
+
+from veen.bridge import reconciliation
+from veen.bridge.bundle_export import Exporter, Sizes
+from veen.bridge.bundle_import import Importer, ImportOutcome
+from veen.bridge.reconciliation import ReconcileReport, reconcile
+from veen.bridge.zone_roles import Mapping
+from veen.client import ClientDir, capabilities
+from veen.client.client import Client
+from veen.client.draft import Draft, Sent
+from veen.client.entry import Entry
+from veen.client.trust import FIRST_USE, Pin
+from veen.core import DhKey, SigningKey, naming
+from veen.overlays.event import Event
+from veen.selftest.verdict import Skipped
+from veen.state import HubSource
+
+T = TypeVar("T")
+_GRANT_SEC = 86_400
+PEOPLE = ("producer", "exporter", "importer", "analyst")
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A hub, who it must be, and whose capabilities it takes."""
+
+    url: str
+    pin: bytes | None = None
+    issuer: SigningKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The streams of one crossing, which nobody else has."""
+
+    run: str = field(default_factory=lambda: token_hex(8))
+
+    @property
+    def record(self) -> str:
+        return f"record/selftest/{self.run}"
+
+    @property
+    def arrived(self) -> str:
+        return f"import/selftest/{self.run}"
+
+    @property
+    def online_log(self) -> str:
+        return f"bridge/online/log/{self.run}"
+
+    @property
+    def offline_log(self) -> str:
+        return f"bridge/offline/log/{self.run}"
+
+    @property
+    def mapping(self) -> Mapping:
+        return Mapping((("record/", "import/"),))
+
+
+class Crossing:
+    """One way from a zone to another, with keys and capabilities of its own. Use as `async with crossing(…)`."""
+
+    def __init__(self, root: Path, zones: tuple[Zone, Zone], seed: int, count: int) -> None:
+        self.names = Names()
+        self.online, self.offline = zones
+        self.count = count
+        self.rng = Random(seed)
+        self.drop = root / "drop"
+        self.drop.mkdir()
+        self._root = root
+        now = int(time.time())
+        self.folders = {person: ClientDir.create(root / person, None, now) for person in PEOPLE}
+        self._furnish()
+
+    def close(self) -> None:
+        for folder in self.folders.values():
+            folder.close()
+
+    def _furnish(self) -> None:
+        """Each role has what it needs, and nothing that would let events flow back."""
+        names, people = self.names, self.folders
+        for stream, readers, writers in (
+            (names.record, ("importer", "analyst"), ("producer",)),
+            (names.arrived, ("analyst",), ("importer",)),
+            (names.online_log, ("exporter", "analyst"), ()),
+            (names.offline_log, ("importer", "analyst"), ()),
+        ):
+            key = DhKey.generate()
+            for reader in readers:
+                people[reader].stream_keys.import_secret(stream, key)
+            for writer in writers:
+                people[writer].stream_keys.add_public(stream, key.public_key)
+        self._allow(self.online, "producer", names.record)
+        self._allow(self.online, "exporter", names.online_log)
+        self._allow(self.offline, "importer", names.arrived, names.offline_log)
+
+    def _allow(self, zone: Zone, person: str, *streams: str) -> None:
+        if zone.issuer is not None:
+            named, card = [naming.stream_id(stream) for stream in streams], self.folders[person].card
+            for token in capabilities.issue(zone.issuer, card, named, _GRANT_SEC):
+                self.folders[person].caps.add(token)
+
+    @asynccontextmanager
+    async def client(self, person: str, zone: Zone) -> AsyncIterator[Client]:
+        pin = FIRST_USE if zone.pin is None else Pin(key=zone.pin)
+        async with Client(zone.url, self.folders[person], pin=pin) as client:
+            if client.contact.status.admission != "open" and zone.issuer is None:
+                raise Skipped("a hub takes capabilities only, and no issuer key was given")
+            yield client
+
+    def do(self, work: Callable[["Crossing"], Awaitable[T]]) -> T:
+        return asyncio.run(self._done(work))
+
+    async def _done(self, work: Callable[["Crossing"], Awaitable[T]]) -> T:
+        return await work(self)
+
+    # What the people do.
+
+    async def produce(self, *events: Event) -> list[Sent]:
+        async with self.client("producer", self.online) as client:
+            sender = client.sender(self.names.record)
+            drafts = [Draft(event.encode(), event.SCHEMA) for event in events]
+            return list(await asyncio.gather(*(sender.put(draft) for draft in drafts)))
+
+    async def export(self, events: int) -> list[bytes]:
+        """The bundles of all that has not left, of so many events each."""
+        async with self.client("exporter", self.online) as client:
+            exporter = Exporter(client, self.drop, operator="selftest", log=self.names.online_log)
+            made = [found async for found in exporter.run(self.names.record, Sizes(events=events))]
+        return [(self.drop / found.bundle.name).read_bytes() for found in made]
+
+    async def take(self, data: bytes) -> ImportOutcome:
+        async with self.client("importer", self.offline) as client:
+            trusted = {await self.source_id()}
+            names = self.names
+            importer = Importer(client, trusted, mapping=names.mapping, operator="selftest", log=names.offline_log)
+            return await importer.take(data)
+
+    async def source_id(self) -> bytes:
+        async with self.client("analyst", self.online) as client:
+            return client.hub_id
+
+    async def read(self, zone: Zone, stream: str) -> list[Entry]:
+        async with self.client("analyst", zone) as client:
+            return [entry async for entry in client.read(stream)]
+
+    async def report(self) -> ReconcileReport:
+        async with self.client("analyst", self.online) as client:
+            left = await reconciliation.exports_of(HubSource(client), self.names.online_log)
+        async with self.client("analyst", self.offline) as client:
+            return reconcile(await reconciliation.books(HubSource(client), left, self.names.offline_log))

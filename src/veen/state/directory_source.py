@@ -1,0 +1,199 @@
+"""A data directory as a source: every signature, place and root is verified here, and nothing in it is believed."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby, islice
+from pathlib import Path
+
+from veen.client import ClientDir
+from veen.client import evidence as files
+from veen.client.entry import Entry as ReadEntry
+from veen.client.entry import Opener
+from veen.client.evidence import Evidence, Exhibit, Opening, Tie
+from veen.client.trust import HubRecord
+from veen.core import DhKey, Mmr, Msg, Receipt, Unavailable, Unverified, VeenError, naming, proof
+from veen.core.mmr import NodeReader, peaks_at
+from veen.core.origin import ForkOrigin
+from veen.core.proof import Leaf
+from veen.overlays import At
+from veen.overlays.kept_fold import BlockBound
+from veen.state.directory_log import DirectoryLog
+from veen.state.entry_source import PAGE, NoEntry
+from veen.storage import safe_open
+from veen.storage.directory_reader import LogReader
+from veen.storage.entry_check import Judge
+from veen.storage.frame import LogEntry as Frame
+
+
+class DirectorySource:
+    """One data directory, as one reader sees it. A hub may be writing to it."""
+
+    def __init__(self, root: Path, folder: ClientDir, pin: bytes | None = None) -> None:
+        """`pin` is the hub's id or a fingerprint of one of its keys: whose directory it must be.
+
+        Raises where its papers do not hold together, or are not those of the hub that this client knows by that id.
+        """
+        if not root.is_dir():
+            raise Unavailable(f"there is no data directory at {root}")
+        self._reader = LogReader(root)
+        self.root = root
+        self._folder = folder
+        papers = self._reader.papers
+        papers.identity.verify(papers.signature, papers.identity.hub_id if pin is None else pin)
+        papers.lineage.verify(papers.profile)
+        origin = ForkOrigin.decode(safe_open.read(self._reader.folders.origin)) if papers.identity.origin else None
+        self._known = HubRecord(papers.identity, papers.signature, papers.profile, papers.limits, origin)
+        self._check_known(folder)
+        self._log = DirectoryLog(self._reader)
+        self._now = 0
+
+    @property
+    def folder(self) -> ClientDir:
+        return self._folder
+
+    @property
+    def known(self) -> HubRecord:
+        return self._known
+
+    @property
+    def may_lag(self) -> bool:
+        return True
+
+    def now(self) -> int:
+        """No entry that is still to come can be older than one that was read."""
+        return self._now
+
+    def label(self, stream_id: bytes, epoch: int) -> bytes:
+        return naming.label(self.known.identity.routing_key, stream_id, epoch)
+
+    def key(self, stream_id: bytes) -> DhKey | None:
+        return self.folder.stream_keys.secret(stream_id)
+
+    async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
+        """From the names of the files, and the time of each label's first entry."""
+        profile = self.known.profile
+        if not profile.epoch_sec:
+            return (0,)
+        found = []
+        for label in self._log.labels():
+            frame = self._log.first(label)
+            if frame is not None:
+                hub_ts = _opened(frame)[1].hub_ts
+                self._now = max(self._now, hub_ts)
+                around = profile.epochs_around(hub_ts, self.known.limits.max_epoch_skew_sec)
+                found += [epoch for epoch in around if self.label(stream_id, epoch) == label]
+        return sorted(epoch for epoch in found if first is None or epoch >= first)
+
+    async def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:
+        label, opener = self.label(stream_id, epoch), Opener(self.key(stream_id))
+        verified = self._verified(label, after)
+        while page := [opener.entry(epoch, *both) for both in islice(verified, PAGE)]:
+            self._now = max(self._now, page[-1].hub_ts)
+            yield page
+
+    def _verified(self, label: bytes, after: Mmr) -> Iterator[tuple[Msg, Receipt]]:
+        """Messages and their receipts: each held against the rules, the hub's keys, and what this client has seen."""
+        papers, tree = self._reader.papers, Mmr(after.size, after.peaks)
+        judge = Judge(
+            papers, label, tree, self._time_of(label, after.size), None if after.size else lambda client_id: None
+        )
+        seen = self.folder.state.label(self.known.identity.hub_id, label)
+        kept = papers.lineage.checkpoint(label)
+        for frame in self._log.entries(label, after.size + 1):
+            taken, faults = judge.judge(frame, b"")
+            if faults or taken is None:
+                raise Unverified(f"entry {frame.stream_seq}", "; ".join(faults))
+            root = judge.tree.root()
+            if kept is not None and kept.upto_seq == frame.stream_seq and kept.mmr_root != root:
+                raise Unverified(f"entry {frame.stream_seq}", "the log up to here is not what the origin signed")
+            if seen is not None and seen.size == frame.stream_seq and seen.root != root:
+                reason = "the hub has shown this client another log up to here: the directory tells another story"
+                raise Unverified(f"entry {frame.stream_seq}", reason)
+            yield taken[1], taken[2]
+
+    def _time_of(self, label: bytes, stream_seq: int) -> int:
+        """The signed time of an entry, which later ones must not precede; 0 where it cannot be read any more."""
+        with suppress(VeenError):
+            frame = self._log.entry(label, stream_seq) if stream_seq else None
+            return self._signed(frame)[1].hub_ts if frame is not None else 0
+        return 0
+
+    async def root_at(self, stream_id: bytes, bound: BlockBound) -> bytes | None:
+        if self.label(stream_id, bound.epoch) != bound.label:
+            return None
+        frame = self._log.entry(bound.label, bound.upto_seq)
+        return None if frame is None else self._signed(frame)[1].mmr_root
+
+    async def receipt(self, stream_id: bytes, at: At) -> Receipt:
+        frame = self._log.entry(self.label(stream_id, at.epoch), at.stream_seq)
+        if frame is None:
+            raise NoEntry(f"the directory has no entry {at.stream_seq} of this stream")
+        return self._signed(frame)[1]
+
+    def tree_at(self, stream_id: bytes, at: At) -> Mmr:
+        """The tree after the entry at a place, for `read` to go on from: every root after it is checked there."""
+        label = self.label(stream_id, at.epoch)
+        try:
+            return Mmr(at.stream_seq, self._reader.peaks(label, at.stream_seq))
+        except (VeenError, OSError, EOFError, ValueError):
+            return Mmr(at.stream_seq, peaks_at(self._nodes(label, at.stream_seq), at.stream_seq))
+
+    async def evidence(
+        self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey
+    ) -> Evidence:
+        """Without the hub nobody signs a checkpoint: the receipt at each end signs the root there as well."""
+        heads = {end.epoch: await self.receipt(stream_id, end) for end in ends}
+        statements, ties, exhibits = [*heads.values()], [], []
+        for epoch, group in groupby(places, lambda place: place.epoch):
+            head, label = heads[epoch], self.label(stream_id, epoch)
+            found = [self._signed(self._needed(label, place.stream_seq)) for place in group]
+            shown = self._proofs(label, [receipt for _, receipt in found], head)
+            for (message, receipt), path in zip(found, shown, strict=True):
+                statements.append(receipt)
+                ties.append(Tie(label, receipt.stream_seq, head.stream_seq, path))
+                exhibits.append(Exhibit(receipt.stream_seq, message, Opening.of(key, message)))
+        return files.make(self.known, claim, statements, ties=ties, exhibits=exhibits)
+
+    def _proofs(self, label: bytes, receipts: Sequence[Receipt], head: Receipt) -> list[proof.MmrProof]:
+        """From the node file where it holds; else from the entries themselves."""
+        try:
+            return [_checked(self._reader.prove(label, one.stream_seq, head.stream_seq), one, head) for one in receipts]
+        except (VeenError, OSError, EOFError, ValueError):
+            nodes = self._nodes(label, head.stream_seq)
+            return [_checked(proof.prove(nodes, one.stream_seq, head.stream_seq), one, head) for one in receipts]
+
+    def _nodes(self, label: bytes, size: int) -> NodeReader:
+        tree, nodes = Mmr(), list[bytes]()
+        for frame in islice(self._log.entries(label, 1), size):
+            nodes += tree.append(_opened(frame)[1].leaf_hash)
+        return nodes.__getitem__
+
+    def _needed(self, label: bytes, stream_seq: int) -> Frame:
+        frame = self._log.entry(label, stream_seq)
+        if frame is None:
+            raise Unavailable(f"the directory has no entry {stream_seq} of this stream")
+        return frame
+
+    def _signed(self, frame: Frame) -> tuple[Msg, Receipt]:
+        """An entry whose own signatures hold."""
+        message, receipt = _opened(frame)
+        message.verify_signature()
+        self._reader.papers.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
+        return message, receipt
+
+    def _check_known(self, folder: ClientDir) -> None:
+        """The keys must be those that this client knows the hub by, or continue them, or be fewer of them."""
+        kept = folder.state.hub(self.known.identity.hub_id)
+        if kept is not None:
+            known, shown = HubRecord.decode(kept).identity, self.known.identity
+            older, newer = (known, shown) if len(shown.hub_keys) >= len(known.hub_keys) else (shown, known)
+            newer.check_follows(older)
+
+
+def _opened(frame: Frame) -> tuple[Msg, Receipt]:
+    return frame.open()
+
+
+def _checked(shown: proof.MmrProof, receipt: Receipt, head: Receipt) -> proof.MmrProof:
+    proof.verify_inclusion(shown, Leaf.of(receipt), head)
+    return shown

@@ -1,0 +1,105 @@
+"""A live hub as a source: verified reads, tied to all that this client has seen of the hub before."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from itertools import groupby
+
+from veen.client import ClientDir
+from veen.client import evidence as files
+from veen.client.client import Client
+from veen.client.entry import Entry as ReadEntry
+from veen.client.entry import Opener
+from veen.client.evidence import Evidence
+from veen.client.proofs import exhibit
+from veen.client.reader import LabelReader, ReadRange
+from veen.client.resync import checkpoint
+from veen.client.trust import HubRecord
+from veen.core import DhKey, Mmr, Receipt, Refused
+from veen.core.origin import lineage
+from veen.core.proof import Head
+from veen.overlays import At
+from veen.overlays.kept_fold import BlockBound
+from veen.state.entry_source import NoEntry
+
+
+class HubSource:
+    """The hub that a client has met. The client stays its owner's to close."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    @property
+    def folder(self) -> ClientDir:
+        return self.client.dir
+
+    @property
+    def may_lag(self) -> bool:
+        return False
+
+    @property
+    def known(self) -> HubRecord:
+        return self.client.contact.trust.known
+
+    def now(self) -> int:
+        return self.client.contact.clock.now()
+
+    def label(self, stream_id: bytes, epoch: int) -> bytes:
+        return self.client.label(stream_id, epoch)
+
+    def key(self, stream_id: bytes) -> DhKey | None:
+        return self.client.dir.stream_keys.secret(stream_id)
+
+    async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
+        """No entry is older than the first key of the hub, or of the one it was forked from."""
+        profile, skew = self.known.profile, self.known.limits.max_epoch_skew_sec
+        oldest = lineage(self.known.identity, self.known.origin).identities[-1]
+        born = profile.epochs_around(oldest.hub_keys[0].valid_from, skew).start
+        return range(born if first is None else first, profile.epochs_around(self.now(), skew).stop)
+
+    async def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:
+        follower, wanted = self.client.follower(stream_id, epoch), ReadRange(after.size + 1)
+        reader = LabelReader(self.client.contact, follower, epoch, Opener(self.key(stream_id)), wanted)
+        async with aclosing(reader.pages()) as pages:
+            async for page in pages:
+                yield page
+
+    async def root_at(self, stream_id: bytes, bound: BlockBound) -> bytes | None:
+        follower = self.client.follower(stream_id, bound.epoch)
+        if follower.label != bound.label:
+            return None
+        try:
+            return (await follower.tree_at(bound.upto_seq)).root()
+        except Refused as refused:
+            if refused.code != "E.NOT_FOUND":
+                raise
+            if follower.tree.size >= bound.upto_seq:
+                raise await self.client.contact.caught(follower.truncated(refused.message)) from None
+            return None
+
+    async def receipt(self, stream_id: bytes, at: At) -> Receipt:
+        try:
+            return await self.client.receipt(stream_id, at.stream_seq, epoch=at.epoch)
+        except Refused as refused:
+            if refused.code != "E.NOT_FOUND":
+                raise
+            raise NoEntry(f"the log has no entry {at.stream_seq} yet") from None
+
+    async def evidence(
+        self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey
+    ) -> Evidence:
+        contact, upto = self.client.contact, {end.epoch: end.stream_seq for end in ends}
+        made: list[Evidence] = []
+        heads: list[Head] = []
+        for epoch, group in groupby(places, lambda place: place.epoch):
+            follower = self.client.follower(stream_id, epoch)
+            head = await checkpoint(contact, follower, stream_id, upto[epoch])
+            one = await exhibit(contact, follower, head, [place.stream_seq for place in group], claim, key)
+            made.append(one)
+            heads += [*one.receipts, *one.checkpoints]
+        return files.make(
+            self.known,
+            claim,
+            heads,
+            ties=[tie for one in made for tie in one.ties],
+            exhibits=[shown for one in made for shown in one.exhibits],
+        )

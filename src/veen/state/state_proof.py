@@ -1,0 +1,101 @@
+"""Evidence for an answer: the entries that a part's state follows from, each under the hub's signature.
+
+Anyone who knows the hub's id can check such a file offline: that the hub has these entries at these places, what they
+say, and what state they come to. That no other entry of the log touched the part, only the whole log can show.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from veen.client import evidence_verify, message_attachments
+from veen.client.entry import READABLE
+from veen.client.evidence import Evidence, Exhibit
+from veen.client.evidence_verify import EvidenceReport
+from veen.core import Malformed, Opened, Receipt, Unavailable, Unverified, naming
+from veen.core.limits import MAX_EPOCH_SKEW_SEC, MAX_PAGE_ITEMS
+from veen.overlays import EventFault, FoldEntry, FoldStep, Overlay, fold, state_hash
+from veen.state.entry_source import need_key, stream_id_of
+from veen.state.state_at import StateAt
+from veen.state.state_view import StateView, shown
+
+S = TypeVar("S")
+M = TypeVar("M")
+
+
+async def prove(
+    view: StateView[S, M], reading: StateAt[S, M], *parts: bytes, steps: Sequence[FoldStep] | None = None
+) -> Evidence:
+    """The file that shows why these parts are as they are in a reading. Its entries are disclosed, and no others.
+
+    `steps` are those to show, where they are more than what the parts follow from. Raises `Unavailable` where no entry
+    touched the parts, or more did than one file holds.
+    """
+    if steps is None:
+        steps = [step for part in parts for step in reading.determining(part)]
+    places = sorted({step.at for step in steps})
+    if not places:
+        raise Unavailable("no entry of the log touched it, and that is something only the whole log can show")
+    ends = [end for end in reading.ends() if end.epoch in {place.epoch for place in places}]
+    most = MAX_PAGE_ITEMS - len(ends)
+    if len(places) > most:
+        raise Unavailable(f"{len(places)} entries determine it, and one file of evidence holds {most}")
+    hashed = reading.state_hash(*parts).hex()
+    claim = f"{view.overlay.CLASS} of {len(parts)} parts after entry {shown(reading.at)} has state hash {hashed}"
+    key = need_key(view.source, view.stream_id)
+    return await view.source.evidence(view.stream_id, places, ends, claim, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Reckoned(Generic[S]):
+    """What a file of evidence shows, and the state that its entries come to."""
+
+    report: EvidenceReport
+    states: Mapping[bytes, S]
+    faults: tuple[EventFault, ...]
+    state_hash: bytes
+
+
+def reckon(
+    data: bytes,
+    overlay: Overlay[S, M],
+    stream: str | bytes,
+    *parts: bytes,
+    pin: bytes | None = None,
+    reader: bytes | None = None,
+) -> Reckoned[S]:
+    """Check such a file, offline, and work the state out again from what it discloses.
+
+    With `parts`, of these alone: an entry may touch others, of which the file does not have all. Raises `Malformed` or
+    `Unverified` where the file does not hold, or an entry in it is not of this stream. `pin` and `reader` are those of
+    `verdict.verify`.
+    """
+    report = evidence_verify.verify(data, pin, reader)
+    shown_file = Evidence.decode(data)
+    receipts = {receipt.leaf_hash: receipt for receipt in shown_file.receipts}
+    stream_id = stream_id_of(stream)
+    entries = [_entry(one, receipts[one.msg.leaf_hash()], shown_file, stream_id) for one in shown_file.exhibits]
+    folded = fold(overlay, sorted(entries, key=lambda entry: entry.at))
+    states = {part: state for part, state in folded.states.items() if not parts or part in parts}
+    return Reckoned(report, states, tuple(folded.faults), state_hash(overlay, states))
+
+
+def _entry(exhibit: Exhibit, receipt: Receipt, shown_file: Evidence, stream_id: bytes) -> FoldEntry:
+    epoch = _epoch(receipt, shown_file, stream_id)
+    if exhibit.opening is None:
+        return FoldEntry.of(exhibit.msg, receipt, None, None, epoch)
+    opened: Opened = exhibit.opening.open(exhibit.msg)
+    try:
+        schema, body, _ = message_attachments.unwrap(opened, READABLE)
+    except (Malformed, Unverified):
+        return FoldEntry.of(exhibit.msg, receipt, None, None, epoch)
+    return FoldEntry.of(exhibit.msg, receipt, replace(opened.header, schema=schema), body, epoch)
+
+
+def _epoch(receipt: Receipt, shown_file: Evidence, stream_id: bytes) -> int:
+    """The epoch whose label of this stream the receipt is for."""
+    profile = shown_file.profile
+    for epoch in profile.epochs_around(receipt.hub_ts, MAX_EPOCH_SKEW_SEC):
+        if naming.label(shown_file.identity.routing_key, stream_id, epoch) == receipt.label:
+            return epoch
+    raise Unverified("evidence", f"entry {receipt.stream_seq} is not of this stream")

@@ -1,0 +1,153 @@
+"""A state in a file, bound to the log it is of: whose it is, where it ends, the roots the hub signed there, its hash.
+
+By itself such a file shows what the hub signed and that the state is the one of the hash. That this state is what the
+log comes to, only the log can show: `compare` folds it again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Generic, TypeVar
+
+from veen.client.trust import HubRecord
+from veen.core import Malformed, Profile, Receipt, Unavailable, Unverified, naming
+from veen.core.cbor import Array, Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, heads
+from veen.core.hashing import ht
+from veen.core.limits import MAX_BODY_BYTES, MAX_PAGE_ITEMS, MAX_TEXT_BYTES
+from veen.core.origin import lineage
+from veen.overlays import At, Overlay, state_hash
+from veen.overlays.fields import ascending
+from veen.state.state_at import StateAt
+from veen.state.state_view import StateView, shown
+
+S = TypeVar("S")
+M = TypeVar("M")
+
+KIND = "veen.state-snapshot.v1"
+MAX_SNAPSHOT_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class PartState(Wire):
+    """A part, and its state in the overlay's encoding."""
+
+    part: bytes
+    state: bytes
+
+    LAYOUT: ClassVar = Array("part state", Bytes("part", MAX_BODY_BYTES), Bytes("state", MAX_SNAPSHOT_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class StateSnapshot(Wire):
+    """The file. `heads` are the hub's receipts at the end of each epoch, the last where the state was taken."""
+
+    overlay_class: str
+    rules: int  # the version of the overlay's rules
+    settings: bytes
+    stream_id: bytes
+    hub: HubRecord
+    heads: tuple[Receipt, ...]
+    state_hash: bytes
+    states: tuple[PartState, ...]  # ascending by part
+
+    LAYOUT: ClassVar = Map(
+        "state snapshot",
+        {
+            1: Constant("kind", KIND),
+            2: VersionField(),
+            3: Text("overlay_class", MAX_TEXT_BYTES),
+            4: Uint("rules"),
+            5: Bytes("settings", MAX_TEXT_BYTES),
+            6: Bstr("stream_id"),
+            7: Nested("hub", HubRecord),
+            8: ListOf("heads", Nested("receipt", Receipt), least=1, most=MAX_PAGE_ITEMS),
+            9: Bstr("state_hash"),
+            10: ListOf("states", Nested("part state", PartState), most=MAX_SNAPSHOT_BYTES),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        if not ascending(one.part for one in self.states):
+            return "its parts do not ascend, each once"
+        return None if self._hashed() == self.state_hash else "its state is not the one of its hash"
+
+    def _hashed(self) -> bytes:
+        pairs = [heads.write_head(heads.ARRAY, 2) + heads.write_bstr(one.part) + one.state for one in self.states]
+        return ht(f"veen/state-{self.overlay_class}", heads.write_head(heads.ARRAY, len(pairs)) + b"".join(pairs))
+
+    def end(self) -> At:
+        """The last entry that counts."""
+        return self.places()[-1]
+
+    def places(self) -> tuple[At, ...]:
+        return tuple(At(self._epoch(receipt), receipt.stream_seq) for receipt in self.heads)
+
+    def _epoch(self, receipt: Receipt) -> int:
+        profile: Profile = self.hub.profile
+        for epoch in profile.epochs_around(receipt.hub_ts, self.hub.limits.max_epoch_skew_sec):
+            if naming.label(self.hub.identity.routing_key, self.stream_id, epoch) == receipt.label:
+                return epoch
+        raise Unverified("state snapshot", f"the receipt of entry {receipt.stream_seq} is not of its stream")
+
+    def verify(self, pin: bytes | None = None) -> None:
+        """Raise unless the hub signed every head, for this stream, and the places ascend."""
+        hub = self.hub
+        hub.identity.verify(hub.signature, hub.identity.hub_id if pin is None else pin)
+        line = lineage(hub.identity, hub.origin)
+        for receipt in self.heads:
+            line.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
+        places = self.places()
+        if any(a.epoch >= b.epoch for a, b in pairwise(places)):
+            raise Unverified("state snapshot", "its heads do not ascend by epoch")
+
+    def decode_states(self, overlay: Overlay[S, M]) -> Mapping[bytes, S]:
+        """The state, part by part. Raises `Malformed` where it is not one of this overlay."""
+        self.check_overlay(overlay)
+        states = {one.part: overlay.decode_state(one.part, one.state) for one in self.states}
+        if state_hash(overlay, states) != self.state_hash:
+            raise Malformed("state snapshot", f"not a state of {overlay.CLASS}")
+        return states
+
+    def check_overlay(self, overlay: Overlay[S, M]) -> None:
+        if (self.overlay_class, self.rules, self.settings) != (overlay.CLASS, overlay.VERSION, overlay.settings()):
+            ours = f"{overlay.CLASS} version {overlay.VERSION}"
+            raise Malformed("state snapshot", f"of {self.overlay_class} version {self.rules}, not of {ours}")
+
+
+async def make(view: StateView[S, M], reading: StateAt[S, M]) -> StateSnapshot:
+    """The state of a reading, as a file."""
+    ends = reading.ends()
+    if not ends or not reading.at.stream_seq:
+        raise Unavailable("there is nothing in the stream up to there: no hub has signed for it")
+    signed = [await view.source.receipt(view.stream_id, end) for end in ends if end.stream_seq]
+    overlay = view.overlay
+    states = dict(reading.states)
+    parts = tuple(PartState(part, overlay.encode_state(states[part])) for part in sorted(states))
+    named = (overlay.CLASS, overlay.VERSION, overlay.settings())
+    hashed = state_hash(overlay, states)
+    return StateSnapshot(*named, view.stream_id, view.source.known, tuple(signed), hashed, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared(Generic[S]):
+    """A snapshot that the log comes to."""
+
+    at: At
+    parts: int
+
+
+async def compare(view: StateView[S, M], snapshot: StateSnapshot) -> Compared[S]:
+    """Raise `Unverified` unless the log has the roots of a snapshot, and comes to its state there."""
+    snapshot.check_overlay(view.overlay)
+    if snapshot.stream_id != view.stream_id or snapshot.hub.identity.hub_id != view.source.known.identity.hub_id:
+        raise Unverified("state snapshot", "it is of another stream, or of another hub's")
+    for place, head in zip(snapshot.places(), snapshot.heads, strict=True):
+        found = await view.source.receipt(view.stream_id, place)
+        if found.mmr_root != head.mmr_root:
+            raise Unverified("state snapshot", f"the log up to entry {shown(place)} has another root than it says")
+    async with view.reading(snapshot.end()) as reading:
+        if reading.ends() != snapshot.places():
+            raise Unverified("state snapshot", "it leaves out an epoch that the log has")
+        if reading.state_hash() != snapshot.state_hash:
+            raise Unverified("state snapshot", f"the log up to entry {shown(snapshot.end())} comes to another state")
+        return Compared(reading.at, len(reading.states))

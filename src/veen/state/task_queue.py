@@ -1,0 +1,121 @@
+"""A queue of tasks on a stream, done at least once each by one of several consumers.
+
+async with TaskQueue.of(client, "letters") as queue:
+    async for job in queue.jobs(lease_sec=60):
+        ...
+        await queue.ack(job)
+
+Who claims first in the log has the task, and every consumer sees who that is. A consumer that dies loses its claim when
+its time is up, by the hub's clock. So a task may be done twice, and is never lost.
+"""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from veen.client.client import Client
+from veen.overlays import queue as tasks
+from veen.overlays.overlay import Walk
+from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus
+from veen.state.event_sender import Channel, NotTaken, SentEvent
+from veen.state.state_view import StateView
+from veen.state.watch import Wake
+
+LEASE_SEC = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TaskJob:
+    """A task that is ours until a time."""
+
+    task_id: bytes
+    claim_id: bytes
+    item: bytes
+    tries: int
+    until: int
+
+
+class TaskQueue:
+    """An async context manager."""
+
+    def __init__(self, view: StateView[Task, Walk]) -> None:
+        self.view = view
+        self._channel = Channel(view)
+
+    @classmethod
+    def of(cls, client: Client, stream: str | bytes, *, cached: bool = True) -> Self:
+        return cls(StateView.of(client, stream, QUEUE, cached=cached))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.view.close()
+
+    async def add(self, item: bytes, *, max_tries: int | None = None, expires_at: int | None = None) -> SentEvent:
+        """Put a task in. Its id is that of its message: `Said.msg_id`."""
+        return await self._channel.say_anyway(Put(item, max_tries), expires_at=expires_at)
+
+    async def take(self, lease_sec: int = LEASE_SEC) -> TaskJob | None:
+        """The first task that is ready, claimed for us; None where there is none. Who comes second tries the next."""
+        while True:
+            async with self.view.reading() as reading:
+                found = next(tasks.ready(reading.live(), self.view.source.now()), None)
+            if found is None:
+                return None
+            try:
+                job = await self.claim(found[0], lease_sec)
+            except NotTaken:
+                continue  # another came first, after our look
+            if job is not None:
+                return job
+
+    async def claim(self, task_id: bytes, lease_sec: int = LEASE_SEC) -> TaskJob | None:
+        """One task; None where another came first. Raises `NotTaken` where it cannot be claimed at all."""
+        said = await self._channel.say(TaskClaim(task_id, lease_sec))
+        if not said.taken:
+            return None
+        async with self.view.reading(said.at, fresh=False) as reading:
+            task = reading.state(task_id)
+        assert task.item is not None
+        return TaskJob(task_id, said.msg_id, task.item, task.tries, task.until)
+
+    async def jobs(self, lease_sec: int = LEASE_SEC) -> AsyncGenerator[TaskJob, None]:
+        """Tasks as they become ready, each claimed for us, for ever."""
+        async with Wake(self.view) as wake:
+            while True:
+                wake.clear()
+                job = await self.take(lease_sec)
+                if job is not None:
+                    yield job
+                else:
+                    await wake.wait(await self._idle_s())
+
+    async def _idle_s(self) -> float | None:
+        """Until the first claim of another may run out."""
+        now = self.view.source.now()
+        async with self.view.reading() as reading:
+            ends = [task.until for _, task in reading.live() if task.status(now) is TaskStatus.CLAIMED]
+        return max(min(ends) - now, 1) if ends else None
+
+    async def ack(self, job: TaskJob) -> SentEvent:
+        """The task is done. Raises `NotTaken` where it is not ours any more."""
+        return await self._channel.say(Ack(job.task_id, job.claim_id))
+
+    async def fail(self, job: TaskJob, reason: str | None = None) -> SentEvent:
+        """Give the task back."""
+        return await self._channel.say(Nack(job.task_id, job.claim_id, reason))
+
+    async def retry(self, task_id: bytes) -> SentEvent:
+        """Make a dead letter a task again."""
+        return await self._channel.say(TaskRetry(task_id))
+
+    async def tasks(self, status: TaskStatus | None = None) -> list[tuple[bytes, Task]]:
+        """The tasks that are so now, in the order in which they were put; all that are not done, where none is said."""
+        now = self.view.source.now()
+        async with self.view.reading() as reading:
+            found = reading.live() if status is not TaskStatus.DONE else iter(reading.states.items())
+            return [(task_id, task) for task_id, task in found if status in (None, task.status(now)) and task.item]

@@ -1,0 +1,47 @@
+"""One accepted entry on its way to the log, and what the log's index is told of it."""
+
+from dataclasses import dataclass, field
+
+from veen.core import Bucket, admin
+
+Cursor = tuple[int, int]  # client_seq, prev_ack
+CapRow = tuple[bytes, int, int, bytes]  # label, stream_seq, issued_at, token
+
+
+@dataclass(slots=True, eq=False)  # not frozen: one is made for every message, and freezing triples its cost
+class AcceptedEntry:
+    """An entry with everything the log files and the index take from it, so that nothing is parsed twice."""
+
+    label: bytes
+    stream_seq: int
+    frame: bytes
+    entry_hash: bytes
+    made: list[bytes]  # the tree nodes that came into being with it, leaf first
+    client_id: bytes
+    client_seq: int
+    prev_ack: int
+    hub_ts: int
+
+
+@dataclass(slots=True)
+class CommitGroup:
+    """Entries in the order they were accepted, and what they changed beside the log."""
+
+    records: list[AcceptedEntry] = field(default_factory=list)
+    caps: dict[bytes, CapRow] = field(default_factory=dict)
+    streams: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    buckets: dict[tuple[bytes, bytes], Bucket] = field(default_factory=dict)
+    told: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
+    labels: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # with epochs: stream_id and epoch of each
+
+    def size_bytes(self) -> int:
+        """What the journal takes for it, but for its own few."""
+        return sum([len(record.frame) for record in self.records])
+
+    def extend(self, later: "CommitGroup") -> None:
+        self.records += later.records
+        self.caps |= later.caps
+        self.streams |= later.streams
+        self.buckets |= later.buckets
+        self.told |= later.told
+        self.labels |= later.labels

@@ -1,0 +1,191 @@
+"""Attachments by the hash of their ciphertext: whoever stores one, its name checks it. Spec §4.6.
+
+The order of writes, and what a crash after each leaves:
+
+    1. the bytes to a draft, synced            a draft, which the next start removes
+    2. the draft renamed                       the attachment or the draft
+    3. the folder synced                       the attachment
+
+Drafts have a folder of their own, so that a start finds them without looking at the attachments.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from itertools import count
+from mmap import ACCESS_READ, MADV_WILLNEED, mmap
+from pathlib import Path
+from threading import Lock
+
+from veen.core import Malformed, Unavailable
+from veen.core.hashing import HASH_BYTES, h
+from veen.storage import safe_open
+from veen.storage.durable import Disk
+from veen.storage.paths import Folders
+
+_SMALL_BYTES = 1 << 16
+_COPY_BYTES = 1 << 20
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+class AttachmentStore:
+    """The attachments of one data directory."""
+
+    def __init__(self, disk: Disk, folders: Folders) -> None:
+        self.disk = disk
+        self.folders = folders
+        self.keeping = Lock()  # of two that bring the same one, one is the first
+        self.numbers: Iterator[int] = count()
+
+    def put(self, coid: bytes, sealed: bytes) -> bool:
+        """Keep it, synced. False where it was there already. Raises `Malformed` where it is not what its name says.
+
+        `Unavailable` where there is no room: nothing of it counts then, and it can be brought again.
+        """
+        if len(coid) != HASH_BYTES or h(sealed) != coid:
+            raise Malformed("attachment", "its bytes are not those its coid names")
+        try:
+            draft = AttachmentDraft(self, coid)
+            try:
+                draft.write(sealed)
+                return draft.keep()
+            finally:
+                draft.drop()
+        except OSError as error:
+            raise Unavailable(f"the attachment cannot be written: {error.strerror}") from error
+
+    def get(self, coid: bytes) -> bytes | None:
+        try:
+            return safe_open.read(self.folders.attachment(coid))
+        except FileNotFoundError:
+            return None
+
+    def mapped(self, coid: bytes) -> mmap | bytes | None:
+        """As `get`, but a large one is not read: the system is told that it will be."""
+        try:
+            fd = safe_open.open_file(self.folders.attachment(coid))
+        except FileNotFoundError:
+            return None
+        with os.fdopen(fd, "rb") as file:
+            if os.fstat(fd).st_size <= _SMALL_BYTES:
+                return file.read()
+            found = mmap(fd, 0, access=ACCESS_READ)
+        found.madvise(MADV_WILLNEED)
+        return found
+
+    def probe(self, size: int) -> None:
+        """Raise `Unavailable` unless a draft of that size can be written and synced now."""
+        draft = AttachmentDraft(self, bytes(HASH_BYTES))
+        try:
+            draft.write(bytes(size))
+            draft.sync()
+        finally:
+            draft.drop()
+
+    def remove_drafts(self) -> None:
+        """Those of uploads that a crash cut short. Only before the first upload: later ones may be in use."""
+        drafts = self.folders.attachment_drafts
+        if drafts.is_dir() and not drafts.is_symlink():
+            for path in drafts.iterdir():
+                with suppress(IsADirectoryError):  # none of ours
+                    self.disk.unlink(path)
+
+
+def copy(disk: Disk, source: Folders, target: Folders) -> None:
+    """All of them, and nothing else that lies there, for a copy that is synced as a whole.
+
+    Raises `Malformed` where one is not a file, or its bytes are not those its name says.
+    """
+    for folder in sorted(source.attachments.iterdir()) if source.attachments.is_dir() else ():
+        found = sorted(folder.iterdir()) if re.fullmatch("[0-9a-f]{2}", folder.name) and folder.is_dir() else ()
+        for path in found:
+            if _NAME.fullmatch(path.name) and path.name.startswith(folder.name):
+                _copy(disk, path, target.attachment(bytes.fromhex(path.name)))
+
+
+def _copy(disk: Disk, source: Path, target: Path) -> None:
+    digest = sha256()
+    disk.make_folder(target.parent)
+    with open(safe_open.open_file(source), "rb", buffering=0) as file:
+        fd = disk.open_append(target)
+        try:
+            while data := file.read(_COPY_BYTES):
+                digest.update(data)
+                disk.write(fd, data)
+        finally:
+            os.close(fd)
+    if digest.hexdigest() != source.name:
+        raise Malformed(f"attachment {source.name}", "its bytes are not those its name says")
+
+
+class AttachmentDraft:
+    """An attachment on its way in, written piece by piece. Not to be used by two threads at once.
+
+    `Unavailable` is raised where the disk refuses: then it can only be dropped.
+    """
+
+    def __init__(self, store: AttachmentStore, coid: bytes) -> None:
+        self._store = store
+        self._coid = coid
+        self._hash = sha256()
+        folder = store.folders.attachment_drafts
+        self._path = folder / f"{coid.hex()}-{next(store.numbers)}.draft"
+        with _disk_errors():
+            store.disk.make_folder(folder)
+            self._fd: int | None = store.disk.open_append(self._path)
+            try:
+                # An earlier run may have left a draft of this name.
+                store.disk.truncate(self._fd, 0)
+            except BaseException:
+                self.drop()
+                raise
+
+    def write(self, data: bytes) -> None:
+        """The next piece."""
+        assert self._fd is not None
+        self._hash.update(data)
+        with _disk_errors():
+            self._store.disk.write(self._fd, data)
+
+    def sync(self) -> None:
+        assert self._fd is not None
+        with _disk_errors():
+            self._store.disk.sync(self._fd)
+
+    def keep(self) -> bool:
+        """Put it under its name, synced. False where it was there already.
+
+        Raises `Malformed` where its bytes are not what its name says. It is to be dropped in any case.
+        """
+        assert self._fd is not None
+        if self._hash.digest() != self._coid:
+            raise Malformed("attachment", "its bytes are not those its coid names")
+        store, path = self._store, self._store.folders.attachment(self._coid)
+        self.sync()
+        with store.keeping, _disk_errors():
+            known = path.exists()
+            if not known:
+                store.disk.make_folder(path.parent)
+                store.disk.sync_folder(store.folders.attachments)
+            # Also where it was there: those bytes may have rotted since, and these were just verified.
+            store.disk.replace(self._path, path)
+            store.disk.sync_folder(path.parent)
+        return not known
+
+    def drop(self) -> None:
+        """Let go of the file, and of what is left of the draft; what cannot be removed now, the next start removes."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+            with suppress(OSError):
+                self._store.disk.unlink(self._path)
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the attachment cannot be written: {error.strerror}") from error

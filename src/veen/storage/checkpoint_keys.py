@@ -1,0 +1,220 @@
+"""The checkpoint binding: which key of the hub signed which checkpoint, over which root. Spec §8.4.
+
+It follows from the checkpoints and the identity, so it can be made again at any time, and comes out the same. It is
+written whole, after the checkpoints it names and before the index row of their chunks: a crash in between leaves it
+without their rows, and the chunks are then closed again from the journal, as `chunks` tells. It grows with the log, so
+none of it is kept in memory, and a start does not read it.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from veen.core import Checkpoint, Malformed, Unverified, VeenError, signing
+from veen.core.cbor import Bstr, ListOf, Map, Uint, VersionField, Wire
+from veen.core.cbor.heads import write_bstr
+from veen.core.limits import MAX_WITNESS_SIGS
+from veen.storage import artifacts, safe_open
+from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
+from veen.storage.durable import Disk
+from veen.storage.fsck_report import Finding, Severity
+from veen.storage.metadata import Papers
+from veen.storage.paths import Folders
+
+_ROW = re.compile(
+    rb"(\xa5(\x01%b\x02%b)\x03%b\x04%b\x05%b)"
+    % (artifacts.HASH, artifacts.FROM_1, artifacts.UINT, artifacts.HASH, artifacts.HASH),
+    re.DOTALL,
+)
+_CHECKPOINT = re.compile(r"checkpoint-([0-9a-f]{64})-(\d{20})\.cbor")
+
+
+class BindingFile:
+    """The binding of one data directory, kept up to date. One writer."""
+
+    def __init__(self, disk: Disk, folders: Folders, papers: Papers) -> None:
+        self._disk = disk
+        self._folders = folders
+        self._papers = papers
+        self._added: dict[bytes, bytes] = {}  # rows by their place, both encoded
+        self._is_there = _starts_with(folders, _head(papers.identity.hub_id))
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Take note of a regular checkpoint."""
+        row = bound(checkpoint, self._papers).encode()
+        found = _ROW.fullmatch(row)
+        assert found, "the pattern is that of a row"
+        self._added[found[2]] = row
+
+    def save(self) -> None:
+        """Make it durable, if anything in it is new, or if what is there is nothing that can be read."""
+        if self._is_there and not self._added:
+            return
+        head = _head(self._papers.identity.hub_id)
+        data, rows = _read(self._folders, head)
+        if rows is None:
+            known = derived(self._folders, self._papers).checkpoints
+            data, rows = b"", [row.encode() for row in known]
+        # Whole rows compare as their places do: an integer in its shortest form is the greater, the greater it is.
+        for place, row in self._added.items():
+            at = bisect_left(rows, place, key=lambda known: known[1 : 1 + len(place)])
+            same = at < len(rows) and rows[at].startswith(place, 1)
+            rows[at : at + same] = [row]
+        made = artifacts.joined(head, rows)
+        if made != data:
+            self._disk.write_file(self._folders.binding, made)
+            self._disk.sync_folder(self._folders.root)
+        self._added.clear()
+        self._is_there = True
+
+
+def _head(hub_id: bytes) -> bytes:
+    return b"\xa3\x01\x01\x02" + write_bstr(hub_id) + b"\x03"
+
+
+def _starts_with(folders: Folders, head: bytes) -> bool:
+    try:
+        with open(safe_open.open_file(folders.binding), "rb", buffering=0) as file:
+            return file.read(len(head)) == head
+    except (FileNotFoundError, Malformed):
+        return False
+
+
+def _read(folders: Folders, head: bytes) -> tuple[bytes, list[bytes] | None]:
+    """The file and its rows, encoded; None where they are not those of a binding of this hub."""
+    try:
+        data = safe_open.read(folders.binding)
+    except (FileNotFoundError, Malformed):
+        return b"", None
+    found = artifacts.split(data, head, _ROW)
+    if found is None or not all(a < b for (_, a), (_, b) in pairwise(found)):
+        return data, None
+    return data, [row for row, _ in found]
+
+
+def newest(data: bytes, hub_id: bytes) -> dict[bytes, int]:
+    """The last bound entry of each label. Raises `Malformed` where the bytes are not a binding of this hub."""
+    found = artifacts.split(data, _head(hub_id), _ROW)
+    if found is None or not all(a < b for (_, a), (_, b) in pairwise(found)):
+        raise Malformed("checkpoint binding", "it is not one of this hub")
+    return {place[3:35]: artifacts.uint(place[36:]) for _, place in found}
+
+
+def read_binding(folders: Folders) -> CheckpointBinding | None:
+    """What is there, if it can be read."""
+    try:
+        return CheckpointBinding.decode(safe_open.read(folders.binding))
+    except (Malformed, FileNotFoundError):
+        return None
+
+
+def write(disk: Disk, folders: Folders, binding: CheckpointBinding) -> None:
+    disk.write_file(folders.binding, binding.encode())
+    disk.sync_folder(folders.root)
+
+
+def bound(checkpoint: Checkpoint, papers: Papers) -> BoundCheckpoint:
+    """A checkpoint's row. Raises `Unverified` where no key of the hub signed it.
+
+    Whether the key was to sign it then is for whoever checks the checkpoint itself.
+    """
+    label, upto_seq, digest = checkpoint.label_curr, checkpoint.upto_seq, checkpoint.signing_digest()
+    for key in reversed(papers.identity_at(label, upto_seq).hub_keys):
+        if signing.is_valid(key.hub_pk, digest, checkpoint.hub_sig):
+            return BoundCheckpoint(label, upto_seq, checkpoint.epoch, checkpoint.mmr_root, key.key_id)
+    raise Unverified("checkpoint", "no key of the hub signed it")
+
+
+def derived(folders: Folders, papers: Papers) -> CheckpointBinding:
+    """The binding of the checkpoints that are there. One that does not hold has no row; that is for others to name."""
+    rows = []
+    for path in folders.log.iterdir():
+        if not _CHECKPOINT.fullmatch(path.name):
+            continue
+        try:
+            rows.append(bound(Checkpoint.decode(safe_open.read(path)), papers))
+        except (Malformed, Unverified):
+            continue
+    return CheckpointBinding(papers.identity.hub_id, tuple(sorted(rows, key=lambda row: row.place)))
+
+
+@dataclass(frozen=True, slots=True)
+class WitnessKeys(Wire):
+    """Who signed the regular checkpoint of a label at a place, in the order in which they came."""
+
+    label: bytes
+    upto_seq: int
+    witness_pks: tuple[bytes, ...]
+
+    LAYOUT: ClassVar = Map(
+        "witness keys",
+        {
+            1: VersionField(),
+            2: Bstr("label"),
+            3: Uint("upto_seq", least=1),
+            4: ListOf("witness_pks", Bstr("witness_pk"), least=1, most=MAX_WITNESS_SIGS),
+        },
+    )
+
+    def flaw(self) -> str | None:
+        return None if len(set(self.witness_pks)) == len(self.witness_pks) else "a witness stands twice"
+
+
+def read_witnesses(folders: Folders, label: bytes, upto_seq: int) -> tuple[bytes, ...]:
+    """The keys that are known. Raises where the file is not what a hub wrote."""
+    path = folders.witnesses_of(label, upto_seq)
+    try:
+        data = safe_open.read(path)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise Malformed("witness keys", f"they cannot be read: {error.strerror}") from None
+    found = WitnessKeys.decode(data)
+    if (found.label, found.upto_seq) != (label, upto_seq):
+        raise Unverified("witness keys", "they are for another place than their name")
+    return found.witness_pks
+
+
+def keep(disk: Disk, folders: Folders, label: bytes, upto_seq: int, witness_pks: tuple[bytes, ...]) -> None:
+    """Make them durable. The signatures they are of must be on disk."""
+    new = not folders.witnesses.exists()
+    disk.make_folder(folders.witnesses)
+    disk.write_file(folders.witnesses_of(label, upto_seq), WitnessKeys(label, upto_seq, witness_pks).encode())
+    disk.sync_folder(folders.witnesses)
+    if new:
+        disk.sync_folder(folders.root)
+
+
+def copy(disk: Disk, source: Folders, target: Folders) -> None:
+    """Those of the checkpoints that the target has too, for a copy that is synced as a whole."""
+    for path in sorted(source.witnesses.glob("*.cbor")):
+        if (target.log / f"checkpoint-{path.name}").exists():
+            disk.make_folder(target.witnesses)
+            disk.write_file(target.witnesses / path.name, safe_open.read(path))
+
+
+def check(folders: Folders, checkpoint: Checkpoint) -> Iterator[Finding]:
+    """What is wrong with the witnesses of a checkpoint, or cannot be said of them."""
+    label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq
+    try:
+        known = read_witnesses(folders, label, upto_seq)
+    except VeenError as error:
+        artifact = str(folders.witnesses_of(label, upto_seq).relative_to(folders.root))
+        yield Finding(Severity.DAMAGED, artifact, str(error), label, upto_seq)
+        return
+    artifact = str(folders.checkpoint(label, upto_seq).relative_to(folders.root))
+    digest, unclaimed, lost = checkpoint.signing_digest(), list(checkpoint.witness_sigs or ()), False
+    for witness_pk in known:
+        held = next((sig for sig in unclaimed if signing.is_valid(witness_pk, digest, sig)), None)
+        if held is None:
+            what = f"the signature of witness {witness_pk.hex()[:16]}… is gone, or does not hold"
+            yield Finding(Severity.DAMAGED, artifact, what, label, upto_seq)
+            lost = True
+        else:
+            unclaimed.remove(held)
+    if unclaimed and not lost:
+        what = f"whose are {len(unclaimed)} of its witness signatures is not known, so they cannot be verified"
+        yield Finding(Severity.NOTICE, artifact, what, label, upto_seq)

@@ -1,0 +1,159 @@
+"""The entries of a chunk in blocks of whole entries, whether it is kept as it is or compressed."""
+
+import mmap
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import accumulate
+from pathlib import Path
+
+import zstandard
+from zstandard import ZstdCompressor, ZstdDecompressor, ZstdError
+
+from veen.core import Malformed, Unavailable, limits
+from veen.storage import frame, safe_open
+from veen.storage.frame import Data
+
+SUFFIX = ".zst"
+FRAME_BYTES = 1 << 16
+
+_MOST_PLAIN = FRAME_BYTES + limits.MAX_MSG_BYTES + limits.ENTRY_OVERHEAD_BYTES
+_MOST_FRAMES = limits.MAX_CHUNK_BYTES // FRAME_BYTES + 1
+# Little-endian, as all of zstd.
+_SKIPPABLE = struct.Struct("<II")  # magic, size of what follows
+_ROW = struct.Struct("<II")  # packed and plain size
+_FOOTER = struct.Struct("<IBI")  # number of rows, descriptor, magic
+_DIGEST_MAGIC, _TABLE_MAGIC, _SEEKABLE_MAGIC = 0x184D2A50, 0x184D2A5E, 0x8F92EAB1
+_DIGEST_BYTES = _SKIPPABLE.size + sha256().digest_size
+
+
+def pack(data: Data, level: int) -> Iterator[bytes]:
+    """The parts of the packed file of a chunk's entries. Each frame is unpacked again before it is given out."""
+    compressor = ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+    digest, rows = sha256(), bytearray()
+    for plain in _cut(data):
+        packed = compressor.compress(plain)
+        if _unpacked(packed, len(plain)) != plain:
+            raise Malformed("log", "a chunk does not survive its compression")
+        digest.update(packed)
+        rows += _ROW.pack(len(packed), len(plain))
+        yield packed
+    yield _SKIPPABLE.pack(_DIGEST_MAGIC, digest.digest_size) + digest.digest()
+    rows += _ROW.pack(_DIGEST_BYTES, 0)
+    footer = _FOOTER.pack(len(rows) // _ROW.size, 0, _SEEKABLE_MAGIC)
+    yield _SKIPPABLE.pack(_TABLE_MAGIC, len(rows) + len(footer)) + rows + footer
+
+
+class PackedChunk:
+    """The frames of a packed file. Raises `Malformed` where it is not one."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+        packed, plain = _table(data)
+        self._packed_ends = list(accumulate(packed))
+        self._plain_ends = list(accumulate(plain))
+
+    @property
+    def size(self) -> int:
+        """How long the chunk's entries are, unpacked."""
+        return self._plain_ends[-1]
+
+    def blocks(self, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+        """The entries from an unpacked offset on, frame by frame, each with where to begin in it."""
+        for number in range(bisect_right(self._plain_ends, offset), len(self._plain_ends)):
+            start = self._plain_ends[number - 1] if number else 0
+            yield self._unpack(number, start), max(0, offset - start)
+
+    def check_digest(self) -> None:
+        """Raise unless the frames are, byte for byte, those that were written."""
+        digest = sha256()
+        for start in range(0, self._packed_ends[-1], FRAME_BYTES):
+            digest.update(self._data[start : min(start + FRAME_BYTES, self._packed_ends[-1])])
+        at = self._packed_ends[-1]
+        if self._data[at + _SKIPPABLE.size : at + _DIGEST_BYTES] != digest.digest():
+            raise Malformed("chunk", "its frames are not those of its digest")
+
+    def _unpack(self, number: int, plain_start: int) -> bytes:
+        start = self._packed_ends[number - 1] if number else 0
+        packed = self._data[start : self._packed_ends[number]]
+        return _unpacked(packed, self._plain_ends[number] - plain_start)
+
+
+def _cut(data: Data) -> Iterator[bytes]:
+    """The entries in frames, each ended by the entry that brings it to FRAME_BYTES."""
+    start = pos = 0
+    while pos < len(data):
+        pos += frame.length_at(data, pos)
+        if pos - start >= FRAME_BYTES or pos >= len(data):
+            yield data[start:pos]
+            start = pos
+
+
+def _unpacked(packed: bytes, size: int) -> bytes:
+    """What a frame holds, which must be `size` bytes: the frame is asked before any room is made for it."""
+    try:
+        if zstandard.get_frame_parameters(packed).content_size != size:
+            raise Malformed("chunk", "a frame is of another size than its table says")
+        plain: bytes = ZstdDecompressor().decompress(packed, max_output_size=size, allow_extra_data=False)
+    except ZstdError as error:
+        raise Malformed("chunk", f"a frame cannot be unpacked: {error}") from None
+    if len(plain) != size:
+        raise Malformed("chunk", f"a frame holds {len(plain)} bytes, not {size}")
+    return plain
+
+
+def _table(data: Data) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Packed and plain size of each frame. Everything in the file but what the frames hold is checked here."""
+    end = len(data) - _FOOTER.size
+    if end < _DIGEST_BYTES:
+        raise Malformed("chunk", "too short to be a compressed one")
+    count, descriptor, magic = _FOOTER.unpack_from(data, end)
+    start = end - count * _ROW.size
+    if magic != _SEEKABLE_MAGIC or descriptor or not 2 <= count <= _MOST_FRAMES + 1 or start < _SKIPPABLE.size:
+        raise Malformed("chunk", "it does not end with the table of its frames")
+    if _SKIPPABLE.unpack_from(data, start - _SKIPPABLE.size) != (_TABLE_MAGIC, len(data) - start):
+        raise Malformed("chunk", "the table of its frames does not begin where it must")
+    rows = struct.unpack(f"<{2 * count}I", data[start:end])
+    packed, plain = rows[:-2:2], rows[1:-2:2]
+    at = start - _SKIPPABLE.size - _DIGEST_BYTES
+    if rows[-2:] != (_DIGEST_BYTES, 0) or sum(packed) != at:
+        raise Malformed("chunk", "its frames are not as long as their table says")
+    if _SKIPPABLE.unpack_from(data, at) != (_DIGEST_MAGIC, sha256().digest_size):
+        raise Malformed("chunk", "it has no digest")
+    if min(plain) == 0 or max(plain) >= _MOST_PLAIN or sum(plain) > limits.MAX_CHUNK_BYTES:
+        raise Malformed("chunk", "a frame claims to be larger than it can be")
+    return packed, plain
+
+
+def read_blocks(path: Path, offset: int = 0, size: int = 0) -> Iterator[tuple[Data, int]]:
+    """The chunk's entries from `offset` on, each block with where in it they begin.
+
+    Offsets count bytes of entries, never of a compressed file. With `size`, only the first bytes of a file that is not
+    compressed are looked at: the rest is being written.
+    """
+    if is_packed(path):
+        yield from PackedChunk(mapped(path)).blocks(offset)
+    else:
+        yield mapped(path, size), offset
+
+
+def check_packing(path: Path) -> None:
+    """Raise where a compressed chunk is not, byte for byte, what was written. For others its entries say so."""
+    if is_packed(path):
+        PackedChunk(mapped(path)).check_digest()
+
+
+def is_packed(path: Path) -> bool:
+    return path.suffix == SUFFIX
+
+
+def mapped(path: Path, size: int = 0) -> Data:
+    """A file's bytes, or its first `size`, without reading them all."""
+    try:
+        with open(safe_open.open_file(path), "rb", buffering=0) as file:
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    except ValueError as error:
+        raise Malformed("log", f"{path.name} is shorter than it must be: {error}") from None
+    except OSError as error:
+        raise Unavailable(f"{path.name} cannot be read: {error.strerror}") from None

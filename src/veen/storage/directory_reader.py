@@ -1,0 +1,174 @@
+"""A read-only view of a data directory, also while a hub writes to it: what every other package uses.
+
+It shows what the log has caught up with. Entries are read through the index where there is one; without an index the
+chunk files themselves say where things are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from veen.core import Checkpoint, Malformed, MmrProof, Unavailable, proof
+from veen.core import mmr as trees
+from veen.storage import frame, safe_open
+from veen.storage.artifacts import ChunkSummary, PeakSnapshot
+from veen.storage.chunk_blocks import mapped, read_blocks
+from veen.storage.frame import LogEntry
+from veen.storage.index import Index, IndexRows
+from veen.storage.label_head import LabelHead
+from veen.storage.metadata import Papers, read_papers
+from veen.storage.paths import ChunkName, Folders
+from veen.storage.tree_nodes import NodeFile
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChunkRef:
+    """A chunk to read, and how large its file is: enough for another process to do the work."""
+
+    label: bytes
+    start_seq: int
+    end_seq: int | None
+    path: Path
+    size: int
+
+
+class LogReader:
+    """One data directory, for reading."""
+
+    def __init__(self, root: Path) -> None:
+        self.folders = Folders(root)
+        self.papers: Papers = read_papers(self.folders)
+        self._index: Index | None = None
+
+    def close(self) -> None:
+        if self._index:
+            self._index.close()
+
+    def __enter__(self) -> "LogReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def index(self) -> Index:
+        if self._index is None:
+            self._index = Index(self.folders.index, readonly=True)
+        return self._index
+
+    def labels(self) -> Iterator[tuple[bytes, LabelHead]]:
+        """Every label and where it stands."""
+        with self.index().read() as rows:
+            yield from rows.labels()
+
+    def head(self, label: bytes) -> LabelHead | None:
+        with self.index().read() as rows:
+            return rows.head(label)
+
+    def chunks(self, label: bytes | None = None) -> list[ChunkRef]:
+        """Every chunk file, in order, from the folder alone."""
+        found = []
+        for path in self.folders.log.iterdir():
+            name = ChunkName.parse(path.name)
+            if name and label in (None, name.label):
+                found.append(ChunkRef(name.label, name.start_seq, name.end_seq, path, path.lstat().st_size))
+        return sorted(found, key=lambda ref: (ref.label, ref.start_seq))
+
+    def entries(self, label: bytes, from_seq: int, to_seq: int) -> Iterator[LogEntry]:
+        """The entries of a range, as far as the log has them. Positioning is O(log n)."""
+        yield from read_entries(self.folders, self.index(), label, from_seq, to_seq)
+
+    def entry(self, label: bytes, stream_seq: int) -> LogEntry | None:
+        return next(self.entries(label, stream_seq, stream_seq), None)
+
+    def prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
+        """The proof that an entry is in the first `size`."""
+        with self._nodes(label) as nodes:
+            return proof.prove(nodes.read, stream_seq, size)
+
+    def peaks(self, label: bytes, size: int) -> list[bytes]:
+        with self._nodes(label) as nodes:
+            return trees.peaks_at(nodes.read, size)
+
+    def _nodes(self, label: bytes) -> NodeFile:
+        try:
+            return NodeFile(self.folders.node_file(label))
+        except FileNotFoundError:
+            raise Unavailable(f"the tree of {label.hex()[:16]}… is not here") from None
+
+    def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint | None:
+        """A regular checkpoint."""
+        path = self.folders.checkpoint(label, upto_seq)
+        return Checkpoint.decode(safe_open.read(path)) if path.exists() else None
+
+    def summary(self, ref: ChunkRef) -> ChunkSummary | None:
+        if ref.end_seq is None:
+            return None
+        path = self.folders.summary(ref.label, ref.start_seq, ref.end_seq)
+        return ChunkSummary.decode(safe_open.read(path)) if path.exists() else None
+
+    def snapshot_before(self, ref: ChunkRef) -> PeakSnapshot | None:
+        """The peaks a chunk starts from; None for a label's first."""
+        if ref.start_seq == 1:
+            return None
+        path = self.folders.peaks(ref.label, ref.start_seq - 1)
+        if not path.exists():
+            raise Malformed("log", f"{path.name} is missing")
+        return PeakSnapshot.decode(safe_open.read(path))
+
+
+def chunk_entries(ref: ChunkRef) -> Iterator[LogEntry]:
+    """Every entry of a chunk, compressed or not. Of an open one those that were there when it was planned, also where
+    it was closed since. What is being written while it is read may end with an entry that is not whole: `Malformed`."""
+    path, left = ref.path, None if ref.end_seq is not None else ref.size
+    if not path.exists():
+        path = Folders(path.parents[1]).closed_chunk_from(ref.label, ref.start_seq) or path
+    for data, pos in read_blocks(path):
+        while pos < len(data) and left != 0:
+            entry, pos = frame.read(data, pos)
+            left = None if left is None else max(0, left - entry.size)
+            yield entry
+
+
+def read_entries(folders: Folders, index: Index, label: bytes, from_seq: int, to_seq: int) -> Iterator[LogEntry]:
+    """The entries of a range, from the indexed place before it on, through as many chunks as it takes."""
+    with index.read() as rows:
+        head = rows.head(label)
+        if head is None or not 1 <= from_seq <= head.size:
+            return
+        place = rows.place(label, from_seq)
+        if place is None:
+            raise Malformed("index", f"it knows no place for entry {from_seq} of {label.hex()[:16]}…")
+        seq, start, offset = place
+        last = min(to_seq, head.size)
+        while seq <= last:
+            for data, pos in _blocks(folders, rows, label, start, offset, head):
+                while pos < len(data) and seq <= last:
+                    if seq < from_seq:
+                        pos += frame.length_at(data, pos)
+                    else:
+                        entry, pos = frame.read(data, pos)
+                        if entry.label != label or entry.stream_seq != seq:
+                            raise Malformed("log", f"entry {entry.stream_seq} stands where {seq} belongs")
+                        yield entry
+                    seq += 1
+                if seq > last:
+                    return
+            start, offset = seq, 0
+
+
+def _blocks(
+    folders: Folders, rows: IndexRows, label: bytes, start: int, offset: int, head: LabelHead
+) -> Iterator[tuple[frame.Data, int]]:
+    """The entries of the chunk that starts there, as far as they count."""
+    if start != head.chunk_start:
+        end = rows.chunk_end(label, start)
+        if end is None:
+            raise Malformed("index", f"no chunk starts at {start}")
+        return read_blocks(folders.closed_chunk(label, start, end), offset)
+    try:
+        return iter([(mapped(folders.open_chunk(label, start), head.chunk_bytes), offset)])
+    except Unavailable:  # closed since, and the index row is on its way
+        closed = folders.closed_chunk_from(label, start)
+        if closed is None:
+            raise
+        return read_blocks(closed, offset, head.chunk_bytes)

@@ -1,0 +1,209 @@
+"""The papers of a data directory checked one by one, and what it keeps under the hash of its content."""
+
+import re
+from collections.abc import Callable
+from hashlib import file_digest
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+from veen.core import (
+    HubIdentity,
+    IdentitySignature,
+    Limits,
+    Malformed,
+    Profile,
+    Unavailable,
+    Unverified,
+    VeenError,
+    wire_json,
+)
+from veen.core.cbor import Wire
+from veen.core.hashing import h
+from veen.core.origin import Lineage
+from veen.core.tooling_messages import Equivocation
+from veen.storage import key_rotation, safe_open
+from veen.storage.fsck_report import Finding, FsckReport, Severity
+from veen.storage.metadata import Papers, check_key, has_no_keys, key_files, read_lineage
+from veen.storage.paths import Folders
+
+W = TypeVar("W", bound=Wire)
+NO_KEYS = "this copy has no keys: it can be read and verified, no hub can run on it"
+RETIRED_KEY = "this retired key is missing: a hub can run, and cannot sign checkpoints of the time when it was in use"
+DRAFT_SUFFIX = ".draft"
+NEVER_FINISHED = "it was never finished"
+_HEX_NAME = re.compile(r"[0-9a-f]{64}")
+_SEGMENT = re.compile(r"\d+\.wal")
+_ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
+_EVIDENCE = re.compile(r"equivocation-.*\.cbor")  # which is checked, whatever its name says
+_WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
+_FILE_SYSTEMS_OWN = "lost+found"
+
+
+def check_papers(folders: Folders, report: FsckReport) -> Papers | None:
+    """All that can be said of identity, keys, limits and profile; None where the log cannot be judged without them."""
+    identity = _read(folders.identity, HubIdentity, report)
+    signature = _read(folders.identity_sig, IdentitySignature, report)
+    if folders.rotation.exists() and identity is not None:
+        before = identity
+        rotated = _try(report, folders.rotation, lambda: _check_rotation(folders, before))
+        report.add(Finding(Severity.LEFTOVER, folders.rotation.name, "a new key was on its way when the hub ended"))
+        identity, signature = rotated or (identity, signature)
+    elif identity is not None:
+        _check_identity(folders, identity, signature, report)
+    if identity is not None:
+        _check_keys(folders, identity, report)
+    limits = _read(folders.limits, Limits, report)
+    profile = _read(folders.profile, Profile, report)
+    for path in folders.root.glob(f"*{DRAFT_SUFFIX}"):
+        report.add(Finding(Severity.LEFTOVER, path.name, NEVER_FINISHED))
+    if identity is None or signature is None or limits is None or profile is None:
+        return None
+    lineage = _check_lineage(folders, identity, profile, report)
+    return Papers(identity, signature, limits, profile, lineage) if lineage else None
+
+
+def _check_lineage(folders: Folders, identity: HubIdentity, profile: Profile, report: FsckReport) -> Lineage | None:
+    """The hubs before this one, where it is a fork, and their word on what was kept of them."""
+    lineage = _try(report, folders.origin, lambda: read_lineage(folders, identity))
+    if lineage is not None:
+        _try(report, folders.origin, lambda: lineage.verify(profile))
+    return lineage
+
+
+def _check_identity(
+    folders: Folders, identity: HubIdentity, signature: IdentitySignature | None, report: FsckReport
+) -> None:
+    _try(report, folders.identity, identity.verify_chain)
+    if signature is not None:
+        _try(report, folders.identity_sig, lambda: signature.verify(identity))
+    _try(report, folders.key_map, lambda: _check_key_map(folders, identity))
+
+
+def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity, IdentitySignature]:
+    """The identity that an interrupted rotation brings, which the next start puts in place of the one before."""
+    record, signature = key_rotation.read(folders)
+    if before != record:
+        record.check_follows(before)
+    return record, signature
+
+
+def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> None:
+    """The log is verified without secrets, so a missing one is no fault of the log.
+
+    A hub runs with its newest key and the control key. A retired key signs the checkpoints that are asked for up to an
+    entry of its time. Spec 8.4.
+    """
+    if folders.keys.is_symlink():
+        return  # which is told of with the other places
+    if has_no_keys(folders):
+        report.add(Finding(Severity.KEYLESS, folders.keys.name, NO_KEYS))
+        return
+    for path, public_key in key_files(folders, identity).items():
+        artifact = str(path.relative_to(folders.root))
+        if not path.exists():
+            retired = public_key not in (None, identity.newest.hub_pk)
+            report.add(Finding(Severity.KEYLESS, artifact, RETIRED_KEY if retired else "it is missing"))
+            continue
+        try:
+            check_key(path, public_key)
+        except (Malformed, Unavailable, Unverified) as error:
+            report.add(Finding(Severity.KEYLESS, artifact, getattr(error, "reason", str(error))))
+
+
+def check_named_by_hash(folders: Folders, papers: Papers | None, report: FsckReport) -> None:
+    """Attachments and evidence: their names say what is in them."""
+    for path in chain.from_iterable(map(safe_open.listed, safe_open.listed(folders.attachments))):
+        artifact = str(path.relative_to(folders.root))
+        if path.name.endswith(DRAFT_SUFFIX):
+            report.add(Finding(Severity.LEFTOVER, artifact, NEVER_FINISHED))
+        elif not _HEX_NAME.fullmatch(path.name):
+            report.add(Finding(Severity.NOTICE, artifact, "no attachment has such a name"))
+        elif path.parent.name != path.name[:2]:
+            report.add(Finding(Severity.DAMAGED, artifact, "no hub looks for an attachment of that name here"))
+        elif what := _fault_of_attachment(path):
+            report.add(Finding(Severity.DAMAGED, artifact, what))
+    for path in filter(lambda path: _EVIDENCE.fullmatch(path.name), safe_open.listed(folders.evidence)):
+        try:
+            _check_evidence(path, papers)
+        except VeenError as error:
+            report.add(Finding(Severity.DAMAGED, str(path.relative_to(folders.root)), str(error)))
+
+
+def _check_evidence(path: Path, papers: Papers | None) -> None:
+    """Two receipts of this hub that contradict each other, under the hash of both."""
+    data = _bytes(path)
+    if f"equivocation-{h(data).hex()}.cbor" != path.name:
+        raise Unverified("evidence", "its bytes are not those its name says")
+    found = Equivocation.decode(data)
+    if papers is not None:
+        papers.identity.verify_receipt(found.first)
+        papers.identity.verify_receipt(found.second)
+
+
+def check_strays(folders: Folders, report: FsckReport) -> None:
+    """Tell of what no hub puts where it is. The log folder and the index have checks of their own."""
+    kept = (
+        *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.limits, folders.profile),
+        *(folders.binding, folders.origin, folders.fault, folders.lock, folders.keys, folders.journal, folders.log),
+        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _FILE_SYSTEMS_OWN),
+    )
+    here = re.compile("|".join(re.escape(path.name) for path in kept))
+    _check_folder(folders, folders.root, here, report, drafts=False)  # those are told of with the papers
+    _check_folder(folders, folders.journal, _SEGMENT, report)
+    _check_folder(folders, folders.attachments, _ATTACHMENT_FOLDER, report)
+    _check_folder(folders, folders.evidence, _EVIDENCE, report)
+    _check_folder(folders, folders.witnesses, _WITNESSES, report)
+
+
+def _check_folder(
+    folders: Folders, folder: Path, names: re.Pattern[str], report: FsckReport, *, drafts: bool = True
+) -> None:
+    for path in sorted(folder.iterdir()) if folder == folders.root else safe_open.listed(folder):
+        artifact = str(path.relative_to(folders.root))
+        if path.name.endswith(DRAFT_SUFFIX):
+            if drafts:
+                report.add(Finding(Severity.LEFTOVER, artifact, NEVER_FINISHED))
+        elif not names.fullmatch(path.name):
+            report.add(Finding(Severity.NOTICE, artifact, "no hub puts anything of that name here"))
+
+
+def _hash_of(path: Path) -> str:
+    with open(safe_open.open_file(path), "rb", buffering=0) as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _fault_of_attachment(path: Path) -> str | None:
+    try:
+        return None if _hash_of(path) == path.name else "its bytes are not those its name says"
+    except Malformed as error:
+        return error.reason
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+
+
+def _read(path: Path, cls: type[W], report: FsckReport) -> W | None:
+    return _try(report, path, lambda: wire_json.decode_canonical(cls, _bytes(path)))
+
+
+def _check_key_map(folders: Folders, identity: HubIdentity) -> None:
+    if _bytes(folders.key_map) != identity.key_map():
+        raise Unverified("key map", "it is not that of hub-identity.json")
+
+
+R = TypeVar("R")
+
+
+def _try(report: FsckReport, path: Path, check: Callable[[], R]) -> R | None:
+    try:
+        return check()
+    except VeenError as error:
+        report.add(Finding(Severity.DAMAGED, path.name, str(error)))
+        return None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return safe_open.read(path)
+    except OSError as error:
+        raise Unavailable(f"it cannot be read: {error.strerror}") from None

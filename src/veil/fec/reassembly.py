@@ -1,0 +1,249 @@
+"""Putting one object together from its shards, some of which may be lies. Spec §10.
+
+Shards are grouped by their whole header, so a shard that differs in any field is of another object. Whether k shards
+belong together is decided by the root, and where they do not, other k of them are tried: a poisoned shard costs
+tries, never the object. Each shard pays for a number of tries, so work is bounded by what arrives; and tries begin
+with shards of the source that sent the newest, so an honest source that sent k shards is heard, whatever others sent.
+Who passed a lie on need not have told it: nobody can judge a shard alone.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from veil.codec.native import Form
+from veil.shards import ShardSet, ShardV1
+from veil.veil_errors import Unverified
+from veil.veil_limits import ATTEMPTS_PER_SHARD, CACHE_TTL_SECONDS, MAX_INBOX_BYTES, MAX_INBOX_DONE, MAX_RIVALS
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """An encoded object whose root holds, and the sources that sent shards which are not of it."""
+
+    of: ShardSet
+    encoded: bytes
+    liars: frozenset[Hashable]
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """A shard and all who sent it. The first of them is charged for it."""
+
+    index: int
+    payload: bytes
+    sources: list[Hashable]
+    standing: int
+
+
+class Gathering:
+    """The shards of one object, until it is whole. `ledger` counts the bytes held of each source."""
+
+    __slots__ = ("_attempts", "_form", "_ledger", "_pieces", "of")
+
+    def __init__(self, of: ShardSet, form: Form, ledger: Counter[Hashable] | None = None) -> None:
+        self.of = of
+        self._form = form
+        self._ledger: Counter[Hashable] = Counter() if ledger is None else ledger
+        self._pieces: list[_Piece] = []
+        self._attempts = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(len(piece.payload) for piece in self._pieces)
+
+    @property
+    def indices(self) -> frozenset[int]:
+        """Of the shards held: what need not be asked for."""
+        return frozenset(piece.index for piece in self._pieces)
+
+    def add(self, shard: ShardV1, source: Hashable = None, standing: int = 0) -> Gathered | None:
+        """Take a shard in; the object, where it is whole now. Where room is short, the lowest standing gives way."""
+        if shard.of != self.of:
+            raise ValueError("a shard of another object")
+        rivals = [piece for piece in self._pieces if piece.index == shard.index]
+        newest = next((piece for piece in rivals if piece.payload == shard.payload), None)
+        if newest is None:
+            if len(rivals) >= MAX_RIVALS:
+                self._remove(self._least(rivals))
+            newest = _Piece(shard.index, shard.payload, [], standing)
+            self._pieces.append(newest)
+            self._ledger[source] += len(newest.payload)
+        elif source in newest.sources:
+            return None
+        newest.sources.append(source)
+        newest.standing = max(newest.standing, standing)
+        self._attempts += ATTEMPTS_PER_SHARD
+        return self._try(newest, source)
+
+    def forget(self, source: Hashable) -> None:
+        """Let go of all that a source sent and nobody else; what others sent too is theirs to be charged for."""
+        for piece in [piece for piece in self._pieces if source in piece.sources]:
+            if piece.sources == [source]:
+                self._remove(piece)
+                continue
+            self._charge(piece, -1)
+            piece.sources.remove(source)
+            self._charge(piece, 1)
+
+    def clear(self) -> None:
+        for piece in list(self._pieces):
+            self._remove(piece)
+
+    def _least(self, rivals: Sequence[_Piece]) -> _Piece:
+        """Of rivals: of the lowest standing, of the source that told most of them, that fewest sent, and the oldest."""
+        told = [piece.sources[0] for piece in rivals]
+        return max(rivals, key=lambda piece: (-piece.standing, told.count(piece.sources[0]), -len(piece.sources)))
+
+    def _remove(self, piece: _Piece) -> None:
+        self._pieces = [other for other in self._pieces if other is not piece]
+        self._charge(piece, -1)
+
+    def _charge(self, piece: _Piece, times: int) -> None:
+        payer = piece.sources[0]
+        self._ledger[payer] += times * len(piece.payload)
+        if self._ledger[payer] <= 0:
+            del self._ledger[payer]
+
+    def _try(self, newest: _Piece, source: Hashable) -> Gathered | None:
+        """Every choice without the newest shard has been tried before, so only those with it are."""
+        if len(self._pieces) < self.of.shape.k:
+            return None
+        for chosen in self._choices(newest, source):
+            if not self._attempts:
+                return None
+            self._attempts -= 1
+            try:
+                encoded = self._form.restore(self.of, {piece.index: piece.payload for piece in chosen})
+            except Unverified:
+                continue
+            return Gathered(self.of, encoded, self._liars(encoded, chosen))
+        return None
+
+    def _choices(self, newest: _Piece, source: Hashable) -> Iterator[tuple[_Piece, ...]]:
+        others = [piece for piece in self._pieces if piece.index != newest.index]
+        others.sort(key=lambda piece: (source not in piece.sources, -piece.standing))
+        yield from _distinct(others, (newest,), self.of.shape.k - 1)
+
+    def _liars(self, encoded: bytes, chosen: tuple[_Piece, ...]) -> frozenset[Hashable]:
+        """Who sent what is not of the object: known only now, by cutting it again."""
+        taken = set(map(id, chosen))
+        rest = [piece for piece in self._pieces if id(piece) not in taken]
+        if not rest:
+            return frozenset()
+        payloads = self._form.cut(self.of, encoded)
+        lies = [piece for piece in rest if piece.payload != payloads[piece.index]]
+        return frozenset(source for piece in lies for source in piece.sources)
+
+
+def _distinct(others: Sequence[_Piece], chosen: tuple[_Piece, ...], wanted: int) -> Iterator[tuple[_Piece, ...]]:
+    """`chosen` with `wanted` of the others, no index twice; never down a branch that has too few indices left."""
+    if not wanted:
+        yield chosen
+        return
+    used = {piece.index for piece in chosen}
+    for at, piece in enumerate(others):
+        if len({other.index for other in others[at:]} - used) < wanted:
+            return
+        if piece.index not in used:
+            yield from _distinct(others[at + 1 :], (*chosen, piece), wanted - 1)
+
+
+@dataclass(slots=True)
+class _Open:
+    gathering: Gathering
+    expiry: float
+    sources: set[Hashable] = field(default_factory=set)
+
+
+class Inbox:
+    """Shards in, objects out, each object once."""
+
+    def __init__(
+        self,
+        form: Form,
+        *,
+        max_bytes: int = MAX_INBOX_BYTES,
+        max_done: int = MAX_INBOX_DONE,
+        ttl_seconds: float = CACHE_TTL_SECONDS,
+    ) -> None:
+        self._form = form
+        self._max_bytes = max_bytes
+        self._max_done = max_done
+        self._ttl = ttl_seconds
+        self._open: OrderedDict[ShardSet, _Open] = OrderedDict()
+        self._done: OrderedDict[ShardSet, float] = OrderedDict()
+        # The bytes held of each source, and the objects it has a part in, the oldest first.
+        self._ledger: Counter[Hashable] = Counter()
+        self._parts: dict[Hashable, OrderedDict[ShardSet, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._ledger.total()
+
+    @property
+    def done_count(self) -> int:
+        return len(self._done)
+
+    def is_done(self, of: ShardSet) -> bool:
+        """Whether the object of these shards was whole already."""
+        return of in self._done
+
+    def missing(self, of: ShardSet) -> tuple[int, ...]:
+        """The indices that would help: none where nothing of the object has come, or all of it has."""
+        found = self._open.get(of)
+        held = found.gathering.indices if found else range(of.shape.n)
+        return tuple(index for index in range(of.shape.n) if index not in held)
+
+    def add(self, shard: ShardV1, now_s: float, source: Hashable = None, standing: int = 0) -> Gathered | None:
+        """Take a shard in; the object, where it is whole now."""
+        self.expire(now_s)
+        if shard.of in self._done:
+            return None
+        found = self._open.get(shard.of)
+        if found is None:
+            found = _Open(Gathering(shard.of, self._form, self._ledger), now_s + self._ttl)
+            self._open[shard.of] = found
+        found.sources.add(source)
+        self._parts.setdefault(source, OrderedDict())[shard.of] = None
+        gathered = found.gathering.add(shard, source, standing)
+        if gathered is not None:
+            self._drop(shard.of)
+            self._done[shard.of] = now_s + self._ttl
+            while len(self._done) > self._max_done:
+                self._done.popitem(last=False)
+        while self.held_bytes > self._max_bytes:
+            self._make_room()
+        return gathered
+
+    def expire(self, now_s: float) -> None:
+        """Let go of all whose time is up. Both are in the order of their time."""
+        while self._open and next(iter(self._open.values())).expiry <= now_s:
+            self._drop(next(iter(self._open)))
+        while self._done and next(iter(self._done.values())) <= now_s:
+            self._done.popitem(last=False)
+
+    def _make_room(self) -> None:
+        greediest = max(self._ledger, key=lambda source: self._ledger[source])
+        of = next(iter(self._parts[greediest]))
+        found = self._open[of]
+        found.gathering.forget(greediest)
+        if found.gathering.indices:
+            found.sources.discard(greediest)
+            self._leave(greediest, of)
+        else:
+            self._drop(of)
+
+    def _drop(self, of: ShardSet) -> None:
+        found = self._open.pop(of)
+        found.gathering.clear()
+        for source in found.sources:
+            self._leave(source, of)
+
+    def _leave(self, source: Hashable, of: ShardSet) -> None:
+        del self._parts[source][of]
+        if not self._parts[source]:
+            del self._parts[source]

@@ -1,0 +1,111 @@
+"""A lane of links made a lane of sessions: every link proves who is at its other end before anything else is heard.
+
+Strangers, which have not done so yet, are few and have little time. Who breaks the protocol is told nothing, and an
+address from which that happens again and again is not listened to for a while.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+from veil.encryption.object_signature import SigningKey
+from veil.lanes import lane_limits, session
+from veil.lanes.certificate import check_pin
+from veil.lanes.endpoint import Endpoint
+from veil.lanes.lane import Accept, LaneLink, LinkLane, Session
+from veil.veil_errors import Malformed, Unverified, VeilError
+
+
+class Banished:
+    """Addresses that broke the protocol: how often, and until when nothing is heard of them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def is_out(self, address: str) -> bool:
+        strikes, until = self._until.get(address, (0, 0.0))
+        return strikes >= lane_limits.MAX_STRIKES and self._clock() < until
+
+    def strike(self, address: str) -> None:
+        strikes, until = self._until.pop(address, (0, 0.0))
+        if until < self._clock():
+            strikes = 0
+        self._until[address] = (strikes + 1, self._clock() + lane_limits.BANISHED_SECONDS)
+        while len(self._until) > lane_limits.MAX_BANISHED:
+            self._until.popitem(last=False)
+
+
+class Secured:
+    """A lane over a lane of links, for the node with this key."""
+
+    def __init__(self, lane: LinkLane, key: SigningKey) -> None:
+        self.strangers = 0
+        self.refused = 0
+        self.banished = Banished()
+        self._lane = lane
+        self._key = key
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def name(self) -> str:
+        return self._lane.name
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self._lane.endpoints
+
+    async def start(self, accept: Accept) -> None:
+        await self._lane.start(lambda link: self._arrived(link, accept))
+
+    async def dial(self, endpoint: Endpoint, peer: bytes, pin: bytes | None) -> Session:
+        link = await self._lane.dial(endpoint, peer)
+        try:
+            check_pin(link.binding, pin if self._lane.pinned else None)
+        except Unverified:
+            await link.close()
+            raise
+        return await session.dial(link, self._key, peer)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._lane.stop()
+
+    def _arrived(self, link: LaneLink, accept: Accept) -> None:
+        task = asyncio.ensure_future(self._meet(link, accept))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _meet(self, link: LaneLink, accept: Accept) -> None:
+        address = link.remote.rpartition(":")[0]
+        if self.strangers >= lane_limits.MAX_STRANGERS or self.banished.is_out(address):
+            self.refused += 1
+            await link.close()
+            return
+        self.strangers += 1
+        try:
+            with suppress(VeilError):
+                accept(await self._prove(link, address))
+        finally:
+            self.strangers -= 1
+
+    async def _prove(self, link: LaneLink, address: str) -> session.LinkSession:
+        def strike() -> None:
+            if not self._lane.shares_addresses:
+                self.banished.strike(address)
+
+        try:
+            met = await session.answer(link, self._key)
+        except (Malformed, Unverified):
+            self.refused += 1
+            strike()
+            raise
+        met.on_fault = strike
+        return met

@@ -1,0 +1,297 @@
+"""Parcels: frames in a file, signed by the node that packed them for one other node. No I/O.
+
+    parcel   = "VEIL parcel 1\\n" || sender (32) || recipient (32) || { u32be length || frame }* || signature (64)
+
+A parcel says who it is from and for whom, since nobody is there to ask; what is in it, only its frames say.
+"""
+
+import asyncio
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from veil.encryption.object_signature import SigningKey, verify
+from veil.hashing import derive, u32be
+from veil.lanes import lane_limits
+from veil.lanes.durable import PRIVATE_FOLDER, write_file
+from veil.lanes.endpoint import Endpoint
+from veil.lanes.lane import Accept, Health, Incoming, Pull, Session
+from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
+from veil.veil_errors import Malformed, Unavailable, Unverified, VeilError
+
+MAGIC = b"VEIL parcel 1\n"
+_CONTEXT = "veil parcel v1"
+_LENGTH_BYTES = 4
+_LEAST = len(MAGIC) + 2 * PUBKEY_BYTES + SIGNATURE_BYTES
+# One more frame than fits may have been pulled.
+MAX_FILE_BYTES = _LEAST + lane_limits.PARCEL_BYTES + lane_limits.MAX_FRAME_BYTES + 4 * _LENGTH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FileParcel:
+    """Frames from one node to another."""
+
+    sender: bytes
+    recipient: bytes
+    frames: tuple[bytes, ...]
+
+
+def pack(key: SigningKey, recipient: bytes, frames: Sequence[bytes]) -> bytes:
+    body = b"".join(u32be(len(frame)) + frame for frame in frames)
+    said = MAGIC + key.public_key + recipient + body
+    return said + key.sign(derive(_CONTEXT, said))
+
+
+def unpack(data: bytes, recipient: bytes) -> FileParcel:
+    """What is in a parcel. Raise `Malformed`, or `Unverified` where it is not for us or not by who it says."""
+    if not _LEAST <= len(data) <= MAX_FILE_BYTES or not data.startswith(MAGIC):
+        raise Malformed("parcel", "it is none, or not all of one")
+    said, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+    at = len(MAGIC)
+    sender, named = said[at : at + PUBKEY_BYTES], said[at + PUBKEY_BYTES : at + 2 * PUBKEY_BYTES]
+    if named != recipient:
+        raise Unverified("parcel", "it is for another node")
+    verify(sender, derive(_CONTEXT, said), signature, "parcel")
+    return FileParcel(sender, named, tuple(_frames(said, at + 2 * PUBKEY_BYTES)))
+
+
+def _frames(said: bytes, at: int) -> list[bytes]:
+    found = []
+    while at < len(said):
+        start = at + _LENGTH_BYTES
+        length = int.from_bytes(said[at:start], "big")
+        at = start + length
+        if start > len(said) or at > len(said) or not 0 < length <= lane_limits.MAX_FRAME_BYTES:
+            raise Malformed("parcel", "a frame that does not fit")
+        found.append(said[start:at])
+    return found
+
+
+SUFFIX = ".parcel"
+_READABLE = 0o644
+
+
+class FileLane:
+    """Looks into `folder` for what is for us. Other folders may be dialled."""
+
+    name = "file"
+
+    def __init__(self, key: SigningKey, folder: Path | None = None, settle: Callable[[], None] = lambda: None) -> None:
+        self._key = key
+        self._folder = folder
+        self._settle = settle
+        self._sessions: dict[tuple[Path, bytes], FileSession] = {}
+        # Sessions that came of a parcel, those silent the longest first.
+        self._accepted: dict[tuple[Path, bytes], None] = {}
+        # No parcels, and not ours to remove.
+        self._junk: dict[Path, None] = {}
+        self._accept: Accept | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self, accept: Accept) -> None:
+        self._accept = accept
+        if self._folder is not None:
+            self._inbox(self._folder).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        self._looking = asyncio.ensure_future(self._look_always())
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (Endpoint("file", path=str(self._folder)),) if self._folder is not None else ()
+
+    async def dial(self, endpoint: Endpoint, peer: bytes, pin: bytes | None) -> Session:
+        folder = Path(endpoint.path)
+        if not folder.is_dir():
+            raise Unavailable(str(endpoint), "there is no such folder now")
+        self._accepted.pop((folder, peer), None)
+        return self._session(folder, peer)
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        for session in list(self._sessions.values()):
+            await session.close()
+
+    def _session(self, folder: Path, peer: bytes) -> "FileSession":
+        found = self._sessions.get((folder, peer))
+        if found is None or found.closed.is_set():
+            found = self._sessions[folder, peer] = FileSession(self._key, folder, peer, self._settle)
+        return found
+
+    def _inbox(self, folder: Path) -> Path:
+        return folder / self._key.public_key.hex()
+
+    async def _look_always(self) -> None:
+        while True:
+            with suppress(OSError):  # a stick that was pulled out
+                self.look()
+            await asyncio.sleep(lane_limits.LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Take in what lies there for us."""
+        self._sessions = {key: one for key, one in self._sessions.items() if not one.closed.is_set()}
+        self._accepted = {key: None for key in self._accepted if key in self._sessions}
+        folders = {folder for folder, _ in self._sessions} | ({self._folder} if self._folder else set())
+        strangers = lane_limits.STRANGERS_A_LOOK
+        for folder in folders:
+            inbox = self._inbox(folder)
+            found = sorted(set(inbox.glob(f"*{SUFFIX}")) - self._junk.keys()) if inbox.is_dir() else []
+            for path in found[: lane_limits.MAX_PARCELS]:
+                key = folder, _sender(path)
+                if len(key[1]) != PUBKEY_BYTES:
+                    continue
+                if key not in self._sessions:
+                    # Reading and checking takes time, in which nothing else is done: the rest waits for the next look.
+                    if not strangers:
+                        continue
+                    strangers -= 1
+                    if not self._met(*key, path):
+                        continue
+                if key in self._accepted:
+                    self._accepted[key] = self._accepted.pop(key)
+                self._sessions[key].arrived(path)
+
+    def _met(self, folder: Path, peer: bytes, path: Path) -> bool:
+        """Whether a parcel begins a session: only with who signed it."""
+        try:
+            _unpacked(path, peer, self._key.public_key)
+        except OSError:
+            return False
+        except VeilError:
+            _remove(path, self._junk)
+            return False
+        session = self._session(folder, peer)
+        while len(self._accepted) >= lane_limits.MAX_STRANGERS:
+            oldest = next(iter(self._accepted))
+            del self._accepted[oldest]
+            self._sessions.pop(oldest).end()
+        self._accepted[folder, peer] = None
+        if self._accept is not None:
+            self._accept(session)
+        return True
+
+
+class FileSession:
+    """Parcels to and from one node, by way of one folder."""
+
+    def __init__(self, key: SigningKey, folder: Path, peer: bytes, settle: Callable[[], None]) -> None:
+        self.peer = peer
+        self.remote = str(folder)
+        self.health = Health()
+        self.closed = asyncio.Event()
+        self._key = key
+        self._settle = settle
+        self._outbox = folder / peer.hex()
+        self._waiting: dict[Path, None] = {}
+        # Taken in, and not ours to remove.
+        self._left: dict[Path, None] = {}
+        self._work = asyncio.Event()
+        self._number = time.time_ns()
+
+    def wake(self) -> None:
+        self._work.set()
+
+    def arrived(self, path: Path) -> None:
+        if path not in self._left and len(self._waiting) < lane_limits.MAX_PARCELS:
+            self._waiting[path] = None
+            self._work.set()
+
+    async def run(self, pull: Pull, incoming: Incoming) -> None:
+        try:
+            self._work.set()
+            while not self.closed.is_set():
+                await self._work.wait()
+                self._work.clear()
+                try:
+                    self._take_in(incoming)
+                    self._write_out(pull)
+                except OSError as error:
+                    raise Unavailable(self.remote, error.strerror or str(error)) from None
+        finally:
+            self.closed.set()
+
+    async def close(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self.closed.set()
+        self._work.set()
+
+    def _take_in(self, incoming: Incoming) -> None:
+        """What a parcel held must be on our disk before it goes; a crash before that has it read again."""
+        paths = list(self._waiting)
+        self._waiting.clear()
+        taken = []
+        for path in paths:
+            try:
+                frames = _unpacked(path, self.peer, self._key.public_key)
+            except OSError:
+                continue  # gone, or not to be read now: the next look finds it again
+            except VeilError:
+                self.health.strikes += 1
+                frames = ()
+            taken.append(path)
+            for frame in frames:
+                self.health.frames_received += 1
+                self.health.bytes_received += len(frame)
+                incoming(frame)
+        if taken:
+            self._settle()
+        for path in taken:
+            _remove(path, self._left)
+
+    def _write_out(self, pull: Pull) -> None:
+        while self._room() and (frames := pull(lane_limits.PARCEL_BYTES)):
+            self._outbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            self._number += 1
+            name = f"{self._key.public_key.hex()}-{self._number:020d}{SUFFIX}"
+            write_file(self._outbox / name, pack(self._key, self.peer, frames), _READABLE)
+            self.health.frames_sent += len(frames)
+            self.health.bytes_sent += sum(map(len, frames))
+            self.health.delivered(len(frames), 0.0)
+
+    def _room(self) -> bool:
+        ours = self._outbox.glob(f"{self._key.public_key.hex()}-*{SUFFIX}")
+        return sum(1 for _ in ours) < lane_limits.MAX_PARCELS
+
+
+def _sender(path: Path) -> bytes:
+    """Whom the name of a file says it is from; empty where it says nobody."""
+    try:
+        return bytes.fromhex(path.name.partition("-")[0])
+    except ValueError:
+        return b""
+
+
+def _unpacked(path: Path, sender: bytes, recipient: bytes) -> tuple[bytes, ...]:
+    """The frames of a parcel. Raise `VeilError` where it is none, not for us, or not by whom its name says."""
+    parcel = unpack(_read(path), recipient)
+    if parcel.sender != sender:
+        raise Unverified("parcel", "its name is not its sender's")
+    return parcel.frames
+
+
+def _read(path: Path) -> bytes:
+    """No more of a file than a parcel can have."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise Malformed("parcel", "it is not a file")
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path, left: dict[Path, None]) -> None:
+    """What is not ours to remove is remembered in `left` instead."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        left[path] = None
+        while len(left) > lane_limits.MAX_PARCELS:
+            del left[next(iter(left))]

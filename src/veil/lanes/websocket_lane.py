@@ -1,0 +1,184 @@
+"""The WebSocket lane: one binary message is one message, over TLS, so it passes where only the web does. RFC 6455."""
+
+import asyncio
+import functools
+from collections import deque
+
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import (
+    AcceptConnection,
+    BytesMessage,
+    CloseConnection,
+    Event,
+    Ping,
+    Pong,
+    RejectConnection,
+    Request,
+    TextMessage,
+)
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+from veil.lanes import lane_limits
+from veil.lanes.byte_stream import close_writer, pin_met, remote_of
+from veil.lanes.certificate import Certificate, dialling
+from veil.lanes.endpoint import Endpoint
+from veil.lanes.lane import AcceptLink, LaneLink
+from veil.veil_errors import Malformed, Unavailable
+
+_READ_BYTES = 65_536
+_DEFAULT_PATH = "/veil"
+
+
+class WebSocketLane:
+    """Listens for WebSockets at any path, if it does; what stands before it may answer to others."""
+
+    name = "wss"
+    shares_addresses = False
+    pinned = True
+
+    def __init__(
+        self, certificate: Certificate, listen: Endpoint | None = None, announce: tuple[Endpoint, ...] = ()
+    ) -> None:
+        self._certificate = certificate
+        self._listen = listen
+        self._announce = announce
+        self._server: asyncio.Server | None = None
+        # Connections that are no WebSockets yet.
+        self._agreeing: set[asyncio.Task[None]] = set()
+
+    async def start(self, accept: AcceptLink) -> None:
+        if self._listen is None:
+            return
+        try:
+            self._server = await asyncio.start_server(
+                functools.partial(self._taken, accept),
+                self._listen.host,
+                self._listen.port,
+                ssl=self._certificate.listening(),
+                ssl_handshake_timeout=lane_limits.HANDSHAKE_SECONDS,
+            )
+        except OSError as error:
+            raise Unavailable(str(self._listen), error.strerror or str(error)) from None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        if self._announce or self._server is None or self._listen is None:
+            return self._announce
+        return (self._listen.at(self._server.sockets[0].getsockname()[1]),)
+
+    async def dial(self, endpoint: Endpoint, peer: bytes) -> LaneLink:
+        try:
+            async with asyncio.timeout(lane_limits.DIAL_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    endpoint.host, endpoint.port, ssl=dialling(), server_hostname=""
+                )
+                link = WebSocketLink(reader, writer, WSConnection(ConnectionType.CLIENT), pin_met(writer))
+                await link.ask(Request(host=endpoint.host, target=endpoint.path or _DEFAULT_PATH))
+                return link
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(str(endpoint), str(error) or "no answer") from None
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._agreeing:
+            task.cancel()
+        await asyncio.gather(*self._agreeing, return_exceptions=True)
+
+    def _taken(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._agreeing) >= lane_limits.MAX_STRANGERS:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(self._agree(accept, reader, writer))
+        self._agreeing.add(task)
+        task.add_done_callback(self._agreeing.discard)
+
+    async def _agree(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = WebSocketLink(reader, writer, WSConnection(ConnectionType.SERVER), self._certificate.pin)
+        try:
+            async with asyncio.timeout(lane_limits.HANDSHAKE_SECONDS):
+                await link.agree()
+        except (Malformed, Unavailable, TimeoutError):
+            await link.close()
+            return
+        except BaseException:
+            await link.close()
+            raise
+        accept(link)
+
+
+class WebSocketLink:
+    """Messages over a WebSocket."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wire: WSConnection, binding: bytes
+    ) -> None:
+        self.binding = binding
+        self.remote = remote_of(writer)
+        self._reader = reader
+        self._writer = writer
+        self._wire = wire
+        self._events: deque[Event] = deque()
+        self._head_bytes = 0
+
+    async def ask(self, request: Request) -> None:
+        """Become a WebSocket, as the end that dialled."""
+        await self._say(request)
+        if not isinstance(await self._next(), AcceptConnection):
+            await self.close()
+            raise Unavailable("link", "what answered is no VEIL lane")
+
+    async def agree(self) -> None:
+        """Become a WebSocket, as the end that was dialled."""
+        if not isinstance(await self._next(), Request):
+            raise Malformed("link", "no request to become a WebSocket")
+        await self._say(AcceptConnection())
+
+    async def send(self, message: bytes) -> None:
+        await self._say(BytesMessage(data=message))
+
+    async def receive(self) -> bytes:
+        held = bytearray()
+        while True:
+            event = await self._next()
+            if isinstance(event, BytesMessage):
+                held += event.data
+                if len(held) > lane_limits.MAX_MESSAGE_BYTES:
+                    raise Malformed("message", f"more than {lane_limits.MAX_MESSAGE_BYTES} bytes")
+                if event.message_finished:
+                    if not held:
+                        raise Malformed("message", "no bytes")
+                    return bytes(held)
+            elif isinstance(event, TextMessage):
+                raise Malformed("message", "text")
+            elif isinstance(event, Ping):
+                await self._say(event.response())
+            elif isinstance(event, CloseConnection | RejectConnection):
+                raise Unavailable("link", "it is closed")
+            elif not isinstance(event, Pong):
+                raise Malformed("message", type(event).__name__)
+
+    async def close(self) -> None:
+        await close_writer(self._writer)
+
+    async def _say(self, event: Event) -> None:
+        try:
+            self._writer.write(self._wire.send(event))
+            await self._writer.drain()
+        except (OSError, LocalProtocolError) as error:
+            raise Unavailable("link", str(error) or "it is gone") from None
+
+    async def _next(self) -> Event:
+        while not self._events:
+            try:
+                data = await self._reader.read(_READ_BYTES)
+            except OSError as error:
+                raise Unavailable("link", str(error) or "it is gone") from None
+            if not data:
+                raise Unavailable("link", "it is gone")
+            try:
+                self._wire.receive_data(data)
+                self._events.extend(self._wire.events())
+            except RemoteProtocolError as error:
+                raise Malformed("message", str(error)) from None
+        return self._events.popleft()

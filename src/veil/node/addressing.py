@@ -1,0 +1,130 @@
+"""Where something is to be said, and how it is sealed for that when its time comes.
+
+What waits in the queue is not sealed yet: a tag lasts one epoch, and a node may be offline for days. It is sealed when
+somebody is there to take it, under the epoch of that moment.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+from veil.assembly import Published, overhead, publish
+from veil.assembly import batch_target as largest_full_batch
+from veil.encryption.aead import Lock
+from veil.encryption.feeds import feed_address, feed_key
+from veil.encryption.private_delivery import LETTER_BYTES, Recipient, write_letter
+from veil.hashing import HASH_BYTES, derive
+from veil.namespaces import ErasureMode
+from veil.node.config import NodeConfig
+from veil.node.node_identity import Identity
+from veil.objects import Address, Flags
+from veil.veil_errors import Malformed, Refused
+from veil.veil_limits import MAX_OBJECT_BYTES, MAX_UINT16
+
+_ACK_CONTEXT = "veil ack v1"
+
+
+class DestinationKind(IntEnum):
+    """Who is to hear it."""
+
+    FEED = 1
+    PRIVATE = 2
+    GROUP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Our own feed, one recipient, or a group, in a namespace."""
+
+    kind: DestinationKind
+    key: bytes
+    namespace: int
+
+    @classmethod
+    def feed(cls, namespace: int) -> Self:
+        return cls(DestinationKind.FEED, b"", namespace)
+
+    @classmethod
+    def private(cls, recipient_pubkey: bytes, namespace: int) -> Self:
+        return cls(DestinationKind.PRIVATE, recipient_pubkey, namespace)
+
+    @classmethod
+    def group(cls, group_id: bytes, namespace: int) -> Self:
+        return cls(DestinationKind.GROUP, group_id, namespace)
+
+    def check(self) -> None:
+        if len(self.key) != (0 if self.kind is DestinationKind.FEED else HASH_BYTES):
+            raise Malformed("destination", f"a key of {len(self.key)} bytes")
+        if not 0 <= self.namespace <= MAX_UINT16:
+            raise Malformed("destination", f"a namespace of {self.namespace}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """An object of ours, and the key that an acknowledgement of it is sealed with, where one is asked for."""
+
+    published: Published
+    ack_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much an object for a destination may carry, and how much fills its shards."""
+
+    overhead: int
+    target: int
+
+    def check(self, size: int) -> None:
+        if size + self.overhead > MAX_OBJECT_BYTES:
+            raise Refused(
+                "payload", f"{size} bytes, more than the {MAX_OBJECT_BYTES - self.overhead} an object carries"
+            )
+
+
+class Sealer:
+    """Seals for destinations in the name of an identity."""
+
+    def __init__(self, config: NodeConfig, identity: Identity) -> None:
+        self._config = config
+        self._identity = identity
+
+    def room(self, destination: Destination, now: float) -> Room:
+        address, lock = self._lock(destination, now)
+        is_feed = destination.kind is DestinationKind.FEED
+        extra = overhead(address, lock, signed=is_feed) + (0 if is_feed else LETTER_BYTES)
+        return Room(extra, largest_full_batch(address, self._mode(destination)))
+
+    def seal(self, destination: Destination, payload: bytes, flags: Flags, nonce: bytes, now: float) -> Sealed:
+        """The object that carries a payload. Raise `Refused` where the node cannot speak there any more."""
+        address, lock = self._lock(destination, now)
+        jitter, mode = self._config.jitter, self._mode(destination)
+        if destination.kind is DestinationKind.FEED:
+            signer = self._identity.signing
+            flags |= Flags.PUBLIC
+            made = publish(payload, address, lock, flags=flags, signer=signer, mode=mode, jitter=jitter, nonce=nonce)
+            return Sealed(made, b"")
+        letter = write_letter(address, self._identity.signing, payload)
+        published = publish(letter, address, lock, flags=flags, mode=mode, jitter=jitter, nonce=nonce)
+        return Sealed(published, ack_key(published.object_root, letter) if flags & Flags.ACK_REQUESTED else b"")
+
+    def _mode(self, destination: Destination) -> ErasureMode:
+        return self._config.policy.erasure_mode(destination.namespace)
+
+    def _lock(self, destination: Destination, now: float) -> tuple[Address, Lock]:
+        destination.check()
+        epoch = self._config.epochs.at(now)
+        match destination.kind:
+            case DestinationKind.FEED:
+                address = feed_address(self._identity.signing.public_key, destination.namespace, epoch)
+                return address, feed_key(address.tag)
+            case DestinationKind.PRIVATE:
+                recipient = Recipient(destination.key)
+                return recipient.address(destination.namespace, epoch), recipient
+            case DestinationKind.GROUP:
+                secret = self._identity.group(destination.key).newest
+                return secret.address(destination.namespace, epoch), secret.key()
+
+
+def ack_key(object_root: bytes, letter: bytes) -> bytes:
+    """What only who wrote or opened a letter can know: the signature in it cannot be guessed, so neither can this."""
+    return derive(_ACK_CONTEXT, object_root + letter)

@@ -1,0 +1,132 @@
+"""Bloom filters over what a node has. Spec §11.1.
+
+Both hashes of an element come of one keyed BLAKE3, under a salt that is new for every filter: what one filter takes
+for present by mistake the next one does not, and nobody can make an element that all filters mistake.
+"""
+
+import math
+from collections.abc import Iterable
+from itertools import islice
+
+from veil.hashing import derive, keyed
+from veil.node.forwarding import Passing
+from veil.node.frames import MAX_FILTER_BYTES, MAX_HASHES, SALT_BYTES, Summary
+from veil.node.node_context import Desk
+from veil.node.object_progress import Tracked
+from veil.node.peers import Peer, PeerLink
+
+MIN_BITS = 256
+_CONTEXT = "veil bloom v1"
+
+
+def summarise(elements: Iterable[bytes], epoch: int, salt: bytes, false_positives: float) -> Summary:
+    """A filter that holds all elements, and mistakes about so many others for them."""
+    assert len(salt) == SALT_BYTES
+    held = list(elements)
+    count = max(len(held), 1)
+    wanted = math.ceil(-count * math.log(false_positives) / math.log(2) ** 2)
+    size = min(max(wanted, MIN_BITS) + 7 >> 3, MAX_FILTER_BYTES)
+    hashes = min(max(round(size * 8 / count * math.log(2)), 1), MAX_HASHES)
+    bits = bytearray(size)
+    key = derive(_CONTEXT, salt)
+    for element in held:
+        for place in _places(key, element, hashes, size * 8):
+            bits[place >> 3] |= 1 << (place & 7)
+    return Summary(epoch, salt, hashes, bytes(bits))
+
+
+class Filter:
+    """A summary to ask."""
+
+    __slots__ = ("_bits", "_hashes", "_key")
+
+    def __init__(self, summary: Summary) -> None:
+        self._bits = summary.bits
+        self._hashes = summary.hashes
+        self._key = derive(_CONTEXT, summary.salt)
+
+    def __contains__(self, element: bytes) -> bool:
+        bits = self._bits
+        places = _places(self._key, element, self._hashes, len(bits) * 8)
+        return all(bits[place >> 3] >> (place & 7) & 1 for place in places)
+
+
+def _places(key: bytes, element: bytes, hashes: int, size: int) -> Iterable[int]:
+    digest = keyed(key, element)
+    first, step = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:16], "big") | 1
+    return ((first + number * step) % size for number in range(hashes))
+
+
+_PEERS_AT_ONCE = 1
+
+
+class Summarising:
+    """Sends summaries and answers them."""
+
+    def __init__(self, desk: Desk, passing: Passing) -> None:
+        self._desk = desk
+        self._passing = passing
+        self._is_due = False
+        self._asked: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Summaries are sent while there is somebody to send them to."""
+        if not self._is_due and len(self._desk.peers):
+            self._is_due = True
+            interval = self._desk.config.summaries.interval_s
+            self._desk.agenda.after(interval * (0.5 + self._desk.random.random()), self._due)
+
+    def send(self, link: PeerLink) -> None:
+        desk, settings = self._desk, self._desk.config.summaries
+        elements: list[bytes] = []
+        for tracked in desk.ledger.newest():
+            if tracked.whole:
+                elements.append(tracked.of.object_root)
+            else:
+                elements.extend(tracked.held.values())
+            if len(elements) >= settings.max_elements:
+                break
+        salt = desk.random.randbytes(SALT_BYTES)
+        epoch = desk.config.epochs.at(desk.clock())
+        desk.promised = True  # peers rely on what a filter lists, as on an inventory
+        if desk.send(link, summarise(elements[: settings.max_elements], epoch, salt, settings.false_positives)):
+            desk.counters["summaries_sent"] += 1
+
+    def received(self, summary: Summary, link: PeerLink) -> None:
+        """Learn what a peer has, and tell it of what it has not."""
+        desk, settings, peer = self._desk, self._desk.config.summaries, link.peer
+        desk.counters["summaries_received"] += 1
+        if not self._may_ask(peer):
+            return
+        found, lacking = Filter(summary), list[Tracked]()
+        for tracked in islice(desk.ledger.newest(), settings.max_elements):
+            if tracked.of.object_root in found:
+                if tracked.holds(peer.name, tracked.all):
+                    desk.cache.rank(tracked)
+                continue
+            # What a filter lacks is not there, whatever was believed before.
+            tracked.holders.pop(peer.name, None)
+            bits = sum(1 << index for index, shard_id in tracked.held.items() if shard_id in found)
+            if bits and tracked.holds(peer.name, bits):
+                desk.cache.rank(tracked)
+            if tracked.whole and len(lacking) < settings.max_announced:
+                lacking.append(tracked)
+        if lacking:
+            self._passing.announce_to(link, lacking)
+
+    def forget(self, peer: str) -> None:
+        self._asked.pop(peer, None)
+
+    def _may_ask(self, peer: Peer) -> bool:
+        """Answering takes work, so a peer may have it done only so often."""
+        now, least = self._desk.clock(), self._desk.config.summaries.interval_s / 4
+        if now - self._asked.get(peer.name, -least) < least:
+            return False
+        self._asked[peer.name] = now
+        return True
+
+    def _due(self) -> None:
+        self._is_due = False
+        for link in self._desk.choose(_PEERS_AT_ONCE, None, lambda peer: False):
+            self.send(link)
+        self.start()

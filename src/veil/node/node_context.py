@@ -1,0 +1,161 @@
+"""What is to be done when. Time is told to a node, so the same node runs under a clock and under a simulation."""
+
+import heapq
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from veil.codec.native import NATIVE, Form
+from veil.fec.reassembly import Inbox
+from veil.node.cache import Cache
+from veil.node.config import LaneClass, NodeConfig, Tier
+from veil.node.counters import Counters
+from veil.node.frames import Control, encode
+from veil.node.node_events import Events
+from veil.node.node_identity import Identity
+from veil.node.object_progress import Ledger, Tracked
+from veil.node.peers import Peer, PeerLink, Peers
+from veil.node.subscriptions import Subscriptions
+from veil.node.trust import Trust
+from veil.objects import Address
+from veil.store.tables import Store
+
+Action = Callable[[], None]
+
+
+class Agenda:
+    """Actions in the order of their time. Those whose reason is gone find that out themselves and do nothing."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, Action]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def after(self, seconds: float, action: Action) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (self._clock() + seconds, self._count, action))
+
+    def next_due(self) -> float | None:
+        return self._heap[0][0] if self._heap else None
+
+    def run(self) -> None:
+        """Do all that is due now; not what it makes due, so that a clock that stands still is no trap."""
+        now, last = self._clock(), self._count
+        while self._heap and self._heap[0][0] <= now and self._heap[0][1] <= last:
+            heapq.heappop(self._heap)[2]()
+
+
+_LEAST_SCORE = 0.02
+_SILENT_SCORE = 0.1
+_COMMIT_S = 0.5
+
+
+@dataclass(slots=True)
+class Desk:
+    """One node's state. Its parts act on it; it decides nothing itself."""
+
+    config: NodeConfig
+    store: Store
+    identity: Identity
+    clock: Callable[[], float]
+    random: random.Random
+    counters: Counters
+    agenda: Agenda
+    peers: Peers
+    ledger: Ledger
+    cache: Cache
+    trust: Trust
+    subscriptions: Subscriptions
+    events: Events
+    inbox: Inbox
+    form: Form = NATIVE
+    # Ids of shards that have been here, with the object and index of each. The least recently seen give way.
+    seen: OrderedDict[bytes, tuple[Tracked, int]] = field(default_factory=OrderedDict)
+    # Whether a frame waits that says something which must be true after a crash.
+    promised: bool = False
+    commit_due: bool = False
+
+    def commit(self) -> None:
+        """Commit all changes. If that fails, everything stays as if promised, and the node discards it."""
+        if self.store.uncommitted:
+            self.store.commit()
+        self.promised = False
+        self.events.tell()
+
+    def commit_soon(self) -> None:
+        """What promises nothing is committed a moment later, together."""
+        if not self.commit_due:
+            self.commit_due = True
+            self.agenda.after(_COMMIT_S, self._commit_later)
+
+    def _commit_later(self) -> None:
+        self.commit_due = False
+        self.commit()
+
+    def tell(self, kind: str, **data: str | int | float | bytes | None) -> None:
+        self.events.add(self.clock(), kind, **data)
+        self.commit_soon()
+
+    def remember(self, shard_id: bytes, tracked: Tracked, index: int) -> None:
+        self.seen[shard_id] = tracked, index
+        if len(self.seen) > self.config.bounds.seen_ids:
+            self.seen.popitem(last=False)
+
+    def send(self, link: PeerLink, frame: Control) -> bool:
+        return self._sent(self.peers.send(link, encode(frame), control=True))
+
+    def send_shard(self, link: PeerLink, frame: bytes) -> bool:
+        return self._sent(self.peers.send(link, frame, control=False))
+
+    def _sent(self, queued: bool) -> bool:
+        if not queued:
+            self.counters["queue_overflows"] += 1
+        return queued
+
+    def blame(self, peer: Peer, points: float, reason: str) -> None:
+        """Make a peer answer for what it sent."""
+        now = self.clock()
+        if peer.blame(points, now):
+            self.tell("peer_muted", peer=peer.name, reason=reason, until=peer.muted_until)
+            for of in list(peer.open_objects):
+                self.ledger.drop(of)
+
+    def tier_of(self, address: Address, peer: Peer | None) -> Tier:
+        """How far what comes under an address is trusted: what was asked for is known, the rest is its bringer's.
+
+        A feed of a key whose tier was set by hand is known by its tag, without looking inside.
+        """
+        tier = self.trust.feed_tier(address.tag, address.namespace)
+        if tier is not None:
+            return tier
+        brought = peer.tier if peer else Tier.TRUSTED
+        return max(Tier.KNOWN, brought) if self.subscriptions.subscribed(address.tag) else brought
+
+    def heard_peers(self) -> int:
+        """How many peers are more than a name."""
+        return sum(any(link.score >= _SILENT_SCORE for link in peer.links.values()) for peer in self.peers)
+
+    def choose_for(self, klass: LaneClass, count: int, without: Callable[[Peer], bool]) -> list[PeerLink]:
+        """Links for the part of a class: where its lanes are dead, any others take the part."""
+        return self.choose(count, klass if self.peers.is_alive(klass) else None, without)
+
+    def choose(self, count: int, klass: LaneClass | None, without: Callable[[Peer], bool]) -> list[PeerLink]:
+        """Some links, of a class or of any, at random, those that do well the more often; one for each peer."""
+        now = self.clock()
+        drawn, silent = list[tuple[float, PeerLink]](), list[tuple[float, PeerLink]]()
+        for peer in self.peers:
+            link = None if now < peer.muted_until or without(peer) else peer.best_link(klass)
+            if link is None:
+                continue
+            # Who is never heard is tried now and then, and always where nobody is heard.
+            is_silent = link.score < _SILENT_SCORE and self.random.random() > _SILENT_SCORE
+            draw = self.random.random() ** (1.0 / max(link.score, _LEAST_SCORE))
+            (silent if is_silent else drawn).append((draw, link))
+        if silent and not self.heard_peers():
+            drawn += silent
+        found = sorted(drawn, key=lambda pair: pair[0], reverse=True)
+        return [link for _, link in found[:count]]

@@ -1,0 +1,160 @@
+"""What a node knows of each object under way: which shards it has, who else has which, and how far it has got.
+
+The ledger is bounded in number and in time, and by who brought an object up: a peer that names objects without end
+loses its own oldest ones.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from veil.node.config import Bounds, Tier
+from veil.node.frames import all_indices
+from veil.node.peers import Peer, PeerLink
+from veil.shards import ShardSet
+
+# Peers remembered as having shards of one object.
+MAX_HOLDERS = 64
+
+
+class Trial:
+    """Shards of one source alone, kept where shards of several did not fit together."""
+
+    __slots__ = ("payloads", "source")
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.payloads: dict[int, bytes] = {}
+
+
+class Tracked:
+    """One object."""
+
+    __slots__ = (
+        "all", "asked", "asked_at", "asked_count", "asked_link", "asked_of", "brought_by", "eager", "expiry",
+        "forwarded", "forwarded_count", "fully", "held", "holders", "is_kept", "last_new", "of", "pull_due", "refused",
+        "requested", "spent", "tier", "trial", "unasked", "whole",
+    )  # fmt: skip
+
+    def __init__(self, of: ShardSet, expiry: float, tier: Tier, now: float) -> None:
+        self.of = of
+        self.all = all_indices(of)
+        self.expiry = expiry
+        self.tier = tier
+        self.is_kept = True
+        self.whole = False
+        self.refused = False
+        # The shards held, by index: the first that came, true ones once the object is whole.
+        self.held: dict[int, bytes] = {}
+        # What peers are known to have, as bits: from shards they sent, inventories and summaries.
+        self.holders: dict[str, int] = {}
+        self.brought_by: Peer | None = None
+        # Whom its shards are passed on to, chosen once: the first few get all of them, the rest only some.
+        self.eager: tuple[PeerLink, ...] | None = None
+        self.fully = 0
+        self.forwarded = 0
+        self.forwarded_count = 0
+        self.spent: dict[Peer, int] = {}
+        self.requested = 0
+        self.last_new = now
+        self.pull_due = False
+        self.unasked = 0
+        self.asked: dict[str, int] = {}
+        self.asked_of: str | None = None
+        self.asked_link: PeerLink | None = None
+        self.asked_at = 0.0
+        self.asked_count = 0
+        self.trial: Trial | None = None
+
+    @property
+    def bits(self) -> int:
+        """The indices this node can give: all of them once the object is whole."""
+        return self.all if self.whole else sum(1 << index for index in self.held)
+
+    def holds(self, peer: str, bits: int) -> bool:
+        """Note that a peer has shards; whether that is news."""
+        known = self.holders.get(peer)
+        if known is None:
+            if len(self.holders) >= MAX_HOLDERS:
+                return False
+            known = 0
+        if known | bits == known:
+            return False
+        self.holders[peer] = known | bits
+        return True
+
+    def replicas(self, index: int) -> int:
+        """In how many places a shard is known to be, this one included."""
+        bit = 1 << index
+        return 1 + sum(1 for bits in self.holders.values() if bits & bit)
+
+    def peer_is_whole(self, peer: str) -> bool:
+        return self.holders.get(peer, 0) == self.all
+
+    def settle(self) -> None:
+        """Let go of what is only needed on the way to the whole."""
+        self.trial = None
+        self.eager = None
+        self.spent = {}
+        self.asked = {}
+        self.asked_link = None
+        if self.brought_by is not None:
+            self.brought_by.open_objects.pop(self.of, None)
+            self.brought_by = None
+
+
+class Ledger:
+    """All objects under way, the oldest first, and the roots of those that are over."""
+
+    def __init__(self, bounds: Bounds, on_drop: Callable[[Tracked], None]) -> None:
+        self._bounds = bounds
+        self._on_drop = on_drop
+        self._objects: OrderedDict[ShardSet, Tracked] = OrderedDict()
+        self._by_root: dict[bytes, Tracked] = {}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __iter__(self) -> Iterator[Tracked]:
+        return iter(self._objects.values())
+
+    def newest(self) -> Iterator[Tracked]:
+        return reversed(self._objects.values())
+
+    def get(self, of: ShardSet) -> Tracked | None:
+        return self._objects.get(of)
+
+    def by_root(self, root: bytes) -> Tracked | None:
+        """The object of a root; where shards of several claim it, the one that is whole, else the first."""
+        return self._by_root.get(root)
+
+    def open(self, of: ShardSet, tier: Tier, now: float, peer: Peer | None) -> Tracked:
+        tracked = Tracked(of, now + self._bounds.cache_ttl_s, tier, now)
+        if peer is not None:
+            while len(peer.open_objects) >= self._bounds.open_per_peer:
+                self.drop(next(iter(peer.open_objects)))
+            peer.open_objects[of] = None
+            tracked.brought_by = peer
+        self._objects[of] = tracked
+        self._by_root.setdefault(of.object_root, tracked)
+        while len(self._objects) > self._bounds.objects:
+            self.drop(next(iter(self._objects)))
+        return tracked
+
+    def whole(self, tracked: Tracked) -> None:
+        self._by_root[tracked.of.object_root] = tracked
+
+    def drop(self, of: object) -> None:
+        tracked = self._objects.pop(of, None) if isinstance(of, ShardSet) else None
+        if tracked is None:
+            return
+        if self._by_root.get(tracked.of.object_root) is tracked:
+            del self._by_root[tracked.of.object_root]
+        tracked.settle()
+        # Ids of its shards may be remembered for longer: a shard of what was not whole is then new again.
+        tracked.is_kept = tracked.whole
+        self._on_drop(tracked)
+        tracked.holders = {}
+
+    def expire(self, now: float) -> None:
+        while self._objects and next(iter(self._objects.values())).expiry <= now:
+            self.drop(next(iter(self._objects)))

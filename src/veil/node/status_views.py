@@ -1,0 +1,160 @@
+"""What a node shows of itself: plain values, taken at one moment."""
+
+from dataclasses import dataclass
+
+from veil.node.config import LaneClass, Tier
+from veil.node.node_context import Desk
+from veil.node.trust import Explanation
+from veil.objects import Address
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFault:
+    """Since when the store cannot write, and why."""
+
+    since: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A node at a glance. With a `store_fault`, all of it is as of the last commit."""
+
+    now: float
+    peers: int
+    links: int
+    subscriptions: int
+    objects_open: int
+    objects_whole: int
+    cache_shards: int
+    cache_bytes: int
+    inbox_bytes: int
+    outbound: int
+    first_seq: int
+    last_seq: int
+    store_fault: StoreFault | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """One peer."""
+
+    peer: str
+    pubkey: bytes | None
+    tier: Tier
+    lanes: tuple[str, ...]
+    demerits: float
+    muted_until: float
+    lies: int
+    bytes_in: int
+    bytes_out: int
+    queued_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInfo:
+    """One lane: `score` is the mean over its links, from 0 for a lane on which nothing is heard to 1."""
+
+    lane: str
+    klass: LaneClass
+    peers: int
+    score: float
+    answered: float
+    rtt_s: float
+    bytes_in: int
+    bytes_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """One shard in the cache."""
+
+    shard_id: bytes
+    object_root: bytes
+    tag: bytes
+    index: int
+    size: int
+    expiry: float
+    last_seen: float
+    replicas: int
+    tier: Tier
+
+
+def peers_of(desk: Desk) -> tuple[PeerInfo, ...]:
+    now = desk.clock()
+    return tuple(
+        PeerInfo(
+            peer.name,
+            peer.pubkey,
+            peer.tier,
+            tuple(peer.links),
+            round(peer.demerits(now), 3),
+            peer.muted_until,
+            peer.lies,
+            peer.bytes_in,
+            sum(link.bytes_out for link in peer.links.values()),
+            sum(link.queued_bytes for link in peer.links.values()),
+        )
+        for peer in desk.peers
+    )
+
+
+def lanes_of(desk: Desk) -> tuple[LaneInfo, ...]:
+    found = []
+    for spec in desk.config.lanes:
+        links = [link for link in desk.peers.links() if link.lane == spec.name]
+        count = max(len(links), 1)
+        found.append(
+            LaneInfo(
+                spec.name,
+                spec.klass,
+                len(links),
+                sum(link.score for link in links) / count,
+                sum(link.answered for link in links) / count,
+                sum(link.rtt_s for link in links) / count,
+                sum(link.bytes_in for link in links),
+                sum(link.bytes_out for link in links),
+            )
+        )
+    return tuple(found)
+
+
+def cache_of(desk: Desk, limit: int) -> tuple[CacheInfo, ...]:
+    found: list[CacheInfo] = []
+    for entry in desk.cache:
+        if len(found) >= limit:
+            break
+        replicas = entry.tracked.replicas(entry.index) if entry.tracked else 1
+        where = entry.of.object_root, entry.of.address.tag, entry.index, entry.size
+        found.append(CacheInfo(entry.shard_id, *where, entry.expiry, entry.last_seen, replicas, entry.tier))
+    return tuple(found)
+
+
+def explain_tag(desk: Desk, tag: bytes, namespace: int) -> Explanation:
+    tier, reasons = desk.tier_of(Address(tag, namespace, 0), None), []
+    if desk.subscriptions.subscribed(tag):
+        reasons.append("subscribed: passed on, and kept for the time of the cache")
+    elif desk.config.relay_all:
+        tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
+        reasons.append("not subscribed, and this node relays every tag, as far as who brings it may")
+    else:
+        tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
+        reasons.append("not subscribed: kept for a short while and not passed on")
+    if desk.trust.feed_tier(tag, namespace) is not None:
+        reasons.append("the feed of a key whose tier was set by hand")
+    return desk.trust.explanation(tag, tier, 0.0, tuple(reasons))
+
+
+def gauges(status: Status) -> dict[str, int | float]:
+    """The numbers of a status that go up and down."""
+    names = (
+        "peers",
+        "links",
+        "subscriptions",
+        "objects_open",
+        "cache_shards",
+        "cache_bytes",
+        "inbox_bytes",
+        "outbound",
+    )
+    return {**{name: getattr(status, name) for name in names}, "store_failed": int(status.store_fault is not None)}

@@ -1,0 +1,165 @@
+"""A running node: the core, its lanes, its contacts and its clock, in one thread of one process."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from veil.lanes import Certificate, Endpoint, Session
+from veil.namespaces import Namespace
+from veil.node import Event, Node, NodeConfig, StoreFault, Subscription
+from veil.runtime import keyring, lane_setup, node_settings
+from veil.runtime.contacts import MAX_ENDPOINTS, AddressBook, AddressBookEntry, Contact
+from veil.runtime.data_directory import Folder
+from veil.runtime.node_groups import Groups
+from veil.runtime.sessions import Dialler, Sessions
+from veil.store import DiskStore, StoreFailed
+from veil.veil_errors import Unavailable, VeilError
+
+_EVERYWHERE = ("0.0.0.0", "::")
+_MS = 1000
+_LOG = logging.getLogger("veil")
+
+
+class Host:
+    """Everything around a node. `listeners` are told of each event once it is on disk."""
+
+    def __init__(self, folder: Folder, config: NodeConfig | None = None) -> None:
+        folder.check()
+        self.folder = folder
+        self.settings = node_settings.load(folder)
+        ring = keyring.load(folder)
+        self.started_at = time.time()
+        self.book = AddressBook(folder)
+        self.listeners: set[Callable[[Event], None]] = set()
+        self._fault: StoreFault | None = None
+        folder.lock()
+        self.certificate = Certificate.load_or_make(folder.certificate)
+        config = config or NodeConfig(lanes=lane_setup.SPECS, relay_all=self.settings.relay_all)
+        self.node = Node(
+            config,
+            DiskStore(folder.store),
+            ring.identity,
+            clock=time.time,
+            random=random.SystemRandom(),
+            on_ready=self._ready,
+            on_store=self._store_changed,
+        )
+        self._moved = asyncio.Event()
+        self.sessions = Sessions(self.node, self.moved)
+        self.groups = Groups(folder, ring, self.book, self.node)
+        self.lanes = lane_setup.make(self.settings, self.certificate, ring.signing, self.sessions.signal, self._settle)
+        self.sessions.on_signal = self.lanes.carried.arrived
+        self.dialler = Dialler(self.lanes.running, self.sessions, ring.signing.public_key)
+        self.stopping = asyncio.Event()
+        self._clock: asyncio.Task[None] | None = None
+        self._contact: Contact | None = None
+
+    async def start(self) -> None:
+        """Listen on every lane that can, and dial every contact."""
+        self.node.subscribe(Subscription.mailbox(Namespace.PRIVATE))
+        with suppress(Unavailable):  # tried again with the next event
+            self.groups.catch_up()
+        self.node.on_event = self._heard
+        for name, lane in list(self.lanes.running.items()):
+            try:
+                await lane.start(self._accept(name))
+            except VeilError as error:
+                self.lanes.absent[name] = str(error)
+                del self.lanes.running[name]
+        self._clock = asyncio.ensure_future(self._keep_time())
+        for entry in self.book:
+            self.dialler.keep(entry.contact)
+
+    async def stop(self) -> None:
+        """End in the order that loses nothing: nobody new, good-bye to who is here, and then the disk."""
+        await self.dialler.stop()
+        for lane in self.lanes.running.values():
+            await lane.stop()
+        await self.sessions.close()
+        if self._clock is not None:
+            self._clock.cancel()
+            await asyncio.gather(self._clock, return_exceptions=True)
+        self.node.close()
+        self.folder.unlock()
+
+    @property
+    def contact(self) -> Contact:
+        """What others are told of this node: the same bytes until its endpoints or name change."""
+        ring, places = self.groups.ring, tuple(self._reachable())[:MAX_ENDPOINTS]
+        if self._contact is None or (self._contact.endpoints, self._contact.name) != (places, ring.name):
+            made_ms = int(time.time() * _MS)
+            self._contact = Contact.make(
+                ring.signing, ring.delivery.public_key, self.certificate.pin, made_ms, ring.name, places
+            )
+        return self._contact
+
+    def add_contact(self, contact: Contact, name: str = "") -> AddressBookEntry:
+        entry = self.book.add(contact, name)
+        self.dialler.keep(contact)
+        return entry
+
+    def remove_contact(self, pubkey: bytes) -> bool:
+        removed = self.book.remove(pubkey)
+        self.dialler.drop(pubkey)
+        return removed
+
+    def moved(self) -> None:
+        """Something was done that may have brought the next thing due nearer."""
+        self._moved.set()
+
+    def _reachable(self) -> Iterator[Endpoint]:
+        """An address that means every address of this machine is of no use to others."""
+        for endpoint in self.lanes.endpoints:
+            if endpoint.host not in _EVERYWHERE:
+                yield endpoint
+
+    def _accept(self, lane: str) -> Callable[[Session], None]:
+        return lambda session: self.sessions.add(lane, session)
+
+    def _ready(self, lane: str, peer: str) -> None:
+        self.sessions.wake(lane, peer)
+
+    def _settle(self) -> None:
+        self.node.settle()
+
+    def _store_changed(self, fault: StoreFault | None) -> None:
+        if fault is not None:
+            _LOG.error(
+                "veil: store cannot write since %s: %s; publishing is refused and nothing is acknowledged until it can",
+                _moment(fault.since),
+                fault.reason,
+            )
+        elif self._fault is not None:
+            _LOG.warning("veil: store writes again; it could not since %s", _moment(self._fault.since))
+        self._fault = fault
+
+    def _heard(self, event: Event) -> None:
+        with suppress(Unavailable):  # tried again with the next event
+            self.groups.heard(event)
+        for listener in tuple(self.listeners):
+            listener(event)
+
+    async def _keep_time(self) -> None:
+        while True:
+            due = self.node.next_due()
+            wait = None if due is None else max(0.0, due - time.time())
+            try:
+                async with asyncio.timeout(wait):
+                    await self._moved.wait()
+                    self._moved.clear()
+            except TimeoutError:
+                pass
+            try:
+                self.node.tick()
+            except StoreFailed as error:
+                _LOG.critical("veil: the node stops: %s", error)
+                self.stopping.set()
+                return
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

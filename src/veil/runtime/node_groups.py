@@ -1,0 +1,162 @@
+"""How a group's secret reaches a member: in a private letter, in the namespace of private messages. No I/O.
+
+invitation   = "VEIL group 1\\n" || [name, share]
+"""
+
+from dataclasses import dataclass, replace
+
+from veil.codec import cbor_heads
+from veil.codec.cbor_heads import ARRAY, TEXT, Reader
+from veil.encryption.group_keys import Group, GroupSecret
+from veil.namespaces import Namespace
+from veil.node import Destination, Event, Node, Publication, Subscription
+from veil.runtime import keyring
+from veil.runtime.contacts import MAX_NAME_BYTES, AddressBook, AddressBookEntry, check_name
+from veil.runtime.data_directory import Folder
+from veil.runtime.keyring import Keyring, NamedGroup
+from veil.veil_errors import Malformed, Refused, Unverified
+
+MAGIC = b"VEIL group 1\n"
+_FIELDS = 2
+_MAX_SHARE_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A generation of a group's secret, and what the group is called by who sends it."""
+
+    name: str
+    secret: GroupSecret
+
+    def encode(self) -> bytes:
+        share = cbor_heads.byte_string(self.secret.encode())
+        return MAGIC + cbor_heads.head(ARRAY, _FIELDS) + cbor_heads.text(self.name) + share
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Invitation":
+        if not payload.startswith(MAGIC):
+            raise Malformed("invitation", "it is none")
+        reader = Reader(payload[len(MAGIC) :], "invitation")
+        reader.exactly(ARRAY, _FIELDS)
+        data = reader.take(reader.head(TEXT, MAX_NAME_BYTES))
+        share = reader.byte_string(_MAX_SHARE_BYTES)
+        reader.end()
+        try:
+            name = data.decode()
+        except UnicodeDecodeError:
+            raise Malformed("invitation", "a name that is not UTF-8") from None
+        check_name(name)
+        return cls(name, GroupSecret.decode(share))
+
+
+_SEEN = "seen.json"
+
+
+class Groups:
+    """Keeps the secrets of groups on disk before anything is done with them."""
+
+    def __init__(self, folder: Folder, ring: Keyring, book: AddressBook, node: Node) -> None:
+        self.ring = ring
+        self._folder = folder
+        self._book = book
+        self._node = node
+        self._seen = int(folder.read(_SEEN).get("events", 0))
+
+    def create(self, name: str) -> NamedGroup:
+        check_name(name)
+        if not name:
+            raise Refused("group", "it needs a name")
+        named = NamedGroup(name, Group((GroupSecret.create(),)))
+        self._adopt(named)
+        return named
+
+    def join(self, name: str, secret: bytes, namespace: int) -> NamedGroup:
+        """Be in the group of all who have a secret; joining it again changes nothing."""
+        check_name(name)
+        if not name:
+            raise Refused("group", "it needs a name")
+        agreed = GroupSecret.agreed(secret)
+        named = NamedGroup(self._name_for(name, agreed.group_id), Group((agreed,)))
+        self._adopt(named, namespace)
+        return named
+
+    def invite(self, wanted: str, entry: AddressBookEntry) -> Publication:
+        """Send a contact the newest secret of a group."""
+        named = self.ring.group(wanted)
+        invitation = Invitation(named.name, named.group.newest)
+        destination = Destination.private(entry.contact.delivery_pubkey, Namespace.PRIVATE)
+        return self._node.publish(destination, invitation.encode(), ack=True)
+
+    def rotate(self, wanted: str, stay: tuple[AddressBookEntry, ...]) -> tuple[NamedGroup, tuple[Publication, ...]]:
+        """A new secret, for those who stay."""
+        named = self.ring.group(wanted)
+        if named.group.newest.is_agreed:
+            raise Refused("group", f"the members of {named.name!r} have its secret from elsewhere")
+        named = replace(named, group=named.group.adopt(named.group.newest.rotate()))
+        self._adopt(named)
+        return named, tuple(self.invite(named.name, entry) for entry in stay)
+
+    def leave(self, wanted: str) -> NamedGroup:
+        named = self.ring.group(wanted)
+        self._set(self.ring.without_group(named.group_id))
+        for subscription in self._node.subscriptions():
+            if subscription.key == named.group_id:
+                self._node.unsubscribe(subscription)
+        return named
+
+    def catch_up(self) -> None:
+        """Take in the invitations that came since the last time, and before a crash.
+
+        Raise `Unavailable` if one cannot be written down: the next call begins with it again.
+        """
+        while events := self._node.events(self._seen):
+            for event in events:
+                self._look_at(event)
+
+    def heard(self, event: Event) -> None:
+        """Look at an event; one that was looked at is not looked at again, after a restart either."""
+        if event.seq == self._seen + 1:
+            self._look_at(event)
+        elif event.seq > self._seen:
+            self.catch_up()  # one before it could not be written down
+
+    def _look_at(self, event: Event) -> None:
+        payload = event.data.get("payload")
+        if event.kind == "delivered" and isinstance(payload, bytes) and payload.startswith(MAGIC):
+            if event.data.get("namespace") == Namespace.PRIVATE:
+                self._consider(payload, event.data.get("sender"))
+            self._folder.write(_SEEN, {"events": event.seq})
+        self._seen = event.seq
+
+    def _consider(self, payload: bytes, sender: object) -> None:
+        try:
+            if not isinstance(sender, bytes) or self._book.get(sender) is None:
+                raise Refused("invitation", "not from a contact")
+            invitation = Invitation.decode(payload)
+            self._adopt(self._joined(invitation), Namespace.PRIVATE)
+        except (Malformed, Unverified, Refused):
+            return  # what a stranger, or a contact in error, sent changes nothing
+
+    def _joined(self, invitation: Invitation) -> NamedGroup:
+        known = [one for one in self.ring.groups if one.group_id == invitation.secret.group_id]
+        if known and known[0].group.newest.is_agreed:
+            raise Refused("invitation", "nobody is invited to a group that is agreed on")
+        if known:
+            return replace(known[0], group=known[0].group.adopt(invitation.secret))
+        name = self._name_for(invitation.name, invitation.secret.group_id)
+        return NamedGroup(name, Group((invitation.secret,)))
+
+    def _name_for(self, name: str, group_id: bytes) -> str:
+        """A name that no other group has here."""
+        taken = {one.name for one in self.ring.groups if one.group_id != group_id}
+        return name if name not in taken else f"{name}-{group_id.hex()[:8]}"
+
+    def _adopt(self, named: NamedGroup, *namespaces: int) -> None:
+        self._set(self.ring.with_group(named))
+        for namespace in namespaces or (Namespace.PRIVATE,):
+            self._node.subscribe(Subscription.group(named.group_id, namespace))
+
+    def _set(self, ring: Keyring) -> None:
+        keyring.save(self._folder, ring)
+        self.ring = ring
+        self._node.set_identity(ring.identity)

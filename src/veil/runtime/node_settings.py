@@ -1,0 +1,77 @@
+"""What was chosen for a node: where it listens and is reached, and what its lanes are allowed to do."""
+
+import ipaddress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from veil.lanes.endpoint import Endpoint
+from veil.runtime.data_directory import Folder
+from veil.veil_errors import Malformed
+
+_FILE = "settings.json"
+# A free port, which the folder names while the node runs.
+DEFAULT_API = "127.0.0.1:0"
+MAX_LISTENERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it is local. `listen` and `announce` are endpoints; `proxy` is the SOCKS5 port of Tor."""
+
+    listen: tuple[str, ...] = ()
+    announce: tuple[str, ...] = ()
+    api: str = DEFAULT_API
+    proxy: str = ""
+    stun: tuple[str, ...] = ()
+    relay_all: bool = False
+
+    def check(self) -> None:
+        """Raise `Malformed` where something of it cannot be."""
+        for text in (*self.listen, *self.announce):
+            Endpoint.parse(text)
+        if len(self.listen) + len(self.announce) > MAX_LISTENERS:
+            raise Malformed("settings", f"more than {MAX_LISTENERS} endpoints")
+        for text in (self.api, *filter(None, (self.proxy,))):
+            host_port(text)
+        if not is_loopback(host_port(self.api)[0]):
+            raise Malformed("settings", f"the local API stays on this machine: {self.api} does not")
+
+
+def save(folder: Folder, settings: Settings) -> None:
+    settings.check()
+    folder.write(_FILE, {"version": 1, **asdict(settings)})
+
+
+def load(folder: Folder) -> Settings:
+    data: dict[str, Any] = folder.read(_FILE)
+    data.pop("version", None)
+    try:
+        found = Settings(
+            listen=tuple(data.get("listen", ())),
+            announce=tuple(data.get("announce", ())),
+            api=str(data.get("api", DEFAULT_API)),
+            proxy=str(data.get("proxy", "")),
+            stun=tuple(data.get("stun", ())),
+            relay_all=bool(data.get("relay_all", False)),
+        )
+    except TypeError:
+        raise Malformed(_FILE, "not settings of a node") from None
+    found.check()
+    return found
+
+
+def host_port(text: str) -> tuple[str, int]:
+    """HOST:PORT; an IPv6 host is in brackets."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF or (":" in bare and bare == host):
+        raise Malformed("address", f"{text!r} is not HOST:PORT")
+    return bare, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """An address, or `localhost`; no other name, whatever it begins with."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,246 @@
+"""Running a scenario, once or over many losses and seeds, and what came of it."""
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+from veil.namespaces import Namespace
+from veil.node import Bounds, Destination, Event, LaneClass, LaneSpec, NodeConfig, Subscription
+from veil.sim.scenario import FALLBACK, FAST, Scenario
+from veil.sim.world import START_S, Resident, World, hops
+from veil.tags import feed_tag
+from veil.veil_limits import KIB
+
+MIB = KIB * KIB
+# As small as a run needs: what a thousand nodes hold is held by one process.
+_BOUNDS = Bounds(
+    cache_bytes=64 * MIB,
+    inbox_bytes=16 * MIB,
+    events=4,
+    event_bytes=MIB,
+    seen_ids=8_192,
+    objects=1_024,
+    stray_bytes=MIB,
+)
+LANES = (LaneSpec(FAST, LaneClass.FAST), LaneSpec(FALLBACK, LaneClass.FALLBACK))
+DEFAULT_CONFIG = NodeConfig(lanes=LANES, bounds=_BOUNDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one run.
+
+    `cost` is all bytes that honest nodes sent, of every kind, for each byte that a node got whole, over one hop: every
+    node that has an object got it over one hop from another. `far` is the delivery rate three hops away and more.
+    """
+
+    seed: int
+    wanted: int
+    delivered: int
+    far_wanted: int
+    far_delivered: int
+    # How many of the wanted deliveries had a path of honest nodes at all.
+    reachable: int
+    max_hops: int
+    bytes_sent: int
+    bytes_delivered: int
+    latencies_s: tuple[float, ...]
+    counters: dict[str, int]
+
+    @property
+    def rate(self) -> float:
+        return self.delivered / self.wanted
+
+    @property
+    def far_rate(self) -> float:
+        return self.far_delivered / self.far_wanted if self.far_wanted else 1.0
+
+    @property
+    def cost(self) -> float:
+        return self.bytes_sent / self.bytes_delivered if self.bytes_delivered else float("inf")
+
+    def latency(self, part: float) -> float:
+        """The time within which a part of the deliveries came."""
+        if not self.latencies_s:
+            return float("inf")
+        ordered = sorted(self.latencies_s)
+        return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """All runs with one loss."""
+
+    loss: float
+    results: tuple[Result, ...]
+
+    @property
+    def rate(self) -> float:
+        return sum(one.delivered for one in self.results) / sum(one.wanted for one in self.results)
+
+    @property
+    def worst_rate(self) -> float:
+        return min(one.rate for one in self.results)
+
+    @property
+    def far_rate(self) -> float:
+        return sum(one.far_delivered for one in self.results) / max(sum(one.far_wanted for one in self.results), 1)
+
+    @property
+    def cost(self) -> float:
+        delivered = sum(one.bytes_delivered for one in self.results)
+        return sum(one.bytes_sent for one in self.results) / delivered if delivered else float("inf")
+
+    def latency(self, part: float) -> float:
+        return statistics.median(one.latency(part) for one in self.results)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A scenario over losses and seeds."""
+
+    scenario: Scenario
+    points: tuple[Point, ...]
+
+
+def run(scenario: Scenario, seed: int) -> Result:
+    """Simulate one network. The same scenario and seed give the same result, to the byte."""
+    config = scenario.config or DEFAULT_CONFIG
+    world = World(scenario, config, seed)
+    chance = Random(world.chance.randbytes(16))
+    publishers = chance.sample(world.honest, min(scenario.publishers, len(world.honest)))
+    others = [one for one in world.honest if one not in publishers]
+    relays = set(chance.sample(others, round(len(others) * scenario.relays)))
+    record = _Record(world)
+    for one in world.honest:
+        _listen(one, publishers, one in relays, record)
+    world.connect()
+    _schedule_sayings(world, publishers, chance, record)
+    if scenario.churn_per_minute:
+        _schedule_churn(world, others, publishers, chance, record)
+    world.run(START_S + scenario.objects * scenario.interval_s + scenario.settle_s)
+    readers = [one for one in world.honest if one not in relays]
+    return record.result(seed, readers, publishers)
+
+
+def sweep(
+    scenario: Scenario,
+    losses: Iterable[float],
+    seeds: Iterable[int],
+    tell: Callable[[str], None] = lambda words: None,
+) -> Sweep:
+    """Run a scenario with every loss and seed."""
+    points = []
+    for loss in losses:
+        results = []
+        for seed in seeds:
+            tell(f"loss {loss:.0%}, seed {seed}")
+            results.append(run(replace(scenario, loss=loss), seed))
+        points.append(Point(loss, tuple(results)))
+    return Sweep(scenario, tuple(points))
+
+
+class _Record:
+    """Who got what when."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.said: dict[bytes, tuple[Resident, float]] = {}
+        self.got: dict[tuple[bytes, str], float] = {}
+
+    def heard(self, name: str, event: Event) -> None:
+        root = event.data.get("object_root")
+        if event.kind == "delivered" and isinstance(root, bytes):
+            self.got.setdefault((root, name), event.at)
+
+    def result(self, seed: int, readers: list[Resident], publishers: list[Resident]) -> Result:
+        world = self._world
+        lanes = [edges for lane, edges in world.edges.items() if lane != world.scenario.eclipsed]
+        edges = set().union(*lanes)
+        away = {one: hops(world.residents.index(one), edges, world.sybils) for one in publishers}
+        number = {one.name: world.residents.index(one) for one in world.residents}
+        wanted = far = far_got = reachable = 0
+        for root, (publisher, _) in self.said.items():
+            for one in readers:
+                if one is publisher:
+                    continue
+                is_far = away[publisher].get(number[one.name], len(number)) >= 3
+                wanted += 1
+                reachable += number[one.name] in away[publisher]
+                far += is_far
+                far_got += is_far and (root, one.name) in self.got
+        counters: dict[str, int] = {}
+        for one in world.honest:
+            assert one.node is not None
+            for name, value in one.node.metrics().items():
+                counters[name] = counters.get(name, 0) + int(value)
+        whole = counters["done_roots"]
+        return Result(
+            seed,
+            wanted,
+            len(self.got),
+            far,
+            far_got,
+            reachable,
+            max(max(far_away.values()) for far_away in away.values()),
+            world.bytes_sent,
+            whole * world.scenario.payload_bytes,
+            tuple(when - self.said[root][1] for (root, _), when in self.got.items() if root in self.said),
+            counters,
+        )
+
+
+def _listen(one: Resident, publishers: list[Resident], is_relay: bool, record: _Record) -> None:
+    assert one.node is not None
+    one.node.on_event = partial(record.heard, one.name)
+    for publisher in publishers:
+        assert publisher.identity is not None
+        if publisher is not one:
+            tag = feed_tag(publisher.identity.signing.public_key, Namespace.PUBLIC_FEED)
+            asked = Subscription.relay(tag) if is_relay else Subscription.feed(tag, Namespace.PUBLIC_FEED)
+            one.node.subscribe(asked)
+
+
+def _schedule_sayings(world: World, publishers: list[Resident], chance: Random, record: _Record) -> None:
+    scenario = world.scenario
+
+    def say(one: Resident) -> None:
+        assert one.node is not None
+        said = one.node.publish(Destination.feed(Namespace.PUBLIC_FEED), chance.randbytes(scenario.payload_bytes))
+        assert said.object_root is not None, "a publisher without peers"
+        record.said[said.object_root] = one, world.now
+        world.touched(one)
+
+    for number in range(scenario.objects):
+        one = publishers[number % len(publishers)]
+        world.at(START_S + 1.0 + number * scenario.interval_s, partial(say, one))
+
+
+def _schedule_churn(
+    world: World, others: list[Resident], publishers: list[Resident], chance: Random, record: _Record
+) -> None:
+    """Nodes go, and come back as a new process over the same store."""
+    scenario = world.scenario
+    lasts_s = scenario.objects * scenario.interval_s + scenario.settle_s / 2
+
+    def back(one: Resident) -> None:
+        assert one.node is not None
+        one.node.close()
+        world.settle(one)
+        one.node.on_event = partial(record.heard, one.name)
+        one.tick_at = float("inf")
+        world.come_back(one)
+        world.touched(one)
+
+    def go(one: Resident) -> None:
+        if one.is_here:
+            world.leave(one)
+            world.at(world.now + scenario.away_s * (0.5 + chance.random()), partial(back, one))
+
+    for one in others:
+        when = chance.expovariate(scenario.churn_per_minute / 60.0)
+        while when < lasts_s:
+            world.at(START_S + when, partial(go, one))
+            when += scenario.away_s * 1.5 + chance.expovariate(scenario.churn_per_minute / 60.0)

@@ -62,8 +62,8 @@ class BigLog:
     def _open(self, root: Path) -> None:
         self.folders = Folders(root)
         self._disk = PatientDisk()
-        self.papers = metadata.read_papers(self.folders)
-        self._hub = metadata.read_signing_key(self.folders, self.papers.identity.newest.key_id)
+        self.hub_metadata = metadata.read_metadata(self.folders)
+        self._hub = metadata.read_signing_key(self.folders, self.hub_metadata.identity.newest.key_id)
 
     def copied(self, root: Path) -> "BigLog":
         """The same hub once more, in another folder: what it takes from now on, this one does not know."""
@@ -81,7 +81,7 @@ class BigLog:
         self._open(self.folders.root)
 
     def label(self, stream: str) -> bytes:
-        return naming.label(self.papers.identity.routing_key, naming.stream_id(stream), 0)
+        return naming.label(self.hub_metadata.identity.routing_key, naming.stream_id(stream), 0)
 
     def grow(self, entries: int, body: int = BODY_BYTES) -> None:
         """Add entries, and close what chunks they fill."""
@@ -89,9 +89,9 @@ class BigLog:
         with index.write() as rows:
             rows.put_number("format", FORMAT)
             rows.commit()
-        binding = BindingFile(self._disk, self.folders, self.papers)
-        files = ChunkWriter(self._disk, self.folders, self._sign, binding, self.papers.limits.chunk_zstd_level)
-        writer = LogWriter(files, index, self.papers.limits)
+        binding = BindingFile(self._disk, self.folders, self.hub_metadata)
+        files = ChunkWriter(self._disk, self.folders, self._sign, binding, self.hub_metadata.limits.chunk_zstd_level)
+        writer = LogWriter(files, index, self.hub_metadata.limits)
         try:
             for start in range(0, entries, _BATCH):
                 writer.apply(CommitGroup([self._record(body) for _ in range(min(_BATCH, entries - start))]), 0)
@@ -111,12 +111,12 @@ class BigLog:
         sealed = os.urandom(32) + (16).to_bytes(4, "big") + body.to_bytes(4, "big") + os.urandom(16 + body)
         message = msg.sign(
             self._keys[client],
-            profile_id=self.papers.profile.profile_id(),
+            profile_id=self.hub_metadata.profile.profile_id(),
             label=label,
             client_seq=seq,
             prev_ack=0,
             auth_ref=None,
-            ciphertext=sealed + bytes(-len(sealed) % self.papers.profile.pad_block),
+            ciphertext=sealed + bytes(-len(sealed) % self.hub_metadata.profile.pad_block),
         )
         tree, leaf = self._trees[label], message.leaf_hash()
         made = tree.append(leaf)

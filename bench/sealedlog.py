@@ -59,7 +59,7 @@ class SealedLog(BigLog):
         hub_ts = self._born + self._made // self._per_sec
         self._made += 1
         seq = self._seqs[client, label] = self._seqs.get((client, label), 0) + 1
-        key, profile = self._keys[client], self.papers.profile
+        key, profile = self._keys[client], self.hub_metadata.profile
         place = Place(profile.profile_id(), label, key.public_key, seq, 0, None)
         sealed = Sealer(self.keys[stream].public_key, place).seal(header, payload, profile.pad_block)
         message = msg.sign(

@@ -41,7 +41,7 @@ class Side:
 
     @property
     def hub_id(self) -> bytes:
-        return self.hub.service.papers.identity.hub_id
+        return self.hub.service.hub_metadata.identity.hub_id
 
     @asynccontextmanager
     async def meeting(self, group: str | None = None) -> AsyncIterator[Meeting]:
@@ -112,7 +112,7 @@ class Place:
 
 
 async def _write(hub: Hub, folder: ClientDir, *bodies: bytes) -> None:
-    pin = Pin(key=hub.service.papers.identity.hub_id)
+    pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
     async with Client(f"http://127.0.0.1:{hub.port}", folder, pin=pin) as client:
         for body in bodies:
             await client.send(STREAM, body)

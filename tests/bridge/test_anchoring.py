@@ -286,7 +286,7 @@ class Anchorer:
 
     def client(self, online: bool = True) -> Client:
         hub = self.at.online if online else self.at.offline
-        pin = Pin(key=hub.service.papers.identity.hub_id)
+        pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
         return Client(f"http://127.0.0.1:{hub.port}", self.folder, pin=pin)
 
     async def say(self, count: int) -> None:

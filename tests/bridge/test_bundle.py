@@ -196,7 +196,7 @@ def _receipt_redated(events: list[bundles.Carried]) -> None:
     events[1] = replace(event, receipt=replace(event.receipt, hub_ts=event.receipt.hub_ts + 1))
 
 
-def _papers_unsigned(contents: Contents, made: Made) -> Contents:
+def _unsigned_identity(contents: Contents, made: Made) -> Contents:
     source = contents.source
     return replace(contents, source=replace(source, signature=replace(source.signature, sig=bytes(64))))
 
@@ -208,7 +208,7 @@ CHANGES: dict[str, tuple[Change, BundleCode, int | None]] = {
         None,
     ),
     "the papers of another hub": (_of_another_hub, BundleCode.SOURCE, None),
-    "papers that nobody signed": (_papers_unsigned, BundleCode.SOURCE, None),
+    "papers that nobody signed": (_unsigned_identity, BundleCode.SOURCE, None),
     "an earlier beginning": (_header(export_seq_from=1), BundleCode.HEADER, None),
     "a later end": (_header(export_seq_to=6), BundleCode.HEADER, None),
     "another time": (_header(export_time_from=1), BundleCode.HEADER, None),

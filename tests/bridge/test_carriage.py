@@ -119,7 +119,7 @@ def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receive
     async def work(alice: Side, bob: Side) -> None:
         await bob.read()
         true = await alice.say()
-        known = alice.hub.service.papers
+        known = alice.hub.service.hub_metadata
         shown = ShownCheckpoint(known.identity, known.signature, true)
         item = GossipItem(alice.hub_id, What.CHECKPOINT, shown.encode())
         forged = ShownCheckpoint(known.identity, known.signature, replace(true, mmr_root=bytes(32)))

@@ -211,9 +211,11 @@ def test_papers_that_are_not_the_hubs_are_refused(place: Path) -> None:
         assert {_refusal(at, one.encode()) for one in wrong} == {Reason.IDENTITY}
         known = replace(at.reader.contact.trust.known, identity=moved)
         longer = identities.rotate(forked, thief, thief2 := SigningKey.generate(), START + 2)
-        for papers, key in ((forked, thief), (longer, thief2)):
+        for hub_metadata, key in ((forked, thief), (longer, thief2)):
             with pytest.raises(Refusal, match="identity"):
-                item_verify.checkpoint(ShownCheckpoint(papers, identities.sign(papers, key), true).encode(), known)
+                item_verify.checkpoint(
+                    ShownCheckpoint(hub_metadata, identities.sign(hub_metadata, key), true).encode(), known
+                )
 
     scene(place, then)
 

@@ -39,7 +39,9 @@ class Hubs:
     async def both(self, folder: ClientDir | None = None) -> AsyncIterator[tuple[Client, Client]]:
         one, two = (
             Client(
-                f"http://127.0.0.1:{hub.port}", folder or self.keeper, pin=Pin(key=hub.service.papers.identity.hub_id)
+                f"http://127.0.0.1:{hub.port}",
+                folder or self.keeper,
+                pin=Pin(key=hub.service.hub_metadata.identity.hub_id),
             )
             for hub in (self.at.online, self.at.offline)
         )

@@ -43,15 +43,15 @@ class Zones:
 
     @property
     def source_id(self) -> bytes:
-        return self.online.service.papers.identity.hub_id
+        return self.online.service.hub_metadata.identity.hub_id
 
     @property
     def target_id(self) -> bytes:
-        return self.offline.service.papers.identity.hub_id
+        return self.offline.service.hub_metadata.identity.hub_id
 
     @asynccontextmanager
     async def client(self, person: str, hub: Hub) -> AsyncIterator[Client]:
-        pin = Pin(key=hub.service.papers.identity.hub_id)
+        pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
         url = f"http://127.0.0.1:{hub.port}"
         async with Client(url, self.folders[person], pin=pin, patience=QUICK) as client:
             yield client

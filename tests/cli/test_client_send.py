@@ -47,7 +47,7 @@ def texts(place: Town) -> list[object]:
 def test_a_message_is_sent_and_its_receipt_is_shown(place: Town) -> None:
     told = place.does("writer", "send", "--body", "hello", "--json").json()
     receipt = Receipt.decode(bytes.fromhex(told["receipt"]))
-    place.hub.service.papers.identity.verify_receipt(receipt)
+    place.hub.service.hub_metadata.identity.verify_receipt(receipt)
     assert told["stream_seq"] == receipt.stream_seq == 1
     assert told["msg_id"] == receipt.leaf_hash.hex()
     assert told["hub_ts"] == receipt.hub_ts
@@ -118,7 +118,7 @@ def test_first_contact_needs_a_pin_and_no_word_reaches_the_hub_before(place: Tow
 
 
 def test_a_pin_is_an_id_a_fingerprint_a_directory_or_an_identity_file(place: Town) -> None:
-    identity = place.hub.service.papers.identity
+    identity = place.hub.service.hub_metadata.identity
     pins = [identity.hub_id.hex(), h(identity.newest.hub_pk).hex(), place.hub.data_dir]
     pins.append(place.hub.data_dir / "hub-identity.json")
     for number, pin in enumerate(pins):

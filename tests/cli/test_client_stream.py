@@ -136,7 +136,7 @@ def test_a_proof_comes_along_that_holds(place: Town) -> None:
     place.send(*"abc")
     for entry in entries(place, "--with-proof"):
         receipt = Receipt.decode(bytes.fromhex(entry["receipt"]))
-        place.hub.service.papers.identity.verify_receipt(receipt)
+        place.hub.service.hub_metadata.identity.verify_receipt(receipt)
         proof.verify_inclusion(MmrProof.decode(bytes.fromhex(entry["proof"])), Leaf.of(receipt), receipt)
     assert "proof" not in entries(place)[0]
 

@@ -18,7 +18,7 @@ from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ErrorEnve
 from veen.core.hashing import h
 from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Reason
-from veen.storage.metadata import read_papers
+from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
 JSON, CBOR = "application/json", "application/cbor"
@@ -40,7 +40,7 @@ def url(hub: Hub) -> str:
 def test_status_is_what_the_hub_says(veen: Veen, hub: Hub) -> None:
     shown = veen.done("hub", "status", "--hub", url(hub)).facts()
     assert (shown["state"], shown["labels"], shown["entries"], shown["admission"]) == ("ready", "2", "7", "open")
-    assert shown["hub_id"] == hub.service.papers.identity.hub_id.hex()
+    assert shown["hub_id"] == hub.service.hub_metadata.identity.hub_id.hex()
     told = veen.done("hub", "status", "--hub", url(hub), "--json").json()
     assert {name: told[name] for name in ("labels", "limits")} == {"labels": 2, "limits": hub.status()["limits"]}
     assert told["state"] == "ready"
@@ -150,7 +150,7 @@ def test_what_a_hub_refuses_is_told_as_it_said_it(kind: str, veen: Veen) -> None
 
 
 def test_the_keys_of_a_hub_come_with_what_clients_pin(veen: Veen, hub: Hub, data_dir: Path) -> None:
-    hub_pk = hub.service.papers.identity.newest.hub_pk
+    hub_pk = hub.service.hub_metadata.identity.newest.hub_pk
     for place in (["--hub", url(hub)], ["--data-dir", data_dir]):
         told = veen.done("hub", "key", *place, "--json").json()
         assert [key["hub_pk"] for key in told["keys"]] == [hub_pk.hex()]
@@ -163,7 +163,7 @@ def test_a_rotated_key_signs_from_after_the_last_entry(veen: Veen, data_dir: Pat
     with running(data_dir, time.time) as found:
         receipt = found.writer().send_many(2)[-1]
     told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
-    identity = read_papers(Folders(data_dir)).identity
+    identity = read_metadata(Folders(data_dir)).identity
     assert told["new_hub_pk"] == identity.newest.hub_pk.hex()
     assert told["valid_from"] > receipt.hub_ts
     identity.verify_receipt(receipt)
@@ -183,7 +183,7 @@ def test_what_only_the_journal_has_counts_for_a_rotation_too(veen: Veen, data_di
         found.abandon()
     told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
     assert told["valid_from"] == receipt.hub_ts + 1
-    read_papers(Folders(data_dir)).identity.verify_receipt(receipt)
+    read_metadata(Folders(data_dir)).identity.verify_receipt(receipt)
 
 
 def test_the_old_key_may_count_for_a_while(veen: Veen, data_dir: Path) -> None:
@@ -194,14 +194,14 @@ def test_the_old_key_may_count_for_a_while(veen: Veen, data_dir: Path) -> None:
 def test_keys_rotated_within_a_second_follow_each_other(veen: Veen, data_dir: Path) -> None:
     starts = [veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()["valid_from"] for _ in range(3)]
     assert starts == sorted(set(starts))
-    assert len(read_papers(Folders(data_dir)).identity.hub_keys) == 4
+    assert len(read_metadata(Folders(data_dir)).identity.hub_keys) == 4
 
 
 def test_the_key_of_a_running_hub_is_not_rotated(veen: Veen, hub: Hub, data_dir: Path) -> None:
     ran = veen("hub", "rotate-key", "--data-dir", data_dir)
     assert ran.status == 6
     assert "veen hub stop" in ran.err
-    assert len(read_papers(Folders(data_dir)).identity.hub_keys) == 1
+    assert len(read_metadata(Folders(data_dir)).identity.hub_keys) == 1
 
 
 def test_a_rotation_needs_to_know_the_last_entry(veen: Veen, data_dir: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_rotation_needs_to_know_the_last_entry(veen: Veen, data_dir: Path) -> 
     ran = veen("hub", "rotate-key", "--data-dir", data_dir)
     assert ran.status == 6
     assert f"veen fsck {data_dir} --repair" in ran.err
-    assert len(read_papers(Folders(data_dir)).identity.hub_keys) == 1
+    assert len(read_metadata(Folders(data_dir)).identity.hub_keys) == 1
 
 
 @pytest.mark.parametrize("entries", [1, 2, 3, 4, 7, 8, 9])
@@ -341,7 +341,7 @@ def test_a_fork_keeps_a_prefix_under_another_name(veen: Veen, data_dir: Path, tm
         "hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "some", "--upto", f"{label.hex()}:3", "--json"
     ).json()
     assert (some["labels"], some["entries"]) == (1, 3)
-    original = read_papers(Folders(data_dir)).identity.hub_id.hex()
+    original = read_metadata(Folders(data_dir)).identity.hub_id.hex()
     assert len({original, everything["hub_id"], some["hub_id"]}) == 3
     for place in (data_dir, tmp_path / "all", tmp_path / "some"):
         assert veen.done("fsck", place).facts()["verdict"] == "clean"

@@ -19,7 +19,7 @@ from tests.hub.client import until
 from veen.cli.hub import hub_process
 from veen.core import Limits, Unavailable, naming
 from veen.storage.lock import exclusive
-from veen.storage.metadata import read_papers
+from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
 ANYWHERE = ("--listen", "127.0.0.1:0", "--workers", "0")
@@ -39,10 +39,10 @@ def background(veen: Veen, data_dir: Path, *options: object) -> Iterator[dict[st
 
 def test_init_makes_a_directory_and_tells_the_hub_id(veen: Veen, tmp_path: Path) -> None:
     told = veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--json").json()
-    papers = read_papers(Folders(tmp_path / "hub"))
-    assert told["hub_id"] == papers.identity.hub_id.hex()
-    assert told["hub_pk"] == papers.identity.newest.hub_pk.hex()
-    assert told["profile_id"] == papers.profile.profile_id().hex()
+    hub_metadata = read_metadata(Folders(tmp_path / "hub"))
+    assert told["hub_id"] == hub_metadata.identity.hub_id.hex()
+    assert told["hub_pk"] == hub_metadata.identity.newest.hub_pk.hex()
+    assert told["profile_id"] == hub_metadata.profile.profile_id().hex()
 
 
 def test_profile_and_limits_are_chosen_at_init(veen: Veen, tmp_path: Path) -> None:
@@ -57,9 +57,9 @@ def test_profile_and_limits_are_chosen_at_init(veen: Veen, tmp_path: Path) -> No
         "max_hdr_bytes=99",
     ]
     veen.done("hub", "init", "--data-dir", tmp_path / "hub", *chosen)
-    papers = read_papers(Folders(tmp_path / "hub"))
-    assert (papers.profile.epoch_sec, papers.profile.pad_block) == (60, 0)
-    assert papers.limits == replace(Limits(), max_attachments_per_msg=3, max_hdr_bytes=99)
+    hub_metadata = read_metadata(Folders(tmp_path / "hub"))
+    assert (hub_metadata.profile.epoch_sec, hub_metadata.profile.pad_block) == (60, 0)
+    assert hub_metadata.limits == replace(Limits(), max_attachments_per_msg=3, max_hdr_bytes=99)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_what_no_hub_may_have_is_refused_and_nothing_is_made(options: list[str],
 @pytest.mark.parametrize("named", ["town", naming.realm_id("town").hex()])
 def test_a_realm_is_chosen_at_init_and_is_in_what_the_hub_signs(named: str, veen: Veen, tmp_path: Path) -> None:
     told = veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--realm", named, "--json").json()
-    papers = read_papers(Folders(tmp_path / "hub"))
-    assert papers.identity.realm_id == naming.realm_id("town")
+    hub_metadata = read_metadata(Folders(tmp_path / "hub"))
+    assert hub_metadata.identity.realm_id == naming.realm_id("town")
     assert told["realm_id"] == naming.realm_id("town").hex()
     assert veen.done("fsck", tmp_path / "hub").status == 0
     altered = (tmp_path / "hub" / "hub-identity.json").read_text().replace(told["realm_id"], "00" * 32)
@@ -93,14 +93,14 @@ def test_a_realm_is_chosen_at_init_and_is_in_what_the_hub_signs(named: str, veen
 
 def test_without_a_realm_none_is_told(veen: Veen, tmp_path: Path) -> None:
     assert "realm_id" not in veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--json").json()
-    assert read_papers(Folders(tmp_path / "hub")).identity.realm_id is None
+    assert read_metadata(Folders(tmp_path / "hub")).identity.realm_id is None
     assert veen("hub", "init", "--data-dir", tmp_path / "other", "--realm", "").status == 2
 
 
 def test_a_rotated_key_leaves_the_realm_as_it_is(veen: Veen, tmp_path: Path) -> None:
     veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--realm", "town")
     veen.done("hub", "rotate-key", "--data-dir", tmp_path / "hub")
-    identity = read_papers(Folders(tmp_path / "hub")).identity
+    identity = read_metadata(Folders(tmp_path / "hub")).identity
     assert (len(identity.hub_keys), identity.realm_id) == (2, naming.realm_id("town"))
 
 

@@ -39,7 +39,7 @@ class Town:
 
     @property
     def hub_id(self) -> str:
-        return self.hub.service.papers.identity.hub_id.hex()
+        return self.hub.service.hub_metadata.identity.hub_id.hex()
 
     def of(self, person: str) -> tuple[object, ...]:
         """The options that say who does it, where, and to which stream."""

@@ -28,7 +28,7 @@ def forked(place: Path, people: Pair) -> Path:
     """A fork of a hub with six entries, which keeps the first four."""
     data_dir = make_dir(place)
     with running(data_dir) as hub:
-        people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.papers.identity.hub_id)
+        people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.hub_metadata.identity.hub_id)
         label = hub.label(STREAM)
         asyncio.run(_send(people, *(b"%d" % number for number in range(1, 7))))
     fork.fork(Disk(), data_dir, place / "fork", {label: KEPT}, START + 100)
@@ -36,7 +36,7 @@ def forked(place: Path, people: Pair) -> Path:
 
 
 def meet(people: Pair, hub: Hub) -> None:
-    people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.papers.identity.hub_id)
+    people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.hub_metadata.identity.hub_id)
 
 
 def test_what_a_fork_kept_and_what_it_added_both_hold(place: Path) -> None:

@@ -37,7 +37,7 @@ def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
 
 def _one_life(people: Pair, hub: Hub, recorder: Recorder, number: int, after: int, seconds: float) -> list[bytes]:
     """What one process was told had succeeded; it is killed so many successes and so much time after it began."""
-    hub_id = hub.service.papers.identity.hub_id.hex()
+    hub_id = hub.service.hub_metadata.identity.hub_id.hex()
     url = f"http://127.0.0.1:{recorder.port}"
     command = [sys.executable, "-m", "tests.client.sending_process", url, str(people.writer_dir.path), hub_id]
     process = subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, text=True)
@@ -56,7 +56,7 @@ def _one_life(people: Pair, hub: Hub, recorder: Recorder, number: int, after: in
 
 async def _afterwards(people: Pair, hub: Hub) -> list[bytes]:
     """The log, once the last life's outbox has been emptied."""
-    people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.papers.identity.hub_id)
+    people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.hub_metadata.identity.hub_id)
     async with people.writer() as writer, people.reader() as reader:
         await writer.recover()
         assert people.writer_dir.outbox.places() == ()

@@ -29,7 +29,7 @@ PATIENT = Patience(attempts=1_000, first_wait_s=0.01, longest_wait_s=0.2)
 def meet(people: Pair, hub: Hub) -> Pair:
     """Tell both of the hub."""
     people.url = f"http://127.0.0.1:{hub.port}"
-    people.pin = Pin(key=hub.service.papers.identity.hub_id)
+    people.pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
     return people
 
 

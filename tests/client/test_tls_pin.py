@@ -61,7 +61,7 @@ def test_another_certificate_is_refused_before_anything_is_said(place: Path) -> 
 
 def test_a_certificate_nobody_vouches_for_is_refused_without_a_pin_on_it(place: Path) -> None:
     with over_tls(place) as (hub, people, _):
-        people.pin = Pin(key=hub.service.papers.identity.hub_id)
+        people.pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
         with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
             asyncio.run(_look(people))
 
@@ -109,7 +109,7 @@ def test_a_pin_is_one_thing() -> None:
 @pytest.mark.parametrize("how", ["hub_id", "fingerprint", "directory", "file"])
 def test_a_hub_is_met_by_any_pin_it_answers_to(place: Path, how: str) -> None:
     with pair(place) as people, running(make_dir(place)) as hub:
-        record = hub.service.papers.identity
+        record = hub.service.hub_metadata.identity
         people.url = f"http://127.0.0.1:{hub.port}"
         people.pin = {
             "hub_id": lambda: Pin.parse(record.hub_id.hex()),

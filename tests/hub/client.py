@@ -231,7 +231,7 @@ class Hub:
 
     @property
     def hub_pk(self) -> bytes:
-        return self.service.papers.identity.newest.hub_pk
+        return self.service.hub_metadata.identity.newest.hub_pk
 
     def label(self, stream: str | bytes, epoch: int | None = None) -> bytes:
         rules = self.service.rules
@@ -300,7 +300,7 @@ def log_rows(path: Path) -> list[dict[str, Any]]:
 
 def hub_key(hub: Hub) -> SigningKey:
     """The hub's own key: with it, a test can make the hub say anything."""
-    return metadata.read_signing_key(hub.service.folders, hub.service.papers.identity.newest.key_id)
+    return metadata.read_signing_key(hub.service.folders, hub.service.hub_metadata.identity.newest.key_id)
 
 
 READER = DhKey(b"\x07" * 32)

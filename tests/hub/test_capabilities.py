@@ -415,4 +415,4 @@ def test_a_checkpoint_of_an_epochs_label_names_its_epoch(epochal: Hub, clock: Cl
         found = epochal.post("/v1/checkpoint", CheckpointRequest(label, 1)).read(CheckpointResponse).checkpoint
         assert found.label_curr == label
         found.check_labels(rules.profile, rules.routing_key, naming.stream_id("s"))
-        epochal.service.papers.identity.verify_checkpoint(found, rules.profile)
+        epochal.service.hub_metadata.identity.verify_checkpoint(found, rules.profile)

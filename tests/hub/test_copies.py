@@ -123,12 +123,12 @@ def test_a_fork_goes_on_under_its_own_key_where_the_other_hub_was(
     tmp_path: Path, source: tuple[Path, Writer, list[Receipt]]
 ) -> None:
     data_dir, writer, given = source
-    papers = fork.fork(Disk(), data_dir, tmp_path / "fork", {writer.label: 7}, START + 50)
+    hub_metadata = fork.fork(Disk(), data_dir, tmp_path / "fork", {writer.label: 7}, START + 50)
     clock = Clock(START + 60)
     with running(tmp_path / "fork", clock) as hub:
         status = hub.status()
-        assert status["hub_id"] == papers.identity.hub_id.hex()
-        assert status["routing_key"] == naming.routing_key(papers.lineage.identities[1].hub_id).hex()
+        assert status["hub_id"] == hub_metadata.identity.hub_id.hex()
+        assert status["routing_key"] == naming.routing_key(hub_metadata.lineage.identities[1].hub_id).hex()
         assert status["entries"] == 7
         assert hub.label("s") == writer.label
         check_given(hub, given[:7])
@@ -138,7 +138,7 @@ def test_a_fork_goes_on_under_its_own_key_where_the_other_hub_was(
         more = writer.send_many(6)
         assert [one.stream_seq for one in more] == list(range(8, 14))
         for one in more:
-            assert papers.identity.verify_receipt(one).hub_pk == hub.hub_pk
+            assert hub_metadata.identity.verify_receipt(one).hub_pk == hub.hub_pk
         proof = hub.post("/v1/proof", ProofRequest(writer.label, 13)).read(ProofResponse).mmr_proof
         assert proof.leaf_hash == more[-1].leaf_hash
     clean(tmp_path / "fork")
@@ -156,8 +156,8 @@ def test_a_fork_passes_on_its_origins_checkpoints_and_makes_its_own_after_them(
     tmp_path: Path, source: tuple[Path, Writer, list[Receipt]]
 ) -> None:
     data_dir, writer, _ = source
-    papers = fork.fork(Disk(), data_dir, tmp_path / "fork", {writer.label: 7}, START + 50)
-    old, new = papers.lineage.identities[1], papers.identity
+    hub_metadata = fork.fork(Disk(), data_dir, tmp_path / "fork", {writer.label: 7}, START + 50)
+    old, new = hub_metadata.lineage.identities[1], hub_metadata.identity
     with running(tmp_path / "fork", Clock(START + 60)) as hub:
         writer.hub, writer.client_seq, writer.prev_ack = hub, 7, 0
         writer.send_many(3)

@@ -271,7 +271,7 @@ def test_a_checkpoint_of_any_prefix_verifies(filled: Filled, upto: int) -> None:
     service = filled.hub.service
     assert (found.label_prev, found.label_curr, found.upto_seq) == (filled.label, filled.label, upto)
     assert found.mmr_root == filled.receipts[upto - 1].mmr_root
-    service.papers.identity.verify_checkpoint(found, service.rules.profile)
+    service.hub_metadata.identity.verify_checkpoint(found, service.rules.profile)
     found.check_labels(service.rules.profile, service.rules.routing_key, naming.stream_id("s"))
 
 

@@ -214,7 +214,7 @@ def check_receipts(port: int, writers: list[Writer], moments: random.Random, *, 
 
 def _profile_id(data_dir: Path) -> bytes:
     with LogReader(data_dir) as reader:
-        return reader.papers.profile.profile_id()
+        return reader.hub_metadata.profile.profile_id()
 
 
 def test_acknowledged_messages_survive_kill_9(tmp_path: Path) -> None:

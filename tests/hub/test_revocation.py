@@ -454,8 +454,8 @@ def test_a_fork_of_a_hub_of_a_realm_knows_the_labels_of_its_admin_streams(tmp_pa
     with running(data_dir, clock) as hub:
         label = Admin(hub).revokes_key(SigningKey.generate()).label
         before = hub.label(REVOCATIONS, START // EPOCH_SEC - 1)
-    papers = fork.fork(QuickDisk(), data_dir, tmp_path / "fork", None, START)
-    kept = papers.lineage.checkpoint(label)
+    hub_metadata = fork.fork(QuickDisk(), data_dir, tmp_path / "fork", None, START)
+    kept = hub_metadata.lineage.checkpoint(label)
     assert kept is not None
     assert (kept.label_prev, kept.epoch) == (before, START // EPOCH_SEC)
 

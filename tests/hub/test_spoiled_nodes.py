@@ -76,7 +76,7 @@ def proofs(hub: Hub, label: bytes, given: list[Receipt]) -> Iterator[tuple[Reply
 
 def check_all(hub: Hub, label: bytes, given: list[Receipt]) -> int:
     """Every checkpoint is over its receipt's root; every proof holds or never left. Returns how many did not."""
-    identity, profile = hub.service.papers.identity, hub.service.rules.profile
+    identity, profile = hub.service.hub_metadata.identity, hub.service.rules.profile
     for receipt in given:
         reply = hub.post("/v1/checkpoint", CheckpointRequest(label, receipt.stream_seq))
         made = reply.read(CheckpointResponse).checkpoint

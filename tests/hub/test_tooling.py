@@ -55,7 +55,7 @@ def test_status_says_what_a_client_needs(hub: Hub) -> None:
     hub.writer("a").send_many(2)
     hub.writer("b").send()
     status, service = hub.status(), hub.service
-    identity = service.papers.identity
+    identity = service.hub_metadata.identity
     assert status["hub_id"] == identity.hub_id.hex()
     assert status["hub_pk"] == identity.newest.hub_pk.hex()
     assert status["key_id"] == naming.key_id(identity.newest.hub_pk).hex()

@@ -24,8 +24,8 @@ ARTIFACTS = {
     "binding": ("checkpoint-binding.cbor", 30),
 }
 # What cannot be told apart from it, or not be judged without it.
-PAPERS = {"hub-identity.json", "hub-identity.sig", "hub-key-map.json", "log"}
-BESIDE = {"identity": PAPERS, "signature": {"log"}, "profile": {"log"}}
+METADATA_FILES = {"hub-identity.json", "hub-identity.sig", "hub-key-map.json", "log"}
+BESIDE = {"identity": METADATA_FILES, "signature": {"log"}, "profile": {"log"}}
 LOGGED = [name for name, (pattern, _) in ARTIFACTS.items() if pattern.startswith("log/")]
 SINGLE = [name for name in ARTIFACTS if name not in LOGGED]
 

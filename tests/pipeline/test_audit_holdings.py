@@ -20,7 +20,7 @@ from veen.storage.fsck_report import Severity
 from veen.storage.journal import Journal, segments
 from veen.storage.journal import read as read_journal
 from veen.storage.lock import exclusive
-from veen.storage.metadata import read_papers
+from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
 
@@ -89,9 +89,14 @@ def journal_ends(root: Path) -> dict[bytes, int]:
 
 def forgery(root: Path, label: bytes, seq: int) -> tuple[bytes, bytes]:
     """A message that its client signed, with a receipt that the hub did not."""
-    papers = read_papers(Folders(root))
+    hub_metadata = read_metadata(Folders(root))
     rules = Rules.of(
-        papers.identity.hub_id, papers.profile, papers.limits, Admission.OPEN, bytes(32), papers.identity.routing_key
+        hub_metadata.identity.hub_id,
+        hub_metadata.profile,
+        hub_metadata.limits,
+        Admission.OPEN,
+        bytes(32),
+        hub_metadata.identity.routing_key,
     )
     message = Client("dan", rules).message(label)
     leaf = Msg.decode(message).leaf_hash()
@@ -155,7 +160,7 @@ def test_a_directory_without_keys_or_index_is_sound(log: BigLog, place: Path) ->
 
 
 def test_a_pin_says_whose_log_it_must_be(log: BigLog) -> None:
-    root, hub_id = log.folders.root, log.papers.identity.hub_id
+    root, hub_id = log.folders.root, log.hub_metadata.identity.hub_id
     assert look(root, pin=hub_id).directories[0].findings == []
     (found,) = look(root, pin=bytes(32)).directories[0].findings
     assert found.artifact == "hub-identity.json"

@@ -390,11 +390,11 @@ def test_gaps_are_found_in_a_directory_that_is_far_away(log: BigLog, place: Path
     root = copied(log.folders.root, place / "hub")
     near, far = DirectoryChunks(str(root)), DirectoryChunks(str(root))
     far.files = FarFiles(f"file://{root}")
-    assert extent_of(far, far.papers(), None).gaps == []
+    assert extent_of(far, far.hub_metadata(), None).gaps == []
     DAMAGES[name][0](root)
-    gaps = extent_of(far, far.papers(), None).gaps
+    gaps = extent_of(far, far.hub_metadata(), None).gaps
     assert gaps
-    assert gaps == extent_of(near, near.papers(), None).gaps
+    assert gaps == extent_of(near, near.hub_metadata(), None).gaps
 
 
 def test_without_verification_what_is_there_is_read(log: BigLog, place: Path) -> None:

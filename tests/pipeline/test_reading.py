@@ -50,7 +50,7 @@ def test_every_entry_is_read_as_it_is(log: BigLog, verify: str) -> None:
                 assert (row["client_id"], row["client_seq"]) == (message.client_id, message.client_seq)
                 assert (row["prev_ack"], row["auth_ref"], row["ct_hash"]) == (0, None, message.ct_hash)
                 assert (row["leaf_hash"], row["mmr_root"]) == (message.leaf_hash(), receipt.mmr_root)
-                assert (row["hub_ts"], row["hub_id"]) == (receipt.hub_ts, log.papers.identity.hub_id)
+                assert (row["hub_ts"], row["hub_id"]) == (receipt.hub_ts, log.hub_metadata.identity.hub_id)
                 assert row["source"] == str(log.folders.root)
     assert all(row["ok"] and row["faults"] == [] for row in found.values()) if verify == "entry" else True
 
@@ -226,7 +226,7 @@ def served(log: BigLog, place: Path) -> Iterator[tuple[str, BigLog]]:
 
 def test_a_hub_is_read_like_its_directory(log: BigLog, place: Path) -> None:
     columns = [name for name in ENTRY_COLUMNS if name != "source"]
-    given = {"stream": ["stream 0", "stream 1"], "columns": columns, "pin": log.papers.identity.hub_id}
+    given = {"stream": ["stream 0", "stream 1"], "columns": columns, "pin": log.hub_metadata.identity.hub_id}
     with served(log, place) as (url, _):
         assert read(url, **given) == read(log.folders.root, **given)
         part = {**given, "stream": "stream 1", "seq_min": 9, "seq_max": 20, "verify": "entry"}

@@ -65,10 +65,10 @@ class Office:
 
     @property
     def hub_id(self) -> bytes:
-        return self.hub.service.papers.identity.hub_id
+        return self.hub.service.hub_metadata.identity.hub_id
 
     def label(self, stream: str) -> bytes:
-        return naming.label(self.hub.service.papers.identity.routing_key, naming.stream_id(stream), 0)
+        return naming.label(self.hub.service.hub_metadata.identity.routing_key, naming.stream_id(stream), 0)
 
     @property
     def folder(self) -> Path:

@@ -45,13 +45,13 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 
 @asynccontextmanager
-async def asker(at: Zones, person: str, online: bool, root: Path, papers: Any = None):  # type: ignore[no-untyped-def]
+async def asker(at: Zones, person: str, online: bool, root: Path, identities: Any = None):  # type: ignore[no-untyped-def]
     """A client of a zone, and what carries queries out there."""
     hub = at.online if online else at.offline
     async with at.client(person, hub) as client:
         source = f"http://127.0.0.1:{hub.port}"
         keys = Keys((str(at.root / person),))
-        settings = Settings(root / "queries", root / "tables", source=source, keys=keys, papers=papers or {})
+        settings = Settings(root / "queries", root / "tables", source=source, keys=keys, identities=identities or {})
         yield client, execution_of(client, settings), settings
 
 
@@ -75,8 +75,8 @@ async def carry(at: Zones) -> None:
             assert outcome.ok, outcome
 
 
-async def again(at: Zones, query_id: str, papers: Any = None) -> ReplayedQuery:
-    known = {at.source_id: at.online.service.papers.identity} if papers is None else papers
+async def again(at: Zones, query_id: str, identities: Any = None) -> ReplayedQuery:
+    known = {at.source_id: at.online.service.hub_metadata.identity} if identities is None else identities
     async with asker(at, "analyst", False, at.root / "z2", known) as (client, execution, _):
         return await replay(client, execution, query_id)
 
@@ -151,12 +151,12 @@ def test_evidence_of_another_hub_needs_its_papers(at: Zones) -> None:
         for name in ("rows", "full"):
             await submit(at, {**QUERIES[name], "query_id": f"q-{name}"})
         await carry(at)
-        assert (await again(at, "q-rows", papers={})).agrees
+        assert (await again(at, "q-rows", identities={})).agrees
         with pytest.raises(Unverified, match="papers of hub"):
-            await again(at, "q-full", papers={})
-        other = {at.source_id: at.offline.service.papers.identity}
+            await again(at, "q-full", identities={})
+        other = {at.source_id: at.offline.service.hub_metadata.identity}
         with pytest.raises(Unverified):
-            await again(at, "q-full", papers=other)
+            await again(at, "q-full", identities=other)
 
     asyncio.run(run())
 
@@ -165,7 +165,7 @@ def test_a_stream_of_the_other_zone_can_be_asked_about_by_its_name(at: Zones) ->
     async def run() -> None:
         await at.produce(*(one.encode() for one in EVENTS), stream=WEB, schema=SCHEMA)
         await carry(at)
-        known = {at.source_id: at.online.service.papers.identity}
+        known = {at.source_id: at.online.service.hub_metadata.identity}
         asked = descriptors.normalise({**QUERIES["full"], "query_id": "q-there"}, "")
         async with asker(at, "analyst", False, at.root / "z2", known) as (_, execution, _settings):
             await execution.refresh()

@@ -56,7 +56,7 @@ class Yard:
 
     @property
     def hub_id(self) -> bytes:
-        return self.hub.service.papers.identity.hub_id
+        return self.hub.service.hub_metadata.identity.hub_id
 
     @asynccontextmanager
     async def client(self, who: str) -> AsyncIterator[Client]:

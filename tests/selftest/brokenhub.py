@@ -85,7 +85,7 @@ class Liar:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.key: SigningKey = metadata.read_signing_key(
-            Folders(hub.data_dir), hub.service.papers.identity.newest.key_id
+            Folders(hub.data_dir), hub.service.hub_metadata.identity.newest.key_id
         )
 
     def receipt(self, true: Receipt, **changed: Any) -> Receipt:

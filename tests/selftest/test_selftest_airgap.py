@@ -35,7 +35,7 @@ def hubs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hub, Hub]]:
 
 
 def zone(hub: Hub, *, issuer: bool = True) -> Zone:
-    pin = hub.service.papers.identity.hub_id
+    pin = hub.service.hub_metadata.identity.hub_id
     return Zone(f"http://127.0.0.1:{hub.port}", pin, ISSUER if issuer else None)
 
 

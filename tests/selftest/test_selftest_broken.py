@@ -12,7 +12,7 @@ from veen.selftest import CheckOutcome, CheckResult
 
 def tried(hub: BrokenHub, check_id: str) -> CheckResult:
     """What becomes of one check, by itself."""
-    return one(hub.url, check_id, hub.hub.service.papers.identity.hub_id)
+    return one(hub.url, check_id, hub.hub.service.hub_metadata.identity.hub_id)
 
 
 def test_for_every_check_there_is_a_breakage() -> None:

@@ -19,7 +19,7 @@ SEED, COUNT = 7, 40
 
 
 def test_a_hub_with_every_rule_in_force_passes_every_check(strict_hub: BrokenHub) -> None:
-    hub_id = strict_hub.hub.service.papers.identity.hub_id
+    hub_id = strict_hub.hub.service.hub_metadata.identity.hub_id
     report = selftest.run("all", strict_hub.url, issuer=ISSUER, pin=hub_id, seed=SEED, count=COUNT)
     assert failures(report) == {}
     assert skipped(report) == set()

@@ -132,7 +132,7 @@ def test_a_report_is_data_that_goes_into_json(open_hub: BrokenHub) -> None:
     report = run(open_hub, "props")
     shown = strict_json.decode(strict_json.encode(report.to_json()), "report")
     assert isinstance(shown, dict)
-    hub_id = open_hub.hub.service.papers.identity.hub_id
+    hub_id = open_hub.hub.service.hub_metadata.identity.hub_id
     assert (shown["suite"], shown["hub"], shown["hub_id"]) == ("props", open_hub.url, hub_id.hex())
     assert (shown["seed"], shown["count"], shown["ok"]) == (SEED, COUNT, True)
     assert shown["counts"] == {"pass": len(SUITES["props"]), "fail": 0, "skip": 0}

@@ -41,7 +41,7 @@ def at_a_hub(
     data_dir = make_dir(place, profile, limits, START)
     with pair(place, now=START) as people, running(data_dir, clock or Clock(), QuickDisk()) as hub:
         people.url = f"http://127.0.0.1:{hub.port}"
-        people.pin = Pin(key=hub.service.papers.identity.hub_id)
+        people.pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
         asyncio.run(_done(work, hub, people))
     return data_dir
 

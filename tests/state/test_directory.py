@@ -239,7 +239,7 @@ def test_a_directory_that_tells_another_story_than_the_hub_is_refused(place: Pat
 def _written(data_dir: Path, people: Pair, *values: bytes, read: bool) -> None:
     """One run of a hub, in which values are written and perhaps read."""
     with running(data_dir, Clock(), QuickDisk()) as hub:
-        people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.papers.identity.hub_id)
+        people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.hub_metadata.identity.hub_id)
 
         async def work() -> None:
             async with people.writer() as writer:

@@ -19,7 +19,7 @@ def test_the_python_of_the_page_runs_in_order(place: Path) -> None:
         for stream in ("settings", "letters"):
             alice.stream_keys.create(stream)
     with running(make_dir(place, now=now - 60), time.time, QuickDisk()) as hub:
-        hub_id = hub.service.papers.identity.hub_id.hex()
+        hub_id = hub.service.hub_metadata.identity.hub_id.hex()
         given: dict[str, object] = {
             "folder": place / "alice",
             "url": f"http://127.0.0.1:{hub.port}",

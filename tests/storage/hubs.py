@@ -78,19 +78,19 @@ class Hub:
 
     def __init__(self, root: Path, disk: Disk | None = None, clock: Clock | None = None) -> None:
         self.folders = Folders(root)
-        self.papers = metadata.read_papers(self.folders)
+        self.hub_metadata = metadata.read_metadata(self.folders)
         self.clock = clock or Clock()
-        self._signer = Signer(self.folders, self.papers.identity)
+        self._signer = Signer(self.folders, self.hub_metadata.identity)
         control_key = metadata.read_control_key(self.folders)
         self.rules = Rules.of(
-            self.papers.identity.hub_id,
-            self.papers.profile,
-            self.papers.limits,
+            self.hub_metadata.identity.hub_id,
+            self.hub_metadata.profile,
+            self.hub_metadata.limits,
             Admission.OPEN,
             control_key.public_key,
-            self.papers.identity.routing_key,
+            self.hub_metadata.identity.routing_key,
         )
-        self.store = Store(disk or QuickDisk(), self.folders, self.papers.limits, self.sign)
+        self.store = Store(disk or QuickDisk(), self.folders, self.hub_metadata.limits, self.sign)
         try:
             self.sequencer = Sequencer(self.store, self.rules, self._signer, control_key, self.clock)
             self.replayed = self.sequencer.replay()
@@ -100,10 +100,10 @@ class Hub:
         self.lookup = Lookup(self.store)
 
     def sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        kept = self.papers.lineage.checkpoint(label)
+        kept = self.hub_metadata.lineage.checkpoint(label)
         if kept and kept.upto_seq == upto_seq:
             return kept
-        epoch = self.papers.profile.epoch(hub_ts)
+        epoch = self.hub_metadata.profile.epoch(hub_ts)
         return checkpoint.sign(
             self._signer.at(hub_ts),
             label_prev=label,

@@ -206,9 +206,9 @@ def test_a_directory_that_cannot_be_made_is_told(place: Path, number: int) -> No
 @BOTH
 def test_a_key_that_cannot_be_rotated_stays(place: Path, history: History, number: int) -> None:
     root = history.fresh(place / "hub")
-    before = metadata.read_papers(Folders(root)).identity
+    before = metadata.read_metadata(Folders(root)).identity
     for n in (1, 2, 3):
         with pytest.raises(Unavailable, match=f"cannot be rotated: {os.strerror(number)}"):
             key_rotation.rotate(FailingFrom(n, number), Folders(root), NOW + 100, 0)
-        assert metadata.read_papers(Folders(root)).identity == before
+        assert metadata.read_metadata(Folders(root)).identity == before
     Hub(root, clock=Clock(NOW + 200)).close()

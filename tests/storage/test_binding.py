@@ -33,13 +33,13 @@ def found(root: Path) -> CheckpointBinding:
 
 
 def test_a_new_hub_has_a_binding_of_no_checkpoints(history: History) -> None:
-    papers = metadata.read_papers(Folders(history.template))
-    assert found(history.template) == CheckpointBinding(papers.identity.hub_id, ())
+    hub_metadata = metadata.read_metadata(Folders(history.template))
+    assert found(history.template) == CheckpointBinding(hub_metadata.identity.hub_id, ())
 
 
 def test_it_names_every_regular_checkpoint_with_the_key_that_signed_it(place: Path, history: History) -> None:
     root = filled(place / "hub", history)
-    identity = metadata.read_papers(Folders(root)).identity
+    identity = metadata.read_metadata(Folders(root)).identity
     rows = [
         BoundCheckpoint(one.label_curr, one.upto_seq, one.epoch, one.mmr_root, identity.newest.key_id)
         for one in sorted(checkpoints(root), key=lambda one: (one.label_curr, one.upto_seq))
@@ -60,7 +60,7 @@ def test_after_a_rotation_each_checkpoint_keeps_its_key(place: Path, history: Hi
     hub.close()
     rows = {row.place: row for row in found(root).checkpoints}
     assert all(rows.pop(row.place) == row for row in before.checkpoints)
-    keys = metadata.read_papers(Folders(root)).identity.hub_keys
+    keys = metadata.read_metadata(Folders(root)).identity.hub_keys
     assert {row.key_id for row in rows.values()} == {keys[1].key_id}
     assert {row.key_id for row in before.checkpoints} == {keys[0].key_id}
     assert fsck.check(root, isolated=False).findings == []
@@ -71,8 +71,8 @@ def test_a_witness_does_not_change_it(place: Path, history: History) -> None:
     path = next((root / "log").glob("checkpoint-[0-9a-f]*-*.cbor"))
     path.write_bytes(Checkpoint.decode(path.read_bytes()).witnessed(key("witness")).encode())
     assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN
-    papers = metadata.read_papers(Folders(root))
-    assert checkpoint_keys.derived(Folders(root), papers) == found(root)
+    hub_metadata = metadata.read_metadata(Folders(root))
+    assert checkpoint_keys.derived(Folders(root), hub_metadata) == found(root)
 
 
 def _row(change: Callable[[BoundCheckpoint], BoundCheckpoint]) -> Callable[[CheckpointBinding], bytes]:
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_no_key_of_the_hub_signed_has_no_row(place: Path, hist
         epoch=one.epoch,
     )
     path.write_bytes(forged.encode())
-    rows = checkpoint_keys.derived(Folders(root), metadata.read_papers(Folders(root))).checkpoints
+    rows = checkpoint_keys.derived(Folders(root), metadata.read_metadata(Folders(root))).checkpoints
     assert len(rows) == len(found(root).checkpoints) - 1
     assert fsck.check(root, isolated=False).verdict is FsckVerdict.DAMAGED
 

@@ -27,7 +27,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     receipts(hub.submit([token]))
     for number in range(3):
         hub.clock.now = NOW + number * EPOCH_SEC
-        label = label_of(hub.rules, STREAM, hub.papers.profile.epoch(hub.clock.now))
+        label = label_of(hub.rules, STREAM, hub.hub_metadata.profile.epoch(hub.clock.now))
         receipts(hub.submit([client.message(label, auth_ref=token.auth_ref()) for _ in range(8)]))
         hub.catch_up()
     hub.close()
@@ -40,7 +40,7 @@ def folders(written: Path, place: Path) -> Folders:
 
 
 def name(folders: Folders, stream: str, epoch: int) -> bytes:
-    return naming.label(metadata.read_papers(folders).identity.routing_key, naming.stream_id(stream), epoch)
+    return naming.label(metadata.read_metadata(folders).identity.routing_key, naming.stream_id(stream), epoch)
 
 
 def latest(folders: Folders) -> tuple[Path, Checkpoint]:
@@ -52,7 +52,7 @@ def latest(folders: Folders) -> tuple[Path, Checkpoint]:
 
 def sign_again(folders: Folders, changed: Checkpoint) -> bytes:
     """As the hub itself would sign it, were it to say that."""
-    signing_key = metadata.read_signing_key(folders, metadata.read_papers(folders).identity.newest.key_id)
+    signing_key = metadata.read_signing_key(folders, metadata.read_metadata(folders).identity.newest.key_id)
     return checkpoint.sign(
         signing_key,
         label_prev=changed.label_prev,
@@ -109,7 +109,7 @@ def test_a_repair_binds_what_was_verified_and_nothing_else(folders: Folders) -> 
     left = replace(found, upto_seq=14)
     folders.checkpoint(left.label_curr, left.upto_seq).write_bytes(sign_again(folders, left))
     folders.binding.unlink()
-    assert len(checkpoint_keys.derived(folders, metadata.read_papers(folders)).checkpoints) == 1 + len(_rows(before))
+    assert len(checkpoint_keys.derived(folders, metadata.read_metadata(folders)).checkpoints) == 1 + len(_rows(before))
     assert fsck.repair(folders.root, isolated=False).verdict is FsckVerdict.CLEAN
     assert folders.binding.read_bytes() == before
 

@@ -23,11 +23,11 @@ def mode(path: Path) -> int:
 
 
 def test_what_was_made_is_read_back(root: Path) -> None:
-    papers = metadata.read_papers(Folders(root))
-    assert papers.profile == Profile(epoch_sec=60)
-    assert papers.limits == Limits(max_checkpoint_interval=9)
-    key = metadata.read_signing_key(Folders(root), papers.identity.newest.key_id)
-    assert key.public_key == papers.identity.newest.hub_pk
+    hub_metadata = metadata.read_metadata(Folders(root))
+    assert hub_metadata.profile == Profile(epoch_sec=60)
+    assert hub_metadata.limits == Limits(max_checkpoint_interval=9)
+    key = metadata.read_signing_key(Folders(root), hub_metadata.identity.newest.key_id)
+    assert key.public_key == hub_metadata.identity.newest.hub_pk
     assert metadata.read_control_key(Folders(root)).public_key != key.public_key
 
 
@@ -68,10 +68,10 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path, name: str) -> 
 
 def test_an_empty_folder_will_do(tmp_path: Path) -> None:
     metadata.create(QuickDisk(), tmp_path, Profile(), Limits(), NOW)
-    assert metadata.read_papers(Folders(tmp_path)).limits == Limits()
+    assert metadata.read_metadata(Folders(tmp_path)).limits == Limits()
 
 
-PAPERS = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
+METADATA_FILES = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
 
 
 def _swap(data: bytes) -> bytes:
@@ -90,43 +90,43 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", METADATA_FILES)
 def test_a_damaged_paper_is_refused(root: Path, name: str, damage: str) -> None:
     data = (root / name).read_bytes()
     broken = DAMAGE[damage](data)
     assert broken != data
     (root / name).write_bytes(broken)
     with pytest.raises(VeenError):
-        metadata.read_papers(Folders(root))
+        metadata.read_metadata(Folders(root))
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", METADATA_FILES)
 def test_a_missing_paper_is_named(root: Path, name: str) -> None:
     (root / name).unlink()
     with pytest.raises(Unavailable, match=name):
-        metadata.read_papers(Folders(root))
+        metadata.read_metadata(Folders(root))
 
 
 def test_papers_of_another_hub_are_refused(root: Path, tmp_path: Path) -> None:
     metadata.create(QuickDisk(), tmp_path / "other", Profile(), Limits(), NOW)
-    for name in PAPERS[:3]:
+    for name in METADATA_FILES[:3]:
         mine = (root / name).read_bytes()
         (root / name).write_bytes((tmp_path / "other" / name).read_bytes())
         with pytest.raises(VeenError):
-            metadata.read_papers(Folders(root))
+            metadata.read_metadata(Folders(root))
         (root / name).write_bytes(mine)
-    metadata.read_papers(Folders(root))
+    metadata.read_metadata(Folders(root))
 
 
 def test_a_new_key_is_kept_before_the_record_names_it(root: Path) -> None:
     folders = Folders(root)
-    papers = metadata.read_papers(folders)
-    old = metadata.read_signing_key(folders, papers.identity.newest.key_id)
+    hub_metadata = metadata.read_metadata(folders)
+    old = metadata.read_signing_key(folders, hub_metadata.identity.newest.key_id)
     new = SigningKey.generate()
-    record = hub_identity.rotate(papers.identity, old, new, NOW + 60)
+    record = hub_identity.rotate(hub_metadata.identity, old, new, NOW + 60)
     metadata.add_signing_key(QuickDisk(), folders, new)
     metadata.write_identity(QuickDisk(), folders, record, hub_identity.sign(record, new))
-    again = metadata.read_papers(folders)
+    again = metadata.read_metadata(folders)
     assert again.identity == record
     assert metadata.read_signing_key(folders, again.identity.newest.key_id).public_key == new.public_key
     assert (root / "hub-identity.json").read_bytes() == wire_json.encode(record)

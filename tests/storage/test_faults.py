@@ -59,11 +59,11 @@ from pathlib import Path
 from tests.storage.hubs import Hub, QuickDisk
 from veen.storage.store import Store
 from veen.storage.paths import Folders
-from veen.storage.metadata import read_papers
+from veen.storage.metadata import read_metadata
 folders = Folders(Path(sys.argv[1]))
 def nobody(*place):
     raise AssertionError
-store = Store(QuickDisk(), folders, read_papers(folders).limits, nobody, probe="probe" in sys.argv)
+store = Store(QuickDisk(), folders, read_metadata(folders).limits, nobody, probe="probe" in sys.argv)
 with store.index.read() as rows:
     sys.stdout.write(str(sum(head.size for _, head in rows.labels())))
 """

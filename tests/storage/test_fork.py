@@ -90,7 +90,7 @@ def sizes(root: Path) -> dict[bytes, int]:
 
 
 def main_label(root: Path) -> bytes:
-    routing = metadata.read_papers(Folders(root)).identity.routing_key
+    routing = metadata.read_metadata(Folders(root)).identity.routing_key
     return naming.label(routing, naming.stream_id("stream 0"), 0)
 
 
@@ -120,7 +120,7 @@ def test_a_fork_and_its_source_both_verify_and_go_their_ways(source: Path, place
     assert here[0].mmr_root != there[0].mmr_root
     clean(mine)
     clean(theirs)
-    old, new = (metadata.read_papers(Folders(root)).identity for root in (mine, theirs))
+    old, new = (metadata.read_metadata(Folders(root)).identity for root in (mine, theirs))
     for one in here:
         assert old.verify_receipt(one) == old.newest
         with pytest.raises(VeenError):
@@ -138,8 +138,8 @@ def test_the_prefix_keeps_every_byte_it_had(source: Path, place: Path) -> None:
 
 
 def test_a_fork_has_an_identity_of_its_own_and_the_routing_key_of_its_origin(source: Path, place: Path) -> None:
-    old = metadata.read_papers(Folders(source)).identity
-    new = metadata.read_papers(Folders(forked(source, place / "fork"))).identity
+    old = metadata.read_metadata(Folders(source)).identity
+    new = metadata.read_metadata(Folders(forked(source, place / "fork"))).identity
     assert new.hub_id != old.hub_id
     assert new.routing_key == old.routing_key == naming.routing_key(old.hub_id)
     assert new.routing_key != naming.routing_key(new.hub_id)
@@ -152,14 +152,14 @@ def test_a_fork_has_an_identity_of_its_own_and_the_routing_key_of_its_origin(sou
 
 
 def test_the_origin_is_the_sources_checkpoint_of_what_was_kept(source: Path, place: Path) -> None:
-    label, papers = main_label(source), metadata.read_papers(Folders(source))
+    label, hub_metadata = main_label(source), metadata.read_metadata(Folders(source))
     root = forked(source, place / "fork", {label: 5})
     origin = ForkOrigin.decode((root / "origin.cbor").read_bytes())
     (hub,) = origin.hubs
-    assert hub.identity == papers.identity
+    assert hub.identity == hub_metadata.identity
     (kept,) = hub.checkpoints
     assert (kept.label_curr, kept.upto_seq) == (label, 5)
-    papers.identity.verify_checkpoint(kept, papers.profile)
+    hub_metadata.identity.verify_checkpoint(kept, hub_metadata.profile)
     whole = Hub(source)
     assert kept.mmr_root == whole.lookup.root(label, 5)
     whole.close()
@@ -246,7 +246,7 @@ def test_a_fork_can_have_a_new_key_and_keeps_its_origin(source: Path, place: Pat
     key_rotation.rotate(QuickDisk(), Folders(root), LATER + 100, 0)
     extended(root, now=LATER + 200, name="later")
     clean(root)
-    assert metadata.read_papers(Folders(root)).identity.origin is not None
+    assert metadata.read_metadata(Folders(root)).identity.origin is not None
 
 
 def test_a_fork_of_a_fork_verifies_back_to_the_first_hub(source: Path, place: Path) -> None:
@@ -256,8 +256,8 @@ def test_a_fork_of_a_fork_verifies_back_to_the_first_hub(source: Path, place: Pa
     second = forked(first, place / "second", {label: before + 7}, LATER + 10)
     extended(second, now=LATER + 20, name="again")
     clean(second)
-    lineage = metadata.read_papers(Folders(second)).lineage
-    hubs = [metadata.read_papers(Folders(root)).identity for root in (second, first, source)]
+    lineage = metadata.read_metadata(Folders(second)).lineage
+    hubs = [metadata.read_metadata(Folders(root)).identity for root in (second, first, source)]
     assert list(lineage.identities) == hubs
     assert [lineage.identity_at(label, seq) for seq in (before, before + 1, before + 7, before + 8)] == [
         hubs[2],
@@ -281,7 +281,7 @@ def test_a_fork_can_be_forked_again_where_its_origin_left_a_checkpoint(source: P
 def test_with_epochs_the_origin_names_the_label_before(place: Path) -> None:
     root = create(place / "source", profile=Profile(epoch_sec=3600))
     hub = Hub(root)
-    stream, epoch = naming.stream_id("stream 0"), hub.papers.profile.epoch(NOW)
+    stream, epoch = naming.stream_id("stream 0"), hub.hub_metadata.profile.epoch(NOW)
     label = label_of(hub.rules, "stream 0", epoch)
     client = Client("ann", hub.rules)
     receipts(hub.submit([stream]))
@@ -290,7 +290,7 @@ def test_with_epochs_the_origin_names_the_label_before(place: Path) -> None:
     hub.close()
     made = forked(root, place / "fork", {label: 2})
     (kept,) = ForkOrigin.decode((made / "origin.cbor").read_bytes()).hubs[0].checkpoints
-    kept.check_labels(hub.papers.profile, hub.rules.routing_key, stream)
+    kept.check_labels(hub.hub_metadata.profile, hub.rules.routing_key, stream)
     assert (kept.epoch, kept.label_prev) == (epoch, label_of(hub.rules, "stream 0", epoch - 1))
     clean(made)
 
@@ -411,7 +411,7 @@ def test_a_crash_leaves_a_whole_fork_or_no_hub_at_all(source: Path, place: Path,
                 assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN, (n, last)
             else:
                 with pytest.raises(Unavailable):
-                    metadata.read_papers(Folders(root))
+                    metadata.read_metadata(Folders(root))
             continue
         break
     assert False in ended
@@ -442,8 +442,8 @@ def test_an_entry_of_the_forks_before_the_fork_point_is_damage(source: Path, pla
     path = next((root / "log").glob(f"chunk-{label.hex()}-*-open.log"))
     entries = list(frame.read_all(path.read_bytes()))
     old = Receipt.decode(entries[-1].receipt)
-    papers = metadata.read_papers(Folders(root))
-    key = metadata.read_signing_key(Folders(root), papers.identity.newest.key_id)
+    hub_metadata = metadata.read_metadata(Folders(root))
+    key = metadata.read_signing_key(Folders(root), hub_metadata.identity.newest.key_id)
     signed = receipt.sign(
         key,
         label=label,
@@ -507,7 +507,7 @@ def test_an_origin_that_is_not_the_one_signed_for_is_refused(source: Path, place
     forked(source, place / "other", {main_label(source): 3})
     ORIGINS[fault](root, place)
     with pytest.raises(VeenError):
-        metadata.read_papers(Folders(root))
+        metadata.read_metadata(Folders(root))
     report = fsck.check(root, isolated=False)
     assert report.verdict is FsckVerdict.DAMAGED
     assert any(finding.artifact == "origin.cbor" for finding in report.findings)
@@ -517,14 +517,14 @@ def test_an_origin_where_there_should_be_none_is_refused(source: Path, place: Pa
     root = shutil.copytree(source, place / "hub")
     shutil.copy(forked(source, place / "fork") / "origin.cbor", root / "origin.cbor")
     with pytest.raises(VeenError):
-        metadata.read_papers(Folders(root))
+        metadata.read_metadata(Folders(root))
     assert fsck.check(root, isolated=False).verdict is FsckVerdict.DAMAGED
 
 
 def _signed_anew(root: Path, origin: ForkOrigin) -> None:
     """What a fork that lies about its origin can sign for."""
     folders = Folders(root)
-    record: HubIdentity = metadata.read_papers(folders).identity
+    record: HubIdentity = metadata.read_metadata(folders).identity
     key: SigningKey = metadata.read_signing_key(folders, record.newest.key_id)
     record = replace(record, origin=origin.ref())
     folders.origin.write_bytes(origin.encode())
@@ -537,7 +537,7 @@ def test_an_origin_that_the_source_did_not_sign_is_found(source: Path, place: Pa
     hub = ForkOrigin.decode((root / "origin.cbor").read_bytes()).hubs[0]
     forged = tuple(replace(one, hub_sig=bytes(64)) for one in hub.checkpoints)
     _signed_anew(root, ForkOrigin((replace(hub, checkpoints=forged),)))
-    metadata.read_papers(Folders(root))  # it is what the fork signed for
+    metadata.read_metadata(Folders(root))  # it is what the fork signed for
     report = fsck.check(root, isolated=False)
     assert report.verdict is FsckVerdict.DAMAGED
     assert any(finding.artifact == "origin.cbor" for finding in report.findings)

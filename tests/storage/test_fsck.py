@@ -641,7 +641,7 @@ def test_a_rotated_hub_is_clean_also_between_the_steps(place: Path, history: His
     for group in history.groups[6:]:
         receipts(hub.submit(group))
     hub.close()
-    assert len(metadata.read_papers(folders).identity.hub_keys) == 2
+    assert len(metadata.read_metadata(folders).identity.hub_keys) == 2
     assert look(root).findings == []
 
 

@@ -20,7 +20,7 @@ from veen.storage.chunks import ChunkWriter
 from veen.storage.frame import LogEntry
 from veen.storage.index import TABLES, Index
 from veen.storage.log_writer import LogWriter
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 
 
@@ -50,10 +50,10 @@ def sign(label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoin
     )
 
 
-def papers() -> Papers:
+def hub_metadata() -> HubMetadata:
     """Of the hub whose key signs here."""
     record = hub_identity.create(key("hub"), 0)
-    return Papers(record, hub_identity.sign(record, key("hub")), SMALL, Profile(), Lineage((record,)))
+    return HubMetadata(record, hub_identity.sign(record, key("hub")), SMALL, Profile(), Lineage((record,)))
 
 
 def write(root: Path, batches: list[list[AcceptedEntry]], limits: Limits = SMALL) -> Written:
@@ -61,7 +61,7 @@ def write(root: Path, batches: list[list[AcceptedEntry]], limits: Limits = SMALL
     folders.log.mkdir(parents=True)
     folders.nodes.mkdir(parents=True)
     index = Index(folders.index, durable=False)
-    binding = BindingFile(QuickDisk(), folders, papers())
+    binding = BindingFile(QuickDisk(), folders, hub_metadata())
     files = ChunkWriter(QuickDisk(), folders, sign, binding, limits.chunk_zstd_level)
     writer = LogWriter(files, index, limits)
     for group, batch in enumerate(batches, 1):

@@ -92,10 +92,10 @@ def huge(path: Path) -> None:
 
 
 KINDS = [link, fifo, folder, huge]
-PAPERS = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
+METADATA_FILES = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
 # What of it can be made again, and with what fsck ends.
 ARTIFACTS = {
-    **dict.fromkeys([*PAPERS, "hub-identity.next", "origin.cbor"], FsckVerdict.DAMAGED),
+    **dict.fromkeys([*METADATA_FILES, "hub-identity.next", "origin.cbor"], FsckVerdict.DAMAGED),
     "keys/control.seed": FsckVerdict.KEYLESS,
     "checkpoint-binding.cbor": FsckVerdict.REPAIRABLE,
     "journal/*.wal": FsckVerdict.DAMAGED,

@@ -13,7 +13,7 @@ from veen.storage.paths import Folders
 
 @pytest.mark.parametrize("last", [Last.LOST, Last.HALF, Last.DONE, None])
 def test_a_rotation_survives_a_crash_at_any_call(place: Path, history: History, last: Last | None) -> None:
-    old = metadata.read_papers(Folders(history.template)).identity
+    old = metadata.read_metadata(Folders(history.template)).identity
     sizes = set()
     for n in range(1, 100):
         root = history.fresh(place / "hub")
@@ -27,14 +27,14 @@ def test_a_rotation_survives_a_crash_at_any_call(place: Path, history: History, 
             report = fsck.check(root, isolated=False)
             assert report.verdict is fsck.FsckVerdict.CLEAN, (n, last, report.findings)
             key_rotation.finish(QuickDisk(), folders)
-            record = metadata.read_papers(folders).identity
+            record = metadata.read_metadata(folders).identity
             assert record == old or record.hub_keys[0].hub_pk == old.hub_keys[0].hub_pk
             metadata.read_signing_key(folders, record.newest.key_id)
             sizes.add(len(record.hub_keys))
             continue
         break
     assert sizes == {1, 2}
-    assert len(metadata.read_papers(Folders(place / "hub")).identity.hub_keys) == 2
+    assert len(metadata.read_metadata(Folders(place / "hub")).identity.hub_keys) == 2
 
 
 def test_a_damaged_rotation_is_refused_and_named(place: Path, history: History) -> None:
@@ -65,4 +65,4 @@ def test_an_older_rotation_does_not_come_back(place: Path, history: History) -> 
     folders.rotation.write_bytes(older)
     with pytest.raises((Malformed, VeenError)):
         key_rotation.finish(QuickDisk(), folders)
-    assert len(metadata.read_papers(folders).identity.hub_keys) == 3
+    assert len(metadata.read_metadata(folders).identity.hub_keys) == 3

@@ -141,10 +141,10 @@ def test_no_row_is_added_to_an_index_that_is_not_whole(folders: Folders, wrong: 
 
 
 def test_a_binding_is_not_read_before_there_is_a_row_to_add(folders: Folders) -> None:
-    papers = metadata.read_papers(folders)
+    hub_metadata = metadata.read_metadata(folders)
     sound = folders.binding.read_bytes()
     folders.binding.write_bytes(sound + b"garbage behind its head")
-    bound = BindingFile(QuickDisk(), folders, papers)
+    bound = BindingFile(QuickDisk(), folders, hub_metadata)
     bound.save()
     assert folders.binding.read_bytes() == sound + b"garbage behind its head"
 
@@ -152,9 +152,9 @@ def test_a_binding_is_not_read_before_there_is_a_row_to_add(folders: Folders) ->
 def test_a_row_is_put_where_it_belongs_without_decoding_the_others(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    papers = metadata.read_papers(folders)
-    signing_key = metadata.read_signing_key(folders, papers.identity.newest.key_id)
-    bound, expected = BindingFile(QuickDisk(), folders, papers), {}
+    hub_metadata = metadata.read_metadata(folders)
+    signing_key = metadata.read_signing_key(folders, hub_metadata.identity.newest.key_id)
+    bound, expected = BindingFile(QuickDisk(), folders, hub_metadata), {}
     decode = CheckpointBinding.decode
     monkeypatch.setattr(CheckpointBinding, "decode", classmethod(lambda *_: pytest.fail("it was decoded")))
     for label in (b"\x05" * 32, b"\x02" * 32, b"\x09" * 32):
@@ -162,21 +162,21 @@ def test_a_row_is_put_where_it_belongs_without_decoding_the_others(
             one = checkpoint.sign(
                 signing_key, label_prev=label, label_curr=label, upto_seq=upto, mmr_root=label, epoch=upto % 7
             )
-            expected[label, upto] = BoundCheckpoint(label, upto, upto % 7, label, papers.identity.newest.key_id)
+            expected[label, upto] = BoundCheckpoint(label, upto, upto % 7, label, hub_metadata.identity.newest.key_id)
             bound.add(one)
             if upto % 2:
                 bound.save()
         bound.save()
-    whole = CheckpointBinding(papers.identity.hub_id, tuple(expected[place] for place in sorted(expected)))
+    whole = CheckpointBinding(hub_metadata.identity.hub_id, tuple(expected[place] for place in sorted(expected)))
     assert folders.binding.read_bytes() == whole.encode()
     assert decode(folders.binding.read_bytes()) == whole
 
 
 def test_a_row_that_says_otherwise_is_replaced(folders: Folders) -> None:
-    papers = metadata.read_papers(folders)
-    signing_key = metadata.read_signing_key(folders, papers.identity.newest.key_id)
+    hub_metadata = metadata.read_metadata(folders)
+    signing_key = metadata.read_signing_key(folders, hub_metadata.identity.newest.key_id)
     for root in (b"\x01" * 32, b"\x02" * 32):
-        bound = BindingFile(QuickDisk(), folders, papers)
+        bound = BindingFile(QuickDisk(), folders, hub_metadata)
         bound.add(
             checkpoint.sign(signing_key, label_prev=LABEL, label_curr=LABEL, upto_seq=9, mmr_root=root, epoch=NOW)
         )

@@ -19,7 +19,7 @@ def test_a_hub_with_epochs_is_clean_and_comes_back_without_its_index(place: Path
         stream = naming.stream_id(f"stream {number}")
         token = client.cap([stream, naming.stream_id("stream 0")], Rate(1, 9))
         receipts(hub.submit([token, stream]))
-        epoch = hub.papers.profile.epoch(hub.clock.now)
+        epoch = hub.hub_metadata.profile.epoch(hub.clock.now)
         for name in {f"stream {number}", "stream 0"}:
             label = label_of(hub.rules, name, epoch)
             receipts(hub.submit([client.message(label, auth_ref=token.auth_ref()) for _ in range(4)]))

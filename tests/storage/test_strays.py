@@ -86,7 +86,7 @@ def test_a_draft_of_the_hubs_own_is_a_leftover(folders: Folders, name: str) -> N
 
 
 def hub_key(folders: Folders) -> SigningKey:
-    return metadata.read_signing_key(folders, metadata.read_papers(folders).identity.newest.key_id)
+    return metadata.read_signing_key(folders, metadata.read_metadata(folders).identity.newest.key_id)
 
 
 def two_stories(one: SigningKey, other: SigningKey) -> bytes:

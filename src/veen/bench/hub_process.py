@@ -119,8 +119,8 @@ class HubProcess:
             raise Unavailable(f"the hub did not start: {''.join(self._words).strip()}") from None
         self.replayed = int(started["replayed"])
         self._reader = LogReader(data_dir)
-        papers = self._reader.papers
-        self.target = Target(papers.identity.hub_id, papers.profile.profile_id())
+        hub_metadata = self._reader.hub_metadata
+        self.target = Target(hub_metadata.identity.hub_id, hub_metadata.profile.profile_id())
 
     @staticmethod
     def init(data_dir: Path) -> Path:

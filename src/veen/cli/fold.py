@@ -181,13 +181,13 @@ def _forget(asked: ReadOptions, kind: "AnyOverlay") -> None:
     from veen.cli.kit import context_file, open_session
     from veen.core import naming
     from veen.state import forget
-    from veen.storage.metadata import read_papers
+    from veen.storage.metadata import read_metadata
     from veen.storage.paths import Folders
 
     stream = context_file.need_stream(asked.stream)
     with open_session.opened(asked.client, asked.passphrase_file) as folder:
         if asked.data_dir is not None:
-            hub_id = read_papers(Folders(asked.data_dir)).identity.hub_id
+            hub_id = read_metadata(Folders(asked.data_dir)).identity.hub_id
         else:
             call = open_session.HubCall(asked.hub, asked.client, asked.passphrase_file)
             hub_id = open_session.known_hub(folder, call.url()).identity.hub_id

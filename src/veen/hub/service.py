@@ -28,7 +28,7 @@ from veen.hub.submit_log import SubmitLog
 from veen.hub.subscriptions import Subscriptions
 from veen.hub.tooling import Tooling
 from veen.hub.uploads import Uploads
-from veen.hub.witness_records import PaperDesk
+from veen.hub.witness_records import WitnessRecords
 from veen.storage import key_rotation, metadata, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.durable import Disk
@@ -59,17 +59,17 @@ class HubService:
         safe_open.check_folders(self.folders)
         with exclusive(self.folders.lock):
             key_rotation.finish(self._disk, self.folders)
-        self.papers = metadata.read_papers(self.folders)
-        self.signer = Signer(self.folders, self.papers.identity)
+        self.hub_metadata = metadata.read_metadata(self.folders)
+        self.signer = Signer(self.folders, self.hub_metadata.identity)
         control_key = metadata.read_control_key(self.folders)
         self.rules = Rules.of(
-            self.papers.identity.hub_id,
-            self.papers.profile,
-            self.papers.limits,
+            self.hub_metadata.identity.hub_id,
+            self.hub_metadata.profile,
+            self.hub_metadata.limits,
             config.admission,
             control_key.public_key,
-            self.papers.identity.routing_key,
-            self.papers.identity.realm_id,
+            self.hub_metadata.identity.routing_key,
+            self.hub_metadata.identity.realm_id,
         )
         self._prefilter = Prefilter(
             self.rules.hub_id, config.pow_difficulty, config.allow_networks, config.deny_networks
@@ -78,7 +78,7 @@ class HubService:
         self.store = Store(
             self._disk,
             self.folders,
-            self.papers.limits,
+            self.hub_metadata.limits,
             self.sign_checkpoint,
             probe=True,
             closed=self.metrics.checkpointed,
@@ -146,7 +146,7 @@ class HubService:
         except OSError as error:
             await self.stop(0)
             raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
-        self.log.started(self.papers.identity.hub_id, config.host, self.server.port, self.replayed)
+        self.log.started(self.hub_metadata.identity.hub_id, config.host, self.server.port, self.replayed)
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Let what is under way finish, then let the log catch up, then close."""
@@ -177,7 +177,7 @@ class HubService:
 
     def sign_checkpoint(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         """The checkpoint of a label's prefix whose last entry is of `hub_ts`."""
-        if upto_seq <= self.papers.lineage.upto(label):
+        if upto_seq <= self.hub_metadata.lineage.upto(label):
             return self._origins_checkpoint(label, upto_seq)
         epoch, previous = self._labels.rotation(label, hub_ts)
         return checkpoint.sign(
@@ -201,7 +201,7 @@ class HubService:
 
     def _origins_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
         """A fork does not speak for the hub it comes from: it passes on what that hub signed."""
-        path, kept = self.folders.checkpoint(label, upto_seq), self.papers.lineage.checkpoint(label)
+        path, kept = self.folders.checkpoint(label, upto_seq), self.hub_metadata.lineage.checkpoint(label)
         if path.exists():
             return Checkpoint.decode(safe_open.read(path))
         if kept is None or kept.upto_seq != upto_seq:
@@ -227,10 +227,10 @@ class HubService:
         except Exception as mistake:  # noqa: BLE001  the group stands, and the others must hear of it
             self.log.failed("committed", mistake)
 
-    def _status(self, desk: PaperDesk) -> HubStatusPage:
+    def _status(self, desk: WitnessRecords) -> HubStatusPage:
         return HubStatusPage(
-            self.papers.identity,
-            self.papers.signature,
+            self.hub_metadata.identity,
+            self.hub_metadata.signature,
             self.rules,
             self.store,
             self.conditions,
@@ -242,12 +242,12 @@ class HubService:
             self._config.pow_difficulty,
         )
 
-    def _desk(self, loop: asyncio.AbstractEventLoop, attachments: AttachmentStore) -> PaperDesk:
-        return PaperDesk(
+    def _desk(self, loop: asyncio.AbstractEventLoop, attachments: AttachmentStore) -> WitnessRecords:
+        return WitnessRecords(
             self._disk,
             self.folders,
             self.store.index,
-            self.papers.identity,
+            self.hub_metadata.identity,
             self._config.witnesses,
             attachments,
             lambda found: loop.call_soon_threadsafe(self._equivocated, found),

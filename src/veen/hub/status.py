@@ -18,7 +18,7 @@ from veen.hub.metrics import Metrics
 from veen.hub.realm import Realm
 from veen.hub.sequencer import SequencedGroup
 from veen.hub.submit import Submits
-from veen.hub.witness_records import PaperDesk
+from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
 from veen.storage.label_head import LabelHead
 from veen.storage.store import Store
@@ -118,7 +118,7 @@ class HubStatusPage:
         store: Store,
         conditions: Conditions,
         submits: Submits,
-        desk: PaperDesk,
+        desk: WitnessRecords,
         metrics: Metrics,
         clock: Callable[[], float],
         realm: Realm,

@@ -24,7 +24,7 @@ from veen.hub.status import HubStatusPage
 from veen.hub.submit import Submits
 from veen.hub.subscriptions import Subscriber, Subscriptions
 from veen.hub.uploads import Uploads
-from veen.hub.witness_records import PaperDesk
+from veen.hub.witness_records import WitnessRecords
 
 # What is no MSG is looked through so far for its end. A MSG has a tenth of it.
 _MOST_HEADS = 100
@@ -129,7 +129,7 @@ class Tooling:
         submits: Submits,
         committer: Committer,
         subscriptions: Subscriptions,
-        desk: PaperDesk,
+        desk: WitnessRecords,
         uploads: Uploads,
         status: HubStatusPage,
     ) -> None:

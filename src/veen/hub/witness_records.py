@@ -22,7 +22,7 @@ from veen.storage.paths import Folders
 OCTETS = b"application/octet-stream"
 
 
-class PaperDesk:
+class WitnessRecords:
     """Reads and writes those papers, on the executor."""
 
     def __init__(

@@ -14,7 +14,7 @@ from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, PeakSnapshot
 from veen.storage.entry_check import EntryCheck, Failure, Judge
 from veen.storage.frame import Data, LogEntry
 from veen.storage.log_check import check_checkpoint
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 
 _DAMAGED_MESSAGE = {EntryCheck.FORM, EntryCheck.BINDING, EntryCheck.CLIENT_SIG}
@@ -40,13 +40,13 @@ class VerifiedEntry:
 class ChunkVerifier:
     """The entries of one chunk, one after the other."""
 
-    def __init__(self, papers: Papers, chunk: Chunk, first: int, peaks: tuple[bytes, ...] | None) -> None:
+    def __init__(self, hub_metadata: HubMetadata, chunk: Chunk, first: int, peaks: tuple[bytes, ...] | None) -> None:
         """`first` is the entry to judge first. `peaks` are those of the tree before the chunk, None if not known."""
         size = chunk.start_seq - 1
         self.anchored = peaks is not None
         tree = Mmr(size, peaks if peaks is not None else [bytes(HASH_BYTES)] * size.bit_count())
         known = _nobody_yet if first == 1 else None
-        self._judge = Judge(papers, chunk.label, tree, 0, known, in_step=self.anchored)
+        self._judge = Judge(hub_metadata, chunk.label, tree, 0, known, in_step=self.anchored)
         self.hashes, self.rehashed = Mmr(), Mmr()  # of the entry hashes as they stand there, and as they come out
         self.size_bytes = 0
         self.doubtful_from = 0  # the first damaged message: what clients wrote before and after need not fit together
@@ -127,7 +127,7 @@ class ChunkVerifier:
         self.size_bytes += size
 
 
-def start(source: ChunkSource, papers: Papers, piece: Piece) -> ChunkVerifier:
+def start(source: ChunkSource, hub_metadata: HubMetadata, piece: Piece) -> ChunkVerifier:
     """A verifier at the beginning of the piece's chunk."""
     size = piece.chunk.start_seq - 1
     peaks: tuple[bytes, ...] | None = piece.peaks
@@ -136,7 +136,7 @@ def start(source: ChunkSource, papers: Papers, piece: Piece) -> ChunkVerifier:
             peaks = source.peaks(piece.chunk.label, size) if size else ()
         except (Malformed, Unverified):
             peaks = None
-    return ChunkVerifier(papers, piece.chunk, piece.first, peaks)
+    return ChunkVerifier(hub_metadata, piece.chunk, piece.first, peaks)
 
 
 def judged(source: ChunkSource, verifier: ChunkVerifier, piece: Piece) -> Iterator[VerifiedEntry]:
@@ -227,7 +227,7 @@ def names_beside(chunk: Chunk) -> tuple[str, str, str]:
 
 
 def check_beside(
-    source: DirectoryChunks, papers: Papers, chunk: Chunk, verifier: ChunkVerifier
+    source: DirectoryChunks, hub_metadata: HubMetadata, chunk: Chunk, verifier: ChunkVerifier
 ) -> tuple[list[Flaw], BoundCheckpoint | None]:
     """What is wrong with them, and the row of the checkpoint in the binding, where it holds."""
     summary, snapshot, checkpoint = names_beside(chunk)
@@ -236,7 +236,7 @@ def check_beside(
     flaws += _compare(source, snapshot, {peaks}, "the tree")
     try:
         signed = source.artifact(checkpoint)
-        bound = check_checkpoint(signed, papers, chunk.label, chunk.end_seq, mmr.root_of(verifier.tree.peaks))
+        bound = check_checkpoint(signed, hub_metadata, chunk.label, chunk.end_seq, mmr.root_of(verifier.tree.peaks))
     except (Malformed, Unverified) as error:
         return [*flaws, Flaw(checkpoint, str(error))], None
     return flaws, bound

@@ -130,14 +130,16 @@ class StreamTail:
         """What lies between. Raises `Malformed` where the log no longer has it."""
         found: list[Piece] = []
         for path, labels in sorted(end.items()):
-            papers = read_plan.pinned(self._source(path).papers(), self._selection.pin)
+            hub_metadata = read_plan.pinned(self._source(path).hub_metadata(), self._selection.pin)
             extent = self._extent(path)
             chunks = {of_label[0].label: of_label for of_label in read_plan.by_label(extent.chunks)}
             for name, last in labels.items():
                 label, done = bytes.fromhex(name), self._done(start, path, name)
                 gaps = [gap for gap in extent.gaps if gap.label == label]
                 url, within = self._source(path).url, (done + 1, last)
-                of_label = read_plan.planned(url, papers, chunks.get(label, []), gaps, within, self._selection.verify)
+                of_label = read_plan.planned(
+                    url, hub_metadata, chunks.get(label, []), gaps, within, self._selection.verify
+                )
                 if done < last and (not of_label or of_label[-1].last != last):
                     raise Malformed(path, f"label {name[:16]}… was seen up to {last}, and now ends before it")
                 found += of_label
@@ -156,9 +158,9 @@ class StreamTail:
     def _extent(self, path: str) -> Extent:
         """What there is, as far as `seq_max` goes."""
         source = self._source(path)
-        papers = read_plan.pinned(source.papers(), self._selection.pin)
+        hub_metadata = read_plan.pinned(source.hub_metadata(), self._selection.pin)
         check = self._selection.verify is not Verify.NONE
-        extent = extent_of(source, papers, self._selection.labels_of(papers), check=check)
+        extent = extent_of(source, hub_metadata, self._selection.labels_of(hub_metadata), check=check)
         most = self._selection.seq_max
         if most is None:
             return extent

@@ -27,7 +27,7 @@ from veen.storage.artifacts import CheckpointIndex
 from veen.storage.entry_check import EntryCheck, Failure
 from veen.storage.frame import LogEntry
 from veen.storage.lock import is_held
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 
 _NAMES = Folders(Path())
@@ -77,7 +77,11 @@ Proofs = dict[bytes, _Proof]
 
 
 def extent_of(
-    source: DirectoryChunks | HubChunks, papers: Papers, labels: frozenset[bytes] | None, *, check: bool = True
+    source: DirectoryChunks | HubChunks,
+    hub_metadata: HubMetadata,
+    labels: frozenset[bytes] | None,
+    *,
+    check: bool = True,
 ) -> Extent:
     """What there is of these labels, or of all. Without `check`, nothing is said to be missing."""
     if isinstance(source, HubChunks):
@@ -87,8 +91,8 @@ def extent_of(
         names, chunks = source.measured(labels)
         return Extent(chunks, [], frozenset(_proven_by_names(names)))
     logged = _journal_entries(source)
-    bound = _bound(source, papers)
-    proofs = _proofs(source, papers, bound, logged)
+    bound = _bound(source, hub_metadata)
+    proofs = _proofs(source, hub_metadata, bound, logged)
     names, chunks = source.measured(labels)
     _add(proofs, _proven_by_names(names))
     for label, name in _indexes(names).items():
@@ -189,12 +193,15 @@ def _journal_folder(source: DirectoryChunks) -> Iterator[Path]:
 
 
 def _proofs(
-    source: DirectoryChunks, papers: Papers, bound: Mapping[bytes, int], logged: Mapping[bytes, tuple[int, int]]
+    source: DirectoryChunks,
+    hub_metadata: HubMetadata,
+    bound: Mapping[bytes, int],
+    logged: Mapping[bytes, tuple[int, int]],
 ) -> Proofs:
     """What shows most of each label, outside the log folder."""
     found: Proofs = {}
     _add(found, {label: _Proof(upto, _NAMES.binding.name) for label, upto in bound.items()})
-    lineage = papers.lineage
+    lineage = hub_metadata.lineage
     _add(found, {label: _Proof(lineage.upto(label), _NAMES.origin.name) for label in lineage.labels()})
     sizes = tree_sizes(source)
     _add(found, {label: _Proof(size, f"{_NODES}/{label.hex()}.mmr") for label, size in sizes.items()})
@@ -226,10 +233,10 @@ def _indexes(names: Iterable[str]) -> dict[bytes, str]:
     return {bytes.fromhex(index[1]): name for index, name in found if index}
 
 
-def _bound(source: DirectoryChunks, papers: Papers) -> dict[bytes, int]:
+def _bound(source: DirectoryChunks, hub_metadata: HubMetadata) -> dict[bytes, int]:
     """The newest checkpoint of each label, as the binding has it; nothing where it cannot be read."""
     try:
-        return checkpoint_keys.newest(source.files.read(_NAMES.binding.name), papers.identity.hub_id)
+        return checkpoint_keys.newest(source.files.read(_NAMES.binding.name), hub_metadata.identity.hub_id)
     except (Malformed, Unavailable):
         return {}
 

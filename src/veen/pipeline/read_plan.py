@@ -20,7 +20,7 @@ from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.sources import Chunk, ChunkSource, open_source
 from veen.storage import frame
 from veen.storage.entry_check import EntryCheck, Failure
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 TASKS_PER_CORE = 4
 LEAST_PER_TASK, MOST_PER_TASK = 1_000, 20_000  # entries: tenths of a second to seconds of verification
@@ -73,16 +73,16 @@ def pieces(selection: Selection) -> list[Piece]:
     wanted: dict[str, frozenset[bytes]] = {}
     for path in selection.paths:
         source = open_source(path)
-        papers = pinned(source.papers(), selection.pin)
-        labels = selection.labels_of(papers)
-        extent = extent_of(source, papers, labels, check=selection.verify is not Verify.NONE)
+        hub_metadata = pinned(source.hub_metadata(), selection.pin)
+        labels = selection.labels_of(hub_metadata)
+        extent = extent_of(source, hub_metadata, labels, check=selection.verify is not Verify.NONE)
         known[source.url] = extent.labels
-        wanted |= {name: wanted.get(name, frozenset()) | one for name, one in selection.asked(papers).items()}
+        wanted |= {name: wanted.get(name, frozenset()) | one for name, one in selection.asked(hub_metadata).items()}
         gaps = {label: list(of_label) for label, of_label in groupby(extent.gaps, key=lambda gap: gap.label)}
         chunks = {of_label[0].label: of_label for of_label in by_label(extent.chunks)}
         for label in sorted(gaps.keys() | chunks.keys()):
-            timed, within = in_time(source, papers, chunks.get(label, []), selection)
-            found += planned(source.url, papers, timed, gaps.get(label, []), within, selection.verify)
+            timed, within = in_time(source, hub_metadata, chunks.get(label, []), selection)
+            found += planned(source.url, hub_metadata, timed, gaps.get(label, []), within, selection.verify)
     check_known(wanted, known)
     return found
 
@@ -106,11 +106,11 @@ def check_known(wanted: Mapping[str, frozenset[bytes]], known: Mapping[str, froz
             raise error
 
 
-def pinned(papers: Papers, pin: bytes | None) -> Papers:
+def pinned(hub_metadata: HubMetadata, pin: bytes | None) -> HubMetadata:
     """The papers, if they are the hub's that is meant."""
     if pin is not None:
-        papers.identity.check_pinned(pin)
-    return papers
+        hub_metadata.identity.check_pinned(pin)
+    return hub_metadata
 
 
 def by_label(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
@@ -126,7 +126,7 @@ Range = tuple[int, int | None]  # from which entry to which; None for no end
 
 
 def in_time(
-    source: ChunkSource, papers: Papers, chunks: list[Chunk], selection: Selection
+    source: ChunkSource, hub_metadata: HubMetadata, chunks: list[Chunk], selection: Selection
 ) -> tuple[list[Chunk], Range]:
     """The chunks of a label that may hold entries of the time asked for, and the range of entries that may be.
 
@@ -143,7 +143,7 @@ def in_time(
         if selection.verify is not Verify.NONE:
             if (receipt.label, receipt.stream_seq) != (chunk.label, chunk.start_seq):
                 raise Unverified("receipt", "it is for another place")
-            papers.identity_at(chunk.label, chunk.start_seq).verify_receipt(receipt)
+            hub_metadata.identity_at(chunk.label, chunk.start_seq).verify_receipt(receipt)
         return receipt.hub_ts
 
     try:
@@ -160,10 +160,10 @@ def in_time(
 
 
 def planned(
-    url: str, papers: Papers, chunks: Iterable[Chunk], gaps: Sequence[Gap], within: Range, verify: Verify
+    url: str, hub_metadata: HubMetadata, chunks: Iterable[Chunk], gaps: Sequence[Gap], within: Range, verify: Verify
 ) -> list[Piece]:
     """The pieces of a label in a range, in order. Raises for a gap in it where the read must be complete."""
-    hub_id, made = papers.identity.hub_id, []
+    hub_id, made = hub_metadata.identity.hub_id, []
     for gap in gaps:
         first, last = _part(gap.first, gap.last, within)
         if first <= last:

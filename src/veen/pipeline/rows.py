@@ -12,7 +12,7 @@ from veen.pipeline.read_plan import Piece, Task, pinned
 from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.sources import DirectoryChunks, HubChunks, open_source
 from veen.storage import frame
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,28 +55,28 @@ def rows(task: Task, selection: Selection) -> Iterator[Row]:
 
 def _rows(task: Task, selection: Selection, names: Sequence[str]) -> Iterator[tuple[Row, int]]:
     make = _maker(names)
-    known: dict[tuple[str, bytes], tuple[DirectoryChunks | HubChunks, Papers]] = {}
+    known: dict[tuple[str, bytes], tuple[DirectoryChunks | HubChunks, HubMetadata]] = {}
     for piece in task:
         # Read anew for each task: a worker lives long, and a hub may have a new key by then.
         at = (piece.source, piece.hub_id)
         if at not in known:
             known[at] = _opened(*at)
-        source, papers = known[at]
+        source, hub_metadata = known[at]
         if piece.failure is not None:
             found = iter((VerifiedEntry(piece.first, 0, failures=(piece.failure,)),))
         elif selection.verify is Verify.NONE:
             found = _unverified(source, piece, _needed(selection, names))
         else:
-            found = _verified(source, papers, piece, selection)
+            found = _verified(source, hub_metadata, piece, selection)
         for one in found:
             if _in_time(one, selection):
                 yield make(piece, one), one.size
 
 
-def _opened(url: str, hub_id: bytes) -> tuple[DirectoryChunks | HubChunks, Papers]:
+def _opened(url: str, hub_id: bytes) -> tuple[DirectoryChunks | HubChunks, HubMetadata]:
     """A source and its papers, which must still be the hub's that was planned for."""
     source = open_source(url)
-    return source, pinned(source.papers(), hub_id)
+    return source, pinned(source.hub_metadata(), hub_id)
 
 
 def _in_time(one: VerifiedEntry, selection: Selection) -> bool:
@@ -120,17 +120,17 @@ def _unverified(
 
 
 def _verified(
-    source: DirectoryChunks | HubChunks, papers: Papers, piece: Piece, selection: Selection
+    source: DirectoryChunks | HubChunks, hub_metadata: HubMetadata, piece: Piece, selection: Selection
 ) -> Iterator[VerifiedEntry]:
     full = selection.verify is Verify.FULL
-    verifier = chunk_verifier.start(source, papers, piece)
+    verifier = chunk_verifier.start(source, hub_metadata, piece)
     for one in chunk_verifier.judged(source, verifier, piece):
         if full and one.failures:
             failure = one.failures[0]
             raise Unverified(_place(piece, one.stream_seq), f"{failure.check}: {failure}")
         yield one
     if full and piece.last == piece.chunk.end_seq and piece.chunk.closed and isinstance(source, DirectoryChunks):
-        flaws, _ = chunk_verifier.check_beside(source, papers, piece.chunk, verifier)
+        flaws, _ = chunk_verifier.check_beside(source, hub_metadata, piece.chunk, verifier)
         if flaws:
             raise Unverified(f"{piece.source}/log/{flaws[0].name}", flaws[0].what)
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from veen.core import Malformed, naming
 from veen.core.hashing import HASH_BYTES
 from veen.pipeline import columns as known
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 SEPARATOR = "\n"  # between the values of an option that takes several: no path or URL has it
 
@@ -47,15 +47,15 @@ class Selection:
                 made[_OPTION_OF.get(field.name, field.name)] = _written(value)
         return made
 
-    def labels_of(self, papers: Papers) -> frozenset[bytes] | None:
+    def labels_of(self, hub_metadata: HubMetadata) -> frozenset[bytes] | None:
         """The labels that are meant, under one hub; None for all."""
         if not self.labels and not self.streams:
             return None
-        return frozenset().union(*self.asked(papers).values())
+        return frozenset().union(*self.asked(hub_metadata).values())
 
-    def asked(self, papers: Papers) -> dict[str, frozenset[bytes]]:
+    def asked(self, hub_metadata: HubMetadata) -> dict[str, frozenset[bytes]]:
         """The labels of each stream and label that was asked for, under one hub, by what an error calls it."""
-        routing = papers.identity.routing_key
+        routing = hub_metadata.identity.routing_key
         asked = {f"label {label.hex()}": frozenset({label}) for label in self.labels}
         for name in self.streams:
             stream_id = naming.stream_id(name)

@@ -52,14 +52,14 @@ class QueryExecution:
         client: Client,
         asker: Asker,
         *,
-        papers: Mapping[bytes, HubIdentity] | None = None,
+        identities: Mapping[bytes, HubIdentity] | None = None,
         refresh: Refresh | None = None,
         progress: Callable[[], tuple[int, int]] = lambda: (0, 0),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._asker = asker
-        self._papers = papers or {}
+        self._identities = identities or {}
         self._refresh = refresh
         self._clock = clock
         self._progress = progress
@@ -106,7 +106,7 @@ class QueryExecution:
         query, seed = asked.query(), asked.query_id.encode()
         watch = UNWATCHED if budget is None else budget.watch
         found = await asyncio.to_thread(self._asker.ask, query, seed, streams, came, bounds, watch)
-        shown = await spot_evidence.verify(self._client, query, found.behind, came, self._papers)
+        shown = await spot_evidence.verify(self._client, query, found.behind, came, self._identities)
         texts = await asyncio.to_thread(_texts, found.rows, watch)
         summary = digests.evidence_summary(asked, shown)
         digest = ResultDigest(

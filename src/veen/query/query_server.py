@@ -49,7 +49,7 @@ class Settings:
     tls: ssl.SSLContext | None = None
     source: str | None = None
     keys: Keys = field(default_factory=Keys)
-    papers: Mapping[bytes, HubIdentity] = field(default_factory=dict)
+    identities: Mapping[bytes, HubIdentity] = field(default_factory=dict)
     spark: "Callable[[], SparkSession] | None" = None
     workers: int = 2
     limits: QueryLimits = DEFAULTS
@@ -74,7 +74,9 @@ def execution_of(
     keeper = keeper or keeper_of(settings, client.hub_id)
     refresh = None if keeper is None else keeper.refresh
     progress = (lambda: (0, 0)) if keeper is None else (lambda: keeper.progress)
-    return QueryExecution(client, asker, papers=settings.papers, refresh=refresh, progress=progress, clock=clock)
+    return QueryExecution(
+        client, asker, identities=settings.identities, refresh=refresh, progress=progress, clock=clock
+    )
 
 
 @asynccontextmanager

@@ -24,14 +24,14 @@ from veen.state.entry_source import folded
 
 _GAP = 64  # entries that are read along, rather than asking anew
 
-Papers = Mapping[bytes, HubIdentity]
+HubIdentities = Mapping[bytes, HubIdentity]
 
 
 async def verify(
-    client: Client, query: EventQuery, behind: Sequence[Behind], came: ImportOrigins, papers: Papers
+    client: Client, query: EventQuery, behind: Sequence[Behind], came: ImportOrigins, identities: HubIdentities
 ) -> tuple[DigestShown, ...]:
     """What the summary has of each, in their order. Raises `Unverified` at the first that is not so."""
-    checker = _Checker(query, came, papers)
+    checker = _Checker(query, came, identities)
     of_stream = sorted(behind, key=lambda one: (one.stream, one.epoch, one.seq))
     for (stream, epoch), group in groupby(of_stream, lambda one: (one.stream, one.epoch)):
         for run in _runs(list(group)):
@@ -58,10 +58,10 @@ async def _entries(client: Client, stream: str, epoch: int, run: Sequence[Behind
 class _Checker:
     """Holds events against what the tables say of them."""
 
-    def __init__(self, query: EventQuery, came: ImportOrigins, papers: Papers) -> None:
+    def __init__(self, query: EventQuery, came: ImportOrigins, identities: HubIdentities) -> None:
         self._query = query
         self._came = came
-        self._papers = papers
+        self._identities = identities
         self._decoder = Decoder({}, Keys())
 
     def check(self, entry: Entry, said: Behind) -> None:
@@ -76,7 +76,7 @@ class _Checker:
             if original is None:
                 raise Unverified("evidence", f"{where}: it names no original that was imported")
             traced, hub_id = original
-            import_origin.check_receipt(traced.origin.receipt, hub_id, self._papers)
+            import_origin.check_receipt(traced.origin.receipt, hub_id, self._identities)
             found = import_origin.as_original(found, said.told_as, traced)
         shown = (event_query.receipt_id(found["label"], found["stream_seq"]), found["mmr_root"].hex())
         if shown != (said.shown.receipt_id, said.shown.mmr_root) or (hub_id and hub_id.hex() != said.shown.hub_id):

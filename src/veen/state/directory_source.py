@@ -38,11 +38,15 @@ class DirectorySource:
         self._reader = LogReader(root)
         self.root = root
         self._folder = folder
-        papers = self._reader.papers
-        papers.identity.verify(papers.signature, papers.identity.hub_id if pin is None else pin)
-        papers.lineage.verify(papers.profile)
-        origin = ForkOrigin.decode(safe_open.read(self._reader.folders.origin)) if papers.identity.origin else None
-        self._known = HubRecord(papers.identity, papers.signature, papers.profile, papers.limits, origin)
+        hub_metadata = self._reader.hub_metadata
+        hub_metadata.identity.verify(hub_metadata.signature, hub_metadata.identity.hub_id if pin is None else pin)
+        hub_metadata.lineage.verify(hub_metadata.profile)
+        origin = (
+            ForkOrigin.decode(safe_open.read(self._reader.folders.origin)) if hub_metadata.identity.origin else None
+        )
+        self._known = HubRecord(
+            hub_metadata.identity, hub_metadata.signature, hub_metadata.profile, hub_metadata.limits, origin
+        )
         self._check_known(folder)
         self._log = DirectoryLog(self._reader)
         self._now = 0
@@ -93,12 +97,12 @@ class DirectorySource:
 
     def _verified(self, label: bytes, after: Mmr) -> Iterator[tuple[Msg, Receipt]]:
         """Messages and their receipts: each held against the rules, the hub's keys, and what this client has seen."""
-        papers, tree = self._reader.papers, Mmr(after.size, after.peaks)
+        hub_metadata, tree = self._reader.hub_metadata, Mmr(after.size, after.peaks)
         judge = Judge(
-            papers, label, tree, self._time_of(label, after.size), None if after.size else lambda client_id: None
+            hub_metadata, label, tree, self._time_of(label, after.size), None if after.size else lambda client_id: None
         )
         seen = self.folder.state.label(self.known.identity.hub_id, label)
-        kept = papers.lineage.checkpoint(label)
+        kept = hub_metadata.lineage.checkpoint(label)
         for frame in self._log.entries(label, after.size + 1):
             taken, faults = judge.judge(frame, b"")
             if faults or taken is None:
@@ -178,7 +182,7 @@ class DirectorySource:
         """An entry whose own signatures hold."""
         message, receipt = _opened(frame)
         message.verify_signature()
-        self._reader.papers.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
+        self._reader.hub_metadata.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
         return message, receipt
 
     def _check_known(self, folder: ClientDir) -> None:

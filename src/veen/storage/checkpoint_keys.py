@@ -21,7 +21,7 @@ from veen.storage import artifacts, safe_open
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.durable import Disk
 from veen.storage.fsck_report import Finding, Severity
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 
 _ROW = re.compile(
@@ -35,16 +35,16 @@ _CHECKPOINT = re.compile(r"checkpoint-([0-9a-f]{64})-(\d{20})\.cbor")
 class BindingFile:
     """The binding of one data directory, kept up to date. One writer."""
 
-    def __init__(self, disk: Disk, folders: Folders, papers: Papers) -> None:
+    def __init__(self, disk: Disk, folders: Folders, hub_metadata: HubMetadata) -> None:
         self._disk = disk
         self._folders = folders
-        self._papers = papers
+        self._hub_metadata = hub_metadata
         self._added: dict[bytes, bytes] = {}  # rows by their place, both encoded
-        self._is_there = _starts_with(folders, _head(papers.identity.hub_id))
+        self._is_there = _starts_with(folders, _head(hub_metadata.identity.hub_id))
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Take note of a regular checkpoint."""
-        row = bound(checkpoint, self._papers).encode()
+        row = bound(checkpoint, self._hub_metadata).encode()
         found = _ROW.fullmatch(row)
         assert found, "the pattern is that of a row"
         self._added[found[2]] = row
@@ -53,10 +53,10 @@ class BindingFile:
         """Make it durable, if anything in it is new, or if what is there is nothing that can be read."""
         if self._is_there and not self._added:
             return
-        head = _head(self._papers.identity.hub_id)
+        head = _head(self._hub_metadata.identity.hub_id)
         data, rows = _read(self._folders, head)
         if rows is None:
-            known = derived(self._folders, self._papers).checkpoints
+            known = derived(self._folders, self._hub_metadata).checkpoints
             data, rows = b"", [row.encode() for row in known]
         # Whole rows compare as their places do: an integer in its shortest form is the greater, the greater it is.
         for place, row in self._added.items():
@@ -116,29 +116,29 @@ def write(disk: Disk, folders: Folders, binding: CheckpointBinding) -> None:
     disk.sync_folder(folders.root)
 
 
-def bound(checkpoint: Checkpoint, papers: Papers) -> BoundCheckpoint:
+def bound(checkpoint: Checkpoint, hub_metadata: HubMetadata) -> BoundCheckpoint:
     """A checkpoint's row. Raises `Unverified` where no key of the hub signed it.
 
     Whether the key was to sign it then is for whoever checks the checkpoint itself.
     """
     label, upto_seq, digest = checkpoint.label_curr, checkpoint.upto_seq, checkpoint.signing_digest()
-    for key in reversed(papers.identity_at(label, upto_seq).hub_keys):
+    for key in reversed(hub_metadata.identity_at(label, upto_seq).hub_keys):
         if signing.is_valid(key.hub_pk, digest, checkpoint.hub_sig):
             return BoundCheckpoint(label, upto_seq, checkpoint.epoch, checkpoint.mmr_root, key.key_id)
     raise Unverified("checkpoint", "no key of the hub signed it")
 
 
-def derived(folders: Folders, papers: Papers) -> CheckpointBinding:
+def derived(folders: Folders, hub_metadata: HubMetadata) -> CheckpointBinding:
     """The binding of the checkpoints that are there. One that does not hold has no row; that is for others to name."""
     rows = []
     for path in folders.log.iterdir():
         if not _CHECKPOINT.fullmatch(path.name):
             continue
         try:
-            rows.append(bound(Checkpoint.decode(safe_open.read(path)), papers))
+            rows.append(bound(Checkpoint.decode(safe_open.read(path)), hub_metadata))
         except (Malformed, Unverified):
             continue
-    return CheckpointBinding(papers.identity.hub_id, tuple(sorted(rows, key=lambda row: row.place)))
+    return CheckpointBinding(hub_metadata.identity.hub_id, tuple(sorted(rows, key=lambda row: row.place)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from veen.storage.chunk_blocks import mapped, read_blocks
 from veen.storage.frame import LogEntry
 from veen.storage.index import Index, IndexRows
 from veen.storage.label_head import LabelHead
-from veen.storage.metadata import Papers, read_papers
+from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import ChunkName, Folders
 from veen.storage.tree_nodes import NodeFile
 
@@ -37,7 +37,7 @@ class LogReader:
 
     def __init__(self, root: Path) -> None:
         self.folders = Folders(root)
-        self.papers: Papers = read_papers(self.folders)
+        self.hub_metadata: HubMetadata = read_metadata(self.folders)
         self._index: Index | None = None
 
     def close(self) -> None:

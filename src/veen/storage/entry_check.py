@@ -8,7 +8,7 @@ from veen.core import HubIdentity, Malformed, Mmr, Msg, Receipt, VeenError, ciph
 from veen.core.receipt import time_fault
 from veen.storage.accepted_entry import AcceptedEntry, Cursor
 from veen.storage.frame import LogEntry
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 Taken = tuple[AcceptedEntry, Msg, Receipt]
 
@@ -51,7 +51,7 @@ class Judge:
 
     def __init__(
         self,
-        papers: Papers,
+        hub_metadata: HubMetadata,
         label: bytes,
         tree: Mmr,
         hub_ts: int,
@@ -64,8 +64,8 @@ class Judge:
         Without `in_step` the tree is not the label's, and roots are not judged. All of this can be set again, by who
         goes on behind damage.
         """
-        self._papers = papers
-        self._profile_id = papers.profile.profile_id()
+        self._hub_metadata = hub_metadata
+        self._profile_id = hub_metadata.profile.profile_id()
         self._label = label
         self.hub_ts = hub_ts
         self.known = known
@@ -119,10 +119,10 @@ class Judge:
         ]
 
     def _signer(self, receipt: Receipt) -> HubIdentity:
-        return self._papers.identity_at(receipt.label, receipt.stream_seq)
+        return self._hub_metadata.identity_at(receipt.label, receipt.stream_seq)
 
     def _faults_of_size(self, entry: LogEntry, message: Msg) -> list[Failure]:
-        limits = self._papers.limits
+        limits = self._hub_metadata.limits
         faults = _fault(EntryCheck.SIZE, lambda: ciphertext.check_sizes(message.ciphertext, limits))
         if len(entry.msg) > limits.max_msg_bytes:
             faults.append(Failure(EntryCheck.SIZE, f"a message of {len(entry.msg)} bytes, above max_msg_bytes"))

@@ -30,7 +30,7 @@ from veen.storage.index import FORMAT, Index
 from veen.storage.lock import undisturbed
 from veen.storage.log_walk import ChunkFile
 from veen.storage.log_writer import LogWriter
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 from veen.storage.rebuild import BATCH_BYTES, BATCH_ENTRIES
 
@@ -42,7 +42,7 @@ def fork(
     upto: Mapping[bytes, int] | None,
     now: int,
     progress: Callable[[int, int], None] | None = None,
-) -> Papers:
+) -> HubMetadata:
     """Keep each label of `upto` up to that entry, or without `upto` everything, under a new identity in `target`.
 
     `progress` is told entries done and in all. Raises `Unavailable` where a hub runs on the source, its log lacks what
@@ -51,10 +51,10 @@ def fork(
     """
     safe_open.check_folders(Folders(source))
     with undisturbed(Folders(source).lock):
-        papers = metadata.read_papers(Folders(source))
-        if len(papers.lineage.identities) > MAX_ORIGINS:
+        hub_metadata = metadata.read_metadata(Folders(source))
+        if len(hub_metadata.lineage.identities) > MAX_ORIGINS:
             raise Unavailable(f"it has been forked {MAX_ORIGINS} times, and cannot be again")
-        forked = _Source(Folders(source), papers, log_walk.chunk_files(Folders(source)))
+        forked = _Source(Folders(source), hub_metadata, log_walk.chunk_files(Folders(source)))
         wanted = forked.wanted(upto)
         folders = metadata.lay_out(disk, target)
         try:
@@ -73,7 +73,7 @@ class _Source:
     """The hub that is forked."""
 
     folders: Folders
-    papers: Papers
+    hub_metadata: HubMetadata
     files: dict[bytes, list[ChunkFile]]
 
     def wanted(self, upto: Mapping[bytes, int] | None) -> dict[bytes, int]:
@@ -103,18 +103,18 @@ class _Source:
     def _checked(self, found: Checkpoint | None, label: bytes, upto_seq: int, mmr_root: bytes) -> Checkpoint:
         if found is None or (found.label_curr, found.upto_seq, found.mmr_root) != (label, upto_seq, mmr_root):
             raise Malformed("log", f"the checkpoint of {label.hex()[:16]}… at {upto_seq} is not that of its entries")
-        self.papers.identity_at(label, upto_seq).verify_checkpoint(found, self.papers.profile)
+        self.hub_metadata.identity_at(label, upto_seq).verify_checkpoint(found, self.hub_metadata.profile)
         return found
 
     def _stored(self, label: bytes, upto_seq: int) -> Checkpoint | None:
-        path, kept = self.folders.checkpoint(label, upto_seq), self.papers.lineage.checkpoint(label)
+        path, kept = self.folders.checkpoint(label, upto_seq), self.hub_metadata.lineage.checkpoint(label)
         if path.exists():
             return Checkpoint.decode(safe_open.read(path))
         return kept if kept and kept.upto_seq == upto_seq else None
 
     def _sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        identity = self.papers.identity_at(label, upto_seq)
-        if identity != self.papers.identity:
+        identity = self.hub_metadata.identity_at(label, upto_seq)
+        if identity != self.hub_metadata.identity:
             raise Unavailable(f"entry {upto_seq} is of the hub this one was forked from: fork that one, or later")
         key = metadata.read_signing_key(self.folders, identity.signing_key_at(hub_ts).key_id)
         epoch, previous = self._rotation(label, hub_ts)
@@ -124,22 +124,22 @@ class _Source:
 
     def _rotation(self, label: bytes, hub_ts: int) -> tuple[int, bytes]:
         """The epoch of a label, and its stream's label of the epoch before; itself where no stream explains it."""
-        profile, routing = self.papers.profile, self.papers.identity.routing_key
+        profile, routing = self.hub_metadata.profile, self.hub_metadata.identity.routing_key
         if not profile.epoch_sec:
             return 0, label
         for stream in self._streams():
-            for epoch in profile.epochs_around(hub_ts, self.papers.limits.max_epoch_skew_sec):
+            for epoch in profile.epochs_around(hub_ts, self.hub_metadata.limits.max_epoch_skew_sec):
                 if naming.label(routing, stream, epoch) == label:
                     return epoch, naming.label(routing, stream, epoch - 1) if epoch else label
         return profile.epoch(hub_ts), label
 
     def _streams(self) -> set[bytes]:
         """Every stream the hub was told of, from its control stream."""
-        registrar, batch = rebuild.Registrar(self.papers), CommitGroup()
-        for label in log_walk.control_labels(self.papers, self.files):
+        registrar, batch = rebuild.Registrar(self.hub_metadata), CommitGroup()
+        for label in log_walk.control_labels(self.hub_metadata, self.files):
             for entry, _ in log_walk.read_log(self.files[label], None):
                 registrar.note(*entry.open(), batch)
-        return {*batch.streams, naming.control_stream(self.papers.identity.hub_id)}
+        return {*batch.streams, naming.control_stream(self.hub_metadata.identity.hub_id)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,31 +151,33 @@ class _Fork:
     folders: Folders
     tell: Callable[[int], None]
 
-    def make(self, wanted: Mapping[bytes, int], now: int) -> Papers:
-        papers = self.source.papers
+    def make(self, wanted: Mapping[bytes, int], now: int) -> HubMetadata:
+        hub_metadata = self.source.hub_metadata
         checkpoints = self._copy_log(wanted)
         attachment_store.copy(self.disk, self.source.folders, self.folders)
         checkpoint_keys.copy(self.disk, self.source.folders, self.folders)
-        before = ForkOrigin.decode(safe_open.read(self.source.folders.origin)).hubs if papers.identity.origin else ()
-        origin = ForkOrigin((OriginHub(papers.identity, papers.signature, checkpoints), *before))
+        before = (
+            ForkOrigin.decode(safe_open.read(self.source.folders.origin)).hubs if hub_metadata.identity.origin else ()
+        )
+        origin = ForkOrigin((OriginHub(hub_metadata.identity, hub_metadata.signature, checkpoints), *before))
         self.disk.write_file(self.folders.origin, origin.encode())
         key = SigningKey.generate()
         record = identities.create(key, now, origin=origin.ref())
         lineage = metadata.read_lineage(self.folders, record)
-        made = Papers(record, identities.sign(record, key), papers.limits, papers.profile, lineage)
+        made = HubMetadata(record, identities.sign(record, key), hub_metadata.limits, hub_metadata.profile, lineage)
         checkpoint_keys.write(self.disk, self.folders, checkpoint_keys.derived(self.folders, made))
         self.disk.sync_filesystem(self.folders.root)
-        metadata.write_papers(self.disk, self.folders, record, key, papers.profile, papers.limits)
-        return metadata.read_papers(self.folders)
+        metadata.write_metadata(self.disk, self.folders, record, key, hub_metadata.profile, hub_metadata.limits)
+        return metadata.read_metadata(self.folders)
 
     def _copy_log(self, wanted: Mapping[bytes, int]) -> tuple[Checkpoint, ...]:
         """Write the prefixes as a hub that had taken these entries would have; returns a checkpoint of each."""
-        papers = self.source.papers
-        bound = checkpoint_keys.BindingFile(self.disk, self.folders, papers)
-        files = ChunkWriter(self.disk, self.folders, self.source.regular, bound, papers.limits.chunk_zstd_level)
+        hub_metadata = self.source.hub_metadata
+        bound = checkpoint_keys.BindingFile(self.disk, self.folders, hub_metadata)
+        files = ChunkWriter(self.disk, self.folders, self.source.regular, bound, hub_metadata.limits.chunk_zstd_level)
         index = Index(self.folders.index, durable=False)
         try:
-            writer = LogWriter(files, index, papers.limits)
+            writer = LogWriter(files, index, hub_metadata.limits)
             checkpoints = tuple(self._copy_label(writer, label, last) for label, last in wanted.items())
             with index.write() as rows:
                 rows.put_number("format", FORMAT)

@@ -36,14 +36,14 @@ from veen.storage.index import Index
 from veen.storage.index_check import Dump, ShadowFiles
 from veen.storage.lock import exclusive, undisturbed
 from veen.storage.log_writer import LogWriter
-from veen.storage.metadata import Papers, read_papers
+from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import INDEX_DRAFT, ChunkName, Folders
 from veen.storage.rebuild import Progress, Refill, Registrar
 
 
 def check_checkpoints(
     folders: Folders,
-    papers: Papers,
+    hub_metadata: HubMetadata,
     bound: Iterable[BoundCheckpoint],
     streams: Collection[bytes] | None,
     report: FsckReport,
@@ -52,47 +52,49 @@ def check_checkpoints(
     by_epoch = attrgetter("epoch")
     for epoch, rows in groupby(sorted(bound, key=by_epoch), by_epoch):
         # With epochs a label shows its stream only to who tries every one: once for all labels of an epoch.
-        explained = _explained(papers, streams, epoch) if papers.profile.epoch_sec and streams is not None else None
+        explained = (
+            _explained(hub_metadata, streams, epoch) if hub_metadata.profile.epoch_sec and streams is not None else None
+        )
         for row in rows:
-            for finding in _check_checkpoint(folders, papers, row, explained):
+            for finding in _check_checkpoint(folders, hub_metadata, row, explained):
                 report.add(finding)
 
 
-def known_streams(papers: Papers, registered: Iterable[bytes]) -> set[bytes]:
+def known_streams(hub_metadata: HubMetadata, registered: Iterable[bytes]) -> set[bytes]:
     """The streams that labels can be of: those that were registered, and the control streams of the hubs themselves."""
-    return {*registered, *(naming.control_stream(one.hub_id) for one in papers.lineage.identities)}
+    return {*registered, *(naming.control_stream(one.hub_id) for one in hub_metadata.lineage.identities)}
 
 
-def _explained(papers: Papers, streams: Iterable[bytes], epoch: int) -> dict[bytes, bytes]:
-    return {naming.label(papers.identity.routing_key, stream, epoch): stream for stream in streams}
+def _explained(hub_metadata: HubMetadata, streams: Iterable[bytes], epoch: int) -> dict[bytes, bytes]:
+    return {naming.label(hub_metadata.identity.routing_key, stream, epoch): stream for stream in streams}
 
 
 def _check_checkpoint(
-    folders: Folders, papers: Papers, row: BoundCheckpoint, explained: dict[bytes, bytes] | None
+    folders: Folders, hub_metadata: HubMetadata, row: BoundCheckpoint, explained: dict[bytes, bytes] | None
 ) -> Iterator[Finding]:
     path = folders.checkpoint(row.label, row.upto_seq)
     try:
         found = Checkpoint.decode(safe_open.read(path))
         if explained is not None:
-            _check_labels(papers, found, explained)
+            _check_labels(hub_metadata, found, explained)
     except (OSError, VeenError) as error:
         yield Finding(Severity.DAMAGED, f"log/{path.name}", str(error), row.label, row.upto_seq)
         return
     yield from checkpoint_keys.check(folders, found)
 
 
-def _check_labels(papers: Papers, found: Checkpoint, explained: dict[bytes, bytes]) -> None:
+def _check_labels(hub_metadata: HubMetadata, found: Checkpoint, explained: dict[bytes, bytes]) -> None:
     """Raise unless both labels are of one stream, and of the epochs they must be of. Spec §4.4.1."""
     stream = explained.get(found.label_curr)
     if stream is not None:
-        found.check_labels(papers.profile, papers.identity.routing_key, stream)
-    elif found.upto_seq > papers.lineage.upto(found.label_curr):  # a fork is not told what its origin was told
+        found.check_labels(hub_metadata.profile, hub_metadata.identity.routing_key, stream)
+    elif found.upto_seq > hub_metadata.lineage.upto(found.label_curr):  # a fork is not told what its origin was told
         raise Unverified("checkpoint", "label_curr is not the label of any stream of the hub in that epoch")
 
 
 def repack(disk: Disk, folders: Folders) -> None:
     """The caller holds the directory's lock, and has checked the log."""
-    level = read_papers(folders).limits.chunk_zstd_level
+    level = read_metadata(folders).limits.chunk_zstd_level
     for path in sorted(folders.log.iterdir()):
         name = ChunkName.parse(path.name)
         if name is None or name.end_seq is None or name.packed == (level is not None):
@@ -157,7 +159,7 @@ def _repair(disk: Disk, folders: Folders, report: FsckReport, progress: Progress
         repack(disk, folders)  # syncs the folder
     if folders.binding.name in what:
         # Of what was verified, and nothing else that lies in the log: what the journal brings is bound when it is.
-        hub_id, bound = read_papers(folders).identity.hub_id, sorted(report.bound, key=attrgetter("place"))
+        hub_id, bound = read_metadata(folders).identity.hub_id, sorted(report.bound, key=attrgetter("place"))
         _make_way(folders.binding)
         checkpoint_keys.write(disk, folders, CheckpointBinding(hub_id, tuple(bound)))
     if what & {folders.index.name, INDEX_DRAFT}:
@@ -173,10 +175,10 @@ def _make_way(path: Path) -> None:
 def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> FsckReport:
     report = FsckReport()
     misplaced = _check_places(folders, report)
-    papers = metadata_check.check_papers(folders, report)
-    metadata_check.check_named_by_hash(folders, papers, report)
+    hub_metadata = metadata_check.check_metadata(folders, report)
+    metadata_check.check_named_by_hash(folders, hub_metadata, report)
     metadata_check.check_strays(folders, report)
-    if papers is None:
+    if hub_metadata is None:
         report.add(Finding(Severity.DAMAGED, "log", "it was not checked: the papers it is verified under are damaged"))
         return report
     for folder in (folders.log, folders.journal):
@@ -188,7 +190,7 @@ def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Fs
     with tempfile.TemporaryDirectory(prefix="veen-fsck-") as scratch:
         truth = Index(Path(scratch) / "index", durable=False)
         try:
-            _Check(folders, papers, report, truth).run(Path(scratch), progress, isolated=isolated)
+            _Check(folders, hub_metadata, report, truth).run(Path(scratch), progress, isolated=isolated)
         finally:
             truth.close()
     return report
@@ -212,7 +214,7 @@ class _Check:
     """One check of what a directory holds under its papers."""
 
     folders: Folders
-    papers: Papers
+    hub_metadata: HubMetadata
     report: FsckReport
     truth: Index
     sizes: dict[bytes, int] = field(default_factory=dict)
@@ -248,13 +250,13 @@ class _Check:
         names = log_check.artifacts_by_label(self.folders, self.report)
         tell = _teller(log_check.bytes_to_read(files), progress)
         shadow = ShadowFiles(self.folders, self.report)
-        refill = Refill(LogWriter(shadow, self.truth, self.papers.limits), Registrar(self.papers), applied)
-        ordered = log_walk.control_first(self.papers, files)
-        others = (names.keys() | self.papers.lineage.labels()) - files.keys()
+        refill = Refill(LogWriter(shadow, self.truth, self.hub_metadata.limits), Registrar(self.hub_metadata), applied)
+        ordered = log_walk.control_first(self.hub_metadata, files)
+        others = (names.keys() | self.hub_metadata.lineage.labels()) - files.keys()
         for label in [*ordered, *others]:
             upto = journal_from[label] - 1 if label in journal_from else None
             scratch = (refill, shadow, self.truth)
-            one = log_check.LabelCheck(self.folders, self.papers, self.report, label, upto, scratch, tell)
+            one = log_check.LabelCheck(self.folders, self.hub_metadata, self.report, label, upto, scratch, tell)
             one.run(files.get(label, []), names.get(label, set()))
             self.report.labels += 1
             self.sizes[label] = one.size
@@ -265,9 +267,9 @@ class _Check:
     def _check_checkpoints(self) -> None:
         """Their labels and witnesses. What the hub was told of is known where all of the log could be read."""
         with self.truth.read() as rows:
-            streams = known_streams(self.papers, rows.streams())
+            streams = known_streams(self.hub_metadata, rows.streams())
         known = None if self.broken else streams
-        check_checkpoints(self.folders, self.papers, self.bound.values(), known, self.report)
+        check_checkpoints(self.folders, self.hub_metadata, self.bound.values(), known, self.report)
 
     def _check_binding(self, journal_from: dict[bytes, int]) -> None:
         """It has every checkpoint of the log, and others only where the journal will bring them."""
@@ -280,7 +282,7 @@ class _Check:
         for label, upto_seq in rows.keys() - self.bound.keys():
             if label not in journal_from or upto_seq < journal_from[label] - 1:
                 wrong.append((label, upto_seq))
-        if found is None or found.hub_id != self.papers.identity.hub_id:
+        if found is None or found.hub_id != self.hub_metadata.identity.hub_id:
             what = "it is missing, or cannot be read, or is another hub's"
             self.report.add(Finding(Severity.REPAIRABLE, self.folders.binding.name, what))
         elif wrong:
@@ -354,7 +356,7 @@ class _Check:
                     return rows.client_cursor(label, client_id)
 
             tree, hub_ts = (Mmr(head.size, head.peaks), head.hub_ts) if head else (Mmr(), 0)
-            judge = self.judges[label] = Judge(self.papers, label, tree, hub_ts, known)
+            judge = self.judges[label] = Judge(self.hub_metadata, label, tree, hub_ts, known)
         return judge
 
     def _check_heads(self, dump: Dump) -> None:

@@ -27,7 +27,7 @@ def rotate(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> H
 
 def _rotate(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
     finish(disk, folders)
-    record = metadata.read_papers(folders).identity
+    record = metadata.read_metadata(folders).identity
     old = metadata.read_signing_key(folders, record.newest.key_id)
     new = SigningKey.generate()
     try:

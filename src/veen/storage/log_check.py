@@ -16,7 +16,7 @@ from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.index import Index
 from veen.storage.index_check import ShadowFiles
 from veen.storage.log_walk import ChunkFile
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 from veen.storage.rebuild import Refill
 
@@ -57,7 +57,7 @@ class LabelCheck:
     def __init__(
         self,
         folders: Folders,
-        papers: Papers,
+        hub_metadata: HubMetadata,
         report: FsckReport,
         label: bytes,
         upto: int | None,
@@ -66,13 +66,13 @@ class LabelCheck:
     ) -> None:
         """`upto` is where the journal takes over: what the log has behind it is an interrupted write's."""
         self._folders = folders
-        self._papers = papers
+        self._hub_metadata = hub_metadata
         self._report = report
         self._label = label
         self._upto = upto
         self._refill, self._shadow, self._truth = scratch
         self._progress = progress
-        self._judge = Judge(papers, label, Mmr(), 0, self._cursor)
+        self._judge = Judge(hub_metadata, label, Mmr(), 0, self._cursor)
         self._expected: set[str] = set()
         self._rows: list[IndexedCheckpoint] = []
         self._closed: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ class LabelCheck:
         if self._upto is not None and self.size < self._upto and self.whole:
             self._damaged("", f"it ends with entry {self.size}, and the journal goes on after {self._upto}")
             self.whole = False
-        kept = self._papers.lineage.upto(self._label)
+        kept = self._hub_metadata.lineage.upto(self._label)
         if self.size < kept and self.whole:
             self._damaged("", f"it ends with entry {self.size}, and the origin's part of it with {kept}")
         self._refill.flush()
@@ -165,7 +165,7 @@ class LabelCheck:
 
     def _faults_of_origin(self, seq: int) -> list[str]:
         """What a fork kept ends with the root its origin signed."""
-        kept = self._papers.lineage.checkpoint(self._label)
+        kept = self._hub_metadata.lineage.checkpoint(self._label)
         if kept is None or kept.upto_seq != seq or not self._anchored or self._judge.tree.root() == kept.mmr_root:
             return []
         return ["the log up to here is not what the origin's checkpoint says"]
@@ -188,13 +188,13 @@ class LabelCheck:
         self._compare(folders.peaks(label, end), PeakSnapshot(label, end, peaks).encode(), "the tree")
         path = folders.checkpoint(label, end)
         try:
-            self.bound.append(check_checkpoint(_read(path), self._papers, label, end, root))
+            self.bound.append(check_checkpoint(_read(path), self._hub_metadata, label, end, root))
         except VeenError as error:
             self._damaged(path.name, str(error), end)
         self._rows.append(IndexedCheckpoint(end, root, start, end, end))
-        if chunk.size_bytes > self._papers.limits.max_chunk_bytes:
+        if chunk.size_bytes > self._hub_metadata.limits.max_chunk_bytes:
             self._damaged(file.path.name, f"{chunk.size_bytes} bytes, above max_chunk_bytes")
-        if is_packed(file.path) != (self._papers.limits.chunk_zstd_level is not None):
+        if is_packed(file.path) != (self._hub_metadata.limits.chunk_zstd_level is not None):
             kept_as = "as it is" if is_packed(file.path) else "compressed"
             self._repairable(file.path.name, f"the registry says that a chunk is kept {kept_as}")
 
@@ -261,13 +261,13 @@ class LabelCheck:
             snapshot = PeakSnapshot.decode(_read(self._folders.peaks(self._label, self.size)))
             root = mmr.root_of(snapshot.peaks)
             signed = _read(self._folders.checkpoint(self._label, self.size))
-            check_checkpoint(signed, self._papers, self._label, self.size, root)
+            check_checkpoint(signed, self._hub_metadata, self._label, self.size, root)
             peaks, self._anchored = list(snapshot.peaks), True
         except VeenError:
             # Roots mean nothing from here on, until a snapshot can be trusted again.
             peaks, self._anchored = [bytes(HASH_BYTES)] * self.size.bit_count(), False
         tree, hub_ts = Mmr(self.size, peaks), self._judge.hub_ts
-        self._judge = Judge(self._papers, self._label, tree, hub_ts, None, in_step=self._anchored)
+        self._judge = Judge(self._hub_metadata, self._label, tree, hub_ts, None, in_step=self._anchored)
 
     def _cursor(self, client_id: bytes) -> Cursor | None:
         with self._truth.read() as rows:
@@ -306,16 +306,18 @@ class LabelCheck:
         self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", what, self._label))
 
 
-def check_checkpoint(data: bytes, papers: Papers, label: bytes, upto_seq: int, root: bytes) -> BoundCheckpoint:
+def check_checkpoint(
+    data: bytes, hub_metadata: HubMetadata, label: bytes, upto_seq: int, root: bytes
+) -> BoundCheckpoint:
     """Raise unless these bytes are the hub's word on that root. Returns what binds it to the hub."""
     found = Checkpoint.decode(data)
     if (found.label_curr, found.upto_seq) != (label, upto_seq):
         raise Unverified("checkpoint", "it is for another place than its name")
     if found.mmr_root != root:
         raise Unverified("checkpoint", "its mmr_root is not that of the log")
-    if not papers.profile.epoch_sec and (found.epoch or found.label_prev != label):
+    if not hub_metadata.profile.epoch_sec and (found.epoch or found.label_prev != label):
         raise Unverified("checkpoint", "it speaks of an epoch where there are none")
-    key = papers.identity_at(label, upto_seq).verify_checkpoint(found, papers.profile)
+    key = hub_metadata.identity_at(label, upto_seq).verify_checkpoint(found, hub_metadata.profile)
     return BoundCheckpoint(label, upto_seq, found.epoch, root, key.key_id)
 
 

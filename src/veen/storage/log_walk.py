@@ -8,7 +8,7 @@ from veen.core import Malformed, Unavailable, naming
 from veen.storage import frame
 from veen.storage.chunk_blocks import read_blocks
 from veen.storage.frame import LogEntry
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 
 
@@ -89,28 +89,28 @@ def size_of(chunks: list[ChunkFile]) -> int:
     return size
 
 
-def control_first(papers: Papers, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
+def control_first(hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
     """The labels of the control stream by age, then the others: what the hub was told explains what it took.
 
     With epochs those are by age, too, so that the labels of one epoch stand together.
     """
-    control = control_labels(papers, files)
+    control = control_labels(hub_metadata, files)
     known = set(control)
     others = [label for label in files if label not in known]
-    if papers.profile.epoch_sec:
+    if hub_metadata.profile.epoch_sec:
         others.sort(key=lambda label: _first_hub_ts(files[label]) or 0)
     return control + others
 
 
-def control_labels(papers: Papers, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
+def control_labels(hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
     """The labels of the control stream, by age."""
-    routing, stream = papers.identity.routing_key, naming.control_stream(papers.identity.hub_id)
-    if not papers.profile.epoch_sec:
+    routing, stream = hub_metadata.identity.routing_key, naming.control_stream(hub_metadata.identity.hub_id)
+    if not hub_metadata.profile.epoch_sec:
         return [*({naming.label(routing, stream, 0)} & files.keys())]
     control = []
     for label, chunks in files.items():
         hub_ts = _first_hub_ts(chunks)
-        if hub_ts is not None and naming.label(routing, stream, papers.profile.epoch(hub_ts)) == label:
+        if hub_ts is not None and naming.label(routing, stream, hub_metadata.profile.epoch(hub_ts)) == label:
             control.append((hub_ts, label))
     return [label for _, label in sorted(control)]
 

@@ -31,7 +31,7 @@ CONTROL_KEY = "control.seed"
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
+class HubMetadata:
     """What anyone may read of a data directory's identity."""
 
     identity: HubIdentity
@@ -45,17 +45,19 @@ class Papers:
         return self.lineage.identity_at(label, stream_seq)
 
 
-def create(disk: Disk, root: Path, profile: Profile, limits: Limits, now: int, realm_id: bytes | None = None) -> Papers:
+def create(
+    disk: Disk, root: Path, profile: Profile, limits: Limits, now: int, realm_id: bytes | None = None
+) -> HubMetadata:
     """A new data directory. Refuses a folder that has anything in it, so that nothing is ever written over."""
     key = SigningKey.generate()
     try:
         folders = lay_out(disk, root)
         record = identities.create(key, valid_from=now, realm_id=realm_id)
         disk.write_file(folders.binding, CheckpointBinding(record.hub_id, ()).encode())
-        write_papers(disk, folders, record, key, profile, limits)
+        write_metadata(disk, folders, record, key, profile, limits)
     except OSError as error:
         raise Unavailable(f"{root} cannot be made a data directory: {error.strerror}") from error
-    return read_papers(folders)
+    return read_metadata(folders)
 
 
 def lay_out(disk: Disk, root: Path) -> Folders:
@@ -69,7 +71,7 @@ def lay_out(disk: Disk, root: Path) -> Folders:
     return folders
 
 
-def write_papers(
+def write_metadata(
     disk: Disk, folders: Folders, record: HubIdentity, key: SigningKey, profile: Profile, limits: Limits
 ) -> None:
     """Make a hub of a directory. The identity comes last: a directory without it was never a hub."""
@@ -90,7 +92,7 @@ def write_identity(disk: Disk, folders: Folders, record: HubIdentity, signature:
     disk.sync_folder(folders.root)
 
 
-def read_papers(folders: Folders) -> Papers:
+def read_metadata(folders: Folders) -> HubMetadata:
     """All of them, each checked, and against each other."""
     record = _read(folders.identity, HubIdentity)
     signature = _read(folders.identity_sig, IdentitySignature)
@@ -98,7 +100,7 @@ def read_papers(folders: Folders) -> Papers:
     if _bytes(folders.key_map) != record.key_map():
         raise Unverified("hub-key-map.json", "it is not that of hub-identity.json")
     limits, profile = _read(folders.limits, Limits), _read(folders.profile, Profile)
-    return Papers(record, signature, limits, profile, read_lineage(folders, record))
+    return HubMetadata(record, signature, limits, profile, read_lineage(folders, record))
 
 
 def read_lineage(folders: Folders, identity: HubIdentity) -> Lineage:

@@ -24,7 +24,7 @@ from veen.core.origin import Lineage
 from veen.core.tooling_messages import Equivocation
 from veen.storage import key_rotation, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
-from veen.storage.metadata import Papers, check_key, has_no_keys, key_files, read_lineage
+from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_lineage
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
@@ -40,7 +40,7 @@ _WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
 _FILE_SYSTEMS_OWN = "lost+found"
 
 
-def check_papers(folders: Folders, report: FsckReport) -> Papers | None:
+def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
     """All that can be said of identity, keys, limits and profile; None where the log cannot be judged without them."""
     identity = _read(folders.identity, HubIdentity, report)
     signature = _read(folders.identity_sig, IdentitySignature, report)
@@ -60,7 +60,7 @@ def check_papers(folders: Folders, report: FsckReport) -> Papers | None:
     if identity is None or signature is None or limits is None or profile is None:
         return None
     lineage = _check_lineage(folders, identity, profile, report)
-    return Papers(identity, signature, limits, profile, lineage) if lineage else None
+    return HubMetadata(identity, signature, limits, profile, lineage) if lineage else None
 
 
 def _check_lineage(folders: Folders, identity: HubIdentity, profile: Profile, report: FsckReport) -> Lineage | None:
@@ -111,7 +111,7 @@ def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> 
             report.add(Finding(Severity.KEYLESS, artifact, getattr(error, "reason", str(error))))
 
 
-def check_named_by_hash(folders: Folders, papers: Papers | None, report: FsckReport) -> None:
+def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, report: FsckReport) -> None:
     """Attachments and evidence: their names say what is in them."""
     for path in chain.from_iterable(map(safe_open.listed, safe_open.listed(folders.attachments))):
         artifact = str(path.relative_to(folders.root))
@@ -125,20 +125,20 @@ def check_named_by_hash(folders: Folders, papers: Papers | None, report: FsckRep
             report.add(Finding(Severity.DAMAGED, artifact, what))
     for path in filter(lambda path: _EVIDENCE.fullmatch(path.name), safe_open.listed(folders.evidence)):
         try:
-            _check_evidence(path, papers)
+            _check_evidence(path, hub_metadata)
         except VeenError as error:
             report.add(Finding(Severity.DAMAGED, str(path.relative_to(folders.root)), str(error)))
 
 
-def _check_evidence(path: Path, papers: Papers | None) -> None:
+def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
     """Two receipts of this hub that contradict each other, under the hash of both."""
     data = _bytes(path)
     if f"equivocation-{h(data).hex()}.cbor" != path.name:
         raise Unverified("evidence", "its bytes are not those its name says")
     found = Equivocation.decode(data)
-    if papers is not None:
-        papers.identity.verify_receipt(found.first)
-        papers.identity.verify_receipt(found.second)
+    if hub_metadata is not None:
+        hub_metadata.identity.verify_receipt(found.first)
+        hub_metadata.identity.verify_receipt(found.second)
 
 
 def check_strays(folders: Folders, report: FsckReport) -> None:

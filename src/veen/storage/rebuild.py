@@ -34,7 +34,7 @@ from veen.storage.label_head import LabelHead
 from veen.storage.label_map import LabelMap
 from veen.storage.log_walk import ChunkFile
 from veen.storage.log_writer import LogWriter
-from veen.storage.metadata import Papers, read_papers
+from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import INDEX_DRAFT, Folders
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -62,13 +62,13 @@ def rebuild_index(disk: Disk, folders: Folders, progress: Progress | None = None
 
 
 def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
-    papers = read_papers(folders)
+    hub_metadata = read_metadata(folders)
     draft = Folders(folders.root, INDEX_DRAFT)
     remove_all(draft.index)
     disk.make_folder(draft.nodes, PRIVATE_FOLDER)
     with_draft = Index(draft.index, durable=False)
     try:
-        _fill(disk, draft, with_draft, papers, progress)
+        _fill(disk, draft, with_draft, hub_metadata, progress)
         with_draft.sync()
     finally:
         with_draft.close()
@@ -118,16 +118,16 @@ def taken(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg
 class Registrar:
     """What entries of the log change beside it, as the sequencer has it: capabilities, streams, buckets, the realm."""
 
-    def __init__(self, papers: Papers) -> None:
-        self._hub_id = papers.identity.hub_id
-        self._realm_id = papers.identity.realm_id
-        self._routing = papers.identity.routing_key
+    def __init__(self, hub_metadata: HubMetadata) -> None:
+        self._hub_id = hub_metadata.identity.hub_id
+        self._realm_id = hub_metadata.identity.realm_id
+        self._routing = hub_metadata.identity.routing_key
         self._control_stream = naming.control_stream(self._hub_id)
-        self._profile = papers.profile
-        self._limits = papers.limits
-        self._lineage = papers.lineage
+        self._profile = hub_metadata.profile
+        self._limits = hub_metadata.limits
+        self._lineage = hub_metadata.lineage
         self._streams: set[bytes] = {self._control_stream}
-        self._labels = LabelMap(self._routing, papers.profile, papers.limits.max_epoch_skew_sec)
+        self._labels = LabelMap(self._routing, hub_metadata.profile, hub_metadata.limits.max_epoch_skew_sec)
         self._labels.add(self._control_stream)
         self._rates: dict[bytes, Rate] = {}
         self._label = b""
@@ -268,13 +268,15 @@ def _goes_with_journal(rows: IndexRows, folders: Folders) -> bool:
     return all(head is not None and head.size >= stream_seq for head, stream_seq in heads)
 
 
-def _fill(disk: Disk, folders: Folders, index: Index, papers: Papers, progress: Progress | None) -> None:
+def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata, progress: Progress | None) -> None:
     applied, journal_from = journal_start(folders)
     files = log_walk.chunk_files(folders)
     total = sum(chunk.path.lstat().st_size for chunks in files.values() for chunk in chunks)
     done = 0
-    refill = Refill(LogWriter(_ReadAgain(disk, folders, files), index, papers.limits), Registrar(papers), applied)
-    for label in log_walk.control_first(papers, files):
+    refill = Refill(
+        LogWriter(_ReadAgain(disk, folders, files), index, hub_metadata.limits), Registrar(hub_metadata), applied
+    )
+    for label in log_walk.control_first(hub_metadata, files):
         tree = Mmr()
         upto = journal_from[label] - 1 if label in journal_from else None
         for entry, framed in log_walk.read_log(files[label], upto):

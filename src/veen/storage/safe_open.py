@@ -22,13 +22,13 @@ SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ROOM = 1024  # for what stands around a list
 _ROW_BYTES = 128  # of a checkpoint index or binding: two hashes and a key id, and integers of nine bytes
 _CHECKPOINT = _ROOM + 128 * limits.MAX_WITNESS_SIGS
-_PAPER = _ROOM + 1024 * limits.MAX_HUB_KEYS
-_ORIGIN = _ROOM + limits.MAX_ORIGINS * (_PAPER + limits.MAX_ORIGIN_LABELS * _CHECKPOINT)
+_MAX_METADATA_FILE = _ROOM + 1024 * limits.MAX_HUB_KEYS
+_ORIGIN = _ROOM + limits.MAX_ORIGINS * (_MAX_METADATA_FILE + limits.MAX_ORIGIN_LABELS * _CHECKPOINT)
 
 # What a name is of, and how many bytes such a file can have. The order counts: the first that matches is taken.
 _KINDS = {
-    r"hub-[a-z-]+\.(?:json|sig)|(?:limits|profile)\.json": _PAPER,
-    r"hub-identity\.next": 2 * _PAPER,  # a record and its signature
+    r"hub-[a-z-]+\.(?:json|sig)|(?:limits|profile)\.json": _MAX_METADATA_FILE,
+    r"hub-identity\.next": 2 * _MAX_METADATA_FILE,  # a record and its signature
     r".+\.seed": _ROOM,
     r"origin\.cbor": _ORIGIN,
     r"checkpoint-binding\.cbor": _ROOM + _ROW_BYTES * limits.MAX_BOUND_CHECKPOINTS,

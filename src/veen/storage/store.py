@@ -21,7 +21,7 @@ from veen.storage.index import DAMAGE
 from veen.storage.journal import Journal
 from veen.storage.lock import locked
 from veen.storage.log_writer import LogWriter
-from veen.storage.metadata import read_papers
+from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
 
@@ -90,7 +90,7 @@ class Store:
             raise
         self.index.on_damage = self._distrust
         try:
-            binding = BindingFile(disk, folders, read_papers(folders))
+            binding = BindingFile(disk, folders, read_metadata(folders))
             with self.index.read() as rows:
                 self.applied = rows.number("applied")
             self.open_chunks = OpenChunks(folders, self.index)

@@ -33,7 +33,7 @@ class Realm:
 
     @property
     def hub_id(self) -> str:
-        return self.hub.service.papers.identity.hub_id.hex()
+        return self.hub.service.hub_metadata.identity.hub_id.hex()
 
     def options(self, person: str) -> tuple[object, ...]:
         url = f"http://127.0.0.1:{self.hub.port}"

@@ -149,7 +149,7 @@ def test_a_hub_is_trusted_by_whatever_names_it(place: People, how: str, tmp_path
     advertise(place)
     advertise_another(place, tmp_path)
     town = place.town
-    key = town.hub.service.papers.identity.hub_keys[0].hub_pk
+    key = town.hub.service.hub_metadata.identity.hub_keys[0].hub_pk
     named = {"id": town.hub_id, "folder": town.hub.data_dir, "fingerprint": hashing.h(key).hex()}[how]
     proposed = does(place, "connect", "hubs", "--trust", named, "--json").json()
     assert [one["descriptor"]["hub_id"] for one in proposed["candidates"]] == [town.hub_id]

@@ -43,11 +43,11 @@ def test_a_hub_is_advertised_by_what_it_says_of_itself(place: People) -> None:
     said = place.does("discover", "publish", "hub", *given, "--json", stream=None).json()
     assert (said["hub_id"], said["taken"]) == (place.town.hub_id, True)
     (found,) = listed(place, "hub")
-    papers = place.town.hub.service.papers
+    hub_metadata = place.town.hub.service.hub_metadata
     assert found["descriptor"] == {
         "hub_id": place.town.hub_id,
-        "hub_pk": papers.identity.hub_keys[0].hub_pk.hex(),
-        "profile_id": papers.profile.profile_id().hex(),
+        "hub_pk": hub_metadata.identity.hub_keys[0].hub_pk.hex(),
+        "profile_id": hub_metadata.profile.profile_id().hex(),
         "region": "x",
         "tags": ["public", "fast"],
         "endpoints": [{"kind": "http", "url": place.town.url}],

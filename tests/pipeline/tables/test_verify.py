@@ -94,7 +94,7 @@ def test_a_row_of_entries_that_was_changed_removed_or_added_is_found(
 
 
 def test_rows_that_were_forged_to_fit_each_other_do_not_come_to_the_root_that_was_signed(made: Place) -> None:
-    profile_id = made.log.papers.profile.profile_id()
+    profile_id = made.log.hub_metadata.profile.profile_id()
 
     def forge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         tree, forged = Mmr(), changed(20, ct_hash=bytes(32))(rows)

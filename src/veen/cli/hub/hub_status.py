@@ -68,7 +68,7 @@ def _show_stopped(data_dir: Path, as_json: bool) -> None:
     from veen.cli.hub import hub_process
 
     with hub_process.reader(data_dir) as log:
-        identity, profile = log.papers.identity, log.papers.profile
+        identity, profile = log.hub_metadata.identity, log.hub_metadata.profile
         sizes = hub_process.sizes(log)
     rows: dict[str, output.Value] = {
         "state": Marked("stopped", Tone.WARN),

@@ -187,16 +187,16 @@ def init(
     except ValueError as error:
         raise Misuse(str(error), "veen hub init --help lists the options") from None
     try:
-        papers = metadata.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
+        hub_metadata = metadata.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
     except Malformed as error:
         raise Misuse(str(error), "limits can be set lower within these bounds, never higher") from None
     except Unavailable as error:
         raise hinted(error, "name a folder that does not exist yet") from None
     rows: dict[str, output.Value] = {
-        "hub_id": papers.identity.hub_id,
-        "hub_pk": papers.identity.newest.hub_pk,
-        "profile_id": papers.profile.profile_id(),
-        **({"realm_id": papers.identity.realm_id} if papers.identity.realm_id else {}),
+        "hub_id": hub_metadata.identity.hub_id,
+        "hub_pk": hub_metadata.identity.newest.hub_pk,
+        "profile_id": hub_metadata.profile.profile_id(),
+        **({"realm_id": hub_metadata.identity.realm_id} if hub_metadata.identity.realm_id else {}),
         "data_dir": str(data_dir),
     }
     output.facts(rows, as_json)

@@ -27,10 +27,10 @@ def key(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = Fal
     tells is verified; that it is the hub you mean, only a fingerprint from elsewhere can say.
     """
     from veen.cli.hub import hub_process
-    from veen.storage.metadata import read_papers
+    from veen.storage.metadata import read_metadata
 
     if data_dir is not None:
-        identity = read_papers(hub_process.folders(data_dir)).identity
+        identity = read_metadata(hub_process.folders(data_dir)).identity
     else:
         with hub_process.hub(hub, None) as api:
             identity = api.identity()
@@ -84,7 +84,7 @@ def rotate_key(
     from veen.storage import key_rotation, safe_open
     from veen.storage.durable import Disk
     from veen.storage.lock import locked
-    from veen.storage.metadata import read_papers
+    from veen.storage.metadata import read_metadata
 
     folders = hub_process.folders(data_dir)
     try:
@@ -94,7 +94,7 @@ def rotate_key(
     with held:
         safe_open.check_folders(folders)
         key_rotation.finish(Disk(), folders)  # what a crash may have cut short decides which key is the last
-        last = max(read_papers(folders).identity.newest.valid_from, hub_process.last_hub_ts(data_dir))
+        last = max(read_metadata(folders).identity.newest.valid_from, hub_process.last_hub_ts(data_dir))
         rotated = key_rotation.rotate(Disk(), folders, max(int(time.time()), last + 1), overlap_sec)
     old, new = rotated.hub_keys[-2:]
     rows: dict[str, output.Value] = {
@@ -171,7 +171,7 @@ def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | Non
     """The checkpoint, which is what was asked for and holds."""
     from veen.core import Profile, Unverified, strict_json, wire_json
     from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse
-    from veen.storage.metadata import read_papers
+    from veen.storage.metadata import read_metadata
     from veen.storage.paths import Folders
 
     upto = upto or api.size(label)
@@ -181,8 +181,8 @@ def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | Non
     if (made.label_curr, made.upto_seq) != (label, upto):
         raise Unverified("checkpoint", "it is for another place than was asked for")
     if data_dir is not None:
-        papers = read_papers(Folders(data_dir))
-        identity, profile = papers.identity_at(label, upto), papers.profile
+        hub_metadata = read_metadata(Folders(data_dir))
+        identity, profile = hub_metadata.identity_at(label, upto), hub_metadata.profile
     else:
         identity, profile = api.identity(), wire_json.decode(Profile, strict_json.encode(api.status()["profile"]))
     identity.verify_checkpoint(made, profile)
@@ -253,7 +253,7 @@ def fork(
     source = hub_process.folders(data_dir)
     with output.tally("forking", "entries") as report:
         try:
-            papers = forking.fork(
+            hub_metadata = forking.fork(
                 Disk(), source.root, into, kept or None, int(time.time()), lambda done, _: report(done)
             )
         except Unavailable as error:
@@ -262,8 +262,8 @@ def fork(
     with hub_process.reader(into) as log:
         sizes = hub_process.sizes(log)
     rows: dict[str, output.Value] = {
-        "hub_id": papers.identity.hub_id,
-        "hub_pk": papers.identity.newest.hub_pk,
+        "hub_id": hub_metadata.identity.hub_id,
+        "hub_pk": hub_metadata.identity.newest.hub_pk,
         "labels": len(sizes),
         "entries": sum(sizes),
         "data_dir": str(into),

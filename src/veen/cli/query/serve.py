@@ -102,7 +102,7 @@ def serve(
         tls_context(cert, key, client_ca) if cert and key else None,
         source,
         Keys((str(need_client(asked.client)),), passphrase),
-        papers(trust),
+        identities(trust),
         _session if spark else None,
         workers,
         QueryLimits(max_rows, max_bytes, max_run_s=max_time, max_open=max_open),
@@ -112,7 +112,7 @@ def serve(
     call.run(lambda client: _serve(client, settings, asked.as_json))
 
 
-def papers(trust: list[Path] | None) -> "dict[bytes, HubIdentity]":
+def identities(trust: list[Path] | None) -> "dict[bytes, HubIdentity]":
     """The identities of hubs that events were imported from."""
     from veen.client.trust import Pin
 

@@ -81,14 +81,14 @@ def replay(
     from pathlib import Path
 
     from veen.cli.kit.context_file import need_client
-    from veen.cli.query.serve import papers
+    from veen.cli.query.serve import identities
     from veen.pipeline.decoding import Keys
     from veen.query.answer_verify import replay as again
     from veen.query.query_server import Settings, execution_of
 
     passphrase = None if asked.passphrase_file is None else str(asked.passphrase_file)
     keys = Keys((str(need_client(asked.client)),), passphrase)
-    settings = Settings(Path(), tables, source=source, keys=keys, papers=papers(trust))
+    settings = Settings(Path(), tables, source=source, keys=keys, identities=identities(trust))
     call = asked.call()
 
     async def work(client: "Client") -> "ReplayedQuery":

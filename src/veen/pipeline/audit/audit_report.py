@@ -78,7 +78,7 @@ def _directory(one: Directory) -> JsonObject:
     links = [link for found in one.labels.values() for link in found]
     return {
         "source": one.source.url,
-        "hub_id": one.papers.identity.hub_id.hex() if one.papers else None,
+        "hub_id": one.hub_metadata.identity.hub_id.hex() if one.hub_metadata else None,
         "live": one.live,
         "entries": _count(one),
         "journal_entries": one.journal_entries,

@@ -14,7 +14,7 @@ from veen.pipeline.sources import DirectoryChunks
 from veen.storage.artifacts import BoundCheckpoint
 from veen.storage.entry_check import EntryCheck, Failure
 from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 Add = Callable[[int], None]  # so many entries more are done
 
@@ -28,7 +28,7 @@ def _nobody(more: int) -> None:
 def audit_task(task: Task, add: Add = _nobody) -> Iterator[PieceOutcome]:
     """The outcome of each piece. What `add` raises ends it."""
     settle()
-    known: dict[str, tuple[DirectoryChunks, Papers]] = {}
+    known: dict[str, tuple[DirectoryChunks, HubMetadata]] = {}
     for piece in task:
         if piece.source not in known:
             known[piece.source] = _opened(piece.source)
@@ -39,24 +39,24 @@ def audit_task(task: Task, add: Add = _nobody) -> Iterator[PieceOutcome]:
         yield audit.outcome(bound, thread_time() - start)
 
 
-def _opened(url: str) -> tuple[DirectoryChunks, Papers]:
+def _opened(url: str) -> tuple[DirectoryChunks, HubMetadata]:
     """A directory and the papers it is audited under: as the driver found them, so damage beside them ends nothing."""
     source = DirectoryChunks(url)
-    papers, _ = directory_check.check_papers(source)
-    if papers is None:
+    hub_metadata, _ = directory_check.check_metadata(source)
+    if hub_metadata is None:
         raise Unavailable(f"the papers of {url} changed while it was audited")
-    return source, papers
+    return source, hub_metadata
 
 
 class _Audit:
     """One piece while it is gone through."""
 
-    def __init__(self, piece: Piece, source: DirectoryChunks, papers: Papers, add: Add) -> None:
+    def __init__(self, piece: Piece, source: DirectoryChunks, hub_metadata: HubMetadata, add: Add) -> None:
         self._done, self.told = add, 0
         self._piece = piece
         self._source = source
-        self._papers = papers
-        self._verifier = chunk_verifier.start(source, papers, piece)
+        self._hub_metadata = hub_metadata
+        self._verifier = chunk_verifier.start(source, hub_metadata, piece)
         self._before = tuple(self._verifier.tree.peaks)
         self._findings: list[Finding] = []
         self._clients: dict[bytes, ClientRun] = {}
@@ -85,7 +85,7 @@ class _Audit:
         whole_end = piece.last == piece.chunk.end_seq and piece.chunk.closed
         if self._broken_at or not self._tree_known() or not whole_end:
             return None
-        flaws, bound = chunk_verifier.check_beside(self._source, self._papers, piece.chunk, self._verifier)
+        flaws, bound = chunk_verifier.check_beside(self._source, self._hub_metadata, piece.chunk, self._verifier)
         for flaw in flaws:
             self._add(flaw.name, flaw.what, None)
         return bound
@@ -150,7 +150,7 @@ class _Audit:
 
     def _check_origin(self, seq: int) -> None:
         """What a fork kept ends with the root its origin signed."""
-        kept = self._papers.lineage.checkpoint(self._piece.chunk.label)
+        kept = self._hub_metadata.lineage.checkpoint(self._piece.chunk.label)
         if kept is not None and kept.upto_seq == seq and self._tree_known() and _root(self._verifier) != kept.mmr_root:
             self._add(self._piece.chunk.name, "the log up to here is not what the origin's checkpoint says", seq)
 

@@ -18,11 +18,11 @@ from veen.pipeline.sources.files import LocalFiles
 from veen.storage import frame, metadata_check
 from veen.storage.artifacts import CheckpointBinding, CheckpointIndex
 from veen.storage.fsck_report import Finding, FsckReport, Severity
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 
 _ARTIFACT = re.compile(r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})[-.].*\.(?:log|zst|summary|cbor)")
-_PAPERS = (NAMES.identity, NAMES.identity_sig, NAMES.key_map, NAMES.limits, NAMES.profile, NAMES.origin)
+_METADATA_FILES = (NAMES.identity, NAMES.identity_sig, NAMES.key_map, NAMES.limits, NAMES.profile, NAMES.origin)
 _NUMBER = re.compile(r"(?<=-)\d{20}(?=[-.])")
 # Without these nothing in the log can be judged.
 _FOUNDATIONS = {NAMES.identity.name, NAMES.identity_sig.name, NAMES.profile.name, NAMES.origin.name}
@@ -30,23 +30,23 @@ _LOOKED_AT = 8
 DRAFT_SUFFIX = ".draft"
 
 
-def check_papers(source: DirectoryChunks) -> tuple[Papers | None, list[Finding]]:
+def check_metadata(source: DirectoryChunks) -> tuple[HubMetadata | None, list[Finding]]:
     """Identity, limits, profile and origin; None where the log cannot be judged under them. Secret keys are left be."""
     report = FsckReport()
     with _at_hand(source) as folders:
-        papers = metadata_check.check_papers(folders, report)
+        hub_metadata = metadata_check.check_metadata(folders, report)
     found = [finding for finding in report.findings if finding.severity is not Severity.KEYLESS]
-    if papers is not None and _is_another_profile(source, papers):
+    if hub_metadata is not None and _is_another_profile(source, hub_metadata):
         found.append(Finding(Severity.DAMAGED, NAMES.profile.name, "no message in the log is of this profile"))
     damaged = {finding.artifact for finding in found if finding.severity is Severity.DAMAGED}
-    if papers is None or damaged & _FOUNDATIONS:
-        papers = None
+    if hub_metadata is None or damaged & _FOUNDATIONS:
+        hub_metadata = None
         what = "it was not checked: the papers it is verified under are damaged"
         found.append(Finding(Severity.DAMAGED, "log", what))
-    return papers, found
+    return hub_metadata, found
 
 
-def _is_another_profile(source: DirectoryChunks, papers: Papers) -> bool:
+def _is_another_profile(source: DirectoryChunks, hub_metadata: HubMetadata) -> bool:
     """Whether the first messages there are say so, all of them: one that does not may be damaged itself."""
     seen = set()
     try:
@@ -55,7 +55,7 @@ def _is_another_profile(source: DirectoryChunks, papers: Papers) -> bool:
             seen.add(Msg.decode(entry.msg).profile_id)
     except VeenError:
         return False
-    return len(seen) == 1 and papers.profile.profile_id() not in seen
+    return len(seen) == 1 and hub_metadata.profile.profile_id() not in seen
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _at_hand(source: DirectoryChunks) -> Iterator[Folders]:
         yield Folders(source.files.root)
         return
     with tempfile.TemporaryDirectory(prefix="veen-papers-") as here:
-        for path in _PAPERS:
+        for path in _METADATA_FILES:
             try:
                 (Path(here) / path.name).write_bytes(source.files.read(path.name))
             except Unavailable:
@@ -73,11 +73,11 @@ def _at_hand(source: DirectoryChunks) -> Iterator[Folders]:
         yield Folders(Path(here))
 
 
-def check_attachments(source: DirectoryChunks, papers: Papers | None) -> list[Finding]:
+def check_attachments(source: DirectoryChunks, hub_metadata: HubMetadata | None) -> list[Finding]:
     """What is kept under the hash of its content, where that is on this machine."""
     report = FsckReport()
     if isinstance(source.files, LocalFiles):
-        metadata_check.check_named_by_hash(Folders(source.files.root), papers, report)
+        metadata_check.check_named_by_hash(Folders(source.files.root), hub_metadata, report)
     return report.findings
 
 
@@ -143,7 +143,7 @@ def check_checkpoint_index(source: DirectoryChunks, label: Sequence[ChainLink], 
         yield Finding(Severity.DAMAGED, f"log/{name}", str(error), of)
 
 
-def check_binding(source: DirectoryChunks, papers: Papers, links: Iterable[ChainLink]) -> Iterator[Finding]:
+def check_binding(source: DirectoryChunks, hub_metadata: HubMetadata, links: Iterable[ChainLink]) -> Iterator[Finding]:
     """Which key signed which checkpoint, as the checkpoints themselves say it."""
     ends = [link for link in links if link.piece.chunk.closed and link.piece.last == link.piece.chunk.end_seq]
     rows = {link.outcome.bound.place: link.outcome.bound for link in ends if link.outcome.bound}
@@ -152,7 +152,7 @@ def check_binding(source: DirectoryChunks, papers: Papers, links: Iterable[Chain
     try:
         found = CheckpointBinding.decode(source.files.read(name))
         said = {row.place: row for row in found.checkpoints if row.place not in damaged}
-        if found.hub_id != papers.identity.hub_id or said != rows:
+        if found.hub_id != hub_metadata.identity.hub_id or said != rows:
             raise Unverified("checkpoint binding", "it does not say what the log's checkpoints say")
     except VeenError as error:
         yield Finding(Severity.REPAIRABLE, name, str(error))

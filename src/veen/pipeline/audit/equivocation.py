@@ -10,7 +10,7 @@ from veen.pipeline.audit.chain import ChainLink
 from veen.pipeline.read_plan import Piece
 from veen.pipeline.rows import rows
 from veen.pipeline.selection import Selection, Verify
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ class Copy:
     """One directory: its papers, and what came of its labels."""
 
     url: str
-    papers: Papers
+    hub_metadata: HubMetadata
     labels: dict[bytes, list[ChainLink]]
 
 
@@ -55,7 +55,7 @@ Join = Callable[[Copy, Copy, Sequence[Doubt]], Differences]
 def compare(copies: Sequence[Copy], join: Join) -> Iterator[ConflictingReceipts]:
     """Every contradiction between copies of the same hub, the first of each label."""
     for one, other in combinations(copies, 2):
-        if one.papers.identity.hub_id != other.papers.identity.hub_id:
+        if one.hub_metadata.identity.hub_id != other.hub_metadata.identity.hub_id:
             continue
         shared = sorted(one.labels.keys() & other.labels.keys())
         doubts = [found for label in shared for found in in_doubt(one, other, label)]
@@ -63,7 +63,9 @@ def compare(copies: Sequence[Copy], join: Join) -> Iterator[ConflictingReceipts]
         for label, seq, mine, others in join(one, other, doubts) if doubts else ():
             if label not in said and _signed(one, label, seq, mine) and _signed(other, label, seq, others):
                 said.add(label)
-                yield ConflictingReceipts(one.papers.identity.hub_id, label, seq, (one.url, other.url), (mine, others))
+                yield ConflictingReceipts(
+                    one.hub_metadata.identity.hub_id, label, seq, (one.url, other.url), (mine, others)
+                )
 
 
 def in_doubt(one: Copy, other: Copy, label: bytes) -> Iterator[Doubt]:
@@ -137,7 +139,7 @@ def _signed(copy: Copy, label: bytes, seq: int, encoded: bytes) -> bool:
     """Whether it is the hub's word on that place: a damaged receipt contradicts nobody."""
     try:
         receipt = Receipt.decode(encoded)
-        copy.papers.identity_at(label, seq).verify_receipt(receipt)
+        copy.hub_metadata.identity_at(label, seq).verify_receipt(receipt)
     except (Malformed, Unverified):
         return False
     return (receipt.label, receipt.stream_seq) == (label, seq)

@@ -11,18 +11,18 @@ from veen.storage import frame, journal
 from veen.storage.entry_check import Judge
 from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Finding, Severity
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 
 
 class JournalTail:
     """The journal of one directory, against its log."""
 
-    def __init__(self, source: DirectoryChunks, root: Path, papers: Papers) -> None:
+    def __init__(self, source: DirectoryChunks, root: Path, hub_metadata: HubMetadata) -> None:
         self._source = source
         self._folder = Folders(root).journal
         self._root = root
-        self._papers = papers
+        self._hub_metadata = hub_metadata
         self._hashed: tuple[Chunk, list[bytes]] | None = None
         self._judges: dict[bytes, Judge | None] = {}
         self.first: dict[bytes, int] = {}  # the first entry of each label that the journal has
@@ -75,7 +75,7 @@ class JournalTail:
             else:
                 tree = Mmr(links[-1].piece.last, links[-1].outcome.peaks) if links else Mmr()
                 clock = links[-1].outcome.hub_ts if links else None
-                made = Judge(self._papers, label, tree, clock[1] if clock else 0, None)
+                made = Judge(self._hub_metadata, label, tree, clock[1] if clock else 0, None)
                 for link in links:
                     made.cursors |= {who: (run.last_seq, run.last_ack) for who, run in link.outcome.clients.items()}
                 self._judges[label] = made

@@ -17,7 +17,7 @@ from veen.pipeline.read_plan import Piece, deal, pinned
 from veen.pipeline.sources import Chunk, DirectoryChunks, open_source
 from veen.pipeline.sources.files import LocalFiles, Missing
 from veen.storage.fsck_report import Finding, Severity
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Directory:
     """One data directory under audit."""
 
     source: DirectoryChunks
-    papers: Papers | None = None
+    hub_metadata: HubMetadata | None = None
     live: bool = False
     names: dict[str, int] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
@@ -69,9 +69,9 @@ def audit(
         # Each round puts one more chunk of a label right, so there is a last one.
         tasks = deal(list(_again(directories, outcomes)), parallelism)
     for directory in directories:
-        if directory.papers is not None:
-            _finish(directory, directory.papers, outcomes)
-    copies = [Copy(one.source.url, one.papers, one.labels) for one in directories if one.papers is not None]
+        if directory.hub_metadata is not None:
+            _finish(directory, directory.hub_metadata, outcomes)
+    copies = [Copy(one.source.url, one.hub_metadata, one.labels) for one in directories if one.hub_metadata is not None]
     return Audit(tuple(directories), tuple(compare(copies, join)), perf_counter() - start)
 
 
@@ -84,22 +84,22 @@ def _begin(path: str, pin: bytes | None) -> Directory:
         raise error
     _need(source, path)
     made = Directory(source)
-    made.papers, made.findings = directory_check.check_papers(source)
-    made.findings += directory_check.check_attachments(source, made.papers)
+    made.hub_metadata, made.findings = directory_check.check_metadata(source)
+    made.findings += directory_check.check_attachments(source, made.hub_metadata)
     made.live = is_live(source)
-    if made.papers is None:
+    if made.hub_metadata is None:
         return made
     at = "hub-identity.json"
     try:
-        pinned(made.papers, pin)
+        pinned(made.hub_metadata, pin)
         at = "log"
         made.names = source.names()
         made.chunks = source.chunks_of(made.names)
     except VeenError as error:
         made.findings.append(Finding(Severity.DAMAGED, at, str(error)))
-        made.papers = None
+        made.hub_metadata = None
         return made
-    hub_id = made.papers.identity.hub_id
+    hub_id = made.hub_metadata.identity.hub_id
     made.pieces = [Piece(source.url, hub_id, chunk, chunk.start_seq, chunk.end_seq) for chunk in made.chunks]
     return made
 
@@ -129,7 +129,7 @@ def _again(directories: Sequence[Directory], outcomes: Outcomes) -> Iterator[Pie
             yield from chain.to_repeat(found)
 
 
-def _finish(directory: Directory, papers: Papers, outcomes: Outcomes) -> None:
+def _finish(directory: Directory, hub_metadata: HubMetadata, outcomes: Outcomes) -> None:
     """Everything that takes more than one piece."""
     source, add = directory.source, directory.findings.extend
     directory.labels = dict(_by_label(directory, outcomes))
@@ -139,21 +139,21 @@ def _finish(directory: Directory, papers: Papers, outcomes: Outcomes) -> None:
         for link in found:
             add(link.outcome.findings)
         missing = {chunk.start_seq for chunk in gone if chunk.label == label}
-        add(chain.check_label(found, papers.limits, missing))
+        add(chain.check_label(found, hub_metadata.limits, missing))
         if not missing:
             add(directory_check.check_checkpoint_index(source, found, live=directory.live))
-    journal_from, sizes = _check_journal(directory, papers)
+    journal_from, sizes = _check_journal(directory, hub_metadata)
     add(directory_check.check_names(directory.names, directory.chunks, gone, journal_from))
     links = [link for found in directory.labels.values() for link in found]
     if not gone and not journal_from and not directory.live and all(link.outcome.sound for link in links):
-        add(directory_check.check_binding(source, papers, links))
+        add(directory_check.check_binding(source, hub_metadata, links))
     if not directory.live:
         add(directory_check.check_ends(directory.names, directory.chunks, journal_from))
         broken = {finding.label for finding in directory.findings if finding.severity is Severity.DAMAGED}
         add([finding for finding in directory_check.check_sizes(source, sizes) if finding.label not in broken])
 
 
-def _check_journal(directory: Directory, papers: Papers) -> tuple[dict[bytes, int], dict[bytes, int]]:
+def _check_journal(directory: Directory, hub_metadata: HubMetadata) -> tuple[dict[bytes, int], dict[bytes, int]]:
     """Where each label begins in the journal, and how far log and journal reach.
 
     While a hub runs, nobody else can tell what is in its journal.
@@ -163,7 +163,7 @@ def _check_journal(directory: Directory, papers: Papers) -> tuple[dict[bytes, in
         return {chunk.label: chunk.start_seq for chunk in directory.chunks if not chunk.closed}, sizes
     if not isinstance(directory.source.files, LocalFiles):
         return {}, sizes
-    tail = JournalTail(directory.source, directory.source.files.root, papers)
+    tail = JournalTail(directory.source, directory.source.files.root, hub_metadata)
     directory.findings.extend(tail.check(directory.labels))
     directory.journal_entries = tail.entries
     return tail.first, tail.sizes

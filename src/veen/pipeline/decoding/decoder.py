@@ -16,7 +16,7 @@ from veen.pipeline.decoding.plain_json import Plain, parsed, plain, written
 from veen.pipeline.read_plan import by_label
 from veen.pipeline.sources import Chunk, ChunkSource
 from veen.storage import frame
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,22 @@ class LabelStream:
 
 
 def streams_of(
-    source: ChunkSource, papers: Papers, chunks: Sequence[Chunk], names: Iterable[str], epochs: Iterable[int] = (0,)
+    source: ChunkSource,
+    hub_metadata: HubMetadata,
+    chunks: Sequence[Chunk],
+    names: Iterable[str],
+    epochs: Iterable[int] = (0,),
 ) -> dict[bytes, LabelStream]:
     """The stream of each label that has entries. Where a hub has epochs, the time of a label's first entry tells."""
     known = {name: naming.stream_id(name) for name in names}
-    routing, profile = papers.identity.routing_key, papers.profile
+    routing, profile = hub_metadata.identity.routing_key, hub_metadata.profile
     found: dict[bytes, LabelStream] = {}
     for of_label in by_label(chunks):
         label = of_label[0].label
         around = set(epochs)
         if profile.epoch_sec and of_label[0].start_seq == 1:
             first = Receipt.decode(frame.read_unhashed(source.first_frame(of_label[0]))[0].receipt)
-            around |= set(profile.epochs_around(first.hub_ts, papers.limits.max_epoch_skew_sec))
+            around |= set(profile.epochs_around(first.hub_ts, hub_metadata.limits.max_epoch_skew_sec))
         named = (
             LabelStream(label, name, stream_id, epoch)
             for name, stream_id in known.items()

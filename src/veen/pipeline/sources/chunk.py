@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from veen.storage.frame import Data
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,7 +29,7 @@ class ChunkSource(Protocol):
 
     url: str
 
-    def papers(self) -> Papers:
+    def hub_metadata(self) -> HubMetadata:
         """Whose log it is, and under which rules. Raises where they do not hold together."""
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:

@@ -13,12 +13,12 @@ from veen.storage import frame
 from veen.storage.artifacts import PeakSnapshot
 from veen.storage.chunk_blocks import is_packed
 from veen.storage.frame import Data
-from veen.storage.metadata import Papers, read_papers
+from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import ChunkName, Folders
 
 LOG = "log"
 _PLAIN = Folders(Path())  # names without a place
-_PAPERS = (_PLAIN.identity, _PLAIN.identity_sig, _PLAIN.key_map, _PLAIN.limits, _PLAIN.profile)
+_METADATA_FILES = (_PLAIN.identity, _PLAIN.identity_sig, _PLAIN.key_map, _PLAIN.limits, _PLAIN.profile)
 
 
 class DirectoryChunks:
@@ -30,16 +30,16 @@ class DirectoryChunks:
         self.files: LocalFiles | FarFiles = open_files(self.url)
         self._walked: dict[str, tuple[int, int]] = {}  # how far an open chunk's headers were followed: offset, entries
 
-    def papers(self) -> Papers:
+    def hub_metadata(self) -> HubMetadata:
         if isinstance(self.files, LocalFiles):
-            return read_papers(Folders(self.files.root))
+            return read_metadata(Folders(self.files.root))
         with tempfile.TemporaryDirectory(prefix="veen-papers-") as here:
-            for path in _PAPERS:
+            for path in _METADATA_FILES:
                 (Path(here) / path.name).write_bytes(self.files.read(path.name))
             origin = self._optional(_PLAIN.origin.name)
             if origin is not None:
                 (Path(here) / _PLAIN.origin.name).write_bytes(origin)
-            return read_papers(Folders(Path(here)))
+            return read_metadata(Folders(Path(here)))
 
     def names(self) -> dict[str, int]:
         """Every file of the log folder and its size."""

@@ -16,7 +16,7 @@ from veen.core.origin import ForkOrigin, lineage
 from veen.pipeline.sources.chunk import Chunk
 from veen.storage import frame
 from veen.storage.frame import Data
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 T = TypeVar("T")
 CHUNK_ENTRIES = 8_192
@@ -31,11 +31,11 @@ class HubChunks:
         self._patience = patience or Patience()
         self._sizes: dict[bytes, int] = {}
 
-    def papers(self) -> Papers:
-        return self._papers
+    def hub_metadata(self) -> HubMetadata:
+        return self._hub_metadata
 
     @cached_property
-    def _papers(self) -> Papers:
+    def _hub_metadata(self) -> HubMetadata:
         """Whoever answers: that it is the hub that is meant, a pin must say."""
 
         async def ask(link: HubLink) -> tuple[HubStatus, ForkOrigin | None]:
@@ -48,7 +48,7 @@ class HubChunks:
         said.identity.verify(said.signature, said.identity.hub_id)
         line = lineage(said.identity, origin)
         line.verify(said.profile)
-        return Papers(said.identity, said.signature, said.limits, said.profile, line)
+        return HubMetadata(said.identity, said.signature, said.limits, said.profile, line)
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
         return self.chunks_since(labels, {})

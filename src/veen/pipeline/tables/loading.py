@@ -23,7 +23,7 @@ from veen.pipeline.tables.staging import Staged, Stager, staged_name
 from veen.pipeline.tables.store import Tables
 from veen.storage import frame
 from veen.storage.entry_check import EntryCheck
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 ROUND_TASKS = 64  # in a commit: what dying costs at most
 
@@ -57,15 +57,17 @@ def load(tables: Tables, selection: Selection, keys: Keys, run: Runner = here, *
     with tables.writing() as view:
         for path in selection.paths:
             source = open_source(path)
-            papers = read_plan.pinned(source.papers(), selection.pin)
-            chunks = chunks_of(source, papers, labels_of(selection, papers, keys, source), view, selection.seq_max)
-            streams = known_streams(source, papers, chunks, selection, keys)
+            hub_metadata = read_plan.pinned(source.hub_metadata(), selection.pin)
+            chunks = chunks_of(
+                source, hub_metadata, labels_of(selection, hub_metadata, keys, source), view, selection.seq_max
+            )
+            streams = known_streams(source, hub_metadata, chunks, selection, keys)
             for label in streams:
-                check_basis(source, papers, chunks, view, label)
+                check_basis(source, hub_metadata, chunks, view, label)
             touched |= dict.fromkeys(streams)
-            pieces = missing(source, papers, chunks, view, selection)
+            pieces = missing(source, hub_metadata, chunks, view, selection)
             for tasks in rounds(read_plan.deal(pieces, selection.parallelism)):
-                staged = _round(tables, view, papers.identity.hub_id, tasks, streams, keys, run, tell)
+                staged = _round(tables, view, hub_metadata.identity.hub_id, tasks, streams, keys, run, tell)
                 made += 1
                 for file in staged.files:
                     counted[("entries", "events", "quarantine").index(file.table)] += file.rows
@@ -119,20 +121,20 @@ def stage(job: TableLoad) -> bytes:
     settle()
     streams = {stream.label: stream for stream in job.streams}
     stager = Stager(Path(job.folder), job.hub_id, streams, Decoder(streams, job.keys))
-    known: dict[str, tuple[DirectoryChunks | HubChunks, Papers]] = {}
+    known: dict[str, tuple[DirectoryChunks | HubChunks, HubMetadata]] = {}
     for piece in job.task:
         if piece.source not in known:
             source = open_source(piece.source)
-            known[piece.source] = source, read_plan.pinned(source.papers(), job.hub_id)
+            known[piece.source] = source, read_plan.pinned(source.hub_metadata(), job.hub_id)
         for found in found_in(*known[piece.source], piece):
             stager.add(found)
     return stager.finish().encode()
 
 
-def found_in(source: DirectoryChunks | HubChunks, papers: Papers, piece: Piece) -> Iterator[DecodedEntry]:
+def found_in(source: DirectoryChunks | HubChunks, hub_metadata: HubMetadata, piece: Piece) -> Iterator[DecodedEntry]:
     """Every entry of a piece, judged; those that cannot be read, because of one before them, as well."""
     label, seq, why = piece.chunk.label, piece.first, "the chunk could not be read up to here"
-    for one in chunk_verifier.judged(source, chunk_verifier.start(source, papers, piece), piece):
+    for one in chunk_verifier.judged(source, chunk_verifier.start(source, hub_metadata, piece), piece):
         if one.ends:
             why = str(one.failures[-1])
         if one.stream_seq == seq:
@@ -143,28 +145,28 @@ def found_in(source: DirectoryChunks | HubChunks, papers: Papers, piece: Piece) 
         yield DecodedEntry(label, left, None, None, ((EntryCheck.FRAME.value, why),))
 
 
-def in_epochs(selection: Selection, papers: Papers, ahead: int = 0) -> Selection:
+def in_epochs(selection: Selection, hub_metadata: HubMetadata, ahead: int = 0) -> Selection:
     """With the epochs that the hub has had, and some that it will have, where none were asked for."""
-    profile, skew = papers.profile, papers.limits.max_epoch_skew_sec
+    profile, skew = hub_metadata.profile, hub_metadata.limits.max_epoch_skew_sec
     if not profile.epoch_sec or selection.epochs != (0,):
         return selection
-    born = papers.lineage.identities[-1].hub_keys[0].valid_from
+    born = hub_metadata.lineage.identities[-1].hub_keys[0].valid_from
     last = profile.epochs_around(int(time.time()), skew).stop + ahead
     return replace(selection, epochs=tuple(range(profile.epochs_around(born, skew).start, last)))
 
 
 def labels_of(
-    selection: Selection, papers: Papers, keys: Keys, source: DirectoryChunks | HubChunks
+    selection: Selection, hub_metadata: HubMetadata, keys: Keys, source: DirectoryChunks | HubChunks
 ) -> frozenset[bytes] | None:
     """The labels asked for. A hub does not list its labels: there, those of the streams whose keys are at hand."""
     if not selection.labels and not selection.streams and isinstance(source, HubChunks):
         selection = replace(selection, streams=keys.names())
-    return in_epochs(selection, papers).labels_of(papers)
+    return in_epochs(selection, hub_metadata).labels_of(hub_metadata)
 
 
 def chunks_of(
     source: DirectoryChunks | HubChunks,
-    papers: Papers,
+    hub_metadata: HubMetadata,
     labels: frozenset[bytes] | None,
     view: TablesView,
     most: int | None,
@@ -175,7 +177,7 @@ def chunks_of(
     """
     if isinstance(source, HubChunks):
         return source.chunks_since(labels, {label: span.last for label, span in view.spans.items()})
-    extent = extent_of(source, papers, labels)
+    extent = extent_of(source, hub_metadata, labels)
     for gap in extent.gaps:
         if gap.last > view.upto(gap.label) and (most is None or gap.first <= most):
             raise gap.refusal(source.url)
@@ -183,17 +185,25 @@ def chunks_of(
 
 
 def known_streams(
-    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], selection: Selection, keys: Keys
+    source: DirectoryChunks | HubChunks,
+    hub_metadata: HubMetadata,
+    chunks: Sequence[Chunk],
+    selection: Selection,
+    keys: Keys,
 ) -> dict[bytes, LabelStream]:
     """The streams of these chunks, by the names that were given or whose keys are at hand."""
     names = dict.fromkeys((*selection.streams, *keys.names()))
     # A hub is asked for the first entry of a label, which costs more than deriving labels.
-    epochs = in_epochs(selection, papers).epochs if isinstance(source, HubChunks) else selection.epochs
-    return streams_of(source, papers, chunks, names, epochs)
+    epochs = in_epochs(selection, hub_metadata).epochs if isinstance(source, HubChunks) else selection.epochs
+    return streams_of(source, hub_metadata, chunks, names, epochs)
 
 
 def missing(
-    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], view: TablesView, selection: Selection
+    source: DirectoryChunks | HubChunks,
+    hub_metadata: HubMetadata,
+    chunks: Sequence[Chunk],
+    view: TablesView,
+    selection: Selection,
 ) -> list[Piece]:
     """The pieces that the tables have not got."""
     found = []
@@ -201,20 +211,24 @@ def missing(
         first = max(chunk.start_seq, view.upto(chunk.label) + 1)
         last = chunk.end_seq if selection.seq_max is None else min(chunk.end_seq, selection.seq_max)
         if first <= last:
-            found.append(Piece(source.url, papers.identity.hub_id, chunk, first, last))
+            found.append(Piece(source.url, hub_metadata.identity.hub_id, chunk, first, last))
     return found
 
 
 def check_basis(
-    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], view: TablesView, label: bytes
+    source: DirectoryChunks | HubChunks,
+    hub_metadata: HubMetadata,
+    chunks: Sequence[Chunk],
+    view: TablesView,
+    label: bytes,
 ) -> None:
     """Raise where the log is not the one that the tables stand for."""
     span = view.spans.get(label)
     if span is None:
         return
-    if span.hub_id != papers.identity.hub_id:
+    if span.hub_id != hub_metadata.identity.hub_id:
         raise Unverified(str(source.url), f"the tables have label {label.hex()[:16]}… from another hub")
-    receipt = signed_at(source, papers, chunks, label, span.last)
+    receipt = signed_at(source, hub_metadata, chunks, label, span.last)
     if receipt is None:
         behind = Unavailable(
             f"{source.url}: label {label.hex()[:16]}… ends before entry {span.last}, which the tables have"
@@ -228,7 +242,7 @@ def check_basis(
 
 
 def signed_at(
-    source: DirectoryChunks | HubChunks, papers: Papers, chunks: Sequence[Chunk], label: bytes, seq: int
+    source: DirectoryChunks | HubChunks, hub_metadata: HubMetadata, chunks: Sequence[Chunk], label: bytes, seq: int
 ) -> Receipt | None:
     """The hub's word on one place, its signature verified; None where the log does not reach it."""
     for chunk in chunks:
@@ -239,7 +253,7 @@ def signed_at(
                 while pos < len(data):
                     if at == seq:
                         receipt = Receipt.decode(frame.read_unhashed(data, pos)[0].receipt)
-                        papers.identity_at(label, seq).verify_receipt(receipt)
+                        hub_metadata.identity_at(label, seq).verify_receipt(receipt)
                         if (receipt.label, receipt.stream_seq) != (label, seq):
                             raise Unverified(str(source.url), f"the receipt of entry {seq} is of another place")
                         return receipt

@@ -63,8 +63,8 @@ def follow(
     asked = replace(selection, columns=COLUMNS, verify=Verify.ENTRY)
     if not asked.labels and not asked.streams and any(path.startswith("http") for path in asked.paths):
         asked = replace(asked, streams=tuple(names))
-    papers = open_source(asked.paths[0]).papers()
-    asked = in_epochs(asked, papers, 0 if asked.paths[0].startswith("http") else AHEAD)
+    hub_metadata = open_source(asked.paths[0]).hub_metadata()
+    asked = in_epochs(asked, hub_metadata, 0 if asked.paths[0].startswith("http") else AHEAD)
     with tables_at.writing():
         pass  # what was begun before is brought to its end, and a folder that cannot be written to is noticed now
     frame = spark.readStream.format("veen").options(**asked.options()).load()
@@ -95,11 +95,11 @@ def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") 
         streams: dict[bytes, LabelStream] = {}
         for path in selection.paths:
             source = open_source(path)
-            papers = read_plan.pinned(source.papers(), selection.pin)
-            chunks = source.chunks(labels_of(selection, papers, keys, source))
-            found = known_streams(source, papers, chunks, selection, keys)
+            hub_metadata = read_plan.pinned(source.hub_metadata(), selection.pin)
+            chunks = source.chunks(labels_of(selection, hub_metadata, keys, source))
+            found = known_streams(source, hub_metadata, chunks, selection, keys)
             for label in found:
-                check_basis(source, papers, chunks, view, label)
+                check_basis(source, hub_metadata, chunks, view, label)
             streams |= found
         done = tuple((label, view.upto(label)) for label in streams)
         work = TableBatch(tuple(streams.values()), done, keys, str(folder))

@@ -24,7 +24,7 @@ from veen.pipeline.tables.layout import COLUMNS, OWN, Table
 from veen.pipeline.tables.loading import found_in, known_streams, signed_at
 from veen.pipeline.tables.store import Tables
 from veen.storage.log_check import check_checkpoint
-from veen.storage.metadata import Papers
+from veen.storage.metadata import HubMetadata
 
 _SHARED = ("hub_ts", "client_id", "auth_ref", "mmr_root", "epoch")
 
@@ -55,7 +55,7 @@ class TablesVerified:
 @dataclass(frozen=True, slots=True)
 class _Log:
     source: DirectoryChunks | HubChunks
-    papers: Papers
+    hub_metadata: HubMetadata
     chunks: tuple[Chunk, ...]
 
 
@@ -66,7 +66,7 @@ def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> Ta
     made.problems += check_files(tables.root, view)
     logs = list(_logs(selection, view))
     for _, span in sorted(view.spans.items()):
-        log = next((one for one in logs if one.papers.identity.hub_id == span.hub_id), None)
+        log = next((one for one in logs if one.hub_metadata.identity.hub_id == span.hub_id), None)
         if log is None:
             made.unmatched.append(span)
             continue
@@ -82,10 +82,10 @@ def verify(tables: Tables, selection: Selection, keys: Keys | None = None) -> Ta
 def _logs(selection: Selection, view: TablesView) -> Iterator[_Log]:
     for path in selection.paths:
         source = open_source(path)
-        papers = read_plan.pinned(source.papers(), selection.pin)
-        hub_id = papers.identity.hub_id
+        hub_metadata = read_plan.pinned(source.hub_metadata(), selection.pin)
+        hub_id = hub_metadata.identity.hub_id
         labels = frozenset(label for label, span in view.spans.items() if span.hub_id == hub_id)
-        yield _Log(source, papers, tuple(source.chunks(labels)) if labels else ())
+        yield _Log(source, hub_metadata, tuple(source.chunks(labels)) if labels else ())
 
 
 def check_files(root: Path, view: TablesView) -> Iterator[Problem]:
@@ -113,7 +113,7 @@ def _check_label(root: Path, view: TablesView, span: CommitSpan, log: _Log, made
         made.entries += 1
         yield from walk.take(row, ends)
     yield from walk.finish()
-    receipt = signed_at(log.source, log.papers, log.chunks, span.label, span.last)
+    receipt = signed_at(log.source, log.hub_metadata, log.chunks, span.label, span.last)
     if receipt is None:
         yield Problem(Table.ENTRIES, "the log ends before it", span.label, span.last)
     elif tree.size != span.last or tree.root() != receipt.mmr_root:
@@ -130,7 +130,7 @@ class _Walk:
 
     def __init__(self, span: CommitSpan, log: _Log, tree: Mmr, broken: dict[int, dict[str, Any]]) -> None:
         self._span, self._log, self._tree, self._broken = span, log, tree, broken
-        self._profile_id = log.papers.profile.profile_id()
+        self._profile_id = log.hub_metadata.profile.profile_id()
 
     def take(self, row: dict[str, Any], ends: set[int]) -> Iterator[Problem]:
         seq, label = row["stream_seq"], self._span.label
@@ -145,7 +145,7 @@ class _Walk:
             if seq in ends:
                 yield from self._check_checkpoint(seq)
             return
-        receipt = signed_at(self._log.source, self._log.papers, self._log.chunks, label, seq)
+        receipt = signed_at(self._log.source, self._log.hub_metadata, self._log.chunks, label, seq)
         if receipt is not None:  # go on with what the hub says, so that one changed row is one problem
             self._tree.size, self._tree.peaks = before.size, before.peaks
             self._tree.append(receipt.leaf_hash)
@@ -157,7 +157,9 @@ class _Walk:
             known = self._broken.get(missing)
             leaf = known["msg_id"] if known else None
             if known is None:
-                receipt = signed_at(self._log.source, self._log.papers, self._log.chunks, self._span.label, missing)
+                receipt = signed_at(
+                    self._log.source, self._log.hub_metadata, self._log.chunks, self._span.label, missing
+                )
                 leaf = receipt.leaf_hash if receipt else None
                 yield Problem(Table.ENTRIES, "the row is missing", self._span.label, missing)
             self._tree.append(leaf or bytes(32))
@@ -167,12 +169,12 @@ class _Walk:
 
     def _check_checkpoint(self, seq: int) -> Iterator[Problem]:
         """Where a chunk of the log ends, its checkpoint signs the same root."""
-        source, papers, label = self._log.source, self._log.papers, self._span.label
+        source, hub_metadata, label = self._log.source, self._log.hub_metadata, self._span.label
         chunk = next(one for one in self._log.chunks if one.label == label and one.end_seq == seq)
         if isinstance(source, DirectoryChunks):
             try:
                 signed = source.artifact(chunk_verifier.names_beside(chunk)[2])
-                check_checkpoint(signed, papers, label, seq, self._tree.root())
+                check_checkpoint(signed, hub_metadata, label, seq, self._tree.root())
             except (Malformed, Unverified) as error:
                 yield Problem(Table.ENTRIES, f"the checkpoint of the log says otherwise: {error}", label, seq)
 
@@ -209,7 +211,7 @@ def _check_again(
 
     Where they do not, what an entry says cannot be told here, and a row that tells it is no problem.
     """
-    streams = known_streams(log.source, log.papers, log.chunks, selection, keys)
+    streams = known_streams(log.source, log.hub_metadata, log.chunks, selection, keys)
     decoder, opened, closed = Decoder(streams, keys), False, False
     certain, of_sealed = list[Problem](), list[Problem]()
     for chunk in log.chunks:
@@ -217,7 +219,9 @@ def _check_again(
         if chunk.label != span.label or chunk.start_seq > last:
             continue
         rows = DecodedRows()
-        for found in found_in(log.source, log.papers, Piece(log.source.url, span.hub_id, chunk, chunk.start_seq, last)):
+        for found in found_in(
+            log.source, log.hub_metadata, Piece(log.source.url, span.hub_id, chunk, chunk.start_seq, last)
+        ):
             decoder.add(found, rows)
         sealed = {row.stream_seq for row in rows.quarantine if row.kind == QuarantineKind.SEALED}
         opened, closed = opened or len(sealed) < len(rows.entries), closed or bool(sealed)

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from plumbing.cli import help_text
 from plumbing.cli.help_text import Manual, Row
-from plumbing.cli.program import Entry
+from plumbing.cli.program import CommandEntry
 from tests.program_run import Program
 
 
@@ -37,7 +37,7 @@ def walk(app: typer.Typer) -> list[Found]:
 
 def _walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Found]:
     ctx = typer.Context(command, parent=parent, info_name=name)
-    yield Found(ctx.command_path, command, help_text.manual(command, ctx))
+    yield Found(ctx.command_path, command, help_text.manual_of(command, ctx))
     if help_text.is_group(command):
         for under in command.list_commands(ctx):
             yield from _walk(command.get_command(ctx, under), ctx, under)
@@ -90,7 +90,7 @@ def check_options(found: Found) -> None:
         assert getattr(param, "is_flag", False) or param.metavar, param.name
 
 
-def check_entries(commands: Mapping[str, Sequence[Entry]], tree: Sequence[Found]) -> None:
+def check_entries(commands: Mapping[str, Sequence[CommandEntry]], tree: Sequence[Found]) -> None:
     """The list of commands says what their modules say."""
     by_path, program = {found.path: found for found in tree}, tree[0].path
     for entries in commands.values():

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from plumbing.cli.help_text import Manual, is_group, manual
+from plumbing.cli.help_text import Manual, is_group, manual_of
 from tools.error_page import table
 from veen.cli.app import app
 from veen.cli.hub import hub_settings
@@ -130,7 +130,7 @@ def manuals() -> Iterator[Manual]:
 
 def _walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Manual]:
     ctx = typer.Context(command, parent=parent, info_name=name)
-    yield manual(command, ctx)
+    yield manual_of(command, ctx)
     if is_group(command):
         for under in command.list_commands(ctx):
             yield from _walk(command.get_command(ctx, under), ctx, under)

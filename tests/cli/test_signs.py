@@ -20,8 +20,8 @@ ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
 
 
 def test_every_sign_has_ascii_of_its_own_and_all_else_stays() -> None:
-    assert ascii_fallback.plain("4f…a1 – §7 5 µs ✓ • ┏━┓│ ▁▄█") == "4f...a1 - s.7 5 us ok * +-+| ###"
-    assert ascii_fallback.plain("é 扉 ~") == "é 扉 ~"
+    assert ascii_fallback.to_ascii("4f…a1 – §7 5 µs ✓ • ┏━┓│ ▁▄█") == "4f...a1 - s.7 5 us ok * +-+| ###"
+    assert ascii_fallback.to_ascii("é 扉 ~") == "é 扉 ~"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_help_and_errors_are_ascii_where_nothing_else_is_had(
     wide = veen(*arguments)
     assert ran.returncode == wide.status
     # Lines may break elsewhere, since what stands for a sign may be wider.
-    assert (ran.stdout + ran.stderr).split() == ascii_fallback.plain(wide.out + wide.err).split()
+    assert (ran.stdout + ran.stderr).split() == ascii_fallback.to_ascii(wide.out + wide.err).split()
 
 
 def test_what_others_wrote_is_kept(veen: Veen, tmp_path: Path) -> None:

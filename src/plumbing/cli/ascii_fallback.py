@@ -28,22 +28,22 @@ _TABLE = str.maketrans(_ASCII)
 _OTHERS_LOST, _OTHERS_KEPT = "plumbing.lost", "plumbing.kept"
 
 
-def plain(text: str) -> str:
+def to_ascii(text: str) -> str:
     """The text with nothing in place of our signs but ASCII."""
     return text.translate(_TABLE)
 
 
-def shown(text: str, stream: TextIO | None = None) -> str:
+def for_stream(text: str, stream: TextIO | None = None) -> str:
     """The text as standard output, or another stream, can show it."""
-    return plain(text) if is_plain(stream or sys.stdout) else text
+    return to_ascii(text) if needs_ascii(stream or sys.stdout) else text
 
 
-def is_plain(stream: TextIO) -> bool:
+def needs_ascii(stream: TextIO) -> bool:
     """Whether ASCII is what its reader has."""
-    return not carries_all(stream) or locale.setlocale(locale.LC_CTYPE) == "C"
+    return not is_unicode(stream) or locale.setlocale(locale.LC_CTYPE) == "C"
 
 
-def carries_all(stream: TextIO) -> bool:
+def is_unicode(stream: TextIO) -> bool:
     """Whether any text goes through."""
     return (stream.encoding or "utf-8").lower().startswith("utf")
 
@@ -52,9 +52,9 @@ def prepare(stream: TextIO) -> None:
     """Let nothing fail for a sign that a stream cannot carry or its terminal does not have."""
     if not isinstance(stream, TextIOWrapper):
         return
-    if not carries_all(stream):
+    if not is_unicode(stream):
         stream.reconfigure(errors=_OTHERS_LOST)
-    elif is_plain(stream) and (stream.isatty() or stream is sys.stderr):
+    elif needs_ascii(stream) and (stream.isatty() or stream is sys.stderr):
         stream.reconfigure(encoding="ascii", errors=_OTHERS_KEPT)
     else:
         stream.reconfigure(errors="replace")
@@ -69,7 +69,7 @@ def _lost(error: UnicodeError) -> tuple[str | bytes, int]:
 def _kept(error: UnicodeError) -> tuple[str | bytes, int]:
     """What is none of our signs goes out as it came: a name, or what somebody wrote."""
     assert isinstance(error, UnicodeEncodeError)
-    return plain(error.object[error.start : error.end]).encode("utf-8", "replace"), error.end
+    return to_ascii(error.object[error.start : error.end]).encode("utf-8", "replace"), error.end
 
 
 codecs.register_error(_OTHERS_LOST, _lost)

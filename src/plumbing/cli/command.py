@@ -52,11 +52,11 @@ def is_colourful(stream: Any) -> bool:
 def help_of(command: Any, ctx: Any) -> str:
     width = min(shutil.get_terminal_size().columns, help_text.WIDTH)
     return help_text.as_text(
-        help_text.manual(command, ctx), width, colour=is_colourful(sys.stdout), say=ascii_fallback.shown
+        help_text.manual_of(command, ctx), width, colour=is_colourful(sys.stdout), say=ascii_fallback.for_stream
     )
 
 
-def given(ctx: typer.Context) -> tuple[str, ...]:
+def raw_arguments(ctx: typer.Context) -> tuple[str, ...]:
     """The arguments of the command under way, as they were written."""
     found: tuple[str, ...] = ctx.meta[_GIVEN]
     return found

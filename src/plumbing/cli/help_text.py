@@ -42,7 +42,7 @@ class Manual:
 
 
 # The command and its context are the library's own kinds, which have no public name.
-def manual(command: Any, ctx: Any) -> Manual:
+def manual_of(command: Any, ctx: Any) -> Manual:
     """The manual of a command in its place."""
     shown = [param for param in command.get_params(ctx) if not getattr(param, "hidden", False)]
     return Manual(

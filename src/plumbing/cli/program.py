@@ -19,7 +19,7 @@ _RED, _CYAN, _PLAIN = "\x1b[1;31m", "\x1b[36m", "\x1b[0m"
 _VALUE_ERROR = "Value error, "
 
 
-def say(program: str, message: str, hints: Sequence[str]) -> None:
+def print_error(program: str, message: str, hints: Sequence[str]) -> None:
     """On standard error, in the name of a program."""
     colour = is_colourful(sys.stderr)
     for word, paint, text in [("error", _RED, message), *(("hint", _CYAN, one) for one in hints)]:
@@ -64,7 +64,7 @@ _STANDARD_FILES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """A command, the module and the attribute (default `app`) that hold it, and the first line of its help."""
 
     name: str
@@ -72,11 +72,11 @@ class Entry:
     summary: str
 
 
-class Root(Group):
+class ProgramGroup(Group):
     """The program itself."""
 
     PROGRAM: ClassVar[str]
-    COMMANDS: ClassVar[Mapping[str, Sequence[Entry]]]
+    COMMANDS: ClassVar[Mapping[str, Sequence[CommandEntry]]]
 
     def tell(self, error: Exception) -> int | None:
         """Say what went wrong; the exit status, or None where nobody foresaw it."""
@@ -121,14 +121,14 @@ class Root(Group):
 def program(
     name: str,
     text: str,
-    commands: Mapping[str, Sequence[Entry]],
+    commands: Mapping[str, Sequence[CommandEntry]],
     *examples: str,
     tell: Callable[[Exception], int | None],
     version: Callable[[], str],
 ) -> typer.Typer:
     """A program of these commands, by heading. `tell` is what `Root.tell` does."""
 
-    class Own(Root):
+    class Own(ProgramGroup):
         PROGRAM = name
         COMMANDS = commands
 

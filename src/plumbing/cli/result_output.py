@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-Value: TypeAlias = "str | int | float | bool | bytes | Marked | Seen | None"
+Value: TypeAlias = "str | int | float | bool | bytes | Marked | Formatted | None"
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | Value"
 Report: TypeAlias = Callable[[int, int], None]  # done, in all
 
@@ -45,17 +45,17 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Formatted:
     """A value, and the words a terminal shows it in."""
 
     text: str
-    seen: str
+    display: str
 
     def __str__(self) -> str:
         return self.text
 
 
-def moment(seconds: float | None) -> Seen | None:
+def moment(seconds: float | None) -> Formatted | None:
     """A time in seconds since 1970, which people read as a date."""
     if seconds is None:
         return None
@@ -63,7 +63,7 @@ def moment(seconds: float | None) -> Seen | None:
         shown = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError, OSError):  # beyond any calendar
         shown = str(seconds)
-    return Seen(str(seconds) if isinstance(seconds, int) else f"{seconds:.3f}".rstrip("0").rstrip("."), shown)
+    return Formatted(str(seconds) if isinstance(seconds, int) else f"{seconds:.3f}".rstrip("0").rstrip("."), shown)
 
 
 def facts(rows: Mapping[str, Value], as_json: bool, data: object = None) -> None:
@@ -96,7 +96,7 @@ def document(data: object) -> None:
 
 def line(data: object) -> None:
     """JSON on one line, in letters wherever they come through."""
-    sys.stdout.write(json.dumps(data, ensure_ascii=not ascii_fallback.carries_all(sys.stdout)) + "\n")
+    sys.stdout.write(json.dumps(data, ensure_ascii=not ascii_fallback.is_unicode(sys.stdout)) + "\n")
 
 
 def remark(program: str, text: str) -> None:
@@ -177,10 +177,14 @@ def text_of(value: Value) -> "Text":
 
     # Before it is measured: what stands for a sign may be wider.
     if isinstance(value, Marked):
-        return Text(ascii_fallback.shown(value.text), style=str(value.tone))
-    if isinstance(value, Seen):
-        return Text(ascii_fallback.shown(value.seen))
-    return Text(ascii_fallback.shown("–"), style="dim") if value is None else Text(ascii_fallback.shown(_plain(value)))
+        return Text(ascii_fallback.for_stream(value.text), style=str(value.tone))
+    if isinstance(value, Formatted):
+        return Text(ascii_fallback.for_stream(value.display))
+    return (
+        Text(ascii_fallback.for_stream("–"), style="dim")
+        if value is None
+        else Text(ascii_fallback.for_stream(_plain(value)))
+    )
 
 
 def _plain(value: Value) -> str:
@@ -202,6 +206,6 @@ def _json_value(value: object) -> str:
     match value:
         case bytes():
             return value.hex()
-        case Marked() | Seen():
+        case Marked() | Formatted():
             return value.text
     raise TypeError(f"{type(value).__name__} is not JSON")

@@ -8,107 +8,111 @@ import sys
 from collections.abc import Sequence
 
 from plumbing.cli import program as roots
-from plumbing.cli.program import Entry
+from plumbing.cli.program import CommandEntry
 
 # By heading, in the order people meet them.
-COMMANDS: dict[str, tuple[Entry, ...]] = {
-    "see it work": (Entry("demo", "veen.cli.demo", "see all of it work, in a few seconds"),),
+COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
+    "see it work": (CommandEntry("demo", "veen.cli.demo", "see all of it work, in a few seconds"),),
     "run a hub": (
-        Entry("hub", "veen.cli.hub", "run a hub, look after it, and ask it how it is"),
-        Entry("fsck", "veen.cli.fsck", "check a data directory, trusting nothing in it"),
-        Entry("audit", "veen.cli.audit", "verify whole data directories again, on every core or on Spark"),
-        Entry("pipeline", "veen.cli.pipeline", "make verified tables of whole logs, on Spark, and check them"),
-        Entry("top", "veen.cli.top", "watch a hub: rate, latency, refusals, queue, disk"),
-        Entry("selftest", "veen.cli.selftest", "try a hub, ours or not, against the specification"),
-        Entry("bench", "veen.cli.bench", "measure a hub on this machine, and tell which promises it keeps"),
+        CommandEntry("hub", "veen.cli.hub", "run a hub, look after it, and ask it how it is"),
+        CommandEntry("fsck", "veen.cli.fsck", "check a data directory, trusting nothing in it"),
+        CommandEntry("audit", "veen.cli.audit", "verify whole data directories again, on every core or on Spark"),
+        CommandEntry("pipeline", "veen.cli.pipeline", "make verified tables of whole logs, on Spark, and check them"),
+        CommandEntry("top", "veen.cli.top", "watch a hub: rate, latency, refusals, queue, disk"),
+        CommandEntry("selftest", "veen.cli.selftest", "try a hub, ours or not, against the specification"),
+        CommandEntry("bench", "veen.cli.bench", "measure a hub on this machine, and tell which promises it keeps"),
     ),
     "keys, and leave to write": (
-        Entry("keygen", "veen.cli.own_identity:keygen_app", "make an identity: keys of your own, in a folder"),
-        Entry("card", "veen.cli.own_identity:card_app", "show an identity card, after checking its signatures"),
-        Entry("stream-key", "veen.cli.stream_key", "make, show, hand out and take in the keys of streams"),
-        Entry("cap", "veen.cli.cap", "issue, show and authorise leave to write"),
-        Entry("export-identity", "veen.cli.own_identity:export_app", "write all that a client is into a folder"),
-        Entry("import-identity", "veen.cli.own_identity:import_app", "make a client directory from an exported one"),
+        CommandEntry("keygen", "veen.cli.own_identity:keygen_app", "make an identity: keys of your own, in a folder"),
+        CommandEntry("card", "veen.cli.own_identity:card_app", "show an identity card, after checking its signatures"),
+        CommandEntry("stream-key", "veen.cli.stream_key", "make, show, hand out and take in the keys of streams"),
+        CommandEntry("cap", "veen.cli.cap", "issue, show and authorise leave to write"),
+        CommandEntry("export-identity", "veen.cli.own_identity:export_app", "write all that a client is into a folder"),
+        CommandEntry(
+            "import-identity", "veen.cli.own_identity:import_app", "make a client directory from an exported one"
+        ),
     ),
     "send and read": (
-        Entry("send", "veen.cli.send", "send to a stream, and verify the hub's receipt"),
-        Entry("stream", "veen.cli.stream", "read a stream, each entry verified before it is opened"),
+        CommandEntry("send", "veen.cli.send", "send to a stream, and verify the hub's receipt"),
+        CommandEntry("stream", "veen.cli.stream", "read a stream, each entry verified before it is opened"),
     ),
     "state of a stream": (
-        Entry(
+        CommandEntry(
             "id",
             "veen.cli.id.id_group",
             "keep identities: principals, their devices, accounts per realm, organizations, handles",
         ),
-        Entry("kv", "veen.cli.kv", "keep keys and values on a stream, at any moment of their history"),
-        Entry(
+        CommandEntry("kv", "veen.cli.kv", "keep keys and values on a stream, at any moment of their history"),
+        CommandEntry(
             "queue",
             "veen.cli.queue",
             "put tasks on a stream, and have each done at least once by one of several consumers",
         ),
-        Entry("rpc", "veen.cli.rpc", "call methods over a stream, and answer calls"),
-        Entry(
+        CommandEntry("rpc", "veen.cli.rpc", "call methods over a stream, and answer calls"),
+        CommandEntry(
             "op",
             "veen.cli.op.op_group",
             "send operations, see what they came from, and check that they keep their rules",
         ),
-        Entry(
+        CommandEntry(
             "wallet",
             "veen.cli.wallet",
             "open wallets, move amounts between them, and show what is in them and why",
         ),
-        Entry("fold", "veen.cli.fold", "fold a stream into state with any overlay that is installed"),
-        Entry(
+        CommandEntry("fold", "veen.cli.fold", "fold a stream into state with any overlay that is installed"),
+        CommandEntry(
             "snapshot",
             "veen.cli.snapshot",
             "write the state of a stream into a file, and check such a file against a log",
         ),
     ),
     "run a realm": (
-        Entry("revoke", "veen.cli.realm.revoke", "revoke client keys and capabilities, for a time or for good"),
-        Entry("authority", "veen.cli.realm.authority", "say which hub orders which stream of a realm"),
-        Entry(
+        CommandEntry("revoke", "veen.cli.realm.revoke", "revoke client keys and capabilities, for a time or for good"),
+        CommandEntry("authority", "veen.cli.realm.authority", "say which hub orders which stream of a realm"),
+        CommandEntry(
             "label-class",
             "veen.cli.realm.label_class",
             "say what kind of data a label holds, as advice on padding, rate and retention",
         ),
-        Entry(
+        CommandEntry(
             "schema",
             "veen.cli.realm.schema",
             "register schemas of a realm, and see which of them a stream uses",
         ),
     ),
     "find and connect": (
-        Entry(
+        CommandEntry(
             "discover",
             "veen.cli.discovery.discover",
             "find hubs, overlays and services, and let others find yours",
         ),
-        Entry("connect", "veen.cli.discovery.connect", "go from a directory to a service that can be called"),
+        CommandEntry("connect", "veen.cli.discovery.connect", "go from a directory to a service that can be called"),
     ),
     "across hubs": (
-        Entry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),
-        Entry("anchor", "veen.cli.anchor", "bind checkpoints to something that their hub cannot change"),
+        CommandEntry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),
+        CommandEntry("anchor", "veen.cli.anchor", "bind checkpoints to something that their hub cannot change"),
     ),
     "record events": (
-        Entry("recorder", "veen.cli.recorder", "record events with evidence, and replay them"),
-        Entry("query", "veen.cli.query", "ask about recorded events, and prove the answers"),
+        CommandEntry("recorder", "veen.cli.recorder", "record events with evidence, and replay them"),
+        CommandEntry("query", "veen.cli.query", "ask about recorded events, and prove the answers"),
     ),
     "prove": (
-        Entry("receipt", "veen.cli.hub_statements:receipt_app", "fetch the hub's receipt for an entry, and verify it"),
-        Entry("proof", "veen.cli.hub_statements:proof_app", "fetch the proof of an entry, and verify it"),
-        Entry(
+        CommandEntry(
+            "receipt", "veen.cli.hub_statements:receipt_app", "fetch the hub's receipt for an entry, and verify it"
+        ),
+        CommandEntry("proof", "veen.cli.hub_statements:proof_app", "fetch the proof of an entry, and verify it"),
+        CommandEntry(
             "checkpoint",
             "veen.cli.hub_statements:checkpoint_app",
             "fetch the hub's checkpoint of a stream, and verify it",
         ),
-        Entry("verify", "veen.cli.verify", "check saved files again, or a whole stream"),
-        Entry("evidence", "veen.cli.evidence", "show what a hub said to someone who never met it"),
+        CommandEntry("verify", "veen.cli.verify", "check saved files again, or a whole stream"),
+        CommandEntry("evidence", "veen.cli.evidence", "show what a hub said to someone who never met it"),
     ),
-    "settings": (Entry("context", "veen.cli.context", "keep the hub and keys of daily use under a name"),),
+    "settings": (CommandEntry("context", "veen.cli.context", "keep the hub and keys of daily use under a name"),),
     "help": (
-        Entry("explain", "veen.cli.explain", "say what an error code means and what to do about it"),
-        Entry("version", "veen.cli.version", "show the version of this program and of what it speaks"),
+        CommandEntry("explain", "veen.cli.explain", "say what an error code means and what to do about it"),
+        CommandEntry("version", "veen.cli.version", "show the version of this program and of what it speaks"),
     ),
 }
 

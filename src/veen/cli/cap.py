@@ -10,7 +10,7 @@ from plumbing.cli.command import Misuse, command, group
 from veen.cli.kit import output, values
 from veen.cli.kit.client_options import FirstUse, HubPin, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
-from veen.cli.kit.output import Seen
+from veen.cli.kit.output import Formatted
 
 if TYPE_CHECKING:
     from veen.client import Card
@@ -157,7 +157,9 @@ def show(
         (
             short(token.auth_ref()),
             short(token.subject_pk),
-            Seen(",".join(one.hex() for one in token.allow.stream_ids), ", ".join(map(brief, token.allow.stream_ids))),
+            Formatted(
+                ",".join(one.hex() for one in token.allow.stream_ids), ", ".join(map(brief, token.allow.stream_ids))
+            ),
             token.allow.ttl,
             f"{token.allow.rate.per_sec},{token.allow.rate.burst}" if token.allow.rate else None,
             short(token.issuer_pk),

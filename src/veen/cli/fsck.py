@@ -9,7 +9,7 @@ import typer
 from plumbing.cli.command import command, single
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
-from veen.cli.kit.output import Marked, Seen, Tone
+from veen.cli.kit.output import Formatted, Marked, Tone
 
 if TYPE_CHECKING:
     from veen.storage.fsck import FsckReport
@@ -126,11 +126,11 @@ def _about_keys(directory: Path, found: "FsckReport") -> str:
     return "keys/ is only in a copy that was made with it; as it is, no hub can run here"
 
 
-def brief(artifact: str) -> Seen:
+def brief(artifact: str) -> Formatted:
     """Names as people tell them apart: the first digits of a hash, numbers without their padding."""
     from veen.storage.fsck_report import brief as shortened
 
-    return Seen(artifact, shortened(artifact))
+    return Formatted(artifact, shortened(artifact))
 
 
 def _data(found: "FsckReport", repaired: bool) -> output.Json:

@@ -7,35 +7,35 @@ must not wait for libraries it does not use.
 from collections.abc import Sequence
 
 from plumbing.cli import program as roots
-from plumbing.cli.program import Entry
+from plumbing.cli.program import CommandEntry
 
 # By heading, in the order people meet them.
-COMMANDS: dict[str, tuple[Entry, ...]] = {
+COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
     "run a node": (
-        Entry("node", "veil.cli.node", "make a node, start it, stop it, and ask it how it is"),
-        Entry("id", "veil.cli.id", "show who this node is, and the tags of its feeds"),
+        CommandEntry("node", "veil.cli.node", "make a node, start it, stop it, and ask it how it is"),
+        CommandEntry("id", "veil.cli.id", "show who this node is, and the tags of its feeds"),
     ),
     "know others": (
-        Entry("contact", "veil.cli.contact", "exchange contacts with other nodes, as text or as a QR code"),
-        Entry("group", "veil.cli.group", "share secrets with several nodes, and change them when one leaves"),
-        Entry("policy", "veil.cli.policy", "say how far a node is trusted, and see why it is treated as it is"),
+        CommandEntry("contact", "veil.cli.contact", "exchange contacts with other nodes, as text or as a QR code"),
+        CommandEntry("group", "veil.cli.group", "share secrets with several nodes, and change them when one leaves"),
+        CommandEntry("policy", "veil.cli.policy", "say how far a node is trusted, and see why it is treated as it is"),
     ),
     "say and hear": (
-        Entry("subscribe", "veil.cli.subscribe", "choose what this node asks for, opens and passes on"),
-        Entry("publish", "veil.cli.publish", "say something: in a feed, to one node, or to a group"),
-        Entry("feed", "veil.cli.feed", "show what was delivered to this node, and follow it"),
-        Entry("events", "veil.cli.events", "show all that happened to this node, by number"),
-        Entry("outbox", "veil.cli.outbox", "show what waits to be sent, and take it back"),
+        CommandEntry("subscribe", "veil.cli.subscribe", "choose what this node asks for, opens and passes on"),
+        CommandEntry("publish", "veil.cli.publish", "say something: in a feed, to one node, or to a group"),
+        CommandEntry("feed", "veil.cli.feed", "show what was delivered to this node, and follow it"),
+        CommandEntry("events", "veil.cli.events", "show all that happened to this node, by number"),
+        CommandEntry("outbox", "veil.cli.outbox", "show what waits to be sent, and take it back"),
     ),
     "look inside": (
-        Entry("peers", "veil.cli.peers", "show the nodes that this one is connected to now"),
-        Entry("lanes", "veil.cli.lanes", "show each lane: where it listens, how it does, why it is not there"),
-        Entry("cache", "veil.cli.cache", "show the shards that this node keeps for others, and let go of some"),
-        Entry("metrics", "veil.cli.metrics", "show every count of a node, as Prometheus reads it"),
+        CommandEntry("peers", "veil.cli.peers", "show the nodes that this one is connected to now"),
+        CommandEntry("lanes", "veil.cli.lanes", "show each lane: where it listens, how it does, why it is not there"),
+        CommandEntry("cache", "veil.cli.cache", "show the shards that this node keeps for others, and let go of some"),
+        CommandEntry("metrics", "veil.cli.metrics", "show every count of a node, as Prometheus reads it"),
     ),
     "try it out": (
-        Entry("sim", "veil.cli.sim", "run hundreds of nodes under loss, partitions and liars, from one seed"),
-        Entry("bench", "veil.cli.bench", "measure how fast objects are cut, put together and taken in here"),
+        CommandEntry("sim", "veil.cli.sim", "run hundreds of nodes under loss, partitions and liars, from one seed"),
+        CommandEntry("bench", "veil.cli.bench", "measure how fast objects are cut, put together and taken in here"),
     ),
 }
 

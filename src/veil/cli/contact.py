@@ -18,7 +18,7 @@ def for_terminal(text: str) -> str:
     segno = library("segno", "QR code")
     out = io.StringIO()
     # The compact form is drawn with blocks, the other with colours.
-    segno.make(text, error="l", micro=False).terminal(out, compact=not ascii_fallback.is_plain(sys.stdout))
+    segno.make(text, error="l", micro=False).terminal(out, compact=not ascii_fallback.needs_ascii(sys.stdout))
     return out.getvalue()
 
 

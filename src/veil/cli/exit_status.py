@@ -39,7 +39,7 @@ def tell(error: Exception) -> int | None:
     kind = next((kind for kind in type(error).__mro__ if kind in STATUS), None)
     if kind is None:
         return None
-    program.say("veil", program.message_of(error), _hints(error, kind))
+    program.print_error("veil", program.message_of(error), _hints(error, kind))
     return STATUS[kind][0]
 
 

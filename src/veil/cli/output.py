@@ -1,12 +1,24 @@
 """Results as both commands show them, and remarks in the name of `veil`."""
 
 from plumbing.cli import result_output
-from plumbing.cli.result_output import Json, Marked, Seen, Tone, Value, console, document, facts, moment, table, text_of
+from plumbing.cli.result_output import (
+    Formatted,
+    Json,
+    Marked,
+    Tone,
+    Value,
+    console,
+    document,
+    facts,
+    moment,
+    table,
+    text_of,
+)
 
 __all__ = [
+    "Formatted",
     "Json",
     "Marked",
-    "Seen",
     "Tone",
     "Value",
     "console",

@@ -154,7 +154,7 @@ class DemoStage:
         self._line(f"{_INDENT}{self._timed(left, total, used=len(_INDENT))}")
 
     def _claim(self, claim: str, seconds: float) -> None:
-        mark = ascii_fallback.shown("✓")
+        mark = ascii_fallback.for_stream("✓")
         told = self._timed(claim, seconds, used=len(_INDENT) + len(mark) + 1)
         self._line(f"{_INDENT}{self._paint(mark, _GREEN)} {told}")
 
@@ -169,7 +169,7 @@ class DemoStage:
 
     def _line(self, text: str = "") -> None:
         if not self._as_json:
-            sys.stdout.write(ascii_fallback.shown(text) + "\n")
+            sys.stdout.write(ascii_fallback.for_stream(text) + "\n")
             sys.stdout.flush()
 
 

@@ -16,7 +16,7 @@ import typer
 import uvloop
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command, given
+from plumbing.cli.command import Misuse, command, raw_arguments
 from veen.cli.hub import hub_process
 from veen.cli.hub import hub_settings as options
 from veen.cli.hub.hub_group import app
@@ -271,7 +271,7 @@ def start(
         return
     log = log_file or default_log_file(data_dir)
     try:
-        pid, url = start_process(["hub", "start", *given(ctx)], log)
+        pid, url = start_process(["hub", "start", *raw_arguments(ctx)], log)
     except HubEnded as ended:
         sys.stderr.write("".join(f"{line}\n" for line in ended.said))
         raise typer.Exit(ended.status) from None

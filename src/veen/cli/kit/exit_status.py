@@ -58,7 +58,7 @@ def tell(error: Exception) -> int | None:
     kind = kind_of(error)
     if kind is None:
         return None
-    program.say("veen", program.message_of(error), hints(error, kind))
+    program.print_error("veen", program.message_of(error), hints(error, kind))
     return STATUS[kind][0]
 
 

@@ -2,10 +2,10 @@
 
 from plumbing.cli import result_output
 from plumbing.cli.result_output import (
+    Formatted,
     Json,
     Marked,
     Report,
-    Seen,
     Tone,
     Value,
     console,
@@ -20,10 +20,10 @@ from plumbing.cli.result_output import (
 )
 
 __all__ = [
+    "Formatted",
     "Json",
     "Marked",
     "Report",
-    "Seen",
     "Tone",
     "Value",
     "console",

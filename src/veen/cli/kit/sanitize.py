@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from veen.cli.kit.output import Seen
+from veen.cli.kit.output import Formatted
 
 _JOINERS = "\u200c\u200d"  # between letters and within emoji; all else that is not printable is written out
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -64,9 +64,9 @@ def brief(name: bytes) -> str:
     return f"{name.hex()[:12]}…"
 
 
-def short(name: bytes) -> Seen:
+def short(name: bytes) -> Formatted:
     """The same where people look; the whole of it elsewhere."""
-    return Seen(name.hex(), brief(name))
+    return Formatted(name.hex(), brief(name))
 
 
 def when(hub_ts: int) -> str:

@@ -239,12 +239,14 @@ def render(frame: Frame, width: int, keys: str = "") -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    plain = ascii_fallback.is_plain(sys.stdout)
+    plain = ascii_fallback.needs_ascii(sys.stdout)
     told = frame.told
     overflow: Literal["crop", "ellipsis"] = "crop" if plain else "ellipsis"
     head = Text.assemble(("veen top ", "bold"), (told.url, "cyan"), "  ", no_wrap=True, overflow=overflow)
     head.append_text(output.text_of(_state(told)))
-    head.append(f"  {told.admission} admission  hub {told.hub_id[:16]}{ascii_fallback.shown('…')}  veen {told.version}")
+    head.append(
+        f"  {told.admission} admission  hub {told.hub_id[:16]}{ascii_fallback.for_stream('…')}  veen {told.version}"
+    )
     both = Table.grid(expand=True)
     both.add_column(width=_LEFT)
     both.add_column(ratio=1)

@@ -196,7 +196,7 @@ def test_a_hub_that_is_not_there_is_said_to_be_so(place: Town) -> None:
 def test_a_hub_that_is_silent_is_named_meanwhile_and_given_up_after_the_timeout(
     place: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_session, "SILENCE_S", 0.01)
+    monkeypatch.setattr(open_session, "ANNOUNCE_WAIT_AFTER_S", 0.01)
     here = ["--client", place.root / "writer", "--stream", STREAM, "--pin", "ab" * 32, "--body", "x"]
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -114,7 +114,7 @@ def test_what_strangers_wrote_reaches_no_terminal_as_a_command(place: Town) -> N
 )
 def test_a_body_is_whole_in_a_pipe_and_a_glance_on_a_terminal(body: bytes, line: str, glance: str) -> None:
     assert sanitize.line_of(body) == line
-    assert sanitize.glance_at(body) == glance
+    assert sanitize.preview(body) == glance
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,13 @@ class Worse(Unverified):
 
 CASES: list[tuple[Exception, int, str, list[str]]] = [
     (Malformed("receipt", "no"), 3, "receipt: no", [exit_status.HINTS[Malformed]]),
-    (Unavailable("cannot listen on here:1: x"), 6, "cannot listen on here:1: x", [exit_status.LISTEN]),
-    (OSError(errno.EADDRINUSE, "Address already in use"), 6, "address already in use", [exit_status.LISTEN]),
+    (Unavailable("cannot listen on here:1: x"), 6, "cannot listen on here:1: x", [exit_status.LISTEN_HINT]),
+    (OSError(errno.EADDRINUSE, "Address already in use"), 6, "address already in use", [exit_status.LISTEN_HINT]),
     (
         OSError(13, "error while attempting to bind on x"),
         6,
         "error while attempting to bind on x",
-        [exit_status.LISTEN],
+        [exit_status.LISTEN_HINT],
     ),
     (Unverified("proof", "no"), 4, "proof: no", [exit_status.HINTS[Unverified]]),
     (Worse("proof", "no"), 4, "proof: no", [exit_status.HINTS[Unverified]]),
@@ -88,7 +88,7 @@ CASES: list[tuple[Exception, int, str, list[str]]] = [
 def test_an_error_is_told_in_one_voice(
     error: Exception, status: int, message: str, hints: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_status.tell(error) == status
+    assert exit_status.report_error(error) == status
     told = capsys.readouterr()
     assert told.err == "".join([f"veen: error: {message}\n", *(f"veen: hint: {hint}\n" for hint in hints)])
     assert told.out == ""
@@ -96,7 +96,7 @@ def test_an_error_is_told_in_one_voice(
 
 @pytest.mark.parametrize("row", ADMISSION, ids=lambda row: row.detail_enum)
 def test_a_refusal_comes_with_the_advice_of_its_row(row: AdmissionRow, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status.tell(row.refused("why")) == 5
+    assert exit_status.report_error(row.refused("why")) == 5
     name = f"{row.code}/{row.detail_enum}"
     assert capsys.readouterr().err == (
         f"veen: error: {name}: why\nveen: hint: {row.advice}\nveen: hint: veen explain {name} says more\n"
@@ -105,13 +105,13 @@ def test_a_refusal_comes_with_the_advice_of_its_row(row: AdmissionRow, capsys: p
 
 @pytest.mark.parametrize("code", [*API_STATUS, "E.NEW"])
 def test_a_refusal_of_an_endpoint_has_advice_too(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status.tell(Refused(code, "why")) == 5
+    assert exit_status.report_error(Refused(code, "why")) == 5
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
 @pytest.mark.parametrize("mistake", [ValueError("x"), AssertionError(), KeyError("y"), VeenError("bare")])
 def test_our_own_mistakes_are_not_dressed_up(mistake: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status.tell(mistake) is None
+    assert exit_status.report_error(mistake) is None
     assert capsys.readouterr().err == ""
 
 

@@ -12,10 +12,10 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group
 from veen.cli.kit import output, values
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import ClientDir, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
     from veen.bridge.anchors import Anchored, AnchorStore, Backend
@@ -94,7 +94,7 @@ class Targets:
             return _git(git, None)
         if kind == "tsa" and tsa_root is not None:
             return _tsa(None, tsa_root)
-        pin = pinning.anchor(anchor_pin)
+        pin = pinning.pinned_key(anchor_pin)
         if kind == "hub" and pin is not None:
             return OtherHub(None, pin)
         wanted = {"file": "--file FILE", "git": "--git REPO", "tsa": "--tsa-root PEM", "hub": "--anchor-pin HEX|PATH"}
@@ -138,8 +138,8 @@ Store: TypeAlias = Annotated[
 _COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "publish",
     "veen anchor publish --stream doors --to file:/var/log/veen-anchors",
@@ -148,7 +148,7 @@ _COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
     "veen anchor publish --stream doors --to hub:https://other.example --anchor-pin 5f1c8a…",
 )
 def publish(
-    asked: AtHub,
+    asked: HubOptions,
     to: Target,
     stream: Stream = None,
     upto: Annotated[
@@ -177,15 +177,15 @@ def publish(
     _tell([_anchoring(asked, given, store, work)], asked.as_json, one=True)
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "run",
     "veen anchor run --stream doors --to git:anchors.git --every-entries 10000 --every-seconds 300",
     "veen anchor run --stream doors --to file:anchors --every-entries 1 --once",
 )
 def run(
-    asked: AtHub,
+    asked: HubOptions,
     to: Target,
     stream: Stream = None,
     every_entries: Annotated[
@@ -265,7 +265,7 @@ def verify(
     from veen.bridge.anchors import keeping
     from veen.cli.kit import pinning
 
-    anchor = pinning.anchor(pin)
+    anchor = pinning.pinned_key(pin)
     assert anchor is not None
     rows: list[tuple[output.Value, ...]] = []
     for path in files:
@@ -278,7 +278,7 @@ def verify(
 
 
 def _anchoring(
-    asked: AtHub,
+    asked: HubOptions,
     given: Targets,
     store: Path | None,
     work: "Callable[[Client, Backend, AnchorStore], Awaitable[T]]",

@@ -120,7 +120,7 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
 def _tell(error: Exception) -> int | None:
     from veen.cli.kit import exit_status
 
-    return exit_status.tell(error)
+    return exit_status.report_error(error)
 
 
 def _version() -> str:

@@ -14,7 +14,7 @@ from veen.cli.kit.client_options import HubPin, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import check_new
-from veen.cli.kit.spark_session import begin
+from veen.cli.kit.spark_session import start
 
 if TYPE_CHECKING:
     from veen.core import SigningKey
@@ -102,7 +102,7 @@ def run(
         for name in (REPORT, PAGE, STATEMENT):
             check_new(out / name)  # a report is evidence: none takes its place
     key = _auditor(client, passphrase_file) if signed else None
-    done, where = _audited(directory, pinning.anchor(pin), spark, (master, remote, config), workers)
+    done, where = _audited(directory, pinning.pinned_key(pin), spark, (master, remote, config), workers)
     made = report_of(done, int(time.time()), where)
     if out is not None:
         _write(out, encode(made), page_of(made, None if key is None else key.public_key), key)
@@ -181,7 +181,7 @@ def _audited(
         if not on_spark:
             made = audit(paths, in_processes(workers, progress), join_here, pin=pin)
             return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "every core of one machine"
-        spark = begin(*where)
+        spark = start(*where)
         try:
             return audit(paths, runner_on(spark, progress), join_on(spark), pin=pin), f"Spark {spark.version}"
         finally:
@@ -191,7 +191,7 @@ def _audited(
 def _auditor(client: Path | None, passphrase_file: Path | None) -> "SigningKey":
     from veen.cli.kit import open_session
 
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         return folder.identity.id_sign
 
 

@@ -8,7 +8,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group
 from veen.cli.kit import output, values
-from veen.cli.kit.client_options import FirstUse, HubPin, PassphraseFile
+from veen.cli.kit.client_options import HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
 from veen.cli.kit.output import Formatted
 
@@ -72,7 +72,7 @@ def issue(
     if out is not None:
         output_files.check_new(out)
     found = _subject(subject)
-    with open_session.opened(issuer, passphrase_file) as folder:
+    with open_session.open_client_dir(issuer, passphrase_file) as folder:
         tokens = _minted(folder.identity.id_sign, found, streams, ttl, bound)
     data = cbor_sequence.encode(tokens)
     rows: dict[str, output.Value] = {
@@ -129,7 +129,7 @@ def renew(
     if out is not None:
         output_files.check_new(out)
     tokens = read(file)
-    with open_session.opened(issuer, passphrase_file) as folder:
+    with open_session.open_client_dir(issuer, passphrase_file) as folder:
         key = folder.identity.id_sign
         if any(token.issuer_pk != key.public_key for token in tokens):
             raise Misuse(f"{file} was issued by someone else", "veen cap show says by whom; only they can renew it")
@@ -150,7 +150,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show what the capabilities in a file allow, after checking their signatures."""
-    from veen.cli.kit.sanitize import brief, short
+    from veen.cli.kit.sanitize import short, short_hex
 
     tokens = read(file)
     rows = [
@@ -158,7 +158,7 @@ def show(
             short(token.auth_ref()),
             short(token.subject_pk),
             Formatted(
-                ",".join(one.hex() for one in token.allow.stream_ids), ", ".join(map(brief, token.allow.stream_ids))
+                ",".join(one.hex() for one in token.allow.stream_ids), ", ".join(map(short_hex, token.allow.stream_ids))
             ),
             token.allow.ttl,
             f"{token.allow.rate.per_sec},{token.allow.rate.burst}" if token.allow.rate else None,
@@ -196,7 +196,7 @@ def authorize(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:

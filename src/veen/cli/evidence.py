@@ -8,7 +8,7 @@ import typer
 
 from plumbing.cli.command import Misuse, command, group
 from veen.cli.kit import output
-from veen.cli.kit.client_options import Epoch, FirstUse, HubPin, PassphraseFile, ReaderPin, TrustEmbedded
+from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, ReaderPin, TrustEmbedded, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
 
@@ -60,7 +60,7 @@ def make(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,9 +105,9 @@ def _of_files(call: "HubCall", paths: list[Path], claim: str) -> "Evidence":
     from veen.client import evidence
     from veen.core import MmrProof
 
-    said = [one for path in paths for one in output_files.read(path) if not isinstance(one, MmrProof)]
+    said = [one for path in paths for one in output_files.read_statements(path) if not isinstance(one, MmrProof)]
     url = call.url()
-    with open_session.opened(call.client, call.passphrase_file) as folder:
+    with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
         return evidence.make(open_session.known_hub(folder, url), claim, said)
 
 
@@ -144,7 +144,7 @@ def verify(
     from veen.client.evidence import MAX_EVIDENCE_BYTES
     from veen.core import Malformed, Unverified
 
-    signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader(reader)
+    signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
     try:
         found = evidence_verify.verify(data, signer.key, reader_pk)
@@ -203,7 +203,7 @@ UNNAMED_HUB = Marked("some hub's: --pin says whose it must be", Tone.WARN)
 
 def _contents(found: "EvidenceReport") -> "Iterator[tuple[output.Value, ...]]":
     """A row for each thing that the hub signed."""
-    from veen.cli.kit.sanitize import brief, short
+    from veen.cli.kit.sanitize import short, short_hex
 
     shown = {entry.receipt for entry in found.entries}
     tied = {tie.stream_seq: tie.upto_seq for tie in found.ties}
@@ -213,10 +213,10 @@ def _contents(found: "EvidenceReport") -> "Iterator[tuple[output.Value, ...]]":
         yield "entry", seq, tied.get(seq), output.moment(receipt.hub_ts), short(entry.client_id), _says(entry)
     for receipt in found.receipts:
         if receipt not in shown:
-            root = f"root {brief(receipt.mmr_root)}, leaf {brief(receipt.leaf_hash)}"
+            root = f"root {short_hex(receipt.mmr_root)}, leaf {short_hex(receipt.leaf_hash)}"
             yield "receipt", receipt.stream_seq, None, output.moment(receipt.hub_ts), None, root
     for one in found.checkpoints:
-        yield "checkpoint", one.upto_seq, None, None, None, f"root {brief(one.mmr_root)}"
+        yield "checkpoint", one.upto_seq, None, None, None, f"root {short_hex(one.mmr_root)}"
 
 
 def _data(found: "EvidenceReport", file: Path) -> dict[str, object]:
@@ -254,4 +254,4 @@ def _says(entry: "ShownEntry") -> output.Value:
         return Marked("(sealed)", Tone.QUIET)
     _, body, attached = _unwrapped(entry.opened)
     files = ", ".join(f"{sanitize.printable(part.name)} ({sanitize.size(part.size)})" for part in attached)
-    return f"{sanitize.glance_at(body)} + {files}" if files else sanitize.glance_at(body)
+    return f"{sanitize.preview(body)} + {files}" if files else sanitize.preview(body)

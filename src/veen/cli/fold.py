@@ -8,7 +8,7 @@ import typer
 from plumbing.cli.command import Misuse, single
 from veen.cli.kit import output
 from veen.cli.kit.client_options import ReaderPin, TrustEmbedded
-from veen.cli.kit.state_options import ReadOptions, reads
+from veen.cli.kit.state_options import ReadOptions, read_command
 
 if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
@@ -26,7 +26,7 @@ Part: TypeAlias = Annotated[
 ]
 
 
-@reads(
+@read_command(
     app,
     "fold",
     "veen fold --overlay kv --stream settings",
@@ -102,7 +102,7 @@ def _of_log(asked: ReadOptions, kind: "AnyOverlay", wanted: bytes | None) -> Non
             "parts": len(shown),
             "faults": len(faults),
         }
-        rows = [(render_state.name_of(key), render_state.plain_line(kind, key, one)) for key, one in shown.items()]
+        rows = [(render_state.part_name(key), render_state.plain_line(kind, key, one)) for key, one in shown.items()]
         rows += [
             (f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in render_state.fault_rows(faults)
         ]
@@ -111,13 +111,13 @@ def _of_log(asked: ReadOptions, kind: "AnyOverlay", wanted: bytes | None) -> Non
         columns = ("part", "state")
         return read_state.StateAnswer(facts=facts, columns=columns, rows=rows, data=data, parts=parts, remarks=remarks)
 
-    read_state.answer(asked, kind, look)
+    read_state.show_state(asked, kind, look)
 
 
 def _what(kind: "AnyOverlay", wanted: bytes | None) -> str:
     from veen.cli.kit import render_state
 
-    return f"overlay {kind.CLASS}" if wanted is None else f"part {render_state.name_of(wanted)!s} of {kind.CLASS}"
+    return f"overlay {kind.CLASS}" if wanted is None else f"part {render_state.part_name(wanted)!s} of {kind.CLASS}"
 
 
 def _check_alone(asked: ReadOptions, forget: bool) -> None:
@@ -143,7 +143,7 @@ def _of_evidence(
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
     parts = () if wanted is None else (wanted,)
     try:
-        found = reckon(data, kind, stream, *parts, pin=signer.key, reader=pinning.reader(reader))
+        found = reckon(data, kind, stream, *parts, pin=signer.key, reader=pinning.reader_key(reader))
     except (Malformed, Unverified) as error:
         raise hinted(type(error)(str(file), str(error)), "it proves nothing") from None
     verdict = signer.verdict("it holds")
@@ -153,7 +153,7 @@ def _of_evidence(
         "hub_id": found.report.hub_id,
         **disclosed(found.report),
     }
-    rows = [(render_state.name_of(key), render_state.plain_line(kind, key, one)) for key, one in found.states.items()]
+    rows = [(render_state.part_name(key), render_state.plain_line(kind, key, one)) for key, one in found.states.items()]
     rows += [
         (f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in render_state.fault_rows(found.faults)
     ]
@@ -185,7 +185,7 @@ def _forget(asked: ReadOptions, kind: "AnyOverlay") -> None:
     from veen.storage.paths import Folders
 
     stream = context_file.need_stream(asked.stream)
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         if asked.data_dir is not None:
             hub_id = read_metadata(Folders(asked.data_dir)).identity.hub_id
         else:

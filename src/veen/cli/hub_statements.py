@@ -6,7 +6,7 @@ import typer
 
 from plumbing.cli.command import Misuse, command, single
 from veen.cli.kit import output
-from veen.cli.kit.client_options import Epoch, FirstUse, HubPin, OutFile, PassphraseFile
+from veen.cli.kit.client_options import Epoch, HubPin, OutFile, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
 
@@ -22,7 +22,7 @@ def receipt(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +67,7 @@ def proof(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -129,7 +129,7 @@ def checkpoint(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -6,7 +6,15 @@ import typer
 
 from plumbing.cli.command import group
 from veen.cli.kit import faults_command
-from veen.cli.kit.state_options import ExpiresIn, Follows, ReadOptions, Says, follows, reads, says
+from veen.cli.kit.state_options import (
+    ExpiresIn,
+    FollowOptions,
+    ReadOptions,
+    SendOptions,
+    follow_command,
+    read_command,
+    send_command,
+)
 
 if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
@@ -42,7 +50,7 @@ def _overlay() -> "Kv":
     return KV
 
 
-@reads(app, "get", "veen kv get door --stream settings", "veen kv get door --at 12 --prove --out door.evidence")
+@read_command(app, "get", "veen kv get door --stream settings", "veen kv get door --at 12 --prove --out door.evidence")
 def get(asked: ReadOptions, key: Key) -> None:
     """Show the value of a key, now or at any moment before.
 
@@ -68,10 +76,10 @@ def get(asked: ReadOptions, key: Key) -> None:
             text=sanitize.line_of(found.value), data={**data, "written": written}, parts=(name,)
         )
 
-    read_state.answer(asked, KV, look)
+    read_state.show_state(asked, KV, look)
 
 
-@reads(app, "list", "veen kv list --stream settings", "veen kv list door/ --at 12 --json")
+@read_command(app, "list", "veen kv list --stream settings", "veen kv list door/ --at 12 --json")
 def list_(asked: ReadOptions, prefix: Prefix = "") -> None:
     """List the keys that have a value, and their values."""
     from veen.cli.kit import read_state, render_state, sanitize, values
@@ -80,7 +88,7 @@ def list_(asked: ReadOptions, prefix: Prefix = "") -> None:
     def look(reading: "KvReading") -> "StateAnswer":
         states = dict(reading.states)
         found = [(key, states[key]) for key in kv.keys(states, values.data_of(prefix))]
-        rows = [(render_state.name_of(key), sanitize.line_of(one.value or b""), one.stream_seq) for key, one in found]
+        rows = [(render_state.part_name(key), sanitize.line_of(one.value or b""), one.stream_seq) for key, one in found]
         data = [
             {
                 **render_state.key_data(key),
@@ -93,10 +101,10 @@ def list_(asked: ReadOptions, prefix: Prefix = "") -> None:
         parts = tuple(key for key, _ in found)
         return read_state.StateAnswer(columns=("key", "value", "entry"), rows=rows, data={"keys": data}, parts=parts)
 
-    read_state.answer(asked, kv.KV, look)
+    read_state.show_state(asked, kv.KV, look)
 
 
-@reads(app, "history", "veen kv history door --stream settings", "veen kv history door --json")
+@read_command(app, "history", "veen kv history door --stream settings", "veen kv history door --json")
 def history(asked: ReadOptions, key: Key) -> None:
     """Show every value that a key ever had, who wrote it, and when."""
     from veen.cli.kit import output, read_state, render_state, sanitize, values
@@ -116,12 +124,12 @@ def history(asked: ReadOptions, key: Key) -> None:
         columns, told = ("entry", "hub_ts", "client_id", "value"), {**render_state.key_data(name), "history": data}
         return read_state.StateAnswer(columns=columns, rows=rows, data=told, parts=(name,), steps=steps)
 
-    read_state.answer(asked, KV, look)
+    read_state.show_state(asked, KV, look)
 
 
-@says(app, "put", "veen kv put door open --stream settings", "veen kv put door @photo.jpg --cap leave.cap")
+@send_command(app, "put", "veen kv put door open --stream settings", "veen kv put door @photo.jpg --cap leave.cap")
 def put(
-    asked: Says,
+    asked: SendOptions,
     key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="text, hex: and bytes, or @ and a file")],
     ts: Ts = None,
@@ -136,43 +144,43 @@ def put(
     from veen.overlays import kv
 
     name, content = values.data_of(key), values.content_of(value)
-    send_event.say(
+    send_event.send_checked(
         asked,
         kv.KV,
         lambda reading: kv.put(reading.states, name, content, ts),
-        {"key": render_state.name_of(name)},
+        {"key": render_state.part_name(name)},
         data=render_state.key_data(name),
         expires_in=expires_in,
         blind=kv.Write(name, ts or 0, content),
     )
 
 
-@says(app, "delete", "veen kv delete door --stream settings", "veen kv delete door --json")
-def delete(asked: Says, key: Key, ts: Ts = None) -> None:
+@send_command(app, "delete", "veen kv delete door --stream settings", "veen kv delete door --json")
+def delete(asked: SendOptions, key: Key, ts: Ts = None) -> None:
     """Take a key's value away; what it had stays in its history."""
     from veen.cli.kit import render_state, send_event, values
     from veen.overlays import kv
 
     name = values.data_of(key)
-    send_event.say(
+    send_event.send_checked(
         asked,
         kv.KV,
         lambda reading: kv.delete(reading.states, name, ts),
-        {"key": render_state.name_of(name)},
+        {"key": render_state.part_name(name)},
         data=render_state.key_data(name),
         blind=kv.Delete(name, ts or 0),
     )
 
 
-@follows(app, "watch", "veen kv watch --stream settings", "veen kv watch door/ --json")
-def watch(asked: Follows, prefix: Prefix = "") -> None:
+@follow_command(app, "watch", "veen kv watch --stream settings", "veen kv watch door/ --json")
+def watch(asked: FollowOptions, prefix: Prefix = "") -> None:
     """Show changes of keys as they come, until ctrl-c."""
     from veen.cli.kit import render_state, sanitize, values
     from veen.overlays import Applied, kv
 
     wanted = values.data_of(prefix)
 
-    def told(seen: "Seen[Register]") -> "list[render_state.Line]":
+    def told(seen: "Seen[Register]") -> "list[render_state.ChangeLine]":
         lines = []
         for outcome in seen.outcomes:
             change = kv.change(outcome) if isinstance(outcome, Applied) else None
@@ -180,8 +188,8 @@ def watch(asked: Follows, prefix: Prefix = "") -> None:
                 continue
             after = "(deleted)" if change.after is None else sanitize.line_of(change.after)
             data = {**render_state.key_data(change.key), "before": change.before, "after": change.after}
-            cells = (render_state.name_of(change.key), after)
-            lines.append(render_state.Line(cells, {**data, **render_state.step_data(change.step)}))
+            cells = (render_state.part_name(change.key), after)
+            lines.append(render_state.ChangeLine(cells, {**data, **render_state.step_data(change.step)}))
         return lines
 
     render_state.follow(asked, kv.KV, told)

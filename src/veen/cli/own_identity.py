@@ -35,7 +35,7 @@ def keygen(
     from veen.client import ClientDir
     from veen.core import Unavailable
 
-    secret = key_files.for_new(passphrase_file, no_passphrase, str(out))
+    secret = key_files.passphrase_for_new(passphrase_file, no_passphrase, str(out))
     try:
         folder = ClientDir.create(out, secret, int(time.time()))
     except Unavailable as error:
@@ -84,7 +84,7 @@ def card(
     if out is not None:
         output_files.check_new(out)
     if renew:
-        with open_session.opened(client, passphrase_file) as folder:
+        with open_session.open_client_dir(client, passphrase_file) as folder:
             folder.renew_card(int(time.time()))
     found = key_files.read_card(file if file is not None else context_file.need_client(client))
     if out is not None:
@@ -148,8 +148,8 @@ def export_identity(
     from veen.client import export_identity as export
     from veen.core import Unavailable
 
-    other = None if new_passphrase_file is None else key_files.for_existing(new_passphrase_file, "")
-    with open_session.opened(client, passphrase_file) as folder:
+    other = None if new_passphrase_file is None else key_files.passphrase_for_existing(new_passphrase_file, "")
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         encrypted = other is not None or folder.keystore.is_encrypted
         try:
             made = export(folder, out, int(time.time()), passphrase=other)
@@ -201,7 +201,7 @@ def import_identity(
         encrypted = keystore.keystore_file(folder).name == keystore.ENCRYPTED
     except Unavailable as error:
         raise hinted(error, "veen export-identity makes such a folder") from None
-    secret = key_files.for_existing(passphrase_file, str(folder)) if encrypted else None
+    secret = key_files.passphrase_for_existing(passphrase_file, str(folder)) if encrypted else None
     try:
         made = restore(folder, out, secret, int(time.time()), moved=moved)
     except WrongPassphrase as error:

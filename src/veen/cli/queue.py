@@ -8,7 +8,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
 from veen.cli.kit import faults_command
-from veen.cli.kit.state_options import ExpiresIn, ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ExpiresIn, ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
@@ -43,9 +43,9 @@ def _overlay() -> "Queue":
     return QUEUE
 
 
-@says(app, "add", 'veen queue add "letter 4" --stream letters', "veen queue add @letter.pdf --max-tries 3")
+@send_command(app, "add", 'veen queue add "letter 4" --stream letters', "veen queue add @letter.pdf --max-tries 3")
 def add(
-    asked: Says,
+    asked: SendOptions,
     item: Annotated[str, typer.Argument(metavar="ITEM", help="text, hex: and bytes, or @ and a file")],
     max_tries: Annotated[
         int | None,
@@ -58,12 +58,12 @@ def add(
     from veen.overlays.queue import Put
 
     event = Put(values.content_of(item), max_tries)
-    send_event.say(asked, _overlay(), lambda reading: event, {}, expires_in=expires_in, blind=event)
+    send_event.send_checked(asked, _overlay(), lambda reading: event, {}, expires_in=expires_in, blind=event)
 
 
-@says(app, "take", "veen queue take --stream letters --lease 300", "veen queue take --json")
+@send_command(app, "take", "veen queue take --stream letters --lease 300", "veen queue take --json")
 def take(
-    asked: Says,
+    asked: SendOptions,
     lease: Annotated[int, durations.whole_option("--lease", least=1, help="for how long it is ours")] = 60,
 ) -> None:
     """Claim the first task that is ready, and show it.
@@ -81,7 +81,7 @@ def take(
 
     if asked.blind:
         raise Misuse("a task cannot be taken without a look at the queue", "leave out --blind")
-    job = send_event.talking(asked, _overlay(), work)
+    job = send_event.run_at_hub(asked, _overlay(), work)
     if job is None:
         raise hinted(Unavailable("no task is ready"), "veen queue list shows which there are")
     rows: dict[str, output.Value] = {
@@ -95,17 +95,17 @@ def take(
     output.facts(rows, asked.as_json, {**rows, "until": job.until, "item": job.item, "text": text})
 
 
-@says(app, "ack", "veen queue ack 9e3c07… --stream letters", "veen queue ack 9e3c07… --claim 1fcc94…")
-def ack(asked: Says, task: TaskId, claim: ClaimId = None) -> None:
+@send_command(app, "ack", "veen queue ack 9e3c07… --stream letters", "veen queue ack 9e3c07… --claim 1fcc94…")
+def ack(asked: SendOptions, task: TaskId, claim: ClaimId = None) -> None:
     """Say that a task is done."""
     from veen.overlays.queue import Ack
 
     _settle(asked, task, claim, lambda task_id, claim_id: Ack(task_id, claim_id))
 
 
-@says(app, "fail", 'veen queue fail 9e3c07… --reason "no such address"', "veen queue fail 9e3c07… --json")
+@send_command(app, "fail", 'veen queue fail 9e3c07… --reason "no such address"', "veen queue fail 9e3c07… --json")
 def fail(
-    asked: Says,
+    asked: SendOptions,
     task: TaskId,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")] = None,
     claim: ClaimId = None,
@@ -116,7 +116,7 @@ def fail(
     _settle(asked, task, claim, lambda task_id, claim_id: Nack(task_id, claim_id, reason))
 
 
-def _settle(asked: Says, task: str, claim: str | None, make: "Callable[[bytes, bytes], Event]") -> None:
+def _settle(asked: SendOptions, task: str, claim: str | None, make: "Callable[[bytes, bytes], Event]") -> None:
     """End a claim: the one that is named, or the one that the task is under."""
     from veen.cli.kit import send_event, values
     from veen.cli.kit.exit_status import hinted
@@ -132,20 +132,20 @@ def _settle(asked: Says, task: str, claim: str | None, make: "Callable[[bytes, b
         return make(task_id, held)
 
     blind = None if claim_id is None else make(task_id, claim_id)
-    send_event.say(asked, _overlay(), event, {"task": task_id}, blind=blind)
+    send_event.send_checked(asked, _overlay(), event, {"task": task_id}, blind=blind)
 
 
-@says(app, "retry", "veen queue retry 9e3c07… --stream letters", "veen queue retry 9e3c07… --json")
-def retry(asked: Says, task: TaskId) -> None:
+@send_command(app, "retry", "veen queue retry 9e3c07… --stream letters", "veen queue retry 9e3c07… --json")
+def retry(asked: SendOptions, task: TaskId) -> None:
     """Make a dead letter a task again."""
     from veen.cli.kit import send_event, values
     from veen.overlays.queue import TaskRetry
 
     event = TaskRetry(values.id_of(task, "a task"))
-    send_event.say(asked, _overlay(), lambda reading: event, {"task": event.task}, blind=event)
+    send_event.send_checked(asked, _overlay(), lambda reading: event, {"task": event.task}, blind=event)
 
 
-@reads(app, "list", "veen queue list --stream letters", "veen queue list --status claimed --json")
+@read_command(app, "list", "veen queue list --stream letters", "veen queue list --status claimed --json")
 def list_(
     asked: ReadOptions,
     status: Annotated[
@@ -165,7 +165,7 @@ def list_(
     _list(asked, None if status is None else TaskStatus(status))
 
 
-@reads(app, "dead", "veen queue dead --stream letters", "veen queue dead --json")
+@read_command(app, "dead", "veen queue dead --stream letters", "veen queue dead --json")
 def dead(asked: ReadOptions) -> None:
     """List the dead letters: tasks that were tried often enough without success."""
     from veen.overlays.queue import TaskStatus
@@ -173,7 +173,9 @@ def dead(asked: ReadOptions) -> None:
     _list(asked, TaskStatus.DEAD)
 
 
-@reads(app, "show", "veen queue show 9e3c07… --stream letters", "veen queue show 9e3c07… --prove --out task.evidence")
+@read_command(
+    app, "show", "veen queue show 9e3c07… --stream letters", "veen queue show 9e3c07… --prove --out task.evidence"
+)
 def show(asked: ReadOptions, task: TaskId) -> None:
     """Show a task, and all that happened to it."""
     from veen.cli.kit import output, read_state, render_state, sanitize, values
@@ -197,7 +199,7 @@ def show(asked: ReadOptions, task: TaskId) -> None:
         columns = ("entry", "hub_ts", "client_id", "event")
         return read_state.StateAnswer(facts, columns, rows, data, (task_id,))
 
-    read_state.answer(asked, _overlay(), look)
+    read_state.show_state(asked, _overlay(), look)
 
 
 def _list(asked: ReadOptions, status: "TaskStatus | None") -> None:
@@ -216,7 +218,7 @@ def _list(asked: ReadOptions, status: "TaskStatus | None") -> None:
         columns, parts = ("task", "status", "tries", "item", "reason"), tuple(one[0] for one in found)
         return read_state.StateAnswer(columns=columns, rows=rows, data={"tasks": data}, parts=parts)
 
-    read_state.answer(asked, _overlay(), look)
+    read_state.show_state(asked, _overlay(), look)
 
 
 def _plain(task_id: bytes, task: "Task") -> dict[str, object]:

@@ -15,7 +15,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
 from veen.cli.kit import faults_command
-from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, SendOptions, read_command, send_command
 from veen.core import cbor
 from veen.overlays.rpc import RpcFailure
 from veen.state.rpc_calls import FAILED, Method
@@ -129,9 +129,11 @@ def _overlay() -> "Rpc":
     return RPC
 
 
-@says(app, "call", "veen rpc call add '[1, 2]' --stream calls", "veen rpc call pay '[4]' --idem 77 --timeout 60")
+@send_command(
+    app, "call", "veen rpc call add '[1, 2]' --stream calls", "veen rpc call pay '[4]' --idem 77 --timeout 60"
+)
 def call(
-    asked: Says,
+    asked: SendOptions,
     method: Annotated[str, typer.Argument(metavar="METHOD", help="what to call")],
     args: Annotated[str, typer.Argument(metavar="JSON", help="its arguments")] = "null",
     idem: Annotated[
@@ -162,7 +164,7 @@ def call(
             return await caller.call(method, given, timeout_s=timeout, idem=idem)
 
     try:
-        found = send_event.talking(asked, _overlay(), work)
+        found = send_event.run_at_hub(asked, _overlay(), work)
     except RpcFailure as failure:
         code, detail = (sanitize.printable(one or "") for one in (failure.error.code, failure.error.detail))
         raise hinted(
@@ -177,7 +179,7 @@ def call(
         sys.stdout.write(json.dumps(render_state.plain_json(found), default=render_state.json_value) + "\n")
 
 
-@says(
+@send_command(
     app,
     "serve",
     "veen rpc serve add=./add.py --stream calls",
@@ -185,7 +187,7 @@ def call(
     "veen rpc serve add=my_package.methods:add --waiting --stream calls",
 )
 def serve(
-    asked: Says,
+    asked: SendOptions,
     methods: Annotated[
         list[str],
         typer.Argument(metavar="METHOD=COMMAND", help="a command for each, or a Python function, as module:name"),
@@ -223,7 +225,7 @@ def serve(
             await _until_ended(server.serve(_told(asked.as_json)))
             return 0
 
-    answered = send_event.talking(asked, _overlay(), work)
+    answered = send_event.run_at_hub(asked, _overlay(), work)
     if waiting and not asked.as_json:
         output.remark(f"answered {answered}")
 
@@ -256,7 +258,7 @@ def _told(as_json: bool) -> "Callable[[Owed, Reply], None]":
     return tell
 
 
-@reads(app, "list", "veen rpc list --stream calls", "veen rpc list --waiting --json")
+@read_command(app, "list", "veen rpc list --stream calls", "veen rpc list --waiting --json")
 def list_(
     asked: ReadOptions,
     waiting: Annotated[bool, typer.Option("--waiting", help="only calls that nobody has answered yet")] = False,
@@ -279,7 +281,7 @@ def list_(
         columns, parts = ("entry", "call", "method", "args", "status", "answer"), tuple(part for part, _ in found)
         return read_state.StateAnswer(columns=columns, rows=rows, data={"calls": data}, parts=parts)
 
-    read_state.answer(asked, _overlay(), look)
+    read_state.show_state(asked, _overlay(), look)
 
 
 def _status(one: "Call", now: int) -> str:

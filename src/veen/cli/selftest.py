@@ -144,7 +144,7 @@ def selftest(
     _check_given(suite, (hub, issuer, pin), (hub2, pin2))
     chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
     trying = _Trying(issuer, passphrase_file, chosen, count)
-    anchors = pinning.anchor(pin), pinning.anchor(pin2)
+    anchors = pinning.pinned_key(pin), pinning.pinned_key(pin2)
     found = [] if suite == AIRGAP else [trying.one_hub(suite, hub, anchors[0])]
     if suite in (AIRGAP, ALL):
         found.append(trying.two_hubs((hub, hub2), anchors))
@@ -227,7 +227,7 @@ def _hub(
     if url is not None and issuer is None:
         yield url, None
     elif url is not None:
-        with open_session.opened(issuer, passphrase_file) as folder:
+        with open_session.open_client_dir(issuer, passphrase_file) as folder:
             key = folder.identity.id_sign
         yield url, key
     else:

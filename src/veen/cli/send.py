@@ -18,7 +18,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, single
 from veen.cli.kit import output
-from veen.cli.kit.client_options import FirstUse, HubPin, PassphraseFile
+from veen.cli.kit.client_options import HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import Cap, ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
@@ -216,7 +216,7 @@ def send(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -242,7 +242,7 @@ def send(
     )
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use, timeout)
     url = call.url()
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         if not outbox:
             _need_key(folder, work.stream)
         if outbox:
@@ -297,7 +297,7 @@ class _Work:
             if self._attached:
                 shown.enter_context(output.tally(f"sending {', '.join(path.name for path in self._attached)}"))
             else:
-                shown.enter_context(open_session.waiting_for(client.url))
+                shown.enter_context(open_session.announce_wait(client.url))
             return await client.send(self.stream, self._body, schema=self._schema, attachments=self._attached)
 
     async def send_lines(self, client: "Client") -> "SentTally":

@@ -11,7 +11,7 @@ from veen.cli.kit import output
 from veen.cli.kit.client_options import TrustEmbedded
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import ReadOptions, reads
+from veen.cli.kit.state_options import ReadOptions, read_command
 
 if TYPE_CHECKING:
     from veen.state import StateSnapshot
@@ -29,7 +29,7 @@ app = group(
 File: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="what veen snapshot make made")]
 
 
-@reads(
+@read_command(
     app,
     "make",
     "veen snapshot make --overlay kv --stream settings --out settings.snapshot",
@@ -50,15 +50,15 @@ def make(asked: ReadOptions, overlay: OverlayClass) -> None:
     output_files.check_new(asked.out)
 
     async def work(view: "StateView[Any, Any]", name: str) -> "StateSnapshot":
-        async with view.reading(read_state.place(asked.at, view)) as reading:
+        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
             return await state_snapshot.make(view, reading)
 
-    made = read_state.viewing(asked, of_class(overlay), work)
-    output_files.write_new(asked.out, made.encode(), output_files.SECRET)
+    made = read_state.with_view(asked, of_class(overlay), work)
+    output_files.write_new(asked.out, made.encode(), output_files.SECRET_MODE)
     _show(made, {"file": str(asked.out)}, asked.as_json)
 
 
-@reads(
+@read_command(
     app,
     "verify",
     "veen snapshot verify settings.snapshot --stream settings",
@@ -75,7 +75,7 @@ def verify(asked: ReadOptions, file: File) -> None:
     async def work(view: "StateView[Any, Any]", name: str) -> "Compared[Any]":
         return await state_snapshot.compare(view, found)
 
-    compared = read_state.viewing(asked, of_class(found.overlay_class), work)
+    compared = read_state.with_view(asked, of_class(found.overlay_class), work)
     verdict: dict[str, output.Value] = {"verdict": Marked("the log comes to this state", Tone.GOOD)}
     _show(found, {**verdict, "parts": compared.parts, "file": str(file)}, asked.as_json)
 
@@ -116,7 +116,7 @@ def show(
     _show(found, {**verdict, "file": str(file)}, as_json, parts)
     if not as_json:
         rows = [
-            (render_state.name_of(part), render_state.plain_line(kind, part, state)) for part, state in states.items()
+            (render_state.part_name(part), render_state.plain_line(kind, part, state)) for part, state in states.items()
         ]
         output.table(("part", "state"), rows, False)
     signer.check_named(file)

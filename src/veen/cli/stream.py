@@ -12,7 +12,7 @@ import typer
 
 from plumbing.cli.command import Misuse, command, single
 from veen.cli.kit import output, output_files, sanitize
-from veen.cli.kit.client_options import Epoch, FirstUse, HubPin, PassphraseFile
+from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.sanitize import size
 from veen.client.client import Client
@@ -56,7 +56,7 @@ class Saver:
             if path.is_symlink() or path.read_bytes() != content:
                 raise Unverified(str(path), f"it is there already, and is not the {size(len(content))} of the entry")
             return path
-        output_files.write_new(path, content, output_files.SECRET)
+        output_files.write_new(path, content, output_files.SECRET_MODE)
         return path
 
 
@@ -98,7 +98,7 @@ class Printer:
     def _says(self, entry: Entry) -> str:
         if entry.body is None:
             return "(sealed)" if self.sealed else f"(cannot be opened: {sanitize.printable(entry.fault or '')})"
-        return sanitize.line_of(entry.body) if self._console is None else sanitize.glance_at(entry.body)
+        return sanitize.line_of(entry.body) if self._console is None else sanitize.preview(entry.body)
 
     def _fields(self, entry: Entry, saved: list[Path]) -> Iterator[str]:
         yield str(entry.stream_seq)
@@ -119,14 +119,14 @@ class Printer:
         )
         lines = [line]
         if entry.schema not in (None, DEFAULT_SCHEMA):
-            line.append(f"  schema {sanitize.brief(entry.schema or b'')}", "dim")
+            line.append(f"  schema {sanitize.short_hex(entry.schema or b'')}", "dim")
         for at, part in enumerate(entry.attachments):
             where = f"  saved as {saved[at]}" if saved else ""
             text = f"{'':>{_SEQ_WIDTH}}  + {sanitize.printable(part.name)}, {sanitize.size(part.size)}{where}"
             lines.append(Text(text, "green" if saved else ""))
         if entry.proof is not None:
             shape = f"path {len(entry.proof.path)}, peaks {len(entry.proof.peaks_after)}"
-            root = sanitize.brief(entry.receipt.mmr_root)
+            root = sanitize.short_hex(entry.receipt.mmr_root)
             lines.append(Text(f"{'':>{_SEQ_WIDTH}}  proved up to root {root} ({shape})", "dim"))
         for one in lines:
             self._console.print(one, soft_wrap=True)
@@ -201,7 +201,7 @@ def stream(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -222,7 +222,7 @@ def stream(
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
     url = call.url()
     printer = Printer(as_json, with_proof)
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         if folder.stream_keys.secret(naming.stream_id(name)) is None:
             printer.sealed = True
             if save is not None:

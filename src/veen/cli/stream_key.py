@@ -35,7 +35,7 @@ def create(
     from veen.client import StreamKey
     from veen.core import Unavailable
 
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         try:
             key = folder.stream_keys.create(name)
         except Unavailable as error:
@@ -56,7 +56,7 @@ def show(
     from veen.cli.kit.sanitize import printable, short
     from veen.core import Unavailable, naming
 
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         known = folder.stream_keys.all()
     if name is None:
         rows = [(printable(key.name), reads, short(key.public_key), short(key.stream_id)) for key, reads in known]
@@ -96,7 +96,7 @@ def export(
     from veen.core import Unavailable, naming
 
     output_files.check_new(out)
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         known = folder.stream_keys.public(naming.stream_id(name))
         if known is None:
             raise hinted(Unavailable(f"no key of stream {name!r} is known here"), *_hints(name))
@@ -107,7 +107,7 @@ def export(
                 secret = folder.stream_keys.export(name)
             except Unavailable as error:
                 raise hinted(error, "only the public half is known; --public exports that") from None
-            output_files.write_new(out, secret.encode(), output_files.SECRET)
+            output_files.write_new(out, secret.encode(), output_files.SECRET_MODE)
     half = "public" if public else "secret"
     output.facts({"stream": name, "half": half, "public_key": known, "file": str(out)}, as_json)
 
@@ -129,7 +129,7 @@ def import_(
     from veen.core import DhKey, Unavailable
 
     key = key_files.read_stream_key(file)
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         try:
             if isinstance(key, ReaderKey):
                 folder.stream_keys.import_secret(key.name, DhKey(key.secret))

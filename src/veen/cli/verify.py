@@ -7,7 +7,7 @@ import typer
 
 from plumbing.cli.command import Misuse, command, single
 from veen.cli.kit import output
-from veen.cli.kit.client_options import Epoch, FirstUse, HubPin, PassphraseFile
+from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
 
@@ -44,7 +44,7 @@ def verify(
     hub: HubUrl = None,
     client: ClientDir = None,
     pin: HubPin = None,
-    first_use: FirstUse = False,
+    first_use: TrustOnFirstUse = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -99,9 +99,9 @@ async def _verify_stream(
 def _verify_files(call: "HubCall", paths: list[Path], as_json: bool) -> None:
     from veen.cli.kit import open_session, output_files
 
-    found = [(path, output_files.read(path)) for path in paths]
+    found = [(path, output_files.read_statements(path)) for path in paths]
     url = call.url()
-    with open_session.opened(call.client, call.passphrase_file) as folder:
+    with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
         known = open_session.known_hub(folder, url)
     rows = [row for path, said in found for row in _checked(path, said, known)]
     columns = ("file", "what", "stream_seq", "hub_ts", "held_by")

@@ -7,7 +7,7 @@ import typer
 from plumbing.cli.command import Misuse, command, group
 from veen.cli.kit import faults_command, output, values
 from veen.cli.kit.common_options import JsonOption
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def _of(named: str | None, wallet: bytes) -> "tuple[Wallets, str]":
     return Wallets(wallet), wallet_stream(wallet).hex()
 
 
-@reads(
+@read_command(
     app,
     "balance",
     "veen wallet balance 7d2039… --stream ledger",
@@ -94,10 +94,10 @@ def balance(asked: ReadOptions, wallet: WalletId) -> None:
         facts = {name: render_state.plain_cell(value) for name, value in plain.items() if name != "exists"}
         return read_state.StateAnswer(facts=facts, data=plain, parts=(wallet_id,))
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
-@reads(app, "list", "veen wallet list --stream ledger", "veen wallet list --stream ledger --at 120 --json")
+@read_command(app, "list", "veen wallet list --stream ledger", "veen wallet list --stream ledger --at 120 --json")
 def list_(asked: ReadOptions) -> None:
     """List the wallets of a stream, and what is in them."""
     from veen.cli.kit import read_state, render_state
@@ -114,7 +114,7 @@ def list_(asked: ReadOptions) -> None:
             columns=("wallet", "balance", "is"), rows=rows, data={"wallets": data}, parts=parts
         )
 
-    read_state.answer(asked, _overlay(), look)
+    read_state.show_state(asked, _overlay(), look)
 
 
 def _plain(part: bytes, state: "Wallet") -> "dict[str, cbor.Value]":
@@ -123,7 +123,7 @@ def _plain(part: bytes, state: "Wallet") -> "dict[str, cbor.Value]":
     return {**_overlay().plain(part, state), **sums}
 
 
-@reads(app, "history", "veen wallet history 7d2039… --stream ledger", "veen wallet history 7d2039… --json")
+@read_command(app, "history", "veen wallet history 7d2039… --stream ledger", "veen wallet history 7d2039… --json")
 def history(asked: ReadOptions, wallet: WalletId) -> None:
     """Show everything that changed a wallet, in order."""
     from veen.cli.kit import read_state, render_state, sanitize, values
@@ -142,10 +142,12 @@ def history(asked: ReadOptions, wallet: WalletId) -> None:
         columns, told = ("entry", "hub_ts", "client_id", "event", "balance"), {"wallet_id": wallet_id, "history": data}
         return read_state.StateAnswer(columns=columns, rows=rows, data=told, parts=(wallet_id,), steps=steps)
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
-@reads(app, "violations", "veen wallet violations --stream ledger", "veen wallet violations --stream ledger --json")
+@read_command(
+    app, "violations", "veen wallet violations --stream ledger", "veen wallet violations --stream ledger --json"
+)
 def violations(asked: ReadOptions) -> None:
     """List debits beyond a balance or a limit that someone sent all the same.
 
@@ -160,7 +162,7 @@ def violations(asked: ReadOptions) -> None:
         remarks = () if found else ("nobody sent such a debit",)
         return read_state.StateAnswer(columns=render_state.FAULT_COLUMNS, rows=rows, data=data, remarks=remarks)
 
-    read_state.answer(asked, _overlay(), look)
+    read_state.show_state(asked, _overlay(), look)
 
 
 def _word(step: "FoldStep") -> str:
@@ -173,8 +175,8 @@ def _word(step: "FoldStep") -> str:
     return word if amount is None else f"{word} {amount}"
 
 
-@says(app, "open", "veen wallet open --realm shop --owner 9e3c07… --currency JPY --stream ledger")
-def open_(asked: Says, realm: Realm, owner: Owner, currency: Currency) -> None:
+@send_command(app, "open", "veen wallet open --realm shop --owner 9e3c07… --currency JPY --stream ledger")
+def open_(asked: SendOptions, realm: Realm, owner: Owner, currency: Currency) -> None:
     """Open the wallet of an owner in a realm, for one currency."""
     from veen.overlays.wallet import Open
 
@@ -203,8 +205,8 @@ def id_(realm: Realm, owner: Owner, currency: Currency, as_json: JsonOption = Fa
     output.facts({**named, "realm_id": realm_id, "ctx_id": ctx_id, "currency": currency}, as_json)
 
 
-@says(app, "close", "veen wallet close 7d2039… --stream ledger", "veen wallet close 7d2039… --json")
-def close(asked: Says, wallet: WalletId) -> None:
+@send_command(app, "close", "veen wallet close 7d2039… --stream ledger", "veen wallet close 7d2039… --json")
+def close(asked: SendOptions, wallet: WalletId) -> None:
     """Close a wallet: nothing moves in or out of it any more."""
     from veen.overlays.wallet import Close
 
@@ -212,8 +214,10 @@ def close(asked: Says, wallet: WalletId) -> None:
     _send(asked, wallet_id, lambda now: Close(wallet_id, now))
 
 
-@says(app, "deposit", "veen wallet deposit 7d2039… 500 --stream ledger", "veen wallet deposit 7d2039… 500 --ref inv-7")
-def deposit(asked: Says, wallet: WalletId, amount: Amount, ref: Ref = None) -> None:
+@send_command(
+    app, "deposit", "veen wallet deposit 7d2039… 500 --stream ledger", "veen wallet deposit 7d2039… 500 --ref inv-7"
+)
+def deposit(asked: SendOptions, wallet: WalletId, amount: Amount, ref: Ref = None) -> None:
     """Put an amount into a wallet.
 
     A second deposit with the same --ref is another deposit.
@@ -224,8 +228,10 @@ def deposit(asked: Says, wallet: WalletId, amount: Amount, ref: Ref = None) -> N
     _send(asked, wallet_id, lambda now: Deposit(wallet_id, amount, now, known_by))
 
 
-@says(app, "withdraw", "veen wallet withdraw 7d2039… 100 --stream ledger", "veen wallet withdraw 7d2039… 9 --ref w-1")
-def withdraw(asked: Says, wallet: WalletId, amount: Amount, ref: Ref = None) -> None:
+@send_command(
+    app, "withdraw", "veen wallet withdraw 7d2039… 100 --stream ledger", "veen wallet withdraw 7d2039… 9 --ref w-1"
+)
+def withdraw(asked: SendOptions, wallet: WalletId, amount: Amount, ref: Ref = None) -> None:
     """Take an amount out of a wallet.
 
     With the same --ref, a second try is the same withdrawal.
@@ -236,14 +242,14 @@ def withdraw(asked: Says, wallet: WalletId, amount: Amount, ref: Ref = None) -> 
     _send(asked, wallet_id, lambda now: Withdraw(wallet_id, amount, now, known_by))
 
 
-@says(
+@send_command(
     app,
     "transfer",
     "veen wallet transfer 7d2039… 84d71e… 30 --stream ledger",
     "veen wallet transfer 7d2039… 84d71e… 30 --id 17f296… --json",
 )
 def transfer(
-    asked: Says,
+    asked: SendOptions,
     wallet: WalletId,
     to: Annotated[str, typer.Argument(metavar="TO", help="the wallet it goes to, by its 64 hex digits")],
     amount: Amount,
@@ -267,9 +273,9 @@ def transfer(
     _send(asked, wallet_id, lambda now: Transfer(wallet_id, to_id, amount, now, own), {"transfer_id": own}, mirror)
 
 
-@says(app, "adjust", "veen wallet adjust 7d2039… --delta -5 --reason fee --stream ledger")
+@send_command(app, "adjust", "veen wallet adjust 7d2039… --delta -5 --reason fee --stream ledger")
 def adjust(
-    asked: Says,
+    asked: SendOptions,
     wallet: WalletId,
     delta: Annotated[int, typer.Option("--delta", metavar="N", help="how much more; less than 0 takes away")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="why it must be corrected")],
@@ -282,9 +288,11 @@ def adjust(
     _send(asked, wallet_id, lambda now: Adjust(wallet_id, delta, now, reason, known_by))
 
 
-@says(app, "limit", "veen wallet limit 7d2039… 1000 --stream ledger", "veen wallet limit 7d2039… --stream ledger")
+@send_command(
+    app, "limit", "veen wallet limit 7d2039… 1000 --stream ledger", "veen wallet limit 7d2039… --stream ledger"
+)
 def limit(
-    asked: Says,
+    asked: SendOptions,
     wallet: WalletId,
     daily: Annotated[
         int | None,
@@ -300,8 +308,10 @@ def limit(
     _send(asked, wallet_id, lambda now: Limit(wallet_id, daily, now))
 
 
-@says(app, "freeze", "veen wallet freeze 7d2039… --reason lost --stream ledger", "veen wallet freeze 7d2039… --json")
-def freeze(asked: Says, wallet: WalletId, reason: Reason = None) -> None:
+@send_command(
+    app, "freeze", "veen wallet freeze 7d2039… --reason lost --stream ledger", "veen wallet freeze 7d2039… --json"
+)
+def freeze(asked: SendOptions, wallet: WalletId, reason: Reason = None) -> None:
     """Let nothing leave a wallet until it is unfrozen."""
     from veen.overlays.wallet import Freeze
 
@@ -309,8 +319,8 @@ def freeze(asked: Says, wallet: WalletId, reason: Reason = None) -> None:
     _send(asked, wallet_id, lambda now: Freeze(wallet_id, now, reason))
 
 
-@says(app, "unfreeze", "veen wallet unfreeze 7d2039… --stream ledger", "veen wallet unfreeze 7d2039… --json")
-def unfreeze(asked: Says, wallet: WalletId, reason: Reason = None) -> None:
+@send_command(app, "unfreeze", "veen wallet unfreeze 7d2039… --stream ledger", "veen wallet unfreeze 7d2039… --json")
+def unfreeze(asked: SendOptions, wallet: WalletId, reason: Reason = None) -> None:
     """Let amounts leave a wallet again."""
     from veen.overlays.wallet import Unfreeze
 
@@ -331,7 +341,7 @@ def _ref(text: str | None) -> bytes | None:
 
 
 def _send(
-    asked: Says,
+    asked: SendOptions,
     wallet_id: bytes,
     make: "Callable[[int], Event]",
     shown: "dict[str, output.Value] | None" = None,
@@ -357,7 +367,7 @@ def _send(
         return said
 
     rows: dict[str, output.Value] = {"wallet_id": wallet_id, **(shown or {})}
-    send_event.tell(send_event.talking(asked, overlay, work, stream=stream), rows, asked)
+    send_event.show_sent(send_event.run_at_hub(asked, overlay, work, stream=stream), rows, asked)
 
 
 async def _mirror(client: "Client", stream_id: bytes, event: "Event", origin: bytes) -> None:

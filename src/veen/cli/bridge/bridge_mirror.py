@@ -6,9 +6,9 @@ import typer
 
 from veen.cli.bridge.bridge_options import SourceHub, SourcePin, app, routes, source_client
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
     from veen.bridge.mirror import Comparison, Mirrored, MirrorRoute
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 _COLUMNS = ("stream", "stream_seq", "msg_id", "copy_seq", "record_seq", "remark")
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "mirror",
     "veen bridge mirror wallets --source-hub https://a.example --hub https://b.example",
     "veen bridge mirror doors=from-a/doors --source-hub https://a.example --follow",
 )
 def mirror(
-    asked: AtHub,
+    asked: HubOptions,
     streams: Annotated[list[str], typer.Argument(metavar="STREAM[=TARGET]", help="what is mirrored, and as what")],
     source_hub: SourceHub,
     source_pin: SourcePin = None,
@@ -84,14 +84,14 @@ def _tell(found: "list[tuple[MirrorRoute, Mirrored]]", as_json: bool) -> None:
 _DIFFERENCE_COLUMNS = ("what", "stream", "stream_seq", "reason")
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "compare",
     "veen bridge compare wallets --source-hub https://a.example --hub https://b.example",
 )
 def compare(
-    asked: AtHub,
+    asked: HubOptions,
     streams: Annotated[list[str], typer.Argument(metavar="STREAM[=TARGET]", help="what is mirrored, and as what")],
     source_hub: SourceHub,
     source_pin: SourcePin = None,

@@ -99,7 +99,7 @@ async def source_client(target: "Client", url: str, pin: str | None, first_use: 
         believed = FIRST_USE
     if believed is None and target.dir.state.hub_of(url) is None:
         raise Misuse(
-            f"nothing is known yet of the hub at {url}", f"--source-pin HEX|PATH names it: {pinning.WHERE_FROM}"
+            f"nothing is known yet of the hub at {url}", f"--source-pin HEX|PATH names it: {pinning.PIN_SOURCES}"
         )
     async with Client(url, target.dir, pin=believed) as source:
         if source.hub_id == target.hub_id:

@@ -9,9 +9,9 @@ import typer
 from plumbing.cli.command import Misuse
 from veen.cli.bridge.bridge_options import app, need_folder, trusted
 from veen.cli.kit import output, values
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import FromDirectory, taking
+from veen.cli.kit.state_options import FromDirectory, options_command
 
 if TYPE_CHECKING:
     from veen.bridge.reconciliation import ReconcileReport
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("what", "stream", "which", "reason")
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "reconcile",
     "veen bridge reconcile --bundles /media/stick --trust 5f1c8a… --client auditor",
@@ -30,7 +30,7 @@ _COLUMNS = ("what", "stream", "which", "reason")
     "veen bridge reconcile --source-hub http://127.0.0.1:37411 --hub http://127.0.0.1:37412",
 )
 def reconcile(
-    asked: AtHub,
+    asked: HubOptions,
     bundles: Annotated[
         list[Path] | None, typer.Option("--bundles", metavar="DIR", help="what left, by the bundles themselves")
     ] = None,
@@ -70,7 +70,7 @@ def reconcile(
 
 
 def _reconciled(
-    asked: AtHub,
+    asked: HubOptions,
     bundles: list[Path],
     trust: list[str],
     source_hub: str | None,
@@ -84,12 +84,12 @@ def _reconciled(
 
     call = asked.call()
     url = call.url() if data_dir is None else ""
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         exports: list[BundleExported] = []
         for one in bundles:
             exports += reconciliation.exports_in(need_folder(one), trusted(trust))
         if source_data_dir is not None:
-            copy = DirectorySource(source_data_dir, folder, pinning.anchor(source_pin))
+            copy = DirectorySource(source_data_dir, folder, pinning.pinned_key(source_pin))
             exports = asyncio.run(reconciliation.exports_of(copy))
         if source_hub is not None:
             there = open_session.HubCall(source_hub, asked.client, asked.passphrase_file, source_pin, asked.first_use)
@@ -100,7 +100,7 @@ def _reconciled(
 
         if data_dir is None:
             return call.run_with(folder, url, met)
-        here = DirectorySource(data_dir, folder, pinning.anchor(asked.pin))
+        here = DirectorySource(data_dir, folder, pinning.pinned_key(asked.pin))
         return reconciliation.reconcile(asyncio.run(reconciliation.books(here, exports)))
 
 

@@ -11,10 +11,10 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
     from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
@@ -75,8 +75,8 @@ def node_at(node: str, token_file: Path | None) -> "VeilNode":
     return VeilNode(node, read_token(token_file))
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "publish",
     "veen bridge veil publish doors --node ~/veil",
@@ -84,7 +84,7 @@ def node_at(node: str, token_file: Path | None) -> "VeilNode":
     "veen bridge veil publish --evidence lie.evidence --group auditors --node ~/veil",
 )
 def publish(
-    asked: AtHub,
+    asked: HubOptions,
     node: Node,
     streams: Annotated[
         list[str] | None, typer.Argument(metavar="STREAM", help="whose checkpoints, as the hub signs them now")
@@ -135,7 +135,7 @@ def publish(
         call.run(lambda client: work(client.contact.trust.known, client))
         return
     # What a hub was caught at can be shown without it.
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         asyncio.run(work(open_session.known_hub(folder, call.url()), None))
 
 
@@ -169,8 +169,8 @@ _RECEIVED_COLUMNS = ("result", "what", "standing", "label", "upto_seq", "file", 
 _OFFLINE = "--offline holds things against what is kept here, without the hub"
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "receive",
     "veen bridge veil receive --node ~/veil --inbox heard",
@@ -178,7 +178,7 @@ _OFFLINE = "--offline holds things against what is kept here, without the hub"
     "veen bridge veil receive --node ~/veil --inbox heard --offline --json",
 )
 def receive(
-    asked: AtHub,
+    asked: HubOptions,
     node: Node,
     inbox: Annotated[
         Path, typer.Option("--inbox", metavar="DIR", help="where it is kept: bundles/, evidence/, and what was seen")
@@ -206,7 +206,7 @@ def receive(
 
     call = replace(asked.call(), allow_caught=True)  # what it signed elsewhere is compared all the same
     heard = _Hearing(node, token_file, inbox, group, streams or [], follow, asked.as_json)
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         url = call.url()
         if offline:
             status = asyncio.run(heard.work(folder, open_session.known_hub(folder, url), None))

@@ -11,10 +11,10 @@ from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command
 from veen.cli.bridge.bridge_options import Every, Map, Operator, Trust, app, need_folder, trusted
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
     from veen.bridge.bundle_export import ExportRange, Sizes
@@ -29,8 +29,8 @@ _EXPORT_COLUMNS = ("bundle_id", "export_stream", "epoch", "export_seq_from", "ex
 _EVENTS, _BYTES = 1_000, 1 << 24
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "export",
     "veen bridge export export/zone1/doors --out /media/stick",
@@ -38,7 +38,7 @@ _EVENTS, _BYTES = 1_000, 1 << 24
     "veen bridge export export/zone1/doors --from 1001 --to 2000 --out again",
 )
 def export(
-    asked: AtHub,
+    asked: HubOptions,
     streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="what is to leave, by name")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where bundles are put down")],
     first: Annotated[
@@ -185,15 +185,15 @@ Exclude: TypeAlias = Annotated[
 ]
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "import",
     "veen bridge import /media/stick/9f2c….bundle --trust 5f1c8a…",
     "veen bridge import *.bundle --trust online-papers --json",
 )
 def import_(
-    asked: AtHub,
+    asked: HubOptions,
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="bundles")],
     trust: Trust,
     mapping: Map = None,
@@ -224,15 +224,15 @@ def import_(
         raise typer.Exit(_UNVERIFIED_STATUS)
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "watch",
     "veen bridge watch /srv/drop --trust 5f1c8a…",
     "veen bridge watch /srv/drop --trust 5f1c8a… --once",
 )
 def watch(
-    asked: AtHub,
+    asked: HubOptions,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="where bundles are put down")],
     trust: Trust,
     mapping: Map = None,
@@ -270,7 +270,7 @@ async def _swept(importer: "Importer", folder: Path) -> "AsyncIterator[Dealt]":
 
 
 def _importing(
-    asked: AtHub,
+    asked: HubOptions,
     trust: list[str],
     mapping: list[str] | None,
     exclude: list[str] | None,

@@ -31,7 +31,7 @@ from veen.overlays.discovery import DISCOVERY, DescriptorKind, ServiceAdvertise,
 from veen.state.state_view import StateView
 
 if TYPE_CHECKING:
-    from veen.cli.kit.state_options import Says
+    from veen.cli.kit.state_options import SendOptions
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Wanted:
     directory: str
 
 
-def get(asked: "Says", name: str, wanted: Wanted) -> None:
+def get(asked: "SendOptions", name: str, wanted: Wanted) -> None:
     """Plan, and where there is a token, show it to the chosen hub and write down its answer."""
     if wanted.ask and wanted.token is not None:
         raise Misuse("--ask and --token are two ways to the same", "give one of them")
@@ -182,7 +182,7 @@ async def _issued(client: Client, plan: AuthorizationPlan, own: bytes, wanted: W
     return (connect.issued(reply, plan, own),)
 
 
-def call(asked: "Says", name: str, method: str, args: str, timeout: float) -> None:
+def call(asked: "SendOptions", name: str, method: str, args: str, timeout: float) -> None:
     """Call the service, and show what it answers."""
     value = cbor.encode(_value(args))
     with at_home(asked) as home:

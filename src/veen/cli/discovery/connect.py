@@ -9,7 +9,7 @@ from plumbing.cli.command import group
 from veen.cli.discovery.directory_view import Looks, Publishers, Region, Tags, look_at, sendable, stream_of
 from veen.cli.discovery.remote_query import Timeout
 from veen.cli.kit import faults_command
-from veen.cli.kit.state_options import Says, says, taking
+from veen.cli.kit.state_options import SendOptions, options_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.kit import output
@@ -61,7 +61,7 @@ Chosen: TypeAlias = Annotated[
 ]
 
 
-@taking(Looks, app, "hubs", "veen connect hubs --region ap-northeast-1", "veen connect hubs --tag test --json")
+@options_command(Looks, app, "hubs", "veen connect hubs --region ap-northeast-1", "veen connect hubs --tag test --json")
 def hubs(
     asked: Looks,
     region: Region = None,
@@ -77,7 +77,9 @@ def hubs(
     connect_phases.look_at_hubs(asked, wish, connect_phases.pin_of(trust))
 
 
-@taking(Looks, app, "services", "veen connect services --method charge", "veen connect services --overlay rpc --json")
+@options_command(
+    Looks, app, "services", "veen connect services --method charge", "veen connect services --overlay rpc --json"
+)
 def services(
     asked: Looks,
     overlay: OverlayName = None,
@@ -100,14 +102,14 @@ def _service_wish(method: str | None, region: str | None, tag: list[str] | None)
     return ServiceWish(frozenset(), method, None, region, tuple(tag or ()))
 
 
-@says(
+@send_command(
     app,
     "hub",
     "veen connect hub work --region ap-northeast-1 --trust 4f…a1",
     "veen connect hub work --id 4f…a1 --trust hub-identity.json",
 )
 def hub(
-    asked: Says,
+    asked: SendOptions,
     name: NameArgument,
     chosen: Chosen = None,
     region: Region = None,
@@ -133,14 +135,14 @@ def hub(
     connect_phases.choose_hub(asked, name, wish, chosen, trust, directory or stream_of("hub"), publisher)
 
 
-@says(
+@send_command(
     app,
     "service",
     "veen connect service work --method charge",
     "veen connect service work --overlay kv --id 4f…a1",
 )
 def service(
-    asked: Says,
+    asked: SendOptions,
     name: NameArgument,
     chosen: Chosen = None,
     overlay: OverlayName = None,
@@ -160,7 +162,7 @@ def service(
     connect_phases.choose_service(asked, name, wish, overlay, chosen, directory, publisher)
 
 
-@says(
+@send_command(
     app,
     "cap",
     "veen connect cap work",
@@ -168,7 +170,7 @@ def service(
     "veen connect cap work --ask --ttl 86400",
 )
 def cap(
-    asked: Says,
+    asked: SendOptions,
     name: NameArgument,
     token: Annotated[
         str | None, typer.Option("--token", metavar="FILE", help="the capability that was issued: show it to the hub")
@@ -193,8 +195,8 @@ def cap(
     )
 
 
-@says(app, "bind", "veen connect bind work", "veen connect bind work --stream my.connections")
-def bind(asked: Says, name: NameArgument) -> None:
+@send_command(app, "bind", "veen connect bind work", "veen connect bind work --stream my.connections")
+def bind(asked: SendOptions, name: NameArgument) -> None:
     """Phase 4: settle on which streams the service is used."""
     from veen.cli.kit import send_event
     from veen.cli.kit.exit_status import hinted
@@ -208,12 +210,12 @@ def bind(asked: Says, name: NameArgument) -> None:
             raise hinted(Unavailable(f"connection {name!r} has no service yet"), hint)
         return sendable(binding(name, chosen))
 
-    send_event.say(asked, CONNECT, make, {"connection": name}, stream=STREAM)
+    send_event.send_checked(asked, CONNECT, make, {"connection": name}, stream=STREAM)
 
 
-@says(app, "end", "veen connect end work", "veen connect end work --reason moved")
+@send_command(app, "end", "veen connect end work", "veen connect end work --reason moved")
 def end(
-    asked: Says,
+    asked: SendOptions,
     name: NameArgument,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")] = None,
 ) -> None:
@@ -222,12 +224,14 @@ def end(
     from veen.overlays.connect import CONNECT, ConnectionEnded
 
     made = sendable(ConnectionEnded(name, reason))
-    send_event.say(asked, CONNECT, lambda reading: made, {"connection": name}, stream=STREAM, blind=made)
+    send_event.send_checked(asked, CONNECT, lambda reading: made, {"connection": name}, stream=STREAM, blind=made)
 
 
-@says(app, "call", "veen connect call work charge '{\"amount\": 5}'", "veen connect call work refund 7 --timeout 5")
+@send_command(
+    app, "call", "veen connect call work charge '{\"amount\": 5}'", "veen connect call work refund 7 --timeout 5"
+)
 def call(
-    asked: Says,
+    asked: SendOptions,
     name: NameArgument,
     method: Annotated[str, typer.Argument(metavar="METHOD", help="one of the service's methods")],
     args: Annotated[str, typer.Argument(metavar="JSON", help="its arguments")] = "null",
@@ -239,7 +243,7 @@ def call(
     authorization.call(asked, name, method, args, timeout)
 
 
-@taking(Looks, app, "status", "veen connect status", "veen connect status work --at 3 --prove")
+@options_command(Looks, app, "status", "veen connect status", "veen connect status work --at 3 --prove")
 def status(
     asked: Looks,
     name: Annotated[

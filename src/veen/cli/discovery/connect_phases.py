@@ -47,7 +47,7 @@ from veen.state.state_at import StateAt
 from veen.state.state_view import StateView
 
 if TYPE_CHECKING:
-    from veen.cli.kit.state_options import Says
+    from veen.cli.kit.state_options import SendOptions
 
 Directory = Mapping[bytes, DirectoryRecord]
 _CONNECT_S = 3.0
@@ -133,7 +133,7 @@ def proposed(choice: Choice[Any], now: int) -> read_state.StateAnswer:
 
 
 def choose_hub(
-    asked: "Says",
+    asked: "SendOptions",
     name: str,
     wish: HubWish,
     chosen: str | None,
@@ -172,15 +172,15 @@ def look_at_services(asked: Looks, wish: ServiceWish, overlay: str | None) -> No
     async def work(
         view: StateView[DirectoryRecord, DirectoryRecord], stream: str
     ) -> tuple[read_state.StateAnswer, read_state.StateBasis]:
-        async with view.reading(read_state.place(asked.at, view)) as reading:
+        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
             now = await moment(view, reading, asked.at is not None, asked.when)
             states = dict(reading.states)
             known = states if asked.stream else await _overlays(view.source, folded, cached=not asked.no_cache)
             found = proposed(services_in(states, known, wish, overlay, now), now)
             return found, await read_state.basis_of(asked, view, reading, stream, found)
 
-    found, basis = read_state.viewing(asked, folded, work, stream=stream_of("service"))
-    render_state.tell(found, basis, asked)
+    found, basis = read_state.with_view(asked, folded, work, stream=stream_of("service"))
+    render_state.show_answer(found, basis, asked)
 
 
 def services_in(
@@ -196,7 +196,7 @@ def services_in(
 
 
 def choose_service(
-    asked: "Says",
+    asked: "SendOptions",
     name: str,
     wish: ServiceWish,
     overlay: str | None,

@@ -10,7 +10,7 @@ from veen.cli import cap as caps
 from veen.cli.discovery.directory_view import sendable
 from veen.cli.kit import context_file, open_session, output, read_state, send_event
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.state_options import Says
+from veen.cli.kit.state_options import SendOptions
 from veen.client import ClientDir, cbor_sequence
 from veen.client.client import Client
 from veen.client.submit_queue import Undecided
@@ -62,7 +62,7 @@ STREAM = "connect"
 class Home:
     """The hub and the stream that the options name, with the client directory open."""
 
-    def __init__(self, asked: Says, folder: ClientDir) -> None:
+    def __init__(self, asked: SendOptions, folder: ClientDir) -> None:
         self.asked = asked
         self.folder = folder
         self.stream = STREAM if asked.stream is None else asked.stream
@@ -78,7 +78,7 @@ class Home:
                 client.dir.caps.add_all(cbor_sequence.encode(self._tokens))
             return await work(client)
 
-        with read_state.advised(self.stream, CONNECT.CLASS):
+        with read_state.cache_hints(self.stream, CONNECT.CLASS):
             try:
                 return self._call.run_with(self.folder, self._url, met)
             except NotTaken as error:
@@ -118,15 +118,15 @@ class Home:
     def tell(
         self, said: SentEvent, shown: Mapping[str, output.Value], data: Mapping[str, object] | None = None
     ) -> None:
-        send_event.tell(said, shown, self.asked, data)
+        send_event.show_sent(said, shown, self.asked, data)
 
 
 @contextmanager
-def at_home(asked: Says, *, begins: bool = False) -> Iterator[Home]:
+def at_home(asked: SendOptions, *, begins: bool = False) -> Iterator[Home]:
     """Open the client directory. With `begins` the stream's key is made where there is none, once it is written to."""
     if asked.blind:
         raise Misuse("a connection is not begun without a look at it", "leave out --blind")
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         home = Home(asked, folder)
         if not begins:
             read_state.need_reader_key(folder, home.stream)

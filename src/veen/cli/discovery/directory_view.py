@@ -85,12 +85,12 @@ def look_at(
         output_files.check_new(asked.out)
 
     async def work(view: "StateView[S, M]", name: str) -> "tuple[StateAnswer, read_state.StateBasis]":
-        async with view.reading(read_state.place(asked.at, view)) as reading:
+        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
             found = look(reading, await moment(view, reading, asked.at is not None, asked.when))
             return found, await read_state.basis_of(asked, view, reading, name, found)
 
-    found, basis = read_state.viewing(asked, overlay, work, stream=stream)
-    render_state.tell(found, basis, asked)
+    found, basis = read_state.with_view(asked, overlay, work, stream=stream)
+    render_state.show_answer(found, basis, asked)
 
 
 async def moment(view: "StateView[S, M]", reading: "StateAt[S, M]", dated: bool, when: int | None = None) -> int:

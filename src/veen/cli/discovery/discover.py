@@ -22,7 +22,7 @@ from veen.cli.discovery.directory_view import (
     stream_of,
 )
 from veen.cli.kit import faults_command
-from veen.cli.kit.state_options import Says, says, taking
+from veen.cli.kit.state_options import SendOptions, options_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.kit import output
@@ -52,7 +52,7 @@ Schema: TypeAlias = Annotated[
 ]
 
 
-@taking(Looks, app, "list", "veen discover list hub", "veen discover list service --all --at 12 --json")
+@options_command(Looks, app, "list", "veen discover list hub", "veen discover list service --all --at 12 --json")
 def list_(asked: Looks, kind: KindArgument, every: Every = False) -> None:
     """List what is advertised, neither retired nor expired.
 
@@ -79,7 +79,9 @@ def list_(asked: Looks, kind: KindArgument, every: Every = False) -> None:
     look_at(asked, overlay_of(asked.publishers), look, stream=stream_of(kind))
 
 
-@taking(Looks, app, "show", "veen discover show hub 4f…a1 --prove --out hub.evidence", "veen discover show hub 4f…a1")
+@options_command(
+    Looks, app, "show", "veen discover show hub 4f…a1 --prove --out hub.evidence", "veen discover show hub 4f…a1"
+)
 def show(asked: Looks, kind: KindArgument, name: IdArgument) -> None:
     """Show one hub, overlay or service, retired and expired or not."""
     from veen.cli.kit import output, read_state, render_state, values
@@ -108,7 +110,7 @@ def show(asked: Looks, kind: KindArgument, name: IdArgument) -> None:
     look_at(asked, overlay_of(asked.publishers), look, stream=stream_of(kind))
 
 
-@taking(
+@options_command(
     Looks,
     app,
     "query",
@@ -161,14 +163,14 @@ def _found(reading: "Directory", kind: KindName, made: "DirectoryQuery", now: in
     return remote_query.answer_of(kind, result, now, parts)
 
 
-@says(
+@send_command(
     app,
     "retire",
     "veen discover retire hub 4f…a1 --reason moved",
     "veen discover retire service 4f…a1 --stream my.directory",
 )
 def retire(
-    asked: Says,
+    asked: SendOptions,
     kind: KindArgument,
     name: IdArgument,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why, for whoever asks")] = None,
@@ -191,7 +193,7 @@ def retire(
         return event
 
     shown: dict[str, output.Value] = {f"{kind}_id": id_}
-    send_event.say(asked, DISCOVERY, make, shown, stream=stream_of(kind), blind=event)
+    send_event.send_checked(asked, DISCOVERY, make, shown, stream=stream_of(kind), blind=event)
 
 
 remote_query.add(app)

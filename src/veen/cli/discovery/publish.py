@@ -7,7 +7,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
 from veen.cli.discovery.directory_view import KindName, sendable, stream_of
-from veen.cli.kit.state_options import Says, says
+from veen.cli.kit.state_options import SendOptions, send_command
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,14 +34,14 @@ Id: TypeAlias = Annotated[
 ]
 
 
-@says(
+@send_command(
     app,
     "hub",
     "veen discover publish hub --region ap-northeast-1 --tag public",
     "veen discover publish hub --url https://hub.example --ttl 86400",
 )
 def publish_hub(
-    asked: Says,
+    asked: SendOptions,
     url: Annotated[
         list[str] | None,
         typer.Option("--url", metavar="URL", help="a way to reach it", show_default="the one it was reached by"),
@@ -73,14 +73,14 @@ def publish_hub(
     _publish(asked, KindName.HUB, describe)
 
 
-@says(
+@send_command(
     app,
     "overlay",
     "veen discover publish overlay rpc",
     "veen discover publish overlay example.tally --schema example.tally.v1 --tag experimental",
 )
 def publish_overlay(
-    asked: Says,
+    asked: SendOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="the overlay's class, as in veen fold --overlay")],
     schema: Annotated[
         list[str] | None,
@@ -108,14 +108,14 @@ def publish_overlay(
     _publish(asked, KindName.OVERLAY, describe, made)
 
 
-@says(
+@send_command(
     app,
     "service",
     "veen discover publish service billing --overlay 4f…a1 --method charge --on asked --on answered",
     "veen discover publish service billing --overlay 4f…a1 --on ledger --auth none",
 )
 def publish_service(
-    asked: Says,
+    asked: SendOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="its name, for people")],
     overlay: Annotated[str, typer.Option("--overlay", metavar="HEX", help="the overlay_id of the overlay it uses")],
     on: Annotated[
@@ -179,7 +179,7 @@ def _schemas(name: str, given: list[str] | None) -> tuple[bytes, ...]:
     return tuple(sorted(found.schemas))
 
 
-def _publish(asked: Says, kind: KindName, describe: "Describe", blind: "Descriptor | None" = None) -> None:
+def _publish(asked: SendOptions, kind: KindName, describe: "Describe", blind: "Descriptor | None" = None) -> None:
     """Send what `describe` says of the hub that was met, and show its receipt."""
     from veen.cli.kit import send_event
     from veen.overlays.discovery import DISCOVERY, MAX_DESCRIPTOR_BYTES
@@ -200,6 +200,6 @@ def _publish(asked: Says, kind: KindName, describe: "Describe", blind: "Descript
         async with StateView.of(client, name, DISCOVERY, cached=not asked.no_cache) as view:
             return await Channel(view).say(one)
 
-    said = send_event.talking(asked, DISCOVERY, speak, stream=stream_of(kind))
+    said = send_event.run_at_hub(asked, DISCOVERY, speak, stream=stream_of(kind))
     (one,) = made
-    send_event.tell(said, {f"{kind}_id": one.id, "ttl": one.ttl_sec}, asked)
+    send_event.show_sent(said, {f"{kind}_id": one.id, "ttl": one.ttl_sec}, asked)

@@ -8,7 +8,7 @@ import typer
 
 from plumbing.cli import durations
 from veen.cli.discovery.directory_view import COLUMNS, KindName, Looks, Publishers, row_of, stream_of
-from veen.cli.kit.state_options import MAX_SECONDS, Says, taking
+from veen.cli.kit.state_options import MAX_SECONDS, SendOptions, options_command
 
 if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
@@ -66,7 +66,7 @@ def ask(asked: Looks, kind: KindName, made: "DirectoryQuery", stream: str, timeo
         reply, at = await connection_stream.call_over_stream(client, stream, made_request, timeout)
         return result_of(reply), at
 
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         read_state.need_reader_key(folder, stream)
         result, answered_at = call.run_with(folder, url, work)
     if result.error is not None or not result.ok:
@@ -83,8 +83,8 @@ def ask(asked: Looks, kind: KindName, made: "DirectoryQuery", stream: str, timeo
 
 def add(app: typer.Typer) -> None:
     """The command that serves."""
-    taking(
-        Says,
+    options_command(
+        SendOptions,
         app,
         "serve",
         "veen discover serve --stream disc.requests",
@@ -92,7 +92,9 @@ def add(app: typer.Typer) -> None:
     )(serve)
 
 
-def serve(asked: Says, directory: DirectoryStreams = None, publisher: Publishers = None, once: Once = False) -> None:
+def serve(
+    asked: SendOptions, directory: DirectoryStreams = None, publisher: Publishers = None, once: Once = False
+) -> None:
     """Answer queries on a stream from directories that are folded here, until ctrl-c.
 
     Calls of other methods are left to others. An answer goes to where its query asks for it, or to the same stream.
@@ -106,7 +108,7 @@ def serve(asked: Says, directory: DirectoryStreams = None, publisher: Publishers
     async def work(client: "Client", name: str) -> int:
         return await _Server(client, name, streams, publisher, once).run()
 
-    answered = send_event.talking(asked, RPC, work)
+    answered = send_event.run_at_hub(asked, RPC, work)
     output.facts({"answered": answered}, asked.as_json)
 
 

@@ -11,7 +11,7 @@ from plumbing.cli.command import Misuse, command, group
 from veen.cli.id.principals import Realm
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
-from veen.cli.kit.state_options import ReadOptions, reads
+from veen.cli.kit.state_options import ReadOptions, read_command
 from veen.cli.kit.values import moment
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def answer(
 
     output_files.check_new(out)
     found, tokens = _challenge(asked), read(cap)
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         key = folder.identity.id_sign
         token = _own_token(tokens, key.public_key)
         made = challenges.answer(found, key, token, audience=audience, now=principals.now())
@@ -105,7 +105,7 @@ def answer(
     output.facts(rows, as_json)
 
 
-@reads(
+@read_command(
     app,
     "verify",
     "veen id auth verify asked answered --for orders --client shop",
@@ -164,7 +164,7 @@ def verify(
         device = identity_state.device(token.issuer_pk, _device_id(token))
         return principals.shown_session(session, (device,) if device in reading.states else ())
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
 def _gathered(
@@ -189,7 +189,7 @@ def _gathered(
         async with view.reading() as reading:
             return began, dict(reading.states)
 
-    return read_state.viewing(replace(asked, at=None, prove=False, out=None), overlay, gather, stream=stream.hex())
+    return read_state.with_view(replace(asked, at=None, prove=False, out=None), overlay, gather, stream=stream.hex())
 
 
 def _roles(given: list[str] | None, scope: "OrgStream | None") -> frozenset[str]:
@@ -229,7 +229,7 @@ def _answer(path: Path) -> "ChallengeAnswer":
     return ChallengeAnswer.decode(durable.read_file(path, MAX_FILE_BYTES))
 
 
-@reads(app, "message", "veen id auth message 12 --stream orders --realm shop --client shop")
+@read_command(app, "message", "veen id auth message 12 --stream orders --realm shop --client shop")
 def message(
     asked: ReadOptions,
     seq: Annotated[str, typer.Argument(metavar="[EPOCH:]SEQ", help="which entry of the stream")],
@@ -261,7 +261,7 @@ def message(
         device = identity_state.device(session.issuer_pk, device_id(session.subject_pk))
         return principals.shown_session(session, (device,) if device in states else ())
 
-    read_state.answer(replace(asked, stream=people), overlay, look, stream=stream)
+    read_state.show_state(replace(asked, stream=people), overlay, look, stream=stream)
 
 
 def _gathered_messages(asked: ReadOptions, seq: str) -> "tuple[Entry, IdentityGrant, bytes, str]":
@@ -273,7 +273,7 @@ def _gathered_messages(asked: ReadOptions, seq: str) -> "tuple[Entry, IdentityGr
     from veen.overlays.identity import IDENTITY
 
     async def gather(view: "StateView[State, State]", name: str) -> "tuple[Entry, IdentityGrant, bytes, str]":
-        at = read_state.place(seq, view)
+        at = read_state.parse_place(seq, view)
         assert at is not None
         entry = await _entry(view.source, view.stream_id, at.epoch, at.stream_seq)
         if entry.msg.auth_ref is None:
@@ -282,7 +282,7 @@ def _gathered_messages(asked: ReadOptions, seq: str) -> "tuple[Entry, IdentityGr
         grant = await principals.grant_of(view.source, entry.msg.auth_ref, cached=not asked.no_cache)
         return entry, grant, view.source.label(view.stream_id, at.epoch), name
 
-    return read_state.viewing(replace(asked, at=None, prove=False, out=None), IDENTITY, gather)
+    return read_state.with_view(replace(asked, at=None, prove=False, out=None), IDENTITY, gather)
 
 
 async def _entry(source: "EntrySource", stream_id: bytes, epoch: int, stream_seq: int) -> "Entry":

@@ -6,7 +6,7 @@ import typer
 
 from plumbing.cli.command import group
 from veen.cli.id.principals import Account, Realm
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -22,9 +22,9 @@ app = group(
 )
 
 
-@says(app, "set", "veen id context set --client ann --realm shop --name Ann")
+@send_command(app, "set", "veen id context set --client ann --realm shop --name Ann")
 def set_(
-    asked: Says,
+    asked: SendOptions,
     realm: Realm,
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what the account is called")] = None,
     avatar: Annotated[str | None, typer.Option("--avatar", metavar="HEX", help="a picture, by its coid")] = None,
@@ -53,10 +53,12 @@ def set_(
         return CtxProfile(scope.ctx_id, scope.realm_id, *said, ts)
 
     shown = principals.shown({"ctx_id": scope.ctx_id, "realm_id": scope.realm_id})
-    send_event.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
-@reads(app, "show", "veen id context show --client ann --realm shop", "veen id context show --realm shop --prove")
+@read_command(
+    app, "show", "veen id context show --client ann --realm shop", "veen id context show --realm shop --prove"
+)
 def show(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
     """Show an account: its profile, and whether its stream says anything of it yet."""
     from veen.cli.id import principals
@@ -91,4 +93,4 @@ def show(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
         data = {**names, "display_name": found.display_name, **said}
         return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.ctx(ctx_id, realm_id),))
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)

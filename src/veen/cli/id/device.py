@@ -12,7 +12,7 @@ from plumbing.cli.command import command, group
 from veen.cli.id.principals import Principal
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
-from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -45,9 +45,11 @@ Ends: TypeAlias = Annotated[
 Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")]
 
 
-@says(app, "add", "veen id device add phone.card --client ann --name phone", "veen id device add phone --client ann")
+@send_command(
+    app, "add", "veen id device add phone.card --client ann --name phone", "veen id device add phone --client ann"
+)
 def add(
-    asked: Says,
+    asked: SendOptions,
     card: CardFile,
     name: Name = None,
     expires_in: Ends = None,
@@ -80,7 +82,7 @@ def add(
             {**shown, "client_ids": len(found.client_ids)},
         )
         return
-    send_event.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
 
 
 @command(
@@ -124,7 +126,7 @@ def grant(
     found = _card(card)
     realms = [principals.realm_of(one) for one in realm or ()]
     streams = [naming.stream_id(one) for one in stream or ()]
-    with open_session.opened(client, passphrase_file) as folder:
+    with open_session.open_client_dir(client, passphrase_file) as folder:
         key = folder.identity.id_sign
         tokens = [
             delegate(key, subject, realm_ids=realms, stream_ids=streams, ttl=ttl)
@@ -142,7 +144,9 @@ def grant(
     output.facts({**rows, "streams": len(covered), "file": str(out)}, as_json, data)
 
 
-@reads(app, "list", "veen id device list --client ann", "veen id device list --principal ann.card --at 12 --json")
+@read_command(
+    app, "list", "veen id device list --client ann", "veen id device list --principal ann.card --at 12 --json"
+)
 def list_(asked: ReadOptions, principal: Principal = None) -> None:
     """List the devices of a principal, and whether each may act now."""
     from veen.cli.id import principals
@@ -170,11 +174,11 @@ def list_(asked: ReadOptions, principal: Principal = None) -> None:
             columns=columns, rows=rows, data=told, parts=(*proved, identity_state.principal(principal_pk))
         )
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
-@says(app, "revoke", "veen id device revoke phone.card --client ann --reason lost")
-def revoke(asked: Says, device: DeviceKey, reason: Reason = None) -> None:
+@send_command(app, "revoke", "veen id device revoke phone.card --client ann --reason lost")
+def revoke(asked: SendOptions, device: DeviceKey, reason: Reason = None) -> None:
     """Revoke a device for good: no later record makes it one again."""
     from veen.cli.id import principals
     from veen.cli.kit import send_event
@@ -184,12 +188,12 @@ def revoke(asked: Says, device: DeviceKey, reason: Reason = None) -> None:
     event = IdentityRevocation(principal_pk, device_id=revoked, reason=reason, ts=principals.now())
     overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
     shown = principals.shown({"device_id": revoked})
-    send_event.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
 
 
-@says(app, "rotate", "veen id device rotate phone.card new-phone.card --client ann")
+@send_command(app, "rotate", "veen id device rotate phone.card new-phone.card --client ann")
 def rotate(
-    asked: Says,
+    asked: SendOptions,
     device: DeviceKey,
     card: Annotated[str, typer.Argument(metavar="CARD", help="the new device: its card, or its client directory")],
     auth_ref: Annotated[
@@ -219,7 +223,7 @@ def rotate(
 
 
 def _say_all(
-    asked: Says,
+    asked: SendOptions,
     overlay: "IdentityOverlay",
     stream: str | None,
     events: "tuple[Event, ...]",
@@ -239,7 +243,7 @@ def _say_all(
                 await channel.say(event)
             return await channel.say(last)
 
-    send_event.tell(send_event.talking(asked, overlay, work, stream=stream), shown, asked)
+    send_event.show_sent(send_event.run_at_hub(asked, overlay, work, stream=stream), shown, asked)
 
 
 def _of_client_ids(device: "Device", card: "Card") -> "tuple[Device, ...]":
@@ -294,7 +298,7 @@ def _key(text: str) -> bytes:
         raise Misuse(str(error), "veen id device list --json shows the keys of devices") from None
 
 
-def _no_blind(asked: Says) -> None:
+def _no_blind(asked: SendOptions) -> None:
     from plumbing.cli.command import Misuse
 
     if asked.blind:

@@ -6,7 +6,7 @@ import typer
 
 from plumbing.cli.command import group
 from veen.cli.id.principals import Accounts, Org, ScopedTo
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -27,9 +27,11 @@ Called: TypeAlias = Annotated[
 ]
 
 
-@says(app, "add", "veen id group add staff 64-HEX-DIGITS --client company", "veen id group add staff --called Staff")
+@send_command(
+    app, "add", "veen id group add staff 64-HEX-DIGITS --client company", "veen id group add staff --called Staff"
+)
 def add(
-    asked: Says,
+    asked: SendOptions,
     name: Local,
     accounts: Annotated[list[str] | None, typer.Argument(metavar="CTX_ID", help="which accounts")] = None,
     called: Called = None,
@@ -40,15 +42,17 @@ def add(
     _change(asked, name, tuple(accounts or ()), (), called, org, scoped)
 
 
-@says(app, "remove", "veen id group remove staff 64-HEX-DIGITS --client company")
+@send_command(app, "remove", "veen id group remove staff 64-HEX-DIGITS --client company")
 def remove(
-    asked: Says, name: Local, accounts: Accounts, called: Called = None, org: Org = None, scoped: ScopedTo = None
+    asked: SendOptions, name: Local, accounts: Accounts, called: Called = None, org: Org = None, scoped: ScopedTo = None
 ) -> None:
     """Take accounts out of a group; they can be added again."""
     _change(asked, name, (), tuple(accounts), called, org, scoped)
 
 
-@reads(app, "list", "veen id group list --client company", "veen id group list --org company.card --at 12 --json")
+@read_command(
+    app, "list", "veen id group list --client company", "veen id group list --org company.card --at 12 --json"
+)
 def list_(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
     """List the groups of an organization, and who is in them."""
     from veen.cli.id import principals
@@ -76,11 +80,11 @@ def list_(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
         columns = ("group_id", "name", "member")
         return read_state.StateAnswer(columns=columns, rows=rows, data={"org_id": org_id, "groups": data}, parts=proved)
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
 def _change(
-    asked: Says,
+    asked: SendOptions,
     name: str,
     added: tuple[str, ...],
     removed: tuple[str, ...],
@@ -107,4 +111,4 @@ def _change(
         )
 
     shown = principals.shown({"org_id": scope.own_id, "group_id": group_})
-    send_event.say(asked, overlay, make, shown, stream=stream, blind=make(None))
+    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None))

@@ -6,7 +6,7 @@ import typer
 
 from plumbing.cli.command import group
 from veen.cli.id.principals import Account, Realm
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -24,11 +24,11 @@ app = group(
 Handle: TypeAlias = Annotated[str, typer.Argument(metavar="HANDLE", help="the handle, such as @ann")]
 
 
-@says(
+@send_command(
     app, "set", "veen id handle set @ann --realm shop --client ann", "veen id handle set @firm --realm shop --org firm"
 )
 def set_(
-    asked: Says,
+    asked: SendOptions,
     handle: Handle,
     realm: Realm,
     account: Account = None,
@@ -67,10 +67,12 @@ def set_(
         return HandleMap(realm_id, handle, kind, target, ts)
 
     shown = {"handle": handle, **principals.shown({"realm_id": realm_id, "target_id": target})}
-    send_event.say(asked, overlay, make, shown, stream=stream, blind=make(None))
+    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None))
 
 
-@reads(app, "resolve", "veen id handle resolve @ann --realm shop", "veen id handle resolve @ann --realm shop --prove")
+@read_command(
+    app, "resolve", "veen id handle resolve @ann --realm shop", "veen id handle resolve @ann --realm shop --prove"
+)
 def resolve(asked: ReadOptions, handle: Handle, realm: Realm) -> None:
     """Show whom a handle stands for."""
     from veen.cli.id import principals
@@ -96,10 +98,10 @@ def resolve(asked: ReadOptions, handle: Handle, realm: Realm) -> None:
             facts=facts, data={**facts, "ts": found.ts}, parts=(identity_state.handle(realm_id, handle),)
         )
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
-@reads(app, "list", "veen id handle list --realm shop", "veen id handle list --realm shop --json")
+@read_command(app, "list", "veen id handle list --realm shop", "veen id handle list --realm shop --json")
 def list_(asked: ReadOptions, realm: Realm) -> None:
     """List the handles of a realm, and whom each stands for."""
     from veen.cli.id import principals
@@ -125,4 +127,4 @@ def list_(asked: ReadOptions, realm: Realm) -> None:
             columns=("handle", "target_type", "target_id"), rows=rows, data=told, parts=tuple(named)
         )
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)

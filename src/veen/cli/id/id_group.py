@@ -10,7 +10,7 @@ from plumbing.cli.command import command, group
 from veen.cli.id import auth, context, device, groups, handle, link, orgs, roles
 from veen.cli.id.principals import Principal
 from veen.cli.kit.common_options import ClientDir, JsonOption
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -38,9 +38,9 @@ ScopeOrg: TypeAlias = Annotated[
 ScopeHandles: TypeAlias = Annotated[bool, typer.Option("--handles", help="that of the handles of --realm")]
 
 
-@says(app, "create", "veen id create --client ann", "veen id create --client ann --info name=Ann")
+@send_command(app, "create", "veen id create --client ann", "veen id create --client ann --info name=Ann")
 def create(
-    asked: Says,
+    asked: SendOptions,
     info: Annotated[
         list[str] | None, typer.Option("--info", metavar="NAME=TEXT", help="something to say of the principal")
     ] = None,
@@ -60,10 +60,10 @@ def create(
     event = IdentityPrincipal(principal_pk, principals.now(), cbor.encode(said) if said else None)
     overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
     shown = principals.shown({"principal_pk": principal_pk})
-    send_event.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event, begins=True)
+    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event, begins=True)
 
 
-@reads(app, "show", "veen id show --client ann", "veen id show --principal ann.card --prove --json")
+@read_command(app, "show", "veen id show --client ann", "veen id show --principal ann.card --prove --json")
 def show(asked: ReadOptions, principal: Principal = None) -> None:
     """Show a principal: when it began, and what is said of it."""
     from veen.cli.id import principals
@@ -86,17 +86,17 @@ def show(asked: ReadOptions, principal: Principal = None) -> None:
         data = {**names, "created_at": found.created_at, "info": render_state.plain_json(info)}
         return read_state.StateAnswer(facts={**rows, "info": render_state.plain_cell(info)}, data=data, parts=(part,))
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
-@says(
+@send_command(
     app,
     "revoke",
     "veen id revoke --client ann --auth-ref 64-HEX-DIGITS --reason lost",
     "veen id revoke --client ann --realm shop --account 64-HEX-DIGITS",
 )
 def revoke(
-    asked: Says,
+    asked: SendOptions,
     auth_ref: Annotated[
         str | None, typer.Option("--auth-ref", metavar="HEX", help="a capability, by its auth_ref")
     ] = None,
@@ -132,7 +132,9 @@ def revoke(
     by = {"principal_pk": None if as_org else own, "org_id": org_id(own) if as_org else None}
     event = IdentityRevocation(**by, **named, reason=reason, ts=principals.now())
     overlay, stream = principals.folding(scope, asked.stream)
-    send_event.say(asked, overlay, lambda _: event, principals.shown({**by, **named}), stream=stream, blind=event)
+    send_event.send_checked(
+        asked, overlay, lambda _: event, principals.shown({**by, **named}), stream=stream, blind=event
+    )
 
 
 @command(app, "stream", "veen id stream --client ann", "veen id stream --client ann --realm shop")
@@ -160,7 +162,7 @@ def stream(
         sys.stdout.write(scope.stream_id.hex() + "\n")
 
 
-@reads(app, "faults", "veen id faults --client ann", "veen id faults --org company.card --at 100 --json")
+@read_command(app, "faults", "veen id faults --client ann", "veen id faults --org company.card --at 100 --json")
 def faults(
     asked: ReadOptions,
     principal: Principal = None,
@@ -175,10 +177,10 @@ def faults(
     """
     from veen.cli.id import principals
     from veen.cli.kit import read_state
-    from veen.cli.kit.faults_command import listed
+    from veen.cli.kit.faults_command import fault_answer
 
     overlay, stream = principals.folding(_scope(principal, realm, org, handles, asked.client), asked.stream)
-    read_state.answer(asked, overlay, listed("veen id"), stream=stream)
+    read_state.show_state(asked, overlay, fault_answer("veen id"), stream=stream)
 
 
 def _scope(principal: str | None, realm: str | None, org: str | None, handles: bool, client: Path | None) -> "Scope":

@@ -8,7 +8,7 @@ import typer
 
 from plumbing.cli.command import group
 from veen.cli.id.principals import Account, Realm
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -30,8 +30,8 @@ OfProvider: TypeAlias = Annotated[
 Subject: TypeAlias = Annotated[str, typer.Argument(metavar="SUBJECT", help="who it is there")]
 
 
-@says(app, "add", "veen id link add github ann-42 --realm shop --client ann")
-def add(asked: Says, provider: OfProvider, subject: Subject, realm: Realm) -> None:
+@send_command(app, "add", "veen id link add github ann-42 --realm shop --client ann")
+def add(asked: SendOptions, provider: OfProvider, subject: Subject, realm: Realm) -> None:
     """Link the account of your own keys in a realm to an outside subject."""
     from veen.cli.id import principals
     from veen.cli.kit import send_event
@@ -46,10 +46,12 @@ def add(asked: Says, provider: OfProvider, subject: Subject, realm: Realm) -> No
         return ExternalLink(scope.realm_id, scope.ctx_id, None, provider, subject, None, ts)
 
     shown = {"provider": provider, "external_sub": subject, **principals.shown({"ctx_id": scope.ctx_id})}
-    send_event.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
-@reads(app, "list", "veen id link list --realm shop --client ann", "veen id link list --realm shop --stream logins")
+@read_command(
+    app, "list", "veen id link list --realm shop --client ann", "veen id link list --realm shop --stream logins"
+)
 def list_(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
     """List the links of an account, or of all that are kept on --stream."""
     from veen.cli.id import principals
@@ -78,12 +80,14 @@ def list_(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
             columns=columns, rows=rows, data={"realm_id": realm_id, "links": data}, parts=proved
         )
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
-@says(app, "login", "veen id link login token.jwt --provider corp.json --realm shop --stream logins --client gate")
+@send_command(
+    app, "login", "veen id link login token.jwt --provider corp.json --realm shop --stream logins --client gate"
+)
 def login(
-    asked: Says,
+    asked: SendOptions,
     token: Annotated[Path, typer.Argument(metavar="FILE", help="the ID token that the provider gave")],
     provider: Annotated[
         Path,
@@ -119,7 +123,7 @@ def login(
                 )
             return made, [(await channel.say(event)).sent.stream_seq for event in made.events]
 
-    made, entries = send_event.talking(asked, IDENTITY, work)
+    made, entries = send_event.run_at_hub(asked, IDENTITY, work)
     names: dict[str, output.Value] = {
         "ctx_id": made.ctx_id,
         "provider": subject.provider,

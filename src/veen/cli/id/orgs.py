@@ -6,7 +6,7 @@ import typer
 
 from plumbing.cli.command import group
 from veen.cli.id.principals import Org, ScopedTo
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -22,9 +22,9 @@ app = group(
 )
 
 
-@says(app, "create", "veen id org create --client company --name Company")
+@send_command(app, "create", "veen id org create --client company --name Company")
 def create(
-    asked: Says,
+    asked: SendOptions,
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what the organization is called")] = None,
     metadata: Annotated[
         list[str] | None, typer.Option("--meta", metavar="NAME=TEXT", help="something to say of the organization")
@@ -50,10 +50,10 @@ def create(
         return OrgProfile(scope.own_id, name, cbor.encode(said) if said else None, *times)
 
     shown = principals.shown({"org_id": scope.own_id, "realm_id": scope.realm_id})
-    send_event.say(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
-@reads(app, "show", "veen id org show --client company", "veen id org show --org company.card --prove")
+@read_command(app, "show", "veen id org show --client company", "veen id org show --org company.card --prove")
 def show(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
     """Show an organization: what it is called, and whether it is revoked."""
     from veen.cli.id import principals
@@ -92,4 +92,4 @@ def show(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
         gone = [part for one in {scope.realm_id, None} if (part := identity_state.revoked_org(org_id, one)) in states]
         return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.org(org_id), *gone))
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)

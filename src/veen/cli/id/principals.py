@@ -37,7 +37,7 @@ async def grant_of(source: "EntrySource", auth_ref: bytes, *, cached: bool) -> I
     hub_id = source.known.identity.hub_id
     stream_id = naming.control_stream(hub_id)
     realm_state.know(source, stream_id, control_stream.reader_key(hub_id))
-    with read_state.advised(stream_id.hex(), AUTHORIZATIONS.CLASS):
+    with read_state.cache_hints(stream_id.hex(), AUTHORIZATIONS.CLASS):
         async with StateView(source, stream_id, AUTHORIZATIONS, cached=cached) as view, view.reading() as reading:
             found = reading.states.get(auth_ref)
     if not found:

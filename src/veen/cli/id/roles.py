@@ -6,7 +6,7 @@ import typer
 
 from plumbing.cli.command import group
 from veen.cli.id.principals import InRealm, Org, ScopedTo
-from veen.cli.kit.state_options import ReadOptions, Says, reads, says
+from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 
 if TYPE_CHECKING:
     from veen.cli.id.principals import IdReading
@@ -29,9 +29,9 @@ ToGroups: TypeAlias = Annotated[
 ]
 
 
-@says(app, "grant", "veen id role grant admin --group staff --client company")
+@send_command(app, "grant", "veen id role grant admin --group staff --client company")
 def grant(
-    asked: Says,
+    asked: SendOptions,
     role: Role,
     account: ToAccounts = None,
     group_name: ToGroups = None,
@@ -43,9 +43,9 @@ def grant(
     _bind(asked, role, tuple(account or ()), tuple(group_name or ()), (realm, org, scoped), grants=True)
 
 
-@says(app, "revoke", "veen id role revoke admin --group staff --client company")
+@send_command(app, "revoke", "veen id role revoke admin --group staff --client company")
 def revoke(
-    asked: Says,
+    asked: SendOptions,
     role: Role,
     account: ToAccounts = None,
     group_name: ToGroups = None,
@@ -57,7 +57,9 @@ def revoke(
     _bind(asked, role, tuple(account or ()), tuple(group_name or ()), (realm, org, scoped), grants=False)
 
 
-@reads(app, "list", "veen id role list 64-HEX-DIGITS --org company.card", "veen id role list 64-HEX-DIGITS --json")
+@read_command(
+    app, "list", "veen id role list 64-HEX-DIGITS --org company.card", "veen id role list 64-HEX-DIGITS --json"
+)
 def list_(
     asked: ReadOptions,
     account: Annotated[str, typer.Argument(metavar="CTX_ID", help="the account, by its ctx_id")],
@@ -87,11 +89,11 @@ def list_(
         there = tuple(part for part in proved if part in states)
         return read_state.StateAnswer(columns=("role",), rows=rows, data=data, parts=there)
 
-    read_state.answer(asked, overlay, look, stream=stream)
+    read_state.show_state(asked, overlay, look, stream=stream)
 
 
 def _bind(
-    asked: Says,
+    asked: SendOptions,
     role: str,
     accounts: tuple[str, ...],
     groups: tuple[str, ...],
@@ -115,4 +117,4 @@ def _bind(
     event = kind(scope.own_id, realm_id, role, to_ctx, to_group, principals.now())
     overlay, stream = principals.folding(scope, asked.stream)
     shown = {"role": role, **principals.shown({"org_id": scope.own_id, "realm_id": realm_id})}
-    send_event.say(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event)

@@ -46,7 +46,7 @@ TrustEmbedded: TypeAlias = Annotated[
         "--trust-embedded", help="without --pin: take the hub id from the file, although anyone could have made it"
     ),
 ]
-FirstUse: TypeAlias = Annotated[
+TrustOnFirstUse: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--trust-on-first-use",
@@ -60,13 +60,13 @@ OutFile: TypeAlias = Annotated[Path | None, typer.Option("--out", metavar="FILE"
 
 
 @dataclass(frozen=True, slots=True)
-class AtHub:
+class HubOptions:
     """Options of a command that talks to a hub: to which, as whom, and why it is believed."""
 
     hub: HubUrl = None
     client: ClientDir = None
     pin: HubPin = None
-    first_use: FirstUse = False
+    first_use: TrustOnFirstUse = False
     passphrase_file: PassphraseFile = None
     as_json: JsonOption = False
 

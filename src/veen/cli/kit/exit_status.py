@@ -36,7 +36,7 @@ FAILED_STATUS, CONTRADICTED_STATUS = 10, 11
 # An operation violates a rule of its profile.
 VIOLATED_STATUS = 13
 
-LISTEN = "--listen HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"
+LISTEN_HINT = "--listen HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"
 _CHECK_PATH = "check that the path is right and that you may use it"
 # What the system says of a path that was given, behind an error that names the file.
 _OF_PATHS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -53,7 +53,7 @@ HINTS: dict[type[Exception], str] = {
 }
 
 
-def tell(error: Exception) -> int | None:
+def report_error(error: Exception) -> int | None:
     """Say what is wrong, on standard error, and return the exit status; None where the mistake is ours."""
     kind = kind_of(error)
     if kind is None:
@@ -78,7 +78,7 @@ def hints(error: Exception, kind: type[Exception]) -> list[str]:
     if isinstance(error, typer.TyperException):
         return [program.usage_hint("veen", error)]
     if _is_about_listening(error):
-        return [LISTEN]
+        return [LISTEN_HINT]
     if kind is Unavailable and isinstance(error.__context__, _OF_PATHS):
         return [_CHECK_PATH]
     if kind is Unavailable and _DAMAGED in str(error):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from veen.cli.kit.state_options import ReadOptions, reads, taking
+from veen.cli.kit.state_options import ReadOptions, options_command, read_command
 from veen.cli.realm.realm_state import RealmReads
 
 if TYPE_CHECKING:
@@ -21,26 +21,26 @@ def add(app: typer.Typer, command: str, overlay: "Callable[[], AnyOverlay]", str
     def faults(asked: ReadOptions) -> None:
         from veen.cli.kit import read_state
 
-        read_state.answer(asked, overlay(), listed(command), stream=stream)
+        read_state.show_state(asked, overlay(), fault_answer(command), stream=stream)
 
     faults.__doc__ = summary(command)
     named = "" if stream else " --stream NAME"
-    reads(app, "faults", f"{command} faults{named}", f"{command} faults --at 100 --json")(faults)
+    read_command(app, "faults", f"{command} faults{named}", f"{command} faults --at 100 --json")(faults)
 
 
-def add_of_realm(app: typer.Typer, command: str, stream: "Callable[[], AdminStream[Any, Any]]") -> None:
+def add_for_realm(app: typer.Typer, command: str, stream: "Callable[[], AdminStream[Any, Any]]") -> None:
     """The same in a group whose stream follows from the realm."""
 
     def faults(asked: RealmReads) -> None:
         from veen.cli.realm import realm_state
 
         def look(taken: "Look[Any, Any]") -> "StateAnswer":
-            return listed(command)(taken.reading)
+            return fault_answer(command)(taken.reading)
 
         realm_state.answer(asked, stream(), look)
 
     faults.__doc__ = summary(command)
-    taking(RealmReads, app, "faults", f"{command} faults", f"{command} faults --at 100 --json")(faults)
+    options_command(RealmReads, app, "faults", f"{command} faults", f"{command} faults --at 100 --json")(faults)
 
 
 def summary(command: str) -> str:
@@ -50,7 +50,7 @@ def summary(command: str) -> str:
     """
 
 
-def listed(command: str) -> "Callable[[StateAt[Any, Any]], StateAnswer]":
+def fault_answer(command: str) -> "Callable[[StateAt[Any, Any]], StateAnswer]":
     """What the command shows of a state."""
 
     def look(reading: "StateAt[Any, Any]") -> "StateAnswer":

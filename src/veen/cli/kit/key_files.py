@@ -54,11 +54,11 @@ def public_half(key: ReaderKey | StreamKey) -> StreamKey:
     return StreamKey(key.name, DhKey(key.secret).public_key) if isinstance(key, ReaderKey) else key
 
 
-VARIABLE = "VEEN_PASSPHRASE"
-_OTHERWISE = f"give --passphrase-file FILE, or set {VARIABLE}"
+PASSPHRASE_VARIABLE = "VEEN_PASSPHRASE"
+_OTHERWISE = f"give --passphrase-file FILE, or set {PASSPHRASE_VARIABLE}"
 
 
-def for_new(file: Path | None, none: bool, what: str) -> bytes | None:
+def passphrase_for_new(file: Path | None, none: bool, what: str) -> bytes | None:
     """The passphrase of a keystore that is to be made; None where it is to have none."""
     if none and file is not None:
         raise Misuse("--no-passphrase and --passphrase-file contradict each other", "give one of them")
@@ -67,7 +67,7 @@ def for_new(file: Path | None, none: bool, what: str) -> bytes | None:
     return _given(file) or _chosen(what)
 
 
-def for_existing(file: Path | None, what: str) -> bytes:
+def passphrase_for_existing(file: Path | None, what: str) -> bytes:
     """The passphrase that a keystore has."""
     return _given(file) or _asked(f"passphrase of {what}: ")
 
@@ -75,7 +75,7 @@ def for_existing(file: Path | None, what: str) -> bytes:
 def _given(file: Path | None) -> bytes | None:
     if file is not None:
         return _of_file(file)
-    return os.environb.get(VARIABLE.encode()) or None
+    return os.environb.get(PASSPHRASE_VARIABLE.encode()) or None
 
 
 def _of_file(file: Path) -> bytes:

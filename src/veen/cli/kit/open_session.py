@@ -21,8 +21,8 @@ from veen.core import Unavailable
 T = TypeVar("T")
 
 # Who mistyped an address should hear so at once; a hub that answered a moment ago is worth waiting for.
-FIRST_PATIENCE, PATIENCE = Patience(attempts=3), Patience()
-SILENCE_S = 5.0  # after which it is said whom the command waits for
+FIRST_CONTACT_PATIENCE, PATIENCE = Patience(attempts=3), Patience()
+ANNOUNCE_WAIT_AFTER_S = 5.0  # after which it is said whom the command waits for
 _ANOTHER_HUB = (
     "another hub answers at this address now; if you know that it should, --pin HEX|PATH names that one, and it is the "
     "one believed there from then on"
@@ -35,11 +35,11 @@ _FIRST_USE = "--trust-on-first-use believes whichever hub answers, this once, an
 
 
 @contextmanager
-def opened(given: Path | None, passphrase_file: Path | None) -> Iterator[ClientDir]:
+def open_client_dir(given: Path | None, passphrase_file: Path | None) -> Iterator[ClientDir]:
     """The client directory of an option, else of the context."""
     path = context_file.need_client(given)
     try:
-        secret = key_files.for_existing(passphrase_file, str(path)) if ClientDir.is_encrypted(path) else None
+        secret = key_files.passphrase_for_existing(passphrase_file, str(path)) if ClientDir.is_encrypted(path) else None
     except Unavailable as error:
         raise hinted(error, f"veen keygen --out {path} makes one, where there is none") from None
     try:
@@ -71,14 +71,14 @@ class HubCall:
     def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """Open the client, meet the hub, do the work."""
         url = self.url()
-        with opened(self.client, self.passphrase_file) as folder:
+        with open_client_dir(self.client, self.passphrase_file) as folder:
             return self.run_with(folder, url, work)
 
     def run_with(self, folder: ClientDir, url: str, work: Callable[[Client], Awaitable[T]]) -> T:
         pin = self._pin(folder, url)
         try:
             client = Client(
-                url, folder, pin=pin, patience=self._patience(FIRST_PATIENCE), allow_caught=self.allow_caught
+                url, folder, pin=pin, patience=self._patience(FIRST_CONTACT_PATIENCE), allow_caught=self.allow_caught
             )
             return asyncio.run(self._work(client, pin, work))
         except Contradiction as error:
@@ -101,7 +101,7 @@ class HubCall:
     async def _work(self, client: Client, pin: Pin | None, work: Callable[[Client], Awaitable[T]]) -> T:
         async with AsyncExitStack() as stack:
             try:
-                with waiting_for(client.url):
+                with announce_wait(client.url):
                     await stack.enter_async_context(client)
             except Unavailable as error:
                 hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
@@ -109,7 +109,7 @@ class HubCall:
             client.contact.link.patience = self._patience(PATIENCE)
             if pin is FIRST_USE:
                 output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")
-            warn_of(client.contact.standing())
+            warn_of_contradictions(client.contact.standing())
             return await work(client)
 
     def _pin(self, folder: ClientDir, url: str) -> Pin | None:
@@ -123,16 +123,16 @@ class HubCall:
         if self.first_use:
             return FIRST_USE
         unknown = Misuse(
-            f"nothing is known yet of the hub at {url}", f"--pin HEX|PATH names the one you mean: {pinning.WHERE_FROM}"
+            f"nothing is known yet of the hub at {url}", f"--pin HEX|PATH names the one you mean: {pinning.PIN_SOURCES}"
         )
         unknown.add_note(_FIRST_USE)
         raise unknown
 
 
 @contextmanager
-def waiting_for(url: str) -> Iterator[None]:
+def announce_wait(url: str) -> Iterator[None]:
     """Say so where an answer is long in coming. Needs a running loop."""
-    remark = asyncio.get_running_loop().call_later(SILENCE_S, output.remark, f"waiting for {url}")
+    remark = asyncio.get_running_loop().call_later(ANNOUNCE_WAIT_AFTER_S, output.remark, f"waiting for {url}")
     try:
         yield
     finally:
@@ -149,11 +149,11 @@ def known_hub(folder: ClientDir, url: str) -> HubRecord:
             "any command that asks it, like veen checkpoint, makes it known",
         )
     assert hub_id is not None
-    warn_of(folder.state.caught(hub_id))
+    warn_of_contradictions(folder.state.caught(hub_id))
     return HubRecord.decode(kept)
 
 
-def warn_of(caught: Sequence[Caught]) -> None:
+def warn_of_contradictions(caught: Sequence[Caught]) -> None:
     """A hub that contradicted itself is not dealt with in silence."""
     for one in caught:
         output.remark(f"warning: {one}")

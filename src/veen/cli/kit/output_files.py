@@ -11,10 +11,10 @@ from veen.client.durable import check_local
 from veen.core import Checkpoint, Malformed, MmrProof, Receipt
 from veen.core.cbor import Late
 
-PUBLIC, SECRET = 0o644, 0o600
+PUBLIC_MODE, SECRET_MODE = 0o644, 0o600
 
 
-def write_new(path: Path, data: bytes, mode: int = PUBLIC) -> None:
+def write_new(path: Path, data: bytes, mode: int = PUBLIC_MODE) -> None:
     """A file that was not there before. What is written is no part of any promise, so it is not synced."""
     check_local(path)
     try:
@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 24
 _KINDS: tuple[type[Statement], ...] = (Receipt, Checkpoint, MmrProof)
 
 
-def read(path: Path) -> list[Statement]:
+def read_statements(path: Path) -> list[Statement]:
     """All that a file holds. Raises `Malformed` where any of it is something else."""
     data = durable.read_file(path, _MOST_BYTES)
     found: list[Statement] = []

@@ -11,7 +11,7 @@ from veen.client.trust import Pin
 from veen.core import Malformed, Unverified, VeenError
 from veen.core.hpke import KEY_BYTES
 
-WHERE_FROM = (
+PIN_SOURCES = (
     "veen hub key, where the hub runs, shows its hub_id; a copy of its hub-identity.json and hub-identity.sig, side by "
     "side, will do, too"
 )
@@ -22,9 +22,9 @@ def parse(text: str) -> Pin:
     try:
         return Pin.parse(text)
     except Malformed as error:
-        raise Misuse(str(error), WHERE_FROM) from None
+        raise Misuse(str(error), PIN_SOURCES) from None
     except VeenError as error:
-        raise hinted(error, WHERE_FROM) from None
+        raise hinted(error, PIN_SOURCES) from None
 
 
 def for_hub(text: str, url: str) -> Pin:
@@ -35,7 +35,7 @@ def for_hub(text: str, url: str) -> Pin:
     return found
 
 
-def anchor(text: str | None) -> bytes | None:
+def pinned_key(text: str | None) -> bytes | None:
     """A hub's id or a key's fingerprint, from what --pin names: what can be held against a hub's own word."""
     if text is None:
         return None
@@ -79,10 +79,10 @@ def hub_signer(pin: str | None, trust_embedded: bool) -> Signer:
     """The hub that a file must be from, as --pin and --trust-embedded give it."""
     if pin is not None and trust_embedded:
         raise Misuse("--pin and --trust-embedded contradict each other", "give one of them")
-    return Signer(anchor(pin), trust_embedded, "hub", "the hub id", "--pin HUB_ID")
+    return Signer(pinned_key(pin), trust_embedded, "hub", "the hub id", "--pin HUB_ID")
 
 
-def reader(text: str | None) -> bytes | None:
+def reader_key(text: str | None) -> bytes | None:
     """A stream's public key, from what --reader names."""
     if text is None:
         return None

@@ -10,7 +10,7 @@ from typing import TypeVar
 from plumbing.cli.command import Misuse
 from veen.cli.kit import context_file, open_session, output, output_files, pinning
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.state_options import Follows, ReadOptions
+from veen.cli.kit.state_options import FollowOptions, ReadOptions
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.evidence import Evidence
@@ -60,7 +60,7 @@ class StateBasis:
     evidence: Evidence | None = None
 
 
-def answer(
+def show_state(
     asked: ReadOptions,
     overlay: Overlay[S, M],
     look: Callable[[StateAt[S, M]], StateAnswer],
@@ -74,12 +74,12 @@ def answer(
         output_files.check_new(asked.out)
 
     async def ask(view: StateView[S, M], name: str) -> tuple[StateAnswer, StateBasis]:
-        async with view.reading(place(asked.at, view)) as reading:
+        async with view.reading(parse_place(asked.at, view)) as reading:
             found = look(reading)
             return found, await basis_of(asked, view, reading, name, found)
 
-    found, basis = viewing(asked, overlay, ask, stream=stream)
-    render_state.tell(found, basis, asked)
+    found, basis = with_view(asked, overlay, ask, stream=stream)
+    render_state.show_answer(found, basis, asked)
 
 
 async def basis_of(
@@ -96,8 +96,8 @@ async def basis_of(
     return StateBasis(hub_id, name, at, root, reading.state_hash(*found.parts), made)
 
 
-def viewing(
-    asked: ReadOptions | Follows,
+def with_view(
+    asked: ReadOptions | FollowOptions,
     overlay: Overlay[S, M],
     work: Callable[[StateView[S, M], str], Awaitable[T]],
     *,
@@ -108,7 +108,7 @@ def viewing(
     data_dir = asked.data_dir if isinstance(asked, ReadOptions) else None
     call = asked.call()
     url = call.url() if data_dir is None else ""
-    with open_session.opened(asked.client, asked.passphrase_file) as folder, advised(name, overlay.CLASS):
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder, cache_hints(name, overlay.CLASS):
         need_reader_key(folder, name)
         if data_dir is None:
 
@@ -122,11 +122,11 @@ def viewing(
             async with StateView(source, name, overlay, cached=not asked.no_cache) as view:
                 return await work(view, name)
 
-        with from_directory(data_dir):
-            return asyncio.run(read(DirectorySource(data_dir, folder, pinning.anchor(asked.pin))))
+        with data_dir_hints(data_dir):
+            return asyncio.run(read(DirectorySource(data_dir, folder, pinning.pinned_key(asked.pin))))
 
 
-def place(text: str | None, view: StateView[S, M]) -> At | None:
+def parse_place(text: str | None, view: StateView[S, M]) -> At | None:
     """What --at names; without an epoch, that of the hub's present one."""
     if text is None:
         return None
@@ -149,7 +149,7 @@ def need_reader_key(folder: ClientDir, stream: str) -> None:
 
 
 @contextmanager
-def from_directory(data_dir: Path) -> Iterator[None]:
+def data_dir_hints(data_dir: Path) -> Iterator[None]:
     """What to do about a data directory that is none, or is damaged."""
     try:
         yield
@@ -164,7 +164,7 @@ def from_directory(data_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def advised(stream: str, overlay_class: str) -> Iterator[None]:
+def cache_hints(stream: str, overlay_class: str) -> Iterator[None]:
     """What to do about what is kept, where it does not go with the log or cannot be used."""
     try:
         yield

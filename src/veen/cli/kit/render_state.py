@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from veen.cli.kit import output, output_files, read_state, sanitize
 from veen.cli.kit.read_state import StateAnswer, StateBasis
 from veen.cli.kit.sanitize import line_of, printable, short, text_of
-from veen.cli.kit.state_options import Follows, Tells
+from veen.cli.kit.state_options import FollowOptions, StateOptions
 from veen.core import cbor
 from veen.overlays import AnyOverlay, At, EventFault, FoldStep, Overlay
 from veen.state.state_view import StateView, shown
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from veen.core import Receipt
 
 
-def tell(found: StateAnswer, basis: StateBasis, asked: Tells) -> None:
+def show_answer(found: StateAnswer, basis: StateBasis, asked: StateOptions) -> None:
     """Show an answer, and write its evidence where that was asked for."""
     if basis.evidence is not None and asked.out is not None:
         output_files.write_new(asked.out, basis.evidence.encode())
@@ -45,7 +45,7 @@ def _show(found: StateAnswer) -> None:
         output.table(found.columns, found.rows, False)
 
 
-def _basis_data(basis: StateBasis, asked: Tells) -> dict[str, object]:
+def _basis_data(basis: StateBasis, asked: StateOptions) -> dict[str, object]:
     data: dict[str, object] = {
         "stream": basis.stream,
         "hub_id": basis.hub_id,
@@ -71,7 +71,7 @@ def _basis_data(basis: StateBasis, asked: Tells) -> dict[str, object]:
     return data
 
 
-def _show_evidence(basis: StateBasis, made: "Evidence", asked: Tells) -> None:
+def _show_evidence(basis: StateBasis, made: "Evidence", asked: StateOptions) -> None:
     if sys.stdout.isatty():
         sys.stdout.write("\n")
     file = {"evidence": str(asked.out)} if asked.out else {}
@@ -102,7 +102,7 @@ FAULT_COLUMNS = ("entry", "kind", "part", "reason")
 
 def fault_rows(faults: Iterable[EventFault]) -> list[tuple[str, str, output.Value, str]]:
     return [
-        (shown(one.place), one.kind, None if one.part is None else name_of(one.part), printable(one.reason))
+        (shown(one.place), one.kind, None if one.part is None else part_name(one.part), printable(one.reason))
         for one in faults
     ]
 
@@ -111,7 +111,7 @@ def fault_data(faults: Iterable[EventFault]) -> list[dict[str, object]]:
     return [{**place_data(one.place), "kind": one.kind, "reason": one.reason, "part": one.part} for one in faults]
 
 
-def name_of(part: bytes) -> output.Value:
+def part_name(part: bytes) -> output.Value:
     """A part as people tell it: by its text where it has one, else in hex."""
     return line_of(part) if text_of(part) is not None else short(part)
 
@@ -149,7 +149,7 @@ def plain_json(value: cbor.Value) -> object:
 def plain_cell(value: cbor.Value) -> output.Value:
     """A plain value in one cell."""
     if isinstance(value, bytes):
-        return name_of(value)
+        return part_name(value)
     if value is None or isinstance(value, bool | int):
         return value
     return printable(value) if isinstance(value, str) else printable(_text(value))
@@ -169,14 +169,14 @@ M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChangeLine:
     """What is told of one change: cells for people and pipes, data for JSON."""
 
     cells: tuple[output.Value, ...]
     data: Mapping[str, object]
 
 
-def follow(asked: Follows, overlay: Overlay[S, M], told: Callable[[Seen[S]], Iterable[Line]]) -> None:
+def follow(asked: FollowOptions, overlay: Overlay[S, M], told: Callable[[Seen[S]], Iterable[ChangeLine]]) -> None:
     """Show what `told` says of each entry. One that changed nothing is told on standard error, with its reason."""
 
     async def go_on(view: StateView[S, M], name: str) -> None:
@@ -188,10 +188,10 @@ def follow(asked: Follows, overlay: Overlay[S, M], told: Callable[[Seen[S]], Ite
                     if isinstance(fault, EventFault):
                         output.remark(f"entry {shown(fault.place)} changed nothing: {sanitize.printable(fault.reason)}")
 
-    read_state.viewing(asked, overlay, go_on)
+    read_state.with_view(asked, overlay, go_on)
 
 
-def _show_event(seen: Seen[S], line: Line, as_json: bool) -> None:
+def _show_event(seen: Seen[S], line: ChangeLine, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(dict(line.data), default=json_value) + "\n")
     else:

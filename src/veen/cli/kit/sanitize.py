@@ -36,7 +36,7 @@ def line_of(body: bytes) -> str:
     return f"hex:{body.hex()}" if text is None else printable(text)
 
 
-def glance_at(body: bytes) -> str:
+def preview(body: bytes) -> str:
     """As much of the body as people want to see."""
     text = text_of(body)
     if text is None:
@@ -59,14 +59,14 @@ def size(count: int) -> str:
     raise AssertionError("there is a last unit")
 
 
-def brief(name: bytes) -> str:
+def short_hex(name: bytes) -> str:
     """A hash or key as people tell them apart."""
     return f"{name.hex()[:12]}…"
 
 
 def short(name: bytes) -> Formatted:
     """The same where people look; the whole of it elsewhere."""
-    return Formatted(name.hex(), brief(name))
+    return Formatted(name.hex(), short_hex(name))
 
 
 def when(hub_ts: int) -> str:

@@ -9,7 +9,7 @@ from veen.cli.discovery.directory_view import sendable
 from veen.cli.kit import context_file, open_session, output, read_state
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import Says
+from veen.cli.kit.state_options import SendOptions
 from veen.client import cbor_sequence
 from veen.client.client import Client
 from veen.client.submit_queue import Undecided
@@ -24,8 +24,8 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
-def say(
-    asked: Says,
+def send_checked(
+    asked: SendOptions,
     overlay: Overlay[S, M],
     make: Callable[[StateAt[S, M]], Event],
     shown: Mapping[str, output.Value],
@@ -56,7 +56,7 @@ def say(
 
     if asked.blind and blind is None:
         raise Misuse("this cannot be said without a look at the state", "leave out --blind")
-    tell(talking(asked, overlay, speak, stream=stream, begins=begins), shown, asked, data)
+    show_sent(run_at_hub(asked, overlay, speak, stream=stream, begins=begins), shown, asked, data)
 
 
 async def _blindly(
@@ -70,8 +70,8 @@ async def _blindly(
     )
 
 
-def talking(
-    asked: Says,
+def run_at_hub(
+    asked: SendOptions,
     overlay: Overlay[S, M],
     work: Callable[[Client, str], Awaitable[T]],
     *,
@@ -92,7 +92,10 @@ def talking(
             client.dir.caps.add_all(cbor_sequence.encode(tokens))
         return await work(client, name)
 
-    with open_session.opened(asked.client, asked.passphrase_file) as folder, read_state.advised(name, overlay.CLASS):
+    with (
+        open_session.open_client_dir(asked.client, asked.passphrase_file) as folder,
+        read_state.cache_hints(name, overlay.CLASS),
+    ):
         if begins and folder.stream_keys.public(naming.stream_id(name)) is None:
             folder.stream_keys.create(name)
             output.remark(f"made the key of stream {name}: veen stream-key export {name} hands it to other readers")
@@ -112,8 +115,8 @@ def talking(
             raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None
 
 
-def tell(
-    said: SentEvent, shown: Mapping[str, output.Value], asked: Says, data: Mapping[str, object] | None = None
+def show_sent(
+    said: SentEvent, shown: Mapping[str, output.Value], asked: SendOptions, data: Mapping[str, object] | None = None
 ) -> None:
     """What is in the log now, and what became of it."""
     sent = said.sent

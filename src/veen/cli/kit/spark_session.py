@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def begin(master: str | None, remote: str | None, config: Path | None) -> "SparkSession":
+def start(master: str | None, remote: str | None, config: Path | None) -> "SparkSession":
     """A session. Whoever begins it stops it, which ends its jobs, too."""
     from veen.pipeline import session
 

@@ -17,7 +17,7 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap, Stream
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -48,7 +48,7 @@ ExpiresIn: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Tells(AtHub):
+class StateOptions(HubOptions):
     """Options of a command that tells of state, of whichever stream."""
 
     at: AtOption = None
@@ -59,14 +59,14 @@ class Tells(AtHub):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions(Tells):
+class ReadOptions(StateOptions):
     """Options of a command that tells of the state of a stream. `asking.answer` carries it out."""
 
     stream: Stream = None
 
 
 @dataclass(frozen=True, slots=True)
-class Follows(AtHub):
+class FollowOptions(HubOptions):
     """Options of a command that goes on as entries come. `asking.follow` carries it out."""
 
     stream: Stream = None
@@ -74,7 +74,7 @@ class Follows(AtHub):
 
 
 @dataclass(frozen=True, slots=True)
-class Says(AtHub):
+class SendOptions(HubOptions):
     """Options of a command that sends an event. `saying.say` carries it out."""
 
     stream: Stream = None
@@ -83,22 +83,22 @@ class Says(AtHub):
     cap: Cap = None
 
 
-def reads(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+def read_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
     """Declare a command that tells of state."""
-    return taking(ReadOptions, app, name, *examples)
+    return options_command(ReadOptions, app, name, *examples)
 
 
-def follows(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+def follow_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
     """Declare a command that goes on as entries come."""
-    return taking(Follows, app, name, *examples)
+    return options_command(FollowOptions, app, name, *examples)
 
 
-def says(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+def send_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
     """Declare a command that sends an event."""
-    return taking(Says, app, name, *examples)
+    return options_command(SendOptions, app, name, *examples)
 
 
-def taking(options: type[Any], app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+def options_command(options: type[Any], app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
     """Declare a command whose first argument is a dataclass of options, which come after its own.
 
     Which hub is meant, and as whom, is told last: of what extends `AtHub`, the own options come before those of its
@@ -106,7 +106,7 @@ def taking(options: type[Any], app: typer.Typer, name: str, *examples: str) -> C
     """
     shared, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
     found = {field.name: field.default for field in fields(options)}
-    if issubclass(options, AtHub):
+    if issubclass(options, HubOptions):
         own_first = [name for base in options.__mro__ for name in inspect.get_annotations(base)]
         found = {name: found[name] for name in own_first}
     given_to_all = [inspect.Parameter(name, kind, default=one, annotation=shared[name]) for name, one in found.items()]

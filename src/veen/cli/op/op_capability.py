@@ -7,7 +7,7 @@ import typer
 
 from plumbing.cli.command import Misuse
 from veen.cli.kit import output
-from veen.cli.kit.state_options import Follows, follows
+from veen.cli.kit.state_options import FollowOptions, follow_command
 from veen.cli.op.op_check import OperationId
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add(app: typer.Typer) -> None:
     """Declare it in the group."""
-    follows(
+    follow_command(
         app,
         "capability",
         "veen op capability 3f7a0c… --issuer operator --cap-out bob.cap --stream ops",
@@ -26,7 +26,7 @@ def add(app: typer.Typer) -> None:
 
 
 def capability(
-    asked: Follows,
+    asked: FollowOptions,
     operation: OperationId,
     issuer: Annotated[Path, typer.Option("--issuer", metavar="DIR", help="whose word it is: a client directory")],
     cap_out: Annotated[Path, typer.Option("--cap-out", metavar="FILE", help="the file to make")],
@@ -53,8 +53,8 @@ def capability(
             await _need_standing(view, grant, not asked.no_cache)
             return grant, reading.now
 
-    grant, now = read_state.viewing(asked, OPERATIONS, work)
-    with open_session.opened(issuer, asked.passphrase_file) as folder:
+    grant, now = read_state.with_view(asked, OPERATIONS, work)
+    with open_session.open_client_dir(issuer, asked.passphrase_file) as folder:
         try:
             tokens = [token_of(grant, folder.identity.id_sign, now, client_id) for client_id in _clients(grant, card)]
         except ValueError as error:

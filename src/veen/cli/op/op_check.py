@@ -10,7 +10,7 @@ import typer
 from plumbing.cli.command import Misuse
 from veen.cli.kit import output
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import ReadOptions, reads
+from veen.cli.kit.state_options import ReadOptions, read_command
 
 if TYPE_CHECKING:
     from veen.overlays import FoldEntry
@@ -60,7 +60,7 @@ COLUMNS = ("rule", "verdict", "entry", "operation", "reason")
 
 def add(app: typer.Typer) -> None:
     """Declare it in the group."""
-    reads(
+    read_command(
         app,
         "check",
         "veen op check --stream ops",
@@ -100,14 +100,14 @@ def check(
         output_files.check_new(asked.out)
 
     async def work(view: "StateView[Any, Any]", name: str) -> "Checked":
-        async with view.reading(read_state.place(asked.at, view)) as reading:
+        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
             found = await _findings(view, list(reading.states.values()), world, not asked.no_cache)
             chosen = tuple(one for one in found if str(one.rule) in wanted)
             told = _answer(chosen, every)
             return chosen, told, await read_state.basis_of(asked, view, reading, name, told)
 
-    findings, told, basis = read_state.viewing(asked, OPERATIONS, work)
-    render_state.tell(told, basis, asked)
+    findings, told, basis = read_state.with_view(asked, OPERATIONS, work)
+    render_state.show_answer(told, basis, asked)
     if violations(findings):
         raise typer.Exit(VIOLATED_STATUS)
 

@@ -7,7 +7,7 @@ import typer
 from plumbing.cli.command import command, group
 from veen.cli.kit import faults_command, output
 from veen.cli.kit.common_options import JsonOption
-from veen.cli.kit.state_options import ReadOptions, reads
+from veen.cli.kit.state_options import ReadOptions, read_command
 from veen.cli.op import op_capability, op_check, op_send
 from veen.cli.op.op_check import OperationId
 
@@ -35,7 +35,7 @@ def _overlay() -> "Operations":
     return OPERATIONS
 
 
-@reads(app, "list", "veen op list --stream ops", "veen op list --kind paid.operation --at 100 --json")
+@read_command(app, "list", "veen op list --stream ops", "veen op list --kind paid.operation --at 100 --json")
 def list_(
     asked: ReadOptions,
     kinds: Annotated[
@@ -59,10 +59,10 @@ def list_(
             parts=tuple(one.operation_id for one in found),
         )
 
-    read_state.answer(asked, OPERATIONS, look)
+    read_state.show_state(asked, OPERATIONS, look)
 
 
-@reads(app, "show", "veen op show 3f7a0c… --stream ops", "veen op show 3f7a0c… --prove --out paid.evidence")
+@read_command(app, "show", "veen op show 3f7a0c… --stream ops", "veen op show 3f7a0c… --prove --out paid.evidence")
 def show(asked: ReadOptions, operation: OperationId) -> None:
     """Show one operation: what it says, who sent it, and where it is."""
     from veen.cli.kit import read_state, render_state
@@ -87,10 +87,10 @@ def show(asked: ReadOptions, operation: OperationId) -> None:
             facts[name] = value if isinstance(value, bytes) else render_state.plain_cell(value)
         return read_state.StateAnswer(facts=facts, data=_data(one), parts=(one.operation_id,))
 
-    read_state.answer(asked, OPERATIONS, look)
+    read_state.show_state(asked, OPERATIONS, look)
 
 
-@reads(app, "trace", "veen op trace 3f7a0c… --stream ops", "veen op trace 3f7a0c… --json")
+@read_command(app, "trace", "veen op trace 3f7a0c… --stream ops", "veen op trace 3f7a0c… --json")
 def trace(asked: ReadOptions, operation: OperationId) -> None:
     """Show what an operation came from, and what came of it.
 
@@ -116,7 +116,7 @@ def trace(asked: ReadOptions, operation: OperationId) -> None:
         columns = ("step", "entry", "operation", "kind", "body")
         return read_state.StateAnswer(columns=columns, rows=rows, data={"trace": data}, parts=held)
 
-    read_state.answer(asked, OPERATIONS, look)
+    read_state.show_state(asked, OPERATIONS, look)
 
 
 op_check.add(app)

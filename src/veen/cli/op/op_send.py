@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plumbing.cli.command import Misuse
-from veen.cli.kit.state_options import Says, says
+from veen.cli.kit.state_options import SendOptions, send_command
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -24,7 +24,7 @@ _OF_SOURCE = ("source_hub_identifier", "mirror_time", "metadata")
 
 def add(app: typer.Typer) -> None:
     """Declare it in the group."""
-    says(
+    send_command(
         app,
         "send",
         "veen op send access.revoke -f subject_identity=name:bob -f reason=left --stream ops",
@@ -35,7 +35,7 @@ def add(app: typer.Typer) -> None:
 
 
 def send(
-    asked: Says,
+    asked: SendOptions,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="which operation, as veen op kinds lists them")],
     fields: Annotated[
         list[str] | None,
@@ -87,8 +87,10 @@ def send(
                 return await blindly(made)
             return await Channel(view).say(made, parent_id=_parent(made), expires_at=_ends(made, client))
 
-    done = send_event.talking(asked, overlay, speak)
-    send_event.tell(done, {"kind": made_of.NAME.removesuffix(".v1"), "operation_id": operation_id(done.msg_id)}, asked)
+    done = send_event.run_at_hub(asked, overlay, speak)
+    send_event.show_sent(
+        done, {"kind": made_of.NAME.removesuffix(".v1"), "operation_id": operation_id(done.msg_id)}, asked
+    )
 
 
 def _follows(kind: "type[Operation]", given: "dict[str, Json]") -> bool:
@@ -151,7 +153,7 @@ def _checked(
     unknown = [name for name in given if name not in _OF_SOURCE]
     if unknown:
         raise Misuse(f"{unknown[0]} follows from --source", f"give {', '.join(_OF_SOURCE)}, or nothing")
-    found = evidence_verify.verify(durable.read_file(source, MAX_EVIDENCE_BYTES), pinning.anchor(pin))
+    found = evidence_verify.verify(durable.read_file(source, MAX_EVIDENCE_BYTES), pinning.pinned_key(pin))
     if pin is None and "source_hub_identifier" not in given:
         unnamed = Unverified(str(source), "no source hub was named, and anyone could have made it")
         raise hinted(unnamed, "--source-pin HUB_ID names the hub that must have signed it")

@@ -13,7 +13,7 @@ from plumbing.cli.command import Misuse, group
 from veen.cli.kit import context_file, output
 from veen.cli.kit.client_options import HubPin
 from veen.cli.kit.common_options import ClientDir, JsonOption
-from veen.cli.kit.spark_session import begin
+from veen.cli.kit.spark_session import start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +80,7 @@ class PipelineSource:
         from veen.pipeline import select
 
         paths = [one if "://" in one else str(Path(one).resolve()) for one in sources]
-        return select(paths, stream=self.stream, pin=pinning.anchor(self.pin), **more)
+        return select(paths, stream=self.stream, pin=pinning.pinned_key(self.pin), **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class PipelineRun(PipelineSource):
     ] = None
 
     def begin(self) -> "SparkSession":
-        return begin(self.master, self.remote, self.config)
+        return start(self.master, self.remote, self.config)
 
     @contextmanager
     def runner(self) -> "Iterator[Runner]":

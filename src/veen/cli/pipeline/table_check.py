@@ -9,7 +9,7 @@ from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.sanitize import short
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.pipeline.pipeline_options import PipelineSource, TablesDir, app
 from veen.cli.pipeline.table_run import span_data
 
@@ -64,7 +64,7 @@ def status(tables: TablesDir, as_json: JsonOption = False) -> None:
         output.table(tuple(states[0]), [tuple(one.values()) for one in states], as_json)
 
 
-@taking(
+@options_command(
     PipelineSource,
     app,
     "verify",

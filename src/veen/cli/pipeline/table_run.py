@@ -9,7 +9,7 @@ import typer
 from plumbing.cli.command import command
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.pipeline.pipeline_options import Out, PipelineRun, Sources, TablesDir, app, told
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Overlays = Annotated[
 ]
 
 
-@taking(
+@options_command(
     PipelineRun,
     app,
     "run",
@@ -86,7 +86,7 @@ def _fold(tables: "Tables", overlays: list[str], spans: "tuple[CommitSpan, ...]"
     return made
 
 
-@taking(
+@options_command(
     PipelineRun,
     app,
     "stream",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from plumbing.cli.command import Misuse, group
-from veen.cli.kit.client_options import AtHub, FirstUse, HubPin, PassphraseFile
+from veen.cli.kit.client_options import HubOptions, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class AsksBoth:
     hub: HubUrl = None
     client: ClientDir = None
     pin: HubPin = None
-    first_use: FirstUse = False
+    first_use: TrustOnFirstUse = False
     passphrase_file: PassphraseFile = None
     as_json: JsonOption = False
 
     def call(self) -> "HubCall":
         """The hub's part."""
-        return AtHub(self.hub, self.client, self.pin, self.first_use, self.passphrase_file).call()
+        return HubOptions(self.hub, self.client, self.pin, self.first_use, self.passphrase_file).call()
 
 
 def remote(asked: Asks | AsksBoth) -> "Remote":

@@ -11,8 +11,8 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import Address, address
 from veen.cli.query.query_options import Source, TablesDir, Trust, app
 from veen.query.query_limits import DEFAULTS, QueryLimits
@@ -44,15 +44,15 @@ MaxOpen: TypeAlias = Annotated[
 ]
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "serve",
     "veen query serve queries --tables tables --client service",
     "veen query serve queries --tables tables --source http://127.0.0.1:37411 --client service",
 )
 def serve(
-    asked: AtHub,
+    asked: HubOptions,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="where queries and results are kept")],
     tables: TablesDir,
     source: Source = None,

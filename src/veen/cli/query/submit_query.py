@@ -10,7 +10,7 @@ from plumbing.cli import durations
 from plumbing.cli.command import Misuse
 from veen.cli.kit import output
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.query import render_result
 from veen.cli.query.query_options import Asks, app, remote
 from veen.cli.query.render_result import RenderOptions
@@ -38,7 +38,7 @@ Plot: TypeAlias = Annotated[
 ]
 
 
-@taking(
+@options_command(
     Asks,
     app,
     "submit",
@@ -135,7 +135,9 @@ def _tell(service: "Remote", found: "AcceptedQuery | Whole", asked: Asks, wait: 
     render_result.show(found, names, asked.as_json, wish)
 
 
-@taking(Asks, app, "status", "veen query status r-5f1c… --service http://127.0.0.1:37420 --token-file token --json")
+@options_command(
+    Asks, app, "status", "veen query status r-5f1c… --service http://127.0.0.1:37420 --token-file token --json"
+)
 def status(
     asked: Asks, result_id: Annotated[str, typer.Argument(metavar="RESULT_ID", help="as veen query submit shows it")]
 ) -> None:
@@ -149,7 +151,7 @@ def status(
     output.facts(shown, asked.as_json, found)
 
 
-@taking(
+@options_command(
     Asks,
     app,
     "result",

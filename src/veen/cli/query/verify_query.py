@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.query.query_options import AsksBoth, Source, TablesDir, Trust, app, remote
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _UNVERIFIED_STATUS = 4
 
 
-@taking(
+@options_command(
     AsksBoth,
     app,
     "verify",
@@ -59,15 +59,15 @@ def verify(
     output.facts({**shown, "verified": Marked(held, Tone.GOOD)}, asked.as_json, {**shown, "verified": True})
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "replay",
     "veen query replay q-5f1c… --tables tables --client auditor",
     "veen query replay q-5f1c… --tables tables --source http://127.0.0.1:37412 --trust online-papers",
 )
 def replay(
-    asked: AtHub,
+    asked: HubOptions,
     query_id: Annotated[str, typer.Argument(metavar="QUERY_ID", help="of a query in the log, or an imported one")],
     tables: TablesDir,
     source: Source = None,

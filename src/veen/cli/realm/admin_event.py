@@ -102,7 +102,7 @@ def say(asked: RealmSays, stream: AdminStream[S, M], make: Callable[[Look[S, M]]
                 wanted = _taken(channel, make(Look(viewed.view, reading, viewed.realm_id, source.now())), reading)
             return [(one, await channel.say_anyway(one.event)) for one in wanted]
 
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         try:
             said = call.run_with(folder, url, met)
         except NotTaken as error:
@@ -142,7 +142,7 @@ def _taken(channel: Channel[S, M], wanted: Sequence[Saying], reading: StateAt[S,
 def _tell(said: Sequence[tuple[Saying, SentEvent]], asked: RealmSays) -> None:
     if len(said) == 1:
         ((one, outcome),) = said
-        send_event.tell(outcome, one.shown, asked.plain(), one.data)
+        send_event.show_sent(outcome, one.shown, asked.plain(), one.data)
         return
     rows, data = [], []
     for one, outcome in said:

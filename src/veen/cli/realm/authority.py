@@ -7,7 +7,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
 from veen.cli.kit import faults_command
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.realm.realm_state import From, RealmReads, RealmSays, hub_id
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ app = group(
 StreamName: TypeAlias = Annotated[str, typer.Argument(metavar="STREAM", help="the stream, by name or 64 hex digits")]
 
 
-@taking(
+@options_command(
     RealmSays,
     app,
     "set",
@@ -100,7 +100,9 @@ def set_(
     admin_event.say(asked, realm_state.AUTHORITY, make)
 
 
-@taking(RealmReads, app, "show", "veen authority show doors", "veen authority show doors --when 2030-01-31 --prove")
+@options_command(
+    RealmReads, app, "show", "veen authority show doors", "veen authority show doors --when 2030-01-31 --prove"
+)
 def show(asked: RealmReads, stream: StreamName) -> None:
     """Show which hub orders a stream, now or at any other time, and what is planned."""
     from veen.cli.kit import output, read_state
@@ -142,7 +144,7 @@ def show(asked: RealmReads, stream: StreamName) -> None:
     realm_state.answer(asked, realm_state.AUTHORITY, look)
 
 
-@taking(RealmReads, app, "list", "veen authority list", "veen authority list --all --json")
+@options_command(RealmReads, app, "list", "veen authority list", "veen authority list --all --json")
 def list_(
     asked: RealmReads,
     every: Annotated[bool, typer.Option("--all", help="also what is over, or is yet to begin")] = False,
@@ -170,7 +172,7 @@ def list_(
     realm_state.answer(asked, realm_state.AUTHORITY, look)
 
 
-@taking(RealmReads, app, "streams", "veen authority streams", "veen authority streams --realm town --json")
+@options_command(RealmReads, app, "streams", "veen authority streams", "veen authority streams --realm town --json")
 def streams(asked: RealmReads) -> None:
     """Show the streams of a realm, for its administrators' capabilities to name."""
     from veen.cli.kit import output
@@ -224,4 +226,4 @@ def _stream() -> "AdminStream[Records, Records]":
     return realm_state.AUTHORITY
 
 
-faults_command.add_of_realm(app, "veen authority", _stream)
+faults_command.add_for_realm(app, "veen authority", _stream)

@@ -7,7 +7,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
 from veen.cli.kit import faults_command
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import label as label_hex
 from veen.cli.realm.realm_state import RealmReads, RealmSays
 
@@ -38,7 +38,7 @@ LabelOption: TypeAlias = Annotated[
 ]
 
 
-@taking(
+@options_command(
     RealmSays,
     app,
     "set",
@@ -79,7 +79,7 @@ def set_(
     admin_event.say(asked, realm_state.CLASSES, make)
 
 
-@taking(RealmReads, app, "show", "veen label-class show doors", "veen label-class show --label 5b1e… --json")
+@options_command(RealmReads, app, "show", "veen label-class show doors", "veen label-class show --label 5b1e… --json")
 def show(asked: RealmReads, stream: StreamName = None, label: LabelOption = None) -> None:
     """Show the class of a label, and the hints that follow from it."""
     from veen.cli.kit import read_state
@@ -107,7 +107,7 @@ def show(asked: RealmReads, stream: StreamName = None, label: LabelOption = None
     realm_state.answer(asked, realm_state.CLASSES, look)
 
 
-@taking(RealmReads, app, "list", "veen label-class list", "veen label-class list --at 12 --json")
+@options_command(RealmReads, app, "list", "veen label-class list", "veen label-class list --at 12 --json")
 def list_(asked: RealmReads) -> None:
     """List the labels that have a class."""
     from veen.cli.kit import read_state, render_state
@@ -148,4 +148,4 @@ def _stream() -> "AdminStream[Records, Records]":
     return realm_state.CLASSES
 
 
-faults_command.add_of_realm(app, "veen label-class", _stream)
+faults_command.add_for_realm(app, "veen label-class", _stream)

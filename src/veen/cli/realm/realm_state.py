@@ -11,10 +11,10 @@ import typer
 
 from plumbing.cli.command import Misuse
 from veen.cli.kit import open_session, output_files, pinning, read_state, render_state
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap
 from veen.cli.kit.read_state import StateAnswer, StateBasis
-from veen.cli.kit.state_options import NoCache, Says, Tells
+from veen.cli.kit.state_options import NoCache, SendOptions, StateOptions
 from veen.cli.kit.values import label, moment, realm
 from veen.client.client import Client
 from veen.core import DhKey, admin
@@ -88,7 +88,7 @@ From: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class RealmReads(Tells):
+class RealmReads(StateOptions):
     """Options of a command that tells of a realm. `realm.answer` carries it out."""
 
     realm: RealmOption = None
@@ -96,17 +96,19 @@ class RealmReads(Tells):
 
 
 @dataclass(frozen=True, slots=True)
-class RealmSays(AtHub):
+class RealmSays(HubOptions):
     """Options of a command that says something for a realm. `realm.say` carries it out."""
 
     realm: RealmOption = None
     no_cache: NoCache = False
     cap: Cap = None
 
-    def plain(self) -> Says:
+    def plain(self) -> SendOptions:
         """The same as a command over one stream has them."""
         left_out = ("stream", "blind")
-        return Says(**{one.name: getattr(self, one.name) for one in fields(Says) if one.name not in left_out})
+        return SendOptions(
+            **{one.name: getattr(self, one.name) for one in fields(SendOptions) if one.name not in left_out}
+        )
 
 
 S = TypeVar("S")
@@ -173,14 +175,14 @@ def answer(asked: RealmReads, stream: AdminStream[S, M], look: Callable[[Look[S,
             return found, await basis(asked, taken.view, taken.reading, found)
 
     found, made = visiting(asked, work)
-    render_state.tell(found, made, asked)
+    render_state.show_answer(found, made, asked)
 
 
 def visiting(asked: RealmReads, work: Callable[[EntrySource], Awaitable[T]]) -> T:
     """Do something with the hub or the data directory that the options name."""
     call = asked.call()
     url = call.url() if asked.data_dir is None else ""
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         if asked.data_dir is None:
 
             async def met(client: Client) -> T:
@@ -191,8 +193,8 @@ def visiting(asked: RealmReads, work: Callable[[EntrySource], Awaitable[T]]) -> 
         async def read(source: EntrySource) -> T:
             return await work(source)
 
-        with read_state.from_directory(asked.data_dir):
-            return asyncio.run(read(DirectorySource(asked.data_dir, folder, pinning.anchor(asked.pin))))
+        with read_state.data_dir_hints(asked.data_dir):
+            return asyncio.run(read(DirectorySource(asked.data_dir, folder, pinning.pinned_key(asked.pin))))
 
 
 @asynccontextmanager
@@ -201,7 +203,7 @@ async def viewing(source: EntrySource, asked: RealmReads, stream: AdminStream[S,
     realm_id = realm_of(source, asked.realm)
     stream_id, overlay = stream.stream_id(realm_id), stream.overlay(realm_id)
     know(source, stream_id, admin.reader_key(stream_id))
-    with read_state.advised(stream_id.hex(), overlay.CLASS):
+    with read_state.cache_hints(stream_id.hex(), overlay.CLASS):
         async with StateView(source, stream_id, overlay, cached=not asked.no_cache) as view:
             yield Viewed(view, realm_id)
 
@@ -211,7 +213,7 @@ async def looking(source: EntrySource, asked: RealmReads, stream: AdminStream[S,
     """The same at the place and the time that the options name."""
     async with viewing(source, asked, stream) as viewed:
         view = viewed.view
-        async with view.reading(read_state.place(asked.at, view)) as reading:
+        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
             now = asked.when
             if now is None and asked.at is not None and reading.at.stream_seq:
                 now = (await source.receipt(view.stream_id, reading.at)).hub_ts

@@ -13,7 +13,7 @@ from veen.cli.kit import faults_command, output
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.read_state import StateAnswer, StateBasis
 from veen.cli.kit.sanitize import printable, short
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.realm import admin_event, realm_state
 from veen.cli.realm.realm_state import From, Look, RealmReads, RealmSays
 from veen.client import ClientDir
@@ -200,7 +200,7 @@ Ttl: TypeAlias = Annotated[
 ]
 
 
-@taking(
+@options_command(
     RealmSays,
     app,
     "client-id",
@@ -225,7 +225,7 @@ def client_id(
     _revoke(asked, "client-id", admin_event.client_ids(who), reason, since, ttl)
 
 
-@taking(
+@options_command(
     RealmSays,
     app,
     "auth-ref",
@@ -245,7 +245,7 @@ def auth_ref(
     _revoke(asked, "auth-ref", admin_event.auth_refs(what), reason, since, ttl)
 
 
-@taking(
+@options_command(
     RealmSays,
     app,
     "cap-token",
@@ -291,7 +291,7 @@ def _revoke(
     admin_event.say(asked, realm_state.REVOKED, make)
 
 
-@taking(
+@options_command(
     RealmReads, app, "list", "veen revoke list", "veen revoke list --when 2030-01-31 --json", "veen revoke list --all"
 )
 def list_(
@@ -334,7 +334,7 @@ def list_(
     realm_state.answer(asked, realm_state.REVOKED, look)
 
 
-@taking(
+@options_command(
     RealmReads,
     app,
     "check",
@@ -368,7 +368,7 @@ def check(
         return await check_standing(source, asked, what)
 
     found, basis = realm_state.visiting(asked, work)
-    render_state.tell(found, basis, asked)
+    render_state.show_answer(found, basis, asked)
 
 
 def _stream() -> "AdminStream[RevocationRecords, RevocationRecords]":
@@ -377,4 +377,4 @@ def _stream() -> "AdminStream[RevocationRecords, RevocationRecords]":
     return realm_state.REVOKED
 
 
-faults_command.add_of_realm(app, "veen revoke", _stream)
+faults_command.add_for_realm(app, "veen revoke", _stream)

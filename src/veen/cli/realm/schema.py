@@ -8,9 +8,9 @@ import typer
 from plumbing.cli.command import Misuse, group
 from veen.cli.kit import faults_command, output
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.read_state import StateAnswer, StateBasis, need_reader_key, place
+from veen.cli.kit.read_state import StateAnswer, StateBasis, need_reader_key, parse_place
 from veen.cli.kit.sanitize import printable, short
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import public_key
 from veen.cli.realm import realm_state
 from veen.cli.realm.realm_state import RealmReads, RealmSays, schema_id
@@ -40,7 +40,7 @@ async def check_usage(source: EntrySource, asked: RealmReads, stream: str) -> tu
     """The schemas that a stream uses, in the order in which they came."""
     need_reader_key(source.folder, stream)
     async with realm_state.looking(source, replace(asked, at=None), realm_state.REGISTRY) as look:
-        used = await _uses(source, naming.stream_id(stream), place(asked.at, look.view))
+        used = await _uses(source, naming.stream_id(stream), parse_place(asked.at, look.view))
         states, readers = look.reading.states, registry()
         rows: list[tuple[output.Value, ...]] = []
         data: list[dict[str, object]] = []
@@ -96,7 +96,7 @@ app = group(
 )
 
 
-@taking(
+@options_command(
     RealmSays,
     app,
     "register",
@@ -139,7 +139,7 @@ def register(
     admin_event.say(asked, realm_state.REGISTRY, make)
 
 
-@taking(RealmReads, app, "show", "veen schema show door.report.v1", "veen schema show 3a67… --prove")
+@options_command(RealmReads, app, "show", "veen schema show door.report.v1", "veen schema show 3a67… --prove")
 def show(
     asked: RealmReads, name: Annotated[str, typer.Argument(metavar="NAME|HEX", help="its name, or its 32 bytes")]
 ) -> None:
@@ -174,7 +174,7 @@ def show(
     realm_state.answer(asked, realm_state.REGISTRY, look)
 
 
-@taking(RealmReads, app, "list", "veen schema list", "veen schema list --at 12 --json")
+@options_command(RealmReads, app, "list", "veen schema list", "veen schema list --at 12 --json")
 def list_(asked: RealmReads) -> None:
     """List the schemas that are registered."""
     from veen.cli.kit import read_state, render_state
@@ -198,7 +198,7 @@ def list_(asked: RealmReads) -> None:
     realm_state.answer(asked, realm_state.REGISTRY, look)
 
 
-@taking(RealmReads, app, "check", "veen schema check doors", "veen schema check doors --data-dir hub --json")
+@options_command(RealmReads, app, "check", "veen schema check doors", "veen schema check doors --data-dir hub --json")
 def check(
     asked: RealmReads, stream: Annotated[str, typer.Argument(metavar="STREAM", help="the stream to look at")]
 ) -> None:
@@ -216,7 +216,7 @@ def check(
         return await check_usage(source, asked, stream)
 
     found, basis = realm_state.visiting(asked, work)
-    render_state.tell(found, basis, asked)
+    render_state.show_answer(found, basis, asked)
 
 
 def _stream() -> "AdminStream[Records, Records]":
@@ -225,4 +225,4 @@ def _stream() -> "AdminStream[Records, Records]":
     return realm_state.REGISTRY
 
 
-faults_command.add_of_realm(app, "veen schema", _stream)
+faults_command.add_for_realm(app, "veen schema", _stream)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.state_options import options_command
 from veen.cli.recorder.recorder_options import FromLog, app, at_hub, from_log
 
 if TYPE_CHECKING:
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from veen.state.entry_source import EntrySource
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "checkpoint",
     "veen recorder checkpoint --client admin",
     "veen recorder checkpoint --client admin --watch --json",
 )
 def checkpoint(
-    asked: AtHub,
+    asked: HubOptions,
     watch: Annotated[bool, typer.Option("--watch", help="whenever the profile says one is due, until ctrl-c")] = False,
     folder: Annotated[
         Path | None,
@@ -85,7 +85,7 @@ def _data(made: "RecorderCheckpoint") -> dict[str, object]:
     }
 
 
-@taking(
+@options_command(
     FromLog,
     app,
     "verify",

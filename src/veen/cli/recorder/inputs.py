@@ -7,8 +7,8 @@ import typer
 
 from plumbing.cli.command import Misuse
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import moment
 from veen.cli.recorder.recorder_options import Origin, Subject, app, at_hub
 
@@ -28,14 +28,14 @@ LineType: TypeAlias = Annotated[
 ]
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "send",
     "veen recorder send login --subject alice --origin shop --payload '{\"ok\": true}' --client shop",
 )
 def send(
-    asked: AtHub,
+    asked: HubOptions,
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="what kind of event it is")],
     subject: Annotated[str, typer.Option("--subject", metavar="ID", help="whose doing it is")],
     origin: Origin,
@@ -83,15 +83,15 @@ def send(
     output.facts(rows, asked.as_json, data)
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "tail",
     "veen recorder tail app.jsonl --origin shop --client shop",
     "veen recorder tail app.jsonl --origin shop --type http.request --once --client shop",
 )
 def tail(
-    asked: AtHub,
+    asked: HubOptions,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a file of JSON objects, one on each line")],
     origin: Origin,
     subject: Subject = None,
@@ -111,14 +111,14 @@ def tail(
     if once and not file.exists():
         raise Misuse(f"there is no file {file}", "without --once it is waited for")
     defaults = Defaults(origin, event_type, subject)
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         state = state_file(folder, file)
         feed = JsonLines(file, state, defaults, follow=not once, told=output.remark)
         Input(asked, folder).run(feed)
 
 
-@taking(AtHub, app, "pipe", "veen recorder pipe --origin shop --type job.line --client shop")
-def pipe(asked: AtHub, origin: Origin, subject: Subject = None, event_type: LineType = _LINE_TYPE) -> None:
+@options_command(HubOptions, app, "pipe", "veen recorder pipe --origin shop --type job.line --client shop")
+def pipe(asked: HubOptions, origin: Origin, subject: Subject = None, event_type: LineType = _LINE_TYPE) -> None:
     """Record the JSON lines that come in on standard input.
 
     Each is on disk before the next is read, and sent from there: what was taken in is recorded exactly once, also
@@ -133,7 +133,7 @@ def pipe(asked: AtHub, origin: Origin, subject: Subject = None, event_type: Line
     from veen.recorder.normalize import Defaults
     from veen.recorder.stdin_source import take_in
 
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         place = own_folder(folder, "spool", "pipe")
         running = Input(asked, folder)
         writer, feed = SpoolWriter(place), SpoolFeed(place, "pipe")
@@ -146,15 +146,15 @@ def pipe(asked: AtHub, origin: Origin, subject: Subject = None, event_type: Line
         running.run(feed, opened=Thread(target=read, daemon=True).start)
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "ship",
     "veen recorder ship spool --client shop",
     "veen recorder ship spool --once --client shop --json",
 )
 def ship(
-    asked: AtHub,
+    asked: HubOptions,
     spool: Annotated[Path, typer.Argument(metavar="DIR", help="the spool of a program that logs")],
     name: Annotated[
         str, typer.Option("--name", metavar="NAME", help="what the source of its events is called")
@@ -169,12 +169,14 @@ def ship(
     from veen.cli.recorder.ship import Input
     from veen.recorder import SpoolFeed
 
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         Input(asked, folder).run(SpoolFeed(spool, name, follow=not once))
 
 
-@taking(AtHub, app, "retry", "veen recorder retry --client shop", "veen recorder retry --client shop --json")
-def retry(asked: AtHub) -> None:
+@options_command(
+    HubOptions, app, "retry", "veen recorder retry --client shop", "veen recorder retry --client shop --json"
+)
+def retry(asked: HubOptions) -> None:
     """Send again what inputs set aside, once its types have streams.
 
     Each event goes under the source and the place that it had, so one that was recorded after all is known for a copy.
@@ -184,7 +186,7 @@ def retry(asked: AtHub) -> None:
     from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder.retry_feed import RetryFeed
 
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         running = Input(asked, folder)
         with folder.sending():  # an input of this client would be writing to that file
             again = RetryFeed(own_folder(folder))

@@ -11,8 +11,8 @@ import typer
 from plumbing.cli.command import Misuse
 from plumbing.cli.extras import install_hint
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import Address, address
 from veen.cli.recorder.recorder_options import Origin, Subject, app
 
@@ -40,15 +40,15 @@ ClientCa: TypeAlias = Annotated[
 ]
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "otlp",
     "veen recorder otlp --origin shop --client shop",
     "veen recorder otlp --origin shop --listen 127.0.0.1:4318 --client shop",
 )
 def otlp(
-    asked: AtHub,
+    asked: HubOptions,
     origin: Origin,
     subject: Subject = None,
     listen: Annotated[
@@ -101,15 +101,15 @@ def otlp(
     _listen(asked, "otlp", defaults, make, sync=True)
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "syslog",
     "veen recorder syslog --origin router --client router",
     "veen recorder syslog --origin router --listen 127.0.0.1:6514 --tls-cert c.pem --tls-key k.pem",
 )
 def syslog(
-    asked: AtHub,
+    asked: HubOptions,
     origin: Origin,
     subject: Annotated[
         str | None,
@@ -167,12 +167,12 @@ def syslog(
     _listen(asked, "syslog", defaults, make, sync=False)
 
 
-def _listen(asked: AtHub, name: str, defaults: "Defaults", make: "Make", *, sync: bool) -> None:
+def _listen(asked: HubOptions, name: str, defaults: "Defaults", make: "Make", *, sync: bool) -> None:
     from veen.cli.kit import open_session
     from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
 
-    with open_session.opened(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         place = own_folder(folder, "spool", name)
         running = Input(asked, folder)
         running.check(defaults.example())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import typer
 
 from plumbing.cli.command import group
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.state_options import FromDirectory
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ Subject: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class FromLog(AtHub):
+class FromLog(HubOptions):
     """Options of a command that reads the log: at a hub, or in a data directory."""
 
     data_dir: FromDirectory = None
@@ -113,7 +113,7 @@ def _hint(message: str) -> str:
     return "veen recorder show tells the map, the producers and their streams"
 
 
-def at_hub(asked: AtHub, work: "Callable[[Client], Awaitable[T]]") -> T:
+def at_hub(asked: HubOptions, work: "Callable[[Client], Awaitable[T]]") -> T:
     """Meet the hub, and do the work."""
     with advised():
         return asked.call().run(work)
@@ -136,8 +136,8 @@ def from_log(asked: FromLog, work: "Callable[[EntrySource], Awaitable[T]]") -> T
                 return await work(HubSource(client))
 
             return call.run(met)
-        with open_session.opened(asked.client, asked.passphrase_file) as folder:
-            source = DirectorySource(asked.data_dir, folder, pinning.anchor(asked.pin))
+        with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
+            source = DirectorySource(asked.data_dir, folder, pinning.pinned_key(asked.pin))
 
             async def read() -> T:
                 return await work(source)
@@ -145,9 +145,9 @@ def from_log(asked: FromLog, work: "Callable[[EntrySource], Awaitable[T]]") -> T
             return asyncio.run(read())
 
 
-def issuing(issuer: Path | None, asked: AtHub) -> "SigningKey":
+def issuing(issuer: Path | None, asked: HubOptions) -> "SigningKey":
     """The key of whoever issues capabilities."""
     from veen.cli.kit import open_session
 
-    with open_session.opened(issuer or asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(issuer or asked.client, asked.passphrase_file) as folder:
         return folder.identity.id_sign

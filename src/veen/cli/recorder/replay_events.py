@@ -8,7 +8,7 @@ import typer
 
 from plumbing.cli.command import Misuse
 from veen.cli.kit import output
-from veen.cli.kit.state_options import taking
+from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import moment
 from veen.cli.recorder.recorder_options import FromLog, app, from_log
 
@@ -20,7 +20,7 @@ Time: TypeAlias = int | None
 _SHOWN, _SEQ_WIDTH = 2_000, 6
 
 
-@taking(
+@options_command(
     FromLog,
     app,
     "replay",
@@ -167,11 +167,13 @@ def _print(one: "ReplayedEvent", said: list[str], with_proofs: bool) -> None:
     console = output.console()
     console.print(line, soft_wrap=True)
     if with_proofs:
-        root = sanitize.brief(one.receipt.mmr_root)
+        root = sanitize.short_hex(one.receipt.mmr_root)
         console.print(Text(f"{'':>{_SEQ_WIDTH}}  proved up to root {root}", "dim"), soft_wrap=True)
 
 
-@taking(FromLog, app, "audit", "veen recorder audit --client admin", "veen recorder audit --client admin --json")
+@options_command(
+    FromLog, app, "audit", "veen recorder audit --client admin", "veen recorder audit --client admin --json"
+)
 def audit(asked: FromLog) -> None:
     """Say who wrote what, and find what is not as the administrator said.
 

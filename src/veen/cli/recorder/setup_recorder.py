@@ -8,9 +8,9 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command
 from veen.cli.kit import output, values
-from veen.cli.kit.client_options import AtHub, PassphraseFile
+from veen.cli.kit.client_options import HubOptions, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
-from veen.cli.kit.state_options import ReadOptions, reads, taking
+from veen.cli.kit.state_options import ReadOptions, options_command, read_command
 from veen.cli.recorder.recorder_options import Issuer, app, at_hub, issuing
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ def _pair(text: str) -> str:
     return text
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "init",
     "veen recorder init --client admin --type http.request=record/app/web",
     "veen recorder init --client admin --stream record/app/jobs --every 60 --every-events 1000",
 )
 def init(
-    asked: AtHub,
+    asked: HubOptions,
     types: Annotated[
         list[str] | None,
         typer.Option("--type", metavar="TYPE=STREAM", help="an event type and its stream", parser=_pair),
@@ -126,14 +126,14 @@ def _check_streams(*streams: str) -> None:
             raise Misuse(flaw, "for example record/app/web, record/security/login")
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "enrol",
     "veen recorder enrol shop --card shop.card --origin shop --stream record/app/web --out shop.kit",
 )
 def enrol(
-    asked: AtHub,
+    asked: HubOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="what the producer is called")],
     card: Annotated[
         Path, typer.Option("--card", metavar="DIR|FILE", help="its identity card, or its client directory")
@@ -179,7 +179,7 @@ def enrol(
         return await setup.enrol(client, who, key)
 
     kit = at_hub(asked, work)
-    output_files.write_new(out, kit.encode(), output_files.SECRET)
+    output_files.write_new(out, kit.encode(), output_files.SECRET_MODE)
     rows: dict[str, output.Value] = {
         "producer": name,
         "origins": ", ".join(who.origins),
@@ -205,16 +205,16 @@ def join(
     from veen.recorder import Kit
 
     kit = Kit.decode(durable.read_file(file, 1 << 22))
-    with advised(), open_session.opened(client, passphrase_file) as folder:
+    with advised(), open_session.open_client_dir(client, passphrase_file) as folder:
         kit.join(folder)
     streams = [one.name for one in kit.streams]
     rows: dict[str, output.Value] = {"hub_id": kit.hub_id, "admin": kit.admin_pk, "streams": ", ".join(streams)}
     output.facts(rows, as_json, {**rows, "streams": streams})
 
 
-@taking(AtHub, app, "map", "veen recorder map job.done record/app/jobs --client admin")
+@options_command(HubOptions, app, "map", "veen recorder map job.done record/app/jobs --client admin")
 def map_(
-    asked: AtHub,
+    asked: HubOptions,
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="an event type that has no stream yet")],
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="the one stream it goes to")],
 ) -> None:
@@ -230,15 +230,15 @@ def map_(
     _tell(at_hub(asked, work), {"event_type": event_type, "stream": stream}, asked)
 
 
-@taking(
-    AtHub,
+@options_command(
+    HubOptions,
     app,
     "move",
     "veen recorder move record/app/web record/app/http --client admin --reason renamed",
     "veen recorder move record/app/web record/app/slow --type http.slow --client admin",
 )
 def move(
-    asked: AtHub,
+    asked: HubOptions,
     from_stream: Annotated[str, typer.Argument(metavar="FROM", help="the stream that events go to now")],
     to_stream: Annotated[str, typer.Argument(metavar="TO", help="the one they go to from then on")],
     types: Annotated[
@@ -262,7 +262,7 @@ def move(
     _tell(at_hub(asked, work), {"from_stream": from_stream, "to_stream": to_stream}, asked)
 
 
-def _tell(said: "SentEvent", shown: dict[str, output.Value], asked: AtHub) -> None:
+def _tell(said: "SentEvent", shown: dict[str, output.Value], asked: HubOptions) -> None:
     sent = said.sent
     rows = {
         **shown,
@@ -274,7 +274,7 @@ def _tell(said: "SentEvent", shown: dict[str, output.Value], asked: AtHub) -> No
     output.facts(rows, asked.as_json, {**rows, "hub_ts": sent.receipt.hub_ts, "receipt": sent.receipt.encode()})
 
 
-@reads(app, "show", "veen recorder show --client admin", "veen recorder show --client admin --at 12 --json")
+@read_command(app, "show", "veen recorder show --client admin", "veen recorder show --client admin --at 12 --json")
 def show(asked: ReadOptions) -> None:
     """Show the map of event types, the producers and the profile."""
     from veen.cli.kit import read_state
@@ -301,4 +301,4 @@ def show(asked: ReadOptions) -> None:
         data = {"types": types, "producers": listed, "profile": told}
         return read_state.StateAnswer(columns=("what", "name", "where"), rows=rows, data=data, parts=tuple(states))
 
-    read_state.answer(asked, RECORDER_CHANGES, look, stream=CHANGES)
+    read_state.show_state(asked, RECORDER_CHANGES, look, stream=CHANGES)

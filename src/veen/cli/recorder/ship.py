@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, sup
 from pathlib import Path
 
 from veen.cli.kit import output
-from veen.cli.kit.client_options import AtHub
+from veen.cli.kit.client_options import HubOptions
 from veen.cli.recorder.recorder_options import advised
 from veen.client import ClientDir
 from veen.client.client import Client
@@ -40,7 +40,7 @@ def state_file(folder: ClientDir, path: Path) -> Path:
 class Input:
     """One feed of one producer. Without a hub that answers it waits, and what comes in meanwhile is kept."""
 
-    def __init__(self, asked: AtHub, folder: ClientDir) -> None:
+    def __init__(self, asked: HubOptions, folder: ClientDir) -> None:
         self._asked = asked
         self._folder = folder
         self._call = asked.call()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from bench import client, decode, folding, overlays, pipeline, prove, questions, seal, veil_codec, veil_node
 from veen.bench import hub_throughput, many_labels, scaling
 from veen.bench.bench_report import BenchReport
-from veen.bench.rounds import Tell, silent
+from veen.bench.rounds import Progress, silent
 from veen.core import VeenError
 
 
@@ -15,7 +15,7 @@ def say(words: str) -> None:
     print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
 
 
-tell: Tell = say if sys.stderr.isatty() else silent
+tell: Progress = say if sys.stderr.isatty() else silent
 
 MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "decode": decode.measure,

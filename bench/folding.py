@@ -20,7 +20,7 @@ from bench.pipeline import cpu_of
 from bench.sealedlog import SealedLog
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Tell, silent
+from veen.bench.rounds import Progress, silent
 from veen.core import Unavailable
 from veen.overlays import Event, Fold, FoldEntry, state_hash
 from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Withdraw, wallet_id
@@ -63,7 +63,7 @@ def entries(wallets: int, count: int) -> Iterator[FoldEntry]:
         yield FoldEntry(_LABEL, 0, stream_seq, hub_ts, owner(0), None, msg_id, header, body)
 
 
-def measure(tell: Tell = silent, events: int = EVENTS, wallets: int = WALLET_COUNT) -> BenchReport:
+def measure(tell: Progress = silent, events: int = EVENTS, wallets: int = WALLET_COUNT) -> BenchReport:
     with TemporaryDirectory(prefix="veen-bench-") as made:
         log, walk = SealedLog(Path(made) / "hub", [STREAM], per_sec=100), Fold(WALLETS)
         key = log.key_file(STREAM, Path(made))

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from veen.bench.bench_report import Action, BenchReport, BenchRow, microseconds, per_call
-from veen.bench.rounds import Tell, silent
+from veen.bench.rounds import Progress, silent
 from veen.core import Mmr
 from veen.overlays import AnyOverlay, At, Event, FoldEntry
 from veen.overlays.kept_fold import Timeline
@@ -94,7 +94,7 @@ Reads = Callable[[Timeline[Any, Any], int], dict[str, Action]]
 
 
 def compared(
-    folder: Path, overlay: AnyOverlay, log: Callable[[int], Iterator[Event]], reads: dict[Reads, int], tell: Tell
+    folder: Path, overlay: AnyOverlay, log: Callable[[int], Iterator[Event]], reads: dict[Reads, int], tell: Progress
 ) -> Iterator[tuple[str, float, float]]:
     """`(what, seconds with few events, seconds with many)`, taken in turn; `reads` says how often in a round."""
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def compared(
                 yield what, times[f"{what}, {FEW:,}"], times[f"{what}, {MANY:,}"]
 
 
-def measure(tell: Tell = silent) -> BenchReport:
+def measure(tell: Progress = silent) -> BenchReport:
     rows: list[BenchRow] = []
     with TemporaryDirectory(prefix="veen-bench-") as made:
         kv = compared(Path(made), KV, writes, {kv_reads: 50, kv_folds: 1}, tell)

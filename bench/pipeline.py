@@ -21,7 +21,7 @@ from time import perf_counter
 from bench.biglog import BigLog
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Tell, silent
+from veen.bench.rounds import Progress, silent
 from veen.core import Limits, Unavailable
 from veen.pipeline import Selection, Task, plan, select
 from veen.pipeline.rows import batches
@@ -36,7 +36,7 @@ SPARK_ONE, SPARK_TWO = "Spark, local[1]", "Spark, local[2]"
 COLUMNS = ("label", "stream_seq", "hub_ts", "client_id", "leaf_hash")
 
 
-def measure(tell: Tell = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -> BenchReport:
+def measure(tell: Progress = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -> BenchReport:
     with ExitStack() as stack:
         root = Path(stack.enter_context(TemporaryDirectory(prefix="veen-bench-"))) / "hub"
         tell(f"making {entries:,} entries")

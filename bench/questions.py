@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from bench.entrytables import Filler
 from veen.bench.bench_report import Action, BenchReport, BenchRow, microseconds, per_call
-from veen.bench.rounds import Tell, silent
+from veen.bench.rounds import Progress, silent
 from veen.overlays import FoldEntry
 from veen.overlays.record import RecordEvent
 from veen.pipeline.engine import Engine, EventQuery
@@ -30,7 +30,7 @@ def events(count: int) -> Iterator[FoldEntry]:
         yield FoldEntry(_LABEL, 0, seq, _START + seq // 50, _CLIENT, None, seq.to_bytes(32, "big"), *event.payload())
 
 
-def measure(tell: Tell = silent, few: int = FEW, many: int = MANY) -> BenchReport:
+def measure(tell: Progress = silent, few: int = FEW, many: int = MANY) -> BenchReport:
     query = EventQuery((STREAM,), "user:000077", projection=("receipt_id", "payload.status"))
     with TemporaryDirectory(prefix="veen-bench-") as folder:
         engines = {}

@@ -23,7 +23,7 @@ from typing import Any
 from bench.recordedsite import MATCH, ROBOT, WEB, Site, events
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Tell, silent
+from veen.bench.rounds import Progress, silent
 from veen.core import Unavailable
 from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.engine.engine import SMALL_ROWS
@@ -148,7 +148,7 @@ def in_turn(asked: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, li
     return times
 
 
-def look_ups(at: dict[int, Service], rounds: int, tell: Tell) -> Iterator[BenchRow]:
+def look_ups(at: dict[int, Service], rounds: int, tell: Progress) -> Iterator[BenchRow]:
     """The same questions to both services, and to their tables alone."""
     filters = {count: asked_of(one) for count, one in at.items()}
     engines = {count: Engine(one.tables.root) for count, one in at.items()}
@@ -180,7 +180,7 @@ def _query(found: Filter) -> EventQuery:
     return descriptor.normalise(asked, "q-bench").query()
 
 
-def aggregates(at: Service, tell: Tell) -> Iterator[BenchRow]:
+def aggregates(at: Service, tell: Progress) -> Iterator[BenchRow]:
     """All events in groups, through the service; and the same counted from what was recorded."""
     expected, name = counted(at.site.count), f"an aggregate over {at.site.count:,}"
     large = at.site.count > SMALL_ROWS
@@ -219,7 +219,7 @@ def counted(count: int) -> list[dict[str, Any]]:
 
 
 def measure(
-    folder: Path, tell: Tell = silent, *, few: int = FEW, many: int = MANY, rounds: int = ROUNDS
+    folder: Path, tell: Progress = silent, *, few: int = FEW, many: int = MANY, rounds: int = ROUNDS
 ) -> BenchReport:
     """Both sizes in one run. An aggregate runs on Spark where there are more events than are small."""
     load = Path("/proc/loadavg").read_text().split()[0]

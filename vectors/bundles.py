@@ -8,9 +8,9 @@ from vectors.hub import Log, ModelHub
 from veen.bridge.bundle import (
     Bundle,
     BundleCode,
+    BundleEvent,
     BundleProof,
     BundleSource,
-    Carried,
     Contents,
     ExportCheckpoint,
     Header,
@@ -26,7 +26,7 @@ START = 1_700_000_000
 ENTRIES = 6
 
 
-def _hub() -> tuple[ModelHub, Log, list[Carried]]:
+def _hub() -> tuple[ModelHub, Log, list[BundleEvent]]:
     """A hub with six events in one stream, each a second after the one before."""
     hub = ModelHub(HUB, PROFILE)
     label = hub.open_label(STREAM_ID)
@@ -37,7 +37,7 @@ def _hub() -> tuple[ModelHub, Log, list[Carried]]:
         sealed = sealer.seal(PayloadHdr(naming.schema_id("test.v1")), b"event %d" % number, PROFILE.pad_block)
         fields = {"profile_id": place.profile_id, "label": label, "client_seq": number, "prev_ack": number - 1}
         made = msg.sign(WRITER, **fields, auth_ref=None, ciphertext=sealed)  # type: ignore[arg-type]
-        carried.append(Carried(made, hub.submit(made.encode(), START + number)))
+        carried.append(BundleEvent(made, hub.submit(made.encode(), START + number)))
     return hub, hub.logs[label], carried
 
 

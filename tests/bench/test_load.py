@@ -5,14 +5,14 @@ import pytest
 from tests.bench.answering import answering, ok
 from tests.hub.client import own_port
 from veen.bench import load
-from veen.bench.load import Http, LoadGenerator, Nats, Redis
+from veen.bench.load import Http, LoadResult, Nats, Redis
 from veen.bench.load_messages import request
 from veen.core import Malformed, Unavailable
 
 ASKED = request(b"/", b"asked")
 
 
-def drive(port: int, plan: list[list[bytes]]) -> LoadGenerator:
+def drive(port: int, plan: list[list[bytes]]) -> LoadResult:
     return load.drive(plan, Http(), lambda _: load.connect(port))
 
 

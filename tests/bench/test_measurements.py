@@ -11,7 +11,7 @@ from veen.bench import baselines, hub_process, hub_throughput, many_labels, scal
 from veen.bench.bench_report import BenchReport, CryptoLimit
 from veen.bench.hub_process import HubProcess
 from veen.bench.load_messages import MessageWriters, Target
-from veen.bench.rounds import play
+from veen.bench.rounds import run_round
 from veen.core import Msg, Profile, Unavailable, Unverified
 
 TARGET = Target(b"\x01" * 32, Profile().profile_id())
@@ -71,12 +71,12 @@ def test_a_measurement_of_a_hub_that_refuses_is_none(tmp_path: Path) -> None:
         writers = MessageWriters(running.target, 2, ["refused"])
         plan = writers.plan(4)
         with pytest.raises(Unavailable) as caught:
-            play(running, [requests[::-1] for requests in plan], 4)
+            run_round(running, [requests[::-1] for requests in plan], 4)
         assert "CLIENT_SEQ" in str(caught.value)
         # In a batch the refusals are inside a 200: only the hub's own count tells.
         twice = MessageWriters(running.target, 1, ["refused too"]).plan(4, 2) * 2
         with pytest.raises(Unavailable) as caught:
-            play(running, twice, 8)
+            run_round(running, twice, 8)
         assert "accepted 4 of 8" in str(caught.value)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from veen.bench.bench_report import BenchReport, BenchRow, microseconds
-from veen.bench.rounds import warning, weather
+from veen.bench.rounds import noise_warning, other_load
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_times_become_rows_of_microseconds() -> None:
 
 @pytest.mark.parametrize(("others", "warned"), [([0.0, 0.05, 1.5], False), ([0.05, 0.4, 0.5], True)])
 def test_a_machine_that_was_not_quiet_is_told_of(others: list[float], warned: bool) -> None:
-    assert bool(warning(others)) is warned
-    assert weather(others).high == max(others)
+    assert bool(noise_warning(others)) is warned
+    assert other_load(others).high == max(others)

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from tests.bridge.zones import EXPORT, IMPORT, zones
+from tests.bridge.bridge_fixture import EXPORT, IMPORT, zones
 from tests.hub.client import START, Clock
 from veen.bridge import reconciliation
-from veen.bridge.bundle_export import Sizes
+from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.reconciliation import reconcile
 from veen.core import Limits, Profile
 from veen.overlays.bridging import ONLINE_LOG, BridgeResult, BundleExported, BundleImported, BundleIntake, TargetRange
@@ -16,7 +16,7 @@ from veen.state import HubSource
 def test_events_arrive_as_they_were_with_their_originals_named(place: Path) -> None:
     async def run() -> None:
         sent = await at.produce(*(b"event %d" % number for number in range(7)))
-        first, second, third = await at.export(sizes=Sizes(events=3))
+        first, second, third = await at.export(sizes=BundleSizes(events=3))
         outcomes = [await at.take(data) for data in (first, second, third)]
         assert [(one.result, one.event_count, one.written) for one in outcomes] == [
             (BridgeResult.SUCCESS, 3, 3),
@@ -67,7 +67,7 @@ def test_every_epoch_leaves_and_arrives_and_is_told_apart(place: Path) -> None:
         async with at.client("analyst", at.online) as client:
             left = await reconciliation.exports_of(HubSource(client))
         async with at.client("analyst", at.offline) as client:
-            found = reconcile(await reconciliation.books(HubSource(client), left))
+            found = reconcile(await reconciliation.read_input(HubSource(client), left))
         assert found.clean, found.to_json()
         assert [(region.upto_seq, region.epoch) for region in found.regions] == [
             (2, START // 500),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.bridge.zones import EXPORT, zones
+from tests.bridge.bridge_fixture import EXPORT, zones
 from veen.bridge import bundle as bundles
 from veen.bridge import bundle_verify
 from veen.bridge.bundle import Bundle, BundleCode, BundleFault, Contents
@@ -119,7 +119,7 @@ def test_it_ends_where_it_ends(made: Made, cut: int) -> None:
 Change = Callable[[Contents, Made], Contents]
 
 
-def _events(change: Callable[[list[bundles.Carried]], object]) -> Change:
+def _events(change: Callable[[list[bundles.BundleEvent]], object]) -> Change:
     def changed(contents: Contents, made: Made) -> Contents:
         events = list(contents.events)
         change(events)
@@ -150,11 +150,11 @@ def _shorter(contents: Contents, made: Made) -> Contents:
     return replace(contents, header=header, events=contents.events[:-1])
 
 
-def _swap(events: list[bundles.Carried]) -> None:
+def _swap(events: list[bundles.BundleEvent]) -> None:
     events[0], events[1] = events[1], events[0]
 
 
-def _swap_receipts(events: list[bundles.Carried]) -> None:
+def _swap_receipts(events: list[bundles.BundleEvent]) -> None:
     first, second = events[0], events[1]
     events[0], events[1] = replace(first, receipt=second.receipt), replace(second, receipt=first.receipt)
 
@@ -181,17 +181,17 @@ def _signed_by_a_stranger(contents: Contents, made: Made) -> Contents:
     return replace(contents, export_checkpoint=replace(upto, checkpoint=checkpoint))
 
 
-def _message_unsigned(events: list[bundles.Carried]) -> None:
+def _message_unsigned(events: list[bundles.BundleEvent]) -> None:
     event = events[1]
     events[1] = replace(event, msg=replace(event.msg, sig=bytes(64)))
 
 
-def _message_changed(events: list[bundles.Carried]) -> None:
+def _message_changed(events: list[bundles.BundleEvent]) -> None:
     event = events[1]
     events[1] = replace(event, msg=replace(event.msg, ciphertext=flipped(event.msg.ciphertext, 900)))
 
 
-def _receipt_redated(events: list[bundles.Carried]) -> None:
+def _receipt_redated(events: list[bundles.BundleEvent]) -> None:
     event = events[1]
     events[1] = replace(event, receipt=replace(event.receipt, hub_ts=event.receipt.hub_ts + 1))
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.zones import EXPORT, Zones, zones
+from tests.bridge.bridge_fixture import EXPORT, Zones, zones
 from veen.bridge import reconciliation
-from veen.bridge.bundle_export import Sizes
+from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.reconciliation import ReconcileReport, reconcile
 from veen.client import ClientDir
 from veen.overlays.bridging import BridgeResult, BundleImported, BundleIntake
@@ -23,7 +23,7 @@ EVENTS = 6
 def _run(at: Zones, file: Path, moment: str = "0") -> "subprocess.CompletedProcess[bytes]":
     url = f"http://127.0.0.1:{at.offline.port}"
     given = [url, at.root / "importer", at.target_id.hex(), at.source_id.hex(), file, moment]
-    command = [sys.executable, "-m", "tests.bridge.importing_process", *map(str, given)]
+    command = [sys.executable, "-m", "tests.bridge.import_process", *map(str, given)]
     return subprocess.run(command, capture_output=True)
 
 
@@ -31,7 +31,7 @@ async def _report(at: Zones) -> ReconcileReport:
     async with at.client("analyst", at.online) as client:
         left = await reconciliation.exports_of(HubSource(client))
     async with at.client("analyst", at.offline) as client:
-        return reconcile(await reconciliation.books(HubSource(client), left))
+        return reconcile(await reconciliation.read_input(HubSource(client), left))
 
 
 def _killed_at_each(place: Path, calls: int) -> None:
@@ -41,7 +41,7 @@ def _killed_at_each(place: Path, calls: int) -> None:
 
     async def export() -> list[Path]:
         await at.produce(*(b"event %d" % number for number in range(EVENTS * (moments + 1))))
-        await at.export(sizes=Sizes(events=EVENTS))
+        await at.export(sizes=BundleSizes(events=EVENTS))
         seqs = {path: reconciliation.exports_in(path.parent, {at.source_id}) for path in at.drop.glob("*.bundle")}
         order = {one.bundle_id.hex(): one.export_seq_from for found in seqs.values() for one in found}
         return sorted(seqs, key=lambda path: order[path.stem])

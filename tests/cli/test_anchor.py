@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.authority import authority
-from tests.bridge.zones import Zones, zones
+from tests.bridge.bridge_fixture import Zones, zones
+from tests.bridge.tsa_server import authority
 from tests.cli.runner import Ran, Veen
 from veen.client import ClientDir
 from veen.hub.admission_rules import Admission

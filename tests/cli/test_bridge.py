@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.zones import EXPORT, IMPORT, PEOPLE, Zones, zones
+from tests.bridge.bridge_fixture import EXPORT, IMPORT, PEOPLE, Zones, zones
 from tests.cli.runner import Ran, Veen
 from veen.cli.app import bridge_main
 from veen.cli.kit.exit_status import FAILED_STATUS

@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from tests.bridge.carrying import STREAM, Side, between
+from tests.bridge.gossip_fixture import STREAM, Side, between
 from tests.cli.runner import Ran, Veen
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS
 

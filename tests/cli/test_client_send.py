@@ -16,9 +16,9 @@ from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
 from tests.cli.town import STREAM, Town, liar, town
 from tests.client.pair import QUICK
-from tests.dripping import STAGES, STARTS, dripping
 from tests.hub.client import running
 from tests.hub.disks import QuickDisk
+from tests.slow_server import STAGES, STARTS, dripping
 from veen.cli.kit import open_session
 from veen.cli.send import _account
 from veen.client import ClientDir

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.bridge.authority import certify
-from tests.dripping import STAGES, STARTS, dripping
+from tests.bridge.tsa_server import certify
+from tests.slow_server import STAGES, STARTS, dripping
 from veen.bridge.anchors import AnchorStatement
-from veen.bridge.anchors.tsa import TimeStampingAuthority
+from veen.bridge.anchors.backends import TimeStampingAuthority
 from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.cli.kit.hub_api import HubApi
 from veen.client.exchange import SMALL_BYTES, TimedOut, exchange

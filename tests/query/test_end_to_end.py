@@ -13,7 +13,7 @@ pytest.importorskip(
     "opentelemetry.proto", reason="OpenTelemetry's formats are not installed: pip install '.[recorder]'"
 )
 
-from tests.bridge.zones import Zones, allow, zones
+from tests.bridge.bridge_fixture import Zones, allow, zones
 from tests.hub.client import ISSUER
 from tests.query.office import WEB, asking
 from tests.query.test_zones import MAPPING, PAIRS, STREAMS, again, carry, submit

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.zones import Zones, allow, zones
+from tests.bridge.bridge_fixture import Zones, allow, zones
 from tests.query.office import COUNT, WEB, asking, event
-from veen.bridge.zone_roles import Mapping
+from veen.bridge.zone_roles import StreamMapping
 from veen.client import ClientDir
 from veen.core import Unverified, naming
 from veen.overlays.record import RecordEvent
@@ -26,7 +26,7 @@ from veen.query.query_store import JobStore, QueryStatus
 
 STREAMS = (WEB, REQUESTS, RESULTS)
 PAIRS = tuple((stream, f"import/{stream}") for stream in STREAMS)
-MAPPING = Mapping((("record/", "import/record/"),))
+MAPPING = StreamMapping((("record/", "import/record/"),))
 ALICE = QueryPrincipal("alice", "a1" * 32, ("record/*",))
 EVENTS = [event(number) for number in range(COUNT)]
 SCHEMA = RecordEvent.SCHEMA

@@ -14,7 +14,7 @@ import pytest
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Pong, RejectConnection, Request, TextMessage
 
-from tests.dripping import STARTS, dripping
+from tests.slow_server import STARTS, dripping
 from tests.veil.api_hosts import Running, make, running, town
 from tests.veil.test_lanes_endpoints import contact
 from veil import veil_errors

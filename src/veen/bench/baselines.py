@@ -18,7 +18,7 @@ from pathlib import Path
 
 from veen.bench import hub_process, load
 from veen.bench.bench_report import BenchRow
-from veen.bench.load import Framing, LoadGenerator, Nats, Redis
+from veen.bench.load import Framing, LoadResult, Nats, Redis
 from veen.bench.load_messages import BODY_BYTES
 from veen.core import Unavailable
 
@@ -29,7 +29,7 @@ _SUBJECT = b"bench"
 
 
 @dataclass(frozen=True, slots=True)
-class Yardstick:
+class Baseline:
     """A server that runs, how to speak to it, and its rounds so far."""
 
     name: str
@@ -39,7 +39,7 @@ class Yardstick:
     connect: Callable[[int], socket.socket]
     request: Callable[[int, bytes], bytes]
     rates: list[float] = field(default_factory=list)
-    loads: list[LoadGenerator] = field(default_factory=list)
+    loads: list[LoadResult] = field(default_factory=list)
     server_us: list[float] = field(default_factory=list)
 
     def take(self, each: int) -> None:
@@ -65,14 +65,14 @@ class Yardstick:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundServer:
+class Baselines:
     """Those that are installed, and a word on each."""
 
-    yardsticks: tuple[Yardstick, ...] = ()
+    yardsticks: tuple[Baseline, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def start(stack: ExitStack, place: Path, connections: int) -> FoundServer:
+def start(stack: ExitStack, place: Path, connections: int) -> Baselines:
     """Start whichever is installed; the stack stops them."""
     yardsticks, notes = [], []
     for program, begin in (("redis-server", _redis), ("nats-server", _nats)):
@@ -85,10 +85,10 @@ def start(stack: ExitStack, place: Path, connections: int) -> FoundServer:
         yardstick, note = begin(stack, path, folder, connections)
         yardsticks.append(yardstick)
         notes.append(note)
-    return FoundServer(tuple(yardsticks), tuple(notes))
+    return Baselines(tuple(yardsticks), tuple(notes))
 
 
-def _redis(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple[Yardstick, str]:
+def _redis(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple[Baseline, str]:
     port = _free_port()
     options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder), "--daemonize", "no"]
     options += ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
@@ -100,10 +100,10 @@ def _redis(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple
 
     name = "Redis stream, appendfsync always"
     note = f"{_version(path)}: XADD, synced before the answer"
-    return Yardstick(name, pid, connections, Redis(), lambda _: load.connect(port), request), note
+    return Baseline(name, pid, connections, Redis(), lambda _: load.connect(port), request), note
 
 
-def _nats(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple[Yardstick, str]:
+def _nats(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple[Baseline, str]:
     port, version = _free_port(), _version(path)
     syncs = tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 10)  # older ones cannot be told to
     settings = folder / "nats.conf"
@@ -119,7 +119,7 @@ def _nats(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple[
 
     note = f"{version}: file storage, {'synced before the answer' if syncs else 'which cannot sync before the answer'}"
     name = "NATS JetStream"
-    return Yardstick(name, pid, connections, Nats(), lambda number: _nats_connect(port, number), request), note
+    return Baseline(name, pid, connections, Nats(), lambda number: _nats_connect(port, number), request), note
 
 
 def _publish(subject: bytes, number: int, body: bytes) -> bytes:

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import IO
 
 from veen.bench import load
-from veen.bench.load import Http, LoadGenerator, Plan
+from veen.bench.load import Http, LoadResult, Plan
 from veen.bench.load_messages import Target
 from veen.core import Limits, Profile, Unavailable
 from veen.storage import metadata
@@ -153,7 +153,7 @@ class HubProcess:
         if hasattr(self, "_reader"):
             self._reader.close()
 
-    def drive(self, plan: Plan) -> LoadGenerator:
+    def drive(self, plan: Plan) -> LoadResult:
         """Send every request of the plan; all are answered with 200."""
         try:
             return load.drive(plan, Http(), lambda _: load.connect(self.port))

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import median
 
 from veen.bench import baselines
-from veen.bench.baselines import Yardstick
+from veen.bench.baselines import Baseline
 from veen.bench.bench_report import LIMIT_MESSAGES, BenchReport, BenchRow, CryptoLimit
 from veen.bench.hub_process import HubProcess
 from veen.bench.load_messages import BODY_BYTES, MessageWriters
-from veen.bench.rounds import Round, Tell, cost_rows, play, silent, warning, weather
+from veen.bench.rounds import Progress, Round, cost_rows, noise_warning, other_load, run_round, silent
 
 CONNECTIONS = 64
 ROUNDS = 7
@@ -54,7 +54,7 @@ class _Subject:
         messages = each * self.writers.connections
         plan = self.writers.plan(messages, self.mode.batch)
         before = limit.seconds()
-        self.rounds.append(play(self.hub, plan, messages))
+        self.rounds.append(run_round(self.hub, plan, messages))
         self.limits.append((before + limit.seconds()) / 2)
 
     def rows(self) -> list[BenchRow]:
@@ -80,7 +80,7 @@ def run(
     modes: Sequence[Mode] = MODES,
     beside: bool = True,
     folder: Path | None = None,
-    tell: Tell = silent,
+    tell: Progress = silent,
 ) -> BenchReport:
     """All modes, and the yardsticks where `beside` is set, in turn, for so many rounds.
 
@@ -89,7 +89,7 @@ def run(
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="veen-bench-", dir=folder)))
         subjects = [_start(stack, place, mode, connections) for mode in modes]
-        found = baselines.start(stack, place, connections) if beside else baselines.FoundServer()
+        found = baselines.start(stack, place, connections) if beside else baselines.Baselines()
         writers = MessageWriters(subjects[0].hub.target, connections, ["bench"])
         samples = [writers.one() for _ in range(LIMIT_MESSAGES)]
         limit = CryptoLimit(samples)
@@ -108,14 +108,14 @@ def run(
             BenchRow.of("one-core crypto limit, a message", limits, "µs"),
             *(row for subject in subjects for row in subject.rows()),
             *(row for yardstick in found.yardsticks for row in _beside(subjects[0], yardstick)),
-            weather(others),
+            other_load(others),
         ),
         (
             f"closed loop, {connections} connections, {BODY_BYTES}-byte bodies in {len(samples[0])}-byte messages, "
             f"synced before the answer, {os.cpu_count()} cores",
             f"{rounds} rounds in turn of about {per_connection * connections:,} messages: the median, and the spread",
             *found.notes,
-            *warning(others),
+            *noise_warning(others),
         ),
     )
 
@@ -125,10 +125,10 @@ def _start(stack: ExitStack, place: Path, mode: Mode, connections: int) -> _Subj
     hub = stack.enter_context(HubProcess(data_dir, *mode.options))
     writers = MessageWriters(hub.target, connections, [f"bench {mode.name}"])
     # Processes have loaded, tables have grown and every client is known before the clock starts.
-    play(hub, writers.plan(_WARM_UP * connections, mode.batch), _WARM_UP * connections)
+    run_round(hub, writers.plan(_WARM_UP * connections, mode.batch), _WARM_UP * connections)
     return _Subject(mode, hub, writers)
 
 
-def _beside(first: _Subject, yardstick: Yardstick) -> list[BenchRow]:
+def _beside(first: _Subject, yardstick: Baseline) -> list[BenchRow]:
     share = median(one.rate for one in first.rounds) / median(yardstick.rates)
     return [*yardstick.rows(), BenchRow.of(f"{first.mode.name} beside {yardstick.name}", [share], "of its rate")]

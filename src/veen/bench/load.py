@@ -103,7 +103,7 @@ Plan = Sequence[Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadGenerator:
+class LoadResult:
     """What came of it: every answer was the one hoped for, or there would be no such object."""
 
     seconds: float
@@ -135,7 +135,7 @@ def connect(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port))
 
 
-def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket]) -> LoadGenerator:
+def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket]) -> LoadResult:
     """Send each connection's requests, one at a time, the next when the answer to the last is all there."""
     sockets: list[socket.socket] = []
     try:
@@ -153,7 +153,7 @@ def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket
             one.close()
 
 
-def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Framing) -> LoadGenerator:
+def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Framing) -> LoadResult:
     whole = framing.whole
     latencies: list[float] = []
     cpu, start = process_time(), perf_counter()
@@ -194,7 +194,7 @@ def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Frami
             if sent != len(request):
                 _keep_rest(poll, connection, request[sent:])
     seconds = perf_counter() - start
-    return LoadGenerator(seconds, len(latencies), process_time() - cpu, tuple(sorted(latencies)))
+    return LoadResult(seconds, len(latencies), process_time() - cpu, tuple(sorted(latencies)))
 
 
 def _send_first(poll: select.epoll, connection: _Connection) -> None:

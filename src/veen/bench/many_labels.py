@@ -10,7 +10,7 @@ from threading import Event, Thread
 from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.hub_process import HubProcess
 from veen.bench.load_messages import MessageWriters
-from veen.bench.rounds import Round, Tell, cost_rows, play, silent, warning, weather
+from veen.bench.rounds import Progress, Round, cost_rows, noise_warning, other_load, run_round, silent
 
 LABELS = 10_000
 ROUNDS = 2
@@ -36,7 +36,7 @@ class _Subject:
     def take(self, messages: int) -> None:
         """One more round, counting how often the log caught up while the load lasted."""
         seen = _CatchUps(self.hub)
-        self.rounds.append(play(self.hub, self.writers.plan(messages), messages, seen))
+        self.rounds.append(run_round(self.hub, self.writers.plan(messages), messages, seen))
         self.catch_ups.append(seen.count)
 
     def rows(self) -> list[BenchRow]:
@@ -84,7 +84,7 @@ def run(
     per_round: int = PER_ROUND,
     connections: int = CONNECTIONS,
     folder: Path | None = None,
-    tell: Tell = silent,
+    tell: Progress = silent,
 ) -> BenchReport:
     """One label, many labels, one label, many labels: each hub keeps what it has, the first round makes the labels."""
     with ExitStack() as stack:
@@ -110,12 +110,12 @@ def run(
             BenchRow.of(f"{many.name}, until the log has them", [waited[0] / waited[1]], "of one label's rate"),
             *one.rows(),
             *many.rows(),
-            weather(others),
+            other_load(others),
         ),
         (
             f"closed loop, {connections} connections, {rounds} rounds in turn of {per_round:,} messages, "
             f"{os.cpu_count()} cores",
-            *warning(others),
+            *noise_warning(others),
         ),
     )
 
@@ -123,5 +123,5 @@ def run(
 def _start(stack: ExitStack, data_dir: Path, name: str, labels: int, connections: int) -> _Subject:
     hub = stack.enter_context(HubProcess(HubProcess.init(data_dir)))
     warm = MessageWriters(hub.target, connections, ["bench warm-up"])
-    play(hub, warm.plan(_WARM_UP * connections), _WARM_UP * connections)
+    run_round(hub, warm.plan(_WARM_UP * connections), _WARM_UP * connections)
     return _Subject(name, hub, MessageWriters(hub.target, connections, [f"bench {number}" for number in range(labels)]))

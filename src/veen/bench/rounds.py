@@ -9,12 +9,12 @@ from statistics import median
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchRow
 from veen.bench.hub_process import HubProcess, Usage
-from veen.bench.load import LoadGenerator, Plan
+from veen.bench.load import LoadResult, Plan
 from veen.core import Unavailable
 
 _QUIET_CORES = 0.15
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Round:
     """What happened between the first request and the log's having caught up with the last."""
 
     messages: int
-    load: LoadGenerator
+    load: LoadResult
     usage: Usage  # until the log has caught up, so that no work is left out
     entries_per_sync: float
     sync_ms: float
@@ -38,7 +38,7 @@ class Round:
         return seconds / self.messages * 1e6
 
 
-def play(hub: HubProcess, plan: Plan, messages: int, watch: AbstractContextManager[object] | None = None) -> Round:
+def run_round(hub: HubProcess, plan: Plan, messages: int, watch: AbstractContextManager[object] | None = None) -> Round:
     """Load the hub with a plan of so many messages. Raises `Unavailable` unless it accepts every one.
 
     `watch` is entered while requests are under way, and at no other time.
@@ -81,12 +81,12 @@ def cost_rows(name: str, rounds: Sequence[Round]) -> list[BenchRow]:
     ]
 
 
-def weather(others: Sequence[float]) -> BenchRow:
+def other_load(others: Sequence[float]) -> BenchRow:
     """What the machine did besides: the neighbours of a virtual machine, other processes, the kernel's own threads."""
     return BenchRow.of(f"what everyone else had, of {os.cpu_count()} cores", others, "cores")
 
 
-def warning(others: Sequence[float]) -> tuple[str, ...]:
+def noise_warning(others: Sequence[float]) -> tuple[str, ...]:
     """A note that the machine was not quiet, where it was not."""
     if median(others) <= _QUIET_CORES:
         return ()

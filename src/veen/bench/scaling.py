@@ -15,9 +15,9 @@ from statistics import median
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.hub_process import HubProcess, Memory
-from veen.bench.load import LoadGenerator
+from veen.bench.load import LoadResult
 from veen.bench.load_messages import MessageWriters, request
-from veen.bench.rounds import Tell, silent, warning, weather
+from veen.bench.rounds import Progress, noise_warning, other_load, silent
 from veen.core import Unavailable
 from veen.core.tooling_messages import ProofAtRequest
 
@@ -57,7 +57,7 @@ def run(
     each: int = EACH,
     proofs: int = PROOFS,
     folder: Path | None = None,
-    tell: Tell = silent,
+    tell: Progress = silent,
 ) -> BenchReport:
     """Grow one hub in one run and watch its memory; then load a small and a large one by turns, and ask both.
 
@@ -97,10 +97,10 @@ def run(
         BenchRow.of(f"start at {large:,}, after a kill", kills, "s", most=_MOST_START_S),
         BenchRow.of("entries replayed from the journal", replayed, ""),
         *_memory_rows(memory, _sizes(small, large)),
-        weather(others),
+        other_load(others),
     ]
     note = f"one label, {CONNECTIONS} connections, {rounds} rounds of {TURNS} turns of {each * CONNECTIONS:,} messages"
-    return BenchReport("growth", tuple(rows), (f"{note}, {os.cpu_count()} cores", *warning(others)))
+    return BenchReport("growth", tuple(rows), (f"{note}, {os.cpu_count()} cores", *noise_warning(others)))
 
 
 def _sizes(small: int, large: int) -> list[int]:
@@ -111,7 +111,7 @@ def _sizes(small: int, large: int) -> list[int]:
     return [*sizes, large]
 
 
-def _fill(hub: HubProcess, upto: int, tell: Tell) -> Memory:
+def _fill(hub: HubProcess, upto: int, tell: Progress) -> Memory:
     """Batches until the label has so many entries; what the hub then holds in memory."""
     has = hub.logged()
     before = hub.accepted() - has
@@ -141,7 +141,7 @@ def _by_turns(hubs: Mapping[int, HubProcess], each: int, proofs: int) -> tuple[d
         plans[size] = [writers.plan(messages) for _ in range(TURNS)]
     _settle(hubs.values())
     before = {size: hub.usage() for size, hub in hubs.items()}
-    loads: dict[int, list[LoadGenerator]] = {size: [] for size in hubs}
+    loads: dict[int, list[LoadResult]] = {size: [] for size in hubs}
     busy, start = hub_process.busy_seconds(), time.perf_counter()
     for turn in range(TURNS):
         # Each goes first as often as the other.

@@ -136,7 +136,7 @@ class ExportCheckpoint(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Carried(Wire):
+class BundleEvent(Wire):
     """One event: what its writer signed, and what the hub signed for it."""
 
     msg: Msg
@@ -193,7 +193,7 @@ class Contents(Wire):
     header: Header
     source: BundleSource
     export_checkpoint: ExportCheckpoint
-    events: tuple[Carried, ...]
+    events: tuple[BundleEvent, ...]
     proof: BundleProof
 
     LAYOUT: ClassVar = Map(
@@ -202,7 +202,7 @@ class Contents(Wire):
             1: Nested("header", Header),
             2: Nested("source", BundleSource),
             3: Nested("export_checkpoint", ExportCheckpoint),
-            4: ListOf("events", Nested("event", Carried), most=MAX_BUNDLE_EVENTS, least=1),
+            4: ListOf("events", Nested("event", BundleEvent), most=MAX_BUNDLE_EVENTS, least=1),
             5: Nested("proof", BundleProof),
         },
     )
@@ -232,7 +232,7 @@ class Bundle(Wire):
         return self.contents.header
 
     @property
-    def events(self) -> Sequence[Carried]:
+    def events(self) -> Sequence[BundleEvent]:
         return self.contents.events
 
     @property

@@ -17,15 +17,15 @@ from veen.bridge.bundle import (
     MAX_BUNDLE_EVENTS,
     SUFFIX,
     Bundle,
+    BundleEvent,
     BundleFault,
     BundleProof,
     BundleSource,
-    Carried,
     Contents,
     ExportCheckpoint,
     Header,
 )
-from veen.bridge.bundle_verify import Verified
+from veen.bridge.bundle_verify import VerifiedBundle
 from veen.bridge.reconciliation import exported
 from veen.client import durable
 from veen.client.client import Client
@@ -44,7 +44,7 @@ _AROUND_BYTES = 700  # all of a carried event but its ciphertext, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class BundleSizes:
     """How large a bundle may get: it ends with whatever comes first."""
 
     events: int = DEFAULT_EVENTS
@@ -55,7 +55,7 @@ class Sizes:
             raise ValueError("a bundle has at least one event, and no more than the format allows")
 
 
-USUAL = Sizes()
+DEFAULT_SIZES = BundleSizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ async def build(
     events = []
     async with aclosing(client.read(stream, wanted.first, wanted.last, epoch=wanted.epoch)) as entries:
         async for entry in entries:
-            events.append(Carried(entry.msg, entry.receipt))
+            events.append(BundleEvent(entry.msg, entry.receipt))
     if len(events) != wanted.last - wanted.first + 1:
         raise Unavailable(f"the stream has no entry {wanted.last} yet")
     return await _bundle(client, stream, wanted.epoch, events, profile_id, upto_seq)
 
 
 async def _bundle(
-    client: Client, stream: str, epoch: int, events: Sequence[Carried], profile_id: str, upto_seq: int | None
+    client: Client, stream: str, epoch: int, events: Sequence[BundleEvent], profile_id: str, upto_seq: int | None
 ) -> Bundle:
     known, stream_id = client.contact.trust.known, naming.stream_id(stream)
     first, last = events[0].receipt, events[-1].receipt
@@ -128,7 +128,7 @@ class Exporter:
         self.operator = operator or f"client:{client.dir.card.id_sign.hex()}"
         self._profile_id = profile_id
 
-    async def recover(self) -> list[Verified]:
+    async def recover(self) -> list[VerifiedBundle]:
         """Give drafts that the log knows their names, and remove the rest: what a crash left."""
         await self.client.recover()
         done = []
@@ -145,7 +145,7 @@ class Exporter:
                 draft.unlink()
         return done
 
-    async def run(self, stream: str, sizes: Sizes = USUAL) -> AsyncGenerator[Verified, None]:
+    async def run(self, stream: str, sizes: BundleSizes = DEFAULT_SIZES) -> AsyncGenerator[VerifiedBundle, None]:
         """Bundles of all that has not left yet, by what the audit log says."""
         for found in await self.recover():
             yield found
@@ -174,12 +174,12 @@ class Exporter:
                 return 0
             raise
 
-    async def _bundles(self, stream: str, wanted: ExportRange, sizes: Sizes) -> AsyncGenerator[Bundle, None]:
-        events: list[Carried] = []
+    async def _bundles(self, stream: str, wanted: ExportRange, sizes: BundleSizes) -> AsyncGenerator[Bundle, None]:
+        events: list[BundleEvent] = []
         size = 0
         async with aclosing(self.client.read(stream, wanted.first, wanted.last, epoch=wanted.epoch)) as entries:
             async for entry in entries:
-                carried = Carried(entry.msg, entry.receipt)
+                carried = BundleEvent(entry.msg, entry.receipt)
                 grown = size + len(entry.msg.ciphertext) + _AROUND_BYTES
                 if events and (len(events) == sizes.events or grown > sizes.size):
                     yield await _bundle(self.client, stream, wanted.epoch, events, self._profile_id, None)
@@ -189,7 +189,7 @@ class Exporter:
         if events:
             yield await _bundle(self.client, stream, wanted.epoch, events, self._profile_id, None)
 
-    async def put(self, bundle: Bundle) -> Verified:
+    async def put(self, bundle: Bundle) -> VerifiedBundle:
         """Announce a bundle and put it down: the file is there entirely, and only once the log knows of it."""
         data = bundle.encode()
         found = self._verified(data)
@@ -203,7 +203,7 @@ class Exporter:
         self._name(draft, bundle)
         return found
 
-    def _verified(self, data: bytes) -> Verified:
+    def _verified(self, data: bytes) -> VerifiedBundle:
         """What leaves is verified as whoever receives it will."""
         return bundle_verify.verify(data, {self.client.hub_id})
 

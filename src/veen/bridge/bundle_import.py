@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from veen.bridge import bundle as bundles
 from veen.bridge import bundle_verify, zone_roles
-from veen.bridge.bundle import BundleCode, BundleFault, Carried
-from veen.bridge.bundle_verify import Verified
-from veen.bridge.zone_roles import Mapping
+from veen.bridge.bundle import BundleCode, BundleEvent, BundleFault
+from veen.bridge.bundle_verify import VerifiedBundle
+from veen.bridge.zone_roles import StreamMapping
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
 from veen.client.entry import Entry, Opener
@@ -32,7 +32,7 @@ from veen.overlays.bridging.zone_logs import NOTHING, joined
 from veen.state import HubSource, StateView
 
 
-class Places:
+class TargetPlaces:
     """The places of one stream that messages of ours were given."""
 
     def __init__(self, client: Client, stream_id: bytes) -> None:
@@ -112,14 +112,14 @@ class Importer:
         client: Client,
         trusted: Collection[bytes],
         *,
-        mapping: Mapping | None = None,
+        mapping: StreamMapping | None = None,
         operator: str | None = None,
         exclude: Iterable[ImportPolicy] = (),
         log: str = OFFLINE_LOG,
     ) -> None:
         """`trusted` are the ids of source hubs. Raises `BothWays` where this identity may not be the importer."""
         self.client = client
-        self.mapping = mapping or Mapping()
+        self.mapping = mapping or StreamMapping()
         zone_roles.check_importer(client.dir, self.mapping, log)
         self._log = log
         self.operator = operator or f"client:{client.dir.card.id_sign.hex()}"
@@ -139,7 +139,7 @@ class Importer:
         except BundleFault as fault:
             return await self._fail(data, stream, fault)
 
-    def _planned(self, found: Verified, stream: str) -> "ImportPlan":
+    def _planned(self, found: VerifiedBundle, stream: str) -> "ImportPlan":
         """Everything opened, before anything is written."""
         header = found.bundle.header
         key = self.client.dir.stream_keys.secret(header.export_stream_id)
@@ -152,7 +152,7 @@ class Importer:
             drafts.append(self._draft(event, key, header.epoch, stream, position))
         return ImportPlan(found, stream, tuple(drafts))
 
-    def _draft(self, event: Carried, key: DhKey, epoch: int, stream: str, position: int) -> Draft | None:
+    def _draft(self, event: BundleEvent, key: DhKey, epoch: int, stream: str, position: int) -> Draft | None:
         """The message that stands for an event; None where policy leaves it out."""
         entry = Opener(key).entry(epoch, event.msg, event.receipt)
         fault = _unfit(entry)
@@ -200,7 +200,7 @@ class Importer:
 
     async def _write(self, plan: "ImportPlan") -> ImportOutcome:
         await self._announce(plan)
-        places = Places(self.client, naming.stream_id(plan.stream))
+        places = TargetPlaces(self.client, naming.stream_id(plan.stream))
         sender = self.client.sender(plan.stream)
         written: list[tuple[int, asyncio.Future[Sent]]] = []
         known: list[bytes] = []
@@ -299,7 +299,7 @@ class Importer:
 class ImportPlan:
     """A bundle that holds, and the message that each of its events will be; None for what is left out."""
 
-    found: Verified
+    found: VerifiedBundle
     stream: str
     drafts: tuple[Draft | None, ...]
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from veen.bridge import bundle as bundles
-from veen.bridge.bundle import Bundle, BundleCode, BundleFault, Carried, Contents
+from veen.bridge.bundle import Bundle, BundleCode, BundleEvent, BundleFault, Contents
 from veen.core import Malformed, Mmr, Unverified, naming, proof
 from veen.core.hashing import h
 from veen.core.origin import Lineage, lineage
@@ -15,7 +15,7 @@ from veen.core.strict_json import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedBundle:
     """A bundle of which everything holds."""
 
     bundle: Bundle
@@ -46,7 +46,7 @@ class Verified:
         }
 
 
-def verify(data: bytes, trusted: Collection[bytes]) -> Verified:
+def verify(data: bytes, trusted: Collection[bytes]) -> VerifiedBundle:
     """The bundle, if everything in it holds and its hub is one of `trusted`. Raises `BundleFault`."""
     try:
         found = bundles.decode(data)
@@ -59,7 +59,7 @@ def verify(data: bytes, trusted: Collection[bytes]) -> Verified:
     _check_checkpoint(found.contents, line)
     _check_events(found.contents, line)
     _check_growth(found.contents)
-    return Verified(found, h(data))
+    return VerifiedBundle(found, h(data))
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def _check_time(before: int, hub_ts: int, position: int | None) -> None:
         raise BundleFault(BundleCode.ORDER, fault, position)
 
 
-def _check_event(event: Carried, line: Lineage, label: bytes, profile_id: bytes, position: int) -> None:
+def _check_event(event: BundleEvent, line: Lineage, label: bytes, profile_id: bytes, position: int) -> None:
     message, receipt = event.msg, event.receipt
     if receipt.label != label or message.profile_id != profile_id:
         raise BundleFault(BundleCode.RECEIPT, "it is of another stream, epoch or profile", position)

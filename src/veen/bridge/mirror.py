@@ -44,7 +44,7 @@ class MirrorRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored:
+class MirroredMessage:
     """One message that is at the target now. `unopened` where only its record could be written."""
 
     entry: Entry
@@ -65,7 +65,7 @@ class Mirrorer:
         self.hub_identifier = source.hub_id.hex()
         self._copied: set[bytes] | None = None
 
-    async def run(self, *, follow: bool = False) -> AsyncGenerator[Mirrored, None]:
+    async def run(self, *, follow: bool = False) -> AsyncGenerator[MirroredMessage, None]:
         """Mirror all that is not mirrored yet; with `follow`, then what comes."""
         await self.target.recover()
         stream_id = naming.stream_id(self.route.source)
@@ -81,7 +81,7 @@ class Mirrorer:
                 async for one in done:
                     yield one
 
-    async def _follow(self, stream_id: bytes) -> AsyncGenerator[Mirrored, None]:
+    async def _follow(self, stream_id: bytes) -> AsyncGenerator[MirroredMessage, None]:
         epoch = self.source.epoch()
         first = await self._end(stream_id, epoch) + 1
         for gap in await self._missing(epoch, first - 1):
@@ -112,7 +112,7 @@ class Mirrorer:
         ranges = [one for part, state in known.items() if source_of(part)[:2] == of_source for one in state]
         return missing(joined(ranges), last)
 
-    async def _mirrored(self, read: AsyncGenerator[Entry, None]) -> AsyncGenerator[Mirrored, None]:
+    async def _mirrored(self, read: AsyncGenerator[Entry, None]) -> AsyncGenerator[MirroredMessage, None]:
         together: list[Entry] = []
         async with aclosing(read) as entries:
             async for entry in entries:
@@ -125,14 +125,14 @@ class Mirrorer:
             for one in await self._put(together):
                 yield one
 
-    async def _put(self, entries: Sequence[Entry]) -> list[Mirrored]:
+    async def _put(self, entries: Sequence[Entry]) -> list[MirroredMessage]:
         """Each copy, then each record: what a record says is there."""
         checked = [self._checked(entry) for entry in entries]
         copies = await self._copies(entries)
         sender = self.target.sender(self.route.record_stream)
         done = await asyncio.gather(*(sender.put(self._record(one)) for one in checked))
         return [
-            Mirrored(entry, sent, logged, unopened)
+            MirroredMessage(entry, sent, logged, unopened)
             for entry, (sent, unopened), logged in zip(entries, copies, done, strict=True)
         ]
 

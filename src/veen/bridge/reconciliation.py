@@ -32,7 +32,7 @@ from veen.state.entry_source import EntrySource
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ImportedEntry:
     """An entry of an import stream: where it is, and which original it names."""
 
     stream: str
@@ -72,7 +72,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissingBundle:
     """A bundle that left and did not come in, or not as a whole."""
 
     bundle_id: bytes
@@ -96,7 +96,7 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class DuplicateEvent:
     """One original that stands more than once in an import stream, and where."""
 
     origin_msg_id: bytes
@@ -115,10 +115,10 @@ class Repeated:
 class ReconcileReport:
     """What a reconciliation found. It is clean where nothing is in any list but `regions`."""
 
-    missing: tuple[Missed, ...]
-    partial: tuple[Missed, ...]
-    duplicates: tuple[Repeated, ...]
-    unexplained: tuple[Arrived, ...]  # in an import stream, and of no origin that an intake names
+    missing: tuple[MissingBundle, ...]
+    partial: tuple[MissingBundle, ...]
+    duplicates: tuple[DuplicateEvent, ...]
+    unexplained: tuple[ImportedEntry, ...]  # in an import stream, and of no origin that an intake names
     unannounced: tuple[bytes, ...]  # bundles that came in and never left, as far as the zone they are from says
     regions: tuple[Region, ...]
     events: int
@@ -145,16 +145,16 @@ class ReconcileReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class ReconcileInput:
     """All that is compared. `exports` are of the one zone, the rest is of the other."""
 
     exports: Sequence[BundleExported]
     imports: ImportStates
     traced: Mapping[bytes, Traced]  # by the msg_id of the original
-    arrived: Sequence[Arrived]
+    arrived: Sequence[ImportedEntry]
 
 
-def reconcile(books: Books) -> ReconcileReport:
+def reconcile(books: ReconcileInput) -> ReconcileReport:
     """Compare the two zones."""
     arrivals: dict[tuple[str, bytes], list[At]] = defaultdict(list)
     for one in books.arrived:
@@ -175,7 +175,7 @@ def reconcile(books: Books) -> ReconcileReport:
         missing,
         partial,
         tuple(
-            Repeated(parent, stream, tuple(sorted(places)))
+            DuplicateEvent(parent, stream, tuple(sorted(places)))
             for (stream, parent), places in arrivals.items()
             if len(places) > 1
         ),
@@ -186,17 +186,19 @@ def reconcile(books: Books) -> ReconcileReport:
     )
 
 
-def _missed(books: Books, lacking: Mapping[bytes, tuple[int, ...]]) -> tuple[tuple[Missed, ...], tuple[Missed, ...]]:
+def _missed(
+    books: ReconcileInput, lacking: Mapping[bytes, tuple[int, ...]]
+) -> tuple[tuple[MissingBundle, ...], tuple[MissingBundle, ...]]:
     missing, partial = [], []
     for one in books.exports:
         standing = books.imports.get(one.bundle_id, NOTHING)
         named = (one.bundle_id, one.export_stream, one.epoch, one.export_seq_from, one.export_seq_to)
         if not standing.announced:
             why = f"refused: {standing.reason}" if standing.failures else "there is no record of it"
-            missing.append(Missed(*named, why))
+            missing.append(MissingBundle(*named, why))
         elif not standing.imported or lacking[one.bundle_id]:
             why = "said to be imported, and is not" if standing.imported else "begun, and not ended"
-            partial.append(Missed(*named, why, lacking[one.bundle_id]))
+            partial.append(MissingBundle(*named, why, lacking[one.bundle_id]))
     return tuple(missing), tuple(partial)
 
 
@@ -213,7 +215,7 @@ _Key = tuple[bytes, str, int]
 
 
 def _regions(
-    books: Books, lacking: Mapping[bytes, tuple[int, ...]], carried: Mapping[bytes, Mapping[int, EventOrigin]]
+    books: ReconcileInput, lacking: Mapping[bytes, tuple[int, ...]], carried: Mapping[bytes, Mapping[int, EventOrigin]]
 ) -> Iterator[Region]:
     """By hub, stream and epoch: what left, what is there, and from where on that is not the same."""
     gone: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
@@ -255,7 +257,7 @@ def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]
     return found
 
 
-def exported(found: bundle_verify.Verified, operator: str) -> BundleExported:
+def exported(found: bundle_verify.VerifiedBundle, operator: str) -> BundleExported:
     """What the audit log of the zone it is from says of a bundle."""
     bundle, header = found.bundle, found.bundle.header
     return BundleExported(
@@ -272,7 +274,7 @@ def exported(found: bundle_verify.Verified, operator: str) -> BundleExported:
     )
 
 
-async def books(target: EntrySource, exports: Iterable[BundleExported], log: str = OFFLINE_LOG) -> Books:
+async def read_input(target: EntrySource, exports: Iterable[BundleExported], log: str = OFFLINE_LOG) -> ReconcileInput:
     """What came in, beside what left. The reader needs the keys of the audit log and of every import stream."""
     async with StateView(target, log, IMPORTS) as view, view.reading() as reading:
         imports: ImportStates = dict(reading.states)
@@ -280,14 +282,14 @@ async def books(target: EntrySource, exports: Iterable[BundleExported], log: str
         traced: dict[bytes, Traced] = {part: one for part, one in dict(origins.states).items() if one is not None}
     streams = sorted({one.import_stream for one in imports.values() if one.import_stream})
     arrived = [one for stream in streams async for one in _arrived(target, stream)]
-    return Books(tuple(exports), imports, traced, tuple(arrived))
+    return ReconcileInput(tuple(exports), imports, traced, tuple(arrived))
 
 
-async def _arrived(source: EntrySource, stream: str) -> AsyncIterator[Arrived]:
+async def _arrived(source: EntrySource, stream: str) -> AsyncIterator[ImportedEntry]:
     stream_id = naming.stream_id(stream)
     for epoch in await source.epochs(stream_id, None):
         async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
             async for page in pages:
                 for entry in page:
                     parent = entry.header.parent_id if entry.header else None
-                    yield Arrived(stream, At(epoch, entry.stream_seq), entry.msg_id, parent, entry.hub_ts)
+                    yield ImportedEntry(stream, At(epoch, entry.stream_seq), entry.msg_id, parent, entry.hub_ts)

@@ -29,7 +29,7 @@ _LASTING = frozenset({errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errn
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class ProcessedFile:
     """A file, what became of it, and where it is now."""
 
     path: Path
@@ -74,7 +74,7 @@ def _no_bundle(reason: str) -> BundleFault:
     return BundleFault(BundleCode.MALFORMED, reason)
 
 
-async def sweep(importer: Importer, folder: Path) -> AsyncIterator[Dealt]:
+async def sweep(importer: Importer, folder: Path) -> AsyncIterator[ProcessedFile]:
     """Import all that is there, one by one, and move each aside once it is dealt with."""
     for path in waiting(folder):
         if not os.path.lexists(path):
@@ -83,7 +83,7 @@ async def sweep(importer: Importer, folder: Path) -> AsyncIterator[Dealt]:
             outcome = await importer.take(_read(path))
         except BundleFault as fault:
             outcome = ImportOutcome(bundles.claimed_id(b""), BridgeResult.FAILURE, "", 0, 0, (), fault=fault)
-        yield Dealt(_moved(path, folder / (IMPORTED if outcome.ok else REFUSED)), outcome)
+        yield ProcessedFile(_moved(path, folder / (IMPORTED if outcome.ok else REFUSED)), outcome)
 
 
 def _moved(path: Path, aside: Path) -> Path:

@@ -11,7 +11,7 @@ EXPORT, IMPORT = "export/", "import/"
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class StreamMapping:
     """Rules by the beginning of a name; the longest that fits counts."""
 
     rules: tuple[tuple[str, str], ...] = ((EXPORT, IMPORT),)
@@ -35,23 +35,23 @@ class Mapping:
         return any(stream.startswith(source) for source, _ in self.rules)
 
 
-def parse(texts: list[str] | None) -> Mapping:
+def parse(texts: list[str] | None) -> StreamMapping:
     """From options of the form FROM=TO. Raises `ValueError`."""
     if not texts:
-        return Mapping()
+        return StreamMapping()
     rules = []
     for text in texts:
         source, given, target = text.partition("=")
         if not given:
             raise ValueError(f"{text!r} is not FROM=TO, like export/=import/")
         rules.append((source, target))
-    return Mapping(tuple(rules))
+    return StreamMapping(tuple(rules))
 
 
 CODE = "E.ROLE"
 
 
-class BothWays(Refused):
+class RoleConflict(Refused):
     """An identity holds what would let events flow back; `held` says what."""
 
     def __init__(self, role: str, held: list[str]) -> None:
@@ -68,10 +68,10 @@ def check_exporter(folder: ClientDir, log: str = ONLINE_LOG) -> None:
     held = [f"a capability to write to {_shown(stream, named)}" for stream in sorted(writable)]
     held += [f"the reader key of {name}" for name in _readable(folder) if name.startswith(IMPORT)]
     if held:
-        raise BothWays("whoever exports", held)
+        raise RoleConflict("whoever exports", held)
 
 
-def check_importer(folder: ClientDir, mapping: Mapping, log: str = OFFLINE_LOG) -> None:
+def check_importer(folder: ClientDir, mapping: StreamMapping, log: str = OFFLINE_LOG) -> None:
     """Raise unless this identity can read nothing of the zone but the bridge's own log, and writes no export stream."""
     held = [f"the reader key of {name}" for name in _readable(folder) if name != log and not mapping.is_source(name)]
     sources = {key.stream_id: key.name for key, _ in folder.stream_keys.all() if mapping.is_source(key.name)}
@@ -80,10 +80,10 @@ def check_importer(folder: ClientDir, mapping: Mapping, log: str = OFFLINE_LOG) 
     if naming.stream_id(ONLINE_LOG) in writable:
         held.append(f"a capability to write to {ONLINE_LOG}")
     if held:
-        raise BothWays("whoever imports", held)
+        raise RoleConflict("whoever imports", held)
 
 
-def enforced(admission: str) -> bool:
+def enforces_capabilities(admission: str) -> bool:
     """Whether the hub holds writers to their capabilities; an open one lets anyone write who knows a stream's key."""
     return admission != "open"
 

@@ -85,7 +85,7 @@ class Targets:
         kind: str, file: Path | None, git: str | None, tsa_root: Path | None, anchor_pin: str | None
     ) -> "Backend":
         """What an anchor of some kind is held against."""
-        from veen.bridge.anchors.otherhub import OtherHub
+        from veen.bridge.anchors.backends import OtherHub
         from veen.cli.kit import pinning
 
         if kind == "file" and file is not None:
@@ -102,20 +102,20 @@ class Targets:
 
 
 def _file(path: Path) -> "Backend":
-    from veen.bridge.anchors.filelog import FileLog
+    from veen.bridge.anchors.backends import FileLog
 
     return FileLog(path)
 
 
 def _git(text: str, remote: str | None) -> "Backend":
-    from veen.bridge.anchors.gitrepo import BRANCH, GitRepo
+    from veen.bridge.anchors.backends import DEFAULT_BRANCH, GitRepo
 
     path, _, branch = text.partition("#")
-    return GitRepo(Path(path), branch or BRANCH, remote)
+    return GitRepo(Path(path), branch or DEFAULT_BRANCH, remote)
 
 
 def _tsa(url: str | None, root: Path) -> "Backend":
-    from veen.bridge.anchors.tsa import TimeStampingAuthority
+    from veen.bridge.anchors.backends import TimeStampingAuthority
 
     return TimeStampingAuthority(url, root)
 
@@ -262,14 +262,14 @@ def verify(
     A time stamp and another hub's evidence need nobody's answer; a file and a repository are read.
     """
     from veen.bridge import anchors
-    from veen.bridge.anchors import keeping
+    from veen.bridge.anchors import service
     from veen.cli.kit import pinning
 
     anchor = pinning.pinned_key(pin)
     assert anchor is not None
     rows: list[tuple[output.Value, ...]] = []
     for path in files:
-        found = keeping.read(path)
+        found = service.read_anchor(path)
         backend = Targets.verifying(found.ref.kind, file, git, tsa_root, anchor_pin)
         ts = asyncio.run(anchors.verify(found, backend, anchor))
         root = found.checkpoint.mmr_root
@@ -298,7 +298,7 @@ def _anchoring(
 
 @asynccontextmanager
 async def _backend(client: "Client", given: Targets, first_use: bool) -> "AsyncIterator[Backend]":
-    from veen.bridge.anchors.otherhub import OtherHub
+    from veen.bridge.anchors.backends import OtherHub
     from veen.cli.bridge.bridge_options import source_client
 
     if target_of(given.to)[0] != "hub":

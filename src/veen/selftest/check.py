@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 
-Body: TypeAlias = Callable[[Trial], str | None]
+Body: TypeAlias = Callable[[CheckContext], str | None]
 
 
 @dataclass(frozen=True, slots=True)

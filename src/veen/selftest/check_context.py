@@ -25,7 +25,7 @@ _LONGEST_WAIT_SEC = 30
 _MOST_ENTRIES = 100_000  # more than any check writes
 
 
-class Lapsed(NamedTuple):
+class ExpiredWriters(NamedTuple):
     """Whose capability has run out, and another writer under the same label; each has one accepted message."""
 
     owner: Writer
@@ -33,14 +33,14 @@ class Lapsed(NamedTuple):
     last_ts: int
 
 
-class Expired(NamedTuple):
+class ExpiredCapabilities(NamedTuple):
     """One who had more to give, and one whose only message was all that the rate allowed."""
 
-    idle: Lapsed
-    spent: Lapsed
+    idle: ExpiredWriters
+    spent: ExpiredWriters
 
 
-class Trial:
+class CheckContext:
     """One run against one hub. Names and keys are new in every run; only choices follow the seed."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Trial:
 
     # Made once.
 
-    def once(self, make: Callable[["Trial"], T]) -> T:
+    def once(self, make: Callable[["CheckContext"], T]) -> T:
         """What `make` makes, the same for every check of the run, and by the same choices whichever asks first."""
         if make not in self._made:
             before, self.rng = self.rng, Random(f"{self._seed}/{make.__name__}")
@@ -150,20 +150,20 @@ class Trial:
         return tuple(writer.send(b"%d" % number) for number in range(_FILLED))
 
     @cached_property
-    def expired(self) -> Expired:
+    def expired(self) -> ExpiredCapabilities:
         """Capabilities that have run out; with short epochs, their labels may have run out with them."""
         idle, spent = self._lapsing(None), self._lapsing(Rate(0, 1))
         self.wait_until(max(idle.last_ts, spent.last_ts) + _SHORT_GRANT_SEC + 1)
-        return Expired(idle, spent)
+        return ExpiredCapabilities(idle, spent)
 
-    def _lapsing(self, rate: Rate | None) -> Lapsed:
+    def _lapsing(self, rate: Rate | None) -> ExpiredWriters:
         owner = self.stranger()
         owner.auth_ref = self.grant(owner, ttl=_SHORT_GRANT_SEC, rate=rate).auth_ref()
         last_ts = owner.send().receipt.hub_ts
         other = self.writer(owner.stream_id)
         other.label = owner.label
         other.send()
-        return Lapsed(owner, other, last_ts)
+        return ExpiredWriters(owner, other, last_ts)
 
     # Reading.
 

@@ -14,7 +14,7 @@ from veen.core.admission import ADMISSION, BY_DETAIL
 from veen.core.hashing import HASH_BYTES, U32_MAX, U64_MAX, h, u32be
 from veen.core.hpke import ENC_BYTES
 from veen.core.signing import SIGNATURE_BYTES
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.verdict import Skipped
 from veen.selftest.writer import Writer
 
@@ -42,7 +42,7 @@ _EXCLUSIVE = frozenset(
 _VER, _PROFILE_ID, _CLIENT_SEQ, _PREV_ACK, _AUTH_REF, _CT_HASH, _CIPHERTEXT = 0, 1, 4, 5, 6, 7, 8
 
 
-def why_not(trial: Trial, fault: str) -> str | None:
+def why_not(trial: CheckContext, fault: str) -> str | None:
     """Why this fault cannot be provoked at this hub with what was given; None where it can."""
     if fault == "EPOCH" and not trial.profile.epoch_sec:
         return "the hub has no epochs"
@@ -53,12 +53,12 @@ def why_not(trial: Trial, fault: str) -> str | None:
     return None
 
 
-def possible(trial: Trial) -> tuple[str, ...]:
+def possible(trial: CheckContext) -> tuple[str, ...]:
     """The faults that can be provoked here, in the order of the table."""
     return tuple(fault for fault in FAULTS if why_not(trial, fault) is None)
 
 
-def pairs(trial: Trial) -> list[tuple[str, str]]:
+def pairs(trial: CheckContext) -> list[tuple[str, str]]:
     """Every two faults that one message can have here, the earlier row first."""
     return [pair for pair in combinations(possible(trial), 2) if frozenset(pair) not in _EXCLUSIVE]
 
@@ -90,7 +90,7 @@ class FaultyMessage:
         return _encoded(self.fields, None if "SIG_INVALID" in self.faults else self.key)
 
 
-def anyone(trial: Trial) -> Writer:
+def anyone(trial: CheckContext) -> Writer:
     """Someone who may write or, where nobody may, someone whose message is refused only after it was looked at."""
     return trial.writer() if trial.may_write else trial.stranger()
 
@@ -110,7 +110,7 @@ def of_size(writer: Writer, size: int) -> bytes:
     raise Skipped(f"no message has {size} bytes")  # where the head grows, some sizes are left out
 
 
-def draft(trial: Trial, *wanted: str) -> FaultyMessage:
+def draft(trial: CheckContext, *wanted: str) -> FaultyMessage:
     """A message that is wrong in these ways only. What it takes to be so is submitted first."""
     faults = frozenset(wanted)
     writer = _author(trial, faults)
@@ -154,7 +154,7 @@ def _encoded(fields: tuple[int | bytes | None, ...], key: SigningKey | None) -> 
     return cbor.encode([*fields, key.sign(msg.signing_digest(unsigned))])
 
 
-def _author(trial: Trial, faults: frozenset[str]) -> Writer:
+def _author(trial: CheckContext, faults: frozenset[str]) -> Writer:
     """Whoever would send it: with the label, the capability and the past that the faults ask for."""
     owner, other = _lapsed(trial, faults) if "CAP_TTL" in faults else _current(trial, faults)
     author = other if "AUTH_REF" in faults else owner
@@ -170,12 +170,12 @@ def _author(trial: Trial, faults: frozenset[str]) -> Writer:
     return author
 
 
-def _lapsed(trial: Trial, faults: frozenset[str]) -> tuple[Writer, Writer]:
+def _lapsed(trial: CheckContext, faults: frozenset[str]) -> tuple[Writer, Writer]:
     found = trial.expired.spent if "CAP_RATE" in faults else trial.expired.idle
     return replace(found.owner), replace(found.other)
 
 
-def _current(trial: Trial, faults: frozenset[str]) -> tuple[Writer, Writer]:
+def _current(trial: CheckContext, faults: frozenset[str]) -> tuple[Writer, Writer]:
     owner = anyone(trial)
     if "CAP_RATE" in faults:
         owner.auth_ref = trial.grant(owner, rate=Rate(0, 1)).auth_ref()

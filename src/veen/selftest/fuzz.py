@@ -24,7 +24,7 @@ from veen.core.hashing import U64_MAX
 from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.selftest import faulty_messages
 from veen.selftest.check import Check, claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.probe import OK, SUBMIT_HEAD, ProbeReply
 from veen.selftest.verdict import Failed, expect, expect_equal
 from veen.selftest.writer import AcceptedMessage, Writer
@@ -132,13 +132,13 @@ class Ground:
     good: Msg
 
 
-def ground(trial: Trial) -> Ground:
+def ground(trial: CheckContext) -> Ground:
     writer = trial.writer()
     entries = tuple(writer.send() for _ in range(3))
     return Ground(writer, entries, writer.message(b"the next"))
 
 
-def _throw(trial: Trial, make: Make, ask: Ask, answer: type[Wire] | None = None) -> str:
+def _throw(trial: CheckContext, make: Make, ask: Ask, answer: type[Wire] | None = None) -> str:
     """Ask with damaged input, over and over. `answer` is what a request that is still good is answered with."""
     for number in range(trial.count):
         body = make(trial.rng)
@@ -169,21 +169,21 @@ def _other(good: bytes, *ways: Callable[[Random, bytes], bytes]) -> Make:
 
 
 @claim("fuzz.messages", "a damaged message is refused, with a word on why", "§7 I10, §8.1–8.2")
-def messages(trial: Trial) -> str:
+def messages(trial: CheckContext) -> str:
     good = trial.once(ground).good.encode()
     make = _other(good, bytewise, itemwise)
     return _throw(trial, make, lambda body: trial.probe.post("/v1/submit", SUBMIT_HEAD + body))
 
 
 @claim("fuzz.envelopes", "a damaged submit request is refused, with a word on why", "§10.4.1, §8.2")
-def envelopes(trial: Trial) -> str:
+def envelopes(trial: CheckContext) -> str:
     good = SUBMIT_HEAD + trial.once(ground).good.encode()
     make = _other(good, bytewise, itemwise)
     return _throw(trial, make, lambda body: trial.probe.post("/v1/submit", body))
 
 
 @claim("fuzz.signed", "a message that is wrong, and signed as it is, is refused, with a word on why", "§7, §8.2")
-def signed(trial: Trial) -> str:
+def signed(trial: CheckContext) -> str:
     stand = trial.once(ground)
     most = trial.facts.limits["max_hdr_bytes"]
 
@@ -193,7 +193,7 @@ def signed(trial: Trial) -> str:
     return _throw(trial, make, lambda body: trial.probe.post("/v1/submit", SUBMIT_HEAD + body))
 
 
-def _reads(trial: Trial) -> list[tuple[str, Wire, type[Wire]]]:
+def _reads(trial: CheckContext) -> list[tuple[str, Wire, type[Wire]]]:
     label = trial.once(ground).writer.label
     return [
         ("/v1/stream", StreamRequest(label, 1, 3, 2, 1, True, True), StreamResponse),
@@ -204,7 +204,7 @@ def _reads(trial: Trial) -> list[tuple[str, Wire, type[Wire]]]:
 
 
 @claim("fuzz.reads", "a damaged read request is answered or refused, with a word on why", "§10.4, §10.6")
-def reads(trial: Trial) -> str:
+def reads(trial: CheckContext) -> str:
     for path, request, answer in _reads(trial):
         make = _other(request.encode(), bytewise, itemwise)
         _throw(trial, make, lambda body, path=path: trial.probe.post(path, body), answer)  # type: ignore[misc]
@@ -212,7 +212,7 @@ def reads(trial: Trial) -> str:
 
 
 @claim("fuzz.tooling", "a damaged capability or proof request is refused, or answered where it is none", "§6, §10.6")
-def tooling(trial: Trial) -> str:
+def tooling(trial: CheckContext) -> str:
     label = trial.once(ground).writer.label
     issuer = trial.issuer if trial.has_issuer else SigningKey.generate()
     token = cap_token.resign(cap_token.mint(issuer, SigningKey.generate().public_key, [label], 60), issuer)
@@ -226,7 +226,7 @@ def tooling(trial: Trial) -> str:
 
 
 @claim("fuzz.json", "a damaged request in JSON is refused, with a word on why", "§10.3, §10.6")
-def in_json(trial: Trial) -> str:
+def in_json(trial: CheckContext) -> str:
     good = wire_json.encode(SubmitRequest(trial.once(ground).good))
     make = _other_text(good)
     _throw(trial, make, lambda body: trial.probe.post_json("/v1/submit", body))
@@ -256,7 +256,7 @@ def _says(text: bytes) -> strict_json.Json:
 
 
 @claim("fuzz.afterwards", "after damage the log is what it was, and the next message is accepted", "§7 I13, §8.1")
-def afterwards(trial: Trial) -> None:
+def afterwards(trial: CheckContext) -> None:
     new = ground(trial)  # of its own: the label that the others damaged messages for may have run out since
     make = _other(SUBMIT_HEAD + new.good.encode(), bytewise)
     for _ in range(_BURST):

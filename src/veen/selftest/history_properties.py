@@ -15,7 +15,7 @@ from veen.core.envelopes import (
 )
 from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.selftest.check import Check, claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.core.checkpoints import checkpoint_at
 from veen.selftest.verdict import Failed, expect, expect_equal
 from veen.selftest.writer import AcceptedMessage, Writer
@@ -49,7 +49,7 @@ class History:
         return rng.choice([shelf for shelf in self.shelves if shelf.entries])
 
 
-def history(trial: Trial) -> History:
+def history(trial: CheckContext) -> History:
     """As many messages as the run's count, or as their labels last for, of which some are wrong on purpose."""
     rng = trial.rng
     ends = time.monotonic() + _lasts_sec(trial)
@@ -68,12 +68,12 @@ def history(trial: Trial) -> History:
     return made
 
 
-def _lasts_sec(trial: Trial) -> float:
+def _lasts_sec(trial: CheckContext) -> float:
     """How long a label can be written to at least. Where it may end any moment, a run that it ends in is repeated."""
     return trial.facts.window() * trial.profile.epoch_sec or math.inf
 
 
-def _shelf(trial: Trial, rng: Random) -> Shelf:
+def _shelf(trial: CheckContext, rng: Random) -> Shelf:
     first = trial.writer()
     others = [trial.writer(first.stream_id) for _ in range(rng.randrange(_MOST_WRITERS))]
     for other in others:
@@ -89,7 +89,7 @@ def _send(rng: Random, shelf: Shelf, writer: Writer) -> None:
     shelf.entries.append(accepted)
 
 
-def _send_wrong(trial: Trial, made: History, shelf: Shelf, writer: Writer) -> None:
+def _send_wrong(trial: CheckContext, made: History, shelf: Shelf, writer: Writer) -> None:
     row, message = _wrong(trial.rng, shelf, writer)
     reply = trial.probe.submit(message)
     if reply.status == 200:
@@ -117,12 +117,12 @@ def _wrong(rng: Random, shelf: Shelf, writer: Writer) -> tuple[str, Msg]:
     return "DUPLICATE", rng.choice(shelf.entries).msg
 
 
-def _told(trial: Trial) -> History:
+def _told(trial: CheckContext) -> History:
     return trial.once(history)
 
 
 @claim("props.order", "whoever sends when, a message gets the next place of its label", "§2, §7 I8–I9")
-def order(trial: Trial) -> str:
+def order(trial: CheckContext) -> str:
     shelves = _told(trial).shelves
     for shelf in shelves:
         found = [entry.receipt.stream_seq for entry in shelf.entries]
@@ -132,7 +132,7 @@ def order(trial: Trial) -> str:
 
 
 @claim("props.refusals", "whatever counts wrong is refused by its row, and changes nothing", "§7 I13, §8.2")
-def refusals(trial: Trial) -> str:
+def refusals(trial: CheckContext) -> str:
     told = _told(trial)
     if told.mistakes:
         raise Failed(f"{len(told.mistakes)} of {told.refused} refusals are wrong, the first: {told.mistakes[0]}")
@@ -140,7 +140,7 @@ def refusals(trial: Trial) -> str:
 
 
 @claim("props.receipts", "every receipt is the hub's, for its message, over the tree so far", "§4.3, §7 I1–I3")
-def receipts(trial: Trial) -> None:
+def receipts(trial: CheckContext) -> None:
     for shelf in _told(trial).shelves:
         tree = Mmr()
         for entry in shelf.entries:
@@ -151,7 +151,7 @@ def receipts(trial: Trial) -> None:
 
 
 @claim("props.fetched", "any receipt can be fetched again and is the same", "§10.4.3")
-def fetched(trial: Trial) -> str:
+def fetched(trial: CheckContext) -> str:
     for shelf, seq in _places(trial):
         found = trial.probe.post("/v1/receipt", ReceiptRequest(shelf.label, seq)).read(ReceiptResponse).receipt
         expect(found == shelf.receipt(seq), f"the receipt at {seq} changed")
@@ -159,7 +159,7 @@ def fetched(trial: Trial) -> str:
 
 
 @claim("props.proofs", "any entry is proved against its receipt", "§5.2–5.4")
-def proofs(trial: Trial) -> str:
+def proofs(trial: CheckContext) -> str:
     for shelf, seq in _places(trial):
         found = trial.probe.post("/v1/proof", ProofRequest(shelf.label, seq)).read(ProofResponse).mmr_proof
         proof.verify_in_receipt(found, shelf.receipt(seq))
@@ -167,7 +167,7 @@ def proofs(trial: Trial) -> str:
 
 
 @claim("props.checkpoints", "any prefix has a checkpoint with the root its last receipt has", "§4.4")
-def checkpoints(trial: Trial) -> str:
+def checkpoints(trial: CheckContext) -> str:
     for shelf, seq in _places(trial):
         found = checkpoint_at(trial, shelf.label, seq)
         trial.facts.verify_checkpoint(found)
@@ -177,7 +177,7 @@ def checkpoints(trial: Trial) -> str:
 
 
 @claim("props.later", "any entry is proved in any later tree", "§5.4")
-def later(trial: Trial) -> str:
+def later(trial: CheckContext) -> str:
     for shelf, seq in _places(trial):
         upto = trial.rng.randint(seq, len(shelf.entries))
         asked = ProofAtRequest(shelf.label, seq, upto)
@@ -187,7 +187,7 @@ def later(trial: Trial) -> str:
 
 
 @claim("props.consistency", "any tree is proved to be a prefix of any later one", "§5.4, §4.4.1")
-def consistency(trial: Trial) -> str:
+def consistency(trial: CheckContext) -> str:
     for shelf, old in _places(trial):
         new = trial.rng.randint(old, len(shelf.entries))
         asked = ConsistencyRequest(shelf.label, old, new)
@@ -197,7 +197,7 @@ def consistency(trial: Trial) -> str:
 
 
 @claim("props.pages", "any page holds what was accepted there, in order, and leads on to the rest", "§10.2, §10.5")
-def pages(trial: Trial) -> str:
+def pages(trial: CheckContext) -> str:
     for shelf, _ in _places(trial):
         _check_page(trial, shelf, _any_range(trial.rng, shelf))
     for shelf in _told(trial).shelves:
@@ -227,7 +227,7 @@ def _any_range(rng: Random, shelf: Shelf) -> StreamRequest:
     )
 
 
-def _check_page(trial: Trial, shelf: Shelf, asked: StreamRequest) -> None:
+def _check_page(trial: CheckContext, shelf: Shelf, asked: StreamRequest) -> None:
     """The page against the model. A hub may cut it shorter, if it says where the rest begins."""
     page = trial.page(asked)
     start = max(1, asked.from_seq if asked.cursor is None else asked.cursor)
@@ -251,12 +251,12 @@ def _check_page(trial: Trial, shelf: Shelf, asked: StreamRequest) -> None:
         proof.verify_in_receipt(page.mmr_proof, shelf.receipt(last))
 
 
-def _tries(trial: Trial) -> int:
+def _tries(trial: CheckContext) -> int:
     """As many as there are messages, up to a number that is soon done."""
     return max(1, min(trial.count, 100))
 
 
-def _places(trial: Trial) -> list[tuple[Shelf, int]]:
+def _places(trial: CheckContext) -> list[tuple[Shelf, int]]:
     """Places by chance."""
     told = _told(trial)
     shelves = [told.pick(trial.rng) for _ in range(_tries(trial))]

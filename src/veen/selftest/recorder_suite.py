@@ -16,7 +16,7 @@ from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, Proof
 from veen.overlays import EventFault, FoldEntry
 from veen.overlays.record import RECORD_TALLIES, RecordEvent
 from veen.selftest.check import Check, claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.core.checkpoints import checkpoint_at
 from veen.selftest.verdict import Failed, expect, expect_equal
 from veen.selftest.writer import AcceptedMessage, Writer
@@ -40,7 +40,7 @@ class RecorderRun:
         return self.producers[0].label
 
 
-def recording(trial: Trial) -> RecorderRun:
+def recording(trial: CheckContext) -> RecorderRun:
     """Made once for all checks: some events, a checkpoint, and some more."""
     key = DhKey.generate()
     first = trial.writer()
@@ -59,7 +59,7 @@ def recording(trial: Trial) -> RecorderRun:
     return RecorderRun(key, (first, second), events, accepted, checkpoint)
 
 
-def _record(trial: Trial, who: Writer, key: DhKey, event: RecordEvent) -> AcceptedMessage:
+def _record(trial: CheckContext, who: Writer, key: DhKey, event: RecordEvent) -> AcceptedMessage:
     place = Place(
         trial.profile.profile_id(), who.label, who.key.public_key, who.client_seq + 1, who.prev_ack, who.auth_ref
     )
@@ -68,7 +68,7 @@ def _record(trial: Trial, who: Writer, key: DhKey, event: RecordEvent) -> Accept
     return who.accept(who.message(sealed=sealed))
 
 
-def _range(trial: Trial, told: RecorderRun, first: int, last: int) -> tuple[StreamItem, ...]:
+def _range(trial: CheckContext, told: RecorderRun, first: int, last: int) -> tuple[StreamItem, ...]:
     """A replay by range, both ends included."""
     asked = StreamRequest(told.label, first, to_seq=last, max_items=MAX_PAGE_ITEMS, with_receipts=True)
     return trial.page(asked).items
@@ -90,7 +90,7 @@ def _event(told: RecorderRun, item: StreamItem) -> RecordEvent:
 @claim(
     "recorder.order", "I1: any replay by range gives its events, all of them, in their order", "§3.4 of products-spec-1"
 )
-def order(trial: Trial) -> str:
+def order(trial: CheckContext) -> str:
     told = trial.once(recording)
     ranges = [(1, _EVENTS), (1, 1), (_EVENTS, _EVENTS)]
     for _ in range(5):
@@ -108,7 +108,7 @@ def order(trial: Trial) -> str:
 
 
 @claim("recorder.window", "I1: time never runs back, so that a window of it is a range", "§3.2.5 of products-spec-1")
-def window(trial: Trial) -> None:
+def window(trial: CheckContext) -> None:
     told = trial.once(recording)
     asked = [ReceiptRequest(told.label, seq) for seq in range(1, _EVENTS + 1)]
     times = [trial.probe.post("/v1/receipt", one).read(ReceiptResponse).receipt.hub_ts for one in asked]
@@ -119,7 +119,7 @@ def window(trial: Trial) -> None:
 
 
 @claim("recorder.covered", "I2: every event that a checkpoint covers is proved against it", "§3.4 of products-spec-1")
-def covered(trial: Trial) -> str:
+def covered(trial: CheckContext) -> str:
     told = trial.once(recording)
     trial.facts.verify_checkpoint(told.checkpoint)
     expect_equal(told.checkpoint.upto_seq, _COVERED, "the last entry that the checkpoint covers")
@@ -135,7 +135,7 @@ def covered(trial: Trial) -> str:
     "I2: what a checkpoint covers is shown whole: its entries come to its root",
     "§3.4 of products-spec-1",
 )
-def whole(trial: Trial) -> None:
+def whole(trial: CheckContext) -> None:
     told = trial.once(recording)
     tree = Mmr()
     for item in _range(trial, told, 1, _COVERED):
@@ -146,7 +146,7 @@ def whole(trial: Trial) -> None:
 
 
 @claim("recorder.stable", "I2: what is recorded later leaves a checkpoint as it was", "§3.4 of products-spec-1")
-def stable(trial: Trial) -> None:
+def stable(trial: CheckContext) -> None:
     told = trial.once(recording)
     expect(checkpoint_at(trial, told.label, _COVERED) == told.checkpoint, "the checkpoint of the same entries changed")
     later = checkpoint_at(trial, told.label, _EVENTS)
@@ -161,7 +161,7 @@ def stable(trial: Trial) -> None:
     "I3: under a principal stands what it wrote, all of it and nothing else",
     "§3.4 of products-spec-1",
 )
-def actors(trial: Trial) -> str:
+def actors(trial: CheckContext) -> str:
     told = trial.once(recording)
     items = _range(trial, told, 1, _EVENTS)
     for item in items:
@@ -178,7 +178,7 @@ def actors(trial: Trial) -> str:
 
 
 @claim("recorder.forged", "I3: nobody records under another's name", "§3.4, §8.2 of products-spec-1")
-def forged(trial: Trial) -> None:
+def forged(trial: CheckContext) -> None:
     told = trial.once(recording)
     victim, thief = told.producers
     honest = thief.message()
@@ -190,7 +190,7 @@ def forged(trial: Trial) -> None:
     "a producer writes to the streams of its capability and to no other",
     "§3.2.3 of products-spec-1",
 )
-def kept_apart(trial: Trial) -> None:
+def kept_apart(trial: CheckContext) -> None:
     own, other = trial.writer(), trial.stranger()
     own.auth_ref = trial.grant(own).auth_ref()
     own.send()

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from veen.core import Malformed, SigningKey, VeenError
 from veen.selftest import core, fuzz, history_properties, recorder_suite
 from veen.selftest.check import Check
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.core import tooling_checks
 from veen.selftest.hub_facts import HubFacts
 from veen.selftest.probe import Probe
@@ -85,13 +85,13 @@ def run_checks(
                 note(_result(name, check, CheckOutcome.SKIP, "what the hub says of itself cannot be read", 0.0))
     else:
         hub_id = facts.hub_id
-        trial = Trial(probe, facts, issuer=issuer, pin=pin, seed=seed, count=count)
+        trial = CheckContext(probe, facts, issuer=issuer, pin=pin, seed=seed, count=count)
         for name, check in checks:
             note(_tried(name, check, trial))
     return SelftestReport(suite, probe.url, hub_id, seed, count, tuple(results))
 
 
-def _tried(suite: str, check: Check, trial: Trial) -> CheckResult:
+def _tried(suite: str, check: Check, trial: CheckContext) -> CheckResult:
     """A check that fails while an epoch ends is tried once more: its labels may have run out under it."""
     before = _epoch(trial)
     result = _once(suite, check, trial)
@@ -100,7 +100,7 @@ def _tried(suite: str, check: Check, trial: Trial) -> CheckResult:
     return result
 
 
-def _epoch(trial: Trial) -> int:
+def _epoch(trial: CheckContext) -> int:
     if not trial.profile.epoch_sec:
         return 0
     try:
@@ -109,7 +109,7 @@ def _epoch(trial: Trial) -> int:
         return -1  # a hub that has no answer to this will fail the check, too
 
 
-def _once(suite: str, check: Check, trial: Trial) -> CheckResult:
+def _once(suite: str, check: Check, trial: CheckContext) -> CheckResult:
     trial.begin(check.id)
     start = time.monotonic()
     try:

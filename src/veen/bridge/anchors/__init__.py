@@ -4,8 +4,7 @@
 `keeping` stores anchors beside their checkpoints; `service` publishes by count and by time.
 """
 
-from veen.bridge.anchors.keeping import AnchorStore
-from veen.bridge.anchors.service import Cadence, publish, run, verify
+from veen.bridge.anchors.service import AnchorStore, Cadence, publish, run, verify
 from veen.bridge.anchors.statement import Anchored, AnchorRef, AnchorStatement, Backend, anchor_publish, anchor_verify
 
 __all__ = [

@@ -1,15 +1,62 @@
 """Publishing anchors of a stream: once, or by count and by time; and verifying them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from veen.bridge.anchors.keeping import AnchorStore
-from veen.bridge.anchors.statement import Anchored, AnchorStatement, Backend, anchor_publish, anchor_verify
+from veen.bridge.anchors.statement import (
+    KIND,
+    MAX_ANCHOR_BYTES,
+    Anchored,
+    AnchorStatement,
+    Backend,
+    anchor_publish,
+    anchor_verify,
+)
 from veen.bridge.bundle import BundleSource
+from veen.client import durable
 from veen.client.client import Client
-from veen.core import Unavailable, naming
+from veen.client.durable import DISK
+from veen.core import Malformed, Unavailable, naming
+from veen.core.hashing import h
+
+ANCHOR_SUFFIX = ".anchor"
+
+
+class AnchorStore:
+    """A folder of anchored checkpoints, by label, number and backend."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, anchored: Anchored) -> Path:
+        """Keep one. The same again is the same file."""
+        data = anchored.encode()
+        checkpoint = anchored.checkpoint
+        place = f"{checkpoint.label_curr.hex()}-{checkpoint.upto_seq:020}"
+        path = self.folder / f"{place}-{anchored.ref.kind}-{h(data).hex()[:16]}{ANCHOR_SUFFIX}"
+        DISK.make_folder(self.folder)
+        DISK.write_file(path, data)
+        DISK.sync_folder(self.folder)
+        return path
+
+    def __iter__(self) -> Iterator[tuple[Path, Anchored]]:
+        """All of them, by label and number. Raises `Malformed` where one is none."""
+        for path in sorted(self.folder.glob(f"*{ANCHOR_SUFFIX}")):
+            yield path, read_anchor(path)
+
+    def last(self, label: bytes, kind: str) -> Anchored | None:
+        """The anchor of a label at that kind of backend that reaches furthest."""
+        paths = sorted(self.folder.glob(f"{label.hex()}-*-{kind}-*{ANCHOR_SUFFIX}"))
+        return read_anchor(paths[-1]) if paths else None
+
+
+def read_anchor(path: Path) -> Anchored:
+    try:
+        return Anchored.decode(durable.read_file(path, 2 * MAX_ANCHOR_BYTES))
+    except Malformed as error:
+        raise Malformed(f"{path} ({KIND})", error.reason) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from veen.bridge.veil_gossip.item_verify import VerifiedItem
+from veen.bridge.veil_gossip.item_verify import VerifiedCheckpoint
 from veen.client import evidence_verify, local_tree
 from veen.client.client import Client
 from veen.client.client_dir import ClientDir
@@ -28,7 +28,7 @@ from veen.core.hashing import u64be
 from veen.core.proof import Head
 
 
-class ComparisonStanding(StrEnum):
+class ComparisonResult(StrEnum):
     """How a checkpoint stands to what is known here."""
 
     AGREES = "agrees"  # one history, as far as it goes
@@ -42,14 +42,14 @@ class ComparisonStanding(StrEnum):
 # A hub that does not answer is waited for once, not once for each checkpoint.
 _SILENCE_S = 15.0
 # What may yet become another: asked again each time.
-OPEN = frozenset({ComparisonStanding.UNASKED, ComparisonStanding.UNSHOWN, ComparisonStanding.DOUBTED})
+OPEN = frozenset({ComparisonResult.UNASKED, ComparisonResult.UNSHOWN, ComparisonResult.DOUBTED})
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCheckpoint:
     """What came of a comparison; `evidence` is the file that shows it, where anything does."""
 
-    standing: ComparisonStanding
+    standing: ComparisonResult
     reason: str = ""
     evidence: Path | None = None
 
@@ -82,7 +82,7 @@ class CheckpointComparer:
         """What is known of the hub by now: whoever asks it learns of its new keys."""
         return self._client.contact.trust.known if self._client else self._known
 
-    async def hold(self, judged: VerifiedItem, others: Iterable[Checkpoint] = ()) -> ComparedCheckpoint:
+    async def hold(self, judged: VerifiedCheckpoint, others: Iterable[Checkpoint] = ()) -> ComparedCheckpoint:
         """Against what is kept, then against the hub's own word. `others` are checkpoints that were received before."""
         shown = judged.checkpoint
         mine = list(self._kept(shown.label_curr, shown.upto_seq))
@@ -90,19 +90,19 @@ class CheckpointComparer:
         for other in (*mine, *others):
             if other.mmr_root != shown.mmr_root:
                 held = self._caught(judged.record, local_tree.forked(other, shown))
-                if held.standing is ComparisonStanding.FORKED:
+                if held.standing is ComparisonResult.FORKED:
                     break
         if held is not None:
             return held
         if mine:
-            return ComparedCheckpoint(ComparisonStanding.AGREES)
+            return ComparedCheckpoint(ComparisonResult.AGREES)
         if not self._follows(shown.label_curr):
-            return ComparedCheckpoint(ComparisonStanding.UNFOLLOWED)
+            return ComparedCheckpoint(ComparisonResult.UNFOLLOWED)
         if self._client is None:
-            return ComparedCheckpoint(ComparisonStanding.UNASKED, "the hub was not asked")
+            return ComparedCheckpoint(ComparisonResult.UNASKED, "the hub was not asked")
         if self._clock() < self._silent_until:
             return ComparedCheckpoint(
-                ComparisonStanding.UNASKED, "the hub was not asked, since it was silent a moment ago"
+                ComparisonResult.UNASKED, "the hub was not asked, since it was silent a moment ago"
             )
         follower = Follower(self._client.contact, shown.label_curr)
         try:
@@ -112,7 +112,7 @@ class CheckpointComparer:
         except (Unavailable, Refused, Malformed, Unverified) as error:
             if isinstance(error, Unavailable):
                 self._silent_until = self._clock() + _SILENCE_S
-            return ComparedCheckpoint(ComparisonStanding.UNASKED, f"the hub gave no answer: {error}")
+            return ComparedCheckpoint(ComparisonResult.UNASKED, f"the hub gave no answer: {error}")
 
     def _kept(self, label: bytes, size: int) -> Iterator[Head]:
         """Everything of that size that this client has verified itself."""
@@ -131,7 +131,7 @@ class CheckpointComparer:
     def _follows(self, label: bytes) -> bool:
         return label in self._labels or self._dir.state.label(self.hub_id, label) is not None
 
-    async def _ask(self, follower: Follower, judged: VerifiedItem) -> ComparedCheckpoint:
+    async def _ask(self, follower: Follower, judged: VerifiedCheckpoint) -> ComparedCheckpoint:
         shown = judged.checkpoint
         size = shown.upto_seq
         try:
@@ -143,15 +143,15 @@ class CheckpointComparer:
         if now.mmr_root != shown.mmr_root:
             return self._caught(judged.record, local_tree.forked(now, shown))
         await follower.check(now)
-        return ComparedCheckpoint(ComparisonStanding.AGREES)
+        return ComparedCheckpoint(ComparisonResult.AGREES)
 
     async def _unshown(self, follower: Follower, shown: Checkpoint) -> ComparedCheckpoint:
         """The hub has no receipt there: it has fewer entries than it signed for, or keeps no receipts so old."""
         end, size = await follower.end(), shown.upto_seq
         if end < size or follower.tree.head is None:
-            return ComparedCheckpoint(ComparisonStanding.UNSHOWN, self._what_would_decide(follower, size, end))
+            return ComparedCheckpoint(ComparisonResult.UNSHOWN, self._what_would_decide(follower, size, end))
         await follower.check(shown)
-        return ComparedCheckpoint(ComparisonStanding.AGREES)
+        return ComparedCheckpoint(ComparisonResult.AGREES)
 
     @staticmethod
     def _what_would_decide(follower: Follower, size: int, end: int) -> str:
@@ -162,14 +162,14 @@ class CheckpointComparer:
     async def _doubted(self, follower: Follower, record: HubRecord, error: Contradiction) -> ComparedCheckpoint:
         """The hub's answers do not fit what it said before: look for what proves it to others too."""
         held = self._caught(record, error)
-        if held.standing is ComparisonStanding.FORKED or not follower.tree.size:
+        if held.standing is ComparisonResult.FORKED or not follower.tree.size:
             return held
         try:
             following = await follower.receipt(follower.tree.size + 1)
             follower.tree.copy().append(following)
         except Contradiction as sharper:
             found = self._caught(record, sharper)
-            return found if found.standing is ComparisonStanding.FORKED else held
+            return found if found.standing is ComparisonResult.FORKED else held
         except VeenError:
             return held
         return held
@@ -179,9 +179,9 @@ class CheckpointComparer:
         newest = _with_keys(record, self.known)
         _, contradictions = evidence_verify.shows(newest, error)
         if not contradictions:
-            return ComparedCheckpoint(ComparisonStanding.DOUBTED, _not_proved(error))
+            return ComparedCheckpoint(ComparisonResult.DOUBTED, _not_proved(error))
         keep_contradiction(self._dir, newest, error)
-        return ComparedCheckpoint(ComparisonStanding.FORKED, contradictions[0], error.evidence)
+        return ComparedCheckpoint(ComparisonResult.FORKED, contradictions[0], error.evidence)
 
 
 def _with_keys(one: HubRecord, other: HubRecord) -> HubRecord:

@@ -7,22 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from veen.bridge.veil_gossip import item_verify
-from veen.bridge.veil_gossip.checkpoint_compare import OPEN, CheckpointComparer, ComparedCheckpoint, ComparisonStanding
-from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, EVIDENCE, FoundItem, Inbox, KeptHead, NoRoom, Staging
+from veen.bridge.veil_gossip.checkpoint_compare import OPEN, CheckpointComparer, ComparedCheckpoint, ComparisonResult
+from veen.bridge.veil_gossip.gossip_inbox import (
+    BUNDLES,
+    EVIDENCE,
+    Inbox,
+    InboxFull,
+    PartStore,
+    ProvedContradiction,
+    StoredCheckpoint,
+)
 from veen.bridge.veil_gossip.gossip_items import (
     MAX_CONTENT_BYTES,
     MAX_PAYLOAD_BYTES,
     NAMESPACE,
+    GossipGroup,
     GossipItem,
-    Meeting,
+    ItemKind,
     PartsManifest,
     ShownCheckpoint,
-    What,
     digest_of,
     items_of,
     part_name,
 )
-from veen.bridge.veil_gossip.item_verify import Reason, Refusal, VerifiedItem
+from veen.bridge.veil_gossip.item_verify import ItemRejected, RejectReason, VerifiedCheckpoint
 from veen.bridge.veil_gossip.veil_node import Delivered
 from veen.client import durable
 from veen.client.client import Client
@@ -37,7 +45,7 @@ from veen.core.strict_json import Json
 class PublishedItem:
     """What was handed to the node: on its disk, and sent as soon as somebody is there to take it."""
 
-    what: What
+    what: ItemKind
     digest: bytes
     size: int
     message_ids: tuple[int, ...]
@@ -46,38 +54,38 @@ class PublishedItem:
 class Publisher:
     """Says things of one hub where its clients meet."""
 
-    def __init__(self, meeting: Meeting, known: HubRecord) -> None:
+    def __init__(self, meeting: GossipGroup, known: HubRecord) -> None:
         self._meeting = meeting
         self._known = known
 
     async def checkpoint(self, client: Client, found: Checkpoint) -> PublishedItem:
         """A checkpoint that the client has verified, with the papers that anyone else needs for it."""
         known = client.contact.trust.known
-        return await self._say(What.CHECKPOINT, ShownCheckpoint(known.identity, known.signature, found).encode())
+        return await self._say(ItemKind.CHECKPOINT, ShownCheckpoint(known.identity, known.signature, found).encode())
 
     async def evidence(self, data: bytes) -> PublishedItem:
         """An evidence file about this hub."""
-        return await self._say(What.EVIDENCE, data)
+        return await self._say(ItemKind.EVIDENCE, data)
 
     async def bundle(self, data: bytes) -> PublishedItem:
         """A bundle of this hub's events. Nothing in it is in plain but the name of the stream, and who wrote when."""
-        return await self._say(What.BUNDLE, data)
+        return await self._say(ItemKind.BUNDLE, data)
 
-    async def _say(self, what: What, content: bytes) -> PublishedItem:
+    async def _say(self, what: ItemKind, content: bytes) -> PublishedItem:
         if len(content) > MAX_CONTENT_BYTES:
             raise Malformed(what.word, f"{len(content)} bytes, above the {MAX_CONTENT_BYTES} that are carried")
         try:
             _JUDGES[what](content, self._known)
-        except item_verify.Refusal as refusal:
+        except item_verify.ItemRejected as refusal:
             raise Unverified(what.word, f"it is not said, since nobody would take it: {refusal}") from None
         ids = [await self._meeting.say(item) for item in items_of(self._meeting.hub_id, what, content)]
         return PublishedItem(what, digest_of(what, content), len(content), tuple(ids))
 
 
 _JUDGES = {
-    What.CHECKPOINT: item_verify.checkpoint,
-    What.EVIDENCE: item_verify.evidence,
-    What.BUNDLE: item_verify.bundled,
+    ItemKind.CHECKPOINT: item_verify.checkpoint,
+    ItemKind.EVIDENCE: item_verify.evidence,
+    ItemKind.BUNDLE: item_verify.bundled,
 }
 
 
@@ -85,7 +93,7 @@ TAKEN, REFUSED, STAGED, LOOKED = "taken", "refused", "staged", "looked at again"
 MISSED = "missed"
 # How long a node holds an answer back while nothing happens.
 _WAIT_S = 20
-_TAKEN_COUNTS = {What.CHECKPOINT: "checkpoints", What.EVIDENCE: "evidence", What.BUNDLE: "bundles"}
+_TAKEN_COUNTS = {ItemKind.CHECKPOINT: "checkpoints", ItemKind.EVIDENCE: "evidence", ItemKind.BUNDLE: "bundles"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +101,9 @@ class ReceivedReport:
     """What became of one thing that came. `standing` is that of a checkpoint; evidence that shows a lie is `forked`."""
 
     result: str
-    what: What | None = None
+    what: ItemKind | None = None
     reason: str = ""
-    standing: ComparisonStanding | None = None
+    standing: ComparisonResult | None = None
     label: bytes | None = None
     size: int | None = None
     file: Path | None = None
@@ -118,11 +126,15 @@ class Receiver:
     """Reads one node for one client of one hub."""
 
     def __init__(
-        self, meeting: Meeting, inbox: Inbox, holder: CheckpointComparer, clock: Callable[[], float] = time.monotonic
+        self,
+        meeting: GossipGroup,
+        inbox: Inbox,
+        holder: CheckpointComparer,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._meeting = meeting
         self._inbox = inbox
-        self._staging = Staging(inbox)
+        self._staging = PartStore(inbox)
         self._holder = holder
         self._clock = clock
 
@@ -183,33 +195,33 @@ class Receiver:
         what = None
         try:
             item = self._item(one.payload)
-            what = What(item.what)
+            what = ItemKind(item.what)
             told = await self._take_item(item, what, one.sender)
-        except Refusal as refusal:
-            if refusal.reason not in (Reason.ROOM, Reason.AGAIN, Reason.OVERSIZED):
+        except ItemRejected as refusal:
+            if refusal.reason not in (RejectReason.ROOM, RejectReason.AGAIN, RejectReason.OVERSIZED):
                 self._inbox.see(h(one.payload))
             return ReceivedReport(REFUSED, what, str(refusal), sender=one.sender)
         return told
 
     def _item(self, payload: bytes) -> GossipItem:
         if len(payload) > MAX_PAYLOAD_BYTES:
-            raise Refusal(Reason.OVERSIZED, f"{len(payload)} bytes, above {MAX_PAYLOAD_BYTES}")
+            raise ItemRejected(RejectReason.OVERSIZED, f"{len(payload)} bytes, above {MAX_PAYLOAD_BYTES}")
         if self._inbox.has_seen(h(payload)):
-            raise Refusal(Reason.AGAIN, "it came before")
+            raise ItemRejected(RejectReason.AGAIN, "it came before")
         try:
             item = GossipItem.decode(payload)
         except Malformed as error:
-            raise Refusal(Reason.MALFORMED, error.reason) from None
+            raise ItemRejected(RejectReason.MALFORMED, error.reason) from None
         if item.hub_id != self._holder.hub_id:
-            raise Refusal(Reason.FOREIGN, f"it is of hub {item.hub_id.hex()}")
+            raise ItemRejected(RejectReason.FOREIGN, f"it is of hub {item.hub_id.hex()}")
         return item
 
-    async def _take_item(self, item: GossipItem, what: What, sender: bytes) -> ReceivedReport:
-        if what is What.MANIFEST:
+    async def _take_item(self, item: GossipItem, what: ItemKind, sender: bytes) -> ReceivedReport:
+        if what is ItemKind.MANIFEST:
             return await self._put_together(self._manifest(item.body, sender), what, sender)
-        if what is What.PART:
+        if what is ItemKind.PART:
             if self._inbox.has_seen(part_name(item.body)):
-                raise Refusal(Reason.AGAIN, "what it is a part of is here")
+                raise ItemRejected(RejectReason.AGAIN, "what it is a part of is here")
             return await self._put_together(self._staging.put_part(item.body, sender), what, sender)
         return await self._take_content(what, item.body, sender)
 
@@ -217,39 +229,41 @@ class Receiver:
         try:
             manifest = PartsManifest.decode(body)
         except Malformed as error:
-            raise Refusal(Reason.MALFORMED, error.reason) from None
+            raise ItemRejected(RejectReason.MALFORMED, error.reason) from None
         if self._inbox.has_seen(manifest.digest):
-            raise Refusal(Reason.AGAIN, "what it lists is here")
+            raise ItemRejected(RejectReason.AGAIN, "what it lists is here")
         return self._staging.put_manifest(body, sender)
 
-    async def _put_together(self, whole: list[PartsManifest], what: What, sender: bytes) -> ReceivedReport:
+    async def _put_together(self, whole: list[PartsManifest], what: ItemKind, sender: bytes) -> ReceivedReport:
         """The last of a part's manifests tells what became of it; it seldom has more than one."""
         told = ReceivedReport(STAGED, what, sender=sender)
         for manifest in whole:
             content = self._staging.take(manifest)
             if content is None:
-                raise Refusal(Reason.PARTS, "the parts are not those of what the manifest says")
-            told = await self._take_content(What(manifest.what), content, sender)
+                raise ItemRejected(RejectReason.PARTS, "the parts are not those of what the manifest says")
+            told = await self._take_content(ItemKind(manifest.what), content, sender)
             for part in manifest.parts:
                 self._inbox.see(part)
         return told
 
-    async def _take_content(self, what: What, content: bytes, sender: bytes) -> ReceivedReport:
+    async def _take_content(self, what: ItemKind, content: bytes, sender: bytes) -> ReceivedReport:
         digest = digest_of(what, content)
         if self._inbox.has_seen(digest):
-            raise Refusal(Reason.AGAIN, "it came before")
+            raise ItemRejected(RejectReason.AGAIN, "it came before")
         try:
-            if what is What.CHECKPOINT:
+            if what is ItemKind.CHECKPOINT:
                 told = await self._checkpoint(content, sender)
-            elif what is What.EVIDENCE:
+            elif what is ItemKind.EVIDENCE:
                 told = self._evidence(content, sender)
             else:
                 found = item_verify.bundled(content, self._holder.known)
                 told = ReceivedReport(
                     TAKEN, what, file=self._inbox.put_file(BUNDLES, found.name, content), sender=sender
                 )
-        except NoRoom:
-            raise Refusal(Reason.ROOM, "there is no room for it until what is there has been dealt with") from None
+        except InboxFull:
+            raise ItemRejected(
+                RejectReason.ROOM, "there is no room for it until what is there has been dealt with"
+            ) from None
         self._inbox.see(digest)
         return told
 
@@ -258,38 +272,38 @@ class Receiver:
         held = await self._hold(content, judged)
         return _told(TAKEN, judged, held, sender)
 
-    async def _hold(self, content: bytes, judged: VerifiedItem) -> ComparedCheckpoint:
+    async def _hold(self, content: bytes, judged: VerifiedCheckpoint) -> ComparedCheckpoint:
         label, size = judged.checkpoint.label_curr, judged.checkpoint.upto_seq
         before = self._inbox.found_at(label)
         if before is not None:
             held = ComparedCheckpoint(
-                ComparisonStanding.FORKED,
+                ComparisonResult.FORKED,
                 f"the hub was caught at this label before: {before.reason}",
                 Path(before.file),
             )
         else:
             others = [ShownCheckpoint.decode(one).checkpoint for one in self._inbox.heads_at(label, size)]
             held = await self._holder.hold(judged, others)
-        if held.standing is ComparisonStanding.FORKED and before is None:
-            self._inbox.put_found(FoundItem(str(held.evidence), held.reason, label, untold=True))
-        kept = KeptHead(content, held.standing, held.reason)
-        with suppress(NoRoom) if held.standing is ComparisonStanding.FORKED else nullcontext():
+        if held.standing is ComparisonResult.FORKED and before is None:
+            self._inbox.put_found(ProvedContradiction(str(held.evidence), held.reason, label, untold=True))
+        kept = StoredCheckpoint(content, held.standing, held.reason)
+        with suppress(InboxFull) if held.standing is ComparisonResult.FORKED else nullcontext():
             self._inbox.put_head(label, size, kept, is_open=held.standing in OPEN)
         return held
 
     def _evidence(self, content: bytes, sender: bytes) -> ReceivedReport:
         report, plain = item_verify.evidence(content, self._holder.known)
         if self._inbox.has_seen(plain):
-            raise Refusal(Reason.AGAIN, "it says what came before, in other words")
+            raise ItemRejected(RejectReason.AGAIN, "it says what came before, in other words")
         if report.contradictions and len(self._inbox.found()) >= self._inbox.room.found:
-            raise NoRoom
+            raise InboxFull
         path = self._inbox.put_file(EVIDENCE, f"{h(content).hex()}.evidence", content)
         self._inbox.see(plain)
         if not report.contradictions:
-            return ReceivedReport(TAKEN, What.EVIDENCE, file=path, sender=sender)
-        self._inbox.put_found(FoundItem(str(path), report.contradictions[0]))
+            return ReceivedReport(TAKEN, ItemKind.EVIDENCE, file=path, sender=sender)
+        self._inbox.put_found(ProvedContradiction(str(path), report.contradictions[0]))
         return ReceivedReport(
-            TAKEN, What.EVIDENCE, report.contradictions[0], ComparisonStanding.FORKED, file=path, sender=sender
+            TAKEN, ItemKind.EVIDENCE, report.contradictions[0], ComparisonResult.FORKED, file=path, sender=sender
         )
 
     async def _look_again(self) -> AsyncIterator[ReceivedReport]:
@@ -298,10 +312,10 @@ class Receiver:
             with self._inbox.change():
                 try:
                     judged = item_verify.checkpoint(kept.shown, self._holder.known)
-                except Refusal as refusal:
+                except ItemRejected as refusal:
                     # What is known of the hub now says otherwise than when it came.
                     shown = ShownCheckpoint.decode(kept.shown).checkpoint
-                    gone = KeptHead(kept.shown, ComparisonStanding.UNFOLLOWED, str(refusal))
+                    gone = StoredCheckpoint(kept.shown, ComparisonResult.UNFOLLOWED, str(refusal))
                     self._inbox.put_head(shown.label_curr, shown.upto_seq, gone, is_open=False)
                     continue
                 held = await self._hold(kept.shown, judged)
@@ -315,14 +329,14 @@ class Receiver:
             if not one.untold:
                 continue
             data = durable.read_file(path, MAX_EVIDENCE_BYTES) if path.exists() else b""  # its owner took it away
-            for item in items_of(self._holder.hub_id, What.EVIDENCE, data) if data else ():
+            for item in items_of(self._holder.hub_id, ItemKind.EVIDENCE, data) if data else ():
                 await self._meeting.say(item)
             with self._inbox.change():
                 self._inbox.told(one.file)
-                self._inbox.see(digest_of(What.EVIDENCE, data))  # where it comes back, it is ours
+                self._inbox.see(digest_of(ItemKind.EVIDENCE, data))  # where it comes back, it is ours
 
 
-def _told(result: str, judged: VerifiedItem, held: ComparedCheckpoint, sender: bytes) -> ReceivedReport:
+def _told(result: str, judged: VerifiedCheckpoint, held: ComparedCheckpoint, sender: bytes) -> ReceivedReport:
     found = judged.checkpoint
     at = (found.label_curr, found.upto_seq)
-    return ReceivedReport(result, What.CHECKPOINT, held.reason, held.standing, *at, held.evidence, sender)
+    return ReceivedReport(result, ItemKind.CHECKPOINT, held.reason, held.standing, *at, held.evidence, sender)

@@ -46,12 +46,12 @@ CREATE TABLE IF NOT EXISTS wanted (part BLOB, manifest BLOB, PRIMARY KEY (part, 
 """
 
 
-class NoRoom(Exception):
+class InboxFull(Exception):
     """There is no room for it, now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class InboxLimits:
     """The bounds of an inbox."""
 
     seen: int = 1 << 16
@@ -64,7 +64,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptHead:
+class StoredCheckpoint:
     """A checkpoint that was received, as it came, and how it stands to what is known here."""
 
     shown: bytes
@@ -73,7 +73,7 @@ class KeptHead:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundItem:
+class ProvedContradiction:
     """A contradiction that is proved: the hub signed both halves of what is in the file."""
 
     file: str
@@ -85,9 +85,9 @@ class FoundItem:
 class Inbox:
     """A folder that one receiver has at a time, for one hub."""
 
-    def __init__(self, folder: Path, hub_id: bytes, room: Room | None = None) -> None:
+    def __init__(self, folder: Path, hub_id: bytes, room: InboxLimits | None = None) -> None:
         self.folder = folder
-        self.room = room or Room()
+        self.room = room or InboxLimits()
         for path in (folder, folder / EVIDENCE, folder / BUNDLES):
             DISK.make_folder(path)
         with ExitStack() as stack, self._named():
@@ -169,17 +169,17 @@ class Inbox:
 
     # Checkpoints.
 
-    def open_heads(self) -> list[KeptHead]:
+    def open_heads(self) -> list[StoredCheckpoint]:
         """Those that need another look, the oldest first."""
         found = self.rows.execute("SELECT shown, standing, reason FROM heads WHERE open ORDER BY n")
-        return [KeptHead(*row) for row in found]
+        return [StoredCheckpoint(*row) for row in found]
 
     def heads_at(self, label: bytes, size: int) -> list[bytes]:
         """All that were received of one size of one label."""
         found = self.rows.execute("SELECT shown FROM heads WHERE label = ? AND size = ?", (label, u64be(size)))
         return [row[0] for row in found]
 
-    def put_head(self, label: bytes, size: int, kept: KeptHead, *, is_open: bool) -> None:
+    def put_head(self, label: bytes, size: int, kept: StoredCheckpoint, *, is_open: bool) -> None:
         """Keep a checkpoint, or how it stands by now. Raises `NoRoom` where all that are kept need another look."""
         row = (label, u64be(size), kept.shown, kept.standing, kept.reason, is_open)
         self.rows.execute(
@@ -193,19 +193,19 @@ class Inbox:
             gone = self.rows.execute(f"DELETE FROM heads WHERE n = ({oldest})", (kept.shown,)).rowcount
             if not gone:
                 self.rows.execute("DELETE FROM heads WHERE shown = ?", (kept.shown,))
-                raise NoRoom
+                raise InboxFull
 
     # What was found.
 
-    def found(self) -> list[FoundItem]:
+    def found(self) -> list[ProvedContradiction]:
         found = self.rows.execute("SELECT file, reason, label, untold FROM found ORDER BY file")
-        return [FoundItem(file, reason, label, bool(untold)) for file, reason, label, untold in found]
+        return [ProvedContradiction(file, reason, label, bool(untold)) for file, reason, label, untold in found]
 
-    def found_at(self, label: bytes) -> FoundItem | None:
+    def found_at(self, label: bytes) -> ProvedContradiction | None:
         """What the hub was caught at before in a label: each further proof of it would say the same."""
         return next((one for one in self.found() if one.label == label), None)
 
-    def put_found(self, one: FoundItem) -> None:
+    def put_found(self, one: ProvedContradiction) -> None:
         row = (one.file, one.reason, one.label, one.untold)
         self.rows.execute("INSERT OR IGNORE INTO found VALUES (?, ?, ?, ?)", row)
 
@@ -220,7 +220,7 @@ class Inbox:
         if not path.exists():
             most = self.room.evidence_bytes if folder == EVIDENCE else self.room.bundle_bytes
             if len(data) + sum(one.stat().st_size for one in path.parent.rglob("*")) > most:
-                raise NoRoom
+                raise InboxFull
             DISK.write_file(path, data)
             DISK.sync_folder(path.parent)
         return path
@@ -230,7 +230,7 @@ class Inbox:
 _ROW_BYTES = 1024
 
 
-class Staging:
+class PartStore:
     """The parts and manifests of one inbox. Its methods are called within a change of the inbox."""
 
     def __init__(self, inbox: Inbox) -> None:

@@ -24,7 +24,7 @@ MAX_CONTENT_BYTES = 1 << 25
 MAX_PARTS = -(-MAX_CONTENT_BYTES // PART_BYTES)
 
 
-class What(IntEnum):
+class ItemKind(IntEnum):
     """What an item holds."""
 
     CHECKPOINT = 1
@@ -52,7 +52,7 @@ class GossipItem(Wire):
             1: Constant("kind", KIND),
             2: VersionField(),
             3: Bstr("hub_id"),
-            4: Uint("what", least=What.CHECKPOINT, most=What.PART),
+            4: Uint("what", least=ItemKind.CHECKPOINT, most=ItemKind.PART),
             5: Bytes("body", PART_BYTES),
         },
     )
@@ -91,7 +91,7 @@ class PartsManifest(Wire):
     LAYOUT: ClassVar = Map(
         "carriage manifest",
         {
-            1: Uint("what", least=What.CHECKPOINT, most=What.BUNDLE),
+            1: Uint("what", least=ItemKind.CHECKPOINT, most=ItemKind.BUNDLE),
             2: Uint("size", least=PART_BYTES + 1, most=MAX_CONTENT_BYTES),
             3: Bstr("digest"),
             4: ListOf("parts", Bstr("part"), least=2, most=MAX_PARTS),
@@ -104,19 +104,19 @@ class PartsManifest(Wire):
 
     def holds(self, content: bytes) -> bool:
         """Whether this is what was cut."""
-        return len(content) == self.size and digest_of(What(self.what), content) == self.digest
+        return len(content) == self.size and digest_of(ItemKind(self.what), content) == self.digest
 
 
 def part_name(data: bytes) -> bytes:
     return ht("veen/carriage-part", data)
 
 
-def digest_of(what: What, content: bytes) -> bytes:
+def digest_of(what: ItemKind, content: bytes) -> bytes:
     """What contents are known by, however they came."""
     return ht("veen/carriage", bytes((what,)) + content)
 
 
-def items_of(hub_id: bytes, what: What, content: bytes) -> Iterator[GossipItem]:
+def items_of(hub_id: bytes, what: ItemKind, content: bytes) -> Iterator[GossipItem]:
     """The items that carry some contents: one, or a manifest and then its parts."""
     if len(content) > MAX_CONTENT_BYTES:
         raise ValueError(f"{len(content)} bytes, above {MAX_CONTENT_BYTES}")
@@ -125,9 +125,9 @@ def items_of(hub_id: bytes, what: What, content: bytes) -> Iterator[GossipItem]:
         return
     parts = [content[at : at + PART_BYTES] for at in range(0, len(content), PART_BYTES)]
     manifest = PartsManifest(what, len(content), digest_of(what, content), tuple(map(part_name, parts)))
-    yield GossipItem(hub_id, What.MANIFEST, manifest.encode())
+    yield GossipItem(hub_id, ItemKind.MANIFEST, manifest.encode())
     for part in parts:
-        yield GossipItem(hub_id, What.PART, part)
+        yield GossipItem(hub_id, ItemKind.PART, part)
 
 
 # Of the range that VEIL leaves to applications; what is said elsewhere at the node is none of ours.
@@ -139,7 +139,7 @@ def secret_of(hub_id: bytes) -> bytes:
     return ht("veen/carriage-meeting", hub_id)
 
 
-class Meeting:
+class GossipGroup:
     """A node that is where the others are."""
 
     def __init__(self, node: VeilNode, hub_id: bytes, group: str) -> None:
@@ -148,7 +148,7 @@ class Meeting:
         self.group = group
 
     @classmethod
-    async def enter(cls, node: VeilNode, hub_id: bytes, group: str | None = None) -> "Meeting":
+    async def enter(cls, node: VeilNode, hub_id: bytes, group: str | None = None) -> "GossipGroup":
         """Listen where the hub's clients meet, or in a group that the node is in."""
         if group is None:
             group = await node.join(f"veen-{hub_id.hex()[:16]}", secret_of(hub_id), NAMESPACE)

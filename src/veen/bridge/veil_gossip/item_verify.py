@@ -18,7 +18,7 @@ from veen.core.hashing import h
 from veen.core.origin import lineage
 
 
-class Reason(StrEnum):
+class RejectReason(StrEnum):
     """Why something is not taken."""
 
     OVERSIZED = "oversized"  # more bytes than any item has
@@ -33,29 +33,29 @@ class Reason(StrEnum):
     ROOM = "room"  # there is no room for it, now
 
 
-class Refusal(Exception):
+class ItemRejected(Exception):
     """It is not taken, and this is why."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: RejectReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedItem:
+class VerifiedCheckpoint:
     """A checkpoint that a key of the hub signed, and the record that names the key."""
 
     checkpoint: Checkpoint
     record: HubRecord
 
 
-def checkpoint(body: bytes, known: HubRecord) -> VerifiedItem:
+def checkpoint(body: bytes, known: HubRecord) -> VerifiedCheckpoint:
     """The checkpoint of an item, if the hub that is known here signed it. Raises `Refusal`."""
     try:
         shown = ShownCheckpoint.decode(body)
     except Malformed as error:
-        raise Refusal(Reason.MALFORMED, error.reason) from None
+        raise ItemRejected(RejectReason.MALFORMED, error.reason) from None
     record = newer(known, shown.identity, shown.signature)
     found = shown.checkpoint
     try:
@@ -63,8 +63,8 @@ def checkpoint(body: bytes, known: HubRecord) -> VerifiedItem:
         signer = lineage(record.identity, record.origin).identity_at(found.label_curr, found.upto_seq)
         signer.verify_checkpoint(found, record.profile)
     except Unverified as error:
-        raise Refusal(Reason.SIGNATURE, error.reason) from None
-    return VerifiedItem(found, record)
+        raise ItemRejected(RejectReason.SIGNATURE, error.reason) from None
+    return VerifiedCheckpoint(found, record)
 
 
 def evidence(body: bytes, known: HubRecord) -> tuple[EvidenceReport, bytes]:
@@ -75,14 +75,14 @@ def evidence(body: bytes, known: HubRecord) -> tuple[EvidenceReport, bytes]:
     try:
         shown = Evidence.decode(body)
     except Malformed as error:
-        raise Refusal(Reason.MALFORMED, error.reason) from None
+        raise ItemRejected(RejectReason.MALFORMED, error.reason) from None
     newer(known, shown.identity, shown.signature)
     if shown.profile != known.profile:
-        raise Refusal(Reason.IDENTITY, "its profile is not the hub's, which has one for ever")
+        raise ItemRejected(RejectReason.IDENTITY, "its profile is not the hub's, which has one for ever")
     try:
         report = evidence_verify.verify(body, known.identity.hub_id)
     except (Malformed, Unverified) as error:
-        raise Refusal(Reason.EVIDENCE, str(error)) from None
+        raise ItemRejected(RejectReason.EVIDENCE, str(error)) from None
     return report, h(replace(shown, claim="", made_at=0).encode())
 
 
@@ -91,7 +91,7 @@ def bundled(body: bytes, known: HubRecord) -> bundle.Bundle:
     try:
         return bundle_verify.verify(body, {known.identity.hub_id}).bundle
     except BundleFault as fault:
-        raise Refusal(Reason.BUNDLE, f"{fault.code}: {fault.reason}") from None
+        raise ItemRejected(RejectReason.BUNDLE, f"{fault.code}: {fault.reason}") from None
 
 
 def newer(known: HubRecord, identity: HubIdentity, signature: IdentitySignature) -> HubRecord:
@@ -106,5 +106,5 @@ def newer(known: HubRecord, identity: HubIdentity, signature: IdentitySignature)
             return known
         identity.check_follows(known.identity)
     except Unverified as error:
-        raise Refusal(Reason.IDENTITY, error.reason) from None
+        raise ItemRejected(RejectReason.IDENTITY, error.reason) from None
     return replace(known, identity=identity, signature=signature)

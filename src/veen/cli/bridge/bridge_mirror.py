@@ -11,7 +11,7 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
-    from veen.bridge.mirror import Comparison, Mirrored, MirrorRoute
+    from veen.bridge.mirror import Comparison, MirroredMessage, MirrorRoute
     from veen.client.client import Client
 
 
@@ -50,10 +50,10 @@ def mirror(
         raise Misuse("one stream at a time is followed", "run veen bridge mirror once for each")
     call = asked.call()
 
-    async def work(target: "Client") -> "list[tuple[MirrorRoute, Mirrored]]":
+    async def work(target: "Client") -> "list[tuple[MirrorRoute, MirroredMessage]]":
         from veen.bridge.mirror import Mirrorer
 
-        found: list[tuple[MirrorRoute, Mirrored]] = []
+        found: list[tuple[MirrorRoute, MirroredMessage]] = []
         async with source_client(target, source_hub, source_pin, asked.first_use) as source:
             for route in wanted:
                 async for one in Mirrorer(source, target, route).run(follow=follow):
@@ -66,7 +66,7 @@ def mirror(
     _tell(call.run(work), asked.as_json)
 
 
-def _tell(found: "list[tuple[MirrorRoute, Mirrored]]", as_json: bool) -> None:
+def _tell(found: "list[tuple[MirrorRoute, MirroredMessage]]", as_json: bool) -> None:
     rows: list[tuple[output.Value, ...]] = [
         (
             route.source,

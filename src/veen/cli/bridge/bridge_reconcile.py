@@ -96,12 +96,12 @@ def _reconciled(
             exports = there.run_with(folder, source_hub, lambda client: reconciliation.exports_of(HubSource(client)))
 
         async def met(client: "Client") -> "ReconcileReport":
-            return reconciliation.reconcile(await reconciliation.books(HubSource(client), exports))
+            return reconciliation.reconcile(await reconciliation.read_input(HubSource(client), exports))
 
         if data_dir is None:
             return call.run_with(folder, url, met)
         here = DirectorySource(data_dir, folder, pinning.pinned_key(asked.pin))
-        return reconciliation.reconcile(asyncio.run(reconciliation.books(here, exports)))
+        return reconciliation.reconcile(asyncio.run(reconciliation.read_input(here, exports)))
 
 
 def _tell(report: "ReconcileReport", as_json: bool) -> None:

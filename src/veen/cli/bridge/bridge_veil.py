@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
     from veen.bridge.veil_gossip.exchange import PublishedItem, Publisher, ReceivedReport
     from veen.bridge.veil_gossip.gossip_inbox import Inbox
-    from veen.bridge.veil_gossip.gossip_items import Meeting
+    from veen.bridge.veil_gossip.gossip_items import GossipGroup
     from veen.bridge.veil_gossip.veil_node import VeilNode
     from veen.cli.kit.open_session import HubCall
     from veen.client import ClientDir
@@ -117,10 +117,10 @@ def publish(
 
     async def work(known: "HubRecord", client: "Client | None") -> None:
         from veen.bridge.veil_gossip.exchange import Publisher
-        from veen.bridge.veil_gossip.gossip_items import Meeting
+        from veen.bridge.veil_gossip.gossip_items import GossipGroup
 
         async with node_at(node, token_file) as veil:
-            publisher = Publisher(await Meeting.enter(veil, known.identity.hub_id, group), known)
+            publisher = Publisher(await GossipGroup.enter(veil, known.identity.hub_id, group), known)
             rows = [await _file(publisher, what, path) for what, path in files]
             at: dict[str, bytes] = {}
             rows += await _checkpoints(publisher, client, streams or [], at) if client else []
@@ -257,7 +257,7 @@ class _Hearing:
         """The exit status."""
         from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
         from veen.bridge.veil_gossip.gossip_inbox import Inbox
-        from veen.bridge.veil_gossip.gossip_items import Meeting
+        from veen.bridge.veil_gossip.gossip_items import GossipGroup
         from veen.core import naming
 
         hub_id = known.identity.hub_id
@@ -265,12 +265,12 @@ class _Hearing:
         ids = [naming.stream_id(one) for one in self._streams]
         labels = [naming.label(known.identity.routing_key, one, epoch) for one in ids]
         async with node_at(*self._node) as veil:
-            meeting = await Meeting.enter(veil, hub_id, self._group)
+            meeting = await GossipGroup.enter(veil, hub_id, self._group)
             with Inbox(self._inbox, hub_id) as inbox:
                 return await self._receive(meeting, inbox, CheckpointComparer(folder, known, client, labels))
 
-    async def _receive(self, meeting: "Meeting", inbox: "Inbox", holder: "CheckpointComparer") -> int:
-        from veen.bridge.veil_gossip.checkpoint_compare import ComparisonStanding
+    async def _receive(self, meeting: "GossipGroup", inbox: "Inbox", holder: "CheckpointComparer") -> int:
+        from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
         from veen.bridge.veil_gossip.exchange import Receiver
 
         receiver = Receiver(meeting, inbox, holder)
@@ -279,7 +279,7 @@ class _Hearing:
             return _status(inbox, holder.hub_id)
         async for told in receiver.follow():
             _tell([told], None, self._as_json)
-            if told.standing is ComparisonStanding.FORKED:
+            if told.standing is ComparisonResult.FORKED:
                 await receiver.tell_others()
                 return _status(inbox, holder.hub_id)
         return 0
@@ -287,14 +287,14 @@ class _Hearing:
 
 def _status(inbox: "Inbox", hub_id: bytes) -> int:
     """What the hub was caught at, now or before, does not go away."""
-    from veen.bridge.veil_gossip.checkpoint_compare import ComparisonStanding
+    from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
 
     for one in inbox.found():
         shown = f"veen evidence verify {one.file} --pin {hub_id.hex()} shows it, to anyone"
         output.remark(f"THE HUB SIGNED TWO HISTORIES: {one.reason}: {shown}")
     if inbox.found():
         return CONTRADICTED_STATUS
-    waiting = [kept for kept in inbox.open_heads() if kept.standing != ComparisonStanding.UNASKED]
+    waiting = [kept for kept in inbox.open_heads() if kept.standing != ComparisonResult.UNASKED]
     for kept in waiting:
         output.remark(kept.reason)
     return FAILED_STATUS if waiting else 0
@@ -314,10 +314,10 @@ def _tell(found: "list[ReceivedReport]", inbox: "Inbox | None", as_json: bool) -
 
 
 def _received_row(one: "ReceivedReport") -> tuple[output.Value, ...]:
-    from veen.bridge.veil_gossip.checkpoint_compare import OPEN, ComparisonStanding
+    from veen.bridge.veil_gossip.checkpoint_compare import OPEN, ComparisonResult
     from veen.bridge.veil_gossip.exchange import REFUSED
 
-    tones = {ComparisonStanding.FORKED: Tone.BAD, ComparisonStanding.AGREES: Tone.GOOD} | dict.fromkeys(OPEN, Tone.WARN)
+    tones = {ComparisonResult.FORKED: Tone.BAD, ComparisonResult.AGREES: Tone.GOOD} | dict.fromkeys(OPEN, Tone.WARN)
     standing = Marked(one.standing, tones.get(one.standing, Tone.QUIET)) if one.standing else None
     result = Marked(one.result, Tone.WARN if one.result == REFUSED else Tone.QUIET)
     label = one.label.hex()[:16] + "…" if one.label else None

@@ -17,11 +17,11 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
-    from veen.bridge.bundle_export import ExportRange, Sizes
+    from veen.bridge.bundle_export import BundleSizes, ExportRange
     from veen.bridge.bundle_import import Importer
-    from veen.bridge.bundle_verify import Verified
-    from veen.bridge.watched_folder import Dealt
-    from veen.bridge.zone_roles import Mapping
+    from veen.bridge.bundle_verify import VerifiedBundle
+    from veen.bridge.watched_folder import ProcessedFile
+    from veen.bridge.zone_roles import StreamMapping
     from veen.client.client import Client
 
 
@@ -64,7 +64,7 @@ def export(
     What left is known from bridge/online/log. Events go as they are at the hub, sealed: whoever exports needs no reader
     key but that of the log, and may hold no capability but one for it.
     """
-    from veen.bridge.bundle_export import ExportRange, Sizes
+    from veen.bridge.bundle_export import BundleSizes, ExportRange
 
     if (first is None) != (last is None):
         raise Misuse("--from and --to go together", "give both, or neither for all that has not left")
@@ -73,12 +73,12 @@ def export(
     need_folder(out)
     wanted = None if first is None or last is None else ExportRange(epoch, first, last)
     try:
-        sizes = Sizes(max_events, max_bytes)
+        sizes = BundleSizes(max_events, max_bytes)
     except ValueError as error:
         raise Misuse(str(error), "give less") from None
     call = asked.call()
 
-    async def work(client: "Client") -> "list[Verified]":
+    async def work(client: "Client") -> "list[VerifiedBundle]":
         _check_strict(client, strict)
         return await _exported(client, streams, out, wanted, sizes, operator, profile, every, asked.as_json)
 
@@ -92,7 +92,7 @@ def _check_strict(client: "Client", strict: bool) -> None:
     from veen.cli.kit.exit_status import hinted
     from veen.core import Refused
 
-    if zone_roles.enforced(client.contact.status.admission):
+    if zone_roles.enforces_capabilities(client.contact.status.admission):
         return
     if strict:
         refused = Refused(zone_roles.CODE, "the hub lets anyone write, so that one way is not enforced there")
@@ -105,12 +105,12 @@ async def _exported(
     streams: list[str],
     out: Path,
     wanted: "ExportRange | None",
-    sizes: "Sizes",
+    sizes: "BundleSizes",
     operator: str | None,
     profile: str,
     every: float | None,
     as_json: bool,
-) -> "list[Verified]":
+) -> "list[VerifiedBundle]":
     from veen.bridge.bundle_export import Exporter, build
 
     exporter = Exporter(client, out, operator=operator, profile_id=profile)
@@ -124,7 +124,7 @@ async def _exported(
         await asyncio.sleep(every)
 
 
-def _show_export(found: "list[Verified]", out: Path, as_json: bool) -> None:
+def _show_export(found: "list[VerifiedBundle]", out: Path, as_json: bool) -> None:
     data = [{**one.to_json(), "file": str(out / one.bundle.name)} for one in found]
     rows = [tuple(_cell(one[name]) for name in _EXPORT_COLUMNS) for one in data]
     output.table(_EXPORT_COLUMNS, rows, as_json, data)
@@ -159,7 +159,7 @@ def verify(
         output.facts({**flat, "verified": held}, as_json, {**found, "verified": True})
 
 
-def _verified(file: Path, sources: frozenset[bytes]) -> "Verified":
+def _verified(file: Path, sources: frozenset[bytes]) -> "VerifiedBundle":
     from veen.bridge import bundle, bundle_verify
     from veen.bridge.bundle import BundleCode, BundleFault
     from veen.client import durable
@@ -209,13 +209,13 @@ def import_(
     from veen.bridge import bundle
     from veen.client import durable
 
-    async def work(importer: "Importer") -> "list[Dealt]":
-        from veen.bridge.watched_folder import Dealt
+    async def work(importer: "Importer") -> "list[ProcessedFile]":
+        from veen.bridge.watched_folder import ProcessedFile
 
         found = []
         for path in files:
             data = durable.read_file(path, bundle.MAX_BUNDLE_BYTES)
-            found.append(Dealt(path, await importer.take(data)))
+            found.append(ProcessedFile(path, await importer.take(data)))
         return found
 
     found = _importing(asked, trust, mapping, exclude, operator, work)
@@ -248,7 +248,7 @@ def watch(
     """
     need_folder(folder)
 
-    async def work(importer: "Importer") -> "list[Dealt]":
+    async def work(importer: "Importer") -> "list[ProcessedFile]":
         if once:
             return [one async for one in _swept(importer, folder)]
         while True:
@@ -262,7 +262,7 @@ def watch(
         raise typer.Exit(_UNVERIFIED_STATUS)
 
 
-async def _swept(importer: "Importer", folder: Path) -> "AsyncIterator[Dealt]":
+async def _swept(importer: "Importer", folder: Path) -> "AsyncIterator[ProcessedFile]":
     from veen.bridge import watched_folder
 
     async for one in watched_folder.sweep(importer, folder):
@@ -275,8 +275,8 @@ def _importing(
     mapping: list[str] | None,
     exclude: list[str] | None,
     operator: str | None,
-    work: "Callable[[Importer], Awaitable[list[Dealt]]]",
-) -> "list[Dealt]":
+    work: "Callable[[Importer], Awaitable[list[ProcessedFile]]]",
+) -> "list[ProcessedFile]":
     from veen.bridge import zone_roles
     from veen.bridge.bundle_import import Importer, ImportPolicy
 
@@ -287,15 +287,15 @@ def _importing(
         raise Misuse(str(error), f"there are: {', '.join(ImportPolicy)}") from None
     call = asked.call()
 
-    async def met(client: "Client") -> "list[Dealt]":
-        if not zone_roles.enforced(client.contact.status.admission):
+    async def met(client: "Client") -> "list[ProcessedFile]":
+        if not zone_roles.enforces_capabilities(client.contact.status.admission):
             output.remark("the hub lets anyone write: that events go one way only is not enforced there")
         return await work(Importer(client, sources, mapping=rules, operator=operator, exclude=policies))
 
     return call.run(met)
 
 
-def _rules(texts: list[str] | None) -> "Mapping":
+def _rules(texts: list[str] | None) -> "StreamMapping":
     from veen.bridge import zone_roles
 
     try:
@@ -304,7 +304,7 @@ def _rules(texts: list[str] | None) -> "Mapping":
         raise Misuse(str(error), "give --map export/=import/") from None
 
 
-def _show_import(found: "list[Dealt]", as_json: bool) -> None:
+def _show_import(found: "list[ProcessedFile]", as_json: bool) -> None:
     data, rows = [], []
     for one in found:
         outcome, fault = one.outcome, one.outcome.fault

@@ -108,7 +108,7 @@ async def one_way(crossing: Crossing) -> str:
 def _is_both_ways(check: Callable[[], None]) -> bool:
     try:
         check()
-    except zone_roles.BothWays:
+    except zone_roles.RoleConflict:
         return True
     return False
 

@@ -11,10 +11,10 @@ from secrets import token_hex
 from typing import TypeVar
 
 from veen.bridge import reconciliation
-from veen.bridge.bundle_export import Exporter, Sizes
+from veen.bridge.bundle_export import BundleSizes, Exporter
 from veen.bridge.bundle_import import Importer, ImportOutcome
 from veen.bridge.reconciliation import ReconcileReport, reconcile
-from veen.bridge.zone_roles import Mapping
+from veen.bridge.zone_roles import StreamMapping
 from veen.client import ClientDir, capabilities
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
@@ -62,8 +62,8 @@ class Names:
         return f"bridge/offline/log/{self.run}"
 
     @property
-    def mapping(self) -> Mapping:
-        return Mapping((("record/", "import/"),))
+    def mapping(self) -> StreamMapping:
+        return StreamMapping((("record/", "import/"),))
 
 
 class Crossing:
@@ -135,7 +135,7 @@ class Crossing:
         """The bundles of all that has not left, of so many events each."""
         async with self.client("exporter", self.online) as client:
             exporter = Exporter(client, self.drop, operator="selftest", log=self.names.online_log)
-            made = [found async for found in exporter.run(self.names.record, Sizes(events=events))]
+            made = [found async for found in exporter.run(self.names.record, BundleSizes(events=events))]
         return [(self.drop / found.bundle.name).read_bytes() for found in made]
 
     async def take(self, data: bytes) -> ImportOutcome:
@@ -157,4 +157,4 @@ class Crossing:
         async with self.client("analyst", self.online) as client:
             left = await reconciliation.exports_of(HubSource(client), self.names.online_log)
         async with self.client("analyst", self.offline) as client:
-            return reconcile(await reconciliation.books(HubSource(client), left, self.names.offline_log))
+            return reconcile(await reconciliation.read_input(HubSource(client), left, self.names.offline_log))

@@ -7,7 +7,7 @@ from secrets import token_bytes
 from veen.core import CapToken, Rate, SigningKey, cap_token, cbor
 from veen.core.envelopes import StreamRequest, SubmitResponse
 from veen.selftest.check import claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.hub_facts import OPEN
 from veen.selftest.probe import ProbeReply
 from veen.selftest.verdict import Failed, Skipped, expect, expect_equal, only
@@ -18,18 +18,18 @@ _LONGEST_WAIT_SEC = 5
 _SLOW = 10
 
 
-def _token(trial: Trial, subject_pk: bytes | None = None, issuer: SigningKey | None = None) -> CapToken:
+def _token(trial: CheckContext, subject_pk: bytes | None = None, issuer: SigningKey | None = None) -> CapToken:
     """A capability nobody has seen, for a stream of its own."""
     subject_pk = subject_pk or SigningKey.generate().public_key
     return cap_token.mint(issuer or trial.issuer, subject_pk, [token_bytes(32)], _TTL_SEC)
 
 
-def _shown(trial: Trial, token: CapToken | bytes) -> ProbeReply:
+def _shown(trial: CheckContext, token: CapToken | bytes) -> ProbeReply:
     return trial.probe.post("/tooling/authorize", token)
 
 
 @claim("cap.authorize", "a capability that is shown is named, dated and receipted", "§6, §6.1")
-def authorize(trial: Trial) -> None:
+def authorize(trial: CheckContext) -> None:
     token = _token(trial)
     found = trial.authorize(token)
     expect_equal(found.auth_ref, token.auth_ref(), "auth_ref")
@@ -38,7 +38,7 @@ def authorize(trial: Trial) -> None:
 
 
 @claim("cap.logged", "the receipt of an authorisation is that of an entry anyone can read", "§6.1")
-def logged(trial: Trial) -> None:
+def logged(trial: CheckContext) -> None:
     receipt = trial.authorize(_token(trial)).receipt
     page = trial.page(StreamRequest(receipt.label, receipt.stream_seq, to_seq=receipt.stream_seq, with_receipts=True))
     item = only(page.items, "entries at the receipt's place")
@@ -48,7 +48,7 @@ def logged(trial: Trial) -> None:
 
 
 @claim("cap.again", "showing a capability again changes nothing, its expiry neither", "§6 issued_at")
-def again(trial: Trial) -> None:
+def again(trial: CheckContext) -> None:
     token = _token(trial)
     first = trial.authorize(token)
     trial.wait_until(first.receipt.hub_ts + 1)
@@ -56,7 +56,7 @@ def again(trial: Trial) -> None:
 
 
 @claim("cap.admits", "the subject of a capability writes to its streams", "§6, §7 I7")
-def admits(trial: Trial) -> None:
+def admits(trial: CheckContext) -> None:
     writer = trial.stranger()
     writer.auth_ref = trial.grant(writer, writer.stream_id, token_bytes(32)).auth_ref()
     receipt = writer.send().receipt
@@ -64,21 +64,21 @@ def admits(trial: Trial) -> None:
 
 
 @claim("cap.needed", "where capabilities are needed, a message without one is refused", "§8.2")
-def needed(trial: Trial) -> None:
+def needed(trial: CheckContext) -> None:
     if trial.facts.admission == OPEN:
         raise Skipped("the hub admits anyone")
     trial.probe.submit(trial.stranger().message()).expect_row("CAP_MISSING")
 
 
 @claim("cap.unknown", "a capability that was not shown to the hub admits nothing", "§8.2")
-def unknown(trial: Trial) -> None:
+def unknown(trial: CheckContext) -> None:
     writer = trial.stranger()
     writer.auth_ref = token_bytes(32)
     trial.probe.submit(writer.message()).expect_row("CAP_MISSING")
 
 
 @claim("cap.subject", "a capability admits no other key", "§6, §8.2")
-def subject(trial: Trial) -> None:
+def subject(trial: CheckContext) -> None:
     owner = trial.stranger()
     owner.auth_ref = trial.grant(owner).auth_ref()
     thief = replace(owner, key=SigningKey.generate())
@@ -87,7 +87,7 @@ def subject(trial: Trial) -> None:
 
 
 @claim("cap.streams", "a capability admits to no other stream", "§6, §8.2")
-def streams(trial: Trial) -> None:
+def streams(trial: CheckContext) -> None:
     owner, other = trial.stranger(), trial.stranger()
     trial.grant(other)  # so that the hub knows the other stream, with epochs too
     owner.auth_ref = trial.grant(owner).auth_ref()
@@ -96,7 +96,7 @@ def streams(trial: Trial) -> None:
 
 
 @claim("cap.chain", "a capability may be signed again, and every link of the chain must hold", "§6")
-def chain(trial: Trial) -> None:
+def chain(trial: CheckContext) -> None:
     writer = trial.stranger()
     token = cap_token.mint(trial.issuer, writer.key.public_key, [writer.stream_id], _TTL_SEC)
     longer = cap_token.resign(cap_token.resign(token, trial.issuer), trial.issuer)
@@ -111,7 +111,7 @@ def chain(trial: Trial) -> None:
 
 
 @claim("cap.altered", "nothing of a capability can be changed after it was signed", "§6")
-def altered(trial: Trial) -> None:
+def altered(trial: CheckContext) -> None:
     token = _token(trial)
     changes = [
         replace(token, subject_pk=SigningKey.generate().public_key),
@@ -124,7 +124,7 @@ def altered(trial: Trial) -> None:
 
 
 @claim("cap.issuer", "a capability counts only from an issuer the operator trusts", "§6.1")
-def issuer(trial: Trial) -> None:
+def issuer(trial: CheckContext) -> None:
     _ = trial.issuer  # without one that is trusted, a refusal would prove nothing
     stranger = SigningKey.generate()
     token = _token(trial, issuer=stranger)
@@ -154,7 +154,7 @@ def _bent(token: CapToken) -> dict[str, bytes]:
 
 
 @claim("cap.form", "a capability that is not in the one form is refused", "§6, §3.1")
-def form(trial: Trial) -> None:
+def form(trial: CheckContext) -> None:
     for name, bent in _bent(_token(trial)).items():
         try:
             _shown(trial, bent).expect_code("E.BAD_REQUEST")
@@ -163,12 +163,12 @@ def form(trial: Trial) -> None:
 
 
 @claim("cap.ttl", "a capability admits until its time is over, and not after", "§6, §8.2")
-def ttl(trial: Trial) -> None:
+def ttl(trial: CheckContext) -> None:
     trial.probe.submit(trial.expired.idle.owner.message()).expect_row("CAP_TTL")
 
 
 @claim("cap.burst", "a capability admits as many at once as its burst says", "§6, §8.2; 001 OP0.3")
-def burst(trial: Trial) -> None:
+def burst(trial: CheckContext) -> None:
     writer = trial.stranger()
     writer.auth_ref = trial.grant(writer, rate=Rate(0, _BURST)).auth_ref()
     for _ in range(_BURST):
@@ -178,7 +178,7 @@ def burst(trial: Trial) -> None:
 
 
 @claim("cap.refill", "a spent capability says how long to wait, and admits again then", "§6, §8.2; 001 OP0.3")
-def refill(trial: Trial) -> None:
+def refill(trial: CheckContext) -> None:
     writer, once = trial.stranger(), Rate(1, 1)
     writer.auth_ref = trial.grant(writer, rate=once).auth_ref()
     accepted: list[int] = []

@@ -4,7 +4,7 @@ from veen.core import Checkpoint, proof
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.core.tooling_messages import ConsistencyRequest, ProofAtResponse
 from veen.selftest.check import claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.verdict import Skipped, expect, expect_equal
 from veen.selftest.writer import Writer
 
@@ -12,13 +12,13 @@ _LONGEST_WAIT_SEC = 10
 _ATTEMPTS = 3
 
 
-def checkpoint_at(trial: Trial, label: bytes, upto_seq: int) -> Checkpoint:
+def checkpoint_at(trial: CheckContext, label: bytes, upto_seq: int) -> Checkpoint:
     asked = CheckpointRequest(label, upto_seq)
     return trial.probe.post("/v1/checkpoint", asked).read(CheckpointResponse).checkpoint
 
 
 @claim("checkpoint.prefix", "there is a checkpoint of any prefix: its place, its root, signed by the hub", "§4.4")
-def prefix(trial: Trial) -> None:
+def prefix(trial: CheckContext) -> None:
     for accepted in trial.filled:
         label, upto_seq = accepted.receipt.label, accepted.receipt.stream_seq
         found = checkpoint_at(trial, label, upto_seq)
@@ -28,7 +28,7 @@ def prefix(trial: Trial) -> None:
 
 
 @claim("checkpoint.again", "the same prefix gives the same checkpoint, however much was added since", "§4.4")
-def again(trial: Trial) -> None:
+def again(trial: CheckContext) -> None:
     writer = trial.writer()
     writer.send()
     seq = writer.send().receipt.stream_seq
@@ -38,7 +38,7 @@ def again(trial: Trial) -> None:
 
 
 @claim("checkpoint.labels", "a checkpoint names its label, its epoch, and the label before it", "§4.4.1")
-def labels(trial: Trial) -> None:
+def labels(trial: CheckContext) -> None:
     writer = trial.writer()
     seq = writer.send().receipt.stream_seq
     found = checkpoint_at(trial, writer.label, seq)
@@ -46,7 +46,7 @@ def labels(trial: Trial) -> None:
 
 
 @claim("checkpoint.grown", "each tree is proved to be a prefix of every later one", "§5.4, §4.4.1")
-def grown(trial: Trial) -> None:
+def grown(trial: CheckContext) -> None:
     new = checkpoint_at(trial, trial.filled[-1].msg.label, len(trial.filled))
     for accepted in trial.filled:
         old = accepted.receipt
@@ -55,14 +55,14 @@ def grown(trial: Trial) -> None:
         proof.verify_consistency(found, old, new)
 
 
-def _in_epoch(trial: Trial, writer: Writer, epoch: int) -> Writer:
+def _in_epoch(trial: CheckContext, writer: Writer, epoch: int) -> Writer:
     """The same writer under its stream's label of another epoch, where it has not written yet."""
     label = trial.facts.label(writer.stream_id, epoch)
     return Writer(trial.probe, trial.facts, writer.stream_id, label, writer.key, writer.auth_ref)
 
 
 @claim("epoch.window", "labels are taken from the epochs around the hub's own, and from no others", "§12, §7 I12")
-def window(trial: Trial) -> str:
+def window(trial: CheckContext) -> str:
     trial.need_epochs()
     reach = trial.facts.window()
     for _ in range(_ATTEMPTS):
@@ -84,7 +84,7 @@ def _beyond(reach: int) -> tuple[int, ...]:
 
 
 @claim("epoch.roll", "in the next epoch a stream goes on under a label that leads back to the one before", "§4.4.1")
-def roll(trial: Trial) -> None:
+def roll(trial: CheckContext) -> None:
     trial.need_epochs()
     writer = trial.writer()
     now = trial.status()

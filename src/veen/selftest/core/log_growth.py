@@ -7,13 +7,13 @@ from veen.core import Mmr, proof
 from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse, StreamRequest
 from veen.core.tooling_messages import ProofAtRequest, ProofAtResponse
 from veen.selftest.check import claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.verdict import Failed, expect, expect_equal
 from veen.selftest.writer import AcceptedMessage, Writer
 
 
 @claim("append.receipt", "every accepted message gets a receipt for it, signed by the hub", "§4.3, §7 I1–I2")
-def receipt(trial: Trial) -> str:
+def receipt(trial: CheckContext) -> str:
     for accepted in trial.filled:
         accepted.receipt.check_binds(accepted.msg)
         trial.facts.verify_receipt(accepted.receipt)
@@ -21,20 +21,20 @@ def receipt(trial: Trial) -> str:
 
 
 @claim("append.sequence", "stream_seq runs from 1 without a gap", "§2")
-def sequence(trial: Trial) -> None:
+def sequence(trial: CheckContext) -> None:
     found = [accepted.receipt.stream_seq for accepted in trial.filled]
     expect_equal(found, list(range(1, len(found) + 1)), "the row of stream_seq")
 
 
 @claim("append.time", "hub_ts never goes back", "§6, §12")
-def hub_time(trial: Trial) -> None:
+def hub_time(trial: CheckContext) -> None:
     for before, after in pairwise(trial.filled):
         earlier, later = before.receipt.hub_ts, after.receipt.hub_ts
         expect(earlier <= later, f"hub_ts {later} at {after.receipt.stream_seq} comes after {earlier}")
 
 
 @claim("append.root", "each receipt signs the root of the tree that ends with its message", "§5.1, §7 I3")
-def root(trial: Trial) -> None:
+def root(trial: CheckContext) -> None:
     tree = Mmr()
     for accepted in trial.filled:
         tree.append(accepted.msg.leaf_hash())
@@ -42,7 +42,7 @@ def root(trial: Trial) -> None:
 
 
 @claim("append.proof", "every entry is proved against its own receipt", "§5.2–5.4, §10.4.4")
-def inclusion(trial: Trial) -> None:
+def inclusion(trial: CheckContext) -> None:
     for accepted in trial.filled:
         asked = ProofRequest(accepted.msg.label, accepted.receipt.stream_seq)
         found = trial.probe.post("/v1/proof", asked).read(ProofResponse).mmr_proof
@@ -50,7 +50,7 @@ def inclusion(trial: Trial) -> None:
 
 
 @claim("append.proof-later", "every entry is proved in every later tree", "§5.4")
-def inclusion_later(trial: Trial) -> None:
+def inclusion_later(trial: CheckContext) -> None:
     last = trial.filled[-1].receipt
     for accepted in trial.filled:
         asked = ProofAtRequest(last.label, accepted.receipt.stream_seq, last.stream_seq)
@@ -59,7 +59,7 @@ def inclusion_later(trial: Trial) -> None:
 
 
 @claim("append.replay", "reading gives the messages that were sent, in order, byte for byte", "§10.2")
-def replay(trial: Trial) -> None:
+def replay(trial: CheckContext) -> None:
     label = trial.filled[0].msg.label
     items = trial.page(StreamRequest(label, 1)).items
     expect_equal([item.stream_seq for item in items], list(range(1, len(trial.filled) + 1)), "the row of entries")
@@ -68,7 +68,7 @@ def replay(trial: Trial) -> None:
 
 
 @claim("append.receipt-again", "a receipt can be fetched later and is the same", "§10.1, §10.4.3")
-def receipt_again(trial: Trial) -> None:
+def receipt_again(trial: CheckContext) -> None:
     for accepted in trial.filled:
         asked = ReceiptRequest(accepted.msg.label, accepted.receipt.stream_seq)
         found = trial.probe.post("/v1/receipt", asked).read(ReceiptResponse).receipt
@@ -76,7 +76,7 @@ def receipt_again(trial: Trial) -> None:
 
 
 @claim("append.labels", "each label counts for itself", "§2")
-def labels(trial: Trial) -> None:
+def labels(trial: CheckContext) -> None:
     writers = [trial.writer() for _ in range(3)]
     for turn in (1, 2):
         for writer in writers:
@@ -93,7 +93,7 @@ _WRITERS = 4
 _TURNS = 6
 
 
-def _company(trial: Trial) -> list[Writer]:
+def _company(trial: CheckContext) -> list[Writer]:
     """Writers with a key each and a label in common."""
     first = trial.writer()
     others = [trial.writer(first.stream_id) for _ in range(_WRITERS - 1)]
@@ -102,7 +102,7 @@ def _company(trial: Trial) -> list[Writer]:
     return [first, *others]
 
 
-def _check_one_order(trial: Trial, sent: list[AcceptedMessage], label: bytes) -> None:
+def _check_one_order(trial: CheckContext, sent: list[AcceptedMessage], label: bytes) -> None:
     """Each entry has one place, each place one entry, and the trees follow each other."""
     by_seq = {accepted.receipt.stream_seq: accepted for accepted in sent}
     expect_equal(sorted(by_seq), list(range(1, len(sent) + 1)), "the row of stream_seq over all receipts")
@@ -119,7 +119,7 @@ def _check_one_order(trial: Trial, sent: list[AcceptedMessage], label: bytes) ->
 
 
 @claim("share.turns", "writers under one label share one order and count each for itself", "§7 I8–I9")
-def turns(trial: Trial) -> None:
+def turns(trial: CheckContext) -> None:
     writers = _company(trial)
     sent = [writer.send() for _ in range(_TURNS) for writer in writers]
     _check_one_order(trial, sent, writers[0].label)
@@ -129,7 +129,7 @@ def turns(trial: Trial) -> None:
 
 
 @claim("share.at-once", "writers that send at the same time get one order without gap or repeat", "§7 I3, I8")
-def at_once(trial: Trial) -> str:
+def at_once(trial: CheckContext) -> str:
     writers = _company(trial)
     with ThreadPoolExecutor(_WRITERS) as threads:
         rows = list(threads.map(lambda writer: [writer.send() for _ in range(_TURNS)], writers))
@@ -138,7 +138,7 @@ def at_once(trial: Trial) -> str:
 
 
 @claim("share.resend", "a message that is sent again is refused as a duplicate and told its place", "§7 I8, §8.2")
-def resend(trial: Trial) -> None:
+def resend(trial: CheckContext) -> None:
     first, second = _company(trial)[:2]
     accepted = [first.send(), second.send(), first.send()]
     for one in accepted:
@@ -148,7 +148,7 @@ def resend(trial: Trial) -> None:
 
 
 @claim("share.reuse", "another message under a used client_seq is refused", "§7 I8, §8.2")
-def reuse(trial: Trial) -> None:
+def reuse(trial: CheckContext) -> None:
     writer = trial.writer()
     accepted = [writer.send(), writer.send()]
     for used in (1, 2):
@@ -157,7 +157,7 @@ def reuse(trial: Trial) -> None:
 
 
 @claim("share.gap", "client_seq starts at 1 and leaves no number out", "§7 I9, §8.2")
-def gap(trial: Trial) -> None:
+def gap(trial: CheckContext) -> None:
     writer = trial.writer()
     for wrong in (0, 2, (1 << 64) - 1):
         trial.probe.submit(writer.message(client_seq=wrong)).expect_row("CLIENT_SEQ")
@@ -168,7 +168,7 @@ def gap(trial: Trial) -> None:
 
 
 @claim("share.prev-ack", "prev_ack is never ahead of the log and never goes back", "§7 I6, §8.2")
-def prev_ack(trial: Trial) -> None:
+def prev_ack(trial: CheckContext) -> None:
     first, second = _company(trial)[:2]
     trial.probe.submit(first.message(prev_ack=1)).expect_row("PREV_ACK")
     first.send()
@@ -181,7 +181,7 @@ def prev_ack(trial: Trial) -> None:
 
 
 @claim("share.refused", "a refused message leaves no trace", "§7 I13, §8.1")
-def refused_leaves_nothing(trial: Trial) -> None:
+def refused_leaves_nothing(trial: CheckContext) -> None:
     writer = trial.writer()
     accepted = [writer.send()]
     good = writer.message()

@@ -11,12 +11,12 @@ from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
 from veen.core.msg import Msg
 from veen.selftest import faulty_messages
 from veen.selftest.check import Check, claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.probe import SUBMIT_HEAD
 from veen.selftest.verdict import Failed, Skipped
 
 
-def _expect_first(trial: Trial, faults: tuple[str, ...]) -> None:
+def _expect_first(trial: CheckContext, faults: tuple[str, ...]) -> None:
     try:
         trial.probe.submit(faulty_messages.draft(trial, *faults).encode()).expect_row(faults[0])
     except Failed as failed:
@@ -27,7 +27,7 @@ def _stages(first: AdmissionStage, second: AdmissionStage) -> Check:
     where = f"two faults at {first}" if first is second else f"a fault at {first} and one at {second}"
 
     @claim(f"order.{first}-{second}", f"of {where}, the first in the table is the answer", "§8.1–8.2")
-    def ordered(trial: Trial) -> str:
+    def ordered(trial: CheckContext) -> str:
         tried = [
             (one, other)
             for one, other in faulty_messages.pairs(trial)
@@ -47,7 +47,7 @@ def _stages(first: AdmissionStage, second: AdmissionStage) -> Check:
 
 
 @claim("order.all", "with every fault at once, they come to light in the order of the table", "§8.1–8.2")
-def every_fault(trial: Trial) -> str:
+def every_fault(trial: CheckContext) -> str:
     left = tuple(
         fault for fault in faulty_messages.possible(trial) if fault not in ("CAP_MISSING", "CLIENT_SEQ", "EPOCH")
     )
@@ -77,7 +77,7 @@ def _row(name: str) -> Check:
     row = BY_DETAIL[name]
 
     @claim(f"refuse.{name}", f"{row.failure}: {row.code} at {row.stage}", "§8.2")
-    def refused(trial: Trial) -> None:
+    def refused(trial: CheckContext) -> None:
         reason = faulty_messages.why_not(trial, name)
         if reason:
             raise Skipped(reason)
@@ -90,7 +90,7 @@ ROWS = tuple(_row(name) for name in faulty_messages.FAULTS)
 
 
 @claim("refuse.CAP_INVALID", "a capability that asks for more than the hub's limits: E.CAP at auth", "§8.2, §3.5")
-def cap_invalid(trial: Trial) -> None:
+def cap_invalid(trial: CheckContext) -> None:
     writer, most = trial.stranger(), trial.facts.limits["max_cap_rate_per_sec"]
     if most == U64_MAX:
         raise Skipped("no rate is above this hub's limit")
@@ -98,7 +98,7 @@ def cap_invalid(trial: Trial) -> None:
     trial.probe.post("/tooling/authorize", token).expect_row("CAP_INVALID")
 
 
-def _each(trial: Trial, row: str, bodies: dict[str, bytes]) -> str:
+def _each(trial: CheckContext, row: str, bodies: dict[str, bytes]) -> str:
     """Each of these submit requests is refused by that row; the one that is not is named."""
     for name, body in bodies.items():
         try:
@@ -121,7 +121,7 @@ def _encoded_with(message: Msg, **fields: bytes) -> bytes:
 
 
 @claim("refuse.forms", "a message in any other encoding than the one is E.FORMAT", "§3.1, §7 I10")
-def forms(trial: Trial) -> str:
+def forms(trial: CheckContext) -> str:
     message = faulty_messages.anyone(trial).message()
     encoded = message.encode()
     sealed = message.ciphertext
@@ -146,7 +146,7 @@ def forms(trial: Trial) -> str:
 
 
 @claim("refuse.envelopes", "a submit request in any other encoding than the one is E.FORMAT", "§10.4.1, §8.2")
-def envelopes(trial: Trial) -> str:
+def envelopes(trial: CheckContext) -> str:
     message = faulty_messages.anyone(trial).message().encode()
     cases = {
         "empty": b"",
@@ -165,7 +165,7 @@ def envelopes(trial: Trial) -> str:
 
 
 @claim("refuse.sizes", "a field one byte too short or too long is E.SIZE", "§4.1, §8.2")
-def sizes(trial: Trial) -> str:
+def sizes(trial: CheckContext) -> str:
     message = faulty_messages.anyone(trial).message()
     cases = {}
     for name in ("profile_id", "label", "client_id", "auth_ref", "ct_hash", "sig"):
@@ -176,7 +176,7 @@ def sizes(trial: Trial) -> str:
 
 
 @claim("refuse.largest", "a message may be as large as max_msg_bytes, and no larger", "§14, §14.2")
-def largest(trial: Trial) -> str:
+def largest(trial: CheckContext) -> str:
     writer, most = trial.writer(), trial.facts.max_msg_bytes
     trial.probe.submit(faulty_messages.of_size(writer, most + 1)).expect_row("SIZE_PREFILTER")
     reply = trial.probe.submit(faulty_messages.of_size(writer, most))
@@ -189,7 +189,7 @@ def largest(trial: Trial) -> str:
 
 
 @claim("refuse.altered", "the signature covers every field", "§4.1, §8.2")
-def altered(trial: Trial) -> str:
+def altered(trial: CheckContext) -> str:
     writer = faulty_messages.anyone(trial)
     message = writer.message()
     other = writer.message(b"another")
@@ -208,7 +208,7 @@ def altered(trial: Trial) -> str:
 @claim(
     "refuse.malleable", "a signature in a second spelling, or by a key of small order, does not hold", "§3.2, §7 I13"
 )
-def malleable(trial: Trial) -> None:
+def malleable(trial: CheckContext) -> None:
     writer = faulty_messages.anyone(trial)
     message = writer.message()
     shifted = int.from_bytes(message.sig[32:], "little") + _GROUP_ORDER

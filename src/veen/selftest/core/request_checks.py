@@ -20,21 +20,21 @@ from veen.core.envelopes import (
 )
 from veen.selftest import faulty_messages
 from veen.selftest.check import claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.verdict import Failed, expect, expect_equal
 
 W = TypeVar("W", bound=Wire)
 _NOT_PROVOKED_IN_JSON = ("SIZE_PREFILTER",)  # digits take twice the room, so each form has a cap of its own
 
 
-def _both(trial: Trial, path: str, request: Wire, cls: type[W]) -> None:
+def _both(trial: CheckContext, path: str, request: Wire, cls: type[W]) -> None:
     plain = trial.probe.post(path, request).read(cls)
     shown = trial.probe.post_json(path, request).read(cls)
     expect(plain == shown, f"{path} says one thing in CBOR and another in JSON")
 
 
 @claim("json.reads", "every read gives the same answer in JSON as in CBOR", "§10.3–10.4")
-def reads(trial: Trial) -> None:
+def reads(trial: CheckContext) -> None:
     label = trial.filled[0].msg.label
     _both(trial, "/v1/stream", StreamRequest(label, 1), StreamResponse)
     full = StreamRequest(label, 2, to_seq=8, max_items=4, with_receipts=True, with_mmr_proof=True)
@@ -45,7 +45,7 @@ def reads(trial: Trial) -> None:
 
 
 @claim("json.submit", "a message submitted in JSON is the same message", "§10.3–10.4")
-def submit(trial: Trial) -> None:
+def submit(trial: CheckContext) -> None:
     writer = trial.writer()
     message = writer.message()
     receipt = trial.probe.post_json("/v1/submit", SubmitRequest(message)).read(SubmitResponse).receipt
@@ -57,7 +57,7 @@ def submit(trial: Trial) -> None:
 
 
 @claim("json.refusals", "a message is refused in JSON as it is in CBOR", "§8.2, §10.6")
-def refusals(trial: Trial) -> str:
+def refusals(trial: CheckContext) -> str:
     tried = [fault for fault in faulty_messages.possible(trial) if fault not in _NOT_PROVOKED_IN_JSON]
     for fault in tried:
         try:
@@ -90,7 +90,7 @@ def _request(fields: list[strict_json.Json], **more: strict_json.Json) -> bytes:
 
 
 @claim("json.strict", "a submit request that is not in the one form is refused in JSON, too", "§10.3–10.4, §3.1")
-def strict(trial: Trial) -> str:
+def strict(trial: CheckContext) -> str:
     fields = wire_json.to_json(faulty_messages.anyone(trial).message())
     assert isinstance(fields, list)
     for name, bend in _BENT.items():
@@ -111,12 +111,12 @@ def _seqs(page: StreamResponse) -> list[int]:
     return [item.stream_seq for item in page.items]
 
 
-def _label(trial: Trial) -> bytes:
+def _label(trial: CheckContext) -> bytes:
     return trial.filled[0].msg.label
 
 
 @claim("page.bounds", "from_seq and to_seq are both part of the range", "§10.5")
-def bounds(trial: Trial) -> None:
+def bounds(trial: CheckContext) -> None:
     label, last = _label(trial), len(trial.filled)
     for from_seq, to_seq in ((1, 1), (2, 5), (last, last), (3, last + 9), (0, 2)):
         page = trial.page(StreamRequest(label, from_seq, to_seq=to_seq))
@@ -126,7 +126,7 @@ def bounds(trial: Trial) -> None:
 
 
 @claim("page.echo", "a page names its label and the bounds it was read by", "§10.4.2")
-def echo(trial: Trial) -> None:
+def echo(trial: CheckContext) -> None:
     label = _label(trial)
     page = trial.page(StreamRequest(label, 2, to_seq=4))
     expect_equal((page.label, page.from_seq, page.to_seq), (label, 2, 4), "the echo of label, from_seq and to_seq")
@@ -135,7 +135,7 @@ def echo(trial: Trial) -> None:
 
 
 @claim("page.cursor", "a cursor goes before from_seq", "§10.5")
-def cursor(trial: Trial) -> None:
+def cursor(trial: CheckContext) -> None:
     label = _label(trial)
     for from_seq, at in ((2, 7), (9, 3)):
         page = trial.page(StreamRequest(label, from_seq, cursor=at, max_items=2))
@@ -145,7 +145,7 @@ def cursor(trial: Trial) -> None:
 
 
 @claim("page.next", "next_cursor is there while there is more, and follows the last entry", "§10.5")
-def next_cursor(trial: Trial) -> None:
+def next_cursor(trial: CheckContext) -> None:
     label, last = _label(trial), len(trial.filled)
     for request, wanted in (
         (StreamRequest(label, 1, max_items=last - 1), last),
@@ -160,14 +160,14 @@ def next_cursor(trial: Trial) -> None:
 
 
 @claim("page.most", "a page has no more entries than max_items", "§10.5")
-def most(trial: Trial) -> None:
+def most(trial: CheckContext) -> None:
     for max_items in (1, 2, 5):
         page = trial.page(StreamRequest(_label(trial), 1, max_items=max_items))
         expect_equal(_seqs(page), list(range(1, max_items + 1)), f"the page of {max_items}")
 
 
 @claim("page.follow", "following the cursor reads every entry once, whatever the size of a page", "§10.5")
-def follow(trial: Trial) -> None:
+def follow(trial: CheckContext) -> None:
     last = len(trial.filled)
     for max_items in (1, 2, 5, last, last + 1):
         found = [item.stream_seq for item in trial.pages(_label(trial), max_items)]
@@ -175,7 +175,7 @@ def follow(trial: Trial) -> None:
 
 
 @claim("page.empty", "a range beyond the end is an empty page and the end", "§10.5")
-def empty(trial: Trial) -> None:
+def empty(trial: CheckContext) -> None:
     label, last = _label(trial), len(trial.filled)
     for request in (
         StreamRequest(label, last + 1),
@@ -188,7 +188,7 @@ def empty(trial: Trial) -> None:
 
 
 @claim("page.receipts", "receipts come along when they are asked for, and only then", "§10.4.2")
-def receipts(trial: Trial) -> None:
+def receipts(trial: CheckContext) -> None:
     label = _label(trial)
     page = trial.page(StreamRequest(label, 1, with_receipts=True))
     expect_equal(len(page.items), len(trial.filled), "the number of entries")
@@ -200,7 +200,7 @@ def receipts(trial: Trial) -> None:
 
 
 @claim("page.proof", "a page proves its last entry when it is asked to, and only then", "§10.4.2, §5.4")
-def page_proof(trial: Trial) -> None:
+def page_proof(trial: CheckContext) -> None:
     label = _label(trial)
     for last in range(1, len(trial.filled) + 1):
         page = trial.page(StreamRequest(label, 1, to_seq=last, with_mmr_proof=True))
@@ -218,7 +218,7 @@ _READS = ("/v1/stream", "/v1/receipt", "/v1/proof", "/v1/checkpoint")
 
 
 @claim("request.version", "another major version than v1 is E.VERSION", "§10.3, §10.6")
-def version(trial: Trial) -> None:
+def version(trial: CheckContext) -> None:
     for path in ("/v0/stream", "/v2/submit", "/v2/stream", "/v10/receipt"):
         trial.probe.post(path, b"\xa1\x01\x01").expect_code("E.VERSION")
         trial.probe.post_json(path, b'{"ver":1}').expect_code("E.VERSION")
@@ -246,7 +246,7 @@ def _malformed(label: bytes) -> dict[str, bytes]:
 
 
 @claim("request.malformed", "a read request that is not in the one form is E.BAD_REQUEST", "§10.4, §10.6")
-def malformed(trial: Trial) -> str:
+def malformed(trial: CheckContext) -> str:
     cases = _malformed(token_bytes(32))
     for path in _READS:
         for name, body in cases.items():
@@ -258,14 +258,14 @@ def malformed(trial: Trial) -> str:
 
 
 @claim("request.malformed-json", "a read request in JSON that is not in the one form is E.BAD_REQUEST", "§10.3–10.6")
-def malformed_json(trial: Trial) -> None:
+def malformed_json(trial: CheckContext) -> None:
     for path in _READS:
         for body in (b"", b"{", b"[]", b'{"ver":2}', b'{"ver":1,"extra":0}'):
             trial.probe.post_json(path, body).expect_code("E.BAD_REQUEST")
 
 
 @claim("request.label", "a label nobody wrote to is E.NOT_FOUND", "§10.6")
-def unknown_label(trial: Trial) -> None:
+def unknown_label(trial: CheckContext) -> None:
     label = token_bytes(32)
     for path, request in _requests(label, 1):
         trial.probe.post(path, request).expect_code("E.NOT_FOUND")
@@ -273,7 +273,7 @@ def unknown_label(trial: Trial) -> None:
 
 
 @claim("request.place", "a place that is not in the log is E.NOT_FOUND", "§5.4, §10.6")
-def unknown_place(trial: Trial) -> None:
+def unknown_place(trial: CheckContext) -> None:
     label, size = trial.filled[0].msg.label, len(trial.filled)
     for seq in (0, size + 1, _U64_MAX):
         for path, request in _requests(label, seq):

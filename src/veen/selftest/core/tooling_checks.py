@@ -9,7 +9,7 @@ from veen.core.envelopes import ErrorEnvelope
 from veen.core.hashing import h
 from veen.core.tooling_messages import CheckpointList
 from veen.selftest.check import claim
-from veen.selftest.check_context import Trial
+from veen.selftest.check_context import CheckContext
 from veen.selftest.core.checkpoints import checkpoint_at
 from veen.selftest.hub_facts import OPEN, REGISTRY
 from veen.selftest.probe import METHOD_NOT_ALLOWED, NOT_FOUND, OK, Listener, ProbeReply
@@ -19,7 +19,7 @@ _SLACK_SEC = 5
 
 
 @claim("hub.status", "the hub says which it is, and by which profile, limits and rule of admission it works", "§12")
-def status(trial: Trial) -> None:
+def status(trial: CheckContext) -> None:
     found, before = trial.status(), trial.facts
     expect_equal(found.hub_id, before.hub_id, "hub_id, asked for again,")
     expect_equal(found.profile, before.profile, "the profile, asked for again,")
@@ -28,18 +28,18 @@ def status(trial: Trial) -> None:
 
 
 @claim("hub.profile", "profile_id is that of the profile the hub names", "§3.2")
-def profile(trial: Trial) -> None:
+def profile(trial: CheckContext) -> None:
     expect_equal(trial.facts.profile_id, trial.profile.profile_id(), "profile_id")
 
 
 @claim("hub.limits", "no limit is above the protocol's", "§14, §14.1")
-def limits(trial: Trial) -> None:
+def limits(trial: CheckContext) -> None:
     for name, most in REGISTRY.items():
         expect(trial.facts.limits[name] <= most, f"{name} is {trial.facts.limits[name]}, above {most}")
 
 
 @claim("hub.time", "the hub tells its time and its epoch, which is that time's, and neither goes back", "§3.2, §12")
-def hub_time(trial: Trial) -> None:
+def hub_time(trial: CheckContext) -> None:
     first, second = trial.status(), trial.status()
     expect(first.hub_ts <= second.hub_ts, f"hub_ts went back from {first.hub_ts} to {second.hub_ts}")
     for one in (first, second):
@@ -52,7 +52,7 @@ def hub_time(trial: Trial) -> None:
 
 
 @claim("hub.identity", "every key of the hub is endorsed by the one before it, back to its hub_id", "§8.4")
-def identity(trial: Trial) -> str:
+def identity(trial: CheckContext) -> str:
     facts = trial.facts
     if facts.identity is None:
         raise Skipped("the status shows no identity record, so the hub's key is taken on its word")
@@ -63,14 +63,14 @@ def identity(trial: Trial) -> str:
 
 
 @claim("hub.pin", "it is the hub that was pinned", "§8.4")
-def pin(trial: Trial) -> None:
+def pin(trial: CheckContext) -> None:
     if trial.pin is None:
         raise Skipped("no pin was given")
     trial.facts.verify_identity(trial.pin)
 
 
 @claim("hub.health", "the hub is alive, ready, and shows its metrics", "§12")
-def health(trial: Trial) -> None:
+def health(trial: CheckContext) -> None:
     for path in ("/healthz", "/readyz", "/metrics"):
         reply = trial.probe.get(path)
         expect(reply.status == 200, f"GET {path} answered {reply.status}")
@@ -105,7 +105,7 @@ def _outcomes(body: bytes) -> list[Receipt | ErrorEnvelope]:
 
 
 @claim("tool.batch", "the messages of a batch are judged one by one, in order, by the same rules", "§8.1")
-def batch(trial: Trial) -> None:
+def batch(trial: CheckContext) -> None:
     writer = trial.writer()
     first = writer.message(b"first")
     second = writer.message(b"second", client_seq=2)
@@ -125,7 +125,7 @@ def _short(outcome: Receipt | ErrorEnvelope) -> int | str | None:
 
 
 @claim("tool.subscribe", "a subscriber gets every entry from the place it names, in order, as they commit", "§10.2")
-def subscribe(trial: Trial) -> None:
+def subscribe(trial: CheckContext) -> None:
     writer = trial.writer()
     sent = [writer.send() for _ in range(3)]
     with Listener(trial.probe, writer.label, 2) as listener:
@@ -144,7 +144,7 @@ def _check_item(listener: Listener, encoded: bytes, receipt: Receipt) -> None:
 
 
 @claim("tool.checkpoints", "the checkpoints a hub lists are signed, ascend, and are those it gives one by one", "§4.4")
-def checkpoints(trial: Trial) -> str:
+def checkpoints(trial: CheckContext) -> str:
     label = trial.filled[0].msg.label
     reply = trial.probe.get(f"/tooling/checkpoints?label={label.hex()}")
     found = reply.offered(CheckpointList)
@@ -159,7 +159,7 @@ def checkpoints(trial: Trial) -> str:
     return f"{len(found.checkpoints)} checkpoints"
 
 
-def _put(trial: Trial, name: bytes, sealed: bytes) -> ProbeReply:
+def _put(trial: CheckContext, name: bytes, sealed: bytes) -> ProbeReply:
     """Bring an attachment: as anyone where admission is open, else as the subject of a capability."""
     path = f"/tooling/attachments/{name.hex()}"
     if trial.facts.admission == OPEN:
@@ -178,7 +178,7 @@ def _put(trial: Trial, name: bytes, sealed: bytes) -> ProbeReply:
 
 
 @claim("tool.attachment", "an attachment is kept under the hash of its bytes, and comes back as it was", "§4.6")
-def attachment(trial: Trial) -> None:
+def attachment(trial: CheckContext) -> None:
     sealed = token_bytes(min(_ATTACHED_BYTES, trial.facts.limits["max_attachment_bytes"]))
     path = f"/tooling/attachments/{h(sealed).hex()}"
     for wanted in (_CREATED, OK):
@@ -189,7 +189,7 @@ def attachment(trial: Trial) -> None:
 
 
 @claim("tool.attachment-name", "bytes under a name that is not their hash are refused and not kept", "§4.6")
-def attachment_name(trial: Trial) -> None:
+def attachment_name(trial: CheckContext) -> None:
     name = token_bytes(32)
     reply = _put(trial, name, b"something else")
     expect(400 <= reply.status < 500, f"{reply.asked} answered {reply.status} to bytes of another hash")
@@ -198,7 +198,7 @@ def attachment_name(trial: Trial) -> None:
 
 
 @claim("tool.equivocation", "only two receipts of the hub's that contradict each other are evidence", "§7 I3, §8.4")
-def equivocation(trial: Trial) -> None:
+def equivocation(trial: CheckContext) -> None:
     receipt, other = trial.filled[0].receipt, trial.filled[1].receipt
     forged = replace(receipt, mmr_root=token_bytes(32))
     pairs = {

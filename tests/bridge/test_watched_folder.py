@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.zones import Zones, zones
+from tests.bridge.bridge_fixture import Zones, zones
 from veen.bridge import bundle, watched_folder
-from veen.bridge.bundle_export import Sizes
+from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.bundle_import import Importer
-from veen.bridge.watched_folder import Dealt
+from veen.bridge.watched_folder import ProcessedFile
 from veen.overlays.bridging import BundleImported
 
 
@@ -46,7 +46,7 @@ def test_what_cannot_be_a_bundle_does_not_keep_others_from_being_seen(tmp_path: 
     assert [path.name for path in watched_folder.waiting(tmp_path)] == ["0.bundle", "1.bundle"]
 
 
-async def _swept(at: Zones) -> list[Dealt]:
+async def _swept(at: Zones) -> list[ProcessedFile]:
     async with at.client("importer", at.offline) as client:
         importer = Importer(client, {at.source_id}, operator="test")
         return [one async for one in watched_folder.sweep(importer, at.drop)]
@@ -55,7 +55,7 @@ async def _swept(at: Zones) -> list[Dealt]:
 def test_bundles_come_in_whatever_else_has_the_name_of_one(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
-        await at.export(sizes=Sizes(events=1))
+        await at.export(sizes=BundleSizes(events=1))
         for number, make in enumerate(BAD.values()):
             make(at.drop / f"0{number}.bundle")
         found = await _swept(at)

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.carrying import Side, between
-from tests.bridge.zones import zones
+from tests.bridge.bridge_fixture import zones
+from tests.bridge.gossip_fixture import Side, between
 from tests.veil.api_hosts import town
 from veen.bridge import bundle as bundles
 from veen.bridge.bundle_import import Importer
-from veen.bridge.veil_gossip.checkpoint_compare import ComparisonStanding
+from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
 from veen.bridge.veil_gossip.exchange import LOOKED, REFUSED, STAGED, TAKEN, Publisher, ReceivedReport
 from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, Inbox
 from veen.bridge.veil_gossip.gossip_items import (
     MAX_PAYLOAD_BYTES,
     PART_BYTES,
+    GossipGroup,
     GossipItem,
-    Meeting,
+    ItemKind,
     PartsManifest,
     ShownCheckpoint,
-    What,
     items_of,
     part_name,
 )
@@ -43,7 +43,7 @@ def _payload(event: Event) -> bytes:
     return payload if isinstance(payload, bytes) else b""
 
 
-def _standings(found: list[ReceivedReport]) -> list[tuple[What | None, ComparisonStanding | None]]:
+def _standings(found: list[ReceivedReport]) -> list[tuple[ItemKind | None, ComparisonResult | None]]:
     return [(told.what, told.standing) for told in found]
 
 
@@ -56,11 +56,11 @@ def test_each_client_of_a_forked_hub_finds_out_and_can_prove_it(place: Path) -> 
         for side in (alice, bob):
             await side.heard(1)
             told = (await side.receive())[0]
-            assert (told.what, told.standing) == (What.CHECKPOINT, ComparisonStanding.FORKED)
+            assert (told.what, told.standing) == (ItemKind.CHECKPOINT, ComparisonResult.FORKED)
             assert _shows_a_lie(told.file, side.hub_id)
         await alice.heard(2)  # what bob can prove is said to alice, and the other way round
         (told,) = await alice.receive()
-        assert (told.what, told.standing) == (What.EVIDENCE, ComparisonStanding.FORKED)
+        assert (told.what, told.standing) == (ItemKind.EVIDENCE, ComparisonResult.FORKED)
         assert _shows_a_lie(told.file, alice.hub_id)
         for side in (alice, bob):
             with Inbox(side.inbox, side.hub_id) as inbox:
@@ -76,20 +76,20 @@ def test_the_client_that_was_shown_less_learns_of_the_fork_from_the_one_that_was
         await bob.say()
         await alice.heard(1)
         (told,) = await alice.receive()
-        assert told.standing is ComparisonStanding.UNSHOWN
+        assert told.standing is ComparisonResult.UNSHOWN
         assert "signed for 6 entries" in told.reason
         assert "shows 4" in told.reason
         assert await alice.receive() == []  # asked again, and nothing has changed
         await alice.say()
         await bob.heard(1)
-        assert _standings(await bob.receive()) == [(What.CHECKPOINT, ComparisonStanding.FORKED)]
+        assert _standings(await bob.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.FORKED)]
         await alice.heard(2)
         (told,) = await alice.receive()
-        assert (told.what, told.standing) == (What.EVIDENCE, ComparisonStanding.FORKED)
+        assert (told.what, told.standing) == (ItemKind.EVIDENCE, ComparisonResult.FORKED)
         assert _shows_a_lie(told.file, alice.hub_id)
         await alice.write(b"e", b"f")  # and now its own hub has to say what its sixth entry is
         (told,) = await alice.receive()
-        assert (told.result, told.standing) == (LOOKED, ComparisonStanding.FORKED)
+        assert (told.result, told.standing) == (LOOKED, ComparisonResult.FORKED)
         assert _shows_a_lie(told.file, alice.hub_id)
 
     between(place, work, forked=True)
@@ -106,9 +106,9 @@ def test_an_honest_hub_is_not_accused_whatever_the_sizes(place: Path) -> None:
         await bob.write(b"d")
         await bob.say()
         await alice.heard(3)
-        assert _standings(await alice.receive()) == [(What.CHECKPOINT, ComparisonStanding.AGREES)] * 3
+        assert _standings(await alice.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.AGREES)] * 3
         await bob.heard(1)
-        assert _standings(await bob.receive()) == [(What.CHECKPOINT, ComparisonStanding.AGREES)]
+        assert _standings(await bob.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.AGREES)]
         for side in (alice, bob):
             assert [*side.folder.evidence.glob("*")] == []
 
@@ -121,11 +121,11 @@ def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receive
         true = await alice.say()
         known = alice.hub.service.hub_metadata
         shown = ShownCheckpoint(known.identity, known.signature, true)
-        item = GossipItem(alice.hub_id, What.CHECKPOINT, shown.encode())
+        item = GossipItem(alice.hub_id, ItemKind.CHECKPOINT, shown.encode())
         forged = ShownCheckpoint(known.identity, known.signature, replace(true, mmr_root=bytes(32)))
         stolen = replace(true, hub_sig=SigningKey.generate().sign(true.signing_digest()))
         manifest = PartsManifest(
-            What.BUNDLE, PART_BYTES + 1, bytes(32), (part_name(bytes(PART_BYTES)), part_name(b"x"))
+            ItemKind.BUNDLE, PART_BYTES + 1, bytes(32), (part_name(bytes(PART_BYTES)), part_name(b"x"))
         )
         hostile: list[tuple[bytes, str]] = [
             (b"garbage", "malformed"),
@@ -137,12 +137,12 @@ def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receive
             (replace(item, hub_id=bytes(32)).encode(), "foreign"),
             (replace(item, body=forged.encode()).encode(), "signature"),
             (replace(item, body=replace(shown, checkpoint=stolen).encode()).encode(), "signature"),
-            (replace(item, what=What.EVIDENCE).encode(), "malformed"),
-            (replace(item, what=What.BUNDLE).encode(), "bundle"),
-            (replace(item, what=What.MANIFEST).encode(), "malformed"),
-            (replace(item, what=What.MANIFEST, body=manifest.encode()).encode(), "staged"),
-            (replace(item, what=What.PART, body=b"x").encode(), "staged"),
-            (replace(item, what=What.PART, body=bytes(PART_BYTES)).encode(), "parts"),
+            (replace(item, what=ItemKind.EVIDENCE).encode(), "malformed"),
+            (replace(item, what=ItemKind.BUNDLE).encode(), "bundle"),
+            (replace(item, what=ItemKind.MANIFEST).encode(), "malformed"),
+            (replace(item, what=ItemKind.MANIFEST, body=manifest.encode()).encode(), "staged"),
+            (replace(item, what=ItemKind.PART, body=b"x").encode(), "staged"),
+            (replace(item, what=ItemKind.PART, body=bytes(PART_BYTES)).encode(), "parts"),
         ]
         await bob.heard(1)
         assert [told.result for told in await bob.receive()] == [TAKEN]
@@ -156,7 +156,7 @@ def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receive
         await alice.write(b"more")
         await alice.say()
         await bob.heard(len(hostile) + 2)
-        assert _standings(await bob.receive()) == [(What.CHECKPOINT, ComparisonStanding.AGREES)]
+        assert _standings(await bob.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.AGREES)]
 
     between(place, work, forked=False)
 
@@ -206,7 +206,7 @@ def test_a_bundle_larger_than_an_object_arrives_verifies_and_is_imported(place: 
             async with bob.meeting():
                 pass
             async with VeilNode(sender.url, sender.token) as node:
-                meeting = await Meeting.enter(node, at.source_id)
+                meeting = await GossipGroup.enter(node, at.source_id)
                 said = await Publisher(meeting, source.contact.trust.known).bundle(data)
             assert len(said.message_ids) == 2 + len(data) // PART_BYTES
             await bob.heard(len(said.message_ids))
@@ -229,7 +229,7 @@ def test_items_of_another_hub_do_not_mix_with_ours(place: Path) -> None:
 
     async def work(alice: Side, bob: Side) -> None:
         data = b"x" * (PART_BYTES + 1)
-        foreign = [*items_of(h(b"another"), What.EVIDENCE, data)]
+        foreign = [*items_of(h(b"another"), ItemKind.EVIDENCE, data)]
         await alice.put(*foreign)
         await bob.heard(len(foreign))
         assert [told.reason.partition(":")[0] for told in await bob.receive()] == ["foreign"] * len(foreign)

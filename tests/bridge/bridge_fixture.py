@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.client.pair import QUICK
 from tests.hub.client import ISSUER, Hub, make_dir, running
 from tests.hub.disks import QuickDisk
-from veen.bridge.bundle_export import Exporter, Sizes
+from veen.bridge.bundle_export import BundleSizes, Exporter
 from veen.bridge.bundle_import import Importer, ImportOutcome
 from veen.client import ClientDir, capabilities
 from veen.client.client import Client
@@ -62,11 +62,11 @@ class Zones:
             drafts = [Draft(body) if schema is None else Draft(body, schema) for body in bodies]
             return await asyncio.gather(*(sender.put(draft) for draft in drafts))
 
-    async def export(self, stream: str = EXPORT, sizes: Sizes | None = None) -> list[bytes]:
+    async def export(self, stream: str = EXPORT, sizes: BundleSizes | None = None) -> list[bytes]:
         """The files of all that has not left yet."""
         async with self.client("exporter", self.online) as client:
             exporter = Exporter(client, self.drop, operator="test")
-            made = [found async for found in exporter.run(stream, sizes or Sizes())]
+            made = [found async for found in exporter.run(stream, sizes or BundleSizes())]
         return [(self.drop / found.bundle.name).read_bytes() for found in made]
 
     async def take(self, data: bytes, **options: object) -> ImportOutcome:

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.authority import Authority, authority, certify
-from tests.bridge.zones import Zones, zones
+from tests.bridge.bridge_fixture import Zones, zones
+from tests.bridge.tsa_server import Authority, authority, certify
 from tests.full_disk import no_file_longer_than
 from veen.bridge import anchors
 from veen.bridge.anchors import Anchored, AnchorRef, AnchorStatement, AnchorStore, Backend, Cadence, service
-from veen.bridge.anchors.filelog import FileLog
-from veen.bridge.anchors.gitrepo import GitRepo
-from veen.bridge.anchors.otherhub import OtherHub
-from veen.bridge.anchors.tsa import TimeStampingAuthority
+from veen.bridge.anchors.backends import FileLog, GitRepo, OtherHub, TimeStampingAuthority
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.trust import Pin

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.zones import Zones, zones
+from tests.bridge.bridge_fixture import Zones, zones
 from tests.overlays import identities, wallets
-from veen.bridge.mirror import Comparison, Mirrored, Mirrorer, MirrorRoute, compare
+from veen.bridge.mirror import Comparison, MirroredMessage, Mirrorer, MirrorRoute, compare
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.draft import Draft
@@ -53,7 +53,7 @@ class Hubs:
             for body in bodies:
                 await clients[hub].send(NEWS, body, **options)
 
-    async def mirror(self, route: MirrorRoute = ROUTE, folder: ClientDir | None = None) -> list[Mirrored]:
+    async def mirror(self, route: MirrorRoute = ROUTE, folder: ClientDir | None = None) -> list[MirroredMessage]:
         async with self.both(folder) as (source, target):
             return [one async for one in Mirrorer(source, target, route).run()]
 

@@ -1,4 +1,4 @@
-"""An importer that is killed: `python -m tests.bridge.importing_process URL DIR PIN SOURCE FILE MOMENT`.
+"""An importer that is killed: `python -m tests.bridge.import_process URL DIR PIN SOURCE FILE MOMENT`.
 
 It is killed at MOMENT, as `Fuse` defines it, counted from when it begins to write. With 0 it runs to its end and prints
 the number of calls.
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import veen
-from tests.bridge.fuse import Fuse
+from tests.bridge.kill_at_call import Fuse
 from veen.bridge.bundle_import import Importer
 from veen.client import ClientDir
 from veen.client.client import Client

@@ -12,8 +12,8 @@ from tests.hub.client import Hub, make_dir, running
 from tests.veil.api_hosts import Running, town
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
 from veen.bridge.veil_gossip.exchange import Publisher, ReceivedReport, Receiver
-from veen.bridge.veil_gossip.gossip_inbox import Inbox, Room
-from veen.bridge.veil_gossip.gossip_items import NAMESPACE, GossipItem, Meeting
+from veen.bridge.veil_gossip.gossip_inbox import Inbox, InboxLimits
+from veen.bridge.veil_gossip.gossip_items import NAMESPACE, GossipGroup, GossipItem
 from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.client import ClientDir
 from veen.client.client import Client
@@ -44,9 +44,9 @@ class Side:
         return self.hub.service.hub_metadata.identity.hub_id
 
     @asynccontextmanager
-    async def meeting(self, group: str | None = None) -> AsyncIterator[Meeting]:
+    async def meeting(self, group: str | None = None) -> AsyncIterator[GossipGroup]:
         async with VeilNode(self.node.url, self.node.token) as node:
-            yield await Meeting.enter(node, self.hub_id, group)
+            yield await GossipGroup.enter(node, self.hub_id, group)
 
     async def write(self, *bodies: bytes, stream: str = STREAM) -> None:
         async with self.client() as client:
@@ -74,7 +74,7 @@ class Side:
         """So much has come to the node, in all."""
         await self.node.until(lambda found: len([one for one in found if _is_ours(one.data)]) >= count)
 
-    async def receive(self, room: Room | None = None, *, ask: bool = True) -> list[ReceivedReport]:
+    async def receive(self, room: InboxLimits | None = None, *, ask: bool = True) -> list[ReceivedReport]:
         """What came of all that waits."""
         async with self.client(allow_caught=True) as client, self.meeting() as meeting:
             known = client.contact.trust.known

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bridge.two_histories import KNOWN, Scene, scene
+from tests.bridge.forked_histories import KNOWN, Scene, scene
 from tests.client.hostile import Log
-from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparisonStanding
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparisonResult
 from veen.bridge.veil_gossip.exchange import MISSED, REFUSED, ReceivedReport, Receiver
-from veen.bridge.veil_gossip.gossip_inbox import FoundItem, Inbox, Room
-from veen.bridge.veil_gossip.gossip_items import NAMESPACE, PART_BYTES, GossipItem, Meeting, What, items_of
+from veen.bridge.veil_gossip.gossip_inbox import Inbox, InboxLimits, ProvedContradiction
+from veen.bridge.veil_gossip.gossip_items import NAMESPACE, PART_BYTES, GossipGroup, GossipItem, ItemKind, items_of
 from veen.bridge.veil_gossip.veil_node import Delivered, FeedPage, VeilNode
 from veen.client.evidence import Evidence
 from veen.core.hashing import h
@@ -53,14 +53,16 @@ class MemoryNode(VeilNode):
 class Listener:
     """A receiver over such a node."""
 
-    def __init__(self, at: Scene, folder: Path, room: Room | None = None) -> None:
+    def __init__(self, at: Scene, folder: Path, room: InboxLimits | None = None) -> None:
         self.at = at
         self.node = MemoryNode()
         self._folder = folder
         self._room = room
 
     def checkpoint(self, log: Log) -> GossipItem:
-        return GossipItem(self.at.hub.identity.hub_id, What.CHECKPOINT, self.at.shown(self.at.hub.checkpoint_of(log)))
+        return GossipItem(
+            self.at.hub.identity.hub_id, ItemKind.CHECKPOINT, self.at.shown(self.at.hub.checkpoint_of(log))
+        )
 
     @contextmanager
     def inbox(self) -> Iterator[Inbox]:
@@ -71,7 +73,7 @@ class Listener:
         hub_id = self.at.hub.identity.hub_id
         with self.inbox() as inbox:
             holder = CheckpointComparer(self.at.people.reader_dir, self.at.reader.contact.trust.known, self.at.reader)
-            receiver = Receiver(Meeting(self.node, hub_id, "here"), inbox, holder)
+            receiver = Receiver(GossipGroup(self.node, hub_id, "here"), inbox, holder)
             return [told async for told in receiver.receive()]
 
     def counts(self) -> dict[str, int]:
@@ -114,10 +116,10 @@ def test_a_label_that_was_proved_once_is_not_proved_again_and_again(place: Path)
         at.grow(KNOWN + 20)
         one.node.put(*(one.checkpoint(other.cut(size)) for size in range(5, KNOWN + 20)))
         found = await one.receive()
-        assert {told.standing for told in found} == {ComparisonStanding.FORKED}
+        assert {told.standing for told in found} == {ComparisonResult.FORKED}
         assert len({told.file for told in found}) == 1
         assert len([*at.people.reader_dir.evidence.glob("*")]) == 1
-        assert [item.what for item in one.node.said] == [What.EVIDENCE]
+        assert [item.what for item in one.node.said] == [ItemKind.EVIDENCE]
         await one.receive()
         assert len(one.node.said) == 1
 
@@ -126,14 +128,14 @@ def test_a_label_that_was_proved_once_is_not_proved_again_and_again(place: Path)
 
 def test_evidence_in_other_words_is_the_same_evidence(place: Path) -> None:
     async def then(at: Scene) -> None:
-        one, hub_id = Listener(at, place / "inbox", Room(found=2)), at.hub.identity.hub_id
+        one, hub_id = Listener(at, place / "inbox", InboxLimits(found=2)), at.hub.identity.hub_id
         held = await at.hold(at.other(4, KNOWN))
         assert held.evidence
         shown = Evidence.decode(held.evidence.read_bytes())
         words = [replace(shown, claim=f"claim {number}", made_at=number) for number in range(3)]
         fewer = [replace(shown, checkpoints=(*shown.checkpoints, at.hub.checkpoint_of(at.log.cut(n)))) for n in (1, 2)]
         for each in (*words, *fewer):
-            one.node.put(*items_of(hub_id, What.EVIDENCE, each.encode()))
+            one.node.put(*items_of(hub_id, ItemKind.EVIDENCE, each.encode()))
         found = await one.receive()
         reasons = [told.reason.partition(":")[0] for told in found if told.result == REFUSED]
         assert reasons == ["again", "again", "room"]
@@ -148,11 +150,11 @@ def test_what_there_was_no_room_for_is_taken_when_it_comes_again(place: Path) ->
         held = await at.hold(at.other(4, KNOWN))
         assert held.evidence
         content = held.evidence.read_bytes()
-        item = GossipItem(at.hub.identity.hub_id, What.EVIDENCE, content)
-        one = Listener(at, place / "inbox", Room(evidence_bytes=len(content) - 1))
+        item = GossipItem(at.hub.identity.hub_id, ItemKind.EVIDENCE, content)
+        one = Listener(at, place / "inbox", InboxLimits(evidence_bytes=len(content) - 1))
         one.node.put(item)
         assert [told.reason.partition(":")[0] for told in await one.receive()] == ["room"]
-        one._room = Room()
+        one._room = InboxLimits()
         one.node.put(item, item)
         found = await one.receive()
         assert [told.result for told in found] == ["taken", REFUSED]
@@ -164,11 +166,11 @@ def test_what_cannot_be_decided_is_asked_again_until_it_can(place: Path) -> None
     async def then(at: Scene) -> None:
         one, other = Listener(at, place / "inbox"), at.other(4, KNOWN + 3)
         one.node.put(one.checkpoint(other))
-        assert [told.standing for told in await one.receive()] == [ComparisonStanding.UNSHOWN]
+        assert [told.standing for told in await one.receive()] == [ComparisonResult.UNSHOWN]
         assert await one.receive() == []
         at.grow(KNOWN + 3)
-        assert [told.standing for told in await one.receive()] == [ComparisonStanding.FORKED]
-        assert [item.what for item in one.node.said] == [What.EVIDENCE]
+        assert [told.standing for told in await one.receive()] == [ComparisonResult.FORKED]
+        assert [item.what for item in one.node.said] == [ItemKind.EVIDENCE]
         assert await one.receive() == []
 
     scene(place, then)
@@ -178,7 +180,7 @@ def test_evidence_that_its_owner_took_away_is_not_waited_for(place: Path) -> Non
     async def then(at: Scene) -> None:
         one = Listener(at, place / "inbox")
         with one.inbox() as inbox, inbox.change():
-            inbox.put_found(FoundItem(str(place / "gone.evidence"), "it lied", untold=True))
+            inbox.put_found(ProvedContradiction(str(place / "gone.evidence"), "it lied", untold=True))
         await one.receive()
         assert one.node.said == []
         with one.inbox() as inbox:
@@ -189,10 +191,10 @@ def test_evidence_that_its_owner_took_away_is_not_waited_for(place: Path) -> Non
 
 def test_a_flood_of_parts_that_belong_to_nothing_fills_its_room_and_no_more(place: Path) -> None:
     async def then(at: Scene) -> None:
-        one, hub_id = Listener(at, place / "inbox", Room(staged_bytes=1 << 20, seen=100)), at.hub.identity.hub_id
+        one, hub_id = Listener(at, place / "inbox", InboxLimits(staged_bytes=1 << 20, seen=100)), at.hub.identity.hub_id
         for number in range(200):
             one.node.put(
-                GossipItem(hub_id, What.PART, number.to_bytes(2, "big") * (PART_BYTES // 2)), b"junk %d" % number
+                GossipItem(hub_id, ItemKind.PART, number.to_bytes(2, "big") * (PART_BYTES // 2)), b"junk %d" % number
             )
         told = await one.receive()
         assert {each.result for each in told} == {"staged", REFUSED}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.carrying import STREAM, Side, between
+from tests.bridge.gossip_fixture import STREAM, Side, between
 from veen.bridge.veil_gossip.exchange import Publisher
-from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, EVIDENCE, Inbox, Staging
-from veen.bridge.veil_gossip.gossip_items import PART_BYTES, GossipItem, What
+from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, EVIDENCE, Inbox, PartStore
+from veen.bridge.veil_gossip.gossip_items import PART_BYTES, GossipItem, ItemKind
 
 Kept = tuple[dict[str, int], list[str], list[str], int, int]
 
@@ -18,7 +18,7 @@ Kept = tuple[dict[str, int], list[str], list[str], int, int]
 async def _process(side: Side, inbox: Path, moment: int) -> tuple[int | None, bytes]:
     hub = f"http://127.0.0.1:{side.hub.port}"
     given = [side.node.url, side.node.token, hub, side.folder.path, inbox, moment]
-    command = [sys.executable, "-m", "tests.bridge.carriage_process", *map(str, given)]
+    command = [sys.executable, "-m", "tests.bridge.receive_process", *map(str, given)]
     ran = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     said, _ = await ran.communicate()
     return ran.returncode, said
@@ -30,7 +30,7 @@ def _kept(side: Side) -> Kept:
         files = [path.name for name in (BUNDLES, EVIDENCE) for path in (side.inbox / name).iterdir()]
         rows = [inbox.rows.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("heads", "seen")]
         found = [one.reason for one in inbox.found() if not one.untold]
-        return inbox.counts(), sorted(files), sorted(found), rows[0], Staging(inbox).bytes_held()
+        return inbox.counts(), sorted(files), sorted(found), rows[0], PartStore(inbox).bytes_held()
 
 
 async def _say_all(alice: Side, bob: Side) -> None:
@@ -44,7 +44,7 @@ async def _say_all(alice: Side, bob: Side) -> None:
         large = (await client.evidence(STREAM, [4, 5, 6])).encode()
         assert len(large) > PART_BYTES
         said = await publisher.evidence(large)
-    await alice.put(b"junk", GossipItem(bytes(32), What.PART, b""), b"more junk")
+    await alice.put(b"junk", GossipItem(bytes(32), ItemKind.PART, b""), b"more junk")
     await bob.heard(2 + len(said.message_ids) + 3)
 
 

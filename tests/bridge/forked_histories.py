@@ -10,7 +10,7 @@ from tests.client.pair import STREAM, Pair, pair, read_all, send_all
 from veen.bridge.veil_gossip import item_verify
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint
 from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint
-from veen.bridge.veil_gossip.item_verify import VerifiedItem
+from veen.bridge.veil_gossip.item_verify import VerifiedCheckpoint
 from veen.client import evidence_verify
 from veen.client.client import Client
 from veen.client.trust import Pin
@@ -46,7 +46,7 @@ class Scene:
     def shown(self, checkpoint: Checkpoint) -> bytes:
         return ShownCheckpoint(self.hub.identity, identities.sign(self.hub.identity, self.hub.key), checkpoint).encode()
 
-    def judged(self, log: Log) -> VerifiedItem:
+    def judged(self, log: Log) -> VerifiedCheckpoint:
         return item_verify.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.contact.trust.known)
 
     async def hold(self, log: Log, *others: Log, ask: bool = True) -> ComparedCheckpoint:

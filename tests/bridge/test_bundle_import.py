@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.bridge.bridge_fixture import EXPORT, IMPORT, Zones, allow, zones
 from tests.bridge.test_bundle import flipped
-from tests.bridge.zones import EXPORT, IMPORT, Zones, allow, zones
 from veen.bridge import zone_roles
 from veen.bridge.bundle import BundleCode
-from veen.bridge.bundle_export import Exporter, ExportRange, Sizes, build
+from veen.bridge.bundle_export import BundleSizes, Exporter, ExportRange, build
 from veen.bridge.bundle_import import Importer, ImportPolicy
-from veen.bridge.zone_roles import Mapping, parse
+from veen.bridge.zone_roles import StreamMapping, parse
 from veen.client import ClientDir
 from veen.client.draft import Draft
 from veen.core import DhKey, Limits, Refused, Unavailable, naming
@@ -89,7 +89,7 @@ def test_another_stream_needs_a_rule(place: Path) -> None:
         key = at.folders["producer"].stream_keys.secret(naming.stream_id("record/app/http"))
         assert key
         at.folders["importer"].stream_keys.import_secret("record/app/http", key)
-        done = await at.take(data, mapping=Mapping((("record/app/", "import/zone1/"), ("export/", "import/"))))
+        done = await at.take(data, mapping=StreamMapping((("record/app/", "import/zone1/"), ("export/", "import/"))))
         assert (done.import_stream, done.written) == ("import/zone1/http", 1)
 
     with zones(place, (EXPORT, "import/zone1/http")) as at:
@@ -220,7 +220,7 @@ def _exporter(at: Zones) -> None:
 
 
 def _importer(at: Zones) -> None:
-    zone_roles.check_importer(at.folders["importer"], Mapping())
+    zone_roles.check_importer(at.folders["importer"], StreamMapping())
 
 
 def test_the_two_roles_hold_nothing_that_lets_events_flow_back(place: Path) -> None:
@@ -233,14 +233,14 @@ def test_the_two_roles_hold_nothing_that_lets_events_flow_back(place: Path) -> N
 def test_whoever_exports_writes_nothing_but_the_log(place: Path, stream: str) -> None:
     with zones(place) as at:
         allow(at.folders["exporter"], stream)
-        with pytest.raises(zone_roles.BothWays, match="capability"):
+        with pytest.raises(zone_roles.RoleConflict, match="capability"):
             _exporter(at)
 
 
 def test_whoever_exports_does_not_read_what_came_in(place: Path) -> None:
     with zones(place) as at:
         at.folders["exporter"].stream_keys.create("import/zone2/x")
-        with pytest.raises(zone_roles.BothWays, match="import/zone2/x"):
+        with pytest.raises(zone_roles.RoleConflict, match="import/zone2/x"):
             _exporter(at)
 
 
@@ -248,7 +248,7 @@ def test_whoever_exports_does_not_read_what_came_in(place: Path) -> None:
 def test_whoever_imports_reads_nothing_of_the_zone_but_the_log(place: Path, stream: str) -> None:
     with zones(place) as at:
         at.folders["importer"].stream_keys.create(stream)
-        with pytest.raises(zone_roles.BothWays, match=stream):
+        with pytest.raises(zone_roles.RoleConflict, match=stream):
             _importer(at)
 
 
@@ -256,17 +256,17 @@ def test_whoever_imports_reads_nothing_of_the_zone_but_the_log(place: Path, stre
 def test_whoever_imports_writes_nothing_of_the_other_zone(place: Path, stream: str) -> None:
     with zones(place) as at:
         allow(at.folders["importer"], stream)
-        with pytest.raises(zone_roles.BothWays, match=stream):
+        with pytest.raises(zone_roles.RoleConflict, match=stream):
             _importer(at)
 
 
 def test_an_exporter_or_importer_of_both_ways_is_not_even_made(place: Path) -> None:
     async def run() -> None:
         async with at.client("producer", at.online) as client:
-            with pytest.raises(zone_roles.BothWays):
+            with pytest.raises(zone_roles.RoleConflict):
                 Exporter(client, at.drop)
         async with at.client("analyst", at.offline) as client:
-            with pytest.raises(zone_roles.BothWays):
+            with pytest.raises(zone_roles.RoleConflict):
                 Importer(client, {at.source_id})
 
     with zones(place) as at:
@@ -282,8 +282,8 @@ def test_the_hub_itself_keeps_the_exporter_from_writing(place: Path) -> None:
 
     with zones(place) as at:
         asyncio.run(run())
-    assert zone_roles.enforced(Admission.CAPABILITY)
-    assert not zone_roles.enforced(Admission.OPEN)
+    assert zone_roles.enforces_capabilities(Admission.CAPABILITY)
+    assert not zone_roles.enforces_capabilities(Admission.OPEN)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_the_hub_itself_keeps_the_exporter_from_writing(place: Path) -> None:
     [("export/zoneX/foo", "import/zoneX/foo"), ("export/a", "import/a"), ("export/x/y/z", "import/x/y/z")],
 )
 def test_a_stream_keeps_its_name_in_the_other_zone(stream: str, target: str) -> None:
-    assert Mapping().target(stream) == target
+    assert StreamMapping().target(stream) == target
 
 
 def test_the_longest_rule_counts() -> None:
@@ -312,7 +312,7 @@ def test_a_rule_without_two_ends_is_none(text: str) -> None:
 def test_what_left_does_not_leave_again(place: Path) -> None:
     async def run() -> None:
         await at.produce(*(b"%d" % number for number in range(5)))
-        assert len(await at.export(sizes=Sizes(events=2))) == 3
+        assert len(await at.export(sizes=BundleSizes(events=2))) == 3
         assert await at.export() == []
         await at.produce(b"5")
         (last,) = await at.export()
@@ -344,7 +344,7 @@ def test_a_draft_the_log_does_not_know_is_forgotten_and_one_it_knows_is_named(pl
 def test_bundles_end_where_bytes_do(place: Path) -> None:
     async def run() -> None:
         await at.produce(bytes(3000), bytes(3000), b"c")
-        assert len(await at.export(sizes=Sizes(size=6000))) == 2
+        assert len(await at.export(sizes=BundleSizes(size=6000))) == 2
 
     with zones(place) as at:
         asyncio.run(run())

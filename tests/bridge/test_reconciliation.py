@@ -4,9 +4,9 @@ import asyncio
 import json
 from pathlib import Path
 
-from tests.bridge.zones import EXPORT, IMPORT, Zones, allow, zones
+from tests.bridge.bridge_fixture import EXPORT, IMPORT, Zones, allow, zones
 from veen.bridge import reconciliation
-from veen.bridge.bundle_export import Sizes
+from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.reconciliation import ReconcileReport, reconcile
 from veen.client.draft import Draft
 from veen.overlays.bridging import OFFLINE_LOG, BridgeResult, BundleImported, BundleIntake, EventOrigin, TargetRange
@@ -20,7 +20,7 @@ async def _report(at: Zones, *, by_bundles: bool = False) -> ReconcileReport:
         async with at.client("analyst", at.online) as client:
             left = await reconciliation.exports_of(HubSource(client))
     async with at.client("analyst", at.offline) as client:
-        return reconcile(await reconciliation.books(HubSource(client), left))
+        return reconcile(await reconciliation.read_input(HubSource(client), left))
 
 
 async def _say(at: Zones, person: str, stream: str, *drafts: Draft) -> None:
@@ -32,7 +32,7 @@ async def _say(at: Zones, person: str, stream: str, *drafts: Draft) -> None:
 def test_two_zones_that_agree_are_clean_by_the_log_and_by_the_bundles(place: Path) -> None:
     async def run() -> None:
         await at.produce(*(b"%d" % number for number in range(5)))
-        for data in await at.export(sizes=Sizes(events=2)):
+        for data in await at.export(sizes=BundleSizes(events=2)):
             await at.take(data)
         for by_bundles in (False, True):
             report = await _report(at, by_bundles=by_bundles)
@@ -56,14 +56,14 @@ def test_the_same_from_copies_of_the_data_alone(place: Path) -> None:
         asyncio.run(run())
         analyst = at.folders["analyst"]
         online, offline = (DirectorySource(hub.data_dir, analyst) for hub in (at.online, at.offline))
-        found = asyncio.run(reconciliation.books(offline, asyncio.run(reconciliation.exports_of(online))))
+        found = asyncio.run(reconciliation.read_input(offline, asyncio.run(reconciliation.exports_of(online))))
         assert reconcile(found).clean
 
 
 def test_a_missing_bundle_is_named_and_what_comes_after_it_is_not_settled(place: Path) -> None:
     async def run() -> None:
         await at.produce(*(b"%d" % number for number in range(6)))
-        first, second, third = await at.export(sizes=Sizes(events=2))
+        first, second, third = await at.export(sizes=BundleSizes(events=2))
         await at.take(first)
         await at.take(third)
         report = await _report(at)
@@ -157,7 +157,7 @@ def test_a_bundle_that_never_left_is_named(place: Path) -> None:
         (data,) = await at.export()
         outcome = await at.take(data)
         async with at.client("analyst", at.offline) as client:
-            report = reconcile(await reconciliation.books(HubSource(client), []))
+            report = reconcile(await reconciliation.read_input(HubSource(client), []))
         assert report.unannounced == (outcome.bundle_id,)
         assert not report.clean
 

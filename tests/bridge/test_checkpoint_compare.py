@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.two_histories import KNOWN, Scene, scene
+from tests.bridge.forked_histories import KNOWN, Scene, scene
 from tests.client.hostile import START, Log
 from tests.client.pair import QUICK
 from tests.hub.client import Clock
 from veen.bridge.veil_gossip import item_verify
-from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint, ComparisonStanding
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint, ComparisonResult
 from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint
-from veen.bridge.veil_gossip.item_verify import Reason, Refusal
+from veen.bridge.veil_gossip.item_verify import ItemRejected, RejectReason
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Receipt, Refused, SigningKey
@@ -24,7 +24,7 @@ from veen.core.envelopes import ReceiptRequest, ReceiptResponse
 def test_an_honest_hub_agrees_at_every_size(place: Path, size: int) -> None:
     async def then(at: Scene) -> None:
         at.grow(KNOWN + 5)
-        assert await at.hold(at.log.cut(size)) == ComparedCheckpoint(ComparisonStanding.AGREES)
+        assert await at.hold(at.log.cut(size)) == ComparedCheckpoint(ComparisonResult.AGREES)
         assert [*at.people.reader_dir.evidence.glob("*")] == []
 
     scene(place, then)
@@ -35,7 +35,7 @@ def test_two_roots_for_one_size_are_proved_whether_or_not_the_size_is_known_here
     async def then(at: Scene) -> None:
         at.grow(KNOWN + 5)
         held = await at.hold(at.other(2, size))
-        assert held.standing is ComparisonStanding.FORKED
+        assert held.standing is ComparisonResult.FORKED
         assert at.proves(held)
 
     scene(place, then)
@@ -47,8 +47,8 @@ def test_a_known_size_needs_no_hub(place: Path) -> None:
     async def then(at: Scene) -> None:
         at.hub.asked.clear()
         assert at.proves(await at.hold(at.other(5, KNOWN), ask=False))
-        assert (await at.hold(at.log, ask=False)).standing is ComparisonStanding.AGREES
-        assert (await at.hold(at.log.cut(3), ask=False)).standing is ComparisonStanding.UNASKED
+        assert (await at.hold(at.log, ask=False)).standing is ComparisonResult.AGREES
+        assert (await at.hold(at.log.cut(3), ask=False)).standing is ComparisonResult.UNASKED
         assert at.hub.asked == []
 
     scene(place, then)
@@ -60,8 +60,8 @@ def test_two_checkpoints_that_others_sent_are_proof_even_of_a_label_nobody_here_
         one, two = Log(label), Log(label)
         for log in (one, two):
             log.append(at.hub.key, at.hub.forged(label), START)
-        assert (await at.hold(one)).standing is ComparisonStanding.UNFOLLOWED
-        assert (await at.hold(one, one)).standing is ComparisonStanding.UNFOLLOWED
+        assert (await at.hold(one)).standing is ComparisonResult.UNFOLLOWED
+        assert (await at.hold(one, one)).standing is ComparisonResult.UNFOLLOWED
         assert at.proves(await at.hold(one, two))
 
     scene(place, then)
@@ -71,7 +71,7 @@ def test_a_hub_that_signed_for_more_than_it_shows_is_not_proved_to_lie_yet(place
     async def then(at: Scene) -> None:
         other = at.other(4, KNOWN + 3)
         held = await at.hold(other)
-        assert held.standing is ComparisonStanding.UNSHOWN
+        assert held.standing is ComparisonResult.UNSHOWN
         assert held.evidence is None
         assert "not proved yet" in held.reason
         assert f"signed for {KNOWN + 3} entries" in held.reason
@@ -88,7 +88,7 @@ def test_a_hub_that_goes_over_to_the_other_history_is_caught_by_what_it_said_bef
         other = at.other(4, KNOWN + 3)
         at.hub.logs[other.label] = other
         held = await at.hold(other)
-        assert held.standing is ComparisonStanding.FORKED
+        assert held.standing is ComparisonResult.FORKED
         assert at.proves(held)
 
     scene(place, then)
@@ -106,7 +106,7 @@ def test_a_hub_that_hides_where_its_histories_part_is_caught_at_the_next_entry(p
 
         at.hub.lying, at.hub.on_receipt = True, told
         held = await at.hold(other)
-        assert held.standing is ComparisonStanding.FORKED
+        assert held.standing is ComparisonResult.FORKED
         assert at.proves(held)
 
     scene(place, then)
@@ -125,7 +125,7 @@ def test_a_hub_that_proves_nothing_is_doubted_and_not_accused(place: Path) -> No
 
         at.hub.receipt = receipt  # type: ignore[method-assign]
         held = await at.hold(other)
-        assert held.standing is ComparisonStanding.DOUBTED
+        assert held.standing is ComparisonResult.DOUBTED
         assert held.evidence is None
         assert "not proved to others" in held.reason
 
@@ -139,7 +139,7 @@ def test_a_hub_that_does_not_answer_is_waited_for_once_and_asked_again_later(pla
         at.hub.mute = lambda path: path == "/v1/receipt"
         holder = CheckpointComparer(at.people.reader_dir, at.reader.contact.trust.known, at.reader, clock=clock)
         held = await holder.hold(at.judged(at.other(4, 5)))
-        assert held.standing is ComparisonStanding.UNASKED
+        assert held.standing is ComparisonResult.UNASKED
         assert "no answer" in held.reason
         at.hub.asked.clear()
         for size in range(1, 5):
@@ -161,12 +161,12 @@ def test_a_hub_that_keeps_no_receipts_so_old_proves_by_its_tree_or_is_doubted(pl
             return true(asked)
 
         at.hub.receipt = receipt  # type: ignore[method-assign]
-        assert await at.hold(at.log.cut(3)) == ComparedCheckpoint(ComparisonStanding.AGREES)
-        assert (await at.hold(at.other(1, 3))).standing is ComparisonStanding.DOUBTED
+        assert await at.hold(at.log.cut(3)) == ComparedCheckpoint(ComparisonResult.AGREES)
+        assert (await at.hold(at.other(1, 3))).standing is ComparisonResult.DOUBTED
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with Client(at.hub.url, folder, pin=at.people.pin) as client:
                 holder = CheckpointComparer(folder, client.contact.trust.known, client, [at.log.label])
-                assert (await holder.hold(at.judged(at.log.cut(3)))).standing is ComparisonStanding.UNSHOWN
+                assert (await holder.hold(at.judged(at.log.cut(3)))).standing is ComparisonResult.UNSHOWN
 
     scene(place, then)
 
@@ -174,8 +174,8 @@ def test_a_hub_that_keeps_no_receipts_so_old_proves_by_its_tree_or_is_doubted(pl
 # What is not the hub's word at all.
 
 
-def _refusal(at: Scene, body: bytes) -> Reason:
-    with pytest.raises(Refusal) as caught:
+def _refusal(at: Scene, body: bytes) -> RejectReason:
+    with pytest.raises(ItemRejected) as caught:
         item_verify.checkpoint(body, at.reader.contact.trust.known)
     return caught.value.reason
 
@@ -189,7 +189,7 @@ def test_a_checkpoint_that_the_hub_did_not_sign_is_refused(place: Path) -> None:
             replace(true, hub_sig=bytes(64)),
             at.hub.checkpoint_of(at.log, SigningKey.generate()),
         ]
-        assert {_refusal(at, at.shown(one)) for one in wrong} == {Reason.SIGNATURE}
+        assert {_refusal(at, at.shown(one)) for one in wrong} == {RejectReason.SIGNATURE}
         assert item_verify.checkpoint(at.shown(true), at.reader.contact.trust.known).checkpoint == true
 
     scene(place, then)
@@ -208,11 +208,11 @@ def test_papers_that_are_not_the_hubs_are_refused(place: Path) -> None:
             ShownCheckpoint(hub.identity, replace(mine, sig=bytes(64)), true),
             ShownCheckpoint(forked, identities.sign(forked, hub.key), true),
         ]
-        assert {_refusal(at, one.encode()) for one in wrong} == {Reason.IDENTITY}
+        assert {_refusal(at, one.encode()) for one in wrong} == {RejectReason.IDENTITY}
         known = replace(at.reader.contact.trust.known, identity=moved)
         longer = identities.rotate(forked, thief, thief2 := SigningKey.generate(), START + 2)
         for hub_metadata, key in ((forked, thief), (longer, thief2)):
-            with pytest.raises(Refusal, match="identity"):
+            with pytest.raises(ItemRejected, match="identity"):
                 item_verify.checkpoint(
                     ShownCheckpoint(hub_metadata, identities.sign(hub_metadata, key), true).encode(), known
                 )
@@ -249,12 +249,12 @@ def test_evidence_of_another_hub_or_with_other_keys_or_that_does_not_hold_is_ref
         changed[-40] ^= 1
         stranger = identities.create(SigningKey.generate(), START)
         for body, whose, reason in (
-            (bytes(changed), known, Reason.EVIDENCE),
-            (data[:-1], known, Reason.MALFORMED),
-            (data, replace(known, identity=stranger), Reason.IDENTITY),
-            (data, replace(known, profile=replace(known.profile, pad_block=512)), Reason.IDENTITY),
+            (bytes(changed), known, RejectReason.EVIDENCE),
+            (data[:-1], known, RejectReason.MALFORMED),
+            (data, replace(known, identity=stranger), RejectReason.IDENTITY),
+            (data, replace(known, profile=replace(known.profile, pad_block=512)), RejectReason.IDENTITY),
         ):
-            with pytest.raises(Refusal) as caught:
+            with pytest.raises(ItemRejected) as caught:
                 item_verify.evidence(body, whose)
             assert caught.value.reason is reason
 
@@ -268,7 +268,7 @@ def test_a_client_that_knows_nothing_of_a_label_still_compares_it_where_it_is_to
                 judged, known = at.judged(at.other(4, KNOWN)), client.contact.trust.known
                 assert (
                     await CheckpointComparer(folder, known, client).hold(judged)
-                ).standing is ComparisonStanding.UNFOLLOWED
+                ).standing is ComparisonResult.UNFOLLOWED
                 held = await CheckpointComparer(folder, known, client, [at.log.label]).hold(judged)
                 assert at.proves(held)
 

@@ -10,7 +10,7 @@ import pytest
 import veen.core
 from tools import wire_page
 from veen.core import mmr, proof
-from veen.core.cbor import Array, Constant, FieldType, Late, Wire
+from veen.core.cbor import Array, Constant, DeferredFaults, FieldType, Wire
 from veen.core.hashing import h
 from veen.core.profile import Profile
 
@@ -110,7 +110,7 @@ def test_a_kind_without_words_is_noticed() -> None:
     class Novel(FieldType):
         __slots__ = ()
 
-        def read(self, data: bytes, pos: int, late: Late) -> tuple[None, int]:
+        def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[None, int]:
             return None, pos
 
         def write(self, field: object) -> bytes:

@@ -34,7 +34,7 @@ from veen.core import (
 )
 from veen.core import hub_identity as identities
 from veen.core.admission import BY_DETAIL, STATUS
-from veen.core.cbor import Late, Wire
+from veen.core.cbor import DeferredFaults, Wire
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
@@ -345,7 +345,7 @@ class HostileHub:
 def _messages(body: bytes) -> list[bytes]:
     found, pos = [], 0
     while pos < len(body):
-        _, end = Msg.read(body, pos, Late())
+        _, end = Msg.read(body, pos, DeferredFaults())
         found.append(body[pos:end])
         pos = end
     return found

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from veen.core import Malformed, Msg
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 
 _SUBMITS = {b"/v1/submit": len(b"\xa2\x01\x01\x02"), b"/tooling/submit-batch": 0}
 
@@ -85,7 +85,7 @@ def _whole(body: bytes) -> list[bytes]:
     found, pos = [], 0
     while pos < len(body):
         try:
-            _, end = Msg.read(body, pos, Late())
+            _, end = Msg.read(body, pos, DeferredFaults())
         except Malformed:
             break
         found.append(body[pos:end])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.core.wire_strategies import HEAD_EDGES, fields_in, fullest, mutate, parse, spelled, uints
 from veen.core import msg, wire_json
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 from veen.core.envelopes import SubmitRequest
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import U64_MAX
@@ -65,12 +65,12 @@ def answer(decode: Callable[[bytes], Msg], data: bytes) -> Answer:
 
 def by_table(data: bytes) -> Msg:
     """What the field table makes of it, without any shortcut."""
-    late = Late()
+    late = DeferredFaults()
     try:
         values, end = Msg.LAYOUT.read(data, 0, late)
         if end != len(data):
             raise Malformed("cbor", f"{len(data) - end} bytes after the end")
-        late.judge()
+        late.raise_first()
     except Malformed as error:
         raise Malformed("msg", error.reason, error.fault) from None
     return Msg(*values)

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from tests.core.wire_strategies import fullest, parse, spelled, wire_objects
 from veen.core import checkpoint, msg, naming, receipt
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.limits import MAX_WITNESS_SIGS
@@ -415,14 +415,14 @@ def test_the_hubs_shortcut_writes_what_the_table_writes() -> None:
 
 def by_table(data: bytes) -> Receipt | tuple[Fault, str]:
     """What the field table makes of it, without any shortcut."""
-    late = Late()
+    late = DeferredFaults()
     try:
         values, end = Receipt.LAYOUT.read(data, 0, late)
         if end != len(data):
             raise Malformed("cbor", f"{len(data) - end} bytes after the end")
         found = Receipt(*values)
         late.note_flaw(found)
-        late.judge()
+        late.raise_first()
     except Malformed as error:
         return error.fault, f"receipt: {error.reason}"
     return found
@@ -467,7 +467,7 @@ def test_the_shortcut_answers_like_the_table_at_every_cut_and_for_every_byte_of_
 
 def test_a_receipt_within_other_bytes_is_read_where_it_is() -> None:
     data = written()
-    found, end = Receipt.read(b"before" + data + b"after", 6, Late())
+    found, end = Receipt.read(b"before" + data + b"after", 6, DeferredFaults())
     assert (found.encode(), end) == (data, 6 + len(data))
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.core import Malformed, cbor
-from veen.core.cbor import Late, heads
+from veen.core.cbor import DeferredFaults, heads
 from veen.core.hashing import U64_MAX
 from veen.overlays.fields import Int, Number, ValueItem, ascending, number_of, number_value, optional_map
 
@@ -16,7 +16,7 @@ BEYOND = [U64_MAX + 1, -2 - U64_MAX, 1 << 200, -(1 << 200)]
 @pytest.mark.parametrize("number", EDGES)
 def test_an_integer_of_64_bits_comes_back(number: int) -> None:
     data = Int("n").write(number)
-    assert Int("n").read(data, 0, Late()) == (number, len(data))
+    assert Int("n").read(data, 0, DeferredFaults()) == (number, len(data))
     assert Number("n").write(number) == data
 
 
@@ -29,13 +29,13 @@ def test_what_is_no_integer_of_64_bits_is_not_written_as_one(number: object) -> 
 @pytest.mark.parametrize("data", [b"\xf5", b"\x41a", b"\x61a", b"\x80", b"\xf6", b"\x18\x01", b"\x38\x01", b""])
 def test_what_is_no_integer_is_not_read_as_one(data: bytes) -> None:
     with pytest.raises(Malformed):
-        Int("n").read(data, 0, Late())
+        Int("n").read(data, 0, DeferredFaults())
 
 
 @given(st.one_of(st.integers(), st.sampled_from(EDGES + BEYOND)))
 def test_a_number_of_any_size_has_one_spelling(number: int) -> None:
     data = Number("n").write(number)
-    assert Number("n").read(data, 0, Late()) == (number, len(data))
+    assert Number("n").read(data, 0, DeferredFaults()) == (number, len(data))
     assert number_of(cbor.decode(data)) == number
 
 
@@ -70,7 +70,7 @@ def test_a_number_takes_a_head_while_it_can() -> None:
 
 @pytest.mark.parametrize("data", [b"\x00", b"\xf6", b"\xa1\x61a\x80", b"\x20", b"\x40"])
 def test_an_open_value_is_kept_as_its_bytes(data: bytes) -> None:
-    assert ValueItem("x").read(b"\xff" + data + b"\x00", 1, Late()) == (data, 1 + len(data))
+    assert ValueItem("x").read(b"\xff" + data + b"\x00", 1, DeferredFaults()) == (data, 1 + len(data))
     assert ValueItem("x").write(data) == data
 
 
@@ -79,16 +79,16 @@ def test_an_open_value_is_kept_as_its_bytes(data: bytes) -> None:
 )
 def test_an_open_value_that_is_not_deterministic_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
-        ValueItem("x").read(data, 0, Late())
+        ValueItem("x").read(data, 0, DeferredFaults())
     with pytest.raises(ValueError, match="x"):
         ValueItem("x").write(data)
 
 
 def test_an_open_value_can_be_held_to_one_type() -> None:
     assert optional_map("m").optional
-    assert optional_map("m").read(b"\xa0", 0, Late()) == (b"\xa0", 1)
+    assert optional_map("m").read(b"\xa0", 0, DeferredFaults()) == (b"\xa0", 1)
     with pytest.raises(Malformed, match="not a map"):
-        optional_map("m").read(b"\x80", 0, Late())
+        optional_map("m").read(b"\x80", 0, DeferredFaults())
     with pytest.raises(ValueError, match="not an array or a map"):
         ValueItem("m", heads.ARRAY, heads.MAP).write(b"\x00")
 

@@ -12,7 +12,7 @@ from tests.selftest.judge import Judge
 from veen.core import CapToken, MmrProof, Msg, Receipt, SigningKey, hub_identity, naming, wire_json
 from veen.core import receipt as receipts
 from veen.core.admission import BY_DETAIL, STATUS, AdmissionStage
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 from veen.core.envelopes import (
     CheckpointResponse,
     ErrorEnvelope,
@@ -431,7 +431,7 @@ def batch_says(change: Callable[[bytes], bytes]) -> Breakage:
 
 
 def first_outcome_last(body: bytes) -> bytes:
-    _, end = Receipt.read(body, 0, Late())
+    _, end = Receipt.read(body, 0, DeferredFaults())
     return body[end:] + body[:end]
 
 

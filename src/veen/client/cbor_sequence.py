@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from veen.client.durable import named
 from veen.core import Malformed
-from veen.core.cbor import Late, Wire
+from veen.core.cbor import DeferredFaults, Wire
 from veen.core.limits import MAX_MSG_BYTES
 
 # No object of ours is longer, so this many bytes hold a whole one or the end of the file.
@@ -46,10 +46,10 @@ def read_file(cls: type[W], path: Path, most_bytes: int = _MOST_BYTES) -> Iterat
 
 
 def _read(cls: type[W], data: bytes, pos: int, before: int) -> tuple[W, int]:
-    late = Late()
+    late = DeferredFaults()
     try:
         wire, pos = cls.read(data, pos, late)
-        late.judge()
+        late.raise_first()
     except Malformed as error:
         raise Malformed(f"{cls.LAYOUT.name} {before + 1}", error.reason, error.fault) from None
     return wire, pos

@@ -16,7 +16,7 @@ import httpx
 
 from veen.client.exchange import SMALL_BYTES, exchange, reason_of
 from veen.core import Malformed, Receipt, Refused, Unavailable, strict_json, wire_json
-from veen.core.cbor import Late, Wire
+from veen.core.cbor import DeferredFaults, Wire
 from veen.core.envelopes import ErrorEnvelope, SubmitResponse
 from veen.core.limits import MAX_MSG_BYTES, MAX_PAGE_BYTES
 from veen.core.proof_of_work import HEADER, challenge_of, solve
@@ -315,12 +315,12 @@ def _outcomes(body: bytes) -> list[Outcome]:
     found: list[Outcome] = []
     pos = 0
     while pos < len(body):
-        late = Late()
+        late = DeferredFaults()
         if body[pos] >> 5 == _ARRAY_MAJOR:
             receipt, pos = Receipt.read(body, pos, late)
             found.append(receipt)
         else:
             envelope, pos = ErrorEnvelope.read(body, pos, late)
             found.append(envelope.refused())
-        late.judge()
+        late.raise_first()
     return found

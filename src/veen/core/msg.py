@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from veen.core import naming, signing
-from veen.core.cbor import Array, Bstr, Bytes, Late, Uint, VersionField, Wire, heads
+from veen.core.cbor import Array, Bstr, Bytes, DeferredFaults, Uint, VersionField, Wire, heads
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix
 from veen.core.limits import MAX_MSG_BYTES
@@ -62,7 +62,7 @@ class Msg(Wire):
         return cls(*found[0]) if found and found[1] == len(data) else super(Msg, cls).decode(data)
 
     @classmethod
-    def read(cls, data: bytes, pos: int, late: Late) -> tuple[Self, int]:
+    def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
         """The same within other objects and in sequences."""
         found = _shortcut(data, pos)
         return (cls(*found[0]), found[1]) if found else super(Msg, cls).read(data, pos, late)

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import ClassVar, Self
 
 from veen.core import signing
-from veen.core.cbor import Array, Bstr, Late, Uint, VersionField, Wire
+from veen.core.cbor import Array, Bstr, DeferredFaults, Uint, VersionField, Wire
 from veen.core.cbor.heads import UINT, small_uint, write_head
 from veen.core.errors import Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, tag_prefix
@@ -45,7 +45,7 @@ class Receipt(Wire):
     )
 
     @classmethod
-    def read(cls, data: bytes, pos: int, late: Late) -> tuple[Self, int]:
+    def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
         """As the table says; the usual shape takes a shortcut that a test holds to the table's answer."""
         found = _shortcut(data, pos)
         return (cls(*found[0]), found[1]) if found else super(Receipt, cls).read(data, pos, late)

@@ -11,9 +11,9 @@ from veen.core.cbor import (
     Bstr,
     Bytes,
     Constant,
+    DeferredFaults,
     Details,
     FieldType,
-    Late,
     ListOf,
     Map,
     Nested,
@@ -42,10 +42,10 @@ def encode(wire: Wire) -> bytes:
 def decode(cls: type[W], data: bytes) -> W:
     """The object a JSON text stands for, as strictly as its CBOR form. Raises `Malformed` and nothing else."""
     what = cls.LAYOUT.name
-    late = Late()
+    late = DeferredFaults()
     try:
         wire = from_json(cls, strict_json.decode(data, what), late)
-        late.judge()
+        late.raise_first()
     except Malformed as error:
         raise Malformed(what, error.reason, error.fault) from None
     return wire
@@ -66,7 +66,7 @@ def to_json(wire: Wire) -> Json:
     return shown if isinstance(layout, Map) else list(shown.values())
 
 
-def from_json(cls: type[W], found: Json, late: Late) -> W:
+def from_json(cls: type[W], found: Json, late: DeferredFaults) -> W:
     """As `Wire.read`: wrong types are refused at once, wrong sizes and versions are left in `late`."""
     layout = cls.LAYOUT
     if isinstance(layout, Array):
@@ -102,7 +102,7 @@ def _shown(kind: FieldType, field: Any) -> Json:
             return shown
 
 
-def _taken(kind: FieldType, named: dict[str, Any], late: Late) -> Any:
+def _taken(kind: FieldType, named: dict[str, Any], late: DeferredFaults) -> Any:
     """The field of this kind, taken out of what is left; None where it is optional and absent."""
     if kind.name not in named:
         if kind.optional:
@@ -111,7 +111,7 @@ def _taken(kind: FieldType, named: dict[str, Any], late: Late) -> Any:
     return _value(kind, named.pop(kind.name), late)
 
 
-def _value(kind: FieldType, found: Any, late: Late) -> Any:
+def _value(kind: FieldType, found: Any, late: DeferredFaults) -> Any:
     match kind:
         case VersionField():
             if _uint(kind, found) != WIRE_VERSION:
@@ -154,7 +154,7 @@ def _uint(kind: FieldType, found: Any) -> int:
     return found
 
 
-def _bytes(kind: Bstr | Bytes, found: Any, late: Late) -> bytes:
+def _bytes(kind: Bstr | Bytes, found: Any, late: DeferredFaults) -> bytes:
     if not isinstance(found, str) or len(found) % 2 or not _HEX.fullmatch(found):
         raise Malformed("json", f"{kind.name} is not lowercase hex")
     content = bytes.fromhex(found)
@@ -164,7 +164,7 @@ def _bytes(kind: Bstr | Bytes, found: Any, late: Late) -> bytes:
     return content
 
 
-def _text(kind: Text, found: Any, late: Late) -> str:
+def _text(kind: Text, found: Any, late: DeferredFaults) -> str:
     if not isinstance(found, str):
         raise Malformed("json", f"{kind.name} is not text")
     if len(found.encode()) > kind.most:
@@ -213,10 +213,10 @@ class Fields:
         return content
 
     def wire(self, name: str, cls: type[W]) -> W:
-        late = Late()
+        late = DeferredFaults()
         try:
             wire = from_json(cls, self.field(name), late)
-            late.judge()
+            late.raise_first()
         except Malformed as error:
             raise Malformed(self.what, f"{name}: {error.reason}") from None
         return wire

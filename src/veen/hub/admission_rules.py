@@ -12,7 +12,7 @@ from typing import Protocol
 from veen.core import Bucket, CapToken, Fault, Limits, Malformed, Msg, Profile, Rate, Refused, admin, ciphertext, naming
 from veen.core.admin import Authority, AuthorityPolicy, RevocationKind
 from veen.core.admission import BY_DETAIL, refused_structure
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 from veen.core.hashing import h
 
 
@@ -137,7 +137,7 @@ def parse(encoded: bytes, rules: Rules) -> Msg:
 def _judged_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
     """Sizes are judged before the version, those that are written within the ciphertext too."""
     if found.fault is Fault.VERSION:
-        message, _ = Msg.read(encoded, 0, Late())
+        message, _ = Msg.read(encoded, 0, DeferredFaults())
         try:
             ciphertext.check_sizes(message.ciphertext, rules.limits)
         except Malformed as size:

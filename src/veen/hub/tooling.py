@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from plumbing.http.message import Request, Respond, Response, Upload, WebSocketHandler
 from veen.core import CapToken, Malformed, Msg, Receipt, Refused, Unverified, strict_json
 from veen.core.admission import BY_DETAIL
-from veen.core.cbor import Late, heads
+from veen.core.cbor import DeferredFaults, heads
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_PAGE_ITEMS
 from veen.core.tooling_messages import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, StreamRegistration
@@ -46,7 +46,7 @@ def split(body: bytes) -> list[bytes]:
 
 def _end_of_item(body: bytes, pos: int) -> int:
     try:
-        return Msg.read(body, pos, Late())[1]
+        return Msg.read(body, pos, DeferredFaults())[1]
     except Malformed:
         pass
     try:

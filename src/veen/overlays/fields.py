@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from veen.core import cbor
-from veen.core.cbor import FieldType, Late, Map, heads
+from veen.core.cbor import DeferredFaults, FieldType, Map, heads
 from veen.core.cbor.value import read_value
 from veen.core.errors import Malformed
 from veen.core.hashing import U64_MAX
@@ -20,7 +20,7 @@ class Int(FieldType):
 
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
         major, argument, end = heads.read_head(data, pos)
         if major not in (heads.UINT, heads.NINT):
             raise heads.unexpected(self.name, "an integer", data, pos)
@@ -37,7 +37,7 @@ class Number(FieldType):
 
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
         found, end = read_value(data, pos, 1)
         return number_of(found, self.name), end
 
@@ -76,7 +76,7 @@ class ValueItem(FieldType):
         super().__init__(name, optional=optional)
         self._majors = majors
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes, int]:
         _, end = read_value(data, pos)
         self._check(data[pos], pos)
         return data[pos:end], end

@@ -8,7 +8,7 @@ from mmap import mmap
 from typing import TypeAlias
 
 from veen.core import Malformed, Msg, Receipt, limits
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 
 Data: TypeAlias = bytes | mmap
 
@@ -88,8 +88,8 @@ def read_by_content(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
     _, _, label, stream_seq, _, _, digest = _HEADER.unpack_from(data, pos)
     start = pos + HEADER_BYTES
     body = data[start : start + limits.MAX_MSG_BYTES + MAX_RECEIPT_BYTES]
-    _, middle = Msg.read(body, 0, Late())
-    _, end = Receipt.read(body, middle, Late())
+    _, middle = Msg.read(body, 0, DeferredFaults())
+    _, end = Receipt.read(body, middle, DeferredFaults())
     msg, receipt = body[:middle], body[middle:end]
     if entry_hash(msg, receipt) != digest:
         raise Malformed("entry", f"its bytes are not those of its hash, at byte {pos}")

@@ -9,7 +9,7 @@ from veen.cli.kit.exit_status import hinted
 from veen.client import durable
 from veen.client.durable import check_local
 from veen.core import Checkpoint, Malformed, MmrProof, Receipt
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 
 PUBLIC_MODE, SECRET_MODE = 0o644, 0o600
 
@@ -55,10 +55,10 @@ _MADE_BY = "veen receipt, proof and checkpoint make such files with --out; what 
 
 def _one(data: bytes, pos: int, path: Path) -> tuple[Statement, int]:
     for kind in _KINDS:
-        late = Late()
+        late = DeferredFaults()
         try:
             one, end = kind.read(data, pos, late)
-            late.judge()
+            late.raise_first()
         except Malformed:
             continue
         return one, end

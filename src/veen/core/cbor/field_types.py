@@ -21,7 +21,7 @@ class Flawed(Protocol):
     def flaw(self) -> str | None: ...
 
 
-class Late:
+class DeferredFaults:
     """The faults to judge once the whole object is known to be CBOR: the first of each class, however many come."""
 
     __slots__ = ("_first", "_flaw")
@@ -38,7 +38,7 @@ class Late:
         if not self._first and self._flaw is None:
             self._flaw = wire.flaw()
 
-    def judge(self) -> None:
+    def raise_first(self) -> None:
         """Raise the one that counts, if there is any."""
         if self._first:
             fault = min(self._first)
@@ -58,7 +58,7 @@ class FieldType(ABC):
         self.optional = optional
 
     @abstractmethod
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[Any, int]: ...
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[Any, int]: ...
 
     @abstractmethod
     def write(self, field: Any) -> bytes: ...
@@ -74,7 +74,7 @@ class Uint(FieldType):
         self.least = least
         self.most = most
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
         number, end = heads.read_uint(self.name, data, pos)
         if not self.least <= number <= self.most:
             raise Malformed("cbor", f"{self.name} is {number}, not within {self.least}..{self.most}")
@@ -89,7 +89,7 @@ class Uint(FieldType):
 class Bool(FieldType):
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[bool, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bool, int]:
         heads.read_head(data, pos)
         if data[pos] not in (heads.FALSE, heads.TRUE):
             raise heads.unexpected(self.name, "true or false", data, pos)
@@ -110,7 +110,7 @@ class Bstr(FieldType):
         self.nullable = nullable
         self._head = heads.write_head(heads.BSTR, size)
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes | None, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes | None, int]:
         if self.nullable and data[pos : pos + 1] == heads.NULL_BYTE:
             return None, pos + 1
         content, end = heads.read_string(self.name, heads.BSTR, data, pos)
@@ -135,7 +135,7 @@ class Bytes(FieldType):
         super().__init__(name, optional=optional)
         self.most = most
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes, int]:
         content, end = heads.read_string(self.name, heads.BSTR, data, pos)
         if len(content) > self.most:
             late.note(Fault.SIZE, f"{self.name} has {len(content)} bytes, above {self.most}")
@@ -156,7 +156,7 @@ class Text(FieldType):
         super().__init__(name, optional=optional)
         self.most = most
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[str, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[str, int]:
         text, end = heads.read_text(self.name, data, pos)
         if len(text.encode()) > self.most:
             late.note(Fault.SIZE, f"{self.name} is longer than {self.most} bytes")
@@ -177,7 +177,7 @@ class VersionField(FieldType):
     def __init__(self) -> None:
         super().__init__("ver")
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[int, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
         version, end = heads.read_uint(self.name, data, pos)
         if version != WIRE_VERSION:
             late.note(Fault.VERSION, f"version {version}, not {WIRE_VERSION}")
@@ -197,7 +197,7 @@ class Constant(FieldType):
         super().__init__(name)
         self.text = text
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[str, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[str, int]:
         text, end = heads.read_text(self.name, data, pos)
         if text != self.text:
             raise Malformed("cbor", f"{self.name} is not {self.text!r}")
@@ -218,7 +218,7 @@ class ListOf(FieldType):
         self.least = least
         self.most = most
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[tuple[Any, ...], int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[tuple[Any, ...], int]:
         count, pos = heads.read_count(self.name, heads.ARRAY, data, pos)
         if not self.least <= count <= self.most:
             raise Malformed("cbor", f"{self.name} has {count} items, not {self.least} to {self.most}", Fault.SIZE)
@@ -239,7 +239,7 @@ class Details(FieldType):
 
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[dict[str, int | str], int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[dict[str, int | str], int]:
         heads.read_count(self.name, heads.MAP, data, pos)
         found, end = value.read_value(data, pos, depth=1)
         if end - pos > MAX_DETAIL_BYTES:

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from veen.core.cbor import heads, value
-from veen.core.cbor.field_types import FieldType, Late
+from veen.core.cbor.field_types import DeferredFaults, FieldType
 from veen.core.errors import Malformed
 
 
@@ -34,7 +34,7 @@ class Layout(ABC):
         )
 
     @abstractmethod
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[list[Any], int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[list[Any], int]:
         """The values of all fields that are not fixed, in order; None for an absent one."""
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Array(Layout):
         super().__init__(name, kinds, [b""] * len(kinds))
         self._least = sum(not kind.optional for kind in kinds)
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[list[Any], int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[list[Any], int]:
         count, pos = heads.read_count(self.name, heads.ARRAY, data, pos)
         if not self._least <= count <= len(self.kinds):
             raise Malformed("cbor", f"{self.name} has {count} fields, not {self._least}")
@@ -90,7 +90,7 @@ class Map(Layout):
         self._keys = tuple(value.encode(key) for key in kinds)
         super().__init__(name, kinds.values(), self._keys)
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[list[Any], int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[list[Any], int]:
         count, pos = heads.read_count(self.name, heads.MAP, data, pos)
         values = []
         found = 0
@@ -122,18 +122,18 @@ class Wire:
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """The object whose encoding `data` is, all of it. Raises `Malformed` and nothing else."""
-        late = Late()
+        late = DeferredFaults()
         try:
             wire, end = cls.read(bytes(memoryview(data)), 0, late)
             if end != len(data):
                 raise Malformed("cbor", f"{len(data) - end} bytes after the end")
-            late.judge()
+            late.raise_first()
         except Malformed as error:
             raise Malformed(cls.LAYOUT.name, error.reason, error.fault) from None
         return wire
 
     @classmethod
-    def read(cls, data: bytes, pos: int, late: Late) -> tuple[Self, int]:
+    def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
         """The object that starts at `pos`: for objects within objects and for sequences."""
         values, end = cls.LAYOUT.read(data, pos, late)
         wire = cls(*values)
@@ -161,7 +161,7 @@ class Nested(FieldType):
         super().__init__(name, optional=optional)
         self.wire = wire
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[Wire, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[Wire, int]:
         return self.wire.read(data, pos, late)
 
     def write(self, field: Wire) -> bytes:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from veen.core import Malformed, cbor
-from veen.core.cbor import Bstr, FieldType, Late, ListOf, Map, Nested, Uint
+from veen.core.cbor import Bstr, DeferredFaults, FieldType, ListOf, Map, Nested, Uint
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At
@@ -74,9 +74,9 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
         return self._kind.write(state)
 
     def decode_state(self, part: bytes, data: bytes) -> Records[E]:
-        late = Late()
+        late = DeferredFaults()
         records, end = self._kind.read(data, 0, late)
-        late.judge()
+        late.raise_first()
         if end != len(data) or self.standing(records) != records:
             raise Malformed("records", "not the records that count, in their order")
         return records
@@ -106,7 +106,7 @@ class _OneRecord(FieldType):
             Nested("said", event),
         )
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[AdminRecord[Any], int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[AdminRecord[Any], int]:
         fields, end = self._layout.read(data, pos, late)
         return AdminRecord(*fields), end
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from veen.core import Malformed, cbor
-from veen.core.cbor import Bool, Bstr, FieldType, Late, Nested, Text, Uint, Wire, heads
+from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, Nested, Text, Uint, Wire, heads
 from veen.core.hashing import U64_MAX
 from veen.overlays.discovery.descriptors import (
     ADVERTISE,
@@ -41,7 +41,7 @@ class AnyDescriptor(FieldType):
 
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[Descriptor, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[Descriptor, int]:
         _, start = heads.read_count(self.name, heads.MAP, data, pos)
         for kind, key in _FIRST_KEYS.items():
             if data.startswith(key, start):

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import ClassVar, TypeAlias
 
 from veen.core import Malformed, PayloadHdr, cbor, naming
-from veen.core.cbor import Bool, Bstr, FieldType, Late, ListOf, Nested, Text, Uint, Wire
+from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, ListOf, Nested, Text, Uint, Wire
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.discovery.descriptors import (
     MAX_DESCRIPTOR_BYTES,
@@ -130,10 +130,10 @@ class AnyFilter(FieldType):
 
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes, int]:
         for form in FILTERS.values():
             try:
-                _, end = form.read(data, pos, Late())
+                _, end = form.read(data, pos, DeferredFaults())
             except Malformed:
                 continue
             return data[pos:end], end
@@ -141,7 +141,7 @@ class AnyFilter(FieldType):
 
     def write(self, field: bytes) -> bytes:
         try:
-            _, end = self.read(field, 0, Late())
+            _, end = self.read(field, 0, DeferredFaults())
         except Malformed as error:
             raise ValueError(error.reason) from None
         if end != len(field):

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from veen.core import Malformed, cbor, naming
-from veen.core.cbor import Bstr, Late, ListOf, Map, Text, heads
+from veen.core.cbor import Bstr, DeferredFaults, ListOf, Map, Text, heads
 from veen.core.cbor.value import read_value
 from veen.core.hashing import ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_VALUE_DEPTH
@@ -16,7 +16,7 @@ class Embedded(ValueItem):
 
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[bytes, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes, int]:
         _, end = _read(data, pos, MAX_VALUE_DEPTH)
         return data[pos:end], end
 

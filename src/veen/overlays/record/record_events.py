@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from veen.core import Malformed, canonical_json, cbor, naming
-from veen.core.cbor import Bstr, FieldType, Late, ListOf, Map, Text, Uint, heads
+from veen.core.cbor import Bstr, DeferredFaults, FieldType, ListOf, Map, Text, Uint, heads
 from veen.core.hashing import U64_MAX, ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
 from veen.overlays.event import Event
@@ -31,7 +31,7 @@ class PositionKind(FieldType):
 
     __slots__ = ()
 
-    def read(self, data: bytes, pos: int, late: Late) -> tuple[Position, int]:
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[Position, int]:
         major, _, _ = heads.read_head(data, pos)
         if major == heads.UINT:
             return heads.read_uint(self.name, data, pos)

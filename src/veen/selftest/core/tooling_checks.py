@@ -4,7 +4,7 @@ from dataclasses import replace
 from secrets import token_bytes
 
 from veen.core import Receipt, upload_proof
-from veen.core.cbor import Late
+from veen.core.cbor import DeferredFaults
 from veen.core.envelopes import ErrorEnvelope
 from veen.core.hashing import h
 from veen.core.tooling_messages import CheckpointList
@@ -96,10 +96,10 @@ def _outcomes(body: bytes) -> list[Receipt | ErrorEnvelope]:
     found: list[Receipt | ErrorEnvelope] = []
     pos = 0
     while pos < len(body):
-        late = Late()
+        late = DeferredFaults()
         cls: type[Receipt] | type[ErrorEnvelope] = Receipt if body[pos] >> 5 == _ARRAY_MAJOR else ErrorEnvelope
         outcome, pos = cls.read(body, pos, late)
-        late.judge()
+        late.raise_first()
         found.append(outcome)
     return found
 

@@ -17,6 +17,7 @@ from veen.overlays.operations import (
     Confirmation,
     Definition,
     Delegated,
+    ExternalFacts,
     Mirror,
     Operation,
     Paid,
@@ -28,10 +29,9 @@ from veen.overlays.operations import (
     Revoke,
     Rule,
     StateCheckpoint,
-    World,
     operation_id,
 )
-from veen.overlays.operations.external_facts import AccessFact, Decision, Effect, FactSource, LogPlace, Taken
+from veen.overlays.operations.external_facts import AccessFact, Decision, Effect, FactSource, LogPlace, UsedVersion
 
 ROOT = sha256(b"the capability that was there first").digest()
 STREAM = naming.stream_id("deeds")
@@ -64,7 +64,7 @@ class Deeds:
     recovered: int = 0
     accesses: list[AccessFact] = field(default_factory=list)
     sources: dict[FactSource, Receipt] = field(default_factory=dict)
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[UsedVersion, ...] = ()
 
     def add(
         self,
@@ -80,8 +80,8 @@ class Deeds:
         self.log.append(FoldEntry(*placed, header, event.encode()))
         return operation_id(msg_id(seq))
 
-    def world(self) -> World:
-        return World(
+    def world(self) -> ExternalFacts:
+        return ExternalFacts(
             stream_id=STREAM,
             processed=tuple(self.processed),
             effects=tuple(self.effects),
@@ -147,7 +147,7 @@ def publish(deeds: Deeds) -> None:
     deeds.releases += 1
     version = f"v1.{deeds.releases}"
     deeds.add(Publication(A, B, C, "model", version))
-    deeds.taken = (Taken(A, version),)
+    deeds.taken = (UsedVersion(A, version),)
 
 
 def snap(deeds: Deeds) -> None:

@@ -15,13 +15,13 @@ from veen.overlays import AnyOverlay, FaultKind, FoldEntry, FoldStep, check_laws
 from veen.overlays.admin.admin_records import States
 from veen.overlays.admin.authorization import (
     AUTHORIZATIONS,
-    CapabilityStanding,
+    CapabilityStatus,
     ShownCapability,
-    Worth,
+    Validity,
+    capability_status,
     of_client,
-    standing_of,
 )
-from veen.overlays.admin.revocation import REVOCATIONS, RevocationKind, RevocationOverlay
+from veen.overlays.admin.revocation import REVOCATIONS, RevocationEvent, RevocationKind
 from veen.overlays.crdt import Write
 
 ISSUER, STRANGER = SigningKey(h(b"issuer")), SigningKey(h(b"stranger"))
@@ -48,7 +48,7 @@ RESIGNED = capability(cap_token.resign(TOKENS[0], ISSUER))
 KEPT = [*TOKENS, RESIGNED]
 capabilities = st.sampled_from([*KEPT, forged()])
 revocations = st.builds(
-    lambda kind, token, ts, ttl: RevocationOverlay(kind, _target(kind, token), None, START + ts, ttl),
+    lambda kind, token, ts, ttl: RevocationEvent(kind, _target(kind, token), None, START + ts, ttl),
     st.sampled_from(list(RevocationKind)),
     st.sampled_from(KEPT),
     st.integers(0, 60),
@@ -82,14 +82,14 @@ def test_a_capability_is_valid_if_and_only_if_the_specification_says_so(
         blocked = any(
             one.target == _target(one.kind, token) and one.ts <= now and (one.ttl is None or now < one.ts + one.ttl)
             for one in said
-            if isinstance(one, RevocationOverlay)
+            if isinstance(one, RevocationEvent)
         )
         valid = auth_ref in issued and issued[auth_ref] <= now <= issued[auth_ref] + token.allow.ttl and not blocked
-        found = standing_of(logged.states, revoked.states, auth_ref, now)
-        assert (found.worth is Worth.VALID) is valid
+        found = capability_status(logged.states, revoked.states, auth_ref, now)
+        assert (found.validity is Validity.VALID) is valid
         assert found.issued_at == issued.get(auth_ref)
-        assert standing_of(logged.states, revoked.states, auth_ref, now, token).worth == (
-            Worth.REVOKED if blocked else found.worth
+        assert capability_status(logged.states, revoked.states, auth_ref, now, token).validity == (
+            Validity.REVOKED if blocked else found.validity
         )
 
 
@@ -104,23 +104,29 @@ def shown(*tokens: ShownCapability | Said) -> States[ShownCapability]:
 
 @pytest.mark.parametrize(
     ("now", "worth"),
-    [(0, Worth.LATER), (9, Worth.VALID), (9 + 60, Worth.VALID), (9 + 61, Worth.EXPIRED), (U64_MAX, Worth.EXPIRED)],
+    [
+        (0, Validity.LATER),
+        (9, Validity.VALID),
+        (9 + 60, Validity.VALID),
+        (9 + 61, Validity.EXPIRED),
+        (U64_MAX, Validity.EXPIRED),
+    ],
 )
-def test_a_capability_is_valid_up_to_and_in_its_last_second(now: int, worth: Worth) -> None:
+def test_a_capability_is_valid_up_to_and_in_its_last_second(now: int, worth: Validity) -> None:
     states = shown(Said(minted(60), after=9 - START))
-    found = standing_of(states, {}, minted(60).auth_ref(), now)
-    assert found.worth is worth
+    found = capability_status(states, {}, minted(60).auth_ref(), now)
+    assert found.validity is worth
     assert (found.issued_at, found.expires_at) == (9, 69)
 
 
 def test_a_capability_that_the_hub_was_never_shown_is_unknown() -> None:
-    assert standing_of(shown(minted(1)), {}, minted(2).auth_ref(), START) == CapabilityStanding(Worth.UNKNOWN)
-    assert standing_of({}, {}, bytes(32), START).expires_at is None
+    assert capability_status(shown(minted(1)), {}, minted(2).auth_ref(), START) == CapabilityStatus(Validity.UNKNOWN)
+    assert capability_status({}, {}, bytes(32), START).expires_at is None
 
 
 def test_showing_a_capability_again_does_not_renew_it() -> None:
     folded = fold(AUTHORIZATIONS, log(minted(60), Said(minted(60), after=50)))
-    assert standing_of(folded.states, {}, minted(60).auth_ref(), START + 62).worth is Worth.EXPIRED
+    assert capability_status(folded.states, {}, minted(60).auth_ref(), START + 62).validity is Validity.EXPIRED
     assert [(fault.kind, fault.reason) for fault in folded.faults] == [
         (FaultKind.REFUSED, "entry 1 authorised it already")
     ]
@@ -128,48 +134,53 @@ def test_showing_a_capability_again_does_not_renew_it() -> None:
 
 def test_a_capability_that_was_signed_again_is_another_with_its_own_time() -> None:
     states = shown(TOKENS[0], Said(RESIGNED, after=50))
-    assert standing_of(states, {}, TOKENS[0].auth_ref(), START + 51).worth is Worth.EXPIRED
-    assert standing_of(states, {}, RESIGNED.auth_ref(), START + 51).worth is Worth.VALID
+    assert capability_status(states, {}, TOKENS[0].auth_ref(), START + 51).validity is Validity.EXPIRED
+    assert capability_status(states, {}, RESIGNED.auth_ref(), START + 51).validity is Validity.VALID
 
 
 @pytest.mark.parametrize("kind", list(RevocationKind))
 def test_a_capability_is_revoked_by_any_of_its_names_while_the_interval_lasts(kind: RevocationKind) -> None:
     token = minted(60)
     states = shown(token)
-    revoked = fold(REVOCATIONS, log(RevocationOverlay(kind, _target(kind, token), "lost", START + 10, 5))).states
-    worth = {now: standing_of(states, revoked, token.auth_ref(), START + now).worth for now in (9, 10, 14, 15, 61, 62)}
+    revoked = fold(REVOCATIONS, log(RevocationEvent(kind, _target(kind, token), "lost", START + 10, 5))).states
+    worth = {
+        now: capability_status(states, revoked, token.auth_ref(), START + now).validity
+        for now in (9, 10, 14, 15, 61, 62)
+    }
     assert list(worth.values()) == ["valid", "revoked", "revoked", "valid", "valid", "expired"]
-    found = standing_of(states, revoked, token.auth_ref(), START + 10)
+    found = capability_status(states, revoked, token.auth_ref(), START + 10)
     assert found.revoked is not None
-    assert found.revoked.said.reason == "lost"
+    assert found.revoked.event.reason == "lost"
 
 
 def test_a_revoked_capability_stays_revoked_once_it_has_expired_too() -> None:
     token = minted(3)
-    revoked = fold(REVOCATIONS, log(RevocationOverlay("auth-ref", token.auth_ref(), None, START))).states
-    assert standing_of(shown(token), revoked, token.auth_ref(), START + 1000).worth is Worth.REVOKED
+    revoked = fold(REVOCATIONS, log(RevocationEvent("auth-ref", token.auth_ref(), None, START))).states
+    assert capability_status(shown(token), revoked, token.auth_ref(), START + 1000).validity is Validity.REVOKED
 
 
 def test_a_token_can_be_revoked_before_any_hub_was_shown_it() -> None:
     token = minted(60)
-    revoked = fold(REVOCATIONS, log(RevocationOverlay("cap-token", h(token.encode()), None, 0))).states
-    assert standing_of({}, revoked, token.auth_ref(), START).worth is Worth.UNKNOWN  # nobody can tell from the name
-    assert standing_of({}, revoked, token.auth_ref(), START, token).worth is Worth.REVOKED
-    by_name = fold(REVOCATIONS, log(RevocationOverlay("auth-ref", token.auth_ref(), None, 0))).states
-    assert standing_of({}, by_name, token.auth_ref(), START).worth is Worth.REVOKED
+    revoked = fold(REVOCATIONS, log(RevocationEvent("cap-token", h(token.encode()), None, 0))).states
+    assert (
+        capability_status({}, revoked, token.auth_ref(), START).validity is Validity.UNKNOWN
+    )  # nobody can tell from the name
+    assert capability_status({}, revoked, token.auth_ref(), START, token).validity is Validity.REVOKED
+    by_name = fold(REVOCATIONS, log(RevocationEvent("auth-ref", token.auth_ref(), None, 0))).states
+    assert capability_status({}, by_name, token.auth_ref(), START).validity is Validity.REVOKED
 
 
 def test_a_revocation_of_one_client_leaves_the_others_alone() -> None:
-    revoked = fold(REVOCATIONS, log(RevocationOverlay("client-id", SUBJECTS[0], None, 0))).states
+    revoked = fold(REVOCATIONS, log(RevocationEvent("client-id", SUBJECTS[0], None, 0))).states
     states = shown(minted(60, 0), minted(60, 1))
-    assert standing_of(states, revoked, minted(60, 1).auth_ref(), START + 5).worth is Worth.VALID
+    assert capability_status(states, revoked, minted(60, 1).auth_ref(), START + 5).validity is Validity.VALID
 
 
 def test_the_capabilities_of_a_client_are_found_by_its_key() -> None:
     states = shown(*TOKENS)
     mine = dict(of_client(states, {}, SUBJECTS[1], START + 6))
     assert set(mine) == {token.auth_ref() for token in TOKENS if token.subject_pk == SUBJECTS[1]}
-    assert sorted(found.worth for found in mine.values()) == ["expired", "valid", "valid"]
+    assert sorted(found.validity for found in mine.values()) == ["expired", "valid", "valid"]
     assert dict(of_client(states, {}, bytes(32), START)) == {}
 
 
@@ -210,5 +221,5 @@ def test_a_capability_is_shown_with_all_that_it_grants() -> None:
 
 def test_a_ttl_beyond_the_end_of_time_lasts_to_the_end_of_time() -> None:
     token = minted(U64_MAX)
-    found = standing_of(shown(token), {}, token.auth_ref(), U64_MAX)
-    assert (found.worth, found.expires_at) == (Worth.VALID, U64_MAX)
+    found = capability_status(shown(token), {}, token.auth_ref(), U64_MAX)
+    assert (found.validity, found.expires_at) == (Validity.VALID, U64_MAX)

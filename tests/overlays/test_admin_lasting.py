@@ -14,12 +14,12 @@ from veen.core import Malformed, admin, cap_token, cbor, naming
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
 from veen.hub.realm import Realm
-from veen.overlays import AnyOverlay, Event, FaultKind, FoldEntry, check_laws, draft, fold, foresee
-from veen.overlays.admin.admin_records import holding, slots
+from veen.overlays import AnyOverlay, Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
+from veen.overlays.admin.admin_records import record_at, slots
 from veen.overlays.admin.authority import (
     AUTHORITIES,
     Authorities,
-    AuthorityOverlay,
+    AuthorityEvent,
     AuthorityPolicy,
     LabelAuthority,
     active,
@@ -28,7 +28,7 @@ from veen.overlays.admin.authority import (
     label_authority,
     part_of,
 )
-from veen.overlays.admin.revocation import REVOCATIONS, RevocationKind, RevocationOverlay, of_token, revoked, revoked_at
+from veen.overlays.admin.revocation import REVOCATIONS, RevocationEvent, RevocationKind, of_token, revoked, revoked_at
 from veen.overlays.admin.revocation import part_of as revocation_part
 
 KINDS = [str(kind) for kind in RevocationKind]
@@ -39,7 +39,7 @@ STREAM, OTHER_STREAM = naming.stream_id("doors"), naming.stream_id("windows")
 TIMES = range(16)
 
 revocations = st.builds(
-    RevocationOverlay,
+    RevocationEvent,
     st.sampled_from(KINDS[:2]),
     st.sampled_from(TARGETS),
     st.one_of(st.none(), st.just("lost")),
@@ -47,7 +47,7 @@ revocations = st.builds(
     st.one_of(st.none(), st.integers(0, 6)),
 )
 authorities = st.builds(
-    AuthorityOverlay,
+    AuthorityEvent,
     st.sampled_from([REALM, REALM, REALM, OTHER_REALM]),
     st.sampled_from([STREAM, STREAM, OTHER_STREAM]),
     st.sampled_from(HUBS),
@@ -58,14 +58,12 @@ authorities = st.builds(
 )
 
 
-def authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: bytes = STREAM) -> AuthorityOverlay:
-    return AuthorityOverlay(REALM, stream, HUBS[hub], (), policy, ts, ttl)
+def authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: bytes = STREAM) -> AuthorityEvent:
+    return AuthorityEvent(REALM, stream, HUBS[hub], (), policy, ts, ttl)
 
 
-def revocation(
-    ts: int, ttl: int | None = None, kind: str = "client-id", reason: str | None = None
-) -> RevocationOverlay:
-    return RevocationOverlay(kind, TARGETS[0], reason, ts, ttl)
+def revocation(ts: int, ttl: int | None = None, kind: str = "client-id", reason: str | None = None) -> RevocationEvent:
+    return RevocationEvent(kind, TARGETS[0], reason, ts, ttl)
 
 
 def said_in(overlay: AnyOverlay, entries: list[FoldEntry]) -> list[Any]:
@@ -98,7 +96,7 @@ def test_a_target_is_revoked_while_any_interval_of_the_specification_holds(entri
             for target in TARGETS:
                 found = revoked(folded.states, kind, target, now)
                 assert (found is not None) is ((kind, target) in expected)
-                assert found is None or found.said.applies_at(now)
+                assert found is None or found.event.applies_at(now)
         assert {(kind, target) for kind, target, _ in revoked_at(folded.states, now)} == expected
 
 
@@ -121,7 +119,7 @@ def test_the_record_that_counts_is_the_first_of_the_active_ones_by_time_and_prim
 
 @given(st.lists(authorities, max_size=5), st.integers(0, 15))
 def test_who_is_primary_does_not_depend_on_the_order_in_which_records_came(
-    said: list[AuthorityOverlay], now: int
+    said: list[AuthorityEvent], now: int
 ) -> None:
     found = {active(fold(AUTHORITIES, log(*order)).states, REALM, STREAM, now) for order in permutations(said[:4])}
     assert len(found) == 1
@@ -139,7 +137,7 @@ def test_slots_follow_each_other_and_cover_what_the_records_do(entries: list[Fol
                 assert one.end <= other.start
             for slot in found:
                 assert slot.end is None or slot.start < slot.end
-                assert holding(state, slot.start) is slot.record
+                assert record_at(state, slot.start) is slot.record
 
 
 @given(logs(st.one_of(revocations, authorities)), st.integers(0, 15))
@@ -171,10 +169,10 @@ def test_ten_thousand_histories_come_to_what_the_intervals_of_the_specification_
             else:
                 events.append(authority(random.randrange(3), ts, ttl or 0, random.choice(list(AuthorityPolicy)[:2])))
         entries, now = log(*events), random.randrange(16)
-        banned = [one for one in events if isinstance(one, RevocationOverlay)]
-        named = [one for one in events if isinstance(one, AuthorityOverlay)]
+        banned = [one for one in events if isinstance(one, RevocationEvent)]
+        named = [one for one in events if isinstance(one, AuthorityEvent)]
         expected = any(one.ts <= now and (one.ttl is None or now < one.ts + one.ttl) for one in banned)
-        primary = sorted((one for one in named if one.ts <= now < one.ts + one.ttl), key=AuthorityOverlay.rank)[:1]
+        primary = sorted((one for one in named if one.ts <= now < one.ts + one.ttl), key=AuthorityEvent.rank)[:1]
         found = active(fold(AUTHORITIES, entries).states, REALM, STREAM, now)
         assert [found] * bool(found) == primary, f"seed {seed}"
         revoked_now = revoked(fold(REVOCATIONS, entries).states, "client-id", TARGETS[0], now)
@@ -221,14 +219,14 @@ def test_a_shorter_revocation_does_not_end_a_longer_one_and_is_refused() -> None
 def test_a_longer_revocation_takes_the_place_of_a_shorter_one() -> None:
     folded = fold(REVOCATIONS, log(revocation(5, 10, reason="a while"), revocation(5, None, reason="for good")))
     (state,) = folded.states.values()
-    assert [record.said.reason for record in state] == ["for good"]
+    assert [record.event.reason for record in state] == ["for good"]
     assert folded.faults == []
 
 
 def test_of_two_that_overlap_the_earlier_one_is_shown_while_it_holds() -> None:
     states = fold(REVOCATIONS, log(revocation(5, 10, reason="one"), revocation(10, 10, reason="two"))).states
     shown = [
-        (now, found.said.reason)
+        (now, found.event.reason)
         for now in (4, 5, 14, 15, 19, 20)
         if (found := revoked(states, "client-id", TARGETS[0], now))
     ]
@@ -271,14 +269,12 @@ def test_a_token_is_revoked_by_its_hash_its_auth_ref_or_its_subject() -> None:
         RevocationKind.CAP_TOKEN: h(token.encode()),
     }
     for kind, target in named.items():
-        states = fold(REVOCATIONS, log(RevocationOverlay(kind, target, None, 5, 5))).states
+        states = fold(REVOCATIONS, log(RevocationEvent(kind, target, None, 5, 5))).states
         found = of_token(states, token, 5)
         assert found is not None
-        assert found.said.target == target
+        assert found.event.target == target
         assert of_token(states, token, 10) is None
-        wrong = fold(
-            REVOCATIONS, log(*(RevocationOverlay(one, target, None, 5) for one in named if one != kind))
-        ).states
+        wrong = fold(REVOCATIONS, log(*(RevocationEvent(one, target, None, 5) for one in named if one != kind))).states
         assert of_token(wrong, token, 5) is None
 
 
@@ -324,14 +320,14 @@ def test_of_two_of_one_time_the_lower_primary_counts_whichever_came_first() -> N
 def test_a_record_that_could_never_count_is_refused_before_and_after_it_is_sent() -> None:
     folded = fold(AUTHORITIES, log(authority(0, 100, 50)))
     late = authority(1, 120, 30)
-    (foreseen,) = foresee(AUTHORITIES, draft(late, client_id=HUBS[0], hub_ts=START + 9, after=folded.upto), folded)
+    (foreseen,) = preview(AUTHORITIES, draft(late, client_id=HUBS[0], hub_ts=START + 9, after=folded.upto), folded)
     folded.add(log(late, start=2)[0])
     assert folded.faults == [foreseen]
     assert folded.faults[0].reason == "entry 1 holds for all of its time"
 
 
 def test_a_record_of_another_realm_is_malformed_on_the_stream_of_a_realm() -> None:
-    stranger = AuthorityOverlay(OTHER_REALM, STREAM, HUBS[2], (), "single-primary", 0, 1000)
+    stranger = AuthorityEvent(OTHER_REALM, STREAM, HUBS[2], (), "single-primary", 0, 1000)
     folded = fold(Authorities(REALM), log(stranger, authority(0, 5, 10)))
     assert [(fault.stream_seq, fault.kind, fault.reason) for fault in folded.faults] == [
         (1, FaultKind.MALFORMED, "it is for another realm")

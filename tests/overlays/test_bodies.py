@@ -11,7 +11,7 @@ from tests.overlays.logs import log
 from veen.core import Malformed, cbor, naming
 from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Text, Uint, Wire, heads
 from veen.overlays import AnyOverlay, Event, fold
-from veen.overlays.admin import AuthorityOverlay, RevocationOverlay, ShownCapability
+from veen.overlays.admin import AuthorityEvent, RevocationEvent, ShownCapability
 from veen.overlays.bridging import BundleExported, BundleImported, BundleIntake, EventOrigin
 from veen.overlays.builtin import BUILTIN
 from veen.overlays.fields import Int, ValueItem
@@ -63,9 +63,9 @@ def sample(cls: type[Wire]) -> Any:
     made = cls(*(sample_field(kind) for kind in cls.LAYOUT.kinds if not kind.fixed))
     if isinstance(made, Open):
         return replace(made, wallet_id=wallet_id(made.realm_id, made.ctx_id, made.currency))
-    if isinstance(made, RevocationOverlay):
+    if isinstance(made, RevocationEvent):
         return replace(made, kind="client-id")
-    if isinstance(made, AuthorityOverlay):
+    if isinstance(made, AuthorityEvent):
         return replace(made, policy="single-primary")
     if isinstance(made, Device):
         return replace(made, device_id=device_id(made.device_pk))

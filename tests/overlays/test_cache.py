@@ -14,7 +14,7 @@ from tests.overlays.wallets import MINE, ONLY_MINE, OWNER, REALM, random_event
 from veen.core import Malformed, Unavailable, Unverified, mmr
 from veen.overlays import AnyOverlay, At, FoldEntry, fold
 from veen.overlays.crdt import G_COUNTER, LWW, Increment, Write
-from veen.overlays.kept_fold import FANOUT, NODE, STATE, STRIDE, BlockBound, MemoryRows, Timeline, Tip, cover, extend
+from veen.overlays.kept_fold import FANOUT, NODE, STATE, STRIDE, LogPrefix, MemoryRows, Timeline, Tip, cover, extend
 from veen.overlays.kept_fold_lmdb import Cache, LmdbRows, discard, folder_of
 from veen.overlays.kv import KV, Kv
 from veen.overlays.wallet import WALLETS, Open, Wallets
@@ -83,7 +83,7 @@ def test_a_cache_takes_up_where_it_was_left(tmp_path: Path) -> None:
             assert cache.extend(entries[start:end], root(entries[:end])) == At(0, end)
     with Cache(tmp_path / "c", G_COUNTER) as cache, cache.reading() as timeline:
         assert dict(timeline.states()) == fold(G_COUNTER, entries).states
-        assert timeline.bounds() == (BlockBound(label_of(0), 0, 100, root(entries)),)
+        assert timeline.prefixes() == (LogPrefix(label_of(0), 0, 100, root(entries)),)
 
 
 def test_nothing_to_add_adds_nothing(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_cache_of_a_log_that_has_another_root_now_is_refused_and_stays_as_it_i
             assert timeline.upto() == At(0, 20)
 
 
-def root_at(entries: list[FoldEntry], bound: BlockBound) -> bytes | None:
+def root_at(entries: list[FoldEntry], bound: LogPrefix) -> bytes | None:
     return root(entries[: bound.upto_seq]) if len(entries) >= bound.upto_seq else None
 
 
@@ -225,7 +225,7 @@ def test_a_stream_goes_on_under_the_label_of_the_next_epoch() -> None:
     assert timeline.state(A, At(5, 99)) == 20
     assert timeline.state(A, At(6, 1)) == 30
     assert timeline.fold(A, At(4, 11), At(6, 3)) == 40
-    assert [bound.upto_seq for bound in timeline.bounds()] == [20, 21]
+    assert [bound.upto_seq for bound in timeline.prefixes()] == [20, 21]
     assert [fault.reason for fault in timeline.faults()] == ["a copy of entry 7 of epoch 4"]
     timeline.check(lambda bound: root(old if bound.epoch == 4 else new))
     with pytest.raises(Unverified, match="label " + label_of(4).hex()):

@@ -15,6 +15,7 @@ from veen.overlays.connect import (
     CONNECT,
     NO_CONNECTION,
     Authorized,
+    CallRoute,
     CapabilityRoute,
     ConnectionEnded,
     HubChosen,
@@ -24,10 +25,9 @@ from veen.overlays.connect import (
     ServiceBound,
     ServiceChosen,
     ServiceConnection,
-    Way,
     binding,
     call,
-    way,
+    call_route,
 )
 from veen.overlays.discovery import ServiceEndpoint
 
@@ -235,12 +235,14 @@ def test_a_service_that_is_called_has_its_requests_on_the_first_stream_and_its_r
 
 def test_a_call_goes_to_the_chosen_hub_under_the_capability() -> None:
     state = after(*PHASES)
-    assert way(state, START) == Way(id_of("h1"), id_of("key"), "https://h1.example", REQUESTS, REPLIES, id_of("cap"))
+    assert call_route(state, START) == CallRoute(
+        id_of("h1"), id_of("key"), "https://h1.example", REQUESTS, REPLIES, id_of("cap")
+    )
     made = call(state, "charge", cbor.encode(5), START, timeout_ms=9, idem=4)
     assert (made.method, made.args, made.timeout_ms, made.reply_to, made.idem) == ("charge", b"\x05", 9, REPLIES, 4)
     one = after(HUB, replace(SERVICE, stream_ids=(REQUESTS,)), PLAN, AUTH, ServiceBound("w", (REQUESTS,), (REQUESTS,)))
     assert call(one, "charge", b"\xf6", START).reply_to is None
-    assert way(after(HUB, FREE, FREE_PLAN, BOUND), START).auth_ref is None
+    assert call_route(after(HUB, FREE, FREE_PLAN, BOUND), START).auth_ref is None
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,9 @@ from veen.overlays.connect import (
     CapabilityRoute,
     Choice,
     FoundService,
-    HubWish,
-    ServiceWish,
+    HubCriteria,
+    ServiceCriteria,
+    auth_mode,
     check_token,
     choose_hubs,
     choose_overlays,
@@ -37,11 +38,10 @@ from veen.overlays.connect import (
     hub_query,
     issuance,
     issued,
-    mode_of,
     overlay_query,
     plan,
     service_query,
-    writes,
+    written_streams,
 )
 from veen.overlays.discovery import (
     DISCOVERY,
@@ -52,12 +52,12 @@ from veen.overlays.discovery import (
     OverlayFilter,
     ServiceFilter,
     evaluate,
-    living,
+    live_advertisements,
 )
 from veen.overlays.rpc import Reply, RpcError, success
 
-WISH = HubWish(frozenset({PROFILE}))
-SERVICE_WISH = ServiceWish(frozenset({RPC_OVERLAY}))
+WISH = HubCriteria(frozenset({PROFILE}))
+SERVICE_WISH = ServiceCriteria(frozenset({RPC_OVERLAY}))
 IMPLEMENTED = {"rpc": frozenset({id_of("rpc.v1"), id_of("rpc.res.v1")})}
 
 
@@ -98,7 +98,7 @@ def test_a_hub_in_the_region_comes_first_then_one_with_the_overlays_then_the_nea
         (hub(), replace(WISH, max_latency_ms=50), "did not answer"),
     ],
 )
-def test_a_hub_that_does_not_do_is_left_out_with_the_reason(one: HubAdvertise, wish: HubWish, reason: str) -> None:
+def test_a_hub_that_does_not_do_is_left_out_with_the_reason(one: HubAdvertise, wish: HubCriteria, reason: str) -> None:
     choice = choose_hubs(of([one]), wish)
     assert choice.candidates == ()
     (left,) = choice.left_out
@@ -160,7 +160,7 @@ def test_an_overlay_whose_schemas_match_in_any_order_is_a_candidate() -> None:
         (service(tags=("internal",)), SERVICE_WISH, "tagged internal"),
     ],
 )
-def test_a_service_that_does_not_do_is_left_out_with_the_reason(one: Any, wish: ServiceWish, reason: str) -> None:
+def test_a_service_that_does_not_do_is_left_out_with_the_reason(one: Any, wish: ServiceCriteria, reason: str) -> None:
     choice = choose_services(of([one]), wish)
     assert choice.candidates == ()
     assert reason in choice.left_out[0].reason
@@ -185,7 +185,7 @@ def test_each_phase_asks_the_directory_for_what_can_be_filtered_there() -> None:
 def test_a_fold_and_an_answer_propose_the_same() -> None:
     states = fold(DISCOVERY, log(hub("a", region="x"), hub("b"), service(), hub("c", tags=("test",)))).states
     now = START + 20
-    folded = choose_hubs(found_in(living(states, DescriptorKind.HUB, now), HubAdvertise), WISH)
+    folded = choose_hubs(found_in(live_advertisements(states, DescriptorKind.HUB, now), HubAdvertise), WISH)
     asked = found_by(evaluate(states, hub_query(WISH), now).results, HubAdvertise, now)
     told = choose_hubs(asked, WISH)
     assert [one.descriptor for one in told.candidates] == [one.descriptor for one in folded.candidates]
@@ -228,13 +228,13 @@ def test_details_that_name_nobody_lead_to_the_operator(details: bytes | None) ->
     ],
 )
 def test_the_policy_of_a_service_says_what_is_needed(given: dict[str, Any], mode: str, route: CapabilityRoute) -> None:
-    assert mode_of(service(**given)) == mode
+    assert auth_mode(service(**given)) == mode
     assert plan(service(**given), [DESK]).route is route
 
 
 def test_a_caller_writes_requests_and_anyone_else_all_streams() -> None:
-    assert writes(service()) == (id_of("requests"),)
-    assert writes(service(methods=())) == (id_of("requests"), id_of("replies"))
+    assert written_streams(service()) == (id_of("requests"),)
+    assert written_streams(service(methods=())) == (id_of("requests"), id_of("replies"))
 
 
 ISSUER, CLIENT = SigningKey(bytes(32)), SigningKey(b"\x01" * 32)

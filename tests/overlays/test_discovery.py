@@ -29,7 +29,7 @@ from veen.overlays.discovery import (
     find,
     join,
     kind_and_id,
-    living,
+    live_advertisements,
     overlay_id,
     part_of,
 )
@@ -39,7 +39,7 @@ PINNED = Discovery(publishers=[CLIENTS[0]])
 
 
 def known(states: dict[bytes, DirectoryRecord], now: int, kind: DescriptorKind = DescriptorKind.HUB) -> list[bytes]:
-    return [one.descriptor.id for one in living(states, kind, now)]
+    return [one.descriptor.id for one in live_advertisements(states, kind, now)]
 
 
 @given(logs(directory_events))
@@ -63,7 +63,7 @@ def test_it_folds_as_the_specification_folds(entries: list[FoldEntry], later: in
             expected.fold(read[0].event, entry.hub_ts)
     now = START + later
     for kind in DescriptorKind:
-        found = {(kind, one.descriptor.id): one.descriptor for one in living(folded.states, kind, now)}
+        found = {(kind, one.descriptor.id): one.descriptor for one in live_advertisements(folded.states, kind, now)}
         assert found == {key: event for key, event in expected.current(now).items() if key[0] == kind}
 
 

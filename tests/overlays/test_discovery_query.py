@@ -28,7 +28,7 @@ from veen.overlays.discovery import (
     QueryResult,
     ServiceFilter,
     evaluate,
-    owed,
+    pending_queries,
     request,
     respond,
     result_of,
@@ -179,7 +179,7 @@ def test_an_answer_fits_into_a_message_and_every_descriptor_can_be_had() -> None
     states, seen = directory(*large), 0
     while True:
         call = request(DirectoryQuery.of(HubFilter(), None, seen))
-        (one,) = owed(fold(RPC, log(call)).states, START)
+        (one,) = pending_queries(fold(RPC, log(call)).states, START)
         _, body = respond(one, states, NOW)
         assert len(body) < MAX_BODY_BYTES
         answer = result_of(Reply.decode(body))
@@ -267,14 +267,14 @@ def test_a_query_of_an_unknown_kind_or_with_the_filter_of_another_is_answered_wi
 
 def ask(*said: Event | Said, states: dict[bytes, DirectoryRecord] = HUBS) -> list[Reply]:
     """What a server sends for the calls of a stream."""
-    return [Reply.decode(respond(one, states, NOW)[1]) for one in owed(fold(RPC, log(*said)).states, START)]
+    return [Reply.decode(respond(one, states, NOW)[1]) for one in pending_queries(fold(RPC, log(*said)).states, START)]
 
 
 def test_a_query_is_a_call_and_its_answer_a_reply_to_it() -> None:
     query = DirectoryQuery.of(HubFilter(region="x"))
     call = request(query, timeout_ms=5000, idem=7)
     assert (call.method, cbor.decode(call.args), call.timeout_ms, call.idem) == (METHOD, query.encode(), 5000, 7)
-    (one,) = owed(fold(RPC, log(call)).states, START)
+    (one,) = pending_queries(fold(RPC, log(call)).states, START)
     header, body = respond(one, HUBS, NOW)
     assert (header.schema, header.parent_id) == (Reply.SCHEMA, msg_id(1))
     answer = result_of(Reply.decode(body))
@@ -308,8 +308,8 @@ def test_a_server_of_queries_leaves_other_methods_and_answered_calls_alone() -> 
 def test_queries_are_answered_in_the_order_they_were_asked_and_not_after_their_time() -> None:
     early, late = request(DirectoryQuery.of(HubFilter()), timeout_ms=1000), request(DirectoryQuery.of(OverlayFilter()))
     calls = fold(RPC, log(late, early, late)).states
-    assert [one.call_id for one in owed(calls, START)] == [msg_id(1), msg_id(2), msg_id(3)]
-    assert [one.call_id for one in owed(calls, START + 60)] == [msg_id(1), msg_id(3)]
+    assert [one.call_id for one in pending_queries(calls, START)] == [msg_id(1), msg_id(2), msg_id(3)]
+    assert [one.call_id for one in pending_queries(calls, START + 60)] == [msg_id(1), msg_id(3)]
 
 
 def test_a_query_asked_again_under_its_key_gets_the_answer_it_got() -> None:

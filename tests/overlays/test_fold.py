@@ -18,7 +18,7 @@ from veen.overlays import (
     draft,
     encode_states,
     fold,
-    foresee,
+    preview,
     state_hash,
 )
 from veen.overlays.crdt import G_COUNTER, LWW, OR_SET, GCounter, Increment, Write
@@ -163,7 +163,7 @@ def test_a_producer_learns_before_sending_what_would_become_of_an_event() -> Non
         (Ack(msg_id(1), msg_id(3)), 0, True),
     ]:
         next_ = draft(event, client_id=A, hub_ts=entries[-1].hub_ts + later, after=asked.upto)
-        (outcome,) = foresee(QUEUE, next_, asked)
+        (outcome,) = preview(QUEUE, next_, asked)
         assert isinstance(outcome, EventFault) is refused
     assert asked.faults == []
     assert asked.states == fold(QUEUE, entries).states
@@ -173,7 +173,7 @@ def test_a_producer_learns_before_sending_that_an_event_is_a_copy_and_asking_mak
     asked = fold(G_COUNTER, log(Said(Increment(A, 1), msg_id(50))))
     for parent, kind in [(msg_id(50), "copy"), (msg_id(51), None), (msg_id(51), None)]:
         next_ = draft(Increment(A, 1), client_id=A, hub_ts=START, after=asked.upto, parent_id=parent)
-        (outcome,) = foresee(G_COUNTER, next_, asked)
+        (outcome,) = preview(G_COUNTER, next_, asked)
         assert (outcome.kind if isinstance(outcome, EventFault) else None) == kind
 
 

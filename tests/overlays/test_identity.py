@@ -182,22 +182,22 @@ def test_a_later_principal_record_brings_other_info_and_nothing_else() -> None:
     ],
 )
 def test_a_device_is_active_unless_disabled_or_expired(changed: dict[str, object], now: int, active: bool) -> None:
-    assert (views.inactive(states(device(**changed)), ME, KEY, now) is None) is active
+    assert (views.inactive_reason(states(device(**changed)), ME, KEY, now) is None) is active
 
 
 def test_the_last_record_of_a_device_holds_whatever_times_it_names() -> None:
     found = states(device(created_at=9), device(created_at=1, flags=Flags(True)))
-    assert views.inactive(found, ME, KEY, 0) == "it is disabled"
+    assert views.inactive_reason(found, ME, KEY, 0) == "it is disabled"
     found = states(device(flags=Flags(True)), device(expires_at=5))
-    assert views.inactive(found, ME, KEY, 5) is None
+    assert views.inactive_reason(found, ME, KEY, 5) is None
     assert [one.expires_at for one in views.devices(found, ME)] == [5]
 
 
 def test_a_record_of_someone_elses_device_is_theirs_alone() -> None:
     found = states(device(), device(principal_pk=OTHER, flags=Flags(True)))
-    assert views.inactive(found, ME, KEY, 0) is None
-    assert views.inactive(found, OTHER, KEY, 0) is not None
-    assert views.inactive(found, sha256(b"nobody").digest(), KEY, 0) == "it is no device of this principal"
+    assert views.inactive_reason(found, ME, KEY, 0) is None
+    assert views.inactive_reason(found, OTHER, KEY, 0) is not None
+    assert views.inactive_reason(found, sha256(b"nobody").digest(), KEY, 0) == "it is no device of this principal"
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,12 @@ def test_a_record_of_someone_elses_device_is_theirs_alone() -> None:
 )
 def test_a_revoked_device_stays_inactive_whatever_its_records_say(revoked: IdentityRevocation) -> None:
     for events in [(device(), revoked), (revoked, device()), (device(), revoked, device(flags=Flags(False)))]:
-        assert views.inactive(states(*events), ME, KEY, 0) == "it was revoked at 3"
+        assert views.inactive_reason(states(*events), ME, KEY, 0) == "it was revoked at 3"
 
 
 def test_a_revocation_by_another_principal_changes_nothing() -> None:
     found = states(device(), IdentityRevocation(OTHER, None, DEVICE, ts=3))
-    assert views.inactive(found, ME, KEY, 0) is None
+    assert views.inactive_reason(found, ME, KEY, 0) is None
 
 
 def test_a_device_rotates_by_a_new_record_and_a_revocation() -> None:
@@ -221,8 +221,8 @@ def test_a_device_rotates_by_a_new_record_and_a_revocation() -> None:
         IdentityRevocation(ME, None, DEVICE, b"\x0a" * 32, reason="rotated", ts=3),
         device(flags=Flags(True)),
     )
-    assert views.inactive(found, ME, KEY, 0) is not None
-    assert views.inactive(found, ME, new, 0) is None
+    assert views.inactive_reason(found, ME, KEY, 0) is not None
+    assert views.inactive_reason(found, ME, new, 0) is None
     assert views.auth_ref_revocation(found, b"\x0a" * 32) is not None
 
 

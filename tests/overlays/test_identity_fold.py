@@ -54,7 +54,7 @@ def agree(states: States, rules: Pseudocode, seed: int) -> int:
         for key, device_id in zip(DEVICE_KEYS, DEVICE_IDS, strict=True):
             asked.append((views.device(states, principal_pk, device_id), rules.device(principal_pk, device_id)))
             for now in NOWS:
-                active = views.inactive(states, principal_pk, key, now) is None
+                active = views.inactive_reason(states, principal_pk, key, now) is None
                 asked.append((active, rules.active(principal_pk, device_id, now)))
     for ctx_id, realm_id in product(CTXS, REALMS):
         profiles = rules.of(CtxProfile, ctx_id=ctx_id, realm_id=realm_id)
@@ -115,6 +115,6 @@ def test_every_view_answers_as_the_specification_does_on_many_histories() -> Non
 def test_the_states_of_several_streams_join_in_any_order() -> None:
     for seed in range(200):
         pieces = [fold(IDENTITY, random_history(Random(3 * seed + one), 8)).states for one in range(3)]
-        joined = [views.together(*order) for order in permutations(pieces)]
+        joined = [views.merge_states(*order) for order in permutations(pieces)]
         assert all(one == joined[0] for one in joined), f"seed {seed}"
-        assert views.together(joined[0], pieces[0]) == joined[0], f"seed {seed}"
+        assert views.merge_states(joined[0], pieces[0]) == joined[0], f"seed {seed}"

@@ -10,8 +10,16 @@ from tests.overlays.logs import START
 from veen.core import Malformed, Unverified, VeenError
 from veen.core.cap_token import mint
 from veen.core.receipt import sign
-from veen.overlays.operations import CapabilityFact, Survivorship, World
-from veen.overlays.operations.external_facts import AccessFact, Decision, Effect, FactSource, LogPlace, Taken, read
+from veen.overlays.operations import CapabilityFact, ExternalFacts, Survivorship
+from veen.overlays.operations.external_facts import (
+    AccessFact,
+    Decision,
+    Effect,
+    FactSource,
+    LogPlace,
+    UsedVersion,
+    read,
+)
 
 TOKEN = mint(KEYS[0], A, [STREAM], 60)
 RECEIPT = sign(HUB, label=C, stream_seq=7, leaf_hash=A, mmr_root=B, hub_ts=START)
@@ -34,16 +42,16 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def told(**given: Any) -> World:
+def told(**given: Any) -> ExternalFacts:
     return read(json.dumps(given).encode(), STREAM)
 
 
 def test_an_empty_file_tells_nothing() -> None:
-    assert told() == World(STREAM)
+    assert told() == ExternalFacts(STREAM)
 
 
 def test_every_name_is_read() -> None:
-    assert told(**WHOLE) == World(
+    assert told(**WHOLE) == ExternalFacts(
         stream_id=STREAM,
         speakers={A: frozenset({B, C})},
         processed=(LogPlace(A, 3),),
@@ -53,7 +61,7 @@ def test_every_name_is_read() -> None:
         capabilities={TOKEN.auth_ref(): CapabilityFact(TOKEN, START)},
         decisions=(Decision(A, 1, B, "accept"),),
         survivorship=Survivorship.HIGHEST,
-        taken=(Taken(A, "v1"),),
+        taken=(UsedVersion(A, "v1"),),
         executors=frozenset({C}),
         accesses=(AccessFact(A, "x", "y"),),
         regulated=frozenset({"y"}),

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.overlays.deeds import NULL, RIGHT, WRONG, A, B, C, Deeds, paid
 from tests.overlays.logs import CLIENTS, logs, msg_id
-from veen.overlays import AnyOverlay, EventFault, FoldEntry, check_laws, fold, foresee
+from veen.overlays import AnyOverlay, EventFault, FoldEntry, check_laws, fold, preview
 from veen.overlays.operations import (
     OPERATION_OVERLAYS,
     Access,
@@ -97,7 +97,7 @@ def test_what_is_refused_before_sending_is_what_is_refused_when_folding(
     entries: list[FoldEntry] = data.draw(logs(EVENTS[overlay.CLASS], most=12))
     folded = fold(overlay, ())
     for entry in entries:
-        foreseen = foresee(overlay, entry, folded)
+        foreseen = preview(overlay, entry, folded)
         assert [isinstance(one, EventFault) for one in foreseen] == [
             isinstance(one, EventFault) for one in folded.add(entry)
         ]

@@ -30,6 +30,7 @@ from veen.overlays.operations import (
     OPERATIONS,
     VALIDATORS,
     Delegated,
+    ExternalFacts,
     QueryAudit,
     RecoveryApproval,
     RecoveryExecution,
@@ -38,7 +39,6 @@ from veen.overlays.operations import (
     Rule,
     RuleFinding,
     RuleVerdict,
-    World,
     check,
     check_log,
     operation_id,
@@ -184,7 +184,7 @@ def test_an_access_is_not_missed_because_another_took_the_message_it_needs(known
 @given(histories)
 def test_what_is_not_known_is_open_and_never_violated(steps: list) -> None:  # type: ignore[type-arg]
     deeds = deeds_of(steps)
-    findings = check(operations(deeds.log), World())
+    findings = check(operations(deeds.log), ExternalFacts())
     assert violations(findings) == ()
     needs_more = {
         Rule.PAID_P2, Rule.ACCESS_A1, Rule.ACCESS_A2, Rule.DELEGATED_D2, Rule.DELEGATED_D3, Rule.PUBLICATION_P2,

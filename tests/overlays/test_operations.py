@@ -11,7 +11,7 @@ from tests.overlays.logs import CLIENTS, LABEL, START, Said, log, msg_id
 from veen.core import Malformed, PayloadHdr, cbor, mmr
 from veen.core.cap_token import mint, resign
 from veen.core.hashing import ht
-from veen.overlays import FaultKind, Fold, check_laws, firsts, fold, registry, run, state_hash, summarise
+from veen.overlays import FaultKind, Fold, check_laws, first_places, fold, registry, run, state_hash, summarise
 from veen.overlays.kv import KV, Write
 from veen.overlays.operations import (
     AGREEMENTS,
@@ -29,6 +29,7 @@ from veen.overlays.operations import (
     Confirmation,
     Definition,
     Delegated,
+    ExternalFacts,
     Guardians,
     LogStates,
     Mirror,
@@ -46,7 +47,6 @@ from veen.overlays.operations import (
     RuleVerdict,
     StateCheckpoint,
     Survivorship,
-    World,
     admits,
     applied,
     balance,
@@ -155,10 +155,10 @@ def test_payments_that_were_all_taken_sum_up_and_run_without_being_walked() -> N
     strict, entries = Payments("", [D]), log(paid(5, D, A), paid(5, A, B), paid(4, B, A), paid(3, A, C))
     check_laws(strict, entries)
     for place in range(len(entries)):
-        rest = summarise(strict, entries[place:], firsts(strict, entries))
+        rest = summarise(strict, entries[place:], first_places(strict, entries))
         assert run(strict, fold(strict, entries[:place]).states, rest) == (fold(strict, entries).states, ())
     overdrawn = log(paid(5, D, A), paid(6, A, B), paid(2, B, A))
-    assert run(strict, {}, summarise(strict, overdrawn, firsts(strict, overdrawn)))[1] == (b"JPY",)
+    assert run(strict, {}, summarise(strict, overdrawn, first_places(strict, overdrawn)))[1] == (b"JPY",)
 
 
 def test_an_operation_that_is_ordered_after_its_time_moves_nothing() -> None:
@@ -243,7 +243,7 @@ def test_a_client_may_write_by_the_grant_of_an_identity_it_speaks_for() -> None:
     entries = log(AccessGrant(A, None, (STREAM,), START + 50), Said(paid(), client=1))
     given = {"stream_id": STREAM, "bootstrapped": frozenset({ROOT})}
     for speakers, taken in (({A: frozenset({CLIENTS[1]})}, True), ({B: frozenset({CLIENTS[1]})}, False), (None, False)):
-        found = check(operations(entries), World(**given, speakers=speakers))  # type: ignore[arg-type]
+        found = check(operations(entries), ExternalFacts(**given, speakers=speakers))  # type: ignore[arg-type]
         verdicts = [one.verdict for one in found if one.rule is Rule.ACCESS_A2 and one.places[-1].stream_seq == 2]
         assert verdicts == [RuleVerdict.HOLDS if taken else RuleVerdict.VIOLATED]
 
@@ -338,10 +338,10 @@ def test_a_capability_that_was_revoked_applies_nothing_from_then_on() -> None:
 @pytest.mark.parametrize("client", [0, 1])
 def test_a_revocation_in_the_log_makes_a_chain_invalid_if_who_sent_it_may_revoke(client: int) -> None:
     entries = log(EMBEDDED, Said(Revoke(PRINCIPAL, CHAIN[0]), client=client), EMBEDDED)
-    world = World(capabilities=KNOWN, granters=frozenset({CLIENTS[0]}))
+    world = ExternalFacts(capabilities=KNOWN, granters=frozenset({CLIENTS[0]}))
     found = [one for one in check(operations(entries), world) if one.rule is Rule.DELEGATED_D2]
     assert [one.verdict for one in found] == [RuleVerdict.HOLDS, RuleVerdict.HOLDS if client else RuleVerdict.VIOLATED]
-    anyone = check(operations(entries), World(capabilities=KNOWN))
+    anyone = check(operations(entries), ExternalFacts(capabilities=KNOWN))
     assert [one.rule for one in violations(anyone)] == [Rule.DELEGATED_D2]
 
 
@@ -354,7 +354,7 @@ def test_the_last_capability_may_be_of_the_client_instead_of_the_agent() -> None
 
 def test_an_empty_chain_is_listed_and_a_whole_one_is_kept() -> None:
     folded = fold(DELEGATIONS, log(EMBEDDED, replace(EMBEDDED, delegation_chain=())))
-    assert folded.state(op(1)).said == EMBEDDED
+    assert folded.state(op(1)).event == EMBEDDED
     assert [(seq, reason.partition(":")[0]) for seq, reason in reasons(folded)] == [(2, "delegated.D1")]
 
 
@@ -469,7 +469,7 @@ def published(folded: Fold[PublishedData, PublishedData], version: str) -> Relea
 
 def test_a_version_is_published_once() -> None:
     folded = fold(PUBLICATIONS, log(RELEASE, replace(RELEASE, content_root=D)))
-    assert published(folded, "v1").said == RELEASE
+    assert published(folded, "v1").event == RELEASE
     assert any(reason.startswith("publication.P1") for _, reason in reasons(folded))
     assert {seq for seq, _ in reasons(folded)} == {2}
 
@@ -478,7 +478,7 @@ def test_the_latest_or_the_highest_version_survives() -> None:
     named = [replace(RELEASE, version=one) for one in ("v1.9", "v1.10", "v1.2")]
     states = fold(PUBLICATIONS, log(*named, replace(named[1], content_root=C))).states
     found = [survivor(states, A, rule) for rule in Survivorship]
-    assert [one and one.said.version for one in found] == ["v1.2", "v1.10"]
+    assert [one and one.event.version for one in found] == ["v1.2", "v1.10"]
     assert survivor(states, B) is None
 
 
@@ -496,7 +496,7 @@ def test_a_version_may_be_a_number_of_any_length() -> None:
 
 def test_content_matches_what_was_published_by_the_recommended_tree() -> None:
     release = published(fold(PUBLICATIONS, log(RELEASE)), "v1")
-    assert release.said.content_root == ht("veen/content-node", C + D)
+    assert release.event.content_root == ht("veen/content-node", C + D)
     assert content_root([B, C, D]) == ht("veen/content-root", D + ht("veen/content-node", B + C))
     assert matches(release, [C, D])
     for other in ([D, C], [C], [C, D, D], []):

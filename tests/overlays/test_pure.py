@@ -1,4 +1,4 @@
-"""Overlays read no file, no clock and no randomness; `cache` alone touches a disk."""
+"""Overlays use no file, no clock and no randomness; only `kept_fold_lmdb` does I/O."""
 
 import ast
 from pathlib import Path
@@ -22,16 +22,16 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def test_no_module_but_the_cache_reaches_outside() -> None:
-    reaching = {path.name for path in FOLDER.rglob("*.py") if imported(path) & OUTSIDE}
-    assert reaching == {"cache.py"}
+def test_only_the_lmdb_module_does_io() -> None:
+    with_io = {path.name for path in FOLDER.rglob("*.py") if imported(path) & OUTSIDE}
+    assert with_io == {"kept_fold_lmdb.py"}
 
 
 def test_the_public_names_are_these() -> None:
     assert veen.overlays.__all__ == [
-        "AnyOverlay", "Applied", "At", "Book", "Entry", "Event", "Fault", "FaultKind", "Fold", "GROUP",
-        "LawBroken", "MergeOverlay", "Outcome", "Overlay", "Registry", "ShippedSummary", "Step", "Summary",
-        "WalkOverlay", "check_laws", "draft", "encode_states", "firsts", "fold", "foresee", "merge",
-        "merge_firsts", "receive", "registry", "run", "ship", "state_hash", "summarise",
+        "AnyOverlay", "Applied", "At", "ENTRY_POINT_GROUP", "Event", "EventFault", "FaultKind", "Fold", "FoldEntry",
+        "FoldLookup", "FoldStep", "LawBroken", "MergeOverlay", "Outcome", "Overlay", "Registry", "ShippedSummary",
+        "Summary", "WalkOverlay", "check_laws", "draft", "encode_states", "first_places", "fold", "merge",
+        "merge_first_places", "preview", "receive", "registry", "run", "ship", "state_hash", "summarise",
     ]  # fmt: skip
     assert all(hasattr(veen.overlays, name) for name in veen.overlays.__all__)

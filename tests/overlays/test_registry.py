@@ -8,7 +8,7 @@ import pytest
 
 from tests.overlays.logs import log
 from veen.core import Unavailable
-from veen.overlays import GROUP, Overlay, Registry, fold, registry
+from veen.overlays import ENTRY_POINT_GROUP, Overlay, Registry, fold, registry
 from veen.overlays.builtin import BUILTIN
 from veen.overlays.crdt import LWW, Write
 from veen.overlays.kv import KV
@@ -38,7 +38,7 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def points(info: Path, *lines: str) -> None:
-    (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]))
+    (info / "entry_points.txt").write_text("\n".join([f"[{ENTRY_POINT_GROUP}]", *lines, ""]))
 
 
 def test_ours_are_all_there_and_each_has_its_class() -> None:

@@ -14,14 +14,14 @@ from veen.overlays.rpc import (
     RPC,
     UNKNOWN_METHOD,
     CallRequest,
-    Owed,
+    PendingReply,
     Reply,
     RpcError,
     RpcFailure,
     answer,
     call_part,
     first_of,
-    owed,
+    pending_replies,
     respond,
     success,
 )
@@ -58,8 +58,8 @@ def reply_to(number: int, result: cbor.Value = 3) -> Said:
     return Said(success(result), msg_id(number), client=2)
 
 
-def due(folded: Fold, now: int = 0) -> list[Owed]:  # type: ignore[type-arg]
-    return list(owed(folded.states, folded.states, (START + now) * 1000))
+def due(folded: Fold, now: int = 0) -> list[PendingReply]:  # type: ignore[type-arg]
+    return list(pending_replies(folded.states, folded.states, (START + now) * 1000))
 
 
 def test_the_schemas_are_the_hashes_of_their_names_and_bodies_have_the_listed_keys() -> None:

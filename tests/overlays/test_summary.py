@@ -13,10 +13,10 @@ from veen.overlays import (
     FaultKind,
     FoldEntry,
     ShippedSummary,
-    firsts,
+    first_places,
     fold,
     merge,
-    merge_firsts,
+    merge_first_places,
     receive,
     run,
     ship,
@@ -31,7 +31,7 @@ A, B = bytes(32), b"\xff" * 32
 
 
 def shipped(entries: list[FoldEntry]) -> ShippedSummary:
-    return ship(G_COUNTER, summarise(G_COUNTER, entries, firsts(G_COUNTER, entries)), entries, root(entries))
+    return ship(G_COUNTER, summarise(G_COUNTER, entries, first_places(G_COUNTER, entries)), entries, root(entries))
 
 
 def test_a_summary_says_what_it_is_of() -> None:
@@ -86,8 +86,8 @@ def test_entries_with_a_gap_are_no_run(entries: list[FoldEntry]) -> None:
 def test_copies_in_different_pieces_count_once() -> None:
     entries = log(Increment(A, 5), Increment(B, 1), Said(Increment(A, 5), msg_id(1)), Said(Increment(A, 5), msg_id(1)))
     pieces = [entries[:2], entries[2:3], entries[3:]]
-    found = [firsts(G_COUNTER, piece) for piece in pieces]
-    known = merge_firsts(found[2], merge_firsts(found[1], found[0]))
+    found = [first_places(G_COUNTER, piece) for piece in pieces]
+    known = merge_first_places(found[2], merge_first_places(found[1], found[0]))
     sums = [summarise(G_COUNTER, piece, known) for piece in pieces]
     whole = merge(G_COUNTER, sums[0], merge(G_COUNTER, sums[1], sums[2]))
     states, stuck = run(G_COUNTER, {}, whole)
@@ -100,7 +100,7 @@ def test_copies_in_different_pieces_count_once() -> None:
 def test_a_piece_that_overdraws_a_wallet_is_named_and_the_others_run() -> None:
     opened = Open(MINE, REALM, OWNER, "JPY", 0)
     entries = log(opened, Deposit(MINE, 5, 0), Withdraw(MINE, 9, 0), Deposit(MINE, 7, 0))
-    known = firsts(ONLY_MINE, entries)
+    known = first_places(ONLY_MINE, entries)
     states, stuck = run(ONLY_MINE, {}, summarise(ONLY_MINE, entries[:2], known))
     assert (states[MINE].balance, stuck) == (5, ())
     after, stuck = run(ONLY_MINE, states, summarise(ONLY_MINE, entries[2:], known))
@@ -110,7 +110,7 @@ def test_a_piece_that_overdraws_a_wallet_is_named_and_the_others_run() -> None:
 def test_a_transfer_mirrored_in_a_later_piece_is_debited_once() -> None:
     opened, paid = Open(MINE, REALM, OWNER, "JPY", 0), Transfer(MINE, THEIRS, 4, 0, A)
     entries = log(opened, Deposit(MINE, 10, 0), paid, paid, Said(paid, msg_id(3)))
-    known = firsts(ONLY_MINE, entries)
+    known = first_places(ONLY_MINE, entries)
     pieces = [summarise(ONLY_MINE, entries[at : at + 1], known) for at in range(5)]
     whole = pieces[0]
     for piece in pieces[1:]:

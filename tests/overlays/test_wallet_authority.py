@@ -8,7 +8,7 @@ import pytest
 from tests.overlays.logs import CLIENTS, Said, log, msg_id
 from tests.overlays.wallets import DAY, MINE, OTHER, OWNER, REALM, THEIRS, random_history
 from veen.core import Malformed, SigningKey, cap_token, cbor
-from veen.overlays import Event, FaultKind, FoldEntry, check_laws, draft, fold, foresee
+from veen.overlays import Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
 from veen.overlays.event import EventFault
 from veen.overlays.rpc import Reply, RpcError
 from veen.overlays.wallet import (
@@ -133,7 +133,7 @@ def test_a_bridge_among_the_services_carries_everything_once() -> None:
 def test_the_rule_is_asked_before_sending_too() -> None:
     folded = fold(GUARDED, log(*FUNDED))
     entry = replace(draft(Deposit(MINE, 5, TODAY), client_id=DEVICE, hub_ts=TODAY), auth_ref=DEVICE_CAP.auth_ref())
-    (outcome,) = foresee(GUARDED, entry, folded)
+    (outcome,) = preview(GUARDED, entry, folded)
     assert isinstance(outcome, EventFault)
     assert outcome.reason == WalletCode.UNAUTHORIZED_OPERATION
 

@@ -19,7 +19,7 @@ from veen.recorder import Enrolment, Kit, NotRecorded, SpoolFeed, SpoolWriter, e
 from veen.recorder.event_audit import audit
 from veen.recorder.routes import read_states
 from veen.recorder.setup import LONG_TERM_SEC, OWN_STREAM, Done
-from veen.state import HubSource, NotTaken, StateView
+from veen.state import EventRefused, HubSource, StateView
 
 
 async def set_up(client: Client, **changed: object) -> Done:
@@ -62,7 +62,7 @@ def test_setting_up_again_says_only_what_is_new(recorder: Yard) -> None:
 def test_a_type_is_not_given_a_second_stream_by_setting_up_nor_by_mapping(recorder: Yard) -> None:
     with pytest.raises(Refused, match="is mapped to record/app/web"):
         recorder.does("admin", lambda client: set_up(client, types={"http.request": LOGIN}))
-    with pytest.raises(NotTaken, match="a migration moves it"):
+    with pytest.raises(EventRefused, match="a migration moves it"):
         recorder.does("admin", lambda client: map_type(client, "http.request", LOGIN))
     with pytest.raises(Refused, match="no stream of this recorder"):
         recorder.does("admin", lambda client: map_type(client, "new", "record/app/unknown"))
@@ -79,7 +79,7 @@ def test_a_rename_and_a_split_are_logged_and_followed(recorder: Yard) -> None:
     assert (recorder.numbers(WEB), recorder.numbers(LOGIN)) == ([1, 2], [3, 4])
     with pytest.raises(Refused, match="nothing to move"):
         recorder.does("admin", lambda client: move(client, WEB, LOGIN, [], None))
-    with pytest.raises(NotTaken, match="is not of"):
+    with pytest.raises(EventRefused, match="is not of"):
         recorder.does("admin", lambda client: move(client, LOGIN, WEB, ["unheard"], None))
 
 
@@ -121,7 +121,7 @@ def test_a_second_administrator_is_refused(recorder: Yard) -> None:
 def test_a_key_belongs_to_one_producer(recorder: Yard) -> None:
     with ClientDir.open(recorder.root / "shop") as folder:
         other = Enrolment("other", folder.card, ("other",), (WEB,), 60)
-    with pytest.raises(NotTaken, match="is of producer shop"):
+    with pytest.raises(EventRefused, match="is of producer shop"):
         recorder.does("admin", lambda client: enrolled(client, other))
 
 

@@ -17,7 +17,7 @@ from veen.core import Refused
 from veen.overlays import Applied, At, EventFault
 from veen.overlays.kv import KV, Write
 from veen.overlays.queue import QUEUE, Ack, Put, TaskClaim
-from veen.state import Channel, DirectorySource, KvStore, NotTaken, Seen, StateView, watch
+from veen.state import DirectorySource, EventRefused, EventSender, KvStore, StateView, WatchedEntry, watch
 
 T = TypeVar("T")
 
@@ -35,15 +35,15 @@ async def few(coming: AsyncGenerator[T, None], number: int) -> list[T]:
 def test_an_event_that_the_state_refuses_never_leaves(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, StateView.of(writer, STREAM, QUEUE) as view:
-            channel = Channel(view)
-            task = (await channel.say(Put(b"x"))).msg_id
+            channel = EventSender(view)
+            task = (await channel.send(Put(b"x"))).msg_id
             before = len(hub.submitted)
-            with pytest.raises(NotTaken, match="the task is not under this claim") as refused:
-                await channel.say(Ack(task, bytes(32)))
+            with pytest.raises(EventRefused, match="the task is not under this claim") as refused:
+                await channel.send(Ack(task, bytes(32)))
             assert isinstance(refused.value, Refused)
             assert [fault.part for fault in refused.value.faults] == [task]
-            with pytest.raises(NotTaken, match="there is no such task"):
-                await channel.say(TaskClaim(bytes(32), 60))
+            with pytest.raises(EventRefused, match="there is no such task"):
+                await channel.send(TaskClaim(bytes(32), 60))
             assert len(hub.submitted) == before
 
     at_a_liar(place, work)
@@ -52,11 +52,11 @@ def test_an_event_that_the_state_refuses_never_leaves(place: Path) -> None:
 def test_an_event_that_was_overtaken_is_in_the_log_and_said_to_have_changed_nothing(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as other, StateView.of(writer, STREAM, QUEUE) as view:
-            task = (await Channel(view).say(Put(b"x"))).msg_id
+            task = (await EventSender(view).send(Put(b"x"))).msg_id
             async with view.reading() as early:
                 await say(other, TaskClaim(task, 60))
-                said = await Channel(view).say(TaskClaim(task, 60), reading=early)
-            assert not said.taken
+                said = await EventSender(view).send(TaskClaim(task, 60), reading=early)
+            assert not said.applied
             assert [fault.reason for fault in said.faults] == ["the task is claimed"]
             assert said.at == At(0, 3)
 
@@ -68,7 +68,7 @@ def test_nothing_is_said_to_a_directory(place: Path) -> None:
         folder.stream_keys.create(STREAM)
         view = StateView(DirectorySource(make_dir(place), folder), STREAM, KV)
         with pytest.raises(ValueError, match="nothing can be said"):
-            Channel(view)
+            EventSender(view)
         view.close()
 
 
@@ -81,7 +81,7 @@ def test_a_watch_tells_what_became_of_each_entry(place: Path) -> None:
             await say(writer, Write(b"old", 0, b"2"))
             await say_bytes(writer, b"no map", schema=Write.SCHEMA)
             await say(writer, Write(b"new", 0, b"3"))
-            seen: list[Seen[object]] = await coming  # type: ignore[assignment]
+            seen: list[WatchedEntry[object]] = await coming  # type: ignore[assignment]
             assert [one.entry.stream_seq for one in seen] == [2, 3, 4]
             first, second, third = (one.outcomes[0] for one in seen)
             assert isinstance(first, Applied)
@@ -127,7 +127,7 @@ def test_a_store_is_a_map_with_a_history(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, KvStore.of(writer, STREAM) as store:
             assert await store.get(b"door") is None
-            assert (await store.put(b"door", b"open")).taken
+            assert (await store.put(b"door", b"open")).applied
             await store.put(b"door", b"shut")
             await store.put(b"window", b"open")
             await store.delete(b"window")

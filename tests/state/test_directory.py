@@ -17,7 +17,7 @@ from veen.client.trust import Pin
 from veen.core import Limits, Malformed, Msg, Receipt, Unavailable, Unverified, VeenError, naming
 from veen.overlays import At
 from veen.overlays.kv import KV, Write
-from veen.state import DirectorySource, StateView, prove, reckon
+from veen.state import DirectorySource, StateView, prove, verify_state
 from veen.state.fold_cache import cache_folder
 from veen.storage import frame
 from veen.storage.directory_reader import LogReader, chunk_entries
@@ -269,11 +269,11 @@ def test_evidence_from_a_directory_holds_with_and_without_its_node_files(place: 
 
         file, hub_id, hashed = asyncio.run(shown())
     assert evidence_verify.verify(file, hub_id).contradictions == ()
-    found = reckon(file, KV, STREAM, b"k1", pin=hub_id)
+    found = verify_state(file, KV, STREAM, b"k1", pin=hub_id)
     assert found.states[b"k1"].value == b"7"
     assert found.state_hash == hashed
     with pytest.raises(Unverified, match="not of this stream"):
-        reckon(file, KV, "another stream", b"k1", pin=hub_id)
+        verify_state(file, KV, "another stream", b"k1", pin=hub_id)
 
 
 def test_a_cache_of_a_directory_is_the_readers_own(place: Path) -> None:

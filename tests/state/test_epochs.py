@@ -13,7 +13,7 @@ from veen.client.evidence_verify import verify
 from veen.core import Limits, Profile, naming
 from veen.overlays import Applied, At
 from veen.overlays.kv import KV, Write
-from veen.state import DirectorySource, StateSnapshot, StateView, compare, make, prove, reckon, watch
+from veen.state import DirectorySource, StateSnapshot, StateView, compare, make, prove, verify_state, watch
 
 MINUTE = 60
 PROFILE = Profile(epoch_sec=MINUTE)
@@ -78,14 +78,14 @@ def test_hub_and_directory_come_to_one_state_over_all_epochs(place: Path) -> Non
             assert (await compare(view, StateSnapshot.decode(snapshot.encode()))).parts == 3
             hub_id = reader.hub_id
             assert verify(file.encode(), hub_id).contradictions == ()
-            found = reckon(file.encode(), KV, STREAM, b"k0", b"all", pin=hub_id)
+            found = verify_state(file.encode(), KV, STREAM, b"k0", b"all", pin=hub_id)
             assert found.state_hash == told[0][2]
             source = DirectorySource(hub.data_dir, people.reader_dir, hub_id)
             for cached in (False, True):
                 async with StateView(source, STREAM, KV, cached=cached) as copy, copy.reading() as reading:
                     assert (reading.upto, reading.state_hash()) == told[0][:2]
                     shown = await prove(copy, reading, b"k0", b"all")
-                    assert reckon(shown.encode(), KV, STREAM, b"k0", b"all", pin=hub_id).state_hash == told[0][2]
+                    assert verify_state(shown.encode(), KV, STREAM, b"k0", b"all", pin=hub_id).state_hash == told[0][2]
                     assert (await compare(copy, snapshot)).at == told[0][0]
 
     at_a_hub(place, work, profile=PROFILE, clock=clock)

@@ -22,9 +22,9 @@ from veen.state import (
     BlockingKvStore,
     BlockingTaskQueue,
     Caller,
-    Channel,
+    EventRefused,
+    EventSender,
     NoReply,
-    NotTaken,
     Server,
     TaskQueue,
     WalletBook,
@@ -44,7 +44,7 @@ def test_a_task_is_taken_by_one_consumer_and_done_once_where_nobody_fails(place:
         async def consume(queue: TaskQueue) -> None:
             while (job := await queue.take()) is not None:
                 done.append(job.task_id)
-                assert (await queue.ack(job)).taken
+                assert (await queue.ack(job)).applied
 
         async with (
             people.writer() as one,
@@ -73,9 +73,9 @@ def test_a_task_whose_consumer_died_is_another_consumers_when_its_time_is_up(pla
             again = await queue.take()
             assert again is not None
             assert (again.task_id, again.tries) == (lost.task_id, 2)
-            with pytest.raises(NotTaken, match="not under this claim"):
+            with pytest.raises(EventRefused, match="not under this claim"):
                 await queue.ack(lost)
-            assert (await queue.ack(again)).taken
+            assert (await queue.ack(again)).applied
 
     at_a_liar(place, work)
 
@@ -84,7 +84,7 @@ def test_a_task_that_fails_often_enough_is_a_dead_letter_until_it_is_retried(pla
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as one, TaskQueue.of(one, STREAM) as queue:
             task = (await queue.add(b"x", max_tries=2)).msg_id
-            with pytest.raises(NotTaken, match="no dead letter"):
+            with pytest.raises(EventRefused, match="no dead letter"):
                 await queue.retry(task)
             for _ in range(2):
                 job = await queue.take()
@@ -223,11 +223,11 @@ def test_a_call_whose_time_ended_unanswered_is_answered_when_it_is_asked_again_w
 def test_a_request_for_a_reply_elsewhere_is_answered_with_an_error(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as asking, Server.of(asking, STREAM, METHODS) as server:
-            said = await Channel(server.view).say_anyway(CallRequest("echo", b"\xf6", reply_to=bytes(32)))
+            said = await EventSender(server.view).send_unchecked(CallRequest("echo", b"\xf6", reply_to=bytes(32)))
             heard: list[str] = []
             await server.serve_waiting(lambda owed, reply: heard.append(reply.error.code if reply.error else ""))
             assert heard == [REPLY_TO]
-            assert said.taken
+            assert said.applied
 
     at_a_liar(place, work)
 
@@ -240,28 +240,28 @@ def test_a_wallet_book_sends_what_the_rules_allow_and_nothing_else(place: Path) 
 
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as client, WalletBook.of(client, STREAM) as book:
-            with pytest.raises(NotTaken, match="NO_WALLET"):
+            with pytest.raises(EventRefused, match="NO_WALLET"):
                 await book.deposit(mine, 1)
             await book.open(REALM, OWNER, "JPY")
             await book.open(REALM, OTHER, "JPY")
             await book.deposit(mine, 100, b"ref")
             await book.transfer(mine, theirs, 30, bytes(32))
-            with pytest.raises(NotTaken, match="a copy of entry 4"):
+            with pytest.raises(EventRefused, match="a copy of entry 4"):
                 await book.transfer(mine, theirs, 30, bytes(32))
-            with pytest.raises(NotTaken, match="INSUFFICIENT_FUNDS"):
+            with pytest.raises(EventRefused, match="INSUFFICIENT_FUNDS"):
                 await book.withdraw(mine, 71)
             await book.limit(mine, 10)
-            with pytest.raises(NotTaken, match="DAILY_LIMIT"):
+            with pytest.raises(EventRefused, match="DAILY_LIMIT"):
                 await book.withdraw(mine, 11)
             await book.freeze(mine)
-            with pytest.raises(NotTaken, match="FROZEN"):
+            with pytest.raises(EventRefused, match="FROZEN"):
                 await book.withdraw(mine, 1)
             await book.unfreeze(mine)
             await book.withdraw(mine, 1, b"w")
             await book.adjust(mine, -9, "fee")
             await book.limit(mine, None)
             await book.close(mine)
-            with pytest.raises(NotTaken, match="CLOSED"):
+            with pytest.raises(EventRefused, match="CLOSED"):
                 await book.deposit(mine, 1)
             assert (await book.wallet(mine)).balance == 60
             assert (await book.wallet(theirs)).balance == 30

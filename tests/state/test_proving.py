@@ -12,7 +12,7 @@ from veen.core import Malformed, Unavailable, Unverified
 from veen.overlays import At
 from veen.overlays.crdt import G_COUNTER, Increment
 from veen.overlays.kv import KV, Write
-from veen.state import StateView, prove, reckon, state_proof
+from veen.state import StateView, prove, state_proof, verify_state
 
 
 def evidence(place: Path, key: bytes, at: At | None = None) -> tuple[bytes, bytes, bytes]:
@@ -33,7 +33,7 @@ def evidence(place: Path, key: bytes, at: At | None = None) -> tuple[bytes, byte
 @pytest.mark.parametrize(("at", "value"), [(None, b"5"), (At(0, 4), b"3"), (At(0, 2), b"1")])
 def test_what_evidence_comes_to_is_the_answer(place: Path, at: At | None, value: bytes) -> None:
     file, hub_id, hashed = evidence(place, b"k1", at)
-    found = reckon(file, KV, STREAM, b"k1", pin=hub_id)
+    found = verify_state(file, KV, STREAM, b"k1", pin=hub_id)
     assert found.states[b"k1"].value == value
     assert found.state_hash == hashed
     assert found.faults == ()
@@ -59,10 +59,10 @@ def test_of_a_counter_every_increment_is_shown(place: Path) -> None:
             (part,) = reading.states
             assert [step.at.stream_seq for step in reading.determining(part)] == [1, 2, 3]
             file = (await prove(view, reading, part)).encode()
-        assert reckon(file, G_COUNTER, STREAM, part).states == {part: reading_of(file, part)}
+        assert verify_state(file, G_COUNTER, STREAM, part).states == {part: reading_of(file, part)}
 
     def reading_of(file: bytes, part: bytes) -> object:
-        return reckon(file, G_COUNTER, STREAM).states[part]
+        return verify_state(file, G_COUNTER, STREAM).states[part]
 
     at_a_liar(place, work)
 
@@ -89,13 +89,13 @@ def test_more_entries_than_a_file_holds_are_refused(place: Path, monkeypatch: py
 def test_evidence_of_another_hub_is_refused(place: Path) -> None:
     file, _, _ = evidence(place, b"k1")
     with pytest.raises(Unverified):
-        reckon(file, KV, STREAM, b"k1", pin=bytes(32))
+        verify_state(file, KV, STREAM, b"k1", pin=bytes(32))
 
 
 def test_evidence_of_another_stream_is_refused(place: Path) -> None:
     file, hub_id, _ = evidence(place, b"k1")
     with pytest.raises(Unverified, match="not of this stream"):
-        reckon(file, KV, "another", b"k1", pin=hub_id)
+        verify_state(file, KV, "another", b"k1", pin=hub_id)
 
 
 def test_every_changed_byte_is_noticed_or_changes_nothing_that_is_shown(place: Path) -> None:
@@ -105,7 +105,7 @@ def test_every_changed_byte_is_noticed_or_changes_nothing_that_is_shown(place: P
         changed = bytearray(file)
         changed[at] ^= 0x40
         try:
-            found = reckon(bytes(changed), KV, STREAM, b"k1", pin=hub_id)
+            found = verify_state(bytes(changed), KV, STREAM, b"k1", pin=hub_id)
         except (Malformed, Unverified):
             noticed += 1
         else:  # the maker's own words and the time it was made are not the hub's

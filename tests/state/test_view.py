@@ -15,7 +15,7 @@ from veen.core import Unavailable, Unverified, naming
 from veen.core.envelopes import StreamItem
 from veen.overlays import At, FaultKind, fold
 from veen.overlays.kv import KV, Delete, Write
-from veen.state import StateView, forget
+from veen.state import StateView, drop_cache
 from veen.state.entry_source import folded
 from veen.state.fold_cache import cache_folder
 
@@ -184,7 +184,7 @@ def test_a_cache_of_another_log_is_refused_until_it_is_forgotten(place: Path) ->
             with pytest.raises(Unverified, match="does not have the root this cache was made under") as refused:
                 await view.sync()
             assert refused.value.what == "cache"
-        assert forget(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
+        assert drop_cache(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
         assert not _cache(people, hub).exists()
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             assert reading.upto == At(0, 3)
@@ -197,7 +197,7 @@ def test_a_cache_that_is_being_looked_into_is_not_forgotten(place: Path) -> None
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader, StateView.of(reader, STREAM, KV):
             with pytest.raises(ValueError, match="being looked into"):
-                forget(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
+                drop_cache(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
 
     at_a_liar(place, work)
 

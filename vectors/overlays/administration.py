@@ -14,9 +14,9 @@ from veen.overlays.admin import (
     LABEL_CLASSES,
     REVOCATIONS,
     SCHEMAS,
-    AuthorityOverlay,
+    AuthorityEvent,
     LabelClass,
-    RevocationOverlay,
+    RevocationEvent,
     SchemaDescriptor,
     ShownCapability,
 )
@@ -57,8 +57,8 @@ SCHEMA_LOG = (
 )
 
 
-def _authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: int = 0) -> AuthorityOverlay:
-    return AuthorityOverlay(REALM, STREAMS[stream], HUBS[hub], HUBS[:hub], policy, ts, ttl)
+def _authority(hub: int, ts: int, ttl: int, policy: str = "single-primary", stream: int = 0) -> AuthorityEvent:
+    return AuthorityEvent(REALM, STREAMS[stream], HUBS[hub], HUBS[:hub], policy, ts, ttl)
 
 
 AUTHORITY_LOG = (
@@ -78,8 +78,8 @@ AUTHORITY_LOG = (
 )
 
 
-def _revocation(kind: str, ts: int, ttl: int | None = None, reason: str | None = None) -> RevocationOverlay:
-    return RevocationOverlay(kind, SUBJECT, reason, ts, ttl)
+def _revocation(kind: str, ts: int, ttl: int | None = None, reason: str | None = None) -> RevocationEvent:
+    return RevocationEvent(kind, SUBJECT, reason, ts, ttl)
 
 
 REVOCATION_LOG = (
@@ -92,7 +92,7 @@ REVOCATION_LOG = (
     Line("for good, later", _revocation("client-id", 1000)),
     Line("for good, earlier: it says all that the others say", _revocation("client-id", 99)),
     Line("a mirrored copy of the first", _revocation("client-id", 100, 50, "lost"), msg_id(1), client=1),
-    Line("a token by its hash", RevocationOverlay("cap-token", LABEL, None, U64_MAX, U64_MAX)),
+    Line("a token by its hash", RevocationEvent("cap-token", LABEL, None, U64_MAX, U64_MAX)),
     Line(
         "of something else",
         _revocation("auth-ref", 7),

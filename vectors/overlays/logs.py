@@ -6,7 +6,7 @@ from typing import Any
 
 from vectors.form import Doc, secret
 from veen.core import PayloadHdr
-from veen.overlays import AnyOverlay, Event, FoldEntry, encode_states, firsts, fold, state_hash, summarise
+from veen.overlays import AnyOverlay, Event, FoldEntry, encode_states, first_places, fold, state_hash, summarise
 
 START = 1_700_000_000
 LABEL = secret("overlay label")
@@ -46,7 +46,7 @@ def entries(lines: Sequence[Line]) -> list[FoldEntry]:
 def folded(overlay: AnyOverlay, lines: Sequence[Line]) -> Doc:
     """A log, the state after every entry of it, and what is wrong with the entries that changed nothing."""
     log = entries(lines)
-    whole, summary = fold(overlay, log), summarise(overlay, log, firsts(overlay, log))
+    whole, summary = fold(overlay, log), summarise(overlay, log, first_places(overlay, log))
     return {
         "class": overlay.CLASS,
         "label": LABEL,

@@ -24,7 +24,7 @@ from veen.overlays.bridging import (
     BundleImported,
     BundleIntake,
     EventOrigin,
-    ImportStanding,
+    ImportStatus,
     TargetRange,
 )
 from veen.overlays.bridging.bridge_events import MAX_ORIGINS, MAX_RANGES, ORIGIN_BYTES
@@ -333,7 +333,7 @@ async def _settled(written: Sequence[tuple[int, "asyncio.Future[Sent]"]]) -> Non
             raise error
 
 
-def _overlaps(other: ImportStanding, header: bundles.Header) -> bool:
+def _overlaps(other: ImportStatus, header: bundles.Header) -> bool:
     same = (other.source_hub_id, other.export_stream, other.epoch)
     if same != (header.source_hub_id, header.export_stream, header.epoch):
         return False

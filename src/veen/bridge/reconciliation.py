@@ -20,8 +20,8 @@ from veen.overlays.bridging import (
     ORIGINS,
     BundleExported,
     EventOrigin,
-    ImportStanding,
     ImportStates,
+    ImportStatus,
     Traced,
 )
 from veen.overlays.bridging.zone_logs import NOTHING, Ranges, joined
@@ -202,7 +202,7 @@ def _missed(
     return tuple(missing), tuple(partial)
 
 
-def _lacking(standing: ImportStanding, origins: Mapping[int, EventOrigin], present: set[bytes]) -> tuple[int, ...]:
+def _lacking(standing: ImportStatus, origins: Mapping[int, EventOrigin], present: set[bytes]) -> tuple[int, ...]:
     """The numbers of a bundle whose events are not in the import stream, though no policy left them out."""
     return tuple(
         seq

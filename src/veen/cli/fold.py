@@ -137,13 +137,13 @@ def _of_evidence(
     from veen.client import durable
     from veen.client.evidence import MAX_EVIDENCE_BYTES
     from veen.core import Malformed, Unverified
-    from veen.state import reckon
+    from veen.state import verify_state
 
     stream, signer = context_file.need_stream(asked.stream), pinning.hub_signer(asked.pin, trust_embedded)
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
     parts = () if wanted is None else (wanted,)
     try:
-        found = reckon(data, kind, stream, *parts, pin=signer.key, reader=pinning.reader_key(reader))
+        found = verify_state(data, kind, stream, *parts, pin=signer.key, reader=pinning.reader_key(reader))
     except (Malformed, Unverified) as error:
         raise hinted(type(error)(str(file), str(error)), "it proves nothing") from None
     verdict = signer.verdict("it holds")
@@ -180,7 +180,7 @@ def _of_evidence(
 def _forget(asked: ReadOptions, kind: "AnyOverlay") -> None:
     from veen.cli.kit import context_file, open_session
     from veen.core import naming
-    from veen.state import forget
+    from veen.state import drop_cache
     from veen.storage.metadata import read_metadata
     from veen.storage.paths import Folders
 
@@ -191,5 +191,5 @@ def _forget(asked: ReadOptions, kind: "AnyOverlay") -> None:
         else:
             call = open_session.HubCall(asked.hub, asked.client, asked.passphrase_file)
             hub_id = open_session.known_hub(folder, call.url()).identity.hub_id
-        there = forget(folder, hub_id, kind, naming.stream_id(stream))
+        there = drop_cache(folder, hub_id, kind, naming.stream_id(stream))
     output.facts({"class": kind.CLASS, "stream": stream, "hub_id": hub_id, "forgotten": there}, asked.as_json)

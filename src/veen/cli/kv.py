@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from veen.overlays.crdt.lww import Register
     from veen.overlays.kv import Kv
     from veen.state.state_at import StateAt
-    from veen.state.watch import Seen
+    from veen.state.watch import WatchedEntry
 
     KvReading: TypeAlias = StateAt[Register, Register]
 
@@ -180,7 +180,7 @@ def watch(asked: FollowOptions, prefix: Prefix = "") -> None:
 
     wanted = values.data_of(prefix)
 
-    def told(seen: "Seen[Register]") -> "list[render_state.ChangeLine]":
+    def told(seen: "WatchedEntry[Register]") -> "list[render_state.ChangeLine]":
         lines = []
         for outcome in seen.outcomes:
             change = kv.change(outcome) if isinstance(outcome, Applied) else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
     from veen.client.client import Client
     from veen.core import cbor
-    from veen.overlays.rpc import Call, Owed, Reply, Rpc
+    from veen.overlays.rpc import Call, PendingReply, Reply, Rpc
     from veen.state.rpc_calls import Method
     from veen.state.state_at import StateAt
 
@@ -245,10 +245,10 @@ async def _until_ended(serving: "Coroutine[Any, Any, None]") -> None:
         task.result()
 
 
-def _told(as_json: bool) -> "Callable[[Owed, Reply], None]":
+def _told(as_json: bool) -> "Callable[[PendingReply, Reply], None]":
     from veen.cli.kit.sanitize import printable
 
-    def tell(owed: "Owed", reply: "Reply") -> None:
+    def tell(owed: "PendingReply", reply: "Reply") -> None:
         word = "answered" if reply.error is None else f"failed: {reply.error.code}"
         told: dict[str, Any] = {"call": owed.call_id.hex(), "method": owed.asked.request.method, "became": word}
         line = json.dumps(told) if as_json else "\t".join(printable(one) for one in told.values())

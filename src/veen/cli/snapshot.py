@@ -15,7 +15,7 @@ from veen.cli.kit.state_options import ReadOptions, read_command
 
 if TYPE_CHECKING:
     from veen.state import StateSnapshot
-    from veen.state.state_snapshot import Compared
+    from veen.state.state_snapshot import SnapshotMatch
     from veen.state.state_view import StateView
 
 app = group(
@@ -72,7 +72,7 @@ def verify(asked: ReadOptions, file: File) -> None:
 
     found = _read(file, None)
 
-    async def work(view: "StateView[Any, Any]", name: str) -> "Compared[Any]":
+    async def work(view: "StateView[Any, Any]", name: str) -> "SnapshotMatch[Any]":
         return await state_snapshot.compare(view, found)
 
     compared = read_state.with_view(asked, of_class(found.overlay_class), work)

@@ -351,7 +351,7 @@ def _send(
     from veen.cli.discovery.directory_view import sendable
     from veen.cli.kit import send_event
     from veen.overlays.wallet import wallet_stream
-    from veen.state import Channel, SentEvent, StateView
+    from veen.state import EventSender, SentEvent, StateView
 
     overlay, stream = _of(asked.stream, wallet_id)
 
@@ -361,8 +361,8 @@ def _send(
             said = SentEvent(await client.send(name, event.encode(), schema=event.SCHEMA))
         else:
             async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:
-                said = await Channel(view).say(event)
-        if mirror is not None and said.taken:
+                said = await EventSender(view).send(event)
+        if mirror is not None and said.applied:
             await _mirror(client, wallet_stream(mirror), event, said.msg_id)
         return said
 

@@ -7,16 +7,16 @@ overlay has a module of its own with its events and its views. How to write one:
 from veen.overlays.builtin import registry
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event, EventFault, FaultKind, draft
-from veen.overlays.fold import Applied, FaultBook, Fold, Outcome, encode_states, fold, foresee, state_hash
+from veen.overlays.fold import Applied, Fold, FoldLookup, Outcome, encode_states, fold, preview, state_hash
 from veen.overlays.monoid_laws import LawBroken, check_laws
 from veen.overlays.overlay import FoldStep, MergeOverlay, Overlay, WalkOverlay
-from veen.overlays.registry import GROUP, AnyOverlay, Registry
+from veen.overlays.registry import ENTRY_POINT_GROUP, AnyOverlay, Registry
 from veen.overlays.summary import (
     ShippedSummary,
     Summary,
-    firsts,
+    first_places,
     merge,
-    merge_firsts,
+    merge_first_places,
     receive,
     run,
     ship,
@@ -27,14 +27,14 @@ __all__ = [
     "AnyOverlay",
     "Applied",
     "At",
+    "ENTRY_POINT_GROUP",
     "Event",
     "EventFault",
-    "FaultBook",
     "FaultKind",
     "Fold",
     "FoldEntry",
+    "FoldLookup",
     "FoldStep",
-    "GROUP",
     "LawBroken",
     "MergeOverlay",
     "Outcome",
@@ -46,11 +46,11 @@ __all__ = [
     "check_laws",
     "draft",
     "encode_states",
-    "firsts",
+    "first_places",
     "fold",
-    "foresee",
     "merge",
-    "merge_firsts",
+    "merge_first_places",
+    "preview",
     "receive",
     "registry",
     "run",

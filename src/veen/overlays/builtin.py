@@ -10,7 +10,7 @@ from veen.overlays.kv import KV
 from veen.overlays.operations import OPERATION_OVERLAYS
 from veen.overlays.queue import QUEUE
 from veen.overlays.record import RECORD
-from veen.overlays.registry import AnyOverlay, Registry, brought
+from veen.overlays.registry import AnyOverlay, Registry, installed_overlays
 from veen.overlays.rpc import RPC
 from veen.overlays.wallet import WALLETS
 
@@ -34,4 +34,4 @@ BUILTIN: tuple[AnyOverlay, ...] = (
 
 def registry() -> Registry:
     """Ours and those that other distributions bring."""
-    return Registry((*BUILTIN, *brought()))
+    return Registry((*BUILTIN, *installed_overlays()))

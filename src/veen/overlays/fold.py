@@ -47,7 +47,7 @@ class Applied(Generic[S]):
 Outcome: TypeAlias = Applied[S] | EventFault
 
 
-class FaultBook(Protocol[S_co]):
+class FoldLookup(Protocol[S_co]):
     """Where a fold looks up what it already knows."""
 
     def state(self, part: bytes) -> S_co: ...
@@ -57,13 +57,15 @@ class FaultBook(Protocol[S_co]):
         ...
 
 
-class Note(Protocol):
+class KeyRecorder(Protocol):
     """Where a fold keeps a key that it met."""
 
     def __call__(self, part: bytes, key: bytes, at: At) -> None: ...
 
 
-def meet(overlay: Overlay[S, M], entry: FoldEntry, book: FaultBook[S], note: Note) -> Iterator[Outcome[S]]:
+def fold_entry(
+    overlay: Overlay[S, M], entry: FoldEntry, book: FoldLookup[S], note: KeyRecorder
+) -> Iterator[Outcome[S]]:
     """What an entry does to each part it touches. The caller takes over each `after` before it asks on."""
     found = overlay.read(entry)
     if isinstance(found, EventFault):
@@ -90,9 +92,9 @@ def meet(overlay: Overlay[S, M], entry: FoldEntry, book: FaultBook[S], note: Not
             yield Applied(step, before, overlay.apply(before, step))
 
 
-def foresee(overlay: Overlay[S, M], entry: FoldEntry, book: FaultBook[S]) -> tuple[Outcome[S], ...]:
+def preview(overlay: Overlay[S, M], entry: FoldEntry, book: FoldLookup[S]) -> tuple[Outcome[S], ...]:
     """What would become of an entry if it came next. Nothing is kept: ask this before sending."""
-    return tuple(meet(overlay, entry, book, _forget))
+    return tuple(fold_entry(overlay, entry, book, _forget))
 
 
 def _forget(part: bytes, key: bytes, at: At) -> None:
@@ -111,7 +113,7 @@ class Fold(Generic[S, M]):
     With `base`, such as the timeline of a cache, it goes on from there, and `states` has only what changed since.
     """
 
-    def __init__(self, overlay: Overlay[S, M], base: FaultBook[S] | None = None) -> None:
+    def __init__(self, overlay: Overlay[S, M], base: FoldLookup[S] | None = None) -> None:
         self.overlay = overlay
         self.states: dict[bytes, S] = {}
         self.faults: list[EventFault] = []
@@ -125,7 +127,7 @@ class Fold(Generic[S, M]):
             raise ValueError(f"entry {entry.at} does not come after {self.upto}")
         self.upto = entry.at
         outcomes = []
-        for outcome in meet(self.overlay, entry, self, self._note):
+        for outcome in fold_entry(self.overlay, entry, self, self._note):
             if isinstance(outcome, EventFault):
                 self.faults.append(outcome)
             else:

@@ -12,7 +12,7 @@ from veen.core.hashing import ht, u64be
 from veen.core.limits import MAX_PEAKS
 from veen.overlays.entry import AT_BYTES, At, FoldEntry
 from veen.overlays.event import EventFault
-from veen.overlays.fold import Applied, meet
+from veen.overlays.fold import Applied, fold_entry
 from veen.overlays.overlay import FoldStep, Overlay, step_of
 from veen.overlays.summary import Summary
 
@@ -73,7 +73,7 @@ class Tip(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class BlockBound:
+class LogPrefix:
     """The prefix of one label that something was worked out from: under another root it means nothing."""
 
     label: bytes
@@ -184,7 +184,7 @@ class MemoryRows:
 FORMAT = 1
 META, TIP, HEAD, BIRTH, LIVE, EVENT, STATE, NODE, FIRST, FAULT = (bytes((code,)) for code in b"mbpolesndf")
 _NUMBER_BYTES = 8
-RootAt = Callable[[BlockBound], bytes | None]
+RootAt = Callable[[LogPrefix], bytes | None]
 
 
 class Timeline(Generic[S, M]):
@@ -194,15 +194,15 @@ class Timeline(Generic[S, M]):
         self.overlay = overlay
         self._rows = rows
         kept = rows.get(META)
-        if kept is not None and kept != owner(overlay):
+        if kept is not None and kept != fold_identity(overlay):
             raise Malformed("cache", f"made for another overlay than {overlay.CLASS} version {overlay.VERSION}")
 
-    def bounds(self) -> tuple[BlockBound, ...]:
+    def prefixes(self) -> tuple[LogPrefix, ...]:
         """The prefixes these rows were made from, one per label, by epoch."""
         found = []
         for key, row in self._rows.scan(TIP):
             tip = Tip.decode(row)
-            found.append(BlockBound(tip.label, int.from_bytes(key[1:], "big"), tip.upto_seq, tip.mmr_root()))
+            found.append(LogPrefix(tip.label, int.from_bytes(key[1:], "big"), tip.upto_seq, tip.mmr_root()))
         return tuple(found)
 
     @property
@@ -217,7 +217,7 @@ class Timeline(Generic[S, M]):
 
     def upto(self) -> At | None:
         """The last place taken in."""
-        bounds = self.bounds()
+        bounds = self.prefixes()
         return At(bounds[-1].epoch, bounds[-1].upto_seq) if bounds else None
 
     def check(self, root_at: RootAt) -> None:
@@ -225,7 +225,7 @@ class Timeline(Generic[S, M]):
 
         `root_at` gives the verified root of the log at that size, None where the log does not reach it.
         """
-        for bound in self.bounds():
+        for bound in self.prefixes():
             if root_at(bound) != bound.mmr_root:
                 where = f"entry {bound.upto_seq} of label {bound.label.hex()}"
                 raise Unverified("cache", f"the log does not have the root this cache was made under, at {where}")
@@ -353,7 +353,7 @@ class StatesAt(Mapping[bytes, S], Generic[S, M]):
         return sum(1 for _ in self)
 
 
-def owner(overlay: Overlay[S, M]) -> bytes:
+def fold_identity(overlay: Overlay[S, M]) -> bytes:
     """Whose rows these are."""
     return cbor.encode([FORMAT, overlay.CLASS, overlay.VERSION, overlay.settings()])
 
@@ -387,7 +387,7 @@ class _Extension(Generic[S, M]):
         self._overlay = overlay
         self._rows = rows
         self._heads: dict[bytes, KeptHead[S, M]] = {}
-        bounds = self._timeline.bounds()
+        bounds = self._timeline.prefixes()
         self._epoch, self._label, self._tree = -1, b"", Mmr()
         if bounds:
             self._epoch, self._label = bounds[-1].epoch, bounds[-1].label
@@ -399,7 +399,7 @@ class _Extension(Generic[S, M]):
             self._place(entry)
             self._tree.append(entry.msg_id)
             last, faults = entry.at, 0
-            for outcome in meet(self._overlay, entry, self, self._note):
+            for outcome in fold_entry(self._overlay, entry, self, self._note):
                 if isinstance(outcome, EventFault):
                     self._rows.put(FAULT + last.key() + u64be(faults), outcome.encode())
                     faults += 1
@@ -462,7 +462,7 @@ class _Extension(Generic[S, M]):
         return Tip.decode(row)
 
     def _finish(self) -> None:
-        self._rows.put(META, owner(self._overlay))
+        self._rows.put(META, fold_identity(self._overlay))
         self._rows.put(TIP + u64be(self._epoch), Tip.of(self._label, self._tree).encode())
         for part, head in self._heads.items():
             if head.count:

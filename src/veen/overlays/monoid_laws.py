@@ -17,16 +17,7 @@ from veen.overlays.event import EventFault, FaultKind
 from veen.overlays.fold import fold, state_hash
 from veen.overlays.kept_fold import MemoryRows, Timeline, extend
 from veen.overlays.overlay import Overlay
-from veen.overlays.summary import (
-    ShippedSummary,
-    Summary,
-    firsts,
-    merge,
-    receive,
-    run,
-    ship,
-    summarise,
-)
+from veen.overlays.summary import ShippedSummary, Summary, first_places, merge, receive, run, ship, summarise
 
 S = TypeVar("S")
 M = TypeVar("M")
@@ -58,7 +49,7 @@ def _hold(right: bool, law: str) -> None:
 
 
 def _monoid(overlay: Overlay[S, M], entries: Log) -> None:
-    known = firsts(overlay, entries)
+    known = first_places(overlay, entries)
 
     def summed(piece: Log) -> Summary[M]:
         return summarise(overlay, piece, known)
@@ -77,7 +68,7 @@ def _monoid(overlay: Overlay[S, M], entries: Log) -> None:
 
 
 def _pieces(overlay: Overlay[S, M], entries: Log) -> None:
-    known, after = firsts(overlay, entries), fold(overlay, entries)
+    known, after = first_places(overlay, entries), fold(overlay, entries)
     refused = {fault.part for fault in after.faults if fault.kind == FaultKind.REFUSED}
     for place, (head, tail) in enumerate(cuts(entries)):
         states, stuck = run(overlay, fold(overlay, head).states, summarise(overlay, tail, known))
@@ -99,7 +90,7 @@ def _faults(overlay: Overlay[S, M], entries: Log) -> None:
 
 
 def _encodings(overlay: Overlay[S, M], entries: Log) -> None:
-    summary, states = summarise(overlay, entries, firsts(overlay, entries)), fold(overlay, entries).states
+    summary, states = summarise(overlay, entries, first_places(overlay, entries)), fold(overlay, entries).states
     for part, summed in summary.parts.items():
         back = overlay.decode_summary(part, overlay.encode_summary(summed))
         _hold(back == summed, "a summary comes back from its encoding")

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from veen.core import Unavailable
 from veen.overlays.overlay import Overlay
 
-GROUP = "veen.overlays"
+ENTRY_POINT_GROUP = "veen.overlays"
 
 AnyOverlay: TypeAlias = Overlay[Any, Any]
 
@@ -43,9 +43,9 @@ class Registry:
         return self._by_schema.get(schema, ())
 
 
-def brought() -> Iterator[AnyOverlay]:
+def installed_overlays() -> Iterator[AnyOverlay]:
     """The overlays of other distributions, by the name of their entry points."""
-    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:
             overlay = point.load()
         except Exception as error:

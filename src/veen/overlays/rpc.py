@@ -225,7 +225,7 @@ def answer(states: States, call_id: bytes) -> Answered | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class PendingReply:
     """A call that a server owes a reply: `known` where a call with the same idempotency key has its answer already."""
 
     call_id: bytes
@@ -233,7 +233,7 @@ class Owed:
     known: Reply | None
 
 
-def owed(states: States, calls: Iterable[bytes], now_ms: int) -> Iterator[Owed]:
+def pending_replies(states: States, calls: Iterable[bytes], now_ms: int) -> Iterator[PendingReply]:
     """What a server has to do for these parts, in their order: `timeline.live()` or the states of a fold name them.
 
     A call whose idempotency key belongs to another unanswered call waits for that one, and makes it owed again where
@@ -247,12 +247,12 @@ def owed(states: States, calls: Iterable[bytes], now_ms: int) -> Iterator[Owed]:
         call_id = part[1:]
         found, first = answer(states, call_id), first_of(states, call_id)
         if found is not None or first == call_id:
-            yield Owed(call_id, call.asked, found.reply if found else None)
+            yield PendingReply(call_id, call.asked, found.reply if found else None)
             continue
         before = states.get(_CALL + first, NO_CALL)
         if before.asked is not None and before.timed_out(now_ms) and first not in again:
             again.add(first)
-            yield Owed(first, before.asked, None)
+            yield PendingReply(first, before.asked, None)
 
 
 class RpcFailure(Exception):
@@ -266,7 +266,7 @@ class RpcFailure(Exception):
 Method: TypeAlias = Callable[[cbor.Value], cbor.Value]
 
 
-def respond(owing: Owed, methods: Mapping[str, Method]) -> tuple[PayloadHdr, bytes]:
+def respond(owing: PendingReply, methods: Mapping[str, Method]) -> tuple[PayloadHdr, bytes]:
     """The message that answers a call: the known answer again, or what its method comes to."""
     return (owing.known or _carry_out(owing.asked.request, methods)).payload(owing.call_id)
 

@@ -26,7 +26,7 @@ from veen.overlays.overlay import FoldStep, Overlay
 S = TypeVar("S")
 M = TypeVar("M")
 
-Firsts: TypeAlias = Mapping[tuple[bytes, bytes], At]  # (part, key) -> where it is met first
+FirstPlaces: TypeAlias = Mapping[tuple[bytes, bytes], At]  # (part, key) -> where it is met first
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Summary(Generic[M]):
     faults: tuple[EventFault, ...] = ()
 
 
-def firsts(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[tuple[bytes, bytes], At]:
+def first_places(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[tuple[bytes, bytes], At]:
     """Where each key is met first in a piece of the log."""
     found: dict[tuple[bytes, bytes], At] = {}
     for entry in entries:
@@ -48,12 +48,12 @@ def firsts(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[tuple[b
     return found
 
 
-def merge_firsts(a: Firsts, b: Firsts) -> dict[tuple[bytes, bytes], At]:
+def merge_first_places(a: FirstPlaces, b: FirstPlaces) -> dict[tuple[bytes, bytes], At]:
     """The first of both, whichever piece came first."""
     return {key: min(a.get(key) or b[key], b.get(key) or a[key]) for key in a.keys() | b.keys()}
 
 
-def summarise(overlay: Overlay[S, M], entries: Iterable[FoldEntry], known: Firsts) -> Summary[M]:
+def summarise(overlay: Overlay[S, M], entries: Iterable[FoldEntry], known: FirstPlaces) -> Summary[M]:
     """The summary of a piece of the log; `known` holds the firsts of this piece and all before it."""
     parts: dict[bytes, M] = {}
     faults: list[EventFault] = []

@@ -9,7 +9,7 @@ from veen.core import naming
 from veen.overlays.record import (
     CHANGES,
     RECORDER_CHANGES,
-    RecorderStanding,
+    RecorderSetting,
     RecordEvent,
     place_key,
     producer_of,
@@ -81,7 +81,7 @@ async def audit(source: EntrySource) -> EventAudit:
     return EventAudit(tuple(uses), tuple(strays), copies)
 
 
-async def _states(source: EntrySource) -> dict[bytes, RecorderStanding]:
+async def _states(source: EntrySource) -> dict[bytes, RecorderSetting]:
     async with StateView(source, CHANGES, RECORDER_CHANGES, cached=False) as view, view.reading() as reading:
         return dict(reading.states)
 

@@ -20,7 +20,7 @@ from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.origin import lineage
 from veen.core.signing import SIGNATURE_BYTES
 from veen.overlays import At
-from veen.overlays.kept_fold import BlockBound
+from veen.overlays.kept_fold import LogPrefix
 from veen.overlays.record import CHANGES, RECORDER_CHANGES, RecorderProfile
 from veen.overlays.record.record_events import MAX_LISTED, stream_flaw
 from veen.recorder.replay import Replayer, ReplaySpan
@@ -215,7 +215,7 @@ async def _hold(source: EntrySource, position: StreamPosition, full: bool) -> Ch
     word, stream_id = position.checkpoint, naming.stream_id(position.stream)
     where = f"{position.stream} up to entry {word.upto_seq}"
     _check_word(source, word, stream_id)
-    bound = BlockBound(word.label_curr, word.epoch, word.upto_seq, word.mmr_root)
+    bound = LogPrefix(word.label_curr, word.epoch, word.upto_seq, word.mmr_root)
     found = await source.root_at(stream_id, bound)
     if found is None:
         raise Unverified(_WHAT, f"{where}: the log ends before that, and entries that were there are missing")

@@ -10,7 +10,7 @@ from veen.overlays.record import (
     RECORDER_CHANGES,
     Producer,
     RecorderProfile,
-    RecorderStanding,
+    RecorderSetting,
     RecordEvent,
     producer_of,
     profile_of,
@@ -68,7 +68,7 @@ class Routes:
         return None
 
 
-async def read_states(client: Client) -> dict[bytes, RecorderStanding]:
+async def read_states(client: Client) -> dict[bytes, RecorderSetting]:
     """All that the administrator said, verified. Raises `Refused` where some of it is sealed for another key."""
     async with StateView.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view, view.reading() as reading:
         if any(fault.kind == FaultKind.SEALED for fault in reading.faults()):

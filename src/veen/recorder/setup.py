@@ -28,7 +28,7 @@ from veen.overlays.record import (
 from veen.overlays.record.record_events import MAX_LISTED
 from veen.recorder.routes import CODE, NotSetUp, read_states
 from veen.recorder.spool import DROPPED
-from veen.state.event_sender import Channel, SentEvent
+from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
 
 
@@ -128,7 +128,7 @@ async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Do
         elif found != stream:
             raise Refused(CODE, f"{event_type} is mapped to {found}: veen recorder move moves it to {stream}")
     said = [await _say(client, CHANGES, RECORDER_CHANGES, event) for event in events]
-    assert all(one.taken for one in said)
+    assert all(one.applied for one in said)
     labelled = await _classify(client, classes, profile)
     return Done(profile, (*events, *labelled))
 
@@ -191,7 +191,7 @@ async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[byt
 
 async def _say(client: Client, stream: str | bytes, overlay: Overlay, event: Event) -> SentEvent:  # type: ignore[type-arg]
     async with StateView.of(client, stream, overlay, cached=False) as view:
-        return await Channel(view).say(event)
+        return await EventSender(view).send(event)
 
 
 async def _classify(client: Client, stream_id: bytes, profile: RecorderProfile) -> list[Event]:
@@ -199,11 +199,11 @@ async def _classify(client: Client, stream_id: bytes, profile: RecorderProfile) 
     said: list[Event] = []
     async with StateView.of(client, stream_id, LABEL_CLASSES, cached=False) as view:
         async with view.reading() as reading:
-            known = {part: records[0].said for part, records in dict(reading.states).items()}
+            known = {part: records[0].event for part, records in dict(reading.states).items()}
         for stream in profile.streams:
             wanted = LabelClass(client.label(stream), LABEL_CLASS, None, profile.retention_sec)
             if known.get(wanted.label) != wanted:
-                await Channel(view).say(wanted)
+                await EventSender(view).send(wanted)
                 said.append(wanted)
     return said
 

@@ -7,33 +7,31 @@ A `View` reads and keeps; a `Channel` sends after asking the state; `KvStore`, `
 from veen.state.blocking_state import BlockingCaller, BlockingKvStore, BlockingTaskQueue
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource
-from veen.state.event_sender import Channel, NotTaken, SentEvent
-from veen.state.fold_cache import forget
+from veen.state.event_sender import EventRefused, EventSender, SentEvent
+from veen.state.fold_cache import drop_cache
 from veen.state.hub_source import HubSource
 from veen.state.kv_store import KvStore
 from veen.state.rpc_calls import Caller, NoReply, Server
 from veen.state.state_at import StateAt
-from veen.state.state_proof import Reckoned, prove, reckon
+from veen.state.state_proof import VerifiedState, prove, verify_state
 from veen.state.state_snapshot import StateSnapshot, compare, make
 from veen.state.state_view import StateView
 from veen.state.task_queue import TaskJob, TaskQueue
 from veen.state.wallet_book import WalletBook
-from veen.state.watch import Seen, watch
+from veen.state.watch import WatchedEntry, watch
 
 __all__ = [
     "BlockingCaller",
     "BlockingKvStore",
     "BlockingTaskQueue",
     "Caller",
-    "Channel",
     "DirectorySource",
     "EntrySource",
+    "EventRefused",
+    "EventSender",
     "HubSource",
     "KvStore",
     "NoReply",
-    "NotTaken",
-    "Reckoned",
-    "Seen",
     "SentEvent",
     "Server",
     "StateAt",
@@ -41,11 +39,13 @@ __all__ = [
     "StateView",
     "TaskJob",
     "TaskQueue",
+    "VerifiedState",
     "WalletBook",
+    "WatchedEntry",
     "compare",
-    "forget",
+    "drop_cache",
     "make",
     "prove",
-    "reckon",
+    "verify_state",
     "watch",
 ]

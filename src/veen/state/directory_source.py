@@ -16,7 +16,7 @@ from veen.core.mmr import NodeReader, peaks_at
 from veen.core.origin import ForkOrigin
 from veen.core.proof import Leaf
 from veen.overlays import At
-from veen.overlays.kept_fold import BlockBound
+from veen.overlays.kept_fold import LogPrefix
 from veen.state.directory_log import DirectoryLog
 from veen.state.entry_source import PAGE, NoEntry
 from veen.storage import safe_open
@@ -122,7 +122,7 @@ class DirectorySource:
             return self._signed(frame)[1].hub_ts if frame is not None else 0
         return 0
 
-    async def root_at(self, stream_id: bytes, bound: BlockBound) -> bytes | None:
+    async def root_at(self, stream_id: bytes, bound: LogPrefix) -> bytes | None:
         if self.label(stream_id, bound.epoch) != bound.label:
             return None
         frame = self._log.entry(bound.label, bound.upto_seq)

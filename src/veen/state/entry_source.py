@@ -14,7 +14,7 @@ from veen.client.evidence import Evidence
 from veen.client.trust import HubRecord
 from veen.core import DhKey, Mmr, Profile, Receipt, Unavailable, naming
 from veen.overlays import At, FoldEntry
-from veen.overlays.kept_fold import BlockBound
+from veen.overlays.kept_fold import LogPrefix
 
 PAGE = 500  # entries at a time
 
@@ -59,7 +59,7 @@ class EntrySource(Protocol):
         """The entries of an epoch that follow on a tree whose root was checked, as far as they go, page by page."""
         ...
 
-    async def root_at(self, stream_id: bytes, bound: BlockBound) -> bytes | None:
+    async def root_at(self, stream_id: bytes, bound: LogPrefix) -> bytes | None:
         """The root that the log has at that size, signed by the hub; None where the log does not reach it."""
         ...
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from veen.client.client import Client
 from veen.client.draft import Sent
 from veen.core import Refused
-from veen.overlays import At, Event, EventFault, FoldEntry, Outcome, draft, foresee
+from veen.overlays import At, Event, EventFault, FoldEntry, Outcome, draft, preview
 from veen.state.hub_source import HubSource
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView
@@ -22,7 +22,7 @@ M = TypeVar("M")
 CODE = "E.STATE"
 
 
-class NotTaken(Refused):
+class EventRefused(Refused):
     """The state does not allow the event, so it was not sent. `faults` say why, part by part."""
 
     def __init__(self, overlay_class: str, faults: Sequence[EventFault]) -> None:
@@ -39,7 +39,7 @@ class SentEvent:
     faults: tuple[EventFault, ...] = ()
 
     @property
-    def taken(self) -> bool:
+    def applied(self) -> bool:
         return not self.faults
 
     @property
@@ -51,7 +51,7 @@ class SentEvent:
         return At(self.sent.epoch, self.sent.stream_seq)
 
 
-class Channel(Generic[S, M]):
+class EventSender(Generic[S, M]):
     """Events of one overlay, to one stream of a live hub."""
 
     def __init__(self, view: StateView[S, M]) -> None:
@@ -61,9 +61,9 @@ class Channel(Generic[S, M]):
         self.view = view
         self.client: Client = view.source.client
 
-    def foresee(self, reading: StateAt[S, M], event: Event, parent_id: bytes | None = None) -> tuple[Outcome[S], ...]:
+    def preview(self, reading: StateAt[S, M], event: Event, parent_id: bytes | None = None) -> tuple[Outcome[S], ...]:
         """What would become of an event if it came next."""
-        return foresee(self.view.overlay, self._draft(reading, event, parent_id), reading)
+        return preview(self.view.overlay, self._draft(reading, event, parent_id), reading)
 
     def _draft(self, reading: StateAt[S, M], event: Event, parent_id: bytes | None) -> FoldEntry:
         client_id = self.client.dir.writers.current().client_id
@@ -72,11 +72,11 @@ class Channel(Generic[S, M]):
 
     def check(self, reading: StateAt[S, M], event: Event, parent_id: bytes | None = None) -> None:
         """Raise `NotTaken` where the state would not take an event."""
-        faults = [one for one in self.foresee(reading, event, parent_id) if isinstance(one, EventFault)]
+        faults = [one for one in self.preview(reading, event, parent_id) if isinstance(one, EventFault)]
         if faults:
-            raise NotTaken(self.view.overlay.CLASS, faults)
+            raise EventRefused(self.view.overlay.CLASS, faults)
 
-    async def say(
+    async def send(
         self,
         event: Event,
         *,
@@ -90,9 +90,9 @@ class Channel(Generic[S, M]):
                 self.check(fresh, event, parent_id)
         else:
             self.check(reading, event, parent_id)
-        return await self.say_anyway(event, parent_id=parent_id, expires_at=expires_at)
+        return await self.send_unchecked(event, parent_id=parent_id, expires_at=expires_at)
 
-    async def say_anyway(
+    async def send_unchecked(
         self, event: Event, *, parent_id: bytes | None = None, expires_at: int | None = None
     ) -> SentEvent:
         """Send an event whatever the state says of it, and tell what became of it."""

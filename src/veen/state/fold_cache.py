@@ -171,7 +171,7 @@ def cache_folder(folder: ClientDir, hub_id: bytes, overlay: Overlay[S, M], strea
     return base.with_name(f"{base.name}-v{overlay.VERSION}")
 
 
-def forget(folder: ClientDir, hub_id: bytes, overlay: Overlay[S, M], stream_id: bytes) -> bool:
+def drop_cache(folder: ClientDir, hub_id: bytes, overlay: Overlay[S, M], stream_id: bytes) -> bool:
     """Drop a cache, because the reader wants it made again from the log. Whether there was one."""
     path = cache_folder(folder, hub_id, overlay, stream_id)
     with CacheKeeper._guard:

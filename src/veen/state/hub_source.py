@@ -18,7 +18,7 @@ from veen.core import DhKey, Mmr, Receipt, Refused
 from veen.core.origin import lineage
 from veen.core.proof import Head
 from veen.overlays import At
-from veen.overlays.kept_fold import BlockBound
+from veen.overlays.kept_fold import LogPrefix
 from veen.state.entry_source import NoEntry
 
 
@@ -63,7 +63,7 @@ class HubSource:
             async for page in pages:
                 yield page
 
-    async def root_at(self, stream_id: bytes, bound: BlockBound) -> bytes | None:
+    async def root_at(self, stream_id: bytes, bound: LogPrefix) -> bytes | None:
         follower = self.client.follower(stream_id, bound.epoch)
         if follower.label != bound.label:
             return None

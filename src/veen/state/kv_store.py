@@ -16,7 +16,7 @@ from veen.overlays import Applied, At, FoldStep
 from veen.overlays import kv as maps
 from veen.overlays.crdt.lww import Register
 from veen.overlays.kv import KV, Change
-from veen.state.event_sender import Channel, SentEvent
+from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_proof import prove
 from veen.state.state_view import StateView
 from veen.state.watch import watch
@@ -59,12 +59,12 @@ class KvStore:
         """Give a key a value. `Said.taken` is for certain; that nobody wrote after it, the next `get` tells."""
         async with self.view.reading() as reading:
             event = maps.put(reading.states, key, value)
-        return await Channel(self.view).say_anyway(event)
+        return await EventSender(self.view).send_unchecked(event)
 
     async def delete(self, key: bytes) -> SentEvent:
         async with self.view.reading() as reading:
             event = maps.delete(reading.states, key)
-        return await Channel(self.view).say_anyway(event)
+        return await EventSender(self.view).send_unchecked(event)
 
     async def watch(self, prefix: bytes = b"") -> AsyncGenerator[Change, None]:
         """Changes from now on, as they come."""

@@ -19,8 +19,18 @@ from typing import Self, TypeAlias
 from veen.client.client import Client
 from veen.core import Unavailable, cbor
 from veen.overlays import rpc
-from veen.overlays.rpc import RPC, UNKNOWN_METHOD, Answered, Call, CallRequest, Owed, Reply, RpcError, RpcFailure
-from veen.state.event_sender import Channel
+from veen.overlays.rpc import (
+    RPC,
+    UNKNOWN_METHOD,
+    Answered,
+    Call,
+    CallRequest,
+    PendingReply,
+    Reply,
+    RpcError,
+    RpcFailure,
+)
+from veen.state.event_sender import EventSender
 from veen.state.state_view import StateView
 from veen.state.watch import Wake
 
@@ -43,7 +53,7 @@ class _Party:
 
     def __init__(self, view: CallView) -> None:
         self.view = view
-        self._channel = Channel(view)
+        self._sender = EventSender(view)
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,14 +103,14 @@ class Caller(_Party):
 
     async def _call_id(self, request: CallRequest) -> bytes:
         if request.idem is not None:
-            client_id = self._channel.client.dir.writers.current().client_id
+            client_id = self._sender.client.dir.writers.current().client_id
             async with self.view.reading() as reading:
                 known = reading.state(rpc.idem_part(request.method, client_id, request.idem)).first_call
                 # Nobody need answer it any more once its time is over: then it is asked again, and still one call.
                 over = known and reading.state(rpc.call_part(known)).timed_out(1000 * self.view.source.now())
             if known is not None and not over:
                 return known
-        return (await self._channel.say_anyway(request)).msg_id
+        return (await self._sender.send_unchecked(request)).msg_id
 
 
 class Server(_Party):
@@ -114,7 +124,7 @@ class Server(_Party):
     def of(cls, client: Client, stream: str | bytes, methods: Mapping[str, Method], *, cached: bool = True) -> Self:
         return cls(StateView.of(client, stream, RPC, cached=cached), methods)
 
-    async def serve(self, told: Callable[[Owed, Reply], None] | None = None) -> None:
+    async def serve(self, told: Callable[[PendingReply, Reply], None] | None = None) -> None:
         """Answer calls as they come, for ever. `told` hears of each that was answered."""
         async with Wake(self.view) as wake:
             while True:
@@ -122,14 +132,14 @@ class Server(_Party):
                 if not await self.serve_waiting(told):
                     await wake.wait(None)
 
-    async def serve_waiting(self, told: Callable[[Owed, Reply], None] | None = None) -> int:
+    async def serve_waiting(self, told: Callable[[PendingReply, Reply], None] | None = None) -> int:
         """Answer the calls that wait now; how many there were."""
         async with self.view.reading() as reading:
             waiting = [part for part, _ in reading.live()]
-            owing = list(rpc.owed(reading.states, waiting, 1000 * self.view.source.now()))
+            owing = list(rpc.pending_replies(reading.states, waiting, 1000 * self.view.source.now()))
         for one in owing:
             reply = one.known or await self._carry_out(one.asked.request)
-            await self._channel.say_anyway(reply, parent_id=one.call_id)
+            await self._sender.send_unchecked(reply, parent_id=one.call_id)
             if told is not None:
                 told(one, reply)
         return len(owing)

@@ -68,7 +68,7 @@ class StateAt(Generic[S, M]):
 
     def ends(self) -> tuple[At, ...]:
         """The end of each epoch that has entries, as far as they count here."""
-        found = [At(bound.epoch, bound.upto_seq) for bound in self._timeline.bounds() if bound.epoch <= self.at.epoch]
+        found = [At(bound.epoch, bound.upto_seq) for bound in self._timeline.prefixes() if bound.epoch <= self.at.epoch]
         return tuple(min(end, self.at) for end in found)
 
     def determining(self, part: bytes) -> tuple[FoldStep, ...]:

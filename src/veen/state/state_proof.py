@@ -47,7 +47,7 @@ async def prove(
 
 
 @dataclass(frozen=True, slots=True)
-class Reckoned(Generic[S]):
+class VerifiedState(Generic[S]):
     """What a file of evidence shows, and the state that its entries come to."""
 
     report: EvidenceReport
@@ -56,14 +56,14 @@ class Reckoned(Generic[S]):
     state_hash: bytes
 
 
-def reckon(
+def verify_state(
     data: bytes,
     overlay: Overlay[S, M],
     stream: str | bytes,
     *parts: bytes,
     pin: bytes | None = None,
     reader: bytes | None = None,
-) -> Reckoned[S]:
+) -> VerifiedState[S]:
     """Check such a file, offline, and work the state out again from what it discloses.
 
     With `parts`, of these alone: an entry may touch others, of which the file does not have all. Raises `Malformed` or
@@ -77,7 +77,7 @@ def reckon(
     entries = [_entry(one, receipts[one.msg.leaf_hash()], shown_file, stream_id) for one in shown_file.exhibits]
     folded = fold(overlay, sorted(entries, key=lambda entry: entry.at))
     states = {part: state for part, state in folded.states.items() if not parts or part in parts}
-    return Reckoned(report, states, tuple(folded.faults), state_hash(overlay, states))
+    return VerifiedState(report, states, tuple(folded.faults), state_hash(overlay, states))
 
 
 def _entry(exhibit: Exhibit, receipt: Receipt, shown_file: Evidence, stream_id: bytes) -> FoldEntry:

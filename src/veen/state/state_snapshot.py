@@ -129,14 +129,14 @@ async def make(view: StateView[S, M], reading: StateAt[S, M]) -> StateSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared(Generic[S]):
+class SnapshotMatch(Generic[S]):
     """A snapshot that the log comes to."""
 
     at: At
     parts: int
 
 
-async def compare(view: StateView[S, M], snapshot: StateSnapshot) -> Compared[S]:
+async def compare(view: StateView[S, M], snapshot: StateSnapshot) -> SnapshotMatch[S]:
     """Raise `Unverified` unless the log has the roots of a snapshot, and comes to its state there."""
     snapshot.check_overlay(view.overlay)
     if snapshot.stream_id != view.stream_id or snapshot.hub.identity.hub_id != view.source.known.identity.hub_id:
@@ -150,4 +150,4 @@ async def compare(view: StateView[S, M], snapshot: StateSnapshot) -> Compared[S]
             raise Unverified("state snapshot", "it leaves out an epoch that the log has")
         if reading.state_hash() != snapshot.state_hash:
             raise Unverified("state snapshot", f"the log up to entry {shown(snapshot.end())} comes to another state")
-        return Compared(reading.at, len(reading.states))
+        return SnapshotMatch(reading.at, len(reading.states))

@@ -17,7 +17,7 @@ from veen.client.client import Client
 from veen.client.entry import Entry as ReadEntry
 from veen.core import Mmr, Unavailable, Unverified
 from veen.overlays import At, Overlay
-from veen.overlays.kept_fold import BlockBound, Timeline, extend
+from veen.overlays.kept_fold import LogPrefix, Timeline, extend
 from veen.state.entry_source import EntrySource, closed_before, folded, need_key, stream_id_of
 from veen.state.fold_cache import CacheKeeper, FoldKeeper, LayeredRows, MemoryKeeper, cache_folder
 from veen.state.hub_source import HubSource
@@ -39,7 +39,7 @@ class StateView(Generic[S, M]):
         self.overlay = overlay
         need_key(source, self.stream_id)
         self._keeper: FoldKeeper[S, M] = CacheKeeper(self._folder(), overlay) if cached else MemoryKeeper(overlay)
-        self._checked: set[BlockBound] = set()
+        self._checked: set[LogPrefix] = set()
         self._open: list[ReadEntry] = []  # of epochs before which something may still come: folded on top, each time
 
     @classmethod
@@ -95,7 +95,7 @@ class StateView(Generic[S, M]):
         """Keep entries that were verified."""
         self._keeper.take(page)
         last = page[-1].receipt
-        self._checked.add(BlockBound(last.label, page[-1].epoch, last.stream_seq, last.mmr_root))
+        self._checked.add(LogPrefix(last.label, page[-1].epoch, last.stream_seq, last.mmr_root))
 
     def kept(self) -> AbstractContextManager[Timeline[S, M]]:
         """What is kept now, without asking anyone: `reading` is for answers."""
@@ -140,7 +140,7 @@ class StateView(Generic[S, M]):
         """Hold what is kept against the log, wherever that was not done yet."""
         while True:
             with self._keeper.reading() as timeline:
-                unknown = [bound for bound in timeline.bounds() if bound not in self._checked]
+                unknown = [bound for bound in timeline.prefixes() if bound not in self._checked]
             if not unknown:
                 return
             for bound in unknown:
@@ -154,7 +154,7 @@ class StateView(Generic[S, M]):
                     raise Unverified("cache", f"the log does not have the root this cache was made under, at {where}")
                 self._checked.add(bound)
 
-    def _label(self, bound: BlockBound) -> bytes:
+    def _label(self, bound: LogPrefix) -> bytes:
         return self.source.label(self.stream_id, bound.epoch)
 
     def _folder(self) -> Path:

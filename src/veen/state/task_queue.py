@@ -18,7 +18,7 @@ from veen.client.client import Client
 from veen.overlays import queue as tasks
 from veen.overlays.overlay import Walk
 from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus
-from veen.state.event_sender import Channel, NotTaken, SentEvent
+from veen.state.event_sender import EventRefused, EventSender, SentEvent
 from veen.state.state_view import StateView
 from veen.state.watch import Wake
 
@@ -41,7 +41,7 @@ class TaskQueue:
 
     def __init__(self, view: StateView[Task, Walk]) -> None:
         self.view = view
-        self._channel = Channel(view)
+        self._sender = EventSender(view)
 
     @classmethod
     def of(cls, client: Client, stream: str | bytes, *, cached: bool = True) -> Self:
@@ -57,7 +57,7 @@ class TaskQueue:
 
     async def add(self, item: bytes, *, max_tries: int | None = None, expires_at: int | None = None) -> SentEvent:
         """Put a task in. Its id is that of its message: `Said.msg_id`."""
-        return await self._channel.say_anyway(Put(item, max_tries), expires_at=expires_at)
+        return await self._sender.send_unchecked(Put(item, max_tries), expires_at=expires_at)
 
     async def take(self, lease_sec: int = LEASE_SEC) -> TaskJob | None:
         """The first task that is ready, claimed for us; None where there is none. Who comes second tries the next."""
@@ -68,15 +68,15 @@ class TaskQueue:
                 return None
             try:
                 job = await self.claim(found[0], lease_sec)
-            except NotTaken:
+            except EventRefused:
                 continue  # another came first, after our look
             if job is not None:
                 return job
 
     async def claim(self, task_id: bytes, lease_sec: int = LEASE_SEC) -> TaskJob | None:
         """One task; None where another came first. Raises `NotTaken` where it cannot be claimed at all."""
-        said = await self._channel.say(TaskClaim(task_id, lease_sec))
-        if not said.taken:
+        said = await self._sender.send(TaskClaim(task_id, lease_sec))
+        if not said.applied:
             return None
         async with self.view.reading(said.at, fresh=False) as reading:
             task = reading.state(task_id)
@@ -103,15 +103,15 @@ class TaskQueue:
 
     async def ack(self, job: TaskJob) -> SentEvent:
         """The task is done. Raises `NotTaken` where it is not ours any more."""
-        return await self._channel.say(Ack(job.task_id, job.claim_id))
+        return await self._sender.send(Ack(job.task_id, job.claim_id))
 
     async def fail(self, job: TaskJob, reason: str | None = None) -> SentEvent:
         """Give the task back."""
-        return await self._channel.say(Nack(job.task_id, job.claim_id, reason))
+        return await self._sender.send(Nack(job.task_id, job.claim_id, reason))
 
     async def retry(self, task_id: bytes) -> SentEvent:
         """Make a dead letter a task again."""
-        return await self._channel.say(TaskRetry(task_id))
+        return await self._sender.send(TaskRetry(task_id))
 
     async def tasks(self, status: TaskStatus | None = None) -> list[tuple[bytes, Task]]:
         """The tasks that are so now, in the order in which they were put; all that are not done, where none is said."""

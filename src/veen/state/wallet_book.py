@@ -30,7 +30,7 @@ from veen.overlays.wallet import (
     wallet_stream,
 )
 from veen.overlays.wallet.transition import Function
-from veen.state.event_sender import Channel, SentEvent
+from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
 
 
@@ -106,4 +106,4 @@ class WalletBook:
         return self.view.source.now()
 
     async def _say(self, event: Event) -> SentEvent:
-        return await Channel(self.view).say(event)
+        return await EventSender(self.view).send(event)

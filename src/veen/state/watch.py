@@ -23,7 +23,7 @@ _KEPT_AT_ONCE = 256  # entries that are folded in memory before they are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[S]):
+class WatchedEntry(Generic[S]):
     """One entry, and what it did to each part it is for."""
 
     entry: FoldEntry
@@ -47,7 +47,7 @@ class _Base(Generic[S, M]):
         return found if found is not None and found <= self._upto else None
 
 
-async def watch(view: StateView[S, M], *, after: At | None = None) -> AsyncGenerator[Seen[S], None]:
+async def watch(view: StateView[S, M], *, after: At | None = None) -> AsyncGenerator[WatchedEntry[S], None]:
     """Entries from a place on, or from the end on, with what became of each. Ends only where its consumer does.
 
     Around the end of an epoch one may come that belongs before others: its outcome is told for its own place.
@@ -58,7 +58,7 @@ async def watch(view: StateView[S, M], *, after: At | None = None) -> AsyncGener
     async with view.reading() as reading:
         wanted = reading.upto if after is None else after
     with view.kept() as timeline:
-        begun = [bound.epoch for bound in timeline.bounds()]
+        begun = [bound.epoch for bound in timeline.prefixes()]
         kept = timeline.upto() or At(view.earliest_epoch(), 0)
     wanted = max(wanted, At(begun[0] if begun else kept.epoch, 0))
     start = min(wanted, kept)  # what is not kept yet is met again, and not told
@@ -85,7 +85,7 @@ class _Watched(Generic[S, M]):
         self._fold: Fold[S, M] = Fold(self._view.overlay, _Base(self._view, base))
         self._fold.extend(map(folded, above))
 
-    def meet(self, read: ReadEntry) -> Seen[S]:
+    def meet(self, read: ReadEntry) -> WatchedEntry[S]:
         entry, last = folded(read), self._above[-1:]
         insort(self._above, read, key=_place)
         if last and entry.at < _place(last[0]):
@@ -95,7 +95,7 @@ class _Watched(Generic[S, M]):
             outcomes = self._fold.add(entry)
         if len(self._above) % _KEPT_AT_ONCE == 0:
             self._keep()
-        return Seen(entry, outcomes)
+        return WatchedEntry(entry, outcomes)
 
     def _keep(self) -> None:
         """Hand over what is settled, so that memory does not grow with the watch."""

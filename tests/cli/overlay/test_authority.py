@@ -12,7 +12,7 @@ from tests.cli.town import STREAM
 from veen.core import admin, naming
 from veen.overlays.admin import Authorities
 from veen.overlays.admin.authority import part_of
-from veen.state.state_proof import reckon
+from veen.state.state_proof import verify_state
 
 ELSEWHERE = "4b" * 32
 HOUR = 3600
@@ -95,9 +95,9 @@ def test_a_proof_shows_who_is_primary(town: Realm, tmp_path: Path) -> None:
     shown = town.reads("authority", "show", STREAM, "--prove", "--out", file, "--json").json()
     realm_id = naming.realm_id(REALM)
     part = part_of(realm_id, naming.stream_id(STREAM))
-    found = reckon(file.read_bytes(), Authorities(realm_id), admin.fed_admin_stream(realm_id), part)
+    found = verify_state(file.read_bytes(), Authorities(realm_id), admin.fed_admin_stream(realm_id), part)
     assert found.state_hash.hex() == shown["state_hash"]
-    assert found.states[part][0].said.primary_hub.hex() == town.hub_id
+    assert found.states[part][0].event.primary_hub.hex() == town.hub_id
 
 
 def test_that_nobody_has_said_so_is_nothing_to_prove(town: Realm) -> None:

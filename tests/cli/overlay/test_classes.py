@@ -11,15 +11,8 @@ from tests.cli.town import STREAM
 from veen.client import BlockingClient, ClientDir, Pin
 from veen.core import admin, naming
 from veen.core.hashing import h
-from veen.overlays.admin import (
-    LABEL_CLASSES,
-    SCHEMAS,
-    AuthorityOverlay,
-    LabelClass,
-    RevocationOverlay,
-    SchemaDescriptor,
-)
-from veen.state.state_proof import reckon
+from veen.overlays.admin import LABEL_CLASSES, SCHEMAS, AuthorityEvent, LabelClass, RevocationEvent, SchemaDescriptor
+from veen.state.state_proof import verify_state
 
 LABEL = "5b" * 32
 NAME = "door.report.v1"
@@ -74,7 +67,7 @@ def test_the_class_of_a_label_can_be_proved(town: Realm, tmp_path: Path) -> None
     file = tmp_path / "class.evidence"
     shown = town.does("reader", "label-class", "show", "--label", LABEL, "--prove", "--out", file, "--json").json()
     stream = admin.label_class_stream(naming.realm_id(REALM))
-    found = reckon(file.read_bytes(), LABEL_CLASSES, stream, bytes.fromhex(LABEL))
+    found = verify_state(file.read_bytes(), LABEL_CLASSES, stream, bytes.fromhex(LABEL))
     assert found.state_hash.hex() == shown["state_hash"]
     assert town.tries("reader", "label-class", "show", STREAM, "--prove").status == 2
 
@@ -145,7 +138,7 @@ def test_a_registration_can_be_proved(town: Realm, tmp_path: Path) -> None:
     file = tmp_path / "schema.evidence"
     shown = town.reads("schema", "show", NAME, "--prove", "--out", file, "--json").json()
     stream = admin.schema_meta_stream(naming.realm_id(REALM))
-    found = reckon(file.read_bytes(), SCHEMAS, stream, naming.schema_id(NAME))
+    found = verify_state(file.read_bytes(), SCHEMAS, stream, naming.schema_id(NAME))
     assert found.state_hash.hex() == shown["state_hash"]
 
 
@@ -191,8 +184,8 @@ def test_a_registration_has_a_name_a_version_and_a_whole_id(town: Realm, argumen
 @pytest.mark.parametrize(
     ("command", "stream", "schema"),
     [
-        ("revoke", admin.revocation_stream, RevocationOverlay.SCHEMA),
-        ("authority", admin.fed_admin_stream, AuthorityOverlay.SCHEMA),
+        ("revoke", admin.revocation_stream, RevocationEvent.SCHEMA),
+        ("authority", admin.fed_admin_stream, AuthorityEvent.SCHEMA),
         ("label-class", admin.label_class_stream, LabelClass.SCHEMA),
         ("schema", admin.schema_meta_stream, SchemaDescriptor.SCHEMA),
     ],

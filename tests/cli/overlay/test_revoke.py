@@ -15,7 +15,7 @@ from veen.core import admin, naming
 from veen.core.hashing import h
 from veen.overlays.admin import REVOCATIONS
 from veen.overlays.admin.revocation import part_of
-from veen.state.state_proof import reckon
+from veen.state.state_proof import verify_state
 
 SOMEBODY = "ab" * 32
 
@@ -101,9 +101,9 @@ def test_a_proof_shows_a_stranger_that_a_key_is_revoked(town: Realm, tmp_path: P
     shown = town.does("reader", "revoke", "check", SOMEBODY, "--prove", "--out", file, "--json").json()
     part = part_of("client-id", bytes.fromhex(SOMEBODY))
     stream = admin.revocation_stream(naming.realm_id(REALM))
-    found = reckon(file.read_bytes(), REVOCATIONS, stream, part, pin=bytes.fromhex(town.hub_id))
+    found = verify_state(file.read_bytes(), REVOCATIONS, stream, part, pin=bytes.fromhex(town.hub_id))
     assert found.state_hash.hex() == shown["state_hash"]
-    assert [record.said.reason for record in found.states[part]] == ["stolen"]
+    assert [record.event.reason for record in found.states[part]] == ["stolen"]
     assert town.veen.done("evidence", "verify", file, "--pin", town.hub_id).out.startswith("verdict\tit holds\n")
 
 

@@ -23,7 +23,7 @@ from veen.overlays import (
     FoldEntry,
     FoldStep,
     ShippedSummary,
-    firsts,
+    first_places,
     receive,
     registry,
     run,
@@ -107,17 +107,17 @@ def test_a_kept_summary_knows_the_copies_of_all_before_it(place: Path, seed: int
     for path in paths:
         kept = receive(WALLETS, shipped := ShippedSummary.decode(path.read_bytes()))
         run_of = entries[shipped.first_seq - 1 : shipped.upto_seq]
-        whole = summarise(WALLETS, run_of, firsts(WALLETS, entries[: shipped.upto_seq]))
+        whole = summarise(WALLETS, run_of, first_places(WALLETS, entries[: shipped.upto_seq]))
         assert kept.parts == whole.parts
         assert sorted(map(repr, kept.faults)) == sorted(map(repr, whole.faults))
-        copies += summarise(WALLETS, run_of, firsts(WALLETS, run_of)).parts != whole.parts
+        copies += summarise(WALLETS, run_of, first_places(WALLETS, run_of)).parts != whole.parts
     assert copies > 1
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_run_is_summed_up_in_one_go_as_in_two(seed: int) -> None:
     entries = payments(Random(seed), 60)
-    known = firsts(WALLETS, entries)
+    known = first_places(WALLETS, entries)
     summary, met = sum_entries(WALLETS, entries)
     assert summary == summarise(WALLETS, entries, known)
     assert met.firsts == known

@@ -27,7 +27,7 @@ from veen.overlays.connect import (
     Planned,
     ServiceConnection,
 )
-from veen.overlays.discovery import DISCOVERY, DescriptorKind, ServiceAdvertise, living
+from veen.overlays.discovery import DISCOVERY, DescriptorKind, ServiceAdvertise, live_advertisements
 from veen.state.state_view import StateView
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _plan(home: Home, state: ServiceConnection, name: str, wanted: Wanted) -> tu
         read_state.need_reader_key(client.dir, wanted.directory)
         async with StateView.of(client, wanted.directory, DISCOVERY) as view, view.reading() as reading:
             now = await moment(view, reading, False)
-            found = [one.descriptor for one in living(dict(reading.live()), DescriptorKind.SERVICE, now)]
+            found = [one.descriptor for one in live_advertisements(dict(reading.live()), DescriptorKind.SERVICE, now)]
         services = [one for one in found if isinstance(one, ServiceAdvertise)]
         own = next((one for one in services if one.service_id == chosen.service_id), None)
         if own is None:
@@ -188,7 +188,7 @@ def call(asked: "SendOptions", name: str, method: str, args: str, timeout: float
     with at_home(asked) as home:
         state, now = home.connection(name)
         try:
-            way = connect.way(state, now)
+            way = connect.call_route(state, now)
             request = connect.call(state, method, value, now, timeout_ms=int(timeout * 1000))
         except NotBound as error:
             raise hinted(Refused("E.STATE", str(error)), f"veen connect status {name} shows how far it is") from None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from veen.cli.kit import output
     from veen.cli.kit.read_state import StateAnswer
     from veen.overlays import AnyOverlay, Event, FoldStep
-    from veen.overlays.connect import ServiceConnection, ServiceWish
+    from veen.overlays.connect import ServiceConnection, ServiceCriteria
     from veen.state.state_at import StateAt
 
     Connections: TypeAlias = StateAt[ServiceConnection, tuple[FoldStep, ...]]
@@ -96,10 +96,10 @@ def services(
     connect_phases.look_at_services(asked, _service_wish(method, region, tag), overlay)
 
 
-def _service_wish(method: str | None, region: str | None, tag: list[str] | None) -> "ServiceWish":
-    from veen.overlays.connect import ServiceWish
+def _service_wish(method: str | None, region: str | None, tag: list[str] | None) -> "ServiceCriteria":
+    from veen.overlays.connect import ServiceCriteria
 
-    return ServiceWish(frozenset(), method, None, region, tuple(tag or ()))
+    return ServiceCriteria(frozenset(), method, None, region, tuple(tag or ()))
 
 
 @send_command(

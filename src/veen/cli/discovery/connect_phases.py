@@ -19,17 +19,17 @@ from veen.core import Profile, Unavailable, Unverified, hashing
 from veen.overlays import registry
 from veen.overlays.connect import (
     Choice,
+    Excluded,
     FoundService,
     HubChosen,
-    HubWish,
-    LeftOut,
+    HubCriteria,
     ServiceChosen,
-    ServiceWish,
+    ServiceCriteria,
+    auth_mode,
     choose_hubs,
     choose_overlays,
     choose_services,
     found_in,
-    mode_of,
 )
 from veen.overlays.discovery import (
     DescriptorKind,
@@ -38,7 +38,7 @@ from veen.overlays.discovery import (
     HubAdvertise,
     OverlayAdvertise,
     ServiceAdvertise,
-    living,
+    live_advertisements,
     part_of,
     plain_wire,
 )
@@ -60,23 +60,29 @@ def hub_wish(
     overlays: Sequence[str] | None,
     profiles: Sequence[str] | None,
     max_latency_ms: int | None = None,
-) -> HubWish:
+) -> HubCriteria:
     """What is wanted of a hub. A profile is known by its id alone, so those that are not ours by default are named."""
     wanted = tuple(values.id_of(one, "the id of an overlay") for one in overlays or ())
     named = {values.id_of(one, "the id of a profile") for one in profiles or ()}
-    return HubWish(frozenset({Profile().profile_id(), *named}), region, tuple(tags or ()), wanted, None, max_latency_ms)
+    return HubCriteria(
+        frozenset({Profile().profile_id(), *named}), region, tuple(tags or ()), wanted, None, max_latency_ms
+    )
 
 
 def hubs_in(
-    states: Directory, wish: HubWish, now: int, pin: Pin | None = None, latency_ms: Mapping[bytes, int] | None = None
+    states: Directory,
+    wish: HubCriteria,
+    now: int,
+    pin: Pin | None = None,
+    latency_ms: Mapping[bytes, int] | None = None,
 ) -> Choice[HubAdvertise]:
     """The hubs of a directory that do; with a pin, only the one that is pinned."""
-    choice = choose_hubs(found_in(living(states, DescriptorKind.HUB, now), HubAdvertise), wish, latency_ms)
+    choice = choose_hubs(found_in(live_advertisements(states, DescriptorKind.HUB, now), HubAdvertise), wish, latency_ms)
     if pin is None:
         return choice
     meant = tuple(one for one in choice.candidates if is_pinned(one.descriptor, pin))
     others = (one.descriptor.hub_id for one in choice.candidates if one not in meant)
-    return Choice(meant, (*choice.left_out, *(LeftOut(one, "it is not the one that --trust names") for one in others)))
+    return Choice(meant, (*choice.left_out, *(Excluded(one, "it is not the one that --trust names") for one in others)))
 
 
 def is_pinned(hub: HubAdvertise, pin: Pin) -> bool:
@@ -101,7 +107,7 @@ def is_known(client: Client, hub: HubAdvertise) -> bool:
     return kept is not None and any(key.hub_pk == hub.hub_pk for key in HubRecord.decode(kept).identity.hub_keys)
 
 
-def look_at_hubs(asked: Looks, wish: HubWish, pin: Pin | None) -> None:
+def look_at_hubs(asked: Looks, wish: HubCriteria, pin: Pin | None) -> None:
     """Propose hubs."""
 
     def look(reading: StateAt[DirectoryRecord, DirectoryRecord], now: int) -> read_state.StateAnswer:
@@ -135,7 +141,7 @@ def proposed(choice: Choice[Any], now: int) -> read_state.StateAnswer:
 def choose_hub(
     asked: "SendOptions",
     name: str,
-    wish: HubWish,
+    wish: HubCriteria,
     chosen: str | None,
     trust: str | None,
     directory: str,
@@ -161,7 +167,7 @@ def choose_hub(
     home.tell(said, {"connection": name, "hub_id": event.hub_id, "url": event.endpoint.url, "trusted": event.trusted})
 
 
-def look_at_services(asked: Looks, wish: ServiceWish, overlay: str | None) -> None:
+def look_at_services(asked: Looks, wish: ServiceCriteria, overlay: str | None) -> None:
     """Propose services. What was verified of overlays is on the same stream, or on the well-known one."""
     from veen.cli.kit import output_files, render_state
 
@@ -184,21 +190,21 @@ def look_at_services(asked: Looks, wish: ServiceWish, overlay: str | None) -> No
 
 
 def services_in(
-    states: Directory, overlays: Directory, wish: ServiceWish, overlay: str | None, now: int
+    states: Directory, overlays: Directory, wish: ServiceCriteria, overlay: str | None, now: int
 ) -> Choice[ServiceAdvertise]:
     """The services that do, among those whose overlay this client reads in the same way."""
     implemented = {one.CLASS: frozenset(one.schemas) for one in registry()}
-    listed = found_in(living(overlays, DescriptorKind.OVERLAY, now), OverlayAdvertise)
+    listed = found_in(live_advertisements(overlays, DescriptorKind.OVERLAY, now), OverlayAdvertise)
     verified = choose_overlays(listed, implemented, overlay, wish.tags_any)
     ids = frozenset(one.descriptor.overlay_id for one in verified.candidates)
-    services = found_in(living(states, DescriptorKind.SERVICE, now), ServiceAdvertise)
+    services = found_in(live_advertisements(states, DescriptorKind.SERVICE, now), ServiceAdvertise)
     return choose_services(services, replace(wish, overlay_ids=ids))
 
 
 def choose_service(
     asked: "SendOptions",
     name: str,
-    wish: ServiceWish,
+    wish: ServiceCriteria,
     overlay: str | None,
     chosen: str | None,
     directory: str | None,
@@ -214,7 +220,7 @@ def choose_service(
         found = _pick(services_in(states, known, wish, overlay, now), id_, "service")
         one = found.descriptor
         fixed = (one.service_id, one.overlay_id, one.methods, one.stream_ids, one.required_caps)
-        return ServiceChosen(name, *fixed, mode_of(one), found.expires_at)
+        return ServiceChosen(name, *fixed, auth_mode(one), found.expires_at)
 
     with at_home(asked) as home:
         event, said = home.say(work)
@@ -248,7 +254,9 @@ async def _overlays(source: EntrySource, overlay: Discovery, *, cached: bool) ->
 
 async def _latencies(states: Directory, now: int) -> dict[bytes, int]:
     """How long each hub takes to answer a connection, in milliseconds; those that do not are not in it."""
-    hubs = [one for one in living(states, DescriptorKind.HUB, now) if isinstance(one.descriptor, HubAdvertise)]
+    hubs = [
+        one for one in live_advertisements(states, DescriptorKind.HUB, now) if isinstance(one.descriptor, HubAdvertise)
+    ]
     took = await asyncio.gather(*(_latency(one.descriptor) for one in hubs if isinstance(one.descriptor, HubAdvertise)))
     return {one.descriptor.id: ms for one, ms in zip(hubs, took, strict=True) if ms is not None}
 

@@ -18,7 +18,7 @@ from veen.core import Unavailable, naming
 from veen.overlays import Applied, At, Event
 from veen.overlays.connect import CONNECT, ServiceConnection
 from veen.overlays.rpc import RPC, Call, CallRequest, Reply, call_part
-from veen.state.event_sender import Channel, NotTaken, SentEvent
+from veen.state.event_sender import EventRefused, EventSender, SentEvent
 from veen.state.state_view import StateView
 from veen.state.watch import watch
 
@@ -81,7 +81,7 @@ class Home:
         with read_state.cache_hints(self.stream, CONNECT.CLASS):
             try:
                 return self._call.run_with(self.folder, self._url, met)
-            except NotTaken as error:
+            except EventRefused as error:
                 raise hinted(error, "nothing was sent", "veen connect status shows how far it is") from None
             except Undecided as error:
                 raise hinted(error, "do not send it again: veen send --outbox finishes it") from None
@@ -93,7 +93,7 @@ class Home:
             event = sendable(await make(client, self))
             self._begin()
             async with StateView.of(client, self.stream, CONNECT, cached=not self.asked.no_cache) as view:
-                return event, await Channel(view).say(event)
+                return event, await EventSender(view).send(event)
 
         return self.run(work)
 

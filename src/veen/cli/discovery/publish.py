@@ -183,7 +183,7 @@ def _publish(asked: SendOptions, kind: KindName, describe: "Describe", blind: "D
     """Send what `describe` says of the hub that was met, and show its receipt."""
     from veen.cli.kit import send_event
     from veen.overlays.discovery import DISCOVERY, MAX_DESCRIPTOR_BYTES
-    from veen.state.event_sender import Channel, SentEvent
+    from veen.state.event_sender import EventSender, SentEvent
     from veen.state.state_view import StateView
 
     if asked.blind and blind is None:
@@ -198,7 +198,7 @@ def _publish(asked: SendOptions, kind: KindName, describe: "Describe", blind: "D
         if asked.blind:
             return SentEvent(await client.send(name, one.encode(), schema=one.SCHEMA))
         async with StateView.of(client, name, DISCOVERY, cached=not asked.no_cache) as view:
-            return await Channel(view).say(one)
+            return await EventSender(view).send(one)
 
     said = send_event.run_at_hub(asked, DISCOVERY, speak, stream=stream_of(kind))
     (one,) = made

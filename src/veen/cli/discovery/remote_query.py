@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
     from veen.client.client import Client
     from veen.overlays.discovery import DirectoryQuery, DirectoryRecord, QueryResult
-    from veen.overlays.rpc import Call, Owed
+    from veen.overlays.rpc import Call, PendingReply
     from veen.state.state_view import StateView
 
 AskOption: TypeAlias = Annotated[
@@ -158,12 +158,12 @@ class _Server:
         return known
 
     async def _answer(self, view: "StateView[Call, Call]") -> None:
-        from veen.overlays.discovery import owed
+        from veen.overlays.discovery import pending_queries
 
         async with view.reading() as reading:
             now = max(view.source.now(), 0)
             states, live = reading.states, [part for part, _ in reading.live()]
-            due = [one for one in owed(states, now, live) if one.call_id not in self._settled]
+            due = [one for one in pending_queries(states, now, live) if one.call_id not in self._settled]
         if due:
             directories = await self._states(now)
             for one in due:
@@ -178,7 +178,7 @@ class _Server:
                 folded.append(dict(reading.live()))
         return join(folded, now)
 
-    async def _reply(self, owing: "Owed", states: "dict[bytes, DirectoryRecord]", now: int) -> None:
+    async def _reply(self, owing: "PendingReply", states: "dict[bytes, DirectoryRecord]", now: int) -> None:
         from veen.cli.kit import output
         from veen.core import naming
         from veen.overlays.discovery import reply
@@ -196,7 +196,7 @@ class _Server:
         if not self._once:
             output.remark(f"answered entry {owing.asked.stream_seq}")
 
-    async def _is_answered(self, owing: "Owed", stream_id: bytes) -> bool:
+    async def _is_answered(self, owing: "PendingReply", stream_id: bytes) -> bool:
         """Whether the answer is on the stream where it was wanted. Without its reader key nobody can tell."""
         from veen.overlays.rpc import RPC, call_part
         from veen.state.state_view import StateView

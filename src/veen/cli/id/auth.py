@@ -159,7 +159,7 @@ def verify(
     began, beside = _gathered(asked, token, issued_at, scope)
 
     def look(reading: "IdReading") -> "Shown":
-        states = views.together(dict(reading.states), beside)
+        states = views.merge_states(dict(reading.states), beside)
         session = challenges.verify(found, answered, policy, states, issued_at=began, now=principals.now())
         device = identity_state.device(token.issuer_pk, _device_id(token))
         return principals.shown_session(session, (device,) if device in reading.states else ())

@@ -161,7 +161,7 @@ def list_(asked: ReadOptions, principal: Principal = None) -> None:
         states, now = dict(reading.states), principals.now()
         rows, data, proved = [], [], []
         for one in views.devices(states, principal_pk):
-            why = views.inactive(states, principal_pk, one.device_pk, now)
+            why = views.inactive_reason(states, principal_pk, one.device_pk, now)
             label = None if one.label is None else printable(one.label)
             rows.append((short(one.device_id), label, _status(why), short(one.device_pk)))
             fields = {"device_id": one.device_id, "device_pk": one.device_pk, "dh_pk": one.dh_pk, "label": one.label}
@@ -232,16 +232,16 @@ def _say_all(
     """Send events one after the other, and show the receipt of the last."""
     from veen.cli.kit import send_event
     from veen.client.client import Client
-    from veen.state.event_sender import Channel, SentEvent
+    from veen.state.event_sender import EventSender, SentEvent
     from veen.state.state_view import StateView
 
     async def work(client: Client, name: str) -> SentEvent:
         async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:
-            channel = Channel(view)
+            channel = EventSender(view)
             *first, last = events
             for event in first:
-                await channel.say(event)
-            return await channel.say(last)
+                await channel.send(event)
+            return await channel.send(last)
 
     send_event.show_sent(send_event.run_at_hub(asked, overlay, work, stream=stream), shown, asked)
 

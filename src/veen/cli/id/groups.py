@@ -95,7 +95,7 @@ def _change(
     from veen.cli.id import principals
     from veen.cli.kit import send_event
     from veen.overlays.identity import IdentityGroup, group_id, identity_state
-    from veen.overlays.identity.identity_state import Named
+    from veen.overlays.identity.identity_state import GroupName
 
     scope = principals.org_scope(org, scoped, asked.client)
     group_ = group_id(scope.own_id, name)
@@ -105,7 +105,7 @@ def _change(
     def make(reading: "IdReading | None") -> IdentityGroup:
         found = None if reading is None else reading.state(identity_state.group(scope.own_id, group_))
         now = principals.now()
-        shown_as, ts = (found.name, max(now, found.ts)) if isinstance(found, Named) else (name, now)
+        shown_as, ts = (found.name, max(now, found.ts)) if isinstance(found, GroupName) else (name, now)
         return IdentityGroup(
             scope.own_id, scope.realm_id, group_, called or shown_as, joins or None, leaves or None, ts
         )

@@ -106,7 +106,7 @@ def login(
     from veen.cli.kit import output, send_event
     from veen.client.client import Client
     from veen.overlays.identity import IDENTITY, gateway
-    from veen.state.event_sender import Channel
+    from veen.state.event_sender import EventSender
     from veen.state.state_view import StateView
 
     realm_id, trusted = principals.realm_of(realm), _provider(provider)
@@ -116,12 +116,12 @@ def login(
     async def work(client: Client, name: str) -> "tuple[gateway.Login, list[int]]":
         key = _principal_of(client.dir.identity.id_sign, subject.provider, subject.external_sub)
         async with StateView.of(client, name, IDENTITY, cached=not asked.no_cache) as view:
-            channel = Channel(view)
+            channel = EventSender(view)
             async with view.reading() as reading:
                 made = gateway.login(
                     subject, realm_id, reading.states, new_principal_pk=key.public_key, now=principals.now()
                 )
-            return made, [(await channel.say(event)).sent.stream_seq for event in made.events]
+            return made, [(await channel.send(event)).sent.stream_seq for event in made.events]
 
     made, entries = send_event.run_at_hub(asked, IDENTITY, work)
     names: dict[str, output.Value] = {

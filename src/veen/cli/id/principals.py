@@ -42,7 +42,7 @@ async def grant_of(source: "EntrySource", auth_ref: bytes, *, cached: bool) -> I
             found = reading.states.get(auth_ref)
     if not found:
         raise hinted(Unavailable(f"this hub was never shown the capability {auth_ref.hex()}"), *_HINTS)
-    return IdentityGrant(found[0].said, found[0].hub_ts)
+    return IdentityGrant(found[0].event, found[0].hub_ts)
 
 
 def shown_session(session: Session, proved: tuple[bytes, ...]) -> read_state.StateAnswer:

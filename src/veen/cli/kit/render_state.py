@@ -14,7 +14,7 @@ from veen.cli.kit.state_options import FollowOptions, StateOptions
 from veen.core import cbor
 from veen.overlays import AnyOverlay, At, EventFault, FoldStep, Overlay
 from veen.state.state_view import StateView, shown
-from veen.state.watch import Seen, watch
+from veen.state.watch import WatchedEntry, watch
 
 if TYPE_CHECKING:
     from veen.client.evidence import Evidence
@@ -176,7 +176,9 @@ class ChangeLine:
     data: Mapping[str, object]
 
 
-def follow(asked: FollowOptions, overlay: Overlay[S, M], told: Callable[[Seen[S]], Iterable[ChangeLine]]) -> None:
+def follow(
+    asked: FollowOptions, overlay: Overlay[S, M], told: Callable[[WatchedEntry[S]], Iterable[ChangeLine]]
+) -> None:
     """Show what `told` says of each entry. One that changed nothing is told on standard error, with its reason."""
 
     async def go_on(view: StateView[S, M], name: str) -> None:
@@ -191,7 +193,7 @@ def follow(asked: FollowOptions, overlay: Overlay[S, M], told: Callable[[Seen[S]
     read_state.with_view(asked, overlay, go_on)
 
 
-def _show_event(seen: Seen[S], line: ChangeLine, as_json: bool) -> None:
+def _show_event(seen: WatchedEntry[S], line: ChangeLine, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(dict(line.data), default=json_value) + "\n")
     else:

@@ -15,7 +15,7 @@ from veen.client.client import Client
 from veen.client.submit_queue import Undecided
 from veen.core import Refused, Unavailable, naming
 from veen.overlays import Event, Overlay
-from veen.state.event_sender import Channel, NotTaken, SentEvent
+from veen.state.event_sender import EventRefused, EventSender, SentEvent
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView
 
@@ -48,11 +48,11 @@ def send_checked(
         if asked.blind:
             return await _blindly(client, name, blind, parent_id, expires_at)
         async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:
-            channel = Channel(view)
+            channel = EventSender(view)
             async with view.reading() as reading:
                 event = sendable(make(reading))
                 channel.check(reading, event, parent_id)
-            return await channel.say_anyway(event, parent_id=parent_id, expires_at=expires_at)
+            return await channel.send_unchecked(event, parent_id=parent_id, expires_at=expires_at)
 
     if asked.blind and blind is None:
         raise Misuse("this cannot be said without a look at the state", "leave out --blind")
@@ -109,7 +109,7 @@ def run_at_hub(
             read_state.need_reader_key(folder, name)
         try:
             return call.run_with(folder, url, met)
-        except NotTaken as error:
+        except EventRefused as error:
             raise hinted(error, "nothing was sent", f"veen fold --overlay {overlay.CLASS} shows the state") from None
         except Undecided as error:
             raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None
@@ -128,7 +128,7 @@ def show_sent(
     became: output.Value = Marked("taken", Tone.GOOD)
     if asked.blind:
         became = Marked("nobody looked: it was sent blind", Tone.WARN)
-    elif not said.taken:
+    elif not said.applied:
         became = Marked(f"changed nothing: {'; '.join(fault.reason for fault in said.faults)}", Tone.BAD)
     document = {
         **(shown if data is None else data),
@@ -138,11 +138,11 @@ def show_sent(
         "label": sent.label,
         "mmr_root": sent.receipt.mmr_root,
         "receipt": sent.receipt.encode(),
-        "taken": None if asked.blind else said.taken,
+        "taken": None if asked.blind else said.applied,
         "faults": [fault.reason for fault in said.faults],
     }
     output.facts({**shown, **rows, "state": became}, asked.as_json, document)
-    if not asked.blind and not said.taken:
+    if not asked.blind and not said.applied:
         # It is in the log, and another entry that came first made it one that changes nothing.
         raise hinted(
             Refused("E.STATE", "another entry came first, and the state did not take this one"),

@@ -14,12 +14,12 @@ from veen.cli.kit.state_options import ReadOptions, read_command
 
 if TYPE_CHECKING:
     from veen.overlays import FoldEntry
-    from veen.overlays.operations import Logged
+    from veen.overlays.operations import LoggedOperation
     from veen.state.state_at import StateAt
 
     OpReading: TypeAlias = StateAt[FoldEntry | None, FoldEntry | None]
     from veen.cli.kit.read_state import StateAnswer, StateBasis
-    from veen.overlays.operations import RuleFinding, World
+    from veen.overlays.operations import ExternalFacts, RuleFinding
     from veen.state.state_view import StateView
 
     Checked = tuple[tuple[RuleFinding, ...], StateAnswer, StateBasis]
@@ -32,7 +32,7 @@ LEAST_DIGITS = 6
 ID_DIGITS = 64
 
 
-def found(reading: "OpReading", text: str) -> "Logged":
+def found(reading: "OpReading", text: str) -> "LoggedOperation":
     """The operation that a word names: by its whole id, or by the start of it."""
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
@@ -95,13 +95,13 @@ def check(
     strange = [rule for rule in wanted if rule not in Rule.__members__.values()]
     if strange:
         raise Misuse(f"there is no rule {strange[0]!r}", f"they are {', '.join(Rule)}")
-    world = _read(known)
+    facts = _read(known)
     if asked.out is not None:
         output_files.check_new(asked.out)
 
     async def work(view: "StateView[Any, Any]", name: str) -> "Checked":
         async with view.reading(read_state.parse_place(asked.at, view)) as reading:
-            found = await _findings(view, list(reading.states.values()), world, not asked.no_cache)
+            found = await _findings(view, list(reading.states.values()), facts, not asked.no_cache)
             chosen = tuple(one for one in found if str(one.rule) in wanted)
             told = _answer(chosen, every)
             return chosen, told, await read_state.basis_of(asked, view, reading, name, told)
@@ -113,18 +113,18 @@ def check(
 
 
 async def _findings(
-    view: "StateView[Any, Any]", entries: "list[FoldEntry | None]", known: "World", cached: bool
+    view: "StateView[Any, Any]", entries: "list[FoldEntry | None]", known: "ExternalFacts", cached: bool
 ) -> "tuple[RuleFinding, ...]":
     from dataclasses import replace
 
     from veen.overlays.operations import check, operations
 
     listed = operations(entries)
-    world = await _with_states(known, view, listed, cached)
-    return check(listed, replace(world, stream_id=view.stream_id))
+    facts = await _with_states(known, view, listed, cached)
+    return check(listed, replace(facts, stream_id=view.stream_id))
 
 
-def _read(known: Path | None) -> "World":
+def _read(known: Path | None) -> "ExternalFacts":
     """What is known beside the log."""
     from dataclasses import fields
 
@@ -140,21 +140,21 @@ def _read(known: Path | None) -> "World":
 
 
 async def _with_states(
-    world: "World", view: "StateView[Any, Any]", listed: "Sequence[Logged]", cached: bool
-) -> "World":
+    facts: "ExternalFacts", view: "StateView[Any, Any]", listed: "Sequence[LoggedOperation]", cached: bool
+) -> "ExternalFacts":
     """What the log itself says where its checkpoints say something: the hub's root there, and our own state."""
     from dataclasses import replace
 
     from veen.overlays import At, registry
     from veen.overlays.operations import StateCheckpoint
     from veen.overlays.operations.external_facts import LogPlace
-    from veen.overlays.operations.operation_index import said
+    from veen.overlays.operations.operation_index import of_kind
     from veen.state.state_view import StateView
 
     roots: dict[LogPlace, bytes] = {}
     states: dict[tuple[str, bytes, LogPlace], bytes] = {}
     overlays = registry()
-    for one, event in said(listed, StateCheckpoint):
+    for one, event in of_kind(listed, StateCheckpoint):
         place, at = LogPlace(one.entry.label, event.upto_stream_seq), At(one.entry.epoch, event.upto_stream_seq)
         if not 1 <= event.upto_stream_seq < one.entry.stream_seq:
             continue
@@ -169,7 +169,7 @@ async def _with_states(
             part = (event.state_id,) if event.state_id in reading.states else ()
             states[event.state_class, event.state_id, place] = reading.state_hash(*part)
     return replace(
-        world, root_at=roots.get, state_at=lambda named, state_id, place: states.get((named, state_id, place))
+        facts, root_at=roots.get, state_at=lambda named, state_id, place: states.get((named, state_id, place))
     )
 
 

@@ -14,7 +14,7 @@ from veen.cli.op.op_check import OperationId
 if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
     from veen.cli.op.op_check import OpReading
-    from veen.overlays.operations import Logged
+    from veen.overlays.operations import LoggedOperation
     from veen.overlays.operations.operation_index import Operations
 
 app = group(
@@ -151,21 +151,21 @@ def _id(operation_id: bytes) -> output.Value:
     return short(operation_id)
 
 
-def _body(one: "Logged") -> output.Value:
+def _body(one: "LoggedOperation") -> output.Value:
     from veen.cli.kit import render_state
     from veen.overlays.operations.operation_index import plain_body
 
     return render_state.plain_cell(plain_body(one.event))
 
 
-def _row(one: "Logged") -> tuple[output.Value, ...]:
+def _row(one: "LoggedOperation") -> tuple[output.Value, ...]:
     from veen.state.state_view import shown
 
     parent = None if one.event.parent is None else _id(one.event.parent)
     return shown(one.at), _id(one.operation_id), one.kind, output.moment(one.entry.hub_ts), parent, _body(one)
 
 
-def _line(operation_id: bytes, found: "Logged | None") -> tuple[output.Value, ...]:
+def _line(operation_id: bytes, found: "LoggedOperation | None") -> tuple[output.Value, ...]:
     from veen.state.state_view import shown
 
     if found is None:
@@ -173,7 +173,7 @@ def _line(operation_id: bytes, found: "Logged | None") -> tuple[output.Value, ..
     return shown(found.at), _id(operation_id), found.kind, _body(found)
 
 
-def _data(one: "Logged") -> dict[str, object]:
+def _data(one: "LoggedOperation") -> dict[str, object]:
     from veen.cli.kit import render_state
     from veen.overlays.operations.operation_index import plain
 

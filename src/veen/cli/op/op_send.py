@@ -71,7 +71,7 @@ def send(
     event = None if _follows(made_of, given) else field_parser.operation(made_of, given)
 
     async def speak(client: "Client", name: str) -> "SentEvent":
-        from veen.state.event_sender import Channel, SentEvent
+        from veen.state.event_sender import EventSender, SentEvent
         from veen.state.state_view import StateView
 
         async def blindly(said: "Operation") -> SentEvent:
@@ -85,7 +85,7 @@ def send(
             made = _mirror(checked, given, view) if checked else event or await _checkpoint(given, view)
             if asked.blind:
                 return await blindly(made)
-            return await Channel(view).say(made, parent_id=_parent(made), expires_at=_ends(made, client))
+            return await EventSender(view).send(made, parent_id=_parent(made), expires_at=_ends(made, client))
 
     done = send_event.run_at_hub(asked, overlay, speak)
     send_event.show_sent(

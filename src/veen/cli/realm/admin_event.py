@@ -19,7 +19,7 @@ from veen.client.submit_queue import Undecided
 from veen.core import CapToken, Refused
 from veen.overlays import Event
 from veen.overlays.admin.revocation import token_target
-from veen.state.event_sender import Channel, NotTaken, SentEvent
+from veen.state.event_sender import EventRefused, EventSender, SentEvent
 from veen.state.hub_source import HubSource
 from veen.state.state_at import StateAt
 
@@ -97,15 +97,15 @@ def say(asked: RealmSays, stream: AdminStream[S, M], make: Callable[[Look[S, M]]
             client.dir.caps.add_all(cbor_sequence.encode(tokens))
         source, reads = HubSource(client), RealmReads(realm=asked.realm, no_cache=asked.no_cache)
         async with viewing(source, reads, stream) as viewed:
-            channel = Channel(viewed.view)
+            channel = EventSender(viewed.view)
             async with viewed.view.reading() as reading:
                 wanted = _taken(channel, make(Look(viewed.view, reading, viewed.realm_id, source.now())), reading)
-            return [(one, await channel.say_anyway(one.event)) for one in wanted]
+            return [(one, await channel.send_unchecked(one.event)) for one in wanted]
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         try:
             said = call.run_with(folder, url, met)
-        except NotTaken as error:
+        except EventRefused as error:
             raise hinted(error, "nothing was sent") from None
         except Undecided as error:
             raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None
@@ -118,14 +118,14 @@ def say(asked: RealmSays, stream: AdminStream[S, M], make: Callable[[Look[S, M]]
     _tell(said, asked)
 
 
-def _taken(channel: Channel[S, M], wanted: Sequence[Saying], reading: StateAt[S, M]) -> list[Saying]:
+def _taken(channel: EventSender[S, M], wanted: Sequence[Saying], reading: StateAt[S, M]) -> list[Saying]:
     """Those that the state would take. Raises `NotTaken` where it would take none."""
     taken: list[Saying] = []
-    refused: list[tuple[Saying, NotTaken]] = []
+    refused: list[tuple[Saying, EventRefused]] = []
     for one in wanted:
         try:
             channel.check(reading, one.event)
-        except NotTaken as error:
+        except EventRefused as error:
             refused.append((one, error))
         else:
             taken.append(one)
@@ -150,5 +150,5 @@ def _tell(said: Sequence[tuple[Saying, SentEvent]], asked: RealmSays) -> None:
         became = Marked(f"changed nothing: {faults}", Tone.BAD) if faults else Marked("taken", Tone.GOOD)
         rows.append((short(one.name), sent.stream_seq, output.moment(sent.receipt.hub_ts), became))
         place = {"stream_seq": sent.stream_seq, "msg_id": sent.msg_id, "hub_ts": sent.receipt.hub_ts}
-        data.append({**one.data, **place, "receipt": sent.receipt.encode(), "taken": outcome.taken})
+        data.append({**one.data, **place, "receipt": sent.receipt.encode(), "taken": outcome.applied})
     output.table(("target", "entry", "hub_ts", "state"), rows, asked.as_json, data)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from veen.cli.realm.admin_event import Saying
     from veen.cli.realm.realm_state import AdminStream, Look
     from veen.overlays.admin.admin_records import AdminRecord, Slot
-    from veen.overlays.admin.authority import AuthorityOverlay
+    from veen.overlays.admin.authority import AuthorityEvent
     from veen.state.entry_source import EntrySource
 
-    Records: TypeAlias = tuple[AdminRecord[AuthorityOverlay], ...]
+    Records: TypeAlias = tuple[AdminRecord[AuthorityEvent], ...]
     Looked: TypeAlias = Look[Records, Records]
 
 app = group(
@@ -66,7 +66,7 @@ def set_(
     from veen.cli.realm import admin_event, realm_state
     from veen.core import admin, naming
     from veen.overlays.admin.admin_records import slots
-    from veen.overlays.admin.authority import AuthorityOverlay, part_of
+    from veen.overlays.admin.authority import AuthorityEvent, part_of
 
     allowed = [str(one) for one in admin.AuthorityPolicy if one is not admin.AuthorityPolicy.UNSPECIFIED]
     if policy not in allowed:
@@ -75,9 +75,9 @@ def set_(
     def make(look: "Looked") -> "list[Saying]":
         stream_id, ts = naming.stream_id(stream), look.now if since is None else since
         hub = look.source.known.identity.hub_id if primary is None else primary
-        event = AuthorityOverlay(look.realm_id, stream_id, hub, tuple(replica or ()), policy, ts, ttl)
+        event = AuthorityEvent(look.realm_id, stream_id, hub, tuple(replica or ()), policy, ts, ttl)
         state = look.reading.state(part_of(look.realm_id, stream_id))
-        ahead = [slot for slot in slots(state) if slot.has(ts) and slot.record.said.rank() < event.rank()]
+        ahead = [slot for slot in slots(state) if slot.has(ts) and slot.record.event.rank() < event.rank()]
         remark = None
         if ahead:
             remark = f"entry {ahead[0].record.stream_seq} holds until {ahead[0].end}: this record counts from then on"
@@ -194,19 +194,19 @@ def _here(primary: bytes | None, hub_id: bytes) -> str:
     return "primary" if primary == hub_id else "not primary"
 
 
-def _slot_row(slot: "Slot[AuthorityOverlay]", now: int) -> "tuple[output.Value, ...]":
+def _slot_row(slot: "Slot[AuthorityEvent]", now: int) -> "tuple[output.Value, ...]":
     from veen.cli.kit import output
     from veen.cli.kit.output import Marked, Tone
     from veen.cli.kit.sanitize import short
 
-    said = slot.record.said
+    said = slot.record.event
     holds = Marked("counts", Tone.GOOD) if slot.has(now) else None
     times = output.moment(slot.start), output.moment(slot.end)
     return short(said.primary_hub), said.policy, *times, slot.record.stream_seq, holds
 
 
-def _slot_data(slot: "Slot[AuthorityOverlay]", now: int) -> dict[str, object]:
-    said = slot.record.said
+def _slot_data(slot: "Slot[AuthorityEvent]", now: int) -> dict[str, object]:
+    said = slot.record.event
     return {
         "primary_hub": said.primary_hub,
         "replica_hubs": said.replica_hubs,

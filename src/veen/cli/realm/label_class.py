@@ -119,7 +119,7 @@ def list_(asked: RealmReads) -> None:
         rows, data = [], []
         states = dict(here.reading.states)
         for part in sorted(states):
-            said = states[part][0].said
+            said = states[part][0].event
             sensitivity = None if said.sensitivity is None else printable(said.sensitivity)
             entry = states[part][0].stream_seq
             rows.append((short(part), printable(said.class_), sensitivity, said.retention_hint, entry))

@@ -25,9 +25,9 @@ from veen.overlays.admin import (
     SCHEMAS,
     AdminRecord,
     Authorities,
-    AuthorityOverlay,
+    AuthorityEvent,
     LabelClass,
-    RevocationOverlay,
+    RevocationEvent,
     SchemaDescriptor,
 )
 from veen.state.directory_source import DirectorySource
@@ -124,11 +124,11 @@ class AdminStream(Generic[S, M]):
     overlay: Callable[[bytes], Overlay[S, M]]
 
 
-REVOKED: AdminStream[tuple[AdminRecord[RevocationOverlay], ...], tuple[AdminRecord[RevocationOverlay], ...]] = (
-    AdminStream(admin.revocation_stream, lambda realm_id: REVOCATIONS)
+REVOKED: AdminStream[tuple[AdminRecord[RevocationEvent], ...], tuple[AdminRecord[RevocationEvent], ...]] = AdminStream(
+    admin.revocation_stream, lambda realm_id: REVOCATIONS
 )
-AUTHORITY: AdminStream[tuple[AdminRecord[AuthorityOverlay], ...], tuple[AdminRecord[AuthorityOverlay], ...]] = (
-    AdminStream(admin.fed_admin_stream, Authorities)
+AUTHORITY: AdminStream[tuple[AdminRecord[AuthorityEvent], ...], tuple[AdminRecord[AuthorityEvent], ...]] = AdminStream(
+    admin.fed_admin_stream, Authorities
 )
 CLASSES: AdminStream[tuple[AdminRecord[LabelClass], ...], tuple[AdminRecord[LabelClass], ...]] = AdminStream(
     admin.label_class_stream, lambda realm_id: LABEL_CLASSES

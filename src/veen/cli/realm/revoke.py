@@ -22,11 +22,11 @@ from veen.core import control_stream as control
 from veen.overlays.admin import (
     AUTHORIZATIONS,
     AdminRecord,
-    CapabilityStanding,
+    CapabilityStatus,
+    RevocationEvent,
     RevocationKind,
-    RevocationOverlay,
     ShownCapability,
-    Worth,
+    Validity,
     authorization,
     revocation,
 )
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from veen.cli.realm.admin_event import Saying
     from veen.cli.realm.realm_state import AdminStream, Look
     from veen.overlays.admin.admin_records import AdminRecord
-    from veen.overlays.admin.revocation import RevocationOverlay
+    from veen.overlays.admin.revocation import RevocationEvent
     from veen.state.entry_source import EntrySource
 
-    RevocationRecords: TypeAlias = tuple[AdminRecord[RevocationOverlay], ...]
+    RevocationRecords: TypeAlias = tuple[AdminRecord[RevocationEvent], ...]
     Looked: TypeAlias = Look[RevocationRecords, RevocationRecords]
 
 
-_TONES = {Worth.VALID: Tone.GOOD, Worth.REVOKED: Tone.BAD, Worth.EXPIRED: Tone.WARN}
+_TONES = {Validity.VALID: Tone.GOOD, Validity.REVOKED: Tone.BAD, Validity.EXPIRED: Tone.WARN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,28 +56,28 @@ class KeyStanding:
 
     kind: RevocationKind
     name: bytes
-    worth: Worth | None
-    standing: CapabilityStanding
+    worth: Validity | None
+    standing: CapabilityStatus
 
 
 class Court:
     """Both states, at one time."""
 
-    def __init__(self, logged: States[ShownCapability], revoked: States[RevocationOverlay], now: int) -> None:
+    def __init__(self, logged: States[ShownCapability], revoked: States[RevocationEvent], now: int) -> None:
         self.logged = logged
         self.revoked = revoked
         self.now = now
 
     def client(self, client_id: bytes) -> KeyStanding:
         found = revocation.revoked(self.revoked, RevocationKind.CLIENT_ID, client_id, self.now)
-        worth = Worth.REVOKED if found else None
+        worth = Validity.REVOKED if found else None
         return KeyStanding(
-            RevocationKind.CLIENT_ID, client_id, worth, CapabilityStanding(worth or Worth.UNKNOWN, revoked=found)
+            RevocationKind.CLIENT_ID, client_id, worth, CapabilityStatus(worth or Validity.UNKNOWN, revoked=found)
         )
 
     def capability(self, auth_ref: bytes, token: CapToken | None = None) -> KeyStanding:
-        found = authorization.standing_of(self.logged, self.revoked, auth_ref, self.now, token)
-        return KeyStanding(RevocationKind.AUTH_REF, auth_ref, found.worth, found)
+        found = authorization.capability_status(self.logged, self.revoked, auth_ref, self.now, token)
+        return KeyStanding(RevocationKind.AUTH_REF, auth_ref, found.validity, found)
 
     def named(self, name: bytes) -> Iterator[KeyStanding]:
         """Whatever has this name: a capability, a client key and its capabilities, a token."""
@@ -88,13 +88,13 @@ class Court:
             yield self.client(name)
             yield from map(self.capability, held)
         for auth_ref, records in self.logged.items():
-            if revocation.token_target(records[0].said) == name:
+            if revocation.token_target(records[0].event) == name:
                 yield self.capability(auth_ref)
         if revocation.part_of(RevocationKind.CAP_TOKEN, name) in self.revoked:
             found = revocation.revoked(self.revoked, RevocationKind.CAP_TOKEN, name, self.now)
-            worth = Worth.REVOKED if found else None
+            worth = Validity.REVOKED if found else None
             yield KeyStanding(
-                RevocationKind.CAP_TOKEN, name, worth, CapabilityStanding(worth or Worth.UNKNOWN, revoked=found)
+                RevocationKind.CAP_TOKEN, name, worth, CapabilityStatus(worth or Validity.UNKNOWN, revoked=found)
             )
 
 
@@ -131,14 +131,12 @@ def _judge(court: Court, folder: ClientDir, what: str | None) -> Iterator[KeySta
         yield court.capability(token.auth_ref(), token)
 
 
-def _answer(
-    judged: list[KeyStanding], look: "Look[Records[RevocationOverlay], Records[RevocationOverlay]]"
-) -> StateAnswer:
+def _answer(judged: list[KeyStanding], look: "Look[Records[RevocationEvent], Records[RevocationEvent]]") -> StateAnswer:
     rows: list[tuple[output.Value, ...]] = []
     data: list[dict[str, object]] = []
     for one in judged:
         standing, worth = one.standing, "not revoked" if one.worth is None else str(one.worth)
-        said = standing.revoked.said if standing.revoked else None
+        said = standing.revoked.event if standing.revoked else None
         tone = Tone.GOOD if one.worth is None else _TONES.get(one.worth, Tone.QUIET)
         reason = None if said is None or said.reason is None else printable(said.reason)
         until = standing.expires_at if said is None else said.end
@@ -150,7 +148,7 @@ def _answer(
                 "worth": one.worth,
                 "issued_at": standing.issued_at,
                 "expires_at": standing.expires_at,
-                "subject": standing.logged.said.subject_pk if standing.logged else None,
+                "subject": standing.logged.event.subject_pk if standing.logged else None,
                 "revoked": None
                 if standing.revoked is None or said is None
                 else {"from": said.ts, "until": said.end, "reason": said.reason, **standing.revoked.where()},
@@ -164,7 +162,7 @@ async def _proved(
     asked: RealmReads,
     answer: StateAnswer,
     judged: list[KeyStanding],
-    look: "Look[Records[RevocationOverlay], Records[RevocationOverlay]]",
+    look: "Look[Records[RevocationEvent], Records[RevocationEvent]]",
     view: StateView[Records[ShownCapability], Records[ShownCapability]],
     shown: StateAt[Records[ShownCapability], Records[ShownCapability]],
 ) -> tuple[StateAnswer, StateBasis]:
@@ -177,8 +175,8 @@ async def _proved(
     return found, await realm_state.basis(asked, view, shown, found)
 
 
-def _part(record: AdminRecord[RevocationOverlay]) -> bytes:
-    return revocation.part_of(record.said.kind, record.said.target)
+def _part(record: AdminRecord[RevocationEvent]) -> bytes:
+    return revocation.part_of(record.event.kind, record.event.target)
 
 
 def _with(answer: StateAnswer, parts: list[bytes]) -> StateAnswer:
@@ -272,12 +270,12 @@ def _revoke(
 ) -> None:
     from veen.cli.kit import output
     from veen.cli.realm import admin_event, realm_state
-    from veen.overlays.admin import RevocationOverlay
+    from veen.overlays.admin import RevocationEvent
 
     def make(look: "Looked") -> "list[Saying]":
         made = []
         for target in named:
-            event = RevocationOverlay(kind, target, reason, look.now if since is None else since, ttl)
+            event = RevocationEvent(kind, target, reason, look.now if since is None else since, ttl)
             shown: dict[str, output.Value] = {
                 "kind": kind,
                 "target": target,
@@ -309,7 +307,7 @@ def list_(
         for part, state in sorted(here.reading.states.items()):
             kind, target = revocation.target_of_part(part)
             for record in state:
-                said, holds = record.said, record.said.applies_at(here.now)
+                said, holds = record.event, record.event.applies_at(here.now)
                 if not holds and not every:
                     continue
                 parts.append(part)

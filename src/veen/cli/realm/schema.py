@@ -163,7 +163,7 @@ def show(
             raise hinted(Unavailable(f"no schema {name!r} is registered"), known)
         plain = schemas.SCHEMAS.plain(part, state)
         facts = {name: render_state.plain_cell(value) for name, value in plain.items()}
-        facts |= {"schema_id": part, "ts": output.moment(state[0].said.ts), "hub_ts": output.moment(state[0].hub_ts)}
+        facts |= {"schema_id": part, "ts": output.moment(state[0].event.ts), "hub_ts": output.moment(state[0].hub_ts)}
         return read_state.StateAnswer(
             facts={**facts, "read by": ", ".join(readers) or None},
             data={"realm_id": here.realm_id, **plain, "overlays": readers},
@@ -184,10 +184,10 @@ def list_(asked: RealmReads) -> None:
 
     def look(here: "Looked") -> "StateAnswer":
         states = dict(here.reading.states)
-        by_name = sorted(states, key=lambda part: (states[part][0].said.name, part))
+        by_name = sorted(states, key=lambda part: (states[part][0].event.name, part))
         rows, data = [], []
         for part in by_name:
-            said = states[part][0].said
+            said = states[part][0].event
             where = None if said.doc_url is None else printable(said.doc_url)
             rows.append((printable(said.name), printable(said.version), short(part), said.fits(), where))
             data.append(render_state.plain_json(SCHEMAS.plain(part, states[part])))

@@ -82,11 +82,11 @@ def advised() -> Iterator[None]:
     from veen.client.submit_queue import Undecided
     from veen.core import Refused
     from veen.recorder.routes import CODE, NotSetUp
-    from veen.state.event_sender import NotTaken
+    from veen.state.event_sender import EventRefused
 
     try:
         yield
-    except NotTaken as error:
+    except EventRefused as error:
         raise hinted(error, "nothing was sent", "veen recorder show tells what stands") from None
     except Undecided as error:
         raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None

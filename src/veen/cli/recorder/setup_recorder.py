@@ -16,11 +16,11 @@ from veen.cli.recorder.recorder_options import Issuer, app, at_hub, issuing
 if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
     from veen.overlays.overlay import Walk
-    from veen.overlays.record import RecorderStanding
+    from veen.overlays.record import RecorderSetting
     from veen.state.event_sender import SentEvent
     from veen.state.state_at import StateAt
 
-    Changes: TypeAlias = StateAt[RecorderStanding, Walk]
+    Changes: TypeAlias = StateAt[RecorderSetting, Walk]
 
 
 MaxPayload: TypeAlias = Annotated[
@@ -269,7 +269,7 @@ def _tell(said: "SentEvent", shown: dict[str, output.Value], asked: HubOptions) 
         "stream_seq": sent.stream_seq,
         "msg_id": sent.msg_id,
         "hub_ts": output.moment(sent.receipt.hub_ts),
-        "taken": said.taken,
+        "taken": said.applied,
     }
     output.facts(rows, asked.as_json, {**rows, "hub_ts": sent.receipt.hub_ts, "receipt": sent.receipt.encode()})
 

@@ -1,17 +1,17 @@
 """The overlays by which a realm is run: who may write, which hub orders what, what is kept where. 001, spec-2."""
 
 from veen.overlays.admin.admin_records import AdminRecord, RecordOverlay
-from veen.overlays.admin.authority import AUTHORITIES, Authorities, AuthorityOverlay, LabelAuthority, label_authority
+from veen.overlays.admin.authority import AUTHORITIES, Authorities, AuthorityEvent, LabelAuthority, label_authority
 from veen.overlays.admin.authorization import (
     AUTHORIZATIONS,
     Authorizations,
-    CapabilityStanding,
+    CapabilityStatus,
     ShownCapability,
-    Worth,
-    standing_of,
+    Validity,
+    capability_status,
 )
 from veen.overlays.admin.label_class import LABEL_CLASSES, LabelClass, LabelClasses
-from veen.overlays.admin.revocation import REVOCATIONS, RevocationKind, RevocationOverlay, Revocations
+from veen.overlays.admin.revocation import REVOCATIONS, RevocationEvent, RevocationKind, Revocations
 from veen.overlays.admin.schemas import SCHEMAS, SchemaDescriptor, Schemas
 from veen.overlays.registry import AnyOverlay
 
@@ -21,25 +21,25 @@ __all__ = [
     "AUTHORIZATIONS",
     "AdminRecord",
     "Authorities",
-    "AuthorityOverlay",
+    "AuthorityEvent",
     "Authorizations",
-    "CapabilityStanding",
+    "CapabilityStatus",
     "LABEL_CLASSES",
     "LabelAuthority",
     "LabelClass",
     "LabelClasses",
     "REVOCATIONS",
     "RecordOverlay",
+    "RevocationEvent",
     "RevocationKind",
-    "RevocationOverlay",
     "Revocations",
     "SCHEMAS",
     "SchemaDescriptor",
     "Schemas",
     "ShownCapability",
-    "Worth",
+    "Validity",
+    "capability_status",
     "label_authority",
-    "standing_of",
 ]
 
 ADMIN: tuple[AnyOverlay, ...] = (LABEL_CLASSES, SCHEMAS, AUTHORITIES, REVOCATIONS, AUTHORIZATIONS)

@@ -16,7 +16,6 @@ from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 E = TypeVar("E", bound=Event)
@@ -30,7 +29,7 @@ class AdminRecord(Generic[E]):
     stream_seq: int
     hub_ts: int
     client_id: bytes
-    said: E
+    event: E
 
     @property
     def at(self) -> At:
@@ -51,24 +50,24 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
     EMPTY = ()
 
     @abstractmethod
-    def standing(self, records: Records[E]) -> Records[E]:
+    def effective(self, records: Records[E]) -> Records[E]:
         """Those of the records that count, in one order, whichever order they came in."""
 
     def refusal(self, state: Records[E], step: FoldStep) -> str | None:
         record = self._record(step)
-        after = self.merge(state, self.standing((record,)))
+        after = self.merge(state, self.effective((record,)))
         kept = any(one is record for one in reversed(after))
-        return None if kept else self.idle(after, record)
+        return None if kept else self.ignored_reason(after, record)
 
-    def idle(self, standing: Records[E], record: AdminRecord[E]) -> str:
+    def ignored_reason(self, standing: Records[E], record: AdminRecord[E]) -> str:
         """Why a record never counts beside those that do."""
         return f"entry {standing[0].stream_seq} counts instead" if standing else "it never counts"
 
     def lift(self, step: FoldStep) -> Records[E]:
-        return self.standing((self._record(step),))
+        return self.effective((self._record(step),))
 
     def merge(self, a: Records[E], b: Records[E]) -> Records[E]:
-        return self.standing((*a, *b)) if a and b else a or b
+        return self.effective((*a, *b)) if a and b else a or b
 
     def encode_state(self, state: Records[E]) -> bytes:
         return self._kind.write(state)
@@ -77,7 +76,7 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
         late = DeferredFaults()
         records, end = self._kind.read(data, 0, late)
         late.raise_first()
-        if end != len(data) or self.standing(records) != records:
+        if end != len(data) or self.effective(records) != records:
             raise Malformed("records", "not the records that count, in their order")
         return records
 
@@ -97,13 +96,15 @@ class _OneRecord(FieldType):
 
     def __init__(self, event: type[Event]) -> None:
         super().__init__("record")
-        self._layout: Map = body(
+        self._layout = Map(
             "record",
-            Uint("epoch"),
-            Uint("stream_seq", least=1),
-            Uint("hub_ts"),
-            Bstr("client_id"),
-            Nested("said", event),
+            {
+                "epoch": Uint("epoch"),
+                "stream_seq": Uint("stream_seq", least=1),
+                "hub_ts": Uint("hub_ts"),
+                "client_id": Bstr("client_id"),
+                "said": Nested("event", event),
+            },
         )
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[AdminRecord[Any], int]:
@@ -123,7 +124,7 @@ def only(states: States[E], part: bytes) -> AdminRecord[E] | None:
 FOREVER = 2 * (U64_MAX + 1)  # later than any `ts + ttl`
 
 
-class Lasting(Event):
+class TimedEvent(Event):
     """An event that holds from `ts` on until `end`, that second excluded; for ever without one."""
 
     __slots__ = ()
@@ -135,7 +136,7 @@ class Lasting(Event):
         """The first second in which it no longer holds; None where it holds for ever."""
 
 
-L = TypeVar("L", bound=Lasting)
+L = TypeVar("L", bound=TimedEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class Slot(Generic[L]):
         return self.start <= now and (self.end is None or now < self.end)
 
 
-class LastingOverlay(RecordOverlay[L]):
+class TimedOverlay(RecordOverlay[L]):
     """Give EVENTS, `parts`, `rank` and `plain`."""
 
     @abstractmethod
@@ -161,25 +162,25 @@ class LastingOverlay(RecordOverlay[L]):
         """None: a record twice holds when it held once, and nobody can keep one out by naming it as an original."""
         return ()
 
-    def standing(self, records: Records[L]) -> Records[L]:
+    def effective(self, records: Records[L]) -> Records[L]:
         """Without those that no second is left to: ascending by rank, and by when they end."""
         kept, covered = [], 0
         for record in sorted(records, key=self.rank):
             # What ranks before this one starts no later, so it only has to last as long.
             end = _end(record)
-            if end > max(record.said.ts, covered):
+            if end > max(record.event.ts, covered):
                 kept.append(record)
                 covered = end
         return tuple(kept)
 
     def merge(self, a: Records[L], b: Records[L]) -> Records[L]:
         # As records come in life: each later than those before it, and none of them in another's way.
-        if a and b and a[-1].said.ts < b[0].said.ts and _end(a[-1]) < _end(b[0]):
+        if a and b and a[-1].event.ts < b[0].event.ts and _end(a[-1]) < _end(b[0]):
             return (*a, *b)
         return super().merge(a, b)
 
-    def idle(self, standing: Records[L], record: AdminRecord[L]) -> str:
-        if _end(record) == record.said.ts:
+    def ignored_reason(self, standing: Records[L], record: AdminRecord[L]) -> str:
+        if _end(record) == record.event.ts:
             return "it holds at no time"
         before = next(one for one in standing if _end(one) >= _end(record))
         return f"entry {before.stream_seq} holds for all of its time"
@@ -189,15 +190,15 @@ def slots(standing: Records[L]) -> Iterator[Slot[L]]:
     """Which record counts when, ascending. Each counts once the one before it has ended."""
     free = 0
     for record in standing:
-        yield Slot(max(record.said.ts, free), record.said.end, record)
+        yield Slot(max(record.event.ts, free), record.event.end, record)
         free = _end(record)
 
 
-def holding(standing: Records[L], now: int) -> AdminRecord[L] | None:
+def record_at(standing: Records[L], now: int) -> AdminRecord[L] | None:
     """The record that counts at a time."""
     return next((slot.record for slot in slots(standing) if slot.has(now)), None)
 
 
 def _end(record: AdminRecord[L]) -> int:
-    end = record.said.end
+    end = record.event.end
     return FOREVER if end is None else end

@@ -12,14 +12,14 @@ from veen.core import cbor
 from veen.core.admin import Authority as Wire
 from veen.core.admin import AuthorityPolicy
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.admin.admin_records import AdminRecord, Lasting, LastingOverlay, Records, States, holding, slots
+from veen.overlays.admin.admin_records import AdminRecord, Records, States, TimedEvent, TimedOverlay, record_at, slots
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 
 __all__ = [
     "AUTHORITIES",
     "Authorities",
-    "AuthorityOverlay",
+    "AuthorityEvent",
     "AuthorityPolicy",
     "LabelAuthority",
     "active",
@@ -30,17 +30,17 @@ __all__ = [
 ]
 
 
-class AuthorityOverlay(Wire, Lasting):
+class AuthorityEvent(Wire, TimedEvent):
     """`veen.fed.authority.v1`."""
 
     __slots__ = ()
 
 
-class Authorities(LastingOverlay[AuthorityOverlay]):
+class Authorities(TimedOverlay[AuthorityEvent]):
     """One part per realm and stream. Told its realm, it takes the records of no other."""
 
     CLASS = "fed.authority"
-    EVENTS = (AuthorityOverlay,)
+    EVENTS = (AuthorityEvent,)
 
     def __init__(self, realm_id: bytes | None = None) -> None:
         self._realm_id = realm_id
@@ -49,17 +49,17 @@ class Authorities(LastingOverlay[AuthorityOverlay]):
         return self._realm_id or b""
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
-        assert isinstance(event, AuthorityOverlay)
+        assert isinstance(event, AuthorityEvent)
         return None if self._realm_id in (None, event.realm_id) else "it is for another realm"
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, AuthorityOverlay)
+        assert isinstance(event, AuthorityEvent)
         return (part_of(event.realm_id, event.stream_id),)
 
-    def rank(self, record: AdminRecord[AuthorityOverlay]) -> tuple[Any, ...]:
-        return *record.said.rank(), record.at
+    def rank(self, record: AdminRecord[AuthorityEvent]) -> tuple[Any, ...]:
+        return *record.event.rank(), record.at
 
-    def plain(self, part: bytes, state: Records[AuthorityOverlay]) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: Records[AuthorityEvent]) -> Mapping[str, cbor.Value]:
         return {
             "realm_id": part[:HASH_BYTES],
             "stream_id": part[HASH_BYTES:],
@@ -67,11 +67,11 @@ class Authorities(LastingOverlay[AuthorityOverlay]):
                 {
                     "from": slot.start,
                     "until": slot.end,
-                    "primary_hub": slot.record.said.primary_hub,
-                    "replica_hubs": slot.record.said.replica_hubs,
-                    "policy": slot.record.said.policy,
-                    "ts": slot.record.said.ts,
-                    "ttl": slot.record.said.ttl,
+                    "primary_hub": slot.record.event.primary_hub,
+                    "replica_hubs": slot.record.event.replica_hubs,
+                    "policy": slot.record.event.policy,
+                    "ts": slot.record.event.ts,
+                    "ttl": slot.record.event.ttl,
                     **slot.record.where(),
                 }
                 for slot in slots(state)
@@ -87,21 +87,21 @@ def part_of(realm_id: bytes, stream_id: bytes) -> bytes:
     return realm_id + stream_id
 
 
-def active(states: States[AuthorityOverlay], realm_id: bytes, stream_id: bytes, now: int) -> AuthorityOverlay | None:
+def active(states: States[AuthorityEvent], realm_id: bytes, stream_id: bytes, now: int) -> AuthorityEvent | None:
     """The record of a stream that counts at a time."""
-    record = holding(states.get(part_of(realm_id, stream_id), ()), now)
-    return record.said if record else None
+    record = record_at(states.get(part_of(realm_id, stream_id), ()), now)
+    return record.event if record else None
 
 
-def authority_view(states: States[AuthorityOverlay], now: int) -> dict[tuple[bytes, bytes], AuthorityOverlay]:
+def authority_view(states: States[AuthorityEvent], now: int) -> dict[tuple[bytes, bytes], AuthorityEvent]:
     """§2.4: by realm and stream, the records that count at a time."""
-    found = {part: holding(states[part], now) for part in states}
-    return {(part[:HASH_BYTES], part[HASH_BYTES:]): record.said for part, record in found.items() if record}
+    found = {part: record_at(states[part], now) for part in states}
+    return {(part[:HASH_BYTES], part[HASH_BYTES:]): record.event for part, record in found.items() if record}
 
 
-def contested(state: Records[AuthorityOverlay], now: int) -> Records[AuthorityOverlay]:
+def contested(state: Records[AuthorityEvent], now: int) -> Records[AuthorityEvent]:
     """The records that are active at a time and do not count: more than one was never meant."""
-    return tuple(record for record in state if record.said.active_at(now))[1:]
+    return tuple(record for record in state if record.event.active_at(now))[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class LabelAuthority:
 
 
 def label_authority(
-    states: States[AuthorityOverlay],
+    states: States[AuthorityEvent],
     label: bytes,
     now: int,
     stream_id_for_label: Callable[[bytes], bytes],

@@ -14,7 +14,7 @@ from veen.core import CapToken, Unverified, cbor, control_stream
 from veen.core.hashing import h
 from veen.overlays.admin import revocation
 from veen.overlays.admin.admin_records import AdminRecord, RecordOverlay, Records, States, only
-from veen.overlays.admin.revocation import RevocationKind, RevocationOverlay
+from veen.overlays.admin.revocation import RevocationEvent, RevocationKind
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.overlay import FoldStep
@@ -45,15 +45,15 @@ class Authorizations(RecordOverlay[ShownCapability]):
         """None: the first is the first whatever comes later."""
         return ()
 
-    def standing(self, records: Records[ShownCapability]) -> Records[ShownCapability]:
+    def effective(self, records: Records[ShownCapability]) -> Records[ShownCapability]:
         return (min(records, key=lambda record: record.at),) if records else ()
 
-    def idle(self, standing: Records[ShownCapability], record: AdminRecord[ShownCapability]) -> str:
+    def ignored_reason(self, standing: Records[ShownCapability], record: AdminRecord[ShownCapability]) -> str:
         return f"entry {standing[0].stream_seq} authorised it already"
 
     def plain(self, part: bytes, state: Records[ShownCapability]) -> Mapping[str, cbor.Value]:
         (record,) = state
-        token = record.said
+        token = record.event
         rate = token.allow.rate
         return {
             "auth_ref": part,
@@ -82,7 +82,7 @@ def _unsigned(encoded: bytes) -> str | None:
     return None
 
 
-class Worth(StrEnum):
+class Validity(StrEnum):
     """What a capability is worth at one time."""
 
     UNKNOWN = "unknown"  # the hub was never shown it
@@ -93,12 +93,12 @@ class Worth(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CapabilityStanding:
+class CapabilityStatus:
     """A capability at one time: where it was logged, and what keeps it from being used."""
 
-    worth: Worth
+    validity: Validity
     logged: AdminRecord[ShownCapability] | None = None
-    revoked: AdminRecord[RevocationOverlay] | None = None
+    revoked: AdminRecord[RevocationEvent] | None = None
 
     @property
     def issued_at(self) -> int | None:
@@ -107,42 +107,42 @@ class CapabilityStanding:
     @property
     def expires_at(self) -> int | None:
         """The last second in which it admits, unless it is revoked."""
-        return self.logged.said.expires_at(self.logged.hub_ts) if self.logged else None
+        return self.logged.event.expires_at(self.logged.hub_ts) if self.logged else None
 
 
-def standing_of(
+def capability_status(
     logged: States[ShownCapability],
-    revocations: States[RevocationOverlay],
+    revocations: States[RevocationEvent],
     auth_ref: bytes,
     now: int,
     token: CapToken | None = None,
-) -> CapabilityStanding:
+) -> CapabilityStatus:
     """What a capability is worth at a time. With `token`, also where the hub was never shown it.
 
     It is valid in each second up to `issued_at + ttl`, that one included, in which neither it nor its subject is
     revoked.
     """
     record = only(logged, auth_ref)
-    known = record.said if record else token
+    known = record.event if record else token
     found = (
         revocation.revoked(revocations, RevocationKind.AUTH_REF, auth_ref, now)
         if known is None
         else revocation.of_token(revocations, known, now)
     )
     if found is not None:
-        return CapabilityStanding(Worth.REVOKED, record, found)
+        return CapabilityStatus(Validity.REVOKED, record, found)
     if record is None:
-        return CapabilityStanding(Worth.UNKNOWN)
+        return CapabilityStatus(Validity.UNKNOWN)
     if now < record.hub_ts:
-        return CapabilityStanding(Worth.LATER, record)
-    return CapabilityStanding(Worth.EXPIRED if record.said.expired(record.hub_ts, now) else Worth.VALID, record)
+        return CapabilityStatus(Validity.LATER, record)
+    return CapabilityStatus(Validity.EXPIRED if record.event.expired(record.hub_ts, now) else Validity.VALID, record)
 
 
 def of_client(
-    logged: States[ShownCapability], revocations: States[RevocationOverlay], client_id: bytes, now: int
-) -> Iterator[tuple[bytes, CapabilityStanding]]:
+    logged: States[ShownCapability], revocations: States[RevocationEvent], client_id: bytes, now: int
+) -> Iterator[tuple[bytes, CapabilityStatus]]:
     """The capabilities of a client key, by `auth_ref`, and what each is worth at a time."""
     for auth_ref in sorted(logged):
         record = only(logged, auth_ref)
-        if record is not None and record.said.subject_pk == client_id:
-            yield auth_ref, standing_of(logged, revocations, auth_ref, now)
+        if record is not None and record.event.subject_pk == client_id:
+            yield auth_ref, capability_status(logged, revocations, auth_ref, now)

@@ -48,12 +48,12 @@ class LabelClasses(RecordOverlay[LabelClass]):
         assert isinstance(event, LabelClass)
         return (event.label,)
 
-    def standing(self, records: Records[LabelClass]) -> Records[LabelClass]:
+    def effective(self, records: Records[LabelClass]) -> Records[LabelClass]:
         return (max(records, key=lambda record: record.at),) if records else ()
 
     def plain(self, part: bytes, state: Records[LabelClass]) -> Mapping[str, cbor.Value]:
         (record,) = state
-        said = record.said
+        said = record.event
         return {
             "label": part,
             "class": said.class_,
@@ -69,7 +69,7 @@ LABEL_CLASSES = LabelClasses()
 def class_of(states: States[LabelClass], label: bytes) -> LabelClass | None:
     """What a label is classified as, None where nobody has said."""
     record = only(states, label)
-    return record.said if record else None
+    return record.event if record else None
 
 
 class RateClass(StrEnum):

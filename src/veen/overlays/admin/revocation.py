@@ -11,14 +11,14 @@ from veen.core import CapToken, cbor
 from veen.core.admin import Revocation as Wire
 from veen.core.admin import RevocationKind
 from veen.core.hashing import HASH_BYTES, h
-from veen.overlays.admin.admin_records import FOREVER, AdminRecord, Lasting, LastingOverlay, Records, States, holding
+from veen.overlays.admin.admin_records import FOREVER, AdminRecord, Records, States, TimedEvent, TimedOverlay, record_at
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 
 __all__ = [
     "REVOCATIONS",
+    "RevocationEvent",
     "RevocationKind",
-    "RevocationOverlay",
     "Revocations",
     "of_token",
     "part_of",
@@ -29,34 +29,35 @@ __all__ = [
 ]
 
 
-class RevocationOverlay(Wire, Lasting):
+class RevocationEvent(Wire, TimedEvent):
     """`veen.revocation.v1`."""
 
     __slots__ = ()
 
 
-class Revocations(LastingOverlay[RevocationOverlay]):
+class Revocations(TimedOverlay[RevocationEvent]):
     """One part per kind and target."""
 
     CLASS = "revocation"
-    EVENTS = (RevocationOverlay,)
+    EVENTS = (RevocationEvent,)
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, RevocationOverlay)
+        assert isinstance(event, RevocationEvent)
         return (part_of(event.kind, event.target),)
 
-    def rank(self, record: AdminRecord[RevocationOverlay]) -> tuple[Any, ...]:
+    def rank(self, record: AdminRecord[RevocationEvent]) -> tuple[Any, ...]:
         """Of those that start together, the longest first: it says all that the others say."""
-        said = record.said
+        said = record.event
         return said.ts, -(FOREVER if said.end is None else said.end), record.at
 
-    def plain(self, part: bytes, state: Records[RevocationOverlay]) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: Records[RevocationEvent]) -> Mapping[str, cbor.Value]:
         kind, target = target_of_part(part)
         return {
             "kind": str(kind),
             "target": target,
             "revocations": [
-                {"from": one.said.ts, "until": one.said.end, "reason": one.said.reason, **one.where()} for one in state
+                {"from": one.event.ts, "until": one.event.end, "reason": one.event.reason, **one.where()}
+                for one in state
             ],
         }
 
@@ -78,14 +79,12 @@ def token_target(token: CapToken) -> bytes:
     return h(token.encode())
 
 
-def revoked(
-    states: States[RevocationOverlay], kind: str, target: bytes, now: int
-) -> AdminRecord[RevocationOverlay] | None:
+def revoked(states: States[RevocationEvent], kind: str, target: bytes, now: int) -> AdminRecord[RevocationEvent] | None:
     """The revocation that holds for a target at a time, None where none does."""
-    return holding(states.get(part_of(kind, target), ()), now)
+    return record_at(states.get(part_of(kind, target), ()), now)
 
 
-def of_token(states: States[RevocationOverlay], token: CapToken, now: int) -> AdminRecord[RevocationOverlay] | None:
+def of_token(states: States[RevocationEvent], token: CapToken, now: int) -> AdminRecord[RevocationEvent] | None:
     """The revocation that keeps a token from being used at a time: of itself, of its `auth_ref` or of its subject."""
     named = (
         (RevocationKind.CAP_TOKEN, token_target(token)),
@@ -96,10 +95,10 @@ def of_token(states: States[RevocationOverlay], token: CapToken, now: int) -> Ad
 
 
 def revoked_at(
-    states: States[RevocationOverlay], now: int
-) -> Iterator[tuple[RevocationKind, bytes, AdminRecord[RevocationOverlay]]]:
+    states: States[RevocationEvent], now: int
+) -> Iterator[tuple[RevocationKind, bytes, AdminRecord[RevocationEvent]]]:
     """All that is revoked at a time, by kind and target."""
     for part in sorted(states):
-        record = holding(states[part], now)
+        record = record_at(states[part], now)
         if record is not None:
             yield *target_of_part(part), record

@@ -59,15 +59,15 @@ class Schemas(RecordOverlay[SchemaDescriptor]):
         assert isinstance(event, SchemaDescriptor)
         return (event.schema_id,)
 
-    def standing(self, records: Records[SchemaDescriptor]) -> Records[SchemaDescriptor]:
-        return (max(records, key=lambda record: (record.said.ts, record.at)),) if records else ()
+    def effective(self, records: Records[SchemaDescriptor]) -> Records[SchemaDescriptor]:
+        return (max(records, key=lambda record: (record.event.ts, record.at)),) if records else ()
 
-    def idle(self, standing: Records[SchemaDescriptor], record: AdminRecord[SchemaDescriptor]) -> str:
+    def ignored_reason(self, standing: Records[SchemaDescriptor], record: AdminRecord[SchemaDescriptor]) -> str:
         return f"entry {standing[0].stream_seq} was registered at a later time"
 
     def plain(self, part: bytes, state: Records[SchemaDescriptor]) -> Mapping[str, cbor.Value]:
         (record,) = state
-        said = record.said
+        said = record.event
         return {
             "schema_id": part,
             "name": said.name,
@@ -86,7 +86,7 @@ SCHEMAS = Schemas()
 def descriptor(states: States[SchemaDescriptor], schema_id: bytes) -> SchemaDescriptor | None:
     """The mapping of §7.2: what is registered for an id."""
     record = only(states, schema_id)
-    return record.said if record else None
+    return record.event if record else None
 
 
 def by_name(states: States[SchemaDescriptor], name: str) -> Iterator[SchemaDescriptor]:

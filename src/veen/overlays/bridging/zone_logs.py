@@ -81,7 +81,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportStanding(Wire):
+class ImportStatus(Wire):
     """How far a bundle has got. `announced` is how many origins its intake has named so far."""
 
     source_hub_id: bytes | None = None  # None where only failures are known of it
@@ -123,7 +123,7 @@ class ImportStanding(Wire):
         return self.announced > 0 and not self.imported
 
 
-NOTHING = ImportStanding()
+NOTHING = ImportStatus()
 _NAMED = (
     "source_hub_id",
     "export_stream",
@@ -135,7 +135,7 @@ _NAMED = (
 )
 
 
-class Imports(WalkOverlay[ImportStanding]):
+class Imports(WalkOverlay[ImportStatus]):
     """A part per bundle."""
 
     CLASS = "bridge.import"
@@ -153,7 +153,7 @@ class Imports(WalkOverlay[ImportStanding]):
             return "a failure says what is wrong"
         return None if (event.excluded is None) == (event.policy is None) else "what is left out names the policy"
 
-    def refusal(self, state: ImportStanding, step: FoldStep) -> str | None:
+    def refusal(self, state: ImportStatus, step: FoldStep) -> str | None:
         event = step.event
         if isinstance(event, BundleIntake):
             return _intake_refusal(state, event)
@@ -169,7 +169,7 @@ class Imports(WalkOverlay[ImportStanding]):
             return f"{event.event_count} events and {excluded} excluded are not the {state.event_count} of the bundle"
         return None
 
-    def apply(self, state: ImportStanding, step: FoldStep) -> ImportStanding:
+    def apply(self, state: ImportStatus, step: FoldStep) -> ImportStatus:
         event = step.event
         if isinstance(event, BundleIntake):
             named = {name: getattr(event, name) for name in _NAMED}
@@ -179,23 +179,23 @@ class Imports(WalkOverlay[ImportStanding]):
             return replace(state, imported=1, targets=event.targets, excluded=event.excluded or ())
         return replace(state, failures=state.failures + 1, error_code=event.error_code or "", reason=event.reason or "")
 
-    def live(self, state: ImportStanding) -> bool:
+    def live(self, state: ImportStatus) -> bool:
         return not state.imported
 
-    def encode_state(self, state: ImportStanding) -> bytes:
+    def encode_state(self, state: ImportStatus) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> ImportStanding:
-        return ImportStanding.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> ImportStatus:
+        return ImportStatus.decode(data)
 
-    def plain(self, part: bytes, state: ImportStanding) -> Mapping[str, cbor.Value]:
-        shown = {kind.name: getattr(state, kind.name) for kind in ImportStanding.LAYOUT.kinds}
+    def plain(self, part: bytes, state: ImportStatus) -> Mapping[str, cbor.Value]:
+        shown = {kind.name: getattr(state, kind.name) for kind in ImportStatus.LAYOUT.kinds}
         targets = tuple((one.epoch, one.seq_from, one.seq_to) for one in state.targets)
         return {"bundle_id": part, **shown, "targets": targets}
 
 
 IMPORTS = Imports()
-ImportStates: TypeAlias = Mapping[bytes, ImportStanding]
+ImportStates: TypeAlias = Mapping[bytes, ImportStatus]
 
 
 def imported_ranges(states: ImportStates) -> dict[tuple[bytes, str, int], Ranges]:
@@ -208,7 +208,7 @@ def imported_ranges(states: ImportStates) -> dict[tuple[bytes, str, int], Ranges
     return {key: joined(ranges) for key, ranges in found.items()}
 
 
-def _intake_refusal(state: ImportStanding, event: BundleIntake) -> str | None:
+def _intake_refusal(state: ImportStatus, event: BundleIntake) -> str | None:
     if event.position != state.announced + 1:
         return f"its origins begin at {event.position}, where {state.announced} are known"
     if state.announced and any(getattr(state, name) != getattr(event, name) for name in _NAMED):

@@ -23,7 +23,7 @@ def binding(name: str, service: ServiceChosen) -> ServiceBound:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CallRoute:
     """How a call is sent: to which hub, on which stream, under which capability, and where the reply will be."""
 
     hub_id: bytes
@@ -34,7 +34,7 @@ class Way:
     auth_ref: bytes | None
 
 
-def way(connection: ServiceConnection, now: int) -> Way:
+def call_route(connection: ServiceConnection, now: int) -> CallRoute:
     """The way of a call at a time. Raises `NotBound` where the client must not send."""
     hub, bound = connection.hub, connection.bound
     if hub is None or bound is None or connection.service is None:
@@ -44,7 +44,9 @@ def way(connection: ServiceConnection, now: int) -> Way:
     if not bound.reply_streams:
         raise NotBound("the service is not one that is called")
     auth_ref = connection.authorized.auth_ref if connection.authorized else None
-    return Way(hub.hub_id, hub.hub_pk, hub.endpoint.url, bound.request_streams[0], bound.reply_streams[0], auth_ref)
+    return CallRoute(
+        hub.hub_id, hub.hub_pk, hub.endpoint.url, bound.request_streams[0], bound.reply_streams[0], auth_ref
+    )
 
 
 def call(
@@ -57,7 +59,7 @@ def call(
     idem: int | None = None,
 ) -> CallRequest:
     """The request of a call, whose method is one of the service's. `args` is one CBOR value."""
-    at = way(connection, now)
+    at = call_route(connection, now)
     if connection.service is None or method not in connection.service.methods:
         raise NotBound(f"the service has no method {method}")
     reply_to = None if at.reply_stream == at.stream_id else at.reply_stream

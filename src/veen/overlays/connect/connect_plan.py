@@ -43,12 +43,12 @@ class AuthorizationPlan:
     operator: Operator | None = None
 
 
-def writes(service: ServiceAdvertise) -> tuple[bytes, ...]:
+def written_streams(service: ServiceAdvertise) -> tuple[bytes, ...]:
     """The streams a client of the service writes to: of one that is called, that of the requests; else all of them."""
     return service.stream_ids[:1] if service.methods else service.stream_ids
 
 
-def mode_of(service: ServiceAdvertise) -> str:
+def auth_mode(service: ServiceAdvertise) -> str:
     """How a service lets people in. Without a policy, a service that requires capabilities takes tokens."""
     if service.auth_policy is not None:
         return service.auth_policy.mode
@@ -57,8 +57,8 @@ def mode_of(service: ServiceAdvertise) -> str:
 
 def plan(service: ServiceAdvertise, services: Iterable[ServiceAdvertise] = ()) -> AuthorizationPlan:
     """What a service asks for, given the services that are to be found now."""
-    wanted = (service.required_caps, writes(service))
-    match mode_of(service):
+    wanted = (service.required_caps, written_streams(service))
+    match auth_mode(service):
         case "none":
             return AuthorizationPlan(CapabilityRoute.NONE, *wanted)
         case "cap_token":

@@ -46,7 +46,7 @@ def found_by(results: Iterable[Descriptor], kind: type[D], answered_at: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Excluded:
     """What is not proposed, and why."""
 
     id: bytes
@@ -58,11 +58,11 @@ class Choice(Generic[D]):
     """The candidates, the best first, and the rest."""
 
     candidates: tuple[FoundService[D], ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Excluded, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class HubWish:
+class HubCriteria:
     """What a client wants of a hub. `overlays` and `region` are preferred; all else must hold."""
 
     profiles: frozenset[bytes]
@@ -73,13 +73,13 @@ class HubWish:
     max_latency_ms: int | None = None
 
 
-def hub_query(wish: HubWish) -> DirectoryQuery:
+def hub_query(wish: HubCriteria) -> DirectoryQuery:
     """Step 1 of §7.1."""
     return DirectoryQuery.of(HubFilter(tags_any=wish.tags_any or None))
 
 
 def choose_hubs(
-    found: Iterable[FoundService[HubAdvertise]], wish: HubWish, latency_ms: Mapping[bytes, int] | None = None
+    found: Iterable[FoundService[HubAdvertise]], wish: HubCriteria, latency_ms: Mapping[bytes, int] | None = None
 ) -> Choice[HubAdvertise]:
     """Steps 2 to 4 of §7.1: by region, then by the overlays it has, then by what a round trip took, where known."""
     measured = latency_ms or {}
@@ -136,7 +136,7 @@ def choose_overlays(
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceWish:
+class ServiceCriteria:
     """What a client wants of a service. `region` is preferred; all else must hold."""
 
     overlay_ids: frozenset[bytes]
@@ -146,13 +146,13 @@ class ServiceWish:
     tags_any: tuple[str, ...] = ()
 
 
-def service_query(wish: ServiceWish) -> DirectoryQuery:
+def service_query(wish: ServiceCriteria) -> DirectoryQuery:
     """Step 3 of §7.2."""
     (only,) = wish.overlay_ids if len(wish.overlay_ids) == 1 else (None,)
     return DirectoryQuery.of(ServiceFilter(wish.name_prefix, wish.method, only, None, wish.tags_any or None))
 
 
-def choose_services(found: Iterable[FoundService[ServiceAdvertise]], wish: ServiceWish) -> Choice[ServiceAdvertise]:
+def choose_services(found: Iterable[FoundService[ServiceAdvertise]], wish: ServiceCriteria) -> Choice[ServiceAdvertise]:
     """Step 4 of §7.2: by region, then by name."""
 
     def against(one: ServiceAdvertise) -> str | None:
@@ -182,5 +182,5 @@ def _choose(
     listed = sorted(found, key=lambda one: one.descriptor.id)
     judged = [(one, against(one.descriptor)) for one in listed]
     fit = [one for one, reason in judged if reason is None]
-    left_out = tuple(LeftOut(one.descriptor.id, reason) for one, reason in judged if reason is not None)
+    left_out = tuple(Excluded(one.descriptor.id, reason) for one, reason in judged if reason is not None)
     return Choice(tuple(sorted(fit, key=lambda one: rank(one.descriptor))), left_out)

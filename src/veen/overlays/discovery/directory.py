@@ -212,7 +212,7 @@ def kind_and_id(part: bytes) -> tuple[DescriptorKind, bytes]:
     raise Malformed("part", "it is of no hub, overlay or service")
 
 
-def living(states: States, kind: DescriptorKind, now: int) -> Iterator[Advertised]:
+def live_advertisements(states: States, kind: DescriptorKind, now: int) -> Iterator[Advertised]:
     """What is advertised, neither retired nor expired, ascending by id: the map of one kind in §5.2."""
     prefix = _PREFIX[kind]
     for part in sorted(part for part in states if part.startswith(prefix)):

@@ -24,12 +24,12 @@ from veen.overlays.discovery.descriptors import (
     OverlayAdvertise,
     ServiceAdvertise,
 )
-from veen.overlays.discovery.directory import AnyDescriptor, States, living
+from veen.overlays.discovery.directory import AnyDescriptor, States, live_advertisements
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.rpc import CallRequest, Owed, Reply, RpcError
+from veen.overlays.rpc import CallRequest, PendingReply, Reply, RpcError
 from veen.overlays.rpc import States as Calls
-from veen.overlays.rpc import owed as calls_owed
+from veen.overlays.rpc import pending_replies as calls_owed
 
 MAX_RESULTS = 100  # Lmax of §6.2
 MAX_RESULT_BYTES = MAX_BODY_BYTES // 2  # of the descriptors in one answer: it leaves room for all that is around them
@@ -209,7 +209,7 @@ def failure(code: str, detail: str | None = None) -> QueryResult:
 def matches(states: States, wanted: Filter, now: int) -> Iterator[Descriptor]:
     """All that a filter finds at a time, ascending by id."""
     kind = next(kind for kind, form in FILTERS.items() if isinstance(wanted, form))
-    return (known.descriptor for known in living(states, kind, now) if wanted.fits(known.descriptor))
+    return (known.descriptor for known in live_advertisements(states, kind, now) if wanted.fits(known.descriptor))
 
 
 def evaluate(states: States, query: DirectoryQuery, now: int, most: int = MAX_RESULTS) -> QueryResult:
@@ -247,14 +247,14 @@ def request(
     return CallRequest(METHOD, cbor.encode(query.encode()), timeout_ms, reply_to, idem)
 
 
-def owed(calls: Calls, now: int, parts: Iterable[bytes] | None = None) -> Iterator[Owed]:
+def pending_queries(calls: Calls, now: int, parts: Iterable[bytes] | None = None) -> Iterator[PendingReply]:
     """The queries that are still to be answered, in the order they were asked: of all calls, or of these parts."""
     looked_at = calls if parts is None else parts
     mine = (one for one in calls_owed(calls, looked_at, 1000 * now) if one.asked.request.method == METHOD)
     yield from sorted(mine, key=lambda one: (one.asked.epoch, one.asked.stream_seq))
 
 
-def respond(owing: Owed, states: States, now: int) -> tuple[PayloadHdr, bytes]:
+def respond(owing: PendingReply, states: States, now: int) -> tuple[PayloadHdr, bytes]:
     """The message that answers a query from the directory as it is: the known answer again where there is one."""
     return (owing.known or reply(owing.asked.request, states, now)).payload(owing.call_id)
 

@@ -154,7 +154,7 @@ def _checked_roles(
 ) -> frozenset[str]:
     """The roles of the account, once its device, the account and what the policy asks for stand."""
     unregistered = views.device(states, principal_pk, identity_ids.device_id(device_pk)) is None
-    why = views.inactive(states, principal_pk, device_pk, now)
+    why = views.inactive_reason(states, principal_pk, device_pk, now)
     if why is not None and (policy.check_device or not unregistered):
         raise Unverified("auth", f"the device may not authenticate: {why}")
     if views.device_revocation(states, principal_pk, identity_ids.device_id(device_pk)) is not None:

@@ -22,7 +22,7 @@ from veen.overlays.identity.identity_events import (
     RoleBinding,
 )
 from veen.overlays.identity.identity_state import (
-    Founded,
+    GroupName,
     LatestCtx,
     LatestDevice,
     LatestHandle,
@@ -30,7 +30,7 @@ from veen.overlays.identity.identity_state import (
     LatestOrg,
     Mark,
     Marks,
-    Named,
+    PrincipalState,
     Revoked,
     State,
     join,
@@ -97,7 +97,7 @@ class IdentityOverlay(MergeOverlay[State]):
         event, at = step.event, step.at
         match event:
             case IdentityPrincipal():
-                return Founded.of(event.created_at, at, event.info)
+                return PrincipalState.of(event.created_at, at, event.info)
             case Device():
                 return LatestDevice(0, *at, event)
             case CtxProfile():
@@ -106,7 +106,7 @@ class IdentityOverlay(MergeOverlay[State]):
                 return LatestOrg(event.updated_at, *at, event)
             case IdentityGroup():
                 if step.part[:1] == identity_state.GROUP:
-                    return Named(event.updated_at, *at, event.name, event.realm_id)
+                    return GroupName(event.updated_at, *at, event.name, event.realm_id)
                 ctx_id = step.part[-identity_state.ID :]
                 added, removed = ctx_id in (event.members_add or ()), ctx_id in (event.members_remove or ())
                 return Marks((Mark.of(event.group_id, at, on=added, off=removed),))
@@ -160,13 +160,13 @@ def _plain(part: bytes, state: State) -> dict[str, cbor.Value]:
     match state:
         case None:
             return {}
-        case Founded():
+        case PrincipalState():
             return {"created_at": state.created_at, "info": _value(state.info)}
         case Marks():
             is_text = part[:1] != identity_state.GROUPS_OF
             shown = [name.decode() if is_text else name for name in state.names()]
             return {"roles" if is_text else "groups": shown}
-        case Named():
+        case GroupName():
             return {"name": state.name, "realm_id": state.realm_id, "stream_seq": state.stream_seq}
         case Revoked():
             return {"revoked_at": state.ts, "reason": state.reason, "stream_seq": state.stream_seq}

@@ -17,7 +17,7 @@ NOWHERE = At(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Founded(Wire):
+class PrincipalState(Wire):
     """A principal. The `info_` place is 0, 0 where no record had any."""
 
     created_at: int
@@ -96,7 +96,7 @@ class LatestLink(Latest[ExternalLink]):
 
 
 @dataclass(frozen=True, slots=True)
-class Named(Wire):
+class GroupName(Wire):
     """What a group is called, by the greatest (ts, place)."""
 
     ts: int
@@ -209,8 +209,10 @@ class Revoked(Wire):
         )
 
 
-Held: TypeAlias = Founded | LatestDevice | LatestCtx | LatestOrg | LatestHandle | LatestLink | Named | Marks | Revoked
-State: TypeAlias = Held | None
+PartValue: TypeAlias = (
+    PrincipalState | LatestDevice | LatestCtx | LatestOrg | LatestHandle | LatestLink | GroupName | Marks | Revoked
+)
+State: TypeAlias = PartValue | None
 
 
 def join(a: State, b: State) -> State:
@@ -218,7 +220,7 @@ def join(a: State, b: State) -> State:
     if a is None or b is None:
         return b if a is None else a
     assert type(a) is type(b), "a part is of one kind"
-    joined: Held = a.join(b)  # type: ignore[arg-type]
+    joined: PartValue = a.join(b)  # type: ignore[arg-type]
     return joined
 
 
@@ -227,12 +229,12 @@ PRINCIPAL, DEVICE, CTX, ORG, GROUP, GROUPS_OF, ROLES_OF_CTX, ROLES_OF_GROUP, HAN
 )  # fmt: skip
 REVOKED_DEVICE, REVOKED_AUTH_REF, REVOKED_CTX, REVOKED_ORG = b"xd", b"xa", b"xc", b"xo"
 
-KINDS: Mapping[bytes, type[Held]] = {
-    PRINCIPAL: Founded,
+KINDS: Mapping[bytes, type[PartValue]] = {
+    PRINCIPAL: PrincipalState,
     DEVICE: LatestDevice,
     CTX: LatestCtx,
     ORG: LatestOrg,
-    GROUP: Named,
+    GROUP: GroupName,
     GROUPS_OF: Marks,
     ROLES_OF_CTX: Marks,
     ROLES_OF_GROUP: Marks,

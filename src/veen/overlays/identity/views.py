@@ -10,14 +10,14 @@ from typing import TypeAlias
 from veen.overlays.identity import identity_ids, identity_state
 from veen.overlays.identity.identity_events import CtxProfile, Device, ExternalLink, HandleMap, OrgProfile
 from veen.overlays.identity.identity_state import (
-    Founded,
+    GroupName,
     LatestCtx,
     LatestDevice,
     LatestHandle,
     LatestLink,
     LatestOrg,
     Marks,
-    Named,
+    PrincipalState,
     Revoked,
     State,
     join,
@@ -26,7 +26,7 @@ from veen.overlays.identity.identity_state import (
 States: TypeAlias = Mapping[bytes, State]
 
 
-def together(*streams: States) -> dict[bytes, State]:
+def merge_states(*streams: States) -> dict[bytes, State]:
     """The states of several streams as one. The order in which they are given does not matter."""
     whole: dict[bytes, State] = {}
     for states in streams:
@@ -35,9 +35,9 @@ def together(*streams: States) -> dict[bytes, State]:
     return whole
 
 
-def principal(states: States, principal_pk: bytes) -> Founded | None:
+def principal(states: States, principal_pk: bytes) -> PrincipalState | None:
     found = states.get(identity_state.principal(principal_pk))
-    return found if isinstance(found, Founded) else None
+    return found if isinstance(found, PrincipalState) else None
 
 
 def device(states: States, principal_pk: bytes, device_id: bytes) -> Device | None:
@@ -55,7 +55,7 @@ def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
             yield found.record
 
 
-def inactive(states: States, principal_pk: bytes, device_pk: bytes, now: int) -> str | None:
+def inactive_reason(states: States, principal_pk: bytes, device_pk: bytes, now: int) -> str | None:
     """Why a key is no ACTIVE device of a principal at a time, or None where it is one. §6.2, §11.1."""
     device_id = identity_ids.device_id(device_pk)
     record = device(states, principal_pk, device_id)
@@ -119,7 +119,7 @@ def groups(states: States, org_id: bytes) -> Iterator[GroupView]:
     start = identity_state.GROUP + org_id
     for part in sorted(part for part in states if part.startswith(start)):
         found, group_id = states[part], part[-identity_state.ID :]
-        if isinstance(found, Named):
+        if isinstance(found, GroupName):
             yield GroupView(group_id, found.name, found.realm_id, tuple(members.get(group_id, ())))
 
 

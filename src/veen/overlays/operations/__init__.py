@@ -2,13 +2,13 @@
 
 `events` has the bodies, `index` every operation by its id; `paid`, `access`, `delegation`, `agreement`, `publication`,
 `snapshot`, `recovery`, `audit` and `mirror` fold one profile each and judge its rules; `checks` judges all of them, by
-the log and by what else is known (`world`, `evidence`).
+the log and by what else is known (`facts`, `evidence`).
 """
 
 from veen.overlays.operations.access import ACCESS, Access, admits, token_of
 from veen.overlays.operations.agreement import AGREEMENTS, Agreements, Quorum
 from veen.overlays.operations.delegation import DELEGATIONS, applied, direct
-from veen.overlays.operations.external_facts import CapabilityFact, Guardians, Survivorship, World
+from veen.overlays.operations.external_facts import CapabilityFact, ExternalFacts, Guardians, Survivorship
 from veen.overlays.operations.mirror import MIRRORS, check_sync, mirror_payload, missing, plan, record, validate
 from veen.overlays.operations.operation import Operation, operation_id, profile_schema
 from veen.overlays.operations.operation_events import (
@@ -26,7 +26,14 @@ from veen.overlays.operations.operation_events import (
     Revoke,
     StateCheckpoint,
 )
-from veen.overlays.operations.operation_index import BY_NAME, OPERATION_EVENTS, OPERATIONS, Logged, operations, trace
+from veen.overlays.operations.operation_index import (
+    BY_NAME,
+    OPERATION_EVENTS,
+    OPERATIONS,
+    LoggedOperation,
+    operations,
+    trace,
+)
 from veen.overlays.operations.payment import PAYMENTS, Payments, balance
 from veen.overlays.operations.publication import PUBLICATIONS, content_root, survivor
 from veen.overlays.operations.query_audit import QUERY_AUDITS
@@ -47,9 +54,10 @@ __all__ = [
     "DELEGATIONS",
     "Definition",
     "Delegated",
+    "ExternalFacts",
     "Guardians",
     "LogStates",
-    "Logged",
+    "LoggedOperation",
     "MEANING",
     "MIRRORS",
     "Mirror",
@@ -78,7 +86,6 @@ __all__ = [
     "StateCheckpoint",
     "Survivorship",
     "VALIDATORS",
-    "World",
     "admits",
     "applied",
     "balance",

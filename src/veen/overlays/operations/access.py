@@ -13,10 +13,10 @@ from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import ascending, body
 from veen.overlays.fold import Fold
-from veen.overlays.operations.external_facts import World, spoken_for
+from veen.overlays.operations.external_facts import ExternalFacts, identities_of
 from veen.overlays.operations.operation_events import AccessGrant, Revoke
-from veen.overlays.operations.operation_index import Logged, own_id, plain_body
-from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.operations.operation_index import LoggedOperation, own_id, plain_body
+from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 NOT_A_GRANTER = "who sent it may not change permissions"
@@ -70,7 +70,7 @@ class Permissions(Wire):
         ordered = places == sorted(set(places)) and ascending(self.revoked)
         return None if ordered else "its grants or revocations are not in order"
 
-    def standing(self, stream_id: bytes, hub_ts: int) -> tuple[Permission, ...]:
+    def valid_grants(self, stream_id: bytes, hub_ts: int) -> tuple[Permission, ...]:
         """The grants that let the subject write to a stream at a time."""
         return tuple(one for one in self.grants if one.covers(stream_id, hub_ts))
 
@@ -159,14 +159,14 @@ def admits(
         return False
     if auth_ref in bootstrapped and not state.all_revoked:
         return True
-    return bool(state.standing(stream_id, hub_ts))
+    return bool(state.valid_grants(stream_id, hub_ts))
 
 
 def debit_limit(state: Permissions, stream_id: bytes, hub_ts: int, unit: str | None) -> int | None:
     """The most that a subject may pay in a currency, all told: the largest bound that stands, None for no bound."""
     bounds = [
         one.grant.maximum_amount
-        for one in state.standing(stream_id, hub_ts)
+        for one in state.valid_grants(stream_id, hub_ts)
         if one.grant.maximum_amount is None or one.grant.currency_code == unit
     ]
     return None if None in bounds else max((bound for bound in bounds if bound is not None), default=0)
@@ -186,21 +186,23 @@ def token_of(grant: AccessGrant, issuer: SigningKey, issued_at: int, client_id: 
     return mint(issuer, client_id or grant.subject_identity, grant.allowed_stream_ids, ttl, rate)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """A1 for every grant and revocation, A2 for every operation: each was admitted to the log."""
-    granters, bootstrapped, stream_id = world.granters, world.bootstrapped, world.stream_id
+    granters, bootstrapped, stream_id = facts.granters, facts.bootstrapped, facts.stream_id
     folded = Fold(Access(granters))
     for one in known:
         if bootstrapped is None or stream_id is None:
-            yield undecided(Rule.ACCESS_A2, one, "the bootstrapped capabilities are not known")
+            yield open_finding(Rule.ACCESS_A2, one, "the bootstrapped capabilities are not known")
         else:
             entry = one.entry
-            states = [folded.state(subject) for subject in spoken_for(world.speakers, entry.client_id)]
+            states = [folded.state(subject) for subject in identities_of(facts.speakers, entry.client_id)]
             allowed = any(admits(state, stream_id, entry.hub_ts, entry.auth_ref, bootstrapped) for state in states)
-            yield judged(Rule.ACCESS_A2, one, None if allowed else "neither a grant nor a bootstrapped capability")
+            yield rule_finding(
+                Rule.ACCESS_A2, one, None if allowed else "neither a grant nor a bootstrapped capability"
+            )
         if isinstance(one.event, AccessGrant | Revoke):
             if granters is None:
-                yield undecided(Rule.ACCESS_A1, one, "who may change permissions is not known")
+                yield open_finding(Rule.ACCESS_A1, one, "who may change permissions is not known")
             else:
-                yield judged(Rule.ACCESS_A1, one, None if may_grant(granters, one.entry) else NOT_A_GRANTER)
+                yield rule_finding(Rule.ACCESS_A1, one, None if may_grant(granters, one.entry) else NOT_A_GRANTER)
         folded.add(one.entry)

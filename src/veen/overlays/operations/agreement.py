@@ -11,10 +11,10 @@ from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import ascending, body
-from veen.overlays.operations.external_facts import Decision, Speakers, World, speaks
+from veen.overlays.operations.external_facts import Decision, ExternalFacts, Speakers, speaks
 from veen.overlays.operations.operation_events import Confirmation, Definition
-from veen.overlays.operations.operation_index import Logged, own_id, plain_body, said
-from veen.overlays.operations.rules import Rule, RuleFinding, judged
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
+from veen.overlays.operations.rules import Rule, RuleFinding, rule_finding
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 ACCEPT, REJECT = "accept", "reject"
@@ -28,7 +28,7 @@ class Quorum(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decided(Wire):
+class PartyDecision(Wire):
     """The latest decision of a party, and where it is."""
 
     party_identity: bytes
@@ -55,7 +55,7 @@ class TermsVersion(Wire):
     epoch: int
     stream_seq: int
     definition: Definition
-    decided: tuple[Decided, ...] = ()
+    decided: tuple[PartyDecision, ...] = ()
 
     LAYOUT: ClassVar = body(
         "version",
@@ -63,7 +63,7 @@ class TermsVersion(Wire):
         Uint("epoch"),
         Uint("stream_seq"),
         Nested("definition", Definition),
-        ListOf("decided", Nested("decided", Decided), most=MAX_BODY_BYTES),
+        ListOf("decided", Nested("decided", PartyDecision), most=MAX_BODY_BYTES),
     )
 
     def flaw(self) -> str | None:
@@ -154,7 +154,7 @@ class Agreements(WalkOverlay[Agreement]):
         if isinstance(event, Definition):
             return Agreement((*state.versions, TermsVersion(own_id(step.entry, event), *step.at, event)))
         assert isinstance(event, Confirmation)
-        made = Decided(event.party_identity, event.decision, *step.at, event.decision_time)
+        made = PartyDecision(event.party_identity, event.decision, *step.at, event.decision_time)
         return Agreement(
             tuple(_decide(one, made) if one.definition.version == event.version else one for one in state.versions)
         )
@@ -185,17 +185,17 @@ AGREEMENTS = Agreements()
 Confirmed: TypeAlias = tuple[bytes, int, bytes]  # agreement, version, party
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """M1 for every confirmation, M2 for every definition."""
     listed = list(known)
-    confirmations, definitions = said(listed, Confirmation), said(listed, Definition)
+    confirmations, definitions = of_kind(listed, Confirmation), of_kind(listed, Definition)
     latest = {_of(event): one for one, event in confirmations}
-    taken = _taken(world.decisions or ())
+    taken = _taken(facts.decisions or ())
     for one, event in confirmations:
         # Which decision counts is asked once, of the latest; those before it are superseded.
         believed = taken.get(_of(event), ()) if latest[_of(event)] is one else ()
         wrong = [decision for decision in believed if decision != event.decision]
-        yield judged(Rule.AGREEMENT_M1, one, f"a consumer takes {wrong[0]!r} for it" if wrong else None)
+        yield rule_finding(Rule.AGREEMENT_M1, one, f"a consumer takes {wrong[0]!r} for it" if wrong else None)
     for one, definition in definitions:
         agreement = definition.agreement_id
         earlier = [
@@ -218,20 +218,20 @@ def _taken(decisions: Iterable[Decision]) -> dict[Confirmed, tuple[str, ...]]:
 
 
 def _definition(
-    one: Logged, event: Definition, earlier: list[tuple[Logged, Definition]], confirmed: int
+    one: LoggedOperation, event: Definition, earlier: list[tuple[LoggedOperation, Definition]], confirmed: int
 ) -> RuleFinding:
     """Stable: its version is above all before it. Rare: an agreement is not redefined more often than confirmed."""
     for other, before in earlier:
         if before.version >= event.version:
-            return judged(Rule.AGREEMENT_M2, one, _not_above(event, other), other.at)
+            return rule_finding(Rule.AGREEMENT_M2, one, _not_above(event, other), other.at)
     busy = f"definition {len(earlier) + 1} of this agreement, after {confirmed} confirmations"
-    return judged(Rule.AGREEMENT_M2, one, None if confirmed >= len(earlier) else busy)
+    return rule_finding(Rule.AGREEMENT_M2, one, None if confirmed >= len(earlier) else busy)
 
 
-def _not_above(event: Definition, earlier: TermsVersion | Logged) -> str:
+def _not_above(event: Definition, earlier: TermsVersion | LoggedOperation) -> str:
     return f"version {event.version} is not above one that entry {earlier.at.stream_seq} defines"
 
 
-def _decide(version: TermsVersion, made: Decided) -> TermsVersion:
+def _decide(version: TermsVersion, made: PartyDecision) -> TermsVersion:
     others = [one for one in version.decided if one.party_identity != made.party_identity]
     return replace(version, decided=tuple(sorted((*others, made), key=lambda one: one.party_identity)))

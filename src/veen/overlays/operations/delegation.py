@@ -10,15 +10,14 @@ from itertools import pairwise
 from typing import ClassVar, TypeAlias
 
 from veen.core import CapToken, PayloadHdr, Unverified, cbor
-from veen.core.cbor import Bstr, Nested, Uint, Wire
+from veen.core.cbor import Bstr, Map, Nested, Uint, Wire
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.operations.access import may_grant
-from veen.overlays.operations.external_facts import CapabilityFact, World
+from veen.overlays.operations.external_facts import CapabilityFact, ExternalFacts
 from veen.overlays.operations.operation_events import Delegated, Revoke
-from veen.overlays.operations.operation_index import Logged, logged, own_id, plain_body
-from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.operations.operation_index import LoggedOperation, logged, own_id, plain_body
+from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 EMPTY_CHAIN = "its delegation chain is empty"
@@ -32,14 +31,16 @@ class DelegatedExecution(Wire):
     epoch: int = 0
     stream_seq: int = 0
     client_id: bytes | None = None
-    said: Delegated | None = None
+    event: Delegated | None = None
 
-    LAYOUT: ClassVar = body(
+    LAYOUT: ClassVar = Map(
         "execution",
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Bstr("client_id", optional=True),
-        Nested("said", Delegated, optional=True),
+        {
+            "epoch": Uint("epoch"),
+            "stream_seq": Uint("stream_seq"),
+            "client_id": Bstr("client_id", optional=True),
+            "said": Nested("event", Delegated, optional=True),
+        },
     )
 
 
@@ -74,7 +75,7 @@ class Delegations(MergeOverlay[DelegatedExecution]):
         return DelegatedExecution.decode(data)
 
     def plain(self, part: bytes, state: DelegatedExecution) -> Mapping[str, cbor.Value]:
-        shown = {} if state.said is None else plain_body(state.said)
+        shown = {} if state.event is None else plain_body(state.event)
         return {"operation_id": part, "stream_seq": state.stream_seq, "client_id": state.client_id, **shown}
 
 
@@ -137,31 +138,31 @@ def applied(entries: Iterable[FoldEntry], known: Known) -> Iterator[FoldEntry]:
     return (direct(entry, known) or entry for entry in entries)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """D1 to D3 for every delegated execution. What the log itself revokes before an execution is no longer valid."""
-    held = dict(world.capabilities)
+    held = dict(facts.capabilities)
     for one in known:
         event = one.event
         if isinstance(event, Revoke) and event.target_capability_reference in held:
-            if world.granters is None or may_grant(world.granters, one.entry):
+            if facts.granters is None or may_grant(facts.granters, one.entry):
                 ref = event.target_capability_reference
                 held[ref] = replace(held[ref], revoked_at=one.entry.hub_ts)
         elif isinstance(event, Delegated):
             yield from _judge(one, event, held)
 
 
-def _judge(one: Logged, event: Delegated, held: Known) -> Iterator[RuleFinding]:
+def _judge(one: LoggedOperation, event: Delegated, held: Known) -> Iterator[RuleFinding]:
     chain = event.delegation_chain
-    yield judged(Rule.DELEGATED_D1, one, None if chain else EMPTY_CHAIN)
+    yield rule_finding(Rule.DELEGATED_D1, one, None if chain else EMPTY_CHAIN)
     missing = [ref for ref in chain if ref not in held]
     for rule, fault in (
         (Rule.DELEGATED_D2, invalid(one.entry, event, held)),
         (Rule.DELEGATED_D3, gap(one.entry, event, held)),
     ):
         if missing and fault is None:
-            yield undecided(rule, one, f"{len(missing)} of {len(chain)} capabilities of the chain are not known")
+            yield open_finding(rule, one, f"{len(missing)} of {len(chain)} capabilities of the chain are not known")
         else:
-            yield judged(rule, one, fault)
+            yield rule_finding(rule, one, fault)
 
 
 def _allows(one: CapToken, following: CapToken) -> bool:

@@ -56,7 +56,7 @@ class Decision(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Wire):
+class UsedVersion(Wire):
     """The version that a consumer uses. §6.4."""
 
     publication_id: bytes
@@ -118,13 +118,13 @@ def speaks(speakers: Speakers | None, identity: bytes, client_id: bytes) -> bool
     return speakers is None or client_id == identity or client_id in speakers.get(identity, frozenset())
 
 
-def spoken_for(speakers: Speakers | None, client_id: bytes) -> tuple[bytes, ...]:
+def identities_of(speakers: Speakers | None, client_id: bytes) -> tuple[bytes, ...]:
     """The identities that a client speaks for, itself first."""
     return (client_id, *(identity for identity, clients in (speakers or {}).items() if client_id in clients))
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ExternalFacts:
     """Everything a validator may be told. None stands for what is not known."""
 
     stream_id: bytes | None = None  # of the log that is checked
@@ -136,7 +136,7 @@ class World:
     capabilities: Mapping[bytes, CapabilityFact] = field(default_factory=dict)  # by auth_ref
     decisions: tuple[Decision, ...] | None = None
     survivorship: Survivorship = Survivorship.LATEST
-    taken: tuple[Taken, ...] | None = None
+    taken: tuple[UsedVersion, ...] | None = None
     root_at: RootAt | None = None
     state_at: StateAt | None = None
     executors: frozenset[bytes] | None = None  # clients that may execute a recovery; anyone where not set
@@ -198,7 +198,7 @@ class FactsFile(Wire):
     capabilities: tuple[KnownCapability, ...] | None = None
     decisions: tuple[Decision, ...] | None = None
     survivorship: str | None = None
-    taken: tuple[Taken, ...] | None = None
+    taken: tuple[UsedVersion, ...] | None = None
     executors: tuple[bytes, ...] | None = None
     accesses: tuple[AccessFact, ...] | None = None
     regulated: tuple[str, ...] | None = None
@@ -214,7 +214,7 @@ class FactsFile(Wire):
         _rows("capabilities", Nested("capability", KnownCapability)),
         _rows("decisions", Nested("decision", Decision)),
         text("survivorship", optional=True),
-        _rows("taken", Nested("taken", Taken)),
+        _rows("taken", Nested("taken", UsedVersion)),
         _rows("executors", Bstr("executor")),
         _rows("accesses", Nested("access", AccessFact)),
         _rows("regulated", text("resource_class")),
@@ -226,8 +226,8 @@ class FactsFile(Wire):
         return None if known else f"survivorship is {' or '.join(Survivorship)}"
 
 
-def read(data: bytes, stream_id: bytes | None = None) -> World:
-    """The world that a file tells of. Raises `Malformed`, and `Unverified` where a receipt is not its hub's."""
+def read(data: bytes, stream_id: bytes | None = None) -> ExternalFacts:
+    """The facts that a file tells of. Raises `Malformed`, and `Unverified` where a receipt is not its hub's."""
     found = wire_json.decode(FactsFile, data)
     as_they_are = ("processed", "effects", "decisions", "taken", "accesses")
     sets = ("granters", "bootstrapped", "executors", "regulated")
@@ -239,7 +239,7 @@ def read(data: bytes, stream_id: bytes | None = None) -> World:
         CapabilityFact(CapToken.decode(one.token), one.issued_at, one.revoked_at) for one in found.capabilities or ()
     ]
     given["capabilities"] = {one.token.auth_ref(): one for one in held}
-    return World(stream_id, _speakers(found.speakers), sources=_sources(found.sources or ()), **given)
+    return ExternalFacts(stream_id, _speakers(found.speakers), sources=_sources(found.sources or ()), **given)
 
 
 def _speakers(listed: tuple[Speaker, ...] | None) -> Speakers | None:

@@ -12,10 +12,10 @@ from typing import TypeAlias
 from veen.core import Malformed, MmrProof, Msg, PayloadHdr, Receipt, Unverified, cbor, proof
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.operations.external_facts import FactSource, World
+from veen.overlays.operations.external_facts import ExternalFacts, FactSource
 from veen.overlays.operations.operation_events import Mirror
-from veen.overlays.operations.operation_index import Logged, copy_keys, said
-from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.operations.operation_index import LoggedOperation, copy_keys, of_kind
+from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, ascending, none touching the next
@@ -170,21 +170,21 @@ def check_sync(event: Mirror, receipt: Receipt) -> None:
         raise Unverified("mirror", fault)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """F1 and F2 for every mirror record."""
-    firsts: dict[tuple[FactSource, bytes], Logged] = {}
-    for one, event in said(known, Mirror):
+    firsts: dict[tuple[FactSource, bytes], LoggedOperation] = {}
+    for one, event in of_kind(known, Mirror):
         origin = source(event)
-        receipt, unnamed = world.sources.get(origin), _unnamed(one.entry, event)
+        receipt, unnamed = facts.sources.get(origin), _unnamed(one.entry, event)
         if receipt is None and unnamed is None:
-            yield undecided(Rule.MIRROR_F1, one, "the source's receipt is not known")
+            yield open_finding(Rule.MIRROR_F1, one, "the source's receipt is not known")
         else:
-            yield judged(Rule.MIRROR_F1, one, unnamed or (mismatch(event, receipt) if receipt else None))
+            yield rule_finding(Rule.MIRROR_F1, one, unnamed or (mismatch(event, receipt) if receipt else None))
         first = firsts.setdefault((origin, event.target_label), one)
         if first is one:
-            yield judged(Rule.MIRROR_F2, one, None)
+            yield rule_finding(Rule.MIRROR_F2, one, None)
         else:
-            yield judged(Rule.MIRROR_F2, one, _already(event.source_stream_seq), first.at)
+            yield rule_finding(Rule.MIRROR_F2, one, _already(event.source_stream_seq), first.at)
 
 
 def _unnamed(entry: FoldEntry, event: Mirror) -> str | None:

@@ -43,7 +43,7 @@ def copy_keys(step: FoldStep) -> tuple[bytes, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedOperation:
     """An operation in its place."""
 
     operation_id: bytes
@@ -95,18 +95,18 @@ States: TypeAlias = Mapping[bytes, FoldEntry | None]
 Following: TypeAlias = Callable[[bytes], Iterable[bytes]]
 
 
-def logged(entry: FoldEntry) -> Logged | None:
+def logged(entry: FoldEntry) -> LoggedOperation | None:
     """The operation that an entry is; None where it is none, or does not decode."""
     found = OPERATIONS.read(entry)
     for step in () if isinstance(found, EventFault) else found:
         assert isinstance(step.event, Operation)
-        return Logged(step.part, entry, step.event)
+        return LoggedOperation(step.part, entry, step.event)
     return None
 
 
-def operations(entries: Iterable[FoldEntry | None]) -> tuple[Logged, ...]:
+def operations(entries: Iterable[FoldEntry | None]) -> tuple[LoggedOperation, ...]:
     """The operations among entries, in stream order, each once: of a whole log, or of the index's states."""
-    found: dict[bytes, Logged] = {}
+    found: dict[bytes, LoggedOperation] = {}
     for entry in sorted((one for one in entries if one is not None), key=lambda one: one.at):
         one = logged(entry)
         if one is not None:
@@ -114,12 +114,12 @@ def operations(entries: Iterable[FoldEntry | None]) -> tuple[Logged, ...]:
     return tuple(found.values())
 
 
-def said(known: Iterable[Logged], kind: type[E]) -> list[tuple[Logged, E]]:
+def of_kind(known: Iterable[LoggedOperation], kind: type[E]) -> list[tuple[LoggedOperation, E]]:
     """The operations of one kind, each with its body."""
     return [(one, one.event) for one in known if isinstance(one.event, kind)]
 
 
-def plain(one: Logged) -> dict[str, cbor.Value]:
+def plain(one: LoggedOperation) -> dict[str, cbor.Value]:
     """An operation for people and for JSON."""
     entry = one.entry
     return {
@@ -158,10 +158,10 @@ class OperationLink:
 
     distance: int
     operation_id: bytes
-    found: Logged | None
+    found: LoggedOperation | None
 
 
-def trace(known: Iterable[Logged], start: bytes) -> tuple[OperationLink, ...]:
+def trace(known: Iterable[LoggedOperation], start: bytes) -> tuple[OperationLink, ...]:
     """What an operation came from and what came of it, causes first. Each operation is shown once, at its nearest."""
     by_id = {one.operation_id: one for one in known}
     effects: dict[bytes, list[bytes]] = {}

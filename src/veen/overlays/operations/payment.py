@@ -12,10 +12,10 @@ from veen.core.hashing import HASH_BYTES
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import ascending, number_of, number_value
-from veen.overlays.operations.external_facts import LogPlace, World
+from veen.overlays.operations.external_facts import ExternalFacts, LogPlace
 from veen.overlays.operations.operation_events import Paid
-from veen.overlays.operations.operation_index import Logged, said
-from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind
+from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, Overlay
 
 Balances: TypeAlias = tuple[tuple[bytes, int], ...]  # by account, ascending
@@ -137,24 +137,24 @@ def balance(states: States, account: bytes, unit: str = "") -> int:
     return dict(states.get(account + named) or states.get(named) or ()).get(account, 0)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """P1 and P2 for every paid operation."""
-    for one, _ in said(known, Paid):
-        yield judged(Rule.PAID_P1, one, _processed(one, world))
-        if world.effects is None:
-            yield undecided(Rule.PAID_P2, one, "no service has said what it did")
+    for one, _ in of_kind(known, Paid):
+        yield rule_finding(Rule.PAID_P1, one, _processed(one, facts))
+        if facts.effects is None:
+            yield open_finding(Rule.PAID_P2, one, "no service has said what it did")
         else:
-            yield judged(Rule.PAID_P2, one, _repeatable(one, world))
+            yield rule_finding(Rule.PAID_P2, one, _repeatable(one, facts))
 
 
-def _processed(one: Logged, world: World) -> str | None:
+def _processed(one: LoggedOperation, facts: ExternalFacts) -> str | None:
     """Our own fold takes each place once; what a service says it took is counted."""
-    times = (world.processed or ()).count(LogPlace(one.entry.label, one.entry.stream_seq))
+    times = (facts.processed or ()).count(LogPlace(one.entry.label, one.entry.stream_seq))
     return None if times <= 1 else f"a service processed it {times} times"
 
 
-def _repeatable(one: Logged, world: World) -> str | None:
-    for effect in world.effects or ():
+def _repeatable(one: LoggedOperation, facts: ExternalFacts) -> str | None:
+    for effect in facts.effects or ():
         if effect.operation_id == one.operation_id and not effect.idempotent and effect.key != one.operation_id:
             return "a side effect is neither idempotent nor keyed by its operation id"
     return None

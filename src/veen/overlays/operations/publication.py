@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from veen.core import cbor, mmr
-from veen.core.cbor import Bstr, Nested, Uint, Wire
+from veen.core.cbor import Bstr, Map, Nested, Uint, Wire
 from veen.core.hashing import HASH_BYTES
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.operations.external_facts import Survivorship, Taken, World
+from veen.overlays.operations.external_facts import ExternalFacts, Survivorship, UsedVersion
 from veen.overlays.operations.operation_events import Publication
-from veen.overlays.operations.operation_index import Logged, own_id, plain_body, said
-from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
+from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 CONTENT = mmr.Tags("veen/content-node", "veen/content-root")
@@ -29,15 +29,17 @@ class Release(Wire):
     epoch: int
     stream_seq: int
     hub_ts: int
-    said: Publication
+    event: Publication
 
-    LAYOUT: ClassVar = body(
+    LAYOUT: ClassVar = Map(
         "release",
-        Bstr("operation_id"),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Uint("hub_ts"),
-        Nested("said", Publication),
+        {
+            "operation_id": Bstr("operation_id"),
+            "epoch": Uint("epoch"),
+            "stream_seq": Uint("stream_seq"),
+            "hub_ts": Uint("hub_ts"),
+            "said": Nested("event", Publication),
+        },
     )
 
     @property
@@ -112,13 +114,13 @@ class Publications(MergeOverlay[PublishedData]):
     def plain(self, part: bytes, state: PublishedData) -> Mapping[str, cbor.Value]:
         if part[:1] == _VERSION:
             release = state.release
-            shown = {} if release is None else plain_body(release.said)
+            shown = {} if release is None else plain_body(release.event)
             return {**shown, "stream_seq": release.stream_seq if release else None}
         return {
             "publication_id": part[1:],
             "versions": state.versions,
-            "latest": state.latest.said.version if state.latest else None,
-            "highest": state.highest.said.version if state.highest else None,
+            "latest": state.latest.event.version if state.latest else None,
+            "highest": state.highest.event.version if state.highest else None,
         }
 
 
@@ -153,7 +155,7 @@ def content_root(hashes: Iterable[bytes]) -> bytes:
 
 def matches(release: Release, hashes: Iterable[bytes]) -> bool:
     """Whether content, by the hashes of its items, is what was published. §6.3."""
-    return content_root(hashes) == release.said.content_root
+    return content_root(hashes) == release.event.content_root
 
 
 def height(version: str) -> tuple[tuple[int, int, str], ...]:
@@ -163,37 +165,39 @@ def height(version: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, 0, text) if text else (1, len(number), number) for number, text in digits)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """P1 and P2 for every publication."""
-    firsts: dict[tuple[bytes, str], Logged] = {}
-    lines: dict[bytes, list[tuple[Logged, Publication]]] = {}
-    for one, event in (listed := said(known, Publication)):
+    firsts: dict[tuple[bytes, str], LoggedOperation] = {}
+    lines: dict[bytes, list[tuple[LoggedOperation, Publication]]] = {}
+    for one, event in (listed := of_kind(known, Publication)):
         if firsts.setdefault((event.publication_id, event.version), one) is one:
             lines.setdefault(event.publication_id, []).append((one, event))
     for one, event in listed:
         first = firsts[event.publication_id, event.version]
         if first is not one:
             fault = f"entry {first.at.stream_seq} published this version"
-            yield judged(Rule.PUBLICATION_P1, one, fault, first.at)
+            yield rule_finding(Rule.PUBLICATION_P1, one, fault, first.at)
             continue
-        yield judged(Rule.PUBLICATION_P1, one, None)
-        if world.taken is None:
-            yield undecided(Rule.PUBLICATION_P2, one, "no consumer has said which version it uses")
+        yield rule_finding(Rule.PUBLICATION_P1, one, None)
+        if facts.taken is None:
+            yield open_finding(Rule.PUBLICATION_P2, one, "no consumer has said which version it uses")
         else:
-            yield judged(Rule.PUBLICATION_P2, one, _outlived(one, event, lines[event.publication_id], world))
+            yield rule_finding(Rule.PUBLICATION_P2, one, _outlived(one, event, lines[event.publication_id], facts))
 
 
-def _outlived(one: Logged, event: Publication, line: list[tuple[Logged, Publication]], world: World) -> str | None:
+def _outlived(
+    one: LoggedOperation, event: Publication, line: list[tuple[LoggedOperation, Publication]], facts: ExternalFacts
+) -> str | None:
     """Why a consumer that uses this version uses the wrong one."""
-    if Taken(event.publication_id, event.version) not in (world.taken or ()):
+    if UsedVersion(event.publication_id, event.version) not in (facts.taken or ()):
         return None
-    latest = world.survivorship is Survivorship.LATEST
+    latest = facts.survivorship is Survivorship.LATEST
     best, _ = line[-1] if latest else max(line, key=lambda other: (height(other[1].version), other[0].at))
     where = f"entry {best.at.stream_seq}"
-    return None if best is one else f"a consumer uses it, and the {world.survivorship} is in {where}"
+    return None if best is one else f"a consumer uses it, and the {facts.survivorship} is in {where}"
 
 
 def _higher(a: Release | None, b: Release | None) -> Release | None:
     if a is None or b is None:
         return a or b
-    return max(a, b, key=lambda one: (height(one.said.version), one.at))
+    return max(a, b, key=lambda one: (height(one.event.version), one.at))

@@ -11,10 +11,10 @@ from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.operations.external_facts import AccessFact, World
+from veen.overlays.operations.external_facts import AccessFact, ExternalFacts
 from veen.overlays.operations.operation_events import QueryAudit
-from veen.overlays.operations.operation_index import Logged, said
-from veen.overlays.operations.rules import Rule, RuleFinding, RuleVerdict, judged, undecided
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind
+from veen.overlays.operations.rules import Rule, RuleFinding, RuleVerdict, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
@@ -99,20 +99,20 @@ def result_digest(result: bytes) -> bytes:
     return ht("veen/query-result", result)
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """Q1 for every audit message, and for every access to a regulated resource that has none.
 
     One message answers for one access: two equal reads take two messages.
     """
-    listed = said(known, QueryAudit)
-    if world.accesses is None:
+    listed = of_kind(known, QueryAudit)
+    if facts.accesses is None:
         for one, _ in listed:
-            yield undecided(Rule.QUERY_Q1, one, "no service has said what was read")
+            yield open_finding(Rule.QUERY_Q1, one, "no service has said what was read")
         return
     unmatched = [event for _, event in listed]
     # Those whose result is known choose first, and each what fits it best: then nobody is left without need.
-    for access in sorted(world.accesses, key=lambda access: access.result_digest is None):
-        if world.regulated is not None and access.resource_class not in world.regulated:
+    for access in sorted(facts.accesses, key=lambda access: access.result_digest is None):
+        if facts.regulated is not None and access.resource_class not in facts.regulated:
             continue
         fitting = [event for event in unmatched if _tells_of(event, access)]
         if fitting:
@@ -122,7 +122,7 @@ def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
             reason = f"{access.requester_identity.hex()} read {what}, and no message says so"
             yield RuleFinding(Rule.QUERY_Q1, RuleVerdict.VIOLATED, None, (), reason)
     for one, _ in listed:
-        yield judged(Rule.QUERY_Q1, one, None)
+        yield rule_finding(Rule.QUERY_Q1, one, None)
 
 
 def _tells_of(event: QueryAudit, access: AccessFact) -> bool:

@@ -10,10 +10,10 @@ from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.operations.external_facts import Guardians, Speakers, World, speaks
+from veen.overlays.operations.external_facts import ExternalFacts, Guardians, Speakers, speaks
 from veen.overlays.operations.operation_events import RecoveryApproval, RecoveryExecution, RecoveryRequest
-from veen.overlays.operations.operation_index import Logged, own_id, said
-from veen.overlays.operations.rules import Rule, RuleFinding, judged
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
+from veen.overlays.operations.rules import Rule, RuleFinding, rule_finding
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 APPROVE = "approve"
@@ -57,7 +57,7 @@ class RecoveryAnswer(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryOverlay(Wire):
+class RecoveryState(Wire):
     """An identity: what is asked and answered since it was last replaced, and by which it was."""
 
     asked: tuple[RecoveryRequested, ...] = ()
@@ -86,10 +86,10 @@ class RecoveryOverlay(Wire):
         return {one for one in behind if one in latest and latest[one].decision == APPROVE}
 
 
-States: TypeAlias = Mapping[bytes, RecoveryOverlay]
+States: TypeAlias = Mapping[bytes, RecoveryState]
 
 
-class Recoveries(WalkOverlay[RecoveryOverlay]):
+class Recoveries(WalkOverlay[RecoveryState]):
     """A part per identity that is to be replaced.
 
     `guardians` says who approves for an identity, `otherwise` who does for those not named there. `executors` are the
@@ -99,7 +99,7 @@ class Recoveries(WalkOverlay[RecoveryOverlay]):
 
     CLASS = "recovery"
     EVENTS = (RecoveryRequest, RecoveryApproval, RecoveryExecution)
-    INITIAL = RecoveryOverlay()
+    INITIAL = RecoveryState()
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Recoveries(WalkOverlay[RecoveryOverlay]):
         assert isinstance(event, RecoveryRequest | RecoveryApproval | RecoveryExecution)
         return (event.target_identity,)
 
-    def refusal(self, state: RecoveryOverlay, step: FoldStep) -> str | None:
+    def refusal(self, state: RecoveryState, step: FoldStep) -> str | None:
         event = step.event
         if isinstance(event, RecoveryRequest):
             return "the same request is open" if state.is_asked(event.requested_new_identity) else None
@@ -147,7 +147,7 @@ class Recoveries(WalkOverlay[RecoveryOverlay]):
         approving = len(state.approvers(event.new_identity, event.approval_references))
         return None if approving >= threshold else f"{approving} of {threshold} approvers"
 
-    def apply(self, state: RecoveryOverlay, step: FoldStep) -> RecoveryOverlay:
+    def apply(self, state: RecoveryState, step: FoldStep) -> RecoveryState:
         event, where = step.event, (own_id(step.entry, step.event), *step.at)
         if isinstance(event, RecoveryRequest):
             return replace(state, asked=(*state.asked, RecoveryRequested(*where, event.requested_new_identity)))
@@ -156,15 +156,15 @@ class Recoveries(WalkOverlay[RecoveryOverlay]):
             answer = RecoveryAnswer(*where, change, approver, event.decision, event.policy_group_id)
             return replace(state, answers=(*state.answers, answer))
         assert isinstance(event, RecoveryExecution)
-        return RecoveryOverlay((), (), event.new_identity, *step.at)
+        return RecoveryState((), (), event.new_identity, *step.at)
 
-    def encode_state(self, state: RecoveryOverlay) -> bytes:
+    def encode_state(self, state: RecoveryState) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> RecoveryOverlay:
-        return RecoveryOverlay.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> RecoveryState:
+        return RecoveryState.decode(data)
 
-    def plain(self, part: bytes, state: RecoveryOverlay) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: RecoveryState) -> Mapping[str, cbor.Value]:
         return {
             "target_identity": part,
             "new_identity": state.new_identity,
@@ -182,13 +182,13 @@ class Recoveries(WalkOverlay[RecoveryOverlay]):
             ],
         }
 
-    def live(self, state: RecoveryOverlay) -> bool:
+    def live(self, state: RecoveryState) -> bool:
         return bool(state.asked)
 
     def _of(self, target: bytes) -> Guardians:
         return self._guardians.get(target, self._otherwise)
 
-    def _unfit(self, state: RecoveryOverlay, event: RecoveryApproval, entry: FoldEntry) -> str | None:
+    def _unfit(self, state: RecoveryState, event: RecoveryApproval, entry: FoldEntry) -> str | None:
         """Why an approval is none: it must answer a request that is open, and be a guardian's own word. §8.3."""
         if not state.is_asked(event.requested_new_identity):
             return "there is no open request for this change"
@@ -217,23 +217,23 @@ def current(states: States, identity: bytes) -> bytes:
     return identity
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """R1 to R3 for every execution."""
     listed = list(known)
-    approvals = {one.operation_id: (one, event) for one, event in said(listed, RecoveryApproval)}
-    for one, event in said(listed, RecoveryExecution):
+    approvals = {one.operation_id: (one, event) for one, event in of_kind(listed, RecoveryApproval)}
+    for one, event in of_kind(listed, RecoveryExecution):
         before = [approvals[ref] for ref in event.approval_references if _stands(approvals.get(ref), one.at)]
         absent = len(event.approval_references) - len(before)
         fault = f"{absent} of the approvals it names do not stand before it" if absent else None
-        yield judged(Rule.RECOVERY_R1, one, fault, *(approval.at for approval, _ in before))
+        yield rule_finding(Rule.RECOVERY_R1, one, fault, *(approval.at for approval, _ in before))
         wrong = [(approval, why) for approval, answer in before if (why := _differs(answer, event)) is not None]
         places = [approval.at for approval, _ in wrong]
-        yield judged(Rule.RECOVERY_R2, one, wrong[0][1] if wrong else None, *places)
-        allowed = world.executors is None or may_execute(world.executors, one.entry)
-        yield judged(Rule.RECOVERY_R3, one, None if allowed else NOT_AN_EXECUTOR)
+        yield rule_finding(Rule.RECOVERY_R2, one, wrong[0][1] if wrong else None, *places)
+        allowed = facts.executors is None or may_execute(facts.executors, one.entry)
+        yield rule_finding(Rule.RECOVERY_R3, one, None if allowed else NOT_AN_EXECUTOR)
 
 
-def _stands(approval: tuple[Logged, RecoveryApproval] | None, at: At) -> bool:
+def _stands(approval: tuple[LoggedOperation, RecoveryApproval] | None, at: At) -> bool:
     return approval is not None and approval[0].at < at
 
 

@@ -16,12 +16,12 @@ from veen.overlays.operations import (
     recovery,
     state_statement,
 )
-from veen.overlays.operations.external_facts import World
-from veen.overlays.operations.operation_index import Logged, operations
+from veen.overlays.operations.external_facts import ExternalFacts
+from veen.overlays.operations.operation_index import LoggedOperation, operations
 from veen.overlays.operations.rules import RuleFinding, RuleVerdict
 from veen.overlays.registry import Registry
 
-Validator: TypeAlias = Callable[[Iterable[Logged], World], Iterator[RuleFinding]]
+Validator: TypeAlias = Callable[[Iterable[LoggedOperation], ExternalFacts], Iterator[RuleFinding]]
 
 VALIDATORS: dict[str, Validator] = {
     "paid": payment.check,
@@ -36,18 +36,20 @@ VALIDATORS: dict[str, Validator] = {
 }
 
 
-def check(known: Iterable[Logged], world: World | None = None) -> tuple[RuleFinding, ...]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts | None = None) -> tuple[RuleFinding, ...]:
     """What every validator finds, by place and rule; what no operation is behind comes last."""
-    listed, told = tuple(known), world or World()
+    listed, told = tuple(known), facts or ExternalFacts()
     found = [finding for validator in VALIDATORS.values() for finding in validator(listed, told)]
     return tuple(sorted(found, key=_order))
 
 
-def check_log(entries: Iterable[FoldEntry], overlays: Registry, world: World | None = None) -> tuple[RuleFinding, ...]:
+def check_log(
+    entries: Iterable[FoldEntry], overlays: Registry, facts: ExternalFacts | None = None
+) -> tuple[RuleFinding, ...]:
     """The same for the whole log of one label, from its first entry: its roots and states are then known too."""
     listed = tuple(entries)
     states = state_statement.LogStates(listed, overlays)
-    told = replace(world or World(), root_at=states.root_at, state_at=states.state_at)
+    told = replace(facts or ExternalFacts(), root_at=states.root_at, state_at=states.state_at)
     return check(operations(listed), told)
 
 

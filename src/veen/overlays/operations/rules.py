@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from veen.overlays.entry import At
-from veen.overlays.operations.operation_index import Logged
+from veen.overlays.operations.operation_index import LoggedOperation
 
 
 class RuleVerdict(StrEnum):
@@ -76,12 +76,12 @@ class RuleFinding:
     reason: str
 
 
-def judged(rule: Rule, one: Logged, fault: str | None, *before: At) -> RuleFinding:
+def rule_finding(rule: Rule, one: LoggedOperation, fault: str | None, *before: At) -> RuleFinding:
     """The rule holds unless there is a fault."""
     verdict = RuleVerdict.HOLDS if fault is None else RuleVerdict.VIOLATED
     return RuleFinding(rule, verdict, one.operation_id, (*before, one.at), fault or MEANING[rule])
 
 
-def undecided(rule: Rule, one: Logged, lacking: str) -> RuleFinding:
+def open_finding(rule: Rule, one: LoggedOperation, lacking: str) -> RuleFinding:
     """It cannot be told, because something is not known."""
     return RuleFinding(rule, RuleVerdict.OPEN, one.operation_id, (one.at,), lacking)

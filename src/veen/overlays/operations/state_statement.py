@@ -16,16 +16,16 @@ from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
 from veen.overlays.fold import Fold, state_hash
-from veen.overlays.operations.external_facts import LogPlace, World
+from veen.overlays.operations.external_facts import ExternalFacts, LogPlace
 from veen.overlays.operations.operation_events import StateCheckpoint
-from veen.overlays.operations.operation_index import Logged, own_id, plain_body, said
-from veen.overlays.operations.rules import Rule, RuleFinding, judged, undecided
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
+from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 from veen.overlays.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Wire):
+class LatestCheckpoint(Wire):
     """The checkpoint that counts for one state at one place: the latest in the log, and how many there are."""
 
     checkpoints: int = 0
@@ -44,11 +44,11 @@ class Kept(Wire):
     )
 
 
-NOTHING = Kept()
-States: TypeAlias = Mapping[bytes, Kept]
+NOTHING = LatestCheckpoint()
+States: TypeAlias = Mapping[bytes, LatestCheckpoint]
 
 
-class Snapshots(MergeOverlay[Kept]):
+class Snapshots(MergeOverlay[LatestCheckpoint]):
     """A part per state and place. Of several checkpoints the latest counts. S1."""
 
     CLASS = "state.checkpoint"
@@ -59,20 +59,20 @@ class Snapshots(MergeOverlay[Kept]):
         assert isinstance(event, StateCheckpoint)
         return (snapshot_part(event.state_id, event.upto_stream_seq),)
 
-    def lift(self, step: FoldStep) -> Kept:
+    def lift(self, step: FoldStep) -> LatestCheckpoint:
         assert isinstance(step.event, StateCheckpoint)
-        return Kept(1, own_id(step.entry, step.event), *step.at, step.event)
+        return LatestCheckpoint(1, own_id(step.entry, step.event), *step.at, step.event)
 
-    def merge(self, a: Kept, b: Kept) -> Kept:
+    def merge(self, a: LatestCheckpoint, b: LatestCheckpoint) -> LatestCheckpoint:
         return a if b == NOTHING else replace(b, checkpoints=a.checkpoints + b.checkpoints)
 
-    def encode_state(self, state: Kept) -> bytes:
+    def encode_state(self, state: LatestCheckpoint) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> Kept:
-        return Kept.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> LatestCheckpoint:
+        return LatestCheckpoint.decode(data)
 
-    def plain(self, part: bytes, state: Kept) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: LatestCheckpoint) -> Mapping[str, cbor.Value]:
         shown = {} if state.latest is None else plain_body(state.latest)
         return {**shown, "checkpoints": state.checkpoints, "stream_seq": state.stream_seq}
 
@@ -84,7 +84,7 @@ def snapshot_part(state_id: bytes, upto_stream_seq: int) -> bytes:
     return state_id + u64be(upto_stream_seq)
 
 
-def newest(states: States, state_id: bytes) -> Kept | None:
+def newest(states: States, state_id: bytes) -> LatestCheckpoint | None:
     """The checkpoint of a state that reaches furthest."""
     own = sorted(part for part in states if part[:-8] == state_id)
     return states[own[-1]] if own else None
@@ -135,29 +135,29 @@ class LogStates:
         return 1 <= place.stream_seq <= len(self._labels.get(place.label, ()))
 
 
-def check(known: Iterable[Logged], world: World) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
     """S1 and S2 for every checkpoint."""
-    firsts: dict[bytes, Logged] = {}
-    for one, event in said(known, StateCheckpoint):
+    firsts: dict[bytes, LoggedOperation] = {}
+    for one, event in of_kind(known, StateCheckpoint):
         first = firsts.setdefault(snapshot_part(event.state_id, event.upto_stream_seq), one)
         if first is one:
-            yield judged(Rule.SNAPSHOT_S1, one, None)
+            yield rule_finding(Rule.SNAPSHOT_S1, one, None)
         else:
-            yield judged(Rule.SNAPSHOT_S1, one, f"entry {first.at.stream_seq} has one for this place", first.at)
-        yield _checked(one, event, world)
+            yield rule_finding(Rule.SNAPSHOT_S1, one, f"entry {first.at.stream_seq} has one for this place", first.at)
+        yield _checked(one, event, facts)
 
 
-def _checked(one: Logged, event: StateCheckpoint, world: World) -> RuleFinding:
+def _checked(one: LoggedOperation, event: StateCheckpoint, facts: ExternalFacts) -> RuleFinding:
     place = LogPlace(one.entry.label, event.upto_stream_seq)
     if event.upto_stream_seq >= one.entry.stream_seq:
-        return judged(Rule.SNAPSHOT_S2, one, "it is of a place that does not come before its own")
-    root = None if world.root_at is None else world.root_at(place)
-    state = None if world.state_at is None else world.state_at(event.state_class, event.state_id, place)
+        return rule_finding(Rule.SNAPSHOT_S2, one, "it is of a place that does not come before its own")
+    root = None if facts.root_at is None else facts.root_at(place)
+    state = None if facts.state_at is None else facts.state_at(event.state_class, event.state_id, place)
     if root is not None and root != event.mmr_root:
-        return judged(Rule.SNAPSHOT_S2, one, "its mmr_root is not that of the log")
+        return rule_finding(Rule.SNAPSHOT_S2, one, "its mmr_root is not that of the log")
     if state is not None and state != event.state_hash:
-        return judged(Rule.SNAPSHOT_S2, one, f"its state_hash is not that of {event.state_class}")
+        return rule_finding(Rule.SNAPSHOT_S2, one, f"its state_hash is not that of {event.state_class}")
     if root is None or state is None:
         lacking = "the log" if root is None else f"an overlay of class {event.state_class}"
-        return undecided(Rule.SNAPSHOT_S2, one, f"{lacking} is not at hand")
-    return judged(Rule.SNAPSHOT_S2, one, None)
+        return open_finding(Rule.SNAPSHOT_S2, one, f"{lacking} is not at hand")
+    return rule_finding(Rule.SNAPSHOT_S2, one, None)

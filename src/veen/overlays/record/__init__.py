@@ -6,7 +6,7 @@
 from veen.overlays.record.changes import (
     RECORDER_CHANGES,
     RecorderChanges,
-    RecorderStanding,
+    RecorderSetting,
     producer_of,
     producers,
     profile_of,
@@ -43,7 +43,7 @@ __all__ = [
     "RecordTallies",
     "RecorderChanges",
     "RecorderProfile",
-    "RecorderStanding",
+    "RecorderSetting",
     "place_key",
     "producer_of",
     "producers",

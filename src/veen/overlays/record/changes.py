@@ -20,7 +20,7 @@ _TYPE, _KEY, _PRODUCER, _PROFILE = b"t", b"k", b"p", b"s"
 
 
 @dataclass(frozen=True, slots=True)
-class RecorderStanding(Wire):
+class RecorderSetting(Wire):
     """What stands of one part: the stream of a type, the owner of a key, a producer, or the set-up."""
 
     since: int = 0  # the entry that said so
@@ -39,11 +39,11 @@ class RecorderStanding(Wire):
     )
 
 
-NOTHING = RecorderStanding()
-States: TypeAlias = Mapping[bytes, RecorderStanding]
+NOTHING = RecorderSetting()
+States: TypeAlias = Mapping[bytes, RecorderSetting]
 
 
-class RecorderChanges(WalkOverlay[RecorderStanding]):
+class RecorderChanges(WalkOverlay[RecorderSetting]):
     """A part per event type, per producer, per client key of a producer, and one for the set-up."""
 
     CLASS = "record.changes"
@@ -66,7 +66,7 @@ class RecorderChanges(WalkOverlay[RecorderStanding]):
             case _:
                 return (_PROFILE,)
 
-    def refusal(self, state: RecorderStanding, step: FoldStep) -> str | None:
+    def refusal(self, state: RecorderSetting, step: FoldStep) -> str | None:
         event = step.event
         match event:
             case MapType() if state.stream is not None:
@@ -79,7 +79,7 @@ class RecorderChanges(WalkOverlay[RecorderStanding]):
                 return f"client key {step.part[1:].hex()[:16]}… is of producer {state.owner}"
         return None
 
-    def apply(self, state: RecorderStanding, step: FoldStep) -> RecorderStanding:
+    def apply(self, state: RecorderSetting, step: FoldStep) -> RecorderSetting:
         event, since = step.event, step.entry.stream_seq
         match event:
             case MapType():
@@ -94,13 +94,13 @@ class RecorderChanges(WalkOverlay[RecorderStanding]):
                 return replace(state, since=since, profile=event)
         raise AssertionError(event)
 
-    def encode_state(self, state: RecorderStanding) -> bytes:
+    def encode_state(self, state: RecorderSetting) -> bytes:
         return state.encode()
 
-    def decode_state(self, part: bytes, data: bytes) -> RecorderStanding:
-        return RecorderStanding.decode(data)
+    def decode_state(self, part: bytes, data: bytes) -> RecorderSetting:
+        return RecorderSetting.decode(data)
 
-    def plain(self, part: bytes, state: RecorderStanding) -> Mapping[str, cbor.Value]:
+    def plain(self, part: bytes, state: RecorderSetting) -> Mapping[str, cbor.Value]:
         since: dict[str, cbor.Value] = {"since": state.since}
         if part[:1] == _TYPE:
             return {"event_type": part[1:].decode(), "stream": state.stream, **since}

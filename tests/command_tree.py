@@ -96,7 +96,8 @@ def check_entries(commands: Mapping[str, Sequence[CommandEntry]], tree: Sequence
     for entries in commands.values():
         for entry in entries:
             assert by_path[f"{program} {entry.name}"].page.summary == entry.summary
-            assert importlib.import_module(entry.module).app.info.name == entry.name
+            module, _, attribute = entry.module.partition(":")
+            assert getattr(importlib.import_module(module), attribute or "app").info.name == entry.name
 
 
 def check_groups(program: Program, *groups: Sequence[str]) -> None:

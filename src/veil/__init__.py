@@ -11,9 +11,8 @@ from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey, Recipient
 from veil.fec.reassembly import Gathered, Gathering, Inbox
 from veil.namespaces import ErasureMode, Namespace, NamespacePolicy
-from veil.objects import Address, Flags, ObjectV1
+from veil.objects import Address, Flags, ObjectV1, ShardSet, ShardV1
 from veil.profiles import Shape
-from veil.shards import ShardSet, ShardV1
 from veil.tags import Epochs
 from veil.veil_errors import Malformed, Refused, Unavailable, Unverified, VeilError
 

@@ -15,9 +15,8 @@ from veil.encryption.aead import Key, Lock, pad, unpad
 from veil.encryption.object_signature import SigningKey, check_policy, sign_object
 from veil.hashing import h
 from veil.namespaces import ErasureMode, NamespacePolicy
-from veil.objects import NONCE_BYTES, Address, Flags, ObjectV1
+from veil.objects import NONCE_BYTES, Address, Flags, ObjectV1, ShardSet
 from veil.profiles import Shape
-from veil.shards import ShardSet
 from veil.veil_errors import Malformed, Refused
 from veil.veil_limits import MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 

@@ -12,14 +12,36 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from veil.assembly import Opened, Published, Received, open_object, publish
-from veil.encryption.aead import Key, Lock
-from veil.encryption.feeds import check_author, feed_key
+from veil.encryption.aead import Key, Lock, SharedKey
 from veil.encryption.group_keys import Group
 from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey, Recipient, read_letter, write_letter
+from veil.hashing import derive
 from veil.namespaces import ErasureMode
-from veil.objects import Address, Flags
+from veil.objects import Address, Flags, ObjectV1
 from veil.tags import DEFAULT_EPOCHS, Epochs, feed_tag, rv_tags
+from veil.veil_errors import Unverified
+
+_CONTEXT = "veil public feed v1"
+
+
+def feed_address(publisher_pubkey: bytes, namespace: int, epoch: int) -> Address:
+    return Address(feed_tag(publisher_pubkey, namespace), namespace, epoch)
+
+
+def feed_key(tag: bytes) -> SharedKey:
+    """The key of a feed, for all who know its tag. Relays that do not know what a tag is of can use it too."""
+    return SharedKey(derive(_CONTEXT, tag))
+
+
+def check_author(obj: ObjectV1) -> None:
+    """Raise `Unverified` unless the sender an object names is the publisher of the feed it is in.
+
+    The signature must have been verified. Without this, anyone who knows a tag could write into the feed.
+    """
+    sender = obj.sender_pubkey
+    if sender is None or feed_tag(sender, obj.address.namespace) != obj.address.tag:
+        raise Unverified("object", "it is not by the publisher of this feed")
 
 
 class Channel(Protocol):

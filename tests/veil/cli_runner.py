@@ -1,4 +1,4 @@
-"""`veil` as tests run it."""
+"""Run `veil` in this process, with a home directory of its own."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from veil.cli.app import app
 
 
 class Veil(Program):
-    """With no node but those that a test names."""
+    """The `veil` command without a default node."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(app, home, {"XDG_DATA_HOME": str(home / "data"), "VEIL_DATA_DIR": None})

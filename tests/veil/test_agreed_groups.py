@@ -10,7 +10,7 @@ from veil.encryption.group_keys import GroupSecret
 from veil.hashing import h
 from veil.node import Destination
 from veil.runtime.data_directory import Folder
-from veil.runtime.node_groups import Invitation
+from veil.runtime.groups import Invitation
 from veil.veil_errors import Refused
 
 SECRET, NAMESPACE = h(b"what we both know"), 77

@@ -24,7 +24,7 @@ from veil.api.http import MAX_BODY_BYTES, MAX_HEAD_BYTES, STATUS
 from veil.api.routes import ROUTES
 from veil.lanes import Unavailable
 from veil.node import Bounds, Destination, NodeConfig
-from veil.runtime.lane_setup import SPECS
+from veil.runtime.daemon import SPECS
 
 DOCS = Path(__file__).parents[2] / "docs" / "veil.md"
 Work = Callable[[Running], Awaitable[None]]

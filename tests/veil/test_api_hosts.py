@@ -16,7 +16,7 @@ from veil.lanes.tls_lane import TlsLane
 from veil.node import Destination, Subscription
 from veil.runtime.daemon import Host
 from veil.runtime.data_directory import Folder
-from veil.runtime.node_groups import Invitation
+from veil.runtime.groups import Invitation
 from veil.runtime.node_settings import Settings
 from veil.tags import feed_tag
 from veil.veil_errors import Refused

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.making import ADDRESS, KEY, pattern
+from tests.veil.builders import ADDRESS, KEY, pattern
 from veil import (
     Batcher,
     ErasureMode,

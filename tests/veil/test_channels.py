@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
-from tests.veil.making import KEY, NONCE, SIGNER, gather
+from tests.veil.builders import KEY, NONCE, SIGNER, gather
 from veil import (
     NATIVE,
     Address,
@@ -36,7 +36,7 @@ from veil import (
     send_group,
     send_private,
 )
-from veil.encryption.feeds import feed_key
+from veil.channels import feed_key
 from veil.encryption.private_delivery import LETTER_BYTES, WRAPPED_BYTES, read_letter, write_letter
 from veil.tags import feed_tag
 from veil.veil_limits import EPOCH_SECONDS, MAX_GROUP_GENERATIONS, MAX_UINT32

@@ -1,4 +1,4 @@
-"""The `veil` command: what it says of itself, how it fails, and what it does with real nodes."""
+"""The `veil` command: help, errors and exit statuses, and a session with real nodes."""
 
 import io
 import json
@@ -15,13 +15,26 @@ from tests import command_tree
 from tests.command_tree import Found
 from tests.veil.cli_runner import Veil
 from veil import veil_errors
-from veil.cli import contact as qrcode
 from veil.cli import exit_status
 from veil.cli.app import COMMANDS, app
+from veil.cli.contact import qr_text
 from veil.lanes import Unavailable
 from veil.veil_limits import MAX_OBJECT_BYTES
 
-ISSUED = {"node", "id", "contact", "subscribe", "publish", "feed", "peers", "lanes", "policy", "cache", "sim", "bench"}
+TOP_COMMANDS = {
+    "node",
+    "id",
+    "contact",
+    "subscribe",
+    "publish",
+    "feed",
+    "peers",
+    "lanes",
+    "policy",
+    "cache",
+    "sim",
+    "bench",
+}
 
 
 @pytest.fixture
@@ -34,14 +47,14 @@ each = pytest.mark.parametrize("found", TREE, ids=lambda found: found.path)
 each_leaf = pytest.mark.parametrize("found", [one for one in TREE if one.is_leaf], ids=lambda found: found.path)
 
 
-def test_the_tree_has_what_was_promised() -> None:
+def test_the_command_tree_has_the_documented_commands() -> None:
     paths = {found.path for found in TREE}
-    assert {f"veil {name}" for name in ISSUED} <= paths
+    assert {f"veil {name}" for name in TOP_COMMANDS} <= paths
     assert {"veil sim run", "veil sim sweep", "veil node start", "veil contact add"} <= paths
 
 
 @each
-def test_a_command_has_one_line_and_a_page(found: Found, veil: Veil) -> None:
+def test_a_command_has_a_summary_line_and_a_help_page(found: Found, veil: Veil) -> None:
     command_tree.check_line(found)
     command_tree.check_help(found, veil)
 
@@ -61,7 +74,7 @@ def test_every_option_says_what_it_takes_and_what_it_is_for(found: Found) -> Non
     command_tree.check_options(found)
 
 
-def test_the_list_of_commands_says_what_their_modules_say() -> None:
+def test_the_command_table_has_the_summaries_of_the_modules() -> None:
     command_tree.check_entries(COMMANDS, TREE)
 
 
@@ -84,15 +97,15 @@ WRONG = [
     (["node", "init", "--api", "here"], 3, "HOST:PORT"),
     (["node", "init", "--name", "a\nb"], 3, "name"),
     (["publish"], 2, "missing argument"),
-    (["publish", "x", "--wait", "for ever"], 2, "cannot be waited for"),
+    (["publish", "x", "--wait", "for ever"], 2, "invalid value for --wait: 'for ever'"),
     (["publish", "x", "--wait-s", "1w"], 2, "'--wait-s': '1w' is no length of time; give seconds, or"),
     (["bench", "--seconds", "1h"], 2, "'--seconds': '1h' is more than 60 seconds"),
     (["publish", "-5"], 6, "no node lives here"),
-    (["contact", "add", "bob"], 2, "starts with veil:"),
+    (["contact", "add", "bob"], 2, "'bob' is not a contact"),
     (["contact", "add", "@nowhere"], 6, "nowhere"),
-    (["contact", "add", "veil:garbage"], 3, "this is none, or not all of one"),
-    (["publish", "x" * (MAX_OBJECT_BYTES + 1)], 5, f"more than the {MAX_OBJECT_BYTES} of an object"),
-    (["policy", "explain"], 2, "a node or a tag"),
+    (["contact", "add", "veil:garbage"], 3, "not a contact, or not complete"),
+    (["publish", "x" * (MAX_OBJECT_BYTES + 1)], 5, f"more than the {MAX_OBJECT_BYTES} bytes of an object"),
+    (["policy", "explain"], 2, "missing WHO or --tag"),
     (["sim", "run", "--eclipsed", "tor"], 2, "no lane 'tor'"),
     (["sim", "sweep", "--losses", "a,b"], 2, "not a list of losses"),
     (["sim", "sweep", "--losses", "0.99"], 2, "not a list of losses"),
@@ -104,7 +117,9 @@ WRONG = [
 @pytest.mark.parametrize(
     ("arguments", "status", "why"), WRONG, ids=lambda one: " ".join(one)[:60] if isinstance(one, list) else ""
 )
-def test_what_is_wrong_is_said_with_a_hint(arguments: list[str], status: int, why: str, veil: Veil) -> None:
+def test_an_invalid_command_fails_with_a_reason_and_a_hint(
+    arguments: list[str], status: int, why: str, veil: Veil
+) -> None:
     ran = veil(*arguments)
     assert ran.status == status, ran.err
     assert why in ran.error
@@ -116,7 +131,7 @@ def test_a_group_without_a_command_lists_its_commands_and_fails(veil: Veil) -> N
     command_tree.check_groups(veil, [], ["node"], ["sim"])
 
 
-def test_a_node_is_made_once(veil: Veil) -> None:
+def test_a_node_is_created_once(veil: Veil) -> None:
     made = veil.done("node", "init", "--name", "alice").facts()
     assert veil.done("id", "show").facts()["pubkey"] == made["pubkey"]
     assert veil("node", "init").status == 5
@@ -135,11 +150,11 @@ def test_settings_are_changed_one_at_a_time(veil: Veil) -> None:
     assert veil.done("node", "set", "--no-relay-all", "--json").json()["proxy"] == "127.0.0.1:9050"
 
 
-def test_a_simulation_tells_what_was_delivered(veil: Veil) -> None:
+def test_a_simulation_reports_the_delivery_rate_and_repeats_exactly(veil: Veil) -> None:
     arguments = ("sim", "run", "--nodes", 12, "--objects", 2, "--payload-bytes", 2000, "--seed", 7, "--json")
-    told = veil.done(*arguments).json()
-    assert told["rate"] == 1
-    assert veil.done(*arguments).json() == told
+    first = veil.done(*arguments).json()
+    assert first["rate"] == 1
+    assert veil.done(*arguments).json() == first
 
 
 def test_a_sweep_is_drawn(veil: Veil, tmp_path: Path) -> None:
@@ -149,19 +164,19 @@ def test_a_sweep_is_drawn(veil: Veil, tmp_path: Path) -> None:
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
 
 
-def test_a_measurement_says_whether_it_keeps_the_promise(veil: Veil) -> None:
+def test_bench_fails_if_a_measurement_is_below_the_promised_rate(veil: Veil) -> None:
     ran = veil("bench", "--seconds", 0.1, "--json")
     kept = all(row["measured"] >= row["promised"] for row in ran.json())
     assert ran.status == (0 if kept else exit_status.MISSED_STATUS)
 
 
 @pytest.mark.parametrize(("encoding", "drawn_with"), [("ascii", "\x1b[7m"), ("latin-1", "\x1b[7m"), ("utf-8", "█")])
-def test_a_code_is_drawn_with_what_a_terminal_has(
+def test_a_qr_code_uses_only_characters_that_the_terminal_can_show(
     encoding: str, drawn_with: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding))
     monkeypatch.setattr(locale, "setlocale", lambda category: "C.UTF-8")
-    drawn = qrcode.for_terminal("veil:contact")
+    drawn = qr_text("veil:contact")
     assert drawn_with in drawn
     drawn.encode(encoding)
 
@@ -181,11 +196,11 @@ def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> N
             veil.done("contact", "add", f"@{contact}", *at[other])
         assert [one["name"] for one in veil.done("contact", "list", "--json", *at["bob"]).json()] == ["alice"]
         veil.done("subscribe", "feed", "alice", *at["bob"])
-        said = veil.done("publish", "hello", "--to", "bob", "--wait", "acked", *at["alice"])
-        assert said.facts()["state"] == "acked"
+        published = veil.done("publish", "hello", "--to", "bob", "--wait", "acked", *at["alice"])
+        assert published.facts()["state"] == "acked"
         veil.done("publish", "to all", "--wait", "sent", *at["alice"])
-        heard = veil.done("feed", "--follow", "--count", 2, *at["bob"]).out.splitlines()
-        assert sorted(heard) == ["alice\thello", "alice\tto all"]
+        received = veil.done("feed", "--follow", "--count", 2, *at["bob"]).out.splitlines()
+        assert sorted(received) == ["alice\thello", "alice\tto all"]
         assert veil.done("feed", "--raw", "--namespace", 1, *at["bob"]).out == "to all"
         assert veil.done("peers", "--json", *at["bob"]).json()[0]["name"] == "alice"
         assert {row.split("\t")[0] for row in veil.done("lanes", *at["bob"]).out.splitlines()} >= {
@@ -203,10 +218,14 @@ def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> N
         assert {"peer_up", "queued", "sealed", "acked"} <= kinds
         assert veil.done("outbox", "list", "--json", *at["alice"]).json() == []
         late = veil(
-            "publish", "nobody reads", "--to", "bob", "--namespace", 77, "--wait", "acked", "--wait-s", 1, *at["alice"]
+            "publish", "no reader", "--to", "bob", "--namespace", 77, "--wait", "acked", "--wait-s", 1, *at["alice"]
         )
         assert late.status == exit_status.PENDING_STATUS
         assert "stays queued" in late.err
+        [waiting] = veil.done("outbox", "list", "--json", *at["alice"]).json()
+        row = veil.done("outbox", "list", *at["alice"]).out.rstrip("\n").split("\t")
+        assert (row[0], row[1]) == (str(waiting["message_id"]), waiting["state"])
+        assert row[4] == str(waiting["peers_whole"])
     finally:
         for name in here:
             stopped = veil("node", "stop", *at[name])
@@ -217,7 +236,7 @@ def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> N
         assert [line.rpartition(" at ")[0] for line in log] == ["veil: node started, local API"]
 
 
-def test_a_node_whose_port_is_taken_does_not_start_and_with_another_lane_says_which_is_missing(
+def test_a_node_stops_if_its_only_port_is_taken_and_names_the_failed_lane_if_another_works(
     veil: Veil, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -225,7 +244,7 @@ def test_a_node_whose_port_is_taken_does_not_start_and_with_another_lane_says_wh
         veil.done("node", "init", "--listen", place)
         ran = veil.apart("node", "start")
         assert (ran.status, ran.out) == (6, "")
-        assert f"it cannot listen: {place}" in ran.error
+        assert f"cannot listen: {place}" in ran.error
         assert "veil node set --listen" in ran.err
         assert veil("node", "status").status == 6  # it does not run
         veil.done("node", "set", "--listen", place, "--listen", "quic://127.0.0.1:0")
@@ -244,11 +263,11 @@ def test_a_node_whose_port_is_taken_does_not_start_and_with_another_lane_says_wh
             veil.done("node", "stop")
 
 
-def test_the_version_is_told(veil: Veil) -> None:
+def test_the_version_is_that_of_the_distribution(veil: Veil) -> None:
     assert veil.done("--version").out.strip() == version("veen")
 
 
-def test_a_node_that_cannot_start_says_why(veil: Veil, tmp_path: Path) -> None:
+def test_node_start_prints_why_the_node_could_not_start(veil: Veil, tmp_path: Path) -> None:
     veil.done("node", "init")
     (veil.home / "data" / "veil" / "contacts.json").write_text("{")
     ran = veil("node", "start")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.veil.making import ADDRESS, KEY, SIGNER, gather, pattern, published, spoiled
+from tests.veil.builders import ADDRESS, KEY, SIGNER, gather, pattern, published, spoiled
 from veil import (
     NATIVE,
     Batcher,

@@ -10,9 +10,9 @@ from coincurve import PublicKeyXOnly
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.veil.builders import ADDRESS, KEY, NONCE, SIGNER, gather, modes, pattern, spoiled
 from tests.veil.files import DIALECT as KNOWN
 from tests.veil.files import unhex
-from tests.veil.making import ADDRESS, KEY, NONCE, SIGNER, gather, modes, pattern, spoiled
 from veil import (
     Address,
     ErasureMode,
@@ -30,9 +30,8 @@ from veil import (
     Unverified,
 )
 from veil.codec.cbor_heads import Reader
-from veil.dialect import dialect_assembly, dialect_crypto, packets
-from veil.dialect.dialect_assembly import DIALECT, choose_shape
-from veil.dialect.dialect_crypto import Scheme, SchnorrKey
+from veil.dialect import dialect_assembly, packets
+from veil.dialect.dialect_assembly import DIALECT, Scheme, SchnorrKey, choose_shape
 from veil.dialect.dialect_wire import encode_ints, read_bytes
 from veil.hashing import h
 from veil.veil_limits import KIB
@@ -188,12 +187,12 @@ def test_a_shard_of_the_dialect_is_refused_with(name: str) -> None:
 
 @pytest.mark.parametrize(("channel", "namespace"), KNOWN["channel_namespaces"]["cases"].items())
 def test_a_channel_has_the_known_namespace(channel: str, namespace: int) -> None:
-    assert dialect_crypto.channel_namespace(KNOWN["channel_namespaces"]["base"], channel) == namespace
+    assert dialect_assembly.channel_namespace(KNOWN["channel_namespaces"]["base"], channel) == namespace
 
 
 def test_discovery_has_the_known_tag() -> None:
     namespace, tag = KNOWN["discovery_tag"]
-    assert dialect_crypto.discovery_tag(namespace).hex() == dialect_crypto.discovery_tag().hex() == tag
+    assert dialect_assembly.discovery_tag(namespace).hex() == dialect_assembly.discovery_tag().hex() == tag
 
 
 @pytest.mark.parametrize(("size", "profile_id", "k", "n", "bucket"), KNOWN["profiles"])
@@ -261,20 +260,20 @@ def test_an_acknowledgement_names_a_root() -> None:
 
 
 def test_keys_and_nonces_are_the_known_ones() -> None:
-    assert dialect_crypto.node_key(unhex(KNOWN["node_key"]["secret"])).hex() == KNOWN["node_key"]["key"]
+    assert dialect_assembly.node_key(unhex(KNOWN["node_key"]["secret"])).hex() == KNOWN["node_key"]["key"]
     known = KNOWN["object_nonce"]
     address = Address(unhex(known["tag"]), known["namespace"], known["epoch"])
-    assert dialect_crypto.object_nonce(address, known["now_step"], unhex(known["payload"])).hex() == known["nonce"]
+    assert dialect_assembly.object_nonce(address, known["now_step"], unhex(known["payload"])).hex() == known["nonce"]
 
 
 def test_two_nodes_have_the_known_key_for_direct_messages() -> None:
     known = KNOWN["dm"]
     secret_a, secret_b = unhex(known["secret_a"]), unhex(known["secret_b"])
     assert SchnorrKey(secret_a).public_key.hex() == known["pub_a"]
-    assert dialect_crypto.dm_key(secret_a, unhex(known["pub_b"])).hex() == known["key"]
-    assert dialect_crypto.dm_key(secret_b, unhex(known["pub_a"])).hex() == known["key"]
+    assert dialect_assembly.dm_key(secret_a, unhex(known["pub_b"])).hex() == known["key"]
+    assert dialect_assembly.dm_key(secret_b, unhex(known["pub_a"])).hex() == known["key"]
     with pytest.raises(Malformed):
-        dialect_crypto.dm_key(secret_a, b"\xff" * 32)
+        dialect_assembly.dm_key(secret_a, b"\xff" * 32)
 
 
 def test_the_known_schnorr_signature_is_made_and_holds() -> None:
@@ -297,9 +296,9 @@ def test_what_is_no_secret_of_the_curve_is_refused(secret: bytes) -> None:
 )
 def test_either_scheme_holds_and_covers_the_header_and_the_ciphertext(key: SchnorrKey, scheme: Scheme) -> None:
     plain = replace(OBJECT, flags=Flags.PUBLIC, sender_pubkey=None, signature=None)
-    signed = dialect_crypto.sign_object(plain, key)
-    assert dialect_crypto.verify_object(signed) is scheme
-    assert dialect_crypto.verify_object(plain) is None
+    signed = dialect_assembly.sign_object(plain, key)
+    assert dialect_assembly.verify_object(signed) is scheme
+    assert dialect_assembly.verify_object(plain) is None
     for altered in (
         replace(signed, nonce=bytes(24)),
         replace(signed, flags=signed.flags | Flags.BATCHED),
@@ -310,7 +309,7 @@ def test_either_scheme_holds_and_covers_the_header_and_the_ciphertext(key: Schno
         replace(signed, signature=bytes(64)),
     ):
         with pytest.raises(Unverified):
-            dialect_crypto.verify_object(altered)
+            dialect_assembly.verify_object(altered)
 
 
 def restored(made: Published, key: SharedKey | None = None) -> bytes:
@@ -323,7 +322,7 @@ def restored(made: Published, key: SharedKey | None = None) -> bytes:
 @given(st.integers(0, 120_000), modes, st.booleans())
 def test_what_is_published_in_the_dialect_is_read_back_from_any_k(size: int, mode: ErasureMode, public: bool) -> None:
     payload = pattern(size)
-    flags, lock = (Flags.PUBLIC, dialect_crypto.PUBLIC_KEY) if public else (Flags.NONE, KEY)
+    flags, lock = (Flags.PUBLIC, dialect_assembly.PUBLIC_KEY) if public else (Flags.NONE, KEY)
     made = dialect_assembly.publish(payload, ADDRESS, lock, flags=flags, mode=mode, signer=SIGNER)
     assert restored(made, None if public else KEY) == payload
 
@@ -336,7 +335,7 @@ def test_an_object_longer_than_existing_nodes_take_is_refused() -> None:
 def test_what_is_not_public_does_not_open_without_its_key() -> None:
     made = dialect_assembly.publish(b"mine", ADDRESS, KEY, flags=Flags.NONE)
     received = dialect_assembly.receive(made.of, made.encoded, POLICY)
-    for key in (None, dialect_crypto.PUBLIC_KEY, SharedKey(b"\x01" * 32)):
+    for key in (None, dialect_assembly.PUBLIC_KEY, SharedKey(b"\x01" * 32)):
         with pytest.raises(Unverified):
             dialect_assembly.open_object(received, key)
 

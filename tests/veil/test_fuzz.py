@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.veil.making import ADDRESS, KEY, SIGNER, published
+from tests.veil.builders import ADDRESS, KEY, SIGNER, published
 from veil import NATIVE, GroupSecret, Malformed, Unverified, publish
 from veil.batching import decode_batch, encode_batch
 from veil.dialect import dialect_assembly, packets

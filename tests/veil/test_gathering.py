@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.making import gather, published, spoiled
+from tests.veil.builders import gather, published, spoiled
 from veil import NATIVE, ErasureMode, Gathered, Gathering, Published, ShardSet
 from veil.codec.native import NativeForm
 from veil.profiles import SHAPES, Shape

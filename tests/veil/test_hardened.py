@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.veil import oracle
-from tests.veil.making import ADDRESS, KEY, NONCE, pattern, published
+from tests.veil.builders import ADDRESS, KEY, NONCE, pattern, published
 from veil import NATIVE, ErasureMode, Unverified, publish
 from veil.codec.native import object_bytes
 from veil.fec.hardened import WRAPPED_BYTES, harden, unharden
 from veil.hashing import derive, h, keyed
+from veil.objects import ShardSet
 from veil.profiles import SHAPES, Shape
-from veil.shards import ShardSet
 
 WINDOW = 16
 contents = st.binary(min_size=0, max_size=300)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.making import EDGES
+from tests.veil.builders import EDGES
 from veil import Malformed
 from veil.codec import cbor_heads
 from veil.codec.cbor_heads import ARRAY, BYTES, TEXT, UINT, Reader

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.veil.making import ADDRESS, KEY, published, spoiled
+from tests.veil.builders import ADDRESS, KEY, published, spoiled
 from veil import NATIVE, Inbox, Published, ShardV1, publish
 from veil.veil_limits import CACHE_TTL_SECONDS
 

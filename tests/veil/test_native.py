@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.veil import oracle
-from tests.veil.making import ADDRESS, EDGES, addresses, modes, objects, shapes, shard_sets, shards
+from tests.veil.builders import ADDRESS, EDGES, addresses, modes, objects, shapes, shard_sets, shards
 from veil import NATIVE, Address, ErasureMode, Flags, Malformed, ObjectV1, Shape, ShardSet, ShardV1, Unverified
 from veil.codec.native import ciphertext_bytes, object_bytes, payload_bytes
 from veil.hashing import h

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.making import ADDRESS, KEY, NONCE, SIGNER, published
+from tests.veil.builders import ADDRESS, KEY, NONCE, SIGNER, published
 from veil import NATIVE, ErasureMode, Flags, ObjectV1, Refused, Shape, ShardSet, open_object, publish, receive
 from veil.assembly import batch_target, overhead
 from veil.codec.native import ciphertext_bytes, fixed_bytes, object_bytes

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.veil.builders import ADDRESS, KEY, NONCE, SIGNER
 from tests.veil.files import DIALECT, unhex
-from tests.veil.making import ADDRESS, KEY, NONCE, SIGNER
 from veil import (
     Address,
     DeliveryKey,

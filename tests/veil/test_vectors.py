@@ -27,7 +27,7 @@ from veil import (
     open_object,
     receive,
 )
-from veil.encryption.feeds import feed_key
+from veil.channels import feed_key
 from veil.encryption.private_delivery import read_letter
 from veil.tags import feed_tag, rv_tag
 

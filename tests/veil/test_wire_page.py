@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "veil-wire.md").read_text("utf-8")
 WORDS = " ".join(PAGE.split())
 # What objects and shards are made by; nodes and lanes have pages of their own.
-PARTS = ("*.py", "codec/*.py", "dialect/*.py", "fec/*.py", "sealing/*.py")
+PARTS = ("*.py", "codec/*.py", "dialect/*.py", "fec/*.py", "encryption/*.py")
 SOURCES = {path: path.read_text("utf-8") for part in PARTS for path in (ROOT / "src" / "veil").glob(part)}
 ADDRESS = Address(bytes(32), 40, 20_000)
 

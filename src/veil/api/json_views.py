@@ -9,8 +9,8 @@ from typing import Any
 
 from veil.node import Event, Subscription
 from veil.runtime.contacts import AddressBookEntry, Contact
+from veil.runtime.groups import MAGIC
 from veil.runtime.keyring import NamedGroup
-from veil.runtime.node_groups import MAGIC
 
 
 def plain(value: object) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m veil.cli` is `veil`."""
+"""Run `veil` as `python -m veil.cli`."""
 
 from veil.cli.app import main
 

@@ -1,7 +1,7 @@
-"""The `veil` command: which commands there are, and what happens at its edges.
+"""The `veil` command: the table of its commands, and its entry point.
 
-A command's module is imported when the command is named, and imports what it works with when it runs: `veil --help`
-must not wait for libraries it does not use.
+A command's module is imported when the command is named, so `veil --help` does not load libraries that it does not
+use.
 """
 
 from collections.abc import Sequence
@@ -9,61 +9,70 @@ from collections.abc import Sequence
 from plumbing.cli import program as roots
 from plumbing.cli.program import CommandEntry
 
-# By heading, in the order people meet them.
+# By heading, in the order in which a new user needs them.
 COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
     "run a node": (
-        CommandEntry("node", "veil.cli.node", "make a node, start it, stop it, and ask it how it is"),
-        CommandEntry("id", "veil.cli.id", "show who this node is, and the tags of its feeds"),
+        CommandEntry("node", "veil.cli.node", "create, configure, start, stop and inspect a node"),
+        CommandEntry("id", "veil.cli.views:id_app", "show the keys of this node, and the tags of its feeds"),
     ),
-    "know others": (
+    "other nodes": (
         CommandEntry("contact", "veil.cli.contact", "exchange contacts with other nodes, as text or as a QR code"),
-        CommandEntry("group", "veil.cli.group", "share secrets with several nodes, and change them when one leaves"),
-        CommandEntry("policy", "veil.cli.policy", "say how far a node is trusted, and see why it is treated as it is"),
+        CommandEntry("group", "veil.cli.group", "share a secret with several nodes, and replace it when one leaves"),
+        CommandEntry("policy", "veil.cli.policy", "set how far a node is trusted, and explain its tier"),
     ),
-    "say and hear": (
-        CommandEntry("subscribe", "veil.cli.subscribe", "choose what this node asks for, opens and passes on"),
-        CommandEntry("publish", "veil.cli.publish", "say something: in a feed, to one node, or to a group"),
-        CommandEntry("feed", "veil.cli.feed", "show what was delivered to this node, and follow it"),
-        CommandEntry("events", "veil.cli.events", "show all that happened to this node, by number"),
-        CommandEntry("outbox", "veil.cli.outbox", "show what waits to be sent, and take it back"),
+    "messages": (
+        CommandEntry("subscribe", "veil.cli.subscribe", "choose the tags that this node requests, opens and forwards"),
+        CommandEntry("publish", "veil.cli.publish", "publish a message in a feed, to one node, or to a group"),
+        CommandEntry(
+            "feed", "veil.cli.views:feed_app", "show the messages that this node received, and follow new ones"
+        ),
+        CommandEntry("events", "veil.cli.views:events_app", "show the numbered events of this node"),
+        CommandEntry("outbox", "veil.cli.views:outbox_app", "show the messages that wait to be sent, and cancel them"),
     ),
-    "look inside": (
-        CommandEntry("peers", "veil.cli.peers", "show the nodes that this one is connected to now"),
-        CommandEntry("lanes", "veil.cli.lanes", "show each lane: where it listens, how it does, why it is not there"),
-        CommandEntry("cache", "veil.cli.cache", "show the shards that this node keeps for others, and let go of some"),
-        CommandEntry("metrics", "veil.cli.metrics", "show every count of a node, as Prometheus reads it"),
+    "inspect": (
+        CommandEntry("peers", "veil.cli.views:peers_app", "show the nodes that this node is connected to"),
+        CommandEntry(
+            "lanes", "veil.cli.views:lanes_app", "show each lane: its endpoints, its quality, or why it is unavailable"
+        ),
+        CommandEntry(
+            "cache", "veil.cli.views:cache_app", "show the shards that this node caches for others, and remove some"
+        ),
+        CommandEntry(
+            "metrics", "veil.cli.views:metrics_app", "show all counters of a node in the Prometheus text format"
+        ),
     ),
-    "try it out": (
-        CommandEntry("sim", "veil.cli.sim", "run hundreds of nodes under loss, partitions and liars, from one seed"),
-        CommandEntry("bench", "veil.cli.bench", "measure how fast objects are cut, put together and taken in here"),
+    "measure": (
+        CommandEntry(
+            "sim", "veil.cli.sim", "simulate hundreds of nodes under loss, partitions and attackers, from one seed"
+        ),
+        CommandEntry("bench", "veil.cli.bench", "measure encoding, decoding and shard intake on this machine"),
     ),
 }
 
 
-def _tell(error: Exception) -> int | None:
+def _report(error: Exception) -> int | None:
     from veil.cli import exit_status
 
-    return exit_status.tell(error)
+    return exit_status.report(error)
 
 
 def _version() -> str:
     from importlib.metadata import version
 
-    return version("veen")  # the two are installed together
+    return version("veen")  # one distribution installs both commands
 
 
 app = roots.program(
     "veil",
-    "Carry objects through lossy and hostile networks, to who asks for them and nobody else.",
+    "Deliver sealed objects through lossy and hostile networks to the nodes that request them.",
     COMMANDS,
     "veil node init --listen quic://127.0.0.1:4433",
     "veil node start",
     "veil publish 'hello'",
-    tell=_tell,
+    tell=_report,
     version=_version,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The `veil` command."""
     roots.run(app, "veil", arguments)

@@ -1,4 +1,4 @@
-"""`veil bench`: how fast this machine is at what a node does."""
+"""`veil bench`: the speed of encoding, decoding and shard intake on this machine."""
 
 import time
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from veil.cli.options import JsonOption
 app = single("bench")
 
 _MIB = 1 << 20
-LEAST_MIB_S = 50.0
-LEAST_SHARDS_S = 5_000.0
-_BATCH = 2_000
+PROMISED_MIB_S = 50.0
+PROMISED_SHARDS_S = 5_000.0
+_INTAKE_SHARDS = 2_000
 
 
 def _per_second(work: Callable[[], object], seconds: float) -> float:
-    """How often, for a second of this process: others may have the core in between."""
+    """Runs per second of CPU time of this process, so other processes do not change the result."""
     count, started = 0, time.process_time()
     while (spent := time.process_time() - started) < seconds or not count:
         work()
@@ -30,20 +30,20 @@ def _per_second(work: Callable[[], object], seconds: float) -> float:
 
 @command(app, "bench", "veil bench", "veil bench --seconds 3 --json")
 def bench(
-    seconds: Annotated[float, durations.option("--seconds", least=0.1, most=60, help="for each of them")] = 1.0,
+    seconds: Annotated[float, durations.option("--seconds", least=0.1, most=60, help="CPU time per measurement")] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure how fast objects are cut, put together and taken in here.
+    """Measure encoding, decoding and shard intake on this machine.
 
-    One core, in this process. The status is 9 where a measurement is below what is promised.
+    The measurements use one core, in this process. The exit status is 9 if a measurement is below the promised rate.
     """
     from veil.cli.exit_status import MISSED_STATUS
 
     encode, decode = _codec(seconds)
     rows = [
-        ("encode objects of 64 KiB", round(encode, 1), "MiB/s", LEAST_MIB_S),
-        ("decode objects of 64 KiB", round(decode, 1), "MiB/s", LEAST_MIB_S),
-        ("take in shards of 4 KiB", round(_ingest(), 0), "shards/s", LEAST_SHARDS_S),
+        ("encode objects of 64 KiB", round(encode, 1), "MiB/s", PROMISED_MIB_S),
+        ("decode objects of 64 KiB", round(decode, 1), "MiB/s", PROMISED_MIB_S),
+        ("receive shards of 4 KiB", round(_intake(), 0), "shards/s", PROMISED_SHARDS_S),
     ]
     output.table(("what", "measured", "unit", "promised"), rows, as_json)
     if any(measured < promised for _, measured, _, promised in rows):
@@ -69,8 +69,8 @@ def _codec(seconds: float) -> tuple[float, float]:
     return size * _per_second(lambda: publish(payload, address, key), seconds), size * _per_second(decode, seconds)
 
 
-def _ingest() -> float:
-    """Shards of signed objects of a feed that the node reads, two thousand of them, as a peer brings them."""
+def _intake() -> float:
+    """Shards per second of CPU time that a node receives from a peer, of signed objects in a subscribed feed."""
     import os
     import random
 
@@ -82,7 +82,7 @@ def _ingest() -> float:
     signer, now = SigningKey.generate(), time.time()
     config = NodeConfig(lanes=(LaneSpec("bench"),))
     frames: list[bytes] = []
-    while len(frames) < _BATCH:
+    while len(frames) < _INTAKE_SHARDS:
         frames.extend(publish_feed(os.urandom(6 << 10), signer, 1, config.epochs.at(now)).shards)
     node = Node(config, MemoryStore(), Identity.generate(), clock=lambda: now, random=random.Random(1))
     node.subscribe(Subscription.feed(feed_tag(signer.public_key, 1), 1))

@@ -1,4 +1,4 @@
-"""`veil contact`: what nodes know of each other."""
+"""`veil contact`: exchange contacts with other nodes."""
 
 import io
 import sys
@@ -14,10 +14,10 @@ from veil.cli.options import DataDir, JsonOption, client
 from veil.lanes.lane import library
 
 
-def for_terminal(text: str) -> str:
+def qr_text(text: str) -> str:
+    """A QR code for a terminal, drawn with block characters, or with colours if the terminal has no such characters."""
     segno = library("segno", "QR code")
     out = io.StringIO()
-    # The compact form is drawn with blocks, the other with colours.
     segno.make(text, error="l", micro=False).terminal(out, compact=not ascii_fallback.needs_ascii(sys.stdout))
     return out.getvalue()
 
@@ -32,8 +32,8 @@ app = group(
     "contact",
     """Exchange contacts with other nodes, as text or as a QR code.
 
-    A contact is signed by the node it is about. It tells how to seal for it and where it is reached, so two nodes that
-    have each other's, by whatever way, find and know each other.
+    A contact has the keys and endpoints of a node, signed by that node. Two nodes that have each other's contact can
+    connect and authenticate each other. A contact is public and can travel by any means.
     """,
 )
 
@@ -41,22 +41,20 @@ app = group(
 @command(app, "show", "veil contact show", "veil contact show > alice.contact", "veil contact show --qr")
 def show(
     given: DataDir = None,
-    qr: Annotated[bool, typer.Option("--qr", help="as a QR code, on the terminal")] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="as a QR code, into an SVG file")] = None,
+    qr: Annotated[bool, typer.Option("--qr", help="print a QR code on the terminal")] = False,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="write a QR code to an SVG file")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the contact of this node, to be given to others."""
-    import sys
-
+    """Show the contact of this node, to pass on to others."""
     with client(given) as api:
         found = api.get("/v1/contacts/self")
     if not found["endpoints"]:
-        output.remark("it names no endpoint: others cannot dial this node, but it can dial them")
+        output.remark("the contact has no endpoint: others cannot dial this node, but it can dial them")
     if qr or svg is not None:
         if svg is not None:
             write_svg(found["contact"], svg)
         if qr:
-            sys.stdout.write(for_terminal(found["contact"]))
+            sys.stdout.write(qr_text(found["contact"]))
     elif as_json:
         output.document(found)
     else:
@@ -65,12 +63,14 @@ def show(
 
 @command(app, "add", "veil contact add @bob.contact", "veil contact add veil:iAFYI… --name bob")
 def add(
-    contact: Annotated[str, typer.Argument(metavar="CONTACT", help="its text, @FILE, or - for standard input")],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="what to call it here")] = "",
+    contact: Annotated[
+        str, typer.Argument(metavar="CONTACT", help="the text of a contact, @FILE, or - for standard input")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="a local name for it")] = "",
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take in the contact of another node, and keep a way open to it."""
+    """Add the contact of another node, and connect to it."""
     from veil.runtime.contacts import Contact
     from veil.veil_errors import Malformed
 
@@ -78,9 +78,9 @@ def add(
     try:
         Contact.from_text(text)
     except Malformed as error:
-        wrong = Malformed("contact", f"this is none, or not all of one: {error.reason}")
-        wrong.add_note("copy it whole, as veil contact show prints it on the node that it is of")
-        raise wrong from None
+        invalid = Malformed("contact", f"not a contact, or not complete: {error.reason}")
+        invalid.add_note("copy the whole line that veil contact show prints on the other node")
+        raise invalid from None
     with client(given) as api:
         found = api.post("/v1/contacts", contact=text, name=name)
     rows = {"name": found["name"], "pubkey": found["pubkey"], "endpoints": " ".join(found["endpoints"])}
@@ -102,18 +102,19 @@ def remove(
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a contact; it is not dialled any more."""
+    """Remove a contact. The node no longer dials it."""
     with client(given) as api:
         output.facts(api.delete("/v1/contacts", contact=who), as_json)
 
 
 def _text(given: str) -> str:
-    import sys
-
     if given == "-":
         return sys.stdin.read().strip()
     if given.startswith("@"):
         return Path(given[1:]).read_text("utf-8").strip()
     if not given.startswith("veil:"):
-        raise Misuse("a contact starts with veil:", "give its text, @FILE for a file, or - for standard input")
+        raise Misuse(
+            f"{given!r} is not a contact: a contact starts with veil:",
+            "give its text, @FILE for a file, or - for standard input",
+        )
     return given

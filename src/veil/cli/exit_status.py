@@ -1,6 +1,6 @@
-"""What a failed command says and the status it ends with: tables over the error tree, total by a test.
+"""Exit statuses and hints for every class of the error tree. A test checks that the tables cover it.
 
-An error's own notes are its hints. Where it has none, its class has one.
+An error's own notes are its hints. An error without notes gets the hint of its class.
 """
 
 import errno
@@ -11,31 +11,31 @@ from plumbing.cli import program
 from veil.lanes import Unavailable
 from veil.veil_errors import Malformed, Refused, Unverified
 
-# Status, and what it means: the same as those of `veen`.
+# Exit status and its meaning; `veen` uses the same numbers.
 STATUS: dict[type[Exception], tuple[int, str]] = {
-    typer.TyperException: (2, "the command was not given as it must be"),
-    Malformed: (3, "bytes are not the object they claim to be; never worth a retry"),
-    Unverified: (4, "a signature, root or seal does not hold; never worth a retry"),
-    Refused: (5, "the node refused, and said why"),
-    Unavailable: (6, "a node, a peer or a library is not there; may work later"),
-    OSError: (6, "the system refused a file or a socket"),
+    typer.TyperException: (2, "the command line is invalid"),
+    Malformed: (3, "bytes cannot be decoded as the expected object; do not retry"),
+    Unverified: (4, "a signature, root or seal failed verification; do not retry"),
+    Refused: (5, "the node rejected the request and gave a reason"),
+    Unavailable: (6, "a node, a peer or a library is unavailable; retry later"),
+    OSError: (6, "the operating system rejected a file or socket operation"),
 }
-# A measurement missed what was promised.
+# `veil bench` measured less than the promised rate.
 MISSED_STATUS = 9
-# What was waited for did not happen in the time it was given.
+# `veil publish --wait` reached its time limit.
 PENDING_STATUS = 14
 
 HINTS: dict[type[Exception], str] = {
-    Malformed: "it is damaged, or another kind of thing than belongs there",
+    Malformed: "check that this is the right file or text, and that it is complete",
     Unverified: "do not rely on it",
-    Refused: "change what is asked; veil policy explain says why a node is treated as it is",
-    Unavailable: "nothing was decided; the same command may work later",
-    OSError: "check that the path is right and that you may use it",
+    Refused: "change the request; veil policy explain shows the tier of a node and the reasons for it",
+    Unavailable: "nothing was changed; retry later",
+    OSError: "check the path and your permissions",
 }
 
 
-def tell(error: Exception) -> int | None:
-    """Say what is wrong, on standard error, and return the exit status; None where the mistake is ours."""
+def report(error: Exception) -> int | None:
+    """Print the error and its hints on standard error and return the exit status; None for a bug of ours."""
     kind = next((kind for kind in type(error).__mro__ if kind in STATUS), None)
     if kind is None:
         return None
@@ -50,5 +50,5 @@ def _hints(error: Exception, kind: type[Exception]) -> list[str]:
     if isinstance(error, typer.TyperException):
         return [program.usage_hint("veil", error)]
     if isinstance(error, OSError) and (error.errno == errno.EADDRINUSE or "attempting to bind" in str(error)):
-        return ["veil node set --api HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"]
+        return ["choose another address with veil node set --api HOST:PORT; 127.0.0.1:0 takes any free port"]
     return [HINTS[kind]]

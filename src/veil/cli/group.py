@@ -1,4 +1,4 @@
-"""`veil group`: secrets that several nodes share."""
+"""`veil group`: groups of nodes that share a secret."""
 
 from typing import Annotated, TypeAlias
 
@@ -11,9 +11,10 @@ from veil.cli.options import DataDir, JsonOption, client
 
 app = declare(
     "group",
-    """Share secrets with several nodes, and change them when one leaves.
+    """Share a secret with several nodes, and replace it when one leaves.
 
-    Who is invited by a contact is in. Who is not sent the next secret is out, of all that is said from then on.
+    A node that receives the secret is a member. A node that does not receive the next secret cannot read later
+    messages of the group.
     """,
 )
 
@@ -23,11 +24,11 @@ _COLUMNS = ("name", "group_id", "generation")
 
 @command(app, "create", "veil group create friends")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="what to call it")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a local name for the group")],
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a group, with this node in it."""
+    """Create a group with this node as its first member."""
     with client(given) as api:
         _show(api.post("/v1/groups", name=name), as_json)
 
@@ -43,7 +44,7 @@ def list_(given: DataDir = None, as_json: JsonOption = False) -> None:
 @command(app, "invite", "veil group invite friends bob")
 def invite(
     group: Name,
-    who: Annotated[str, typer.Argument(metavar="CONTACT", help="whom")],
+    who: Annotated[str, typer.Argument(metavar="CONTACT", help="the contact to invite")],
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,18 +56,18 @@ def invite(
 @command(app, "rotate", "veil group rotate friends --stay bob --stay carol")
 def rotate(
     group: Name,
-    stay: Annotated[list[str] | None, typer.Option("--stay", metavar="CONTACT", help="who is sent it")] = None,
+    stay: Annotated[list[str] | None, typer.Option("--stay", metavar="CONTACT", help="gets the new secret")] = None,
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw a new secret for a group, and send it to those who stay."""
+    """Replace the secret of a group, and send the new one to the contacts that stay."""
     with client(given) as api:
         _show(api.post("/v1/groups/rotate", group=group, stay=stay or []), as_json)
 
 
 @command(app, "leave", "veil group leave friends")
 def leave(group: Name, given: DataDir = None, as_json: JsonOption = False) -> None:
-    """Forget a group and its secrets."""
+    """Leave a group and delete its secrets."""
     with client(given) as api:
         _show(api.post("/v1/groups/leave", group=group), as_json)
 

@@ -1,4 +1,4 @@
-"""`veil node`: a node's life, from its folder to its end."""
+"""`veil node`: create, configure, start, stop and destroy a node."""
 
 import asyncio
 import logging
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 _LOG = "node.log"
-_CHATTY = ("aioice", "aioquic", "aiortc", "quic")
-_LOOK_SECONDS = 0.05
+_NOISY_LOGGERS = ("aioice", "aioquic", "aiortc", "quic")
+_POLL_SECONDS = 0.05
 START_SECONDS = 60.0
 END_SECONDS = 60.0
 
 
 def run(path: Path) -> None:
-    """Run a node in this process, until it is told to stop."""
+    """Run a node in this process until a signal or the API stops it."""
     asyncio.run(_run(path))
 
 
@@ -40,7 +40,7 @@ async def _run(path: Path) -> None:
     from veil.api.api_server import ApiServer
     from veil.runtime.daemon import Host
 
-    for name in _CHATTY:  # what peers do must not fill our disk: it is counted instead
+    for name in _NOISY_LOGGERS:  # peers must not be able to fill the disk with log lines; counters record their errors
         logging.getLogger(name).setLevel(logging.CRITICAL)
     host = Host(Folder(path))
     loop = asyncio.get_running_loop()
@@ -59,10 +59,10 @@ async def _run(path: Path) -> None:
 
 
 def start_process(path: Path) -> str:
-    """Start a node in the background; where its API is."""
+    """Start a node in the background and return the URL of its API."""
     folder = Folder(path)
     folder.check()
-    folder.lock()  # raises where one runs
+    folder.lock()  # raises `Refused` if a node is running
     folder.unlock()
     folder.remove("api.json")
     log = os.open(path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
@@ -82,42 +82,42 @@ def _wait_start(folder: Folder, child: "subprocess.Popen[bytes]") -> str:
             return url
         if child.poll() is not None:
             raise _ended(folder.path / _LOG)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     child.kill()
-    raise Unavailable("node", f"it did not start within {START_SECONDS:.0f} s")
+    raise Unavailable("node", f"did not start within {START_SECONDS:.0f} s; see {folder.path / _LOG}")
 
 
 def _ended(log: Path) -> VeilError:
-    """What it said before it ended, which is in our own voice."""
-    told = [line for line in log.read_text("utf-8", errors="replace").splitlines() if line.startswith("veil: ")]
-    reasons = [line.removeprefix("veil: error: ") for line in told if line.startswith("veil: error: ")]
-    error = Unavailable("node", f"it ended at once: {reasons[0] if reasons else f'see {log}'}")
-    for line in told:
+    """The error that a node wrote to its log before it ended."""
+    lines = [line for line in log.read_text("utf-8", errors="replace").splitlines() if line.startswith("veil: ")]
+    reasons = [line.removeprefix("veil: error: ") for line in lines if line.startswith("veil: error: ")]
+    error = Unavailable("node", f"ended at start: {reasons[0] if reasons else f'see {log}'}")
+    for line in lines:
         if line.startswith("veil: hint: "):
             error.add_note(line.removeprefix("veil: hint: "))
     return error
 
 
 def wait_end(path: Path) -> None:
-    """Until nobody has the folder any more."""
+    """Wait until the node has released the lock on its data directory."""
     folder = Folder(path)
     until = time.monotonic() + END_SECONDS
     while time.monotonic() < until:
         try:
             folder.lock()
         except Refused:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             continue
         folder.unlock()
         return
-    raise Unavailable("node", f"it did not end within {END_SECONDS:.0f} s")
+    raise Unavailable("node", f"did not end within {END_SECONDS:.0f} s")
 
 
 app = group(
     "node",
-    """Make a node, start it, stop it, and ask it how it is.
+    """Create, configure, start, stop and inspect a node.
 
-    A node is a folder with its keys, and a process while it runs. Other commands talk to that process.
+    A node is a data directory with keys, and a process while it runs. Other commands send requests to that process.
     """,
 )
 
@@ -127,26 +127,26 @@ Listen: TypeAlias = Annotated[
 ]
 Announce: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--announce", metavar="ENDPOINT", help="where others reach it, if that is elsewhere"),
+    typer.Option("--announce", metavar="ENDPOINT", help="the endpoint for contacts, if it differs from --listen"),
 ]
 Api: TypeAlias = Annotated[
     str | None,
-    typer.Option("--api", metavar="HOST:PORT", help="where the local API is", show_default="a free port of 127.0.0.1"),
+    typer.Option("--api", metavar="HOST:PORT", help="address of the API", show_default="a free port of 127.0.0.1"),
 ]
 Proxy: TypeAlias = Annotated[
     str | None, typer.Option("--proxy", metavar="HOST:PORT", help="the SOCKS5 port of Tor", show_default="no Tor")
 ]
 Stun: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--stun", metavar="URL", help="a STUN server for WebRTC", show_default="none is asked"),
+    typer.Option("--stun", metavar="URL", help="a STUN server for WebRTC", show_default="none"),
 ]
 RelayAll: TypeAlias = Annotated[
-    bool | None, typer.Option("--relay-all/--no-relay-all", help="pass on every tag, subscribed or not")
+    bool | None, typer.Option("--relay-all/--no-relay-all", help="forward every tag, subscribed or not")
 ]
 
 
-def _chosen(
-    now: "Settings",
+def _changed(
+    settings: "Settings",
     listen: list[str] | None,
     announce: list[str] | None,
     api: str | None,
@@ -165,13 +165,13 @@ def _chosen(
         "relay_all": relay_all,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    return replace(now, **given)  # type: ignore[arg-type]
+    return replace(settings, **given)  # type: ignore[arg-type]
 
 
 @command(app, "init", "veil node init --listen quic://127.0.0.1:4433", "veil node init --data-dir alice --name alice")
 def init(
     given: DataDir = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="what it calls itself in its contact")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="the name in its contact")] = "",
     listen: Listen = None,
     announce: Announce = None,
     api: Api = None,
@@ -180,13 +180,12 @@ def init(
     relay_all: RelayAll = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a node: its folder and its keys."""
+    """Create a node: its data directory, keys and settings."""
     from veil.lanes import Certificate
     from veil.runtime import keyring, node_settings
-    from veil.runtime.data_directory import Folder
 
     folder = Folder(data_dir(given))
-    chosen = _chosen(node_settings.Settings(), listen, announce, api, proxy, stun, relay_all)
+    chosen = _changed(node_settings.Settings(), listen, announce, api, proxy, stun, relay_all)
     chosen.check()
     ring = keyring.Keyring.generate(name)
     folder.make()
@@ -207,18 +206,17 @@ def set_(
     relay_all: RelayAll = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what was chosen for a node; it counts from its next start.
+    """Change the settings of a node, from its next start on.
 
-    What is not given stays as it is.
+    Options that are not given keep their values.
     """
     from dataclasses import asdict
 
     from veil.runtime import node_settings
-    from veil.runtime.data_directory import Folder
 
     folder = Folder(data_dir(given))
     folder.check()
-    chosen = _chosen(node_settings.load(folder), listen, announce, api, proxy, stun, relay_all)
+    chosen = _changed(node_settings.load(folder), listen, announce, api, proxy, stun, relay_all)
     node_settings.save(folder, chosen)
     shown = asdict(chosen)
     rows = {name: " ".join(one) if isinstance(one, tuple) else one for name, one in shown.items()}
@@ -228,15 +226,14 @@ def set_(
 @command(app, "start", "veil node start", "veil node start --data-dir alice --foreground")
 def start(
     given: DataDir = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="run here, until ctrl-c")] = False,
+    foreground: Annotated[bool, typer.Option("--foreground", help="run in this process, until ctrl-c")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start a node, and return once it runs.
 
-    A lane that cannot listen where it was told to is named. Where none can, the node is stopped again, unless it was
-    started with --foreground.
+    The command names every lane that cannot listen on its endpoint. If no lane can listen, it stops the node again,
+    except with --foreground.
     """
-
     folder = data_dir(given)
     if foreground:
         run(folder)
@@ -245,39 +242,37 @@ def start(
     with client(folder) as api:
         status, found = api.get("/v1/status"), api.get("/v1/lanes")
         lanes = [place for lane in found for place in lane["endpoints"]]
-        deaf = _deaf(folder, found)
-        if deaf and not lanes:
+        failed = _failed_lanes(folder, found)
+        if failed and not lanes:
             api.post("/v1/stop")
-    if deaf and not lanes:
+    if failed and not lanes:
         wait_end(folder)
-        raise _cannot_listen(deaf)
-    for lane, why in deaf.items():
+        raise _cannot_listen(failed)
+    for lane, why in failed.items():
         output.remark(f"{lane} does not listen: {why}")
     rows = {"pubkey": status["pubkey"], "api": url, "listens": " ".join(lanes)}
-    output.facts(rows, as_json, data={**rows, "listens": lanes, "does_not_listen": deaf})
+    output.facts(rows, as_json, data={**rows, "listens": lanes, "does_not_listen": failed})
 
 
-def _deaf(folder: Path, found: list[dict[str, Any]]) -> dict[str, str]:
-    """The lanes that were told to listen and do not, and why."""
+def _failed_lanes(folder: Path, found: list[dict[str, Any]]) -> dict[str, str]:
+    """The lanes that should listen and do not, with the reason."""
     from veil.runtime import node_settings
-    from veil.runtime.data_directory import Folder
 
     wanted = {place.partition(":")[0] for place in node_settings.load(Folder(folder)).listen}
     return {one["lane"]: one["why_not"] for one in found if one["lane"] in wanted and one["why_not"]}
 
 
-def _cannot_listen(deaf: dict[str, str]) -> Exception:
-    from veil.lanes import Unavailable
-
-    error = Unavailable("node", f"it cannot listen: {'; '.join(deaf.values())}")
-    error.add_note("veil node set --listen ENDPOINT names another place, and port 0, as in quic://127.0.0.1:0, any")
+def _cannot_listen(failed: dict[str, str]) -> Exception:
+    error = Unavailable("node", f"cannot listen: {'; '.join(failed.values())}")
+    error.add_note(
+        "choose another endpoint with veil node set --listen ENDPOINT; quic://127.0.0.1:0 takes any free port"
+    )
     return error
 
 
 @command(app, "stop", "veil node stop", "veil node stop --data-dir alice")
 def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Stop a node, and return once it has ended."""
-
     folder = data_dir(given)
     with client(folder) as api:
         api.post("/v1/stop")
@@ -287,7 +282,7 @@ def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
 
 @command(app, "status", "veil node status", "veil node status --json")
 def status(given: DataDir = None, as_json: JsonOption = False) -> None:
-    """Show a running node at a glance."""
+    """Show the state of a running node."""
     with client(given) as api:
         found = api.get("/v1/status")
     rows = {**found, "now": output.moment(found["now"]), "started_at": output.moment(found["started_at"])}
@@ -300,18 +295,16 @@ def status(given: DataDir = None, as_json: JsonOption = False) -> None:
 @command(app, "destroy", "veil node destroy --data-dir alice --yes")
 def destroy(
     given: DataDir = None,
-    yes: Annotated[bool, typer.Option("--yes", help="do it: the keys cannot be had back")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="confirm: the keys cannot be recovered")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a node that does not run, with its keys and all that it keeps."""
+    """Delete a stopped node with its keys and all its data."""
     import shutil
-
-    from veil.runtime.data_directory import Folder
 
     folder = Folder(data_dir(given))
     folder.check()
     if not yes:
-        raise Misuse(f"{folder.path} would be gone for good, keys and all", "give --yes to do it")
+        raise Misuse(f"this deletes {folder.path} with its keys, which cannot be recovered", "confirm with --yes")
     folder.lock()
     shutil.rmtree(folder.path)
     output.facts({"removed": str(Path(folder.path))}, as_json)

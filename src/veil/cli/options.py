@@ -1,4 +1,4 @@
-"""Options that many commands have, and where they come from when they are not given."""
+"""Options that many commands share, their defaults, and the API client of the chosen node."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ DataDir: TypeAlias = Annotated[
         "--data-dir",
         metavar="DIR",
         envvar="VEIL_DATA_DIR",
-        help="the node's folder",
+        help="the data directory of the node",
         show_default="~/.local/share/veil",
     ),
 ]
@@ -34,7 +34,7 @@ Namespace: TypeAlias = Annotated[
 
 
 def data_dir(given: Path | None) -> Path:
-    """The folder that is meant: the one that was given, or that of the user, by the XDG rules."""
+    """The data directory: `given`, or the default of the user by the XDG rules."""
     if given is not None:
         return given.absolute()
     home = os.environ.get("XDG_DATA_HOME", "")
@@ -42,7 +42,7 @@ def data_dir(given: Path | None) -> Path:
 
 
 def client(given: Path | None) -> "Client":
-    """The running node of a folder."""
+    """An API client for the running node of a data directory."""
     from veil.api.api_client import Client
 
     return Client(data_dir(given))

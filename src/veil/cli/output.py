@@ -1,4 +1,4 @@
-"""Results as both commands show them, and remarks in the name of `veil`."""
+"""Result output shared with `veen`, and remarks prefixed with `veil`."""
 
 from plumbing.cli import result_output
 from plumbing.cli.result_output import (
@@ -32,5 +32,5 @@ __all__ = [
 
 
 def remark(text: str) -> None:
-    """A word beside the result."""
+    """Print a remark on standard error."""
     result_output.remark("veil", text)

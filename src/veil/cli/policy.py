@@ -1,4 +1,4 @@
-"""`veil policy`: how far others are trusted, which is for each node to say for itself."""
+"""`veil policy`: trust tiers of other nodes. Each node decides for itself."""
 
 from typing import Annotated, TypeAlias
 
@@ -10,10 +10,10 @@ from veil.cli.options import DataDir, JsonOption, Namespace, client
 
 app = group(
     "policy",
-    """Say how far a node is trusted, and see why it is treated as it is.
+    """Set how far a node is trusted, and explain its tier.
 
-    The tiers are trusted, known, unknown, muted and blocked. What is not set by hand follows from the endorsements of
-    those who are trusted.
+    The tiers are trusted, known, unknown, muted and blocked. A tier that is not set by hand follows from the
+    endorsements of trusted nodes.
     """,
 )
 
@@ -33,7 +33,7 @@ def list_(given: DataDir = None, as_json: JsonOption = False) -> None:
 def set_(
     who: Who,
     tier: Annotated[
-        str, typer.Argument(metavar="TIER", help="trusted, known, unknown, muted, blocked; none leaves it open")
+        str, typer.Argument(metavar="TIER", help="trusted, known, unknown, muted, blocked; none removes the setting")
     ],
     given: DataDir = None,
     as_json: JsonOption = False,
@@ -48,26 +48,29 @@ def explain(
     who: Annotated[
         str | None, typer.Argument(metavar="WHO", help="a contact, or a key in hex", show_default="none, with --tag")
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="HEX", help="what comes under a tag, instead")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="HEX", help="explain a tag instead")] = None,
     namespace: Namespace = None,
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a node, or what comes under a tag, is treated as it is."""
+    """Explain the tier of a node, or of the objects under a tag."""
     if (who is None) == (tag is None):
-        raise Misuse("give a node or a tag", "veil policy explain bob, or veil policy explain --tag HEX")
+        raise Misuse(
+            "missing WHO or --tag: give a node or a tag, not both",
+            "veil policy explain bob, or veil policy explain --tag HEX",
+        )
     with client(given) as api:
         _explanation(api.get("/v1/policy/explain", pubkey=who, tag=tag, namespace=namespace), as_json)
 
 
 @command(app, "endorse", "veil policy endorse bob")
 def endorse(who: Who, given: DataDir = None, as_json: JsonOption = False) -> None:
-    """Vouch for a node, publicly: others who trust this one then know it better."""
+    """Endorse a node publicly. Nodes that trust this one then give it a higher score."""
     with client(given) as api:
         output.facts(api.post("/v1/policy/endorse", pubkey=who), as_json)
 
 
 def _explanation(found: dict[str, output.Value], as_json: bool) -> None:
     reasons = found["reasons"]
-    told = "; ".join(reasons) if isinstance(reasons, list) else ""
-    output.facts({**found, "reasons": told}, as_json, data=found)
+    joined = "; ".join(reasons) if isinstance(reasons, list) else ""
+    output.facts({**found, "reasons": joined}, as_json, data=found)

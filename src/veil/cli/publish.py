@@ -1,4 +1,4 @@
-"""`veil publish`: say something."""
+"""`veil publish`: send a message."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = single("publish")
 
 _PAYLOAD = "payload"
-_DONE = {"sent": ("sent", "acked"), "acked": ("acked",)}
+_STATES_THAT_END_THE_WAIT = {"sent": ("sent", "acked"), "acked": ("acked",)}
 
 
 @command(app, "publish", "veil publish 'hello'", "veil publish 'for you alone' --to bob", "veil publish @notes.txt")
@@ -27,19 +27,19 @@ def publish(
     to: Annotated[str | None, typer.Option("--to", metavar="CONTACT", help="one node, by private delivery")] = None,
     group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="a group")] = None,
     namespace: Namespace = None,
-    batch: Annotated[bool, typer.Option("--batch", help="it may wait a moment, to share an object")] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="may wait to share an object with others")] = False,
     wait: Annotated[
         str | None,
-        typer.Option("--wait", metavar="sent|acked", help="return once others have it, or once it is acknowledged"),
+        typer.Option("--wait", metavar="sent|acked", help="wait until peers have it, or until it is acknowledged"),
     ] = None,
-    wait_s: Annotated[int, durations.whole_option("--wait-s", least=1, help="how long to wait for that")] = 60,
+    wait_s: Annotated[int, durations.whole_option("--wait-s", least=1, help="time limit of --wait")] = 60,
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say something: in a feed, to one node, or to a group.
+    """Publish a message in a feed, to one node, or to a group.
 
-    It is on disk when the command returns, and is sent as soon as somebody is there to take it, in days if need be. An
-    object carries 256 KiB, less what seals it.
+    The message is on disk when the command returns. The node sends it as soon as a peer is connected, even days later.
+    A message may be as large as one object: 256 KiB minus the overhead of encryption.
     """
     import base64
 
@@ -48,24 +48,24 @@ def publish(
     from veil.veil_errors import Refused
     from veil.veil_limits import MAX_OBJECT_BYTES
 
-    if wait not in (None, *_DONE):
-        raise Misuse(f"{wait!r} cannot be waited for", "give sent or acked")
-    said_bytes = _body(body)
-    if len(said_bytes) > MAX_OBJECT_BYTES:
-        raise _too_large(f"{len(said_bytes)} bytes, more than the {MAX_OBJECT_BYTES} of an object, with what seals it")
-    payload = base64.b64encode(said_bytes).decode()
+    if wait not in (None, *_STATES_THAT_END_THE_WAIT):
+        raise Misuse(f"invalid value for --wait: {wait!r}", "give sent or acked")
+    payload = _body(body)
+    if len(payload) > MAX_OBJECT_BYTES:
+        raise _too_large(f"{len(payload)} bytes, more than the {MAX_OBJECT_BYTES} bytes of an object")
     with client(given) as api:
-        # Nobody acknowledges a feed: its readers are not known.
-        asked = {"to": to, "group": group, "namespace": namespace, "ack": True if wait == "acked" else None}
+        # Feeds have no acknowledgements, because their readers are unknown.
+        fields = {"to": to, "group": group, "namespace": namespace, "ack": True if wait == "acked" else None}
+        encoded = base64.b64encode(payload).decode()
         try:
-            said = api.post("/v1/publish", payload_b64=payload, interactive=not batch, **asked)
+            queued = api.post("/v1/publish", payload_b64=encoded, interactive=not batch, **fields)
         except Refused as refused:
             raise (_too_large(refused.reason) if refused.what == _PAYLOAD else refused) from None
-        became = _wait(api, said["message_id"], _DONE[wait], wait_s) if wait else None
-    rows: dict[str, Any] = {"message_id": said["message_id"], "state": became or "queued"}
+        state = _wait(api, queued["message_id"], _STATES_THAT_END_THE_WAIT[wait], wait_s) if wait else None
+    rows: dict[str, Any] = {"message_id": queued["message_id"], "state": state or "queued"}
     output.facts(rows, as_json)
-    if wait and became is None:
-        output.remark(f"not {wait} within {wait_s} s; it stays queued, and veil outbox list shows it")
+    if wait and state is None:
+        output.remark(f"not {wait} within {wait_s} s; the message stays queued, see veil outbox list")
         raise typer.Exit(PENDING_STATUS)
 
 
@@ -73,12 +73,12 @@ def _too_large(reason: str) -> "Refused":
     from veil.veil_errors import Refused
 
     error = Refused(_PAYLOAD, reason)
-    error.add_note("say it in parts of 256 kB or less: each is an object, which arrives whole or not at all")
+    error.add_note("publish it in parts of less than 256 kB; each part is a message of its own")
     return error
 
 
 def _wait(api: "Client", message_id: int, done: tuple[str, ...], seconds: int) -> str | None:
-    """What became of a message, once that is one of `done`."""
+    """Wait until a message reaches one of the states `done`, or fails. None after the time limit."""
     import time
 
     since, until = 0, time.monotonic() + seconds

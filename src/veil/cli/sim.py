@@ -1,4 +1,4 @@
-"""`veil sim`: the real node, by the hundred, in one process and under virtual time."""
+"""`veil sim`: hundreds of real nodes in one process, with virtual time and a simulated network."""
 
 import math
 import sys
@@ -16,32 +16,33 @@ if TYPE_CHECKING:
 
 app = group(
     "sim",
-    """Run hundreds of nodes under loss, partitions and liars, from one seed.
+    """Simulate hundreds of nodes under loss, partitions and attackers, from one seed.
 
-    The nodes are real, the network between them is not: the same seed gives the same run, to the byte.
+    The nodes run the real code; only the network is simulated. The same seed gives the same run, byte for byte.
     """,
 )
 
 Nodes: TypeAlias = Annotated[int, typer.Option("--nodes", metavar="N", min=3, help="how many nodes")]
-Objects: TypeAlias = Annotated[int, typer.Option("--objects", metavar="N", min=1, help="how many objects are said")]
+Objects: TypeAlias = Annotated[int, typer.Option("--objects", metavar="N", min=1, help="how many objects to publish")]
 Payload: TypeAlias = Annotated[
-    int, typer.Option("--payload-bytes", metavar="N", min=1, max=200_000, help="how large each of them is")
+    int, typer.Option("--payload-bytes", metavar="N", min=1, max=200_000, help="size of each object")
 ]
 Sybils: TypeAlias = Annotated[
-    float, typer.Option("--sybils", metavar="PART", min=0, max=0.9, help="the part of the nodes that drop or spoil")
+    float,
+    typer.Option("--sybils", metavar="PART", min=0, max=0.9, help="fraction of nodes that drop or alter shards"),
 ]
 Eclipsed: TypeAlias = Annotated[
-    str | None, typer.Option("--eclipsed", metavar="fast|fallback", help="a lane on which nothing arrives")
+    str | None, typer.Option("--eclipsed", metavar="fast|fallback", help="a lane that delivers nothing")
 ]
 Churn: TypeAlias = Annotated[
-    float, typer.Option("--churn", metavar="PER_MINUTE", min=0, max=10, help="how often a node goes away")
+    float, typer.Option("--churn", metavar="PER_MINUTE", min=0, max=10, help="departures per node")
 ]
 Split: TypeAlias = Annotated[
     float | None,
-    typer.Option("--split-s", metavar="S", min=0, help="for so long, half of the nodes hear nothing of the others"),
+    typer.Option("--split-s", metavar="S", min=0, help="partition the network into two halves for this long"),
 ]
-Svg: TypeAlias = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it, too")]
-Seed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="what all chance follows from")]
+Svg: TypeAlias = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="also write a chart to this file")]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="seed of all randomness")]
 _MAX_LOSS = 0.95
 
 
@@ -52,7 +53,7 @@ def _scenario(
     from veil.sim import Split as SplitFor
 
     if eclipsed not in (None, "fast", "fallback"):
-        raise Misuse(f"there is no lane {eclipsed!r} in a simulation", "give fast or fallback")
+        raise Misuse(f"no lane {eclipsed!r} in the simulation", "give fast or fallback")
     split = SplitFor(1.0, 1.0 + split_s) if split_s else None
     return Scenario(
         nodes=nodes,
@@ -65,7 +66,7 @@ def _scenario(
     )
 
 
-def _told(result: "Result") -> dict[str, Any]:
+def _figures(result: "Result") -> dict[str, Any]:
     return {
         "seed": result.seed,
         "wanted": result.wanted,
@@ -82,7 +83,7 @@ def _told(result: "Result") -> dict[str, Any]:
 @command(app, "run", "veil sim run --loss 0.1 --seed 1", "veil sim run --nodes 50 --sybils 0.3 --eclipsed fast")
 def run(
     loss: Annotated[
-        float, typer.Option("--loss", metavar="PART", min=0, max=_MAX_LOSS, help="the part of frames that is lost")
+        float, typer.Option("--loss", metavar="PART", min=0, max=_MAX_LOSS, help="fraction of frames that are lost")
     ] = 0.1,
     seed: Seed = 1,
     svg: Svg = None,
@@ -95,7 +96,7 @@ def run(
     split_s: Split = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate one network, and show what was delivered, how fast and at what cost."""
+    """Simulate one network, and show delivery rate, latency and cost."""
     from dataclasses import replace
 
     from veil.sim import plot_run_svg
@@ -105,16 +106,17 @@ def run(
     result = simulate(scenario, seed)
     if svg is not None:
         svg.write_text(plot_run_svg(scenario, result), "utf-8")
-    output.facts(_told(result), as_json, data={**_told(result), "counters": result.counters})
+    figures = _figures(result)
+    output.facts(figures, as_json, data={**figures, "counters": result.counters})
 
 
 @command(app, "sweep", "veil sim sweep --losses 0,0.1,0.3 --seeds 5", "veil sim sweep --svg delivery.svg")
 def sweep(
     losses: Annotated[
-        str, typer.Option("--losses", metavar="PART,…", help="which losses", show_default="0 to 0.6 by 0.1")
+        str, typer.Option("--losses", metavar="PART,…", help="loss rates to simulate", show_default="0 to 0.6 by 0.1")
     ] = "0,0.1,0.2,0.3,0.4,0.5,0.6",
     seed: Seed = 1,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="how many seeds, from --seed on")] = 3,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="number of seeds, starting at --seed")] = 3,
     svg: Svg = None,
     nodes: Nodes = 200,
     objects: Objects = 10,
@@ -125,7 +127,7 @@ def sweep(
     split_s: Split = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a network under growing loss, and show or draw what is delivered."""
+    """Simulate a network at several loss rates, and show or draw the delivery rate."""
     from veil.sim import plot_svg
     from veil.sim import sweep as simulate
 
@@ -158,6 +160,6 @@ def _losses(text: str) -> list[float]:
     return found
 
 
-def _progress(words: str) -> None:
+def _progress(text: str) -> None:
     if sys.stderr.isatty():
-        sys.stderr.write(f"\rveil: {words}   ")
+        sys.stderr.write(f"\rveil: {text}   ")

@@ -1,4 +1,4 @@
-"""`veil subscribe`: what a node asks for."""
+"""`veil subscribe`: the subscriptions of a node."""
 
 from typing import Annotated, TypeAlias
 
@@ -10,19 +10,19 @@ from veil.cli.options import DataDir, JsonOption, Namespace, client
 
 app = group(
     "subscribe",
-    """Choose what this node asks for, opens and passes on.
+    """Choose the tags that this node requests, opens and forwards.
 
-    Shards under a tag that no subscription names are not passed on. The mailbox for private messages is subscribed to
-    from the start, and a group from when it is joined.
+    A node does not forward shards of other tags. A new node is subscribed to its own mailbox. Joining a group
+    subscribes to the group.
     """,
 )
 
-Remove: TypeAlias = Annotated[bool, typer.Option("--remove", help="no longer")]
+Remove: TypeAlias = Annotated[bool, typer.Option("--remove", help="remove the subscription")]
 
 
-def _change(given: DataDir, remove: bool, as_json: bool, **asked: object) -> None:
+def _change(given: DataDir, remove: bool, as_json: bool, **fields: object) -> None:
     with client(given) as api:
-        found = (api.delete_body if remove else api.post)("/v1/subscriptions", **asked)
+        found = (api.delete_body if remove else api.post)("/v1/subscriptions", **fields)
     output.facts(found, as_json)
 
 
@@ -34,7 +34,7 @@ def feed(
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the feed of a publisher, and pass it on."""
+    """Read the feed of a publisher, and forward it."""
     _change(given, remove, as_json, kind="feed", publisher=who, namespace=namespace)
 
 
@@ -46,7 +46,7 @@ def tag(
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the feed of a tag, whoever it is by, and pass it on."""
+    """Read the feed with this tag, and forward it."""
     _change(given, remove, as_json, kind="feed", tag=tag, namespace=namespace)
 
 
@@ -54,7 +54,7 @@ def tag(
 def mailbox(
     namespace: Namespace = None, remove: Remove = False, given: DataDir = None, as_json: JsonOption = False
 ) -> None:
-    """Be reached by private delivery in a namespace."""
+    """Receive private messages in a namespace."""
     _change(given, remove, as_json, kind="mailbox", namespace=namespace)
 
 
@@ -66,32 +66,33 @@ def group_(
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read what a group says in a namespace."""
+    """Read the messages of a group in a namespace."""
     _change(given, remove, as_json, kind="group", group=name, namespace=namespace)
 
 
 @command(app, "relay", "veil subscribe relay bob", "veil subscribe relay --tag 9f2c…")
 def relay(
     who: Annotated[
-        str | None, typer.Argument(metavar="WHO", help="whose feed", show_default="none, with --tag or --mailbox-of")
+        str | None,
+        typer.Argument(metavar="WHO", help="the publisher", show_default="none, with --tag or --mailbox-of"),
     ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="HEX", help="a tag instead")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="HEX", help="a tag instead of a publisher")] = None,
     mailbox_of: Annotated[
-        str | None, typer.Option("--mailbox-of", metavar="CONTACT", help="what is for a contact, instead")
+        str | None, typer.Option("--mailbox-of", metavar="CONTACT", help="the mailbox of a contact instead")
     ] = None,
     namespace: Namespace = None,
     remove: Remove = False,
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pass something on and keep it for others, without opening it."""
+    """Forward and cache a feed or mailbox for others, without opening it."""
     kind = "relay-mailbox" if mailbox_of else "relay"
     _change(given, remove, as_json, kind=kind, publisher=who, tag=tag, contact=mailbox_of, namespace=namespace)
 
 
 @command(app, "list", "veil subscribe list", "veil subscribe list --json")
 def list_(given: DataDir = None, as_json: JsonOption = False) -> None:
-    """List what this node asks for."""
+    """List the subscriptions of this node."""
     with client(given) as api:
         found = api.get("/v1/subscriptions")
     output.table(("kind", "namespace", "key"), [(one["kind"], one["namespace"], one["key"]) for one in found], as_json)

@@ -23,13 +23,15 @@ from veil.objects import (
     NONCE_BYTES,
     OBJECT_VERSION,
     PUBKEY_BYTES,
+    SHARD_VERSION,
     SIGNATURE_BYTES,
     Address,
     Flags,
     ObjectV1,
+    ShardSet,
+    ShardV1,
 )
 from veil.profiles import Shape, is_known
-from veil.shards import SHARD_VERSION, ShardSet, ShardV1
 from veil.veil_errors import Malformed, Unverified
 from veil.veil_limits import BUCKET_SIZES, MAX_GROUP_BYTES, MAX_SHARDS, MAX_UINT16, MAX_UINT32
 

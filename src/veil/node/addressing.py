@@ -10,8 +10,8 @@ from typing import Self
 
 from veil.assembly import Published, overhead, publish
 from veil.assembly import batch_target as largest_full_batch
+from veil.channels import feed_address, feed_key
 from veil.encryption.aead import Lock
-from veil.encryption.feeds import feed_address, feed_key
 from veil.encryption.private_delivery import LETTER_BYTES, Recipient, write_letter
 from veil.hashing import HASH_BYTES, derive
 from veil.namespaces import ErasureMode

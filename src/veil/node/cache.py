@@ -14,7 +14,7 @@ from veil.node.config import Bounds, Tier, TierPolicy
 from veil.node.counters import Counters
 from veil.node.frames import decode_set, encode_set
 from veil.node.object_progress import Tracked
-from veil.shards import ShardSet
+from veil.objects import ShardSet
 from veil.store.tables import Store, Table
 
 MAX_RANK = 12

@@ -12,7 +12,7 @@ from veil.node.frames import MAX_ENTRIES, Inventory, InventoryEntry, Want
 from veil.node.node_context import Desk
 from veil.node.object_progress import Tracked
 from veil.node.peers import Peer, PeerLink
-from veil.shards import ShardSet, ShardV1
+from veil.objects import ShardSet, ShardV1
 
 
 class Passing:

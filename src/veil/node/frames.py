@@ -17,9 +17,8 @@ from veil.codec.cbor_heads import ARRAY, BYTES, UINT, Reader
 from veil.codec.native import SHARD_FIELDS
 from veil.hashing import HASH_BYTES
 from veil.namespaces import ErasureMode
-from veil.objects import Address
+from veil.objects import Address, ShardSet
 from veil.profiles import SHAPES
-from veil.shards import ShardSet
 from veil.veil_errors import Malformed
 from veil.veil_limits import BUCKET_SIZES, KIB, MAX_SHARDS, MAX_UINT16, MAX_UINT32
 

@@ -18,7 +18,7 @@ from veil.node.object_progress import Tracked
 from veil.node.outbox import Outbox
 from veil.node.peers import Peer, PeerLink
 from veil.node.pull import ShardPull
-from veil.shards import ShardSet, ShardV1
+from veil.objects import ShardSet, ShardV1
 from veil.veil_errors import Malformed, Unverified
 from veil.veil_limits import BUCKET_SIZES
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from veil.node.config import Bounds, Tier
 from veil.node.frames import all_indices
 from veil.node.peers import Peer, PeerLink
-from veil.shards import ShardSet
+from veil.objects import ShardSet
 
 # Peers remembered as having shards of one object.
 MAX_HOLDERS = 64

@@ -26,8 +26,7 @@ from veil.node.forwarding import Launching
 from veil.node.frames import decode_set, encode_set
 from veil.node.node_context import Desk
 from veil.node.node_identity import Identity
-from veil.objects import NONCE_BYTES, Flags
-from veil.shards import ShardSet
+from veil.objects import NONCE_BYTES, Flags, ShardSet
 from veil.store.tables import Table
 from veil.veil_errors import Refused, VeilError
 from veil.veil_limits import MAX_BATCH_ITEMS, MAX_GROUP_BYTES, MAX_OBJECT_BYTES, MAX_UINT16

@@ -10,7 +10,7 @@ from veil.node.frames import Want
 from veil.node.node_context import Desk
 from veil.node.object_progress import Tracked, Trial
 from veil.node.peers import Peer, PeerLink
-from veil.shards import ShardSet
+from veil.objects import ShardSet
 
 _MAX_MARGIN = 3.0
 _MAX_ROUNDS = 32

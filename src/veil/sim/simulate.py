@@ -8,8 +8,7 @@ from random import Random
 
 from veil.namespaces import Namespace
 from veil.node import Bounds, Destination, Event, LaneClass, LaneSpec, NodeConfig, Subscription
-from veil.sim.scenario import FALLBACK, FAST, Scenario
-from veil.sim.world import START_S, Resident, World, hops
+from veil.sim.world import FALLBACK, FAST, START_S, Resident, Scenario, World, hops
 from veil.tags import feed_tag
 from veil.veil_limits import KIB
 

@@ -1,7 +1,6 @@
 """What a node keeps: ordered tables of bytes, in memory or on disk, changed all at once or not at all."""
 
 from veil.store.disk import DiskStore
-from veil.store.memory import MemoryStore
-from veil.store.tables import Store, StoreFailed, Table
+from veil.store.tables import MemoryStore, Store, StoreFailed, Table
 
 __all__ = ["DiskStore", "MemoryStore", "Store", "StoreFailed", "Table"]

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.veil.making import spoiled
+from tests.veil.builders import spoiled
 from tests.veil.node.net import Net, drained, feed_object, listening, payload_of
 from veil.node import Bounds, Destination, LaneClass, LaneSpec, Node, NodeConfig, Subscription
 from veil.store import DiskStore

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.making import shard_sets
+from tests.veil.builders import shard_sets
 from tests.veil.node.net import feed_object
 from veil import Malformed
 from veil.node.frames import (
@@ -24,7 +24,7 @@ from veil.node.frames import (
     encode,
     encode_set,
 )
-from veil.shards import ShardSet
+from veil.objects import ShardSet
 from veil.veil_limits import MAX_SHARDS, MAX_UINT32
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, identity, listening, payload_of
 from veil import NATIVE, Address, Group, GroupSecret, Refused, SharedKey, publish, publish_feed
-from veil.encryption.feeds import feed_key
+from veil.channels import feed_key
 from veil.encryption.private_delivery import write_letter
 from veil.node import Bounds, Destination, Escalation, LaneClass, LaneSpec, NodeConfig, Subscription
 from veil.node.frames import Inventory, InventoryEntry, all_indices, encode

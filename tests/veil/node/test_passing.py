@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.veil.making import spoiled
+from tests.veil.builders import spoiled
 from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, listening, payload_of
 from veil import Address, DeliveryKey, Recipient, SigningKey, publish, publish_feed, send_private
-from veil.encryption.feeds import feed_key
+from veil.channels import feed_key
 from veil.node import Bounds, Destination, NodeConfig, Spread, Subscription, Tier
 from veil.node.config import DEFAULT_TIERS, TierPolicy
 from veil.node.frames import Inventory, InventoryEntry, encode

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.making import spoiled
+from tests.veil.builders import spoiled
 from tests.veil.node.net import FEED, Net, drained, feed_object, listening, payload_of
 from veil.node import Bounds, NodeConfig, Penalties, Subscription
 from veil.node.frames import MAX_CONTROL_BYTES, Inventory, InventoryEntry, Want, all_indices, decode, encode

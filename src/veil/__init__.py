@@ -9,7 +9,7 @@ from veil.encryption.aead import SharedKey
 from veil.encryption.group_keys import Group, GroupSecret
 from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey, Recipient
-from veil.fec.reassembly import Gathered, Gathering, Inbox
+from veil.fec.reassembly import Inbox, Reassembled, Reassembly
 from veil.namespaces import ErasureMode, Namespace, NamespacePolicy
 from veil.objects import Address, Flags, ObjectV1, ShardSet, ShardV1
 from veil.profiles import Shape
@@ -25,8 +25,6 @@ __all__ = [
     "ErasureMode",
     "Feed",
     "Flags",
-    "Gathered",
-    "Gathering",
     "Group",
     "GroupChannel",
     "GroupSecret",
@@ -39,6 +37,8 @@ __all__ = [
     "ObjectV1",
     "Opened",
     "Published",
+    "Reassembled",
+    "Reassembly",
     "Received",
     "Recipient",
     "Refused",

@@ -1,7 +1,7 @@
 """From a payload to encoded shards, and from a reconstructed object to its payload. Spec §7, §8 and §10.
 
 publish   choose a shape → pad to fill it → seal → sign → encode → root → cut into shards
-receive   root (`Gathering`) → decode → same address as its shards → signature and namespace policy
+receive   root (`Reassembly`) → decode → same address as its shards → signature and namespace policy
     open      open the seal → unpad
 """
 

@@ -13,7 +13,7 @@ from veil.api.api_server import ApiServer
 from veil.node import Event, NodeConfig
 from veil.runtime import keyring, node_settings
 from veil.runtime.daemon import Host
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.runtime.node_settings import Settings
 
 
@@ -22,7 +22,7 @@ class Running:
 
     def __init__(self, host: Host, api: ApiServer) -> None:
         self.host = host
-        self.token = host.folder.token()
+        self.token = host.directory.token()
         self.url = api.url
         self._heard = asyncio.Event()
         host.listeners.add(lambda event: self._heard.set())
@@ -68,9 +68,9 @@ def _good(answer: httpx.Response) -> Any:
     return json.loads(answer.content)
 
 
-def make(folder: Path, name: str, chosen: Settings | None = None) -> Folder:
+def make(folder: Path, name: str, chosen: Settings | None = None) -> DataDirectory:
     """The folder of a new node."""
-    made = Folder(folder / name)
+    made = DataDirectory(folder / name)
     made.make()
     node_settings.save(made, chosen or Settings(listen=("tls://127.0.0.1:0",)))
     keyring.save(made, keyring.Keyring.generate(name))
@@ -78,7 +78,7 @@ def make(folder: Path, name: str, chosen: Settings | None = None) -> Folder:
 
 
 @asynccontextmanager
-async def running(folder: Folder, config: NodeConfig | None = None) -> AsyncIterator[Running]:
+async def running(folder: DataDirectory, config: NodeConfig | None = None) -> AsyncIterator[Running]:
     host = Host(folder, config)
     api = ApiServer(host)
     await host.start()

@@ -9,10 +9,10 @@ from veil import (
     Address,
     ErasureMode,
     Flags,
-    Gathered,
-    Gathering,
     ObjectV1,
     Published,
+    Reassembled,
+    Reassembly,
     Shape,
     ShardSet,
     ShardV1,
@@ -72,9 +72,9 @@ def pattern(size: int) -> bytes:
     return b"".join(number.to_bytes(4, "big") for number in range((size + 3) // 4))[:size]
 
 
-def gather(of: ShardSet, encoded: Iterable[bytes], form: Form = NATIVE) -> Gathered | None:
+def gather(of: ShardSet, encoded: Iterable[bytes], form: Form = NATIVE) -> Reassembled | None:
     """What a gathering makes of encoded shards, all of one source."""
-    gathering, found = Gathering(of, form), None
+    gathering, found = Reassembly(of, form), None
     for data in encoded:
         found = found or gathering.add(form.decode_shard(data))
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import veil
 from veil.api.api_client import Client
 from veil.runtime import keyring, node_settings
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.runtime.node_settings import Settings
 
 SRC = str(Path(veil.__file__).parents[1])
@@ -22,7 +22,7 @@ class NodeProcess:
     """A node that can be started, killed without warning, and started again."""
 
     def __init__(self, path: Path, name: str, chosen: Settings) -> None:
-        self.folder = Folder(path / name)
+        self.folder = DataDirectory(path / name)
         self.folder.make()
         node_settings.save(self.folder, chosen)
         ring = keyring.Keyring.generate(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.veil.lanes_proxy import socks5_server
 from veil.encryption.object_signature import SigningKey
 from veil.lanes import Certificate, Endpoint, Lane, Session
-from veil.lanes.authenticated_lane import Secured
+from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.file_lane import FileLane
 from veil.lanes.lane import LinkLane
 from veil.lanes.quic import QuicLane
@@ -113,7 +113,7 @@ def _links(name: str, certificate: Certificate, key: SigningKey, folder: Path, p
 def lane(name: str, key: SigningKey, certificate: Certificate, folder: Path, proxy: tuple[str, int]) -> Lane:
     if name == "file":
         return FileLane(key, folder)
-    return Secured(_links(name, certificate, key, folder, proxy), key)
+    return AuthenticatedLane(_links(name, certificate, key, folder, proxy), key)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from tests.veil.api_hosts import make, running, town
 from veil.encryption.group_keys import GroupSecret
 from veil.hashing import h
 from veil.node import Destination
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.runtime.groups import Invitation
 from veil.veil_errors import Refused
 
@@ -42,7 +42,7 @@ def test_joining_again_changes_nothing_and_a_name_that_is_taken_is_no_hindrance(
             assert other["group_id"] != mine[0]["group_id"]
 
     async def then() -> None:
-        async with running(Folder(folder.path)) as alice:
+        async with running(DataDirectory(folder.path)) as alice:
             assert len(await alice.get("/v1/groups")) == 2
 
     asyncio.run(first())
@@ -69,7 +69,7 @@ def test_nobody_moves_an_agreed_group_to_another_secret(tmp_path: Path) -> None:
             to = bob.host.groups.ring.delivery.public_key
             invitation = Invitation("ours", agreed.rotate()).encode()
             alice.host.node.publish(Destination.private(to, 2), invitation)
-            alice.host.moved()
+            alice.host.wake_timers()
             await bob.said(1)
             assert bob.host.groups.ring.group("ours").group.secrets == (agreed,)
             with pytest.raises(Refused, match="from elsewhere"):

@@ -76,8 +76,8 @@ def test_a_page_of_another_site_is_refused(headers: dict[str, str], status: int,
 def test_the_token_is_the_owners_alone(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         for name in ("api.token", "api.json", "identity.json", "lanes.pem", "settings.json"):
-            assert (alice.host.folder.path / name).stat().st_mode & 0o777 == 0o600, name
-        assert alice.host.folder.path.stat().st_mode & 0o777 == 0o700
+            assert (alice.host.directory.path / name).stat().st_mode & 0o777 == 0o600, name
+        assert alice.host.directory.path.stat().st_mode & 0o777 == 0o700
 
     alone(tmp_path, work)
 

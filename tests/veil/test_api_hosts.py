@@ -10,12 +10,12 @@ from tests.veil.api_hosts import Running, make, running, town
 from veil.encryption.group_keys import GroupSecret
 from veil.encryption.object_signature import SigningKey
 from veil.lanes import lane_limits
-from veil.lanes.authenticated_lane import Secured
+from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.lane import Session
 from veil.lanes.tls_lane import TlsLane
 from veil.node import Destination, Subscription
 from veil.runtime.daemon import Host
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.runtime.groups import Invitation
 from veil.runtime.node_settings import Settings
 from veil.tags import feed_tag
@@ -77,7 +77,7 @@ def test_an_invitation_from_a_stranger_changes_nothing(tmp_path: Path) -> None:
             invitation = Invitation("mine", GroupSecret.create()).encode()
             to = bob.host.groups.ring.delivery.public_key
             alice.host.node.publish(Destination.private(to, 2), invitation)
-            alice.host.moved()
+            alice.host.wake_timers()
             await bob.said(1)
             assert bob.host.groups.ring.groups == ()
             assert await bob.get("/v1/feed") == []
@@ -106,7 +106,7 @@ def test_a_group_and_its_secret_survive_a_restart(tmp_path: Path) -> None:
             return alice.host.groups.create("friends").group.newest.secret
 
     async def then(secret: bytes) -> None:
-        async with running(Folder(folder.path)) as alice:
+        async with running(DataDirectory(folder.path)) as alice:
             assert alice.host.groups.ring.group("friends").group.newest.secret == secret
             assert any(one.kind.name == "GROUP" for one in alice.host.node.subscriptions())
 
@@ -149,7 +149,7 @@ def test_what_was_said_offline_is_sent_after_a_restart(tmp_path: Path) -> None:
                 alice.host.node.publish(Destination.feed(40), b"%d" % number)
 
     async def online() -> None:
-        async with running(Folder(alices.path)) as alice, running(bobs) as bob:
+        async with running(DataDirectory(alices.path)) as alice, running(bobs) as bob:
             bob.host.node.subscribe(Subscription.feed(feed_tag(alice.pubkey, 40), 40))
             alice.host.add_contact(bob.host.contact)
             assert sorted(await bob.said(20)) == sorted(b"%d" % number for number in range(20))
@@ -160,7 +160,7 @@ def test_what_was_said_offline_is_sent_after_a_restart(tmp_path: Path) -> None:
 
 async def eve_to(node: Running) -> tuple[Session, list[bytes]]:
     """A session of a stranger's, and what it will send."""
-    lane = Secured(TlsLane(node.host.certificate), SigningKey.generate())
+    lane = AuthenticatedLane(TlsLane(node.host.certificate), SigningKey.generate())
     met = await lane.dial(node.host.contact.endpoints[0], node.pubkey, None)
     return met, []
 
@@ -205,7 +205,7 @@ def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(folder):
             with pytest.raises(Refused, match="running already"):
-                Host(Folder(folder.path))
+                Host(DataDirectory(folder.path))
 
     asyncio.run(work())
 

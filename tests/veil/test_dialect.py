@@ -17,11 +17,11 @@ from veil import (
     Address,
     ErasureMode,
     Flags,
-    Gathering,
     Malformed,
     NamespacePolicy,
     ObjectV1,
     Published,
+    Reassembly,
     Refused,
     Shape,
     ShardSet,
@@ -370,7 +370,7 @@ def test_anything_but_zeros_behind_an_object_is_refused(mode: ErasureMode) -> No
 
 def test_a_poisoned_shard_of_the_dialect_does_not_block_its_object() -> None:
     made = dialect_assembly.publish(pattern(20_000), ADDRESS, nonce=NONCE)
-    gathering, found = Gathering(made.of, DIALECT), None
+    gathering, found = Reassembly(made.of, DIALECT), None
     bad = replace(DIALECT.decode_shard(made.shards[0]), payload=spoiled(DIALECT.decode_shard(made.shards[0]).payload))
     for shard in [bad, *map(DIALECT.decode_shard, made.shards[1 : made.of.shape.k + 1])]:
         found = gathering.add(shard)

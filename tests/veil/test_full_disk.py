@@ -84,7 +84,7 @@ def test_an_invitation_that_cannot_be_written_down_is_taken_in_with_the_next_eve
         async with town(tmp_path, "alice", "bob") as (alice, bob):
             await alice.post("/v1/groups", name="choir")
             # A folder has the place of the file that the keys are written to first.
-            in_the_way = bob.host.folder.path / f".identity.json.{os.getpid()}.part"
+            in_the_way = bob.host.directory.path / f".identity.json.{os.getpid()}.part"
             in_the_way.mkdir()
             await alice.post("/v1/groups/invite", group="choir", contact="bob")
             await bob.said(1)

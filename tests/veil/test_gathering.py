@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.veil.builders import gather, published, spoiled
-from veil import NATIVE, ErasureMode, Gathered, Gathering, Published, ShardSet
+from veil import NATIVE, ErasureMode, Published, Reassembled, Reassembly, ShardSet
 from veil.codec.native import NativeForm
 from veil.profiles import SHAPES, Shape
 from veil.veil_limits import ATTEMPTS_PER_SHARD, MAX_RIVALS
@@ -34,7 +34,7 @@ class CountingForm(NativeForm):
         return super().restore(of, payloads)
 
 
-def feed(gathering: Gathering, *sent: tuple[bytes, str]) -> Gathered | None:
+def feed(gathering: Reassembly, *sent: tuple[bytes, str]) -> Reassembled | None:
     found = None
     for shard, source in sent:
         assert found is None, "whole before the last shard"
@@ -49,7 +49,7 @@ def test_k_shards_in_any_order_are_enough_and_fewer_are_not(shape: Shape, mode: 
     order = Random(shape.bucket_size).sample(made.shards, shape.k)
     assert gather(made.of, order[:-1]) is None
     found = gather(made.of, order)
-    assert found == Gathered(made.of, made.encoded, frozenset())
+    assert found == Reassembled(made.of, made.encoded, frozenset())
 
 
 def test_every_choice_of_k_is_enough() -> None:
@@ -61,7 +61,7 @@ def test_every_choice_of_k_is_enough() -> None:
 
 def test_work_is_bounded_by_what_arrives() -> None:
     form = CountingForm()
-    gathering = Gathering(LARGE.of, form)
+    gathering = Reassembly(LARGE.of, form)
     rng = Random(2)
     for number in range(80):
         shard = spoiled(LARGE.shards[number % len(LARGE.shards)], -1 - rng.randrange(9_000))
@@ -74,7 +74,7 @@ def test_work_is_bounded_by_what_arrives() -> None:
 
 
 def test_the_same_shard_many_times_is_one_shard() -> None:
-    gathering = Gathering(MADE.of, NATIVE)
+    gathering = Reassembly(MADE.of, NATIVE)
     assert feed(gathering, *[(MADE.shards[0], "a"), (MADE.shards[1], "b")] * 50) is None
     assert gathering.indices == {0, 1}
     assert gathering.held_bytes == 2 * len(NATIVE.decode_shard(MADE.shards[0]).payload)
@@ -88,7 +88,7 @@ def test_one_poisoned_shard_costs_one_good_one_and_no_more(made: Published, plac
         poison = spoiled(made.shards[index])
         good = [shard for shard in made.shards if shard != made.shards[index]][:k]
         sent = [poison, *good] if place == "first" else [*good[:-1], poison, good[-1]]
-        gathering = Gathering(made.of, NATIVE)
+        gathering = Reassembly(made.of, NATIVE)
         found = feed(gathering, *((shard, "liar" if shard is poison else "honest") for shard in sent))
         assert found is not None
         assert found.encoded == made.encoded
@@ -99,14 +99,14 @@ def test_one_poisoned_shard_costs_one_good_one_and_no_more(made: Published, plac
 def test_two_poisoned_shards_cost_two_good_ones_from_anyone(made: Published) -> None:
     k = made.of.shape.k
     sent = [spoiled(made.shards[0]), *made.shards[2:5], spoiled(made.shards[1]), *made.shards[5 : 2 + k]]
-    found = feed(Gathering(made.of, NATIVE), *((shard, f"peer {number}") for number, shard in enumerate(sent)))
+    found = feed(Reassembly(made.of, NATIVE), *((shard, f"peer {number}") for number, shard in enumerate(sent)))
     assert found is not None
     assert found.liars == {"peer 0", "peer 4"}
 
 
 def test_a_poisoned_shard_for_an_index_does_not_keep_the_good_one_out() -> None:
     sent = [(spoiled(shard), "liar") for shard in MADE.shards]
-    found = feed(Gathering(MADE.of, NATIVE), *sent, *((shard, "honest") for shard in MADE.shards[:K]))
+    found = feed(Reassembly(MADE.of, NATIVE), *sent, *((shard, "honest") for shard in MADE.shards[:K]))
     assert found is not None
     assert found.encoded == MADE.encoded
     assert found.liars == {"liar"}
@@ -114,7 +114,7 @@ def test_a_poisoned_shard_for_an_index_does_not_keep_the_good_one_out() -> None:
 
 def test_a_crowd_of_liars_cannot_outshout_one_honest_source() -> None:
     rng = Random(1)
-    gathering = Gathering(LARGE.of, NATIVE)
+    gathering = Reassembly(LARGE.of, NATIVE)
     for source in range(8):
         for shard in LARGE.shards:
             assert gathering.add(NATIVE.decode_shard(spoiled(shard, -1 - rng.randrange(9_000))), source) is None
@@ -127,7 +127,7 @@ def test_a_crowd_of_liars_cannot_outshout_one_honest_source() -> None:
 
 
 def test_those_of_higher_standing_do_not_give_way_to_a_crowd() -> None:
-    gathering = Gathering(MADE.of, NATIVE)
+    gathering = Reassembly(MADE.of, NATIVE)
     for shard in MADE.shards[: K - 1]:
         gathering.add(NATIVE.decode_shard(shard), "friend", 2)
     for liar in range(3 * MAX_RIVALS):
@@ -139,7 +139,7 @@ def test_those_of_higher_standing_do_not_give_way_to_a_crowd() -> None:
 
 
 def test_what_a_source_sent_can_be_forgotten() -> None:
-    gathering = Gathering(MADE.of, NATIVE)
+    gathering = Reassembly(MADE.of, NATIVE)
     feed(gathering, (MADE.shards[0], "a"), (MADE.shards[1], "b"), (MADE.shards[2], "a"))
     gathering.forget("a")
     assert gathering.indices == {1}
@@ -149,7 +149,7 @@ def test_what_a_source_sent_can_be_forgotten() -> None:
 
 def test_who_sends_what_others_sent_before_is_heard_with_all_of_it() -> None:
     """A liar may be the first to pass on some good shards: they count for the honest source all the same."""
-    gathering = Gathering(LARGE.of, NATIVE)
+    gathering = Reassembly(LARGE.of, NATIVE)
     k = LARGE.of.shape.k
     rng = Random(3)
     for liar in range(4):
@@ -167,7 +167,7 @@ def test_who_sends_what_others_sent_before_is_heard_with_all_of_it() -> None:
 
 def test_a_shard_that_several_sent_stays_when_one_of_them_is_forgotten() -> None:
     ledger: Counter[Hashable] = Counter()
-    gathering = Gathering(MADE.of, NATIVE, ledger)
+    gathering = Reassembly(MADE.of, NATIVE, ledger)
     size = len(NATIVE.decode_shard(MADE.shards[0]).payload)
     feed(gathering, (MADE.shards[0], "a"), (MADE.shards[0], "b"), (MADE.shards[1], "a"))
     assert ledger == {"a": 2 * size}
@@ -181,7 +181,7 @@ def test_a_shard_that_several_sent_stays_when_one_of_them_is_forgotten() -> None
 
 def test_a_relay_that_passes_on_a_lie_with_every_shard_is_heard_too() -> None:
     """It cannot tell one from the other, so both come from it, and choices among rivals are tried."""
-    gathering, found = Gathering(MADE.of, NATIVE), None
+    gathering, found = Reassembly(MADE.of, NATIVE), None
     for shard in MADE.shards:
         for sent in (spoiled(shard), shard):
             found = found or gathering.add(NATIVE.decode_shard(sent), "relay")
@@ -191,7 +191,7 @@ def test_a_relay_that_passes_on_a_lie_with_every_shard_is_heard_too() -> None:
 
 
 def test_memory_is_bounded_whatever_arrives() -> None:
-    gathering = Gathering(MADE.of, NATIVE)
+    gathering = Reassembly(MADE.of, NATIVE)
     for number in range(20 * N):
         gathering.add(NATIVE.decode_shard(spoiled(MADE.shards[number % N], -1 - number)), number)
     assert gathering.held_bytes <= MAX_RIVALS * N * MADE.of.shape.bucket_size
@@ -199,7 +199,7 @@ def test_memory_is_bounded_whatever_arrives() -> None:
 
 def test_nothing_is_tried_before_there_are_k_indices() -> None:
     form = CountingForm()
-    gathering = Gathering(MADE.of, form)
+    gathering = Reassembly(MADE.of, form)
     for number in range(MAX_RIVALS * (K - 1)):
         gathering.add(NATIVE.decode_shard(spoiled(MADE.shards[number % (K - 1)], -1 - number)), number)
     assert form.tries == 0
@@ -207,7 +207,7 @@ def test_nothing_is_tried_before_there_are_k_indices() -> None:
 
 def test_a_whole_object_is_tried_once() -> None:
     form = CountingForm()
-    gathering = Gathering(MADE.of, form)
+    gathering = Reassembly(MADE.of, form)
     assert feed(gathering, *((shard, shard[:4].hex()) for shard in MADE.shards[:K])) is not None
     assert form.tries == 1
 
@@ -227,7 +227,7 @@ def test_shards_that_differ_in_any_field_of_the_header_are_not_of_one_object(oth
     assert other != MADE.of
     shard = replace(NATIVE.decode_shard(MADE.shards[0]), of=other)
     with pytest.raises(ValueError, match="another object"):
-        Gathering(MADE.of, NATIVE).add(shard)
+        Reassembly(MADE.of, NATIVE).add(shard)
 
 
 @given(st.data())
@@ -237,7 +237,7 @@ def test_with_k_honest_shards_of_one_source_the_object_is_always_found(data: st.
     lies = data.draw(st.lists(st.tuples(st.integers(0, N - 1), st.integers(1, 5_000), st.integers(0, 3)), max_size=12))
     sent = [(MADE.shards[index], "honest") for index in honest]
     sent += [(spoiled(MADE.shards[index], -at), f"liar {liar}") for index, at, liar in lies]
-    gathering, found = Gathering(MADE.of, NATIVE), None
+    gathering, found = Reassembly(MADE.of, NATIVE), None
     for shard, source in data.draw(st.permutations(sent)):
         found = found or gathering.add(NATIVE.decode_shard(shard), source)
     assert found is not None

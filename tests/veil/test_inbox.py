@@ -98,7 +98,7 @@ def test_the_books_are_even_when_all_is_over() -> None:
             inbox.add(part, number, f"peer {number % 3}")
     inbox.expire(10 * CACHE_TTL_SECONDS)
     assert (len(inbox), inbox.held_bytes, inbox.done_count) == (0, 0, 0)
-    assert not inbox._ledger
+    assert not inbox._bytes_by_source
     assert not inbox._parts
 
 

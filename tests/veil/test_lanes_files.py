@@ -76,7 +76,7 @@ async def taken(folder: Path, settle: list[int]) -> tuple[FileLane, list[Session
     sessions: list[Session] = []
     lane = FileLane(BOB, folder, lambda: settle.append(sum(1 for _ in (folder / BOB.public_key.hex()).iterdir())))
     lane._accept = sessions.append
-    lane.look()
+    lane.scan()
     return lane, sessions
 
 
@@ -104,7 +104,7 @@ def test_a_parcel_stays_while_what_it_held_cannot_be_written(tmp_path: Path) -> 
         sessions: list[Session] = []
         lane = FileLane(BOB, tmp_path, full)
         lane._accept = sessions.append
-        lane.look()
+        lane.scan()
         with pytest.raises(Unavailable):
             await sessions[0].run(lambda most: (), lambda frame: None)
         _, (met,) = await taken(tmp_path, [])
@@ -135,7 +135,7 @@ def test_a_bad_parcel_begins_no_session_and_is_removed(bad: str, tmp_path: Path)
         lane, sessions = await taken(tmp_path, [])
         assert (sessions, path.exists()) == ([], False)
         put(tmp_path, parcel_name(2), packed())
-        lane.look()
+        lane.scan()
         assert [met.peer for met in sessions] == [ALICE.public_key]
 
     asyncio.run(work())
@@ -154,7 +154,7 @@ def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], None], known: 
         lane, (met,) = await taken(tmp_path, [])
         end = End(met).start()
         assert await end.until(1 + known) == [b"first", b"good"][not known :]
-        lane.look()
+        lane.scan()
         await met.close()
         await end.ended()
         assert len(end.incoming) == 1 + known
@@ -167,13 +167,13 @@ def test_junk_that_is_not_ours_to_remove_is_looked_at_once(tmp_path: Path, monke
         raise PermissionError(13, "Permission denied")
 
     async def work() -> None:
-        for number in range(lane_limits.STRANGERS_A_LOOK):
+        for number in range(lane_limits.NEW_SENDERS_PER_SCAN):
             put(tmp_path, parcel_name(number, bytes([number]) * 32), b"junk")
         monkeypatch.setattr(Path, "unlink", refuse)
         lane, sessions = await taken(tmp_path, [])
         monkeypatch.undo()
         put(tmp_path, parcel_name(1), packed())
-        lane.look()
+        lane.scan()
         assert [met.peer for met in sessions] == [ALICE.public_key]
 
     asyncio.run(work())
@@ -181,13 +181,13 @@ def test_junk_that_is_not_ours_to_remove_is_looked_at_once(tmp_path: Path, monke
 
 def test_no_more_strangers_parcels_are_opened_at_one_look_than_the_bound(tmp_path: Path) -> None:
     async def work() -> None:
-        names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * lane_limits.STRANGERS_A_LOOK)]
+        names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * lane_limits.NEW_SENDERS_PER_SCAN)]
         for name in names:
             put(tmp_path, name, b"junk")
         lane, sessions = await taken(tmp_path, [])
-        left = [len(names) - lane_limits.STRANGERS_A_LOOK]
+        left = [len(names) - lane_limits.NEW_SENDERS_PER_SCAN]
         for _ in range(3):
-            lane.look()
+            lane.scan()
             left.append(sum(1 for _ in (tmp_path / BOB.public_key.hex()).iterdir()))
         assert (left, sessions) == ([32, 16, 0, 0], [])
 
@@ -198,13 +198,13 @@ def test_strangers_that_sign_do_not_fill_the_node_and_who_was_dialled_stays(tmp_
     async def work() -> None:
         lane, sessions = await taken(tmp_path, [])
         dialled = await lane.dial(Endpoint("file", path=str(tmp_path)), ALICE.public_key, None)
-        strangers = [SigningKey.generate() for _ in range(lane_limits.MAX_STRANGERS + 10)]
-        for number, stranger in enumerate(strangers):
+        unauthenticated = [SigningKey.generate() for _ in range(lane_limits.MAX_UNAUTHENTICATED + 10)]
+        for number, stranger in enumerate(unauthenticated):
             signed = file_lane.pack(stranger, BOB.public_key, [b"x"])
             path = put(tmp_path, parcel_name(number, stranger.public_key), signed)
-            lane.look()
+            lane.scan()
             path.unlink()
-        assert [met.closed.is_set() for met in sessions] == [True] * 10 + [False] * lane_limits.MAX_STRANGERS
+        assert [met.closed.is_set() for met in sessions] == [True] * 10 + [False] * lane_limits.MAX_UNAUTHENTICATED
         assert not dialled.closed.is_set()
 
     asyncio.run(work())
@@ -250,7 +250,7 @@ def test_what_cannot_be_removed_is_not_taken_twice(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(Path, "unlink", refuse)
         end = End(met).start()
         await end.until(3)
-        lane.look()
+        lane.scan()
         met.wake()
         await asyncio.sleep(0)
         await asyncio.sleep(0)

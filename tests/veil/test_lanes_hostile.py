@@ -11,7 +11,7 @@ import pytest
 
 from tests.veil.lanes_town import ALICE, BOB, EVE, LINK_LANES, Listener, meet, run
 from veil.lanes import Lane, LaneLink, Unavailable, lane_limits, session
-from veil.lanes.authenticated_lane import Banished, Secured
+from veil.lanes.authenticated_lane import AuthenticatedLane, Banlist
 from veil.lanes.session import FrameKind, LinkSession
 from veil.veil_errors import Malformed, Unverified, VeilError
 
@@ -19,7 +19,7 @@ each_lane = pytest.mark.parametrize("name", LINK_LANES)
 
 
 async def raw_link(alice: Lane, listener: Listener) -> LaneLink:
-    assert isinstance(alice, Secured)
+    assert isinstance(alice, AuthenticatedLane)
     return await alice._lane.dial(listener.endpoint, BOB.public_key)
 
 
@@ -44,8 +44,8 @@ BROKEN: dict[str, Callable[[], bytes]] = {
     "garbage": lambda: b"\xff" + os.urandom(200),
     "no kind": lambda: b"\x00",
     "hello again": lambda: bytes((FrameKind.HELLO,)) + session.Hello.make().encode(),
-    "took in what was never sent": lambda: bytes((FrameKind.TAKEN,)) + (7).to_bytes(8, "big"),
-    "a count of another length": lambda: bytes((FrameKind.TAKEN,)) + b"\x01",
+    "took in what was never sent": lambda: bytes((FrameKind.RECEIVED,)) + (7).to_bytes(8, "big"),
+    "a count of another length": lambda: bytes((FrameKind.RECEIVED,)) + b"\x01",
     "a ping with something in it": lambda: bytes((FrameKind.PING, 1)),
     "ready with something in it": lambda: bytes((FrameKind.READY, 1)),
     "a frame too large": lambda: bytes((FrameKind.FRAME,)) + bytes(lane_limits.MAX_FRAME_BYTES + 1),
@@ -147,15 +147,15 @@ def test_a_proof_of_another_link_proves_nothing(name: str, tmp_path: Path) -> No
 def test_strangers_are_few(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         bob = listener.lane
-        assert isinstance(bob, Secured)
-        links = [await raw_link(alice, listener) for _ in range(lane_limits.MAX_STRANGERS)]
-        while bob.strangers < lane_limits.MAX_STRANGERS:
+        assert isinstance(bob, AuthenticatedLane)
+        links = [await raw_link(alice, listener) for _ in range(lane_limits.MAX_UNAUTHENTICATED)]
+        while bob.unauthenticated < lane_limits.MAX_UNAUTHENTICATED:
             await asyncio.sleep(0)
         with pytest.raises(Unavailable):
             await alice.dial(listener.endpoint, BOB.public_key, None)
         for link in links:
             await link.close()
-        while bob.strangers:
+        while bob.unauthenticated:
             await asyncio.sleep(0)
         ours, _ = await meet(alice, listener)
         assert ours.session.peer == BOB.public_key
@@ -188,20 +188,20 @@ def test_one_onion_peer_does_not_shut_out_the_others(tmp_path: Path) -> None:
 
 def test_banishment_ends_and_is_bounded() -> None:
     now = [0.0]
-    banished = Banished(lambda: now[0])
+    banlist = Banlist(lambda: now[0])
     for _ in range(lane_limits.MAX_STRIKES - 1):
-        banished.strike("192.0.2.1")
-    assert not banished.is_out("192.0.2.1")
-    banished.strike("192.0.2.1")
-    assert banished.is_out("192.0.2.1")
-    assert not banished.is_out("192.0.2.2")
-    now[0] += lane_limits.BANISHED_SECONDS + 1
-    assert not banished.is_out("192.0.2.1")
-    banished.strike("192.0.2.1")
-    assert not banished.is_out("192.0.2.1")
-    for number in range(2 * lane_limits.MAX_BANISHED):
-        banished.strike(f"2001:db8::{number:x}")
-    assert len(banished) == lane_limits.MAX_BANISHED
+        banlist.strike("192.0.2.1")
+    assert not banlist.is_banned("192.0.2.1")
+    banlist.strike("192.0.2.1")
+    assert banlist.is_banned("192.0.2.1")
+    assert not banlist.is_banned("192.0.2.2")
+    now[0] += lane_limits.BAN_SECONDS + 1
+    assert not banlist.is_banned("192.0.2.1")
+    banlist.strike("192.0.2.1")
+    assert not banlist.is_banned("192.0.2.1")
+    for number in range(2 * lane_limits.MAX_BANS):
+        banlist.strike(f"2001:db8::{number:x}")
+    assert len(banlist) == lane_limits.MAX_BANS
 
 
 def test_no_more_is_under_way_than_the_window_holds(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_no_more_is_under_way_than_the_window_holds(tmp_path: Path) -> None:
         for _ in range(lane_limits.WINDOW_FRAMES):
             assert (await eve.receive())[0] == FrameKind.FRAME
         assert len(judged.outgoing) == 3 * lane_limits.WINDOW_FRAMES
-        await eve.send(bytes((FrameKind.TAKEN,)) + (1).to_bytes(8, "big"))
+        await eve.send(bytes((FrameKind.RECEIVED,)) + (1).to_bytes(8, "big"))
         assert (await eve.receive())[0] == FrameKind.FRAME
         assert len(judged.outgoing) == 3 * lane_limits.WINDOW_FRAMES - 1
         await eve.close()

@@ -8,7 +8,7 @@ import pytest
 from tests.veil.lanes_proxy import Socks5, socks5_server
 from tests.veil.lanes_town import ALICE, BOB, Listener
 from veil.lanes import Certificate, Endpoint, Unavailable, tor
-from veil.lanes.authenticated_lane import Secured
+from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.tor import TorLane
 from veil.veil_errors import Malformed
 
@@ -22,10 +22,10 @@ def dial(folder: Path, reply: int = 0, proxies: list[Socks5] | None = None) -> N
         certificate = Certificate.load_or_make(folder / "pem")
         async with socks5_server() as proxy:
             proxy.reply = reply
-            bob = Secured(TorLane(certificate, proxy.address, Endpoint("tor", "127.0.0.1", 0)), BOB)
+            bob = AuthenticatedLane(TorLane(certificate, proxy.address, Endpoint("tor", "127.0.0.1", 0)), BOB)
             listener = Listener(bob, certificate)
             await bob.start(listener.accept)
-            alice = Secured(TorLane(certificate, proxy.address, isolate=True), ALICE)
+            alice = AuthenticatedLane(TorLane(certificate, proxy.address, isolate=True), ALICE)
             try:
                 for _ in range(2):
                     place = Endpoint("tor", ONION, listener.endpoint.port)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.veil.lanes_town import ALICE, BOB, Listener
 from veil.lanes import Certificate, Endpoint, Unavailable
-from veil.lanes.authenticated_lane import Secured
+from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.lane import library
 from veil.lanes.webrtc import CarriedSignalling, WebRtcLane, _binding
 from veil.veil_errors import Malformed, VeilError
@@ -33,8 +33,8 @@ def carried(folder: Path, alter: Alter = lambda data: data) -> None:
 
         for key in (ALICE, BOB):
             ends[key.public_key] = CarriedSignalling(carry(key.public_key))
-        bob = Secured(WebRtcLane(ends[BOB.public_key], (PLACE,)), BOB)
-        alice = Secured(WebRtcLane(ends[ALICE.public_key]), ALICE)
+        bob = AuthenticatedLane(WebRtcLane(ends[BOB.public_key], (PLACE,)), BOB)
+        alice = AuthenticatedLane(WebRtcLane(ends[ALICE.public_key]), ALICE)
         listener = Listener(bob, Certificate.load_or_make(folder / "pem"))
         await bob.start(listener.accept)
         await alice.start(lambda met: None)

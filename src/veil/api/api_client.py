@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 from veil.api.http import STATUS
 from veil.lanes import Unavailable
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Malformed, VeilError
 
 _BY_KIND = {kind: error for error, (_, kind) in STATUS.items()}
@@ -26,13 +26,13 @@ class Client:
 
     def __init__(self, data_dir: Path, *, seconds: float = _SECONDS) -> None:
         """A call raises `Unavailable` where its whole answer takes longer than `seconds`."""
-        folder = Folder(data_dir)
-        folder.check()
-        where = folder.read("api.json").get("url")
+        directory = DataDirectory(data_dir)
+        directory.check()
+        where = directory.read("api.json").get("url")
         if not isinstance(where, str):
             raise _not_running(data_dir)
         self._data_dir = data_dir
-        self._headers = {"authorization": f"Bearer {folder.token()}", "content-type": "application/json"}
+        self._headers = {"authorization": f"Bearer {directory.token()}", "content-type": "application/json"}
         place = urlsplit(where)
         self._http = _Connection(place.hostname or "", place.port, timeout=seconds)
         self._seconds = seconds
@@ -44,21 +44,21 @@ class Client:
         self._http.close()
 
     def get(self, path: str, **query: object) -> Any:
-        return self._ask("GET", path, query)
+        return self._call("GET", path, query)
 
     def post(self, path: str, **body: object) -> Any:
-        return self._ask("POST", path, {}, body)
+        return self._call("POST", path, {}, body)
 
     def delete(self, path: str, **query: object) -> Any:
-        return self._ask("DELETE", path, query)
+        return self._call("DELETE", path, query)
 
     def delete_body(self, path: str, **body: object) -> Any:
-        return self._ask("DELETE", path, {}, body)
+        return self._call("DELETE", path, {}, body)
 
     def text(self, path: str) -> str:
         return self._send("GET", path, None).decode()
 
-    def _ask(self, method: str, path: str, query: dict[str, object], body: dict[str, object] | None = None) -> Any:
+    def _call(self, method: str, path: str, query: dict[str, object], body: dict[str, object] | None = None) -> Any:
         given = urlencode({name: value for name, value in query.items() if value is not None})
         kept = None if body is None else {name: value for name, value in body.items() if value is not None}
         data = self._send(method, f"{path}?{given}" if given else path, kept)
@@ -72,7 +72,7 @@ class Client:
         try:
             self._http.request(method, target, data, self._headers)
             answer = self._http.getresponse()
-            said = answer.read()
+            published = answer.read()
         except TimeoutError:
             error = Unavailable("node", f"no whole answer to {method} {target} within {self._seconds:g} s")
             error.add_note("veil node status shows whether it works; try again later")
@@ -82,8 +82,8 @@ class Client:
         finally:
             self._http.close()  # a node may end between two calls: no call goes to one that is gone
         if answer.status >= HTTPStatus.BAD_REQUEST:
-            raise _error(answer.status, said)
-        return said
+            raise _error(answer.status, published)
+        return published
 
 
 class _Connection(http.client.HTTPConnection):
@@ -124,11 +124,11 @@ def _not_running(data_dir: Path) -> Unavailable:
     return error
 
 
-def _error(status: int, said: bytes) -> VeilError:
+def _error(status: int, published: bytes) -> VeilError:
     try:
-        told = json.loads(said)["error"]
-        error = _BY_KIND[told["kind"]](told["what"], told["reason"])
-        for hint in told.get("hints", ()):
+        error_response = json.loads(published)["error"]
+        error = _BY_KIND[error_response["kind"]](error_response["what"], error_response["reason"])
+        for hint in error_response.get("hints", ()):
             error.add_note(hint)
     except (ValueError, KeyError, TypeError):
         return Malformed("node", f"it answered {status}, and not in its own way")

@@ -18,8 +18,8 @@ from wsproto.events import Request as Opening
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from veil.api import json_views, routes
-from veil.api.http import HttpServer, Request, Response, refusal, told
-from veil.api.request_parser import Asked
+from veil.api.http import HttpServer, Request, Response, error_response, failure
+from veil.api.request_parser import RequestFields
 from veil.api.routes import names
 from veil.lanes import Unavailable
 from veil.node import Event
@@ -40,19 +40,19 @@ class EventStream:
         self._host = host
         self._request = request
         self._subprotocol = subprotocol
-        self._since = Asked(dict(request.query)).number("since", host.node.last_seq, _ANY_SEQ)
+        self._since = RequestFields(dict(request.query)).number("since", host.node.last_seq, _ANY_SEQ)
         self._more = asyncio.Event()
         self._wire = WSConnection(ConnectionType.SERVER)
 
     async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Until the reader leaves."""
         self._open(writer)
-        self._host.listeners.add(self._heard)
+        self._host.listeners.add(self._on_event)
         works = asyncio.ensure_future(self._listen(reader, writer)), asyncio.ensure_future(self._tell(writer))
         try:
             await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._host.listeners.discard(self._heard)
+            self._host.listeners.discard(self._on_event)
             for work in works:
                 work.cancel()
             await asyncio.gather(*works, return_exceptions=True)
@@ -68,7 +68,7 @@ class EventStream:
         except RemoteProtocolError as error:
             raise Malformed("request", str(error)) from None
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self._more.set()
 
     async def _tell(self, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +109,7 @@ class ApiServer:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._token = host.folder.token()
+        self._token = host.directory.token()
         self._http = HttpServer(self._handle, self._upgrade)
         self.url = ""
 
@@ -123,45 +123,45 @@ class ApiServer:
             refused.add_note("another node may have it: choose one with veil node set --api HOST:PORT")
             raise refused from None
         self.url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-        self._host.folder.write("api.json", {"url": self.url, "pid": os.getpid()})
+        self._host.directory.write("api.json", {"url": self.url, "pid": os.getpid()})
 
     async def stop(self) -> None:
-        self._host.folder.remove("api.json")
+        self._host.directory.remove("api.json")
         await self._http.stop()
 
     async def _handle(self, request: Request) -> Response:
-        refused = self._refusal(request)
+        refused = self._rejection(request)
         if refused is not None:
             return refused
         try:
             return await routes.answer(self._host, request)
         except VeilError as error:
-            return told(error)
+            return error_response(error)
 
     async def _upgrade(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> Response | None:
-        refused = self._refusal(request)
+        refused = self._rejection(request)
         if refused is not None:
             return refused
         if request.path != "/v1/events" or request.headers.get("upgrade", "").lower() != "websocket":
-            return refusal(HTTPStatus.NOT_FOUND, "refused", "path", "only /v1/events is a WebSocket")
+            return failure(HTTPStatus.NOT_FOUND, "refused", "path", "only /v1/events is a WebSocket")
         chosen = next((word for word in _subprotocols(request) if word.startswith(_SUBPROTOCOL)), None)
         try:
             await EventStream(self._host, request, chosen).run(reader, writer)
         except VeilError as error:
-            return told(error)
+            return error_response(error)
         return None
 
-    def _refusal(self, request: Request) -> Response | None:
+    def _rejection(self, request: Request) -> Response | None:
         """What is said to who may not ask: a page of another site that was led here, or anyone without the token."""
         if not is_loopback(_hostname(f"//{request.headers.get('host', '')}") or ""):
-            return refusal(HTTPStatus.FORBIDDEN, "refused", "host", "the local API is asked by its own address only")
+            return failure(HTTPStatus.FORBIDDEN, "refused", "host", "the local API is asked by its own address only")
         origin = _hostname(request.headers.get("origin", ""))
         if origin is not None and not is_loopback(origin):
-            return refusal(HTTPStatus.FORBIDDEN, "refused", "origin", "not of this machine")
+            return failure(HTTPStatus.FORBIDDEN, "refused", "origin", "not of this machine")
         if not any(hmac.compare_digest(found.encode(), self._token.encode()) for found in _tokens(request)):
-            return refusal(HTTPStatus.UNAUTHORIZED, "refused", "token", "missing, or not this node's")
+            return failure(HTTPStatus.UNAUTHORIZED, "refused", "token", "missing, or not this node's")
         return None
 
 

@@ -141,7 +141,7 @@ class HttpServer:
 
     async def start(self, host: str, port: int) -> int:
         """The port it is at: the one that was given out, where 0 was asked for."""
-        self._server = await asyncio.start_server(self._taken, host, port)
+        self._server = await asyncio.start_server(self._on_connection, host, port)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
@@ -152,7 +152,7 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _taken(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._tasks) >= MAX_CONNECTIONS:
             writer.close()
             return
@@ -184,26 +184,26 @@ class HttpServer:
         except BadRequest as bad:
             error = {"kind": "malformed", "what": "request", "reason": str(bad)}
             writer.write(Response.json({"error": error}, HTTPStatus.BAD_REQUEST).encode(keep_alive=False))
-            await _let_read(reader, writer)
+            await _drain_input(reader, writer)
             return False
         request = parser.request
         if request.upgrade:
             refused = await self._upgrade(request, reader, writer)
             if refused is not None:
                 writer.write(refused.encode(keep_alive=False))
-                await self._drained(writer)
+                await self._drain(writer)
             return False
         answer = await self._handle(request)
         writer.write(answer.encode(keep_alive=request.keep_alive))
-        await self._drained(writer)
+        await self._drain(writer)
         return request.keep_alive
 
-    async def _drained(self, writer: asyncio.StreamWriter) -> None:
+    async def _drain(self, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(self._request_seconds):
             await writer.drain()
 
 
-async def _let_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Close so that the answer is read: while more comes than was taken, the system would throw it away."""
     left = LINGER_BYTES
     with suppress(TimeoutError):
@@ -223,10 +223,10 @@ STATUS: dict[type[VeilError], tuple[int, str]] = {
 }
 
 
-def told(error: VeilError) -> Response:
+def error_response(error: VeilError) -> Response:
     status, kind = next(STATUS[one] for one in type(error).__mro__ if one in STATUS)
-    return refusal(status, kind, error.what, error.reason, *getattr(error, "__notes__", ()))
+    return failure(status, kind, error.what, error.reason, *getattr(error, "__notes__", ()))
 
 
-def refusal(status: int, kind: str, what: str, reason: str, *hints: str) -> Response:
+def failure(status: int, kind: str, what: str, reason: str, *hints: str) -> Response:
     return Response.json({"error": {"kind": kind, "what": what, "reason": reason, "hints": list(hints)}}, status)

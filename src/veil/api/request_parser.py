@@ -13,17 +13,17 @@ from veil.tags import feed_tag
 from veil.veil_errors import Malformed, Refused
 from veil.veil_limits import MAX_UINT16
 
-_MOST_DIGITS = 15
+_MAX_DIGITS = 15
 
 
-class Asked:
+class RequestFields:
     """The fields of a request's body, or of its query."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
 
     @classmethod
-    def body(cls, body: bytes) -> "Asked":
+    def body(cls, body: bytes) -> "RequestFields":
         try:
             found = json.loads(body or b"{}")
         except (ValueError, RecursionError):
@@ -49,7 +49,7 @@ class Asked:
 
     def number(self, name: str, default: int, most: int = MAX_UINT16) -> int:
         found = self._fields.get(name, default)
-        if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _MOST_DIGITS:
+        if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _MAX_DIGITS:
             found = int(found)
         if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= most:
             raise Malformed(name, f"not a whole number up to {most}")
@@ -96,38 +96,38 @@ def pubkey(host: Host, wanted: str) -> bytes:
         return host.book.find(wanted).contact.pubkey
 
 
-def destination(host: Host, asked: Asked) -> Destination:
+def destination(host: Host, fields: RequestFields) -> Destination:
     """`to` a contact, `group` a group, or neither: our own feed."""
-    if asked.has("to") and asked.has("group"):
+    if fields.has("to") and fields.has("group"):
         raise Malformed("to", "give a contact or a group, not both")
-    if asked.has("to"):
-        to = host.book.find(asked.text("to")).contact
-        return Destination.private(to.delivery_pubkey, asked.number("namespace", Namespace.PRIVATE))
-    if asked.has("group"):
-        group = host.groups.ring.group(asked.text("group"))
-        return Destination.group(group.group_id, asked.number("namespace", Namespace.PRIVATE))
-    return Destination.feed(asked.number("namespace", Namespace.PUBLIC_FEED))
+    if fields.has("to"):
+        to = host.book.find(fields.text("to")).contact
+        return Destination.private(to.delivery_pubkey, fields.number("namespace", Namespace.PRIVATE))
+    if fields.has("group"):
+        group = host.groups.ring.group(fields.text("group"))
+        return Destination.group(group.group_id, fields.number("namespace", Namespace.PRIVATE))
+    return Destination.feed(fields.number("namespace", Namespace.PUBLIC_FEED))
 
 
-def subscription(host: Host, asked: Asked) -> Subscription:
-    kind = asked.text("kind", "feed")
+def subscription(host: Host, fields: RequestFields) -> Subscription:
+    kind = fields.text("kind", "feed")
     if kind == "feed":
-        namespace = asked.number("namespace", Namespace.PUBLIC_FEED)
-        return Subscription.feed(_tag(host, asked, namespace), namespace)
+        namespace = fields.number("namespace", Namespace.PUBLIC_FEED)
+        return Subscription.feed(_tag(host, fields, namespace), namespace)
     if kind == "relay":
-        return Subscription.relay(_tag(host, asked, asked.number("namespace", Namespace.PUBLIC_FEED)))
-    namespace = asked.number("namespace", Namespace.PRIVATE)
+        return Subscription.relay(_tag(host, fields, fields.number("namespace", Namespace.PUBLIC_FEED)))
+    namespace = fields.number("namespace", Namespace.PRIVATE)
     if kind == "mailbox":
         return Subscription.mailbox(namespace)
     if kind == "group":
-        return Subscription.group(host.groups.ring.group(asked.text("group")).group_id, namespace)
+        return Subscription.group(host.groups.ring.group(fields.text("group")).group_id, namespace)
     if kind == "relay-mailbox":
-        return Subscription.relay_mailbox(host.book.find(asked.text("contact")).contact.delivery_pubkey, namespace)
+        return Subscription.relay_mailbox(host.book.find(fields.text("contact")).contact.delivery_pubkey, namespace)
     raise Refused("kind", f"{kind!r} is none of feed, mailbox, group, relay, relay-mailbox")
 
 
-def _tag(host: Host, asked: Asked, namespace: int) -> bytes:
+def _tag(host: Host, fields: RequestFields, namespace: int) -> bytes:
     """A tag, or that of the feed of a publisher."""
-    if asked.has("tag"):
-        return asked.hex32("tag")
-    return feed_tag(pubkey(host, asked.text("publisher")), namespace)
+    if fields.has("tag"):
+        return fields.hex32("tag")
+    return feed_tag(pubkey(host, fields.text("publisher")), namespace)

@@ -7,7 +7,7 @@ from typing import Any
 
 from veil.api import json_views
 from veil.api.http import Request, Response
-from veil.api.request_parser import Asked, destination, hex32, pubkey, subscription
+from veil.api.request_parser import RequestFields, destination, hex32, pubkey, subscription
 from veil.namespaces import Namespace
 from veil.node import Tier
 from veil.runtime.contacts import Contact
@@ -21,7 +21,7 @@ DEFAULT_EVENTS = 256
 MAX_SHOWN = 4_096
 _ANY_SEQ = (1 << 53) - 1
 
-Answer = Callable[[Host, Request], Any]
+Handler = Callable[[Host, Request], Any]
 
 
 def names(host: Host) -> dict[bytes, str]:
@@ -47,7 +47,7 @@ def lanes(host: Host, request: Request) -> object:
                 "why_not": host.lanes.absent.get(info.lane),
                 "endpoints": [str(one) for one in lane.endpoints] if lane else [],
                 **json_views.plain(host.sessions.totals(info.lane)),
-                "strangers": getattr(lane, "strangers", 0),
+                "strangers": getattr(lane, "unauthenticated", 0),
                 "refused": getattr(lane, "refused", 0),
             }
         )
@@ -74,12 +74,12 @@ def own_contact(host: Host, request: Request) -> object:
 
 
 def add_contact(host: Host, request: Request) -> object:
-    asked = Asked.body(request.body)
-    return json_views.entry(host.add_contact(Contact.from_text(asked.text("contact")), asked.text("name", "")))
+    fields = RequestFields.body(request.body)
+    return json_views.entry(host.add_contact(Contact.from_text(fields.text("contact")), fields.text("name", "")))
 
 
 def remove_contact(host: Host, request: Request) -> object:
-    entry = host.book.find(Asked(dict(request.query)).text("contact"))
+    entry = host.book.find(RequestFields(dict(request.query)).text("contact"))
     return {"removed": host.remove_contact(entry.contact.pubkey), "name": entry.name}
 
 
@@ -88,23 +88,23 @@ def subscriptions(host: Host, request: Request) -> object:
 
 
 def subscribe(host: Host, request: Request) -> object:
-    wanted = subscription(host, Asked.body(request.body))
+    wanted = subscription(host, RequestFields.body(request.body))
     return {"new": host.node.subscribe(wanted), **json_views.subscription(wanted)}
 
 
 def unsubscribe(host: Host, request: Request) -> object:
-    wanted = subscription(host, Asked.body(request.body))
+    wanted = subscription(host, RequestFields.body(request.body))
     return {"removed": host.node.unsubscribe(wanted), **json_views.subscription(wanted)}
 
 
 def publish(host: Host, request: Request) -> object:
-    asked = Asked.body(request.body)
-    interactive = asked.flag("interactive", True)
-    said = host.node.publish(
-        destination(host, asked), asked.payload(), ack=asked.flag("ack"), interactive=bool(interactive)
+    fields = RequestFields.body(request.body)
+    interactive = fields.flag("interactive", True)
+    published = host.node.publish(
+        destination(host, fields), fields.payload(), ack=fields.flag("ack"), interactive=bool(interactive)
     )
-    host.dialler.hurry()
-    return json_views.plain(said)
+    host.dialler.dial_now()
+    return json_views.plain(published)
 
 
 def outbound(host: Host, request: Request) -> object:
@@ -112,16 +112,16 @@ def outbound(host: Host, request: Request) -> object:
 
 
 def cancel(host: Host, request: Request) -> object:
-    return {"cancelled": host.node.cancel(Asked(dict(request.query)).number("message_id", 0, _ANY_SEQ))}
+    return {"cancelled": host.node.cancel(RequestFields(dict(request.query)).number("message_id", 0, _ANY_SEQ))}
 
 
 def feed(host: Host, request: Request) -> object:
     """What was delivered, the newest last."""
-    asked = Asked(dict(request.query))
-    limit = asked.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
-    since = asked.number("since", 0, _ANY_SEQ)
-    sender = pubkey(host, asked.text("sender")) if asked.has("sender") else None
-    namespace = asked.number("namespace", 0) if asked.has("namespace") else None
+    fields = RequestFields(dict(request.query))
+    limit = fields.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
+    since = fields.number("since", 0, _ANY_SEQ)
+    sender = pubkey(host, fields.text("sender")) if fields.has("sender") else None
+    namespace = fields.number("namespace", 0) if fields.has("namespace") else None
     found = []
     while events := host.node.events(since, MAX_EVENTS):
         since = events[-1].seq
@@ -136,19 +136,19 @@ def feed(host: Host, request: Request) -> object:
 
 async def events(host: Host, request: Request) -> object:
     """What happened after `since`; where that is nothing, what happens within `wait_s`."""
-    asked = Asked(dict(request.query))
-    since, limit = asked.number("since", 0, _ANY_SEQ), asked.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
-    wait_s = asked.number("wait_s", 0, MAX_WAIT_S)
+    fields = RequestFields(dict(request.query))
+    since, limit = fields.number("since", 0, _ANY_SEQ), fields.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
+    wait_s = fields.number("wait_s", 0, MAX_WAIT_S)
     found = host.node.events(since, limit)
     if not found and wait_s:
-        await _one_more(host, wait_s)
+        await _wait_for_event(host, wait_s)
         found = host.node.events(since, limit)
     known = names(host)
     shown = [json_views.event(one, known) for one in found]
     return {"first_seq": host.node.first_seq, "last_seq": host.node.last_seq, "events": shown}
 
 
-async def _one_more(host: Host, wait_s: float) -> None:
+async def _wait_for_event(host: Host, wait_s: float) -> None:
     more = asyncio.Event()
 
     def listener(event: object) -> None:
@@ -173,8 +173,8 @@ def policy(host: Host, request: Request) -> object:
 
 
 def set_policy(host: Host, request: Request) -> object:
-    asked = Asked.body(request.body)
-    key, wanted = pubkey(host, asked.text("pubkey")), asked.text("tier")
+    fields = RequestFields.body(request.body)
+    key, wanted = pubkey(host, fields.text("pubkey")), fields.text("tier")
     if wanted.upper() not in (*Tier.__members__, "NONE"):
         raise Malformed("tier", f"{wanted!r} is none of {', '.join(name.lower() for name in Tier.__members__)}, none")
     host.node.set_tier(key, None if wanted == "none" else Tier[wanted.upper()])
@@ -183,28 +183,28 @@ def set_policy(host: Host, request: Request) -> object:
 
 def explain(host: Host, request: Request) -> object:
     """Why a node, or what comes under a tag, is treated as it is."""
-    asked = Asked(dict(request.query))
-    if asked.has("tag"):
+    fields = RequestFields(dict(request.query))
+    if fields.has("tag"):
         return json_views.plain(
-            host.node.explain_tag(asked.hex32("tag"), asked.number("namespace", Namespace.PUBLIC_FEED))
+            host.node.explain_tag(fields.hex32("tag"), fields.number("namespace", Namespace.PUBLIC_FEED))
         )
-    return json_views.plain(host.node.explain(pubkey(host, asked.text("pubkey"))))
+    return json_views.plain(host.node.explain(pubkey(host, fields.text("pubkey"))))
 
 
 def endorse(host: Host, request: Request) -> object:
-    return json_views.plain(host.node.endorse(pubkey(host, Asked.body(request.body).text("pubkey"))))
+    return json_views.plain(host.node.endorse(pubkey(host, RequestFields.body(request.body).text("pubkey"))))
 
 
 def tag(host: Host, request: Request) -> object:
     """The tag of a publisher's feed, which is all that its readers need."""
-    asked = Asked(dict(request.query))
-    namespace = asked.number("namespace", Namespace.PUBLIC_FEED)
-    return {"tag": feed_tag(pubkey(host, asked.text("publisher", "self")), namespace).hex(), "namespace": namespace}
+    fields = RequestFields(dict(request.query))
+    namespace = fields.number("namespace", Namespace.PUBLIC_FEED)
+    return {"tag": feed_tag(pubkey(host, fields.text("publisher", "self")), namespace).hex(), "namespace": namespace}
 
 
 def cache(host: Host, request: Request) -> object:
-    asked = Asked(dict(request.query))
-    return [json_views.plain(one) for one in host.node.cache_entries(asked.number("limit", DEFAULT_EVENTS, MAX_SHOWN))]
+    fields = RequestFields(dict(request.query))
+    return [json_views.plain(one) for one in host.node.cache_entries(fields.number("limit", DEFAULT_EVENTS, MAX_SHOWN))]
 
 
 def forget(host: Host, request: Request) -> object:
@@ -217,27 +217,27 @@ def groups(host: Host, request: Request) -> object:
 
 def create_group(host: Host, request: Request) -> object:
     """A new group; with `secret`, the one of all who have it."""
-    asked = Asked.body(request.body)
-    if asked.has("secret"):
-        namespace = asked.number("namespace", Namespace.PRIVATE)
-        return json_views.group(host.groups.join(asked.text("name"), asked.hex32("secret"), namespace))
-    return json_views.group(host.groups.create(asked.text("name")))
+    fields = RequestFields.body(request.body)
+    if fields.has("secret"):
+        namespace = fields.number("namespace", Namespace.PRIVATE)
+        return json_views.group(host.groups.join(fields.text("name"), fields.hex32("secret"), namespace))
+    return json_views.group(host.groups.create(fields.text("name")))
 
 
 def invite(host: Host, request: Request) -> object:
-    asked = Asked.body(request.body)
-    return json_views.plain(host.groups.invite(asked.text("group"), host.book.find(asked.text("contact"))))
+    fields = RequestFields.body(request.body)
+    return json_views.plain(host.groups.invite(fields.text("group"), host.book.find(fields.text("contact"))))
 
 
 def rotate(host: Host, request: Request) -> object:
-    asked = Asked.body(request.body)
-    stay = tuple(host.book.find(one) for one in asked.texts("stay"))
-    named, sent = host.groups.rotate(asked.text("group"), stay)
+    fields = RequestFields.body(request.body)
+    stay = tuple(host.book.find(one) for one in fields.texts("stay"))
+    named, sent = host.groups.rotate(fields.text("group"), stay)
     return {**json_views.group(named), "sent": json_views.plain(sent)}
 
 
 def leave(host: Host, request: Request) -> object:
-    return json_views.group(host.groups.leave(Asked.body(request.body).text("group")))
+    return json_views.group(host.groups.leave(RequestFields.body(request.body).text("group")))
 
 
 def metrics(host: Host, request: Request) -> object:
@@ -259,7 +259,7 @@ def stop(host: Host, request: Request) -> object:
     return {"stopping": True}
 
 
-ROUTES: dict[tuple[str, str], Answer] = {
+ROUTES: dict[tuple[str, str], Handler] = {
     ("GET", "/v1/status"): status,
     ("GET", "/v1/lanes"): lanes,
     ("GET", "/v1/peers"): peers,
@@ -306,5 +306,5 @@ async def answer(host: Host, request: Request) -> Response:
     found = route(host, request)
     if isinstance(found, Awaitable):
         found = await found
-    host.moved()
+    host.wake_timers()
     return found if isinstance(found, Response) else Response.json(found)

@@ -17,7 +17,7 @@ from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client, data_dir
 from veil.lanes import Unavailable
 from veil.lanes.durable import PRIVATE_FILE
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Refused, VeilError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def _run(path: Path) -> None:
 
     for name in _NOISY_LOGGERS:  # peers must not be able to fill the disk with log lines; counters record their errors
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    host = Host(Folder(path))
+    host = Host(DataDirectory(path))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, host.stopping.set)
@@ -60,31 +60,31 @@ async def _run(path: Path) -> None:
 
 def start_process(path: Path) -> str:
     """Start a node in the background and return the URL of its API."""
-    folder = Folder(path)
-    folder.check()
-    folder.lock()  # raises `Refused` if a node is running
-    folder.unlock()
-    folder.remove("api.json")
+    directory = DataDirectory(path)
+    directory.check()
+    directory.lock()  # raises `Refused` if a node is running
+    directory.unlock()
+    directory.remove("api.json")
     log = os.open(path / _LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     try:
         command = [sys.executable, "-m", "veil.cli", "node", "start", "--foreground", "--data-dir", str(path)]
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     finally:
         os.close(log)
-    return _wait_start(folder, child)
+    return _wait_start(directory, child)
 
 
-def _wait_start(folder: Folder, child: "subprocess.Popen[bytes]") -> str:
+def _wait_start(directory: DataDirectory, child: "subprocess.Popen[bytes]") -> str:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        url = folder.read("api.json").get("url")
+        url = directory.read("api.json").get("url")
         if isinstance(url, str):
             return url
         if child.poll() is not None:
-            raise _ended(folder.path / _LOG)
+            raise _ended(directory.path / _LOG)
         time.sleep(_POLL_SECONDS)
     child.kill()
-    raise Unavailable("node", f"did not start within {START_SECONDS:.0f} s; see {folder.path / _LOG}")
+    raise Unavailable("node", f"did not start within {START_SECONDS:.0f} s; see {directory.path / _LOG}")
 
 
 def _ended(log: Path) -> VeilError:
@@ -100,15 +100,15 @@ def _ended(log: Path) -> VeilError:
 
 def wait_end(path: Path) -> None:
     """Wait until the node has released the lock on its data directory."""
-    folder = Folder(path)
+    directory = DataDirectory(path)
     until = time.monotonic() + END_SECONDS
     while time.monotonic() < until:
         try:
-            folder.lock()
+            directory.lock()
         except Refused:
             time.sleep(_POLL_SECONDS)
             continue
-        folder.unlock()
+        directory.unlock()
         return
     raise Unavailable("node", f"did not end within {END_SECONDS:.0f} s")
 
@@ -184,15 +184,15 @@ def init(
     from veil.lanes import Certificate
     from veil.runtime import keyring, node_settings
 
-    folder = Folder(data_dir(given))
+    directory = DataDirectory(data_dir(given))
     chosen = _changed(node_settings.Settings(), listen, announce, api, proxy, stun, relay_all)
     chosen.check()
     ring = keyring.Keyring.generate(name)
-    folder.make()
-    node_settings.save(folder, chosen)
-    Certificate.load_or_make(folder.certificate)
-    keyring.save(folder, ring)
-    output.facts({"data_dir": str(folder.path), "pubkey": ring.signing.public_key, "name": name}, as_json)
+    directory.make()
+    node_settings.save(directory, chosen)
+    Certificate.load_or_make(directory.certificate)
+    keyring.save(directory, ring)
+    output.facts({"data_dir": str(directory.path), "pubkey": ring.signing.public_key, "name": name}, as_json)
 
 
 @command(app, "set", "veil node set --proxy 127.0.0.1:9050", "veil node set --listen quic://0.0.0.0:4433")
@@ -214,10 +214,10 @@ def set_(
 
     from veil.runtime import node_settings
 
-    folder = Folder(data_dir(given))
-    folder.check()
-    chosen = _changed(node_settings.load(folder), listen, announce, api, proxy, stun, relay_all)
-    node_settings.save(folder, chosen)
+    directory = DataDirectory(data_dir(given))
+    directory.check()
+    chosen = _changed(node_settings.load(directory), listen, announce, api, proxy, stun, relay_all)
+    node_settings.save(directory, chosen)
     shown = asdict(chosen)
     rows = {name: " ".join(one) if isinstance(one, tuple) else one for name, one in shown.items()}
     output.facts(rows, as_json, data=shown)
@@ -234,19 +234,19 @@ def start(
     The command names every lane that cannot listen on its endpoint. If no lane can listen, it stops the node again,
     except with --foreground.
     """
-    folder = data_dir(given)
+    directory = data_dir(given)
     if foreground:
-        run(folder)
+        run(directory)
         return
-    url = start_process(folder)
-    with client(folder) as api:
+    url = start_process(directory)
+    with client(directory) as api:
         status, found = api.get("/v1/status"), api.get("/v1/lanes")
         lanes = [place for lane in found for place in lane["endpoints"]]
-        failed = _failed_lanes(folder, found)
+        failed = _failed_lanes(directory, found)
         if failed and not lanes:
             api.post("/v1/stop")
     if failed and not lanes:
-        wait_end(folder)
+        wait_end(directory)
         raise _cannot_listen(failed)
     for lane, why in failed.items():
         output.remark(f"{lane} does not listen: {why}")
@@ -254,11 +254,11 @@ def start(
     output.facts(rows, as_json, data={**rows, "listens": lanes, "does_not_listen": failed})
 
 
-def _failed_lanes(folder: Path, found: list[dict[str, Any]]) -> dict[str, str]:
+def _failed_lanes(directory: Path, found: list[dict[str, Any]]) -> dict[str, str]:
     """The lanes that should listen and do not, with the reason."""
     from veil.runtime import node_settings
 
-    wanted = {place.partition(":")[0] for place in node_settings.load(Folder(folder)).listen}
+    wanted = {place.partition(":")[0] for place in node_settings.load(DataDirectory(directory)).listen}
     return {one["lane"]: one["why_not"] for one in found if one["lane"] in wanted and one["why_not"]}
 
 
@@ -273,10 +273,10 @@ def _cannot_listen(failed: dict[str, str]) -> Exception:
 @command(app, "stop", "veil node stop", "veil node stop --data-dir alice")
 def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Stop a node, and return once it has ended."""
-    folder = data_dir(given)
-    with client(folder) as api:
+    directory = data_dir(given)
+    with client(directory) as api:
         api.post("/v1/stop")
-    wait_end(folder)
+    wait_end(directory)
     output.facts({"stopped": True}, as_json)
 
 
@@ -301,10 +301,10 @@ def destroy(
     """Delete a stopped node with its keys and all its data."""
     import shutil
 
-    folder = Folder(data_dir(given))
-    folder.check()
+    directory = DataDirectory(data_dir(given))
+    directory.check()
     if not yes:
-        raise Misuse(f"this deletes {folder.path} with its keys, which cannot be recovered", "confirm with --yes")
-    folder.lock()
-    shutil.rmtree(folder.path)
-    output.facts({"removed": str(Path(folder.path))}, as_json)
+        raise Misuse(f"this deletes {directory.path} with its keys, which cannot be recovered", "confirm with --yes")
+    directory.lock()
+    shutil.rmtree(directory.path)
+    output.facts({"removed": str(Path(directory.path))}, as_json)

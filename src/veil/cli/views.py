@@ -33,15 +33,15 @@ def id_show(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show the public keys and name of a node, whether it runs or not."""
     from veil.lanes import Certificate
     from veil.runtime import keyring
-    from veil.runtime.data_directory import Folder
+    from veil.runtime.data_directory import DataDirectory
 
-    folder = Folder(data_dir(given))
-    ring = keyring.load(folder)
+    directory = DataDirectory(data_dir(given))
+    ring = keyring.load(directory)
     rows: dict[str, output.Value] = {
         "name": ring.name,
         "pubkey": ring.signing.public_key,
         "delivery_pubkey": ring.delivery.public_key,
-        "pin": Certificate.load_or_make(folder.certificate).pin,
+        "pin": Certificate.load_or_make(directory.certificate).pin,
         "groups": len(ring.groups),
     }
     output.facts(rows, as_json)

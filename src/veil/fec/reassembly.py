@@ -18,7 +18,7 @@ from veil.veil_limits import ATTEMPTS_PER_SHARD, CACHE_TTL_SECONDS, MAX_INBOX_BY
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class Reassembled:
     """An encoded object whose root holds, and the sources that sent shards which are not of it."""
 
     of: ShardSet
@@ -33,18 +33,18 @@ class _Piece:
     index: int
     payload: bytes
     sources: list[Hashable]
-    standing: int
+    trust: int
 
 
-class Gathering:
+class Reassembly:
     """The shards of one object, until it is whole. `ledger` counts the bytes held of each source."""
 
-    __slots__ = ("_attempts", "_form", "_ledger", "_pieces", "of")
+    __slots__ = ("_attempts", "_bytes_by_source", "_form", "_pieces", "of")
 
-    def __init__(self, of: ShardSet, form: Form, ledger: Counter[Hashable] | None = None) -> None:
+    def __init__(self, of: ShardSet, form: Form, bytes_by_source: Counter[Hashable] | None = None) -> None:
         self.of = of
         self._form = form
-        self._ledger: Counter[Hashable] = Counter() if ledger is None else ledger
+        self._bytes_by_source: Counter[Hashable] = Counter() if bytes_by_source is None else bytes_by_source
         self._pieces: list[_Piece] = []
         self._attempts = 0
 
@@ -57,7 +57,7 @@ class Gathering:
         """Of the shards held: what need not be asked for."""
         return frozenset(piece.index for piece in self._pieces)
 
-    def add(self, shard: ShardV1, source: Hashable = None, standing: int = 0) -> Gathered | None:
+    def add(self, shard: ShardV1, source: Hashable = None, trust: int = 0) -> Reassembled | None:
         """Take a shard in; the object, where it is whole now. Where room is short, the lowest standing gives way."""
         if shard.of != self.of:
             raise ValueError("a shard of another object")
@@ -65,14 +65,14 @@ class Gathering:
         newest = next((piece for piece in rivals if piece.payload == shard.payload), None)
         if newest is None:
             if len(rivals) >= MAX_RIVALS:
-                self._remove(self._least(rivals))
-            newest = _Piece(shard.index, shard.payload, [], standing)
+                self._remove(self._to_evict(rivals))
+            newest = _Piece(shard.index, shard.payload, [], trust)
             self._pieces.append(newest)
-            self._ledger[source] += len(newest.payload)
+            self._bytes_by_source[source] += len(newest.payload)
         elif source in newest.sources:
             return None
         newest.sources.append(source)
-        newest.standing = max(newest.standing, standing)
+        newest.trust = max(newest.trust, trust)
         self._attempts += ATTEMPTS_PER_SHARD
         return self._try(newest, source)
 
@@ -90,10 +90,10 @@ class Gathering:
         for piece in list(self._pieces):
             self._remove(piece)
 
-    def _least(self, rivals: Sequence[_Piece]) -> _Piece:
+    def _to_evict(self, rivals: Sequence[_Piece]) -> _Piece:
         """Of rivals: of the lowest standing, of the source that told most of them, that fewest sent, and the oldest."""
-        told = [piece.sources[0] for piece in rivals]
-        return max(rivals, key=lambda piece: (-piece.standing, told.count(piece.sources[0]), -len(piece.sources)))
+        first_sources = [piece.sources[0] for piece in rivals]
+        return max(rivals, key=lambda piece: (-piece.trust, first_sources.count(piece.sources[0]), -len(piece.sources)))
 
     def _remove(self, piece: _Piece) -> None:
         self._pieces = [other for other in self._pieces if other is not piece]
@@ -101,11 +101,11 @@ class Gathering:
 
     def _charge(self, piece: _Piece, times: int) -> None:
         payer = piece.sources[0]
-        self._ledger[payer] += times * len(piece.payload)
-        if self._ledger[payer] <= 0:
-            del self._ledger[payer]
+        self._bytes_by_source[payer] += times * len(piece.payload)
+        if self._bytes_by_source[payer] <= 0:
+            del self._bytes_by_source[payer]
 
-    def _try(self, newest: _Piece, source: Hashable) -> Gathered | None:
+    def _try(self, newest: _Piece, source: Hashable) -> Reassembled | None:
         """Every choice without the newest shard has been tried before, so only those with it are."""
         if len(self._pieces) < self.of.shape.k:
             return None
@@ -117,12 +117,12 @@ class Gathering:
                 encoded = self._form.restore(self.of, {piece.index: piece.payload for piece in chosen})
             except Unverified:
                 continue
-            return Gathered(self.of, encoded, self._liars(encoded, chosen))
+            return Reassembled(self.of, encoded, self._liars(encoded, chosen))
         return None
 
     def _choices(self, newest: _Piece, source: Hashable) -> Iterator[tuple[_Piece, ...]]:
         others = [piece for piece in self._pieces if piece.index != newest.index]
-        others.sort(key=lambda piece: (source not in piece.sources, -piece.standing))
+        others.sort(key=lambda piece: (source not in piece.sources, -piece.trust))
         yield from _distinct(others, (newest,), self.of.shape.k - 1)
 
     def _liars(self, encoded: bytes, chosen: tuple[_Piece, ...]) -> frozenset[Hashable]:
@@ -151,7 +151,7 @@ def _distinct(others: Sequence[_Piece], chosen: tuple[_Piece, ...], wanted: int)
 
 @dataclass(slots=True)
 class _Open:
-    gathering: Gathering
+    reassembly: Reassembly
     expiry: float
     sources: set[Hashable] = field(default_factory=set)
 
@@ -174,7 +174,7 @@ class Inbox:
         self._open: OrderedDict[ShardSet, _Open] = OrderedDict()
         self._done: OrderedDict[ShardSet, float] = OrderedDict()
         # The bytes held of each source, and the objects it has a part in, the oldest first.
-        self._ledger: Counter[Hashable] = Counter()
+        self._bytes_by_source: Counter[Hashable] = Counter()
         self._parts: dict[Hashable, OrderedDict[ShardSet, None]] = {}
 
     def __len__(self) -> int:
@@ -182,7 +182,7 @@ class Inbox:
 
     @property
     def held_bytes(self) -> int:
-        return self._ledger.total()
+        return self._bytes_by_source.total()
 
     @property
     def done_count(self) -> int:
@@ -195,29 +195,29 @@ class Inbox:
     def missing(self, of: ShardSet) -> tuple[int, ...]:
         """The indices that would help: none where nothing of the object has come, or all of it has."""
         found = self._open.get(of)
-        held = found.gathering.indices if found else range(of.shape.n)
+        held = found.reassembly.indices if found else range(of.shape.n)
         return tuple(index for index in range(of.shape.n) if index not in held)
 
-    def add(self, shard: ShardV1, now_s: float, source: Hashable = None, standing: int = 0) -> Gathered | None:
+    def add(self, shard: ShardV1, now_s: float, source: Hashable = None, trust: int = 0) -> Reassembled | None:
         """Take a shard in; the object, where it is whole now."""
         self.expire(now_s)
         if shard.of in self._done:
             return None
         found = self._open.get(shard.of)
         if found is None:
-            found = _Open(Gathering(shard.of, self._form, self._ledger), now_s + self._ttl)
+            found = _Open(Reassembly(shard.of, self._form, self._bytes_by_source), now_s + self._ttl)
             self._open[shard.of] = found
         found.sources.add(source)
         self._parts.setdefault(source, OrderedDict())[shard.of] = None
-        gathered = found.gathering.add(shard, source, standing)
-        if gathered is not None:
+        reassembled = found.reassembly.add(shard, source, trust)
+        if reassembled is not None:
             self._drop(shard.of)
             self._done[shard.of] = now_s + self._ttl
             while len(self._done) > self._max_done:
                 self._done.popitem(last=False)
         while self.held_bytes > self._max_bytes:
             self._make_room()
-        return gathered
+        return reassembled
 
     def expire(self, now_s: float) -> None:
         """Let go of all whose time is up. Both are in the order of their time."""
@@ -227,23 +227,23 @@ class Inbox:
             self._done.popitem(last=False)
 
     def _make_room(self) -> None:
-        greediest = max(self._ledger, key=lambda source: self._ledger[source])
-        of = next(iter(self._parts[greediest]))
+        largest = max(self._bytes_by_source, key=lambda source: self._bytes_by_source[source])
+        of = next(iter(self._parts[largest]))
         found = self._open[of]
-        found.gathering.forget(greediest)
-        if found.gathering.indices:
-            found.sources.discard(greediest)
-            self._leave(greediest, of)
+        found.reassembly.forget(largest)
+        if found.reassembly.indices:
+            found.sources.discard(largest)
+            self._unlink(largest, of)
         else:
             self._drop(of)
 
     def _drop(self, of: ShardSet) -> None:
         found = self._open.pop(of)
-        found.gathering.clear()
+        found.reassembly.clear()
         for source in found.sources:
-            self._leave(source, of)
+            self._unlink(source, of)
 
-    def _leave(self, source: Hashable, of: ShardSet) -> None:
+    def _unlink(self, source: Hashable, of: ShardSet) -> None:
         del self._parts[source][of]
         if not self._parts[source]:
             del self._parts[source]

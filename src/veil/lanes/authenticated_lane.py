@@ -18,7 +18,7 @@ from veil.lanes.lane import Accept, LaneLink, LinkLane, Session
 from veil.veil_errors import Malformed, Unverified, VeilError
 
 
-class Banished:
+class Banlist:
     """Addresses that broke the protocol: how often, and until when nothing is heard of them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,7 @@ class Banished:
     def __len__(self) -> int:
         return len(self._until)
 
-    def is_out(self, address: str) -> bool:
+    def is_banned(self, address: str) -> bool:
         strikes, until = self._until.get(address, (0, 0.0))
         return strikes >= lane_limits.MAX_STRIKES and self._clock() < until
 
@@ -36,18 +36,18 @@ class Banished:
         strikes, until = self._until.pop(address, (0, 0.0))
         if until < self._clock():
             strikes = 0
-        self._until[address] = (strikes + 1, self._clock() + lane_limits.BANISHED_SECONDS)
-        while len(self._until) > lane_limits.MAX_BANISHED:
+        self._until[address] = (strikes + 1, self._clock() + lane_limits.BAN_SECONDS)
+        while len(self._until) > lane_limits.MAX_BANS:
             self._until.popitem(last=False)
 
 
-class Secured:
+class AuthenticatedLane:
     """A lane over a lane of links, for the node with this key."""
 
     def __init__(self, lane: LinkLane, key: SigningKey) -> None:
-        self.strangers = 0
+        self.unauthenticated = 0
         self.refused = 0
-        self.banished = Banished()
+        self.banlist = Banlist()
         self._lane = lane
         self._key = key
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,7 +61,7 @@ class Secured:
         return self._lane.endpoints
 
     async def start(self, accept: Accept) -> None:
-        await self._lane.start(lambda link: self._arrived(link, accept))
+        await self._lane.start(lambda link: self._on_link(link, accept))
 
     async def dial(self, endpoint: Endpoint, peer: bytes, pin: bytes | None) -> Session:
         link = await self._lane.dial(endpoint, peer)
@@ -78,34 +78,34 @@ class Secured:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._lane.stop()
 
-    def _arrived(self, link: LaneLink, accept: Accept) -> None:
-        task = asyncio.ensure_future(self._meet(link, accept))
+    def _on_link(self, link: LaneLink, accept: Accept) -> None:
+        task = asyncio.ensure_future(self._authenticate(link, accept))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _meet(self, link: LaneLink, accept: Accept) -> None:
+    async def _authenticate(self, link: LaneLink, accept: Accept) -> None:
         address = link.remote.rpartition(":")[0]
-        if self.strangers >= lane_limits.MAX_STRANGERS or self.banished.is_out(address):
+        if self.unauthenticated >= lane_limits.MAX_UNAUTHENTICATED or self.banlist.is_banned(address):
             self.refused += 1
             await link.close()
             return
-        self.strangers += 1
+        self.unauthenticated += 1
         try:
             with suppress(VeilError):
-                accept(await self._prove(link, address))
+                accept(await self._handshake(link, address))
         finally:
-            self.strangers -= 1
+            self.unauthenticated -= 1
 
-    async def _prove(self, link: LaneLink, address: str) -> session.LinkSession:
+    async def _handshake(self, link: LaneLink, address: str) -> session.LinkSession:
         def strike() -> None:
             if not self._lane.shares_addresses:
-                self.banished.strike(address)
+                self.banlist.strike(address)
 
         try:
-            met = await session.answer(link, self._key)
+            authenticated = await session.answer(link, self._key)
         except (Malformed, Unverified):
             self.refused += 1
             strike()
             raise
-        met.on_fault = strike
-        return met
+        authenticated.on_fault = strike
+        return authenticated

@@ -56,7 +56,7 @@ def remote_of(writer: asyncio.StreamWriter) -> str:
     return f"{found[0]}:{found[1]}" if found else "?"
 
 
-def pin_met(writer: asyncio.StreamWriter) -> bytes:
+def peer_pin(writer: asyncio.StreamWriter) -> bytes:
     """The pin of the certificate that answered."""
     tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
     der = tls.getpeercert(binary_form=True) if tls is not None else None

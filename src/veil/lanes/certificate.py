@@ -44,14 +44,14 @@ class Certificate:
             raise Malformed("certificate", f"{path} holds none") from None
         return cls(path, pin_of(found.public_bytes(serialization.Encoding.DER)))
 
-    def listening(self) -> ssl.SSLContext:
+    def server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.path)
         return context
 
 
-def dialling() -> ssl.SSLContext:
+def client_context() -> ssl.SSLContext:
     """TLS that takes any certificate: which one it was is checked after, by `check_pin` and by the handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

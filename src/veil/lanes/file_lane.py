@@ -26,9 +26,9 @@ from veil.veil_errors import Malformed, Unavailable, Unverified, VeilError
 MAGIC = b"VEIL parcel 1\n"
 _CONTEXT = "veil parcel v1"
 _LENGTH_BYTES = 4
-_LEAST = len(MAGIC) + 2 * PUBKEY_BYTES + SIGNATURE_BYTES
+_MIN_BYTES = len(MAGIC) + 2 * PUBKEY_BYTES + SIGNATURE_BYTES
 # One more frame than fits may have been pulled.
-MAX_FILE_BYTES = _LEAST + lane_limits.PARCEL_BYTES + lane_limits.MAX_FRAME_BYTES + 4 * _LENGTH_BYTES
+MAX_FILE_BYTES = _MIN_BYTES + lane_limits.PARCEL_BYTES + lane_limits.MAX_FRAME_BYTES + 4 * _LENGTH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +42,32 @@ class FileParcel:
 
 def pack(key: SigningKey, recipient: bytes, frames: Sequence[bytes]) -> bytes:
     body = b"".join(u32be(len(frame)) + frame for frame in frames)
-    said = MAGIC + key.public_key + recipient + body
-    return said + key.sign(derive(_CONTEXT, said))
+    signed = MAGIC + key.public_key + recipient + body
+    return signed + key.sign(derive(_CONTEXT, signed))
 
 
 def unpack(data: bytes, recipient: bytes) -> FileParcel:
     """What is in a parcel. Raise `Malformed`, or `Unverified` where it is not for us or not by who it says."""
-    if not _LEAST <= len(data) <= MAX_FILE_BYTES or not data.startswith(MAGIC):
+    if not _MIN_BYTES <= len(data) <= MAX_FILE_BYTES or not data.startswith(MAGIC):
         raise Malformed("parcel", "it is none, or not all of one")
-    said, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
+    signed, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
     at = len(MAGIC)
-    sender, named = said[at : at + PUBKEY_BYTES], said[at + PUBKEY_BYTES : at + 2 * PUBKEY_BYTES]
+    sender, named = signed[at : at + PUBKEY_BYTES], signed[at + PUBKEY_BYTES : at + 2 * PUBKEY_BYTES]
     if named != recipient:
         raise Unverified("parcel", "it is for another node")
-    verify(sender, derive(_CONTEXT, said), signature, "parcel")
-    return FileParcel(sender, named, tuple(_frames(said, at + 2 * PUBKEY_BYTES)))
+    verify(sender, derive(_CONTEXT, signed), signature, "parcel")
+    return FileParcel(sender, named, tuple(_frames(signed, at + 2 * PUBKEY_BYTES)))
 
 
-def _frames(said: bytes, at: int) -> list[bytes]:
+def _frames(signed: bytes, at: int) -> list[bytes]:
     found = []
-    while at < len(said):
+    while at < len(signed):
         start = at + _LENGTH_BYTES
-        length = int.from_bytes(said[at:start], "big")
+        length = int.from_bytes(signed[at:start], "big")
         at = start + length
-        if start > len(said) or at > len(said) or not 0 < length <= lane_limits.MAX_FRAME_BYTES:
+        if start > len(signed) or at > len(signed) or not 0 < length <= lane_limits.MAX_FRAME_BYTES:
             raise Malformed("parcel", "a frame that does not fit")
-        found.append(said[start:at])
+        found.append(signed[start:at])
     return found
 
 
@@ -90,13 +90,13 @@ class FileLane:
         # No parcels, and not ours to remove.
         self._junk: dict[Path, None] = {}
         self._accept: Accept | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._scanner: asyncio.Task[None] | None = None
 
     async def start(self, accept: Accept) -> None:
         self._accept = accept
         if self._folder is not None:
             self._inbox(self._folder).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-        self._looking = asyncio.ensure_future(self._look_always())
+        self._scanner = asyncio.ensure_future(self._scan_forever())
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -110,9 +110,9 @@ class FileLane:
         return self._session(folder, peer)
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._scanner is not None:
+            self._scanner.cancel()
+            await asyncio.gather(self._scanner, return_exceptions=True)
         for session in list(self._sessions.values()):
             await session.close()
 
@@ -125,18 +125,18 @@ class FileLane:
     def _inbox(self, folder: Path) -> Path:
         return folder / self._key.public_key.hex()
 
-    async def _look_always(self) -> None:
+    async def _scan_forever(self) -> None:
         while True:
             with suppress(OSError):  # a stick that was pulled out
-                self.look()
-            await asyncio.sleep(lane_limits.LOOK_SECONDS)
+                self.scan()
+            await asyncio.sleep(lane_limits.SCAN_SECONDS)
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """Take in what lies there for us."""
         self._sessions = {key: one for key, one in self._sessions.items() if not one.closed.is_set()}
         self._accepted = {key: None for key in self._accepted if key in self._sessions}
         folders = {folder for folder, _ in self._sessions} | ({self._folder} if self._folder else set())
-        strangers = lane_limits.STRANGERS_A_LOOK
+        new_senders = lane_limits.NEW_SENDERS_PER_SCAN
         for folder in folders:
             inbox = self._inbox(folder)
             found = sorted(set(inbox.glob(f"*{SUFFIX}")) - self._junk.keys()) if inbox.is_dir() else []
@@ -146,16 +146,16 @@ class FileLane:
                     continue
                 if key not in self._sessions:
                     # Reading and checking takes time, in which nothing else is done: the rest waits for the next look.
-                    if not strangers:
+                    if not new_senders:
                         continue
-                    strangers -= 1
-                    if not self._met(*key, path):
+                    new_senders -= 1
+                    if not self._accept_sender(*key, path):
                         continue
                 if key in self._accepted:
                     self._accepted[key] = self._accepted.pop(key)
                 self._sessions[key].arrived(path)
 
-    def _met(self, folder: Path, peer: bytes, path: Path) -> bool:
+    def _accept_sender(self, folder: Path, peer: bytes, path: Path) -> bool:
         """Whether a parcel begins a session: only with who signed it."""
         try:
             _unpacked(path, peer, self._key.public_key)
@@ -165,7 +165,7 @@ class FileLane:
             _remove(path, self._junk)
             return False
         session = self._session(folder, peer)
-        while len(self._accepted) >= lane_limits.MAX_STRANGERS:
+        while len(self._accepted) >= lane_limits.MAX_UNAUTHENTICATED:
             oldest = next(iter(self._accepted))
             del self._accepted[oldest]
             self._sessions.pop(oldest).end()
@@ -188,7 +188,7 @@ class FileSession:
         self._outbox = folder / peer.hex()
         self._waiting: dict[Path, None] = {}
         # Taken in, and not ours to remove.
-        self._left: dict[Path, None] = {}
+        self._unremovable: dict[Path, None] = {}
         self._work = asyncio.Event()
         self._number = time.time_ns()
 
@@ -196,7 +196,7 @@ class FileSession:
         self._work.set()
 
     def arrived(self, path: Path) -> None:
-        if path not in self._left and len(self._waiting) < lane_limits.MAX_PARCELS:
+        if path not in self._unremovable and len(self._waiting) < lane_limits.MAX_PARCELS:
             self._waiting[path] = None
             self._work.set()
 
@@ -207,8 +207,8 @@ class FileSession:
                 await self._work.wait()
                 self._work.clear()
                 try:
-                    self._take_in(incoming)
-                    self._write_out(pull)
+                    self._receive_parcels(incoming)
+                    self._send_parcels(pull)
                 except OSError as error:
                     raise Unavailable(self.remote, error.strerror or str(error)) from None
         finally:
@@ -221,11 +221,11 @@ class FileSession:
         self.closed.set()
         self._work.set()
 
-    def _take_in(self, incoming: Incoming) -> None:
+    def _receive_parcels(self, incoming: Incoming) -> None:
         """What a parcel held must be on our disk before it goes; a crash before that has it read again."""
         paths = list(self._waiting)
         self._waiting.clear()
-        taken = []
+        received = []
         for path in paths:
             try:
                 frames = _unpacked(path, self.peer, self._key.public_key)
@@ -234,17 +234,17 @@ class FileSession:
             except VeilError:
                 self.health.strikes += 1
                 frames = ()
-            taken.append(path)
+            received.append(path)
             for frame in frames:
                 self.health.frames_received += 1
                 self.health.bytes_received += len(frame)
                 incoming(frame)
-        if taken:
+        if received:
             self._settle()
-        for path in taken:
-            _remove(path, self._left)
+        for path in received:
+            _remove(path, self._unremovable)
 
-    def _write_out(self, pull: Pull) -> None:
+    def _send_parcels(self, pull: Pull) -> None:
         while self._room() and (frames := pull(lane_limits.PARCEL_BYTES)):
             self._outbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             self._number += 1
@@ -287,11 +287,11 @@ def _read(path: Path) -> bytes:
         os.close(handle)
 
 
-def _remove(path: Path, left: dict[Path, None]) -> None:
+def _remove(path: Path, unremovable: dict[Path, None]) -> None:
     """What is not ours to remove is remembered in `left` instead."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        left[path] = None
-        while len(left) > lane_limits.MAX_PARCELS:
-            del left[next(iter(left))]
+        unremovable[path] = None
+        while len(unremovable) > lane_limits.MAX_PARCELS:
+            del unremovable[next(iter(unremovable))]

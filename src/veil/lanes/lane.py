@@ -31,19 +31,19 @@ class Health:
     bytes_received: int = 0
     strikes: int = 0
     # Told of each outcome: whether frames arrived, and how long that took.
-    tell: Callable[[bool, float | None], None] | None = None
+    on_outcome: Callable[[bool, float | None], None] | None = None
 
     def delivered(self, count: int, round_trip_s: float) -> None:
         self.frames_delivered += count
-        if self.tell is not None:
-            self.tell(True, round_trip_s)
+        if self.on_outcome is not None:
+            self.on_outcome(True, round_trip_s)
         self.round_trip_s += _SMOOTHING * (round_trip_s - self.round_trip_s)
 
     def lost(self, count: int) -> None:
         """Frames whose fate is unknown: the link ended before the other end said that it took them in."""
         self.frames_lost += count
-        if count and self.tell is not None:
-            self.tell(False, None)
+        if count and self.on_outcome is not None:
+            self.on_outcome(False, None)
 
 
 class LaneLink(Protocol):

@@ -13,7 +13,7 @@ WINDOW_BYTES = 2 * KIB * KIB
 
 # Connections in all, those of them that have not yet said who they are, and those of one node.
 MAX_SESSIONS = 256
-MAX_STRANGERS = 64
+MAX_UNAUTHENTICATED = 64
 MAX_SESSIONS_PER_PEER = 4
 
 DIAL_SECONDS = 10.0
@@ -22,19 +22,19 @@ HANDSHAKE_SECONDS = 10.0
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 20.0
 
-REDIAL_FIRST_SECONDS = 0.25
-REDIAL_MOST_SECONDS = 60.0
+FIRST_REDIAL_SECONDS = 0.25
+MAX_REDIAL_SECONDS = 60.0
 
 # What a peer may send that is no frame, before it is shown out, and for how long it then stays out.
 MAX_STRIKES = 8
-BANISHED_SECONDS = 600.0
-MAX_BANISHED = 4_096
+BAN_SECONDS = 600.0
+MAX_BANS = 4_096
 
 # A file lane writes parcels of so many bytes, leaves no more than so many of them in a folder, and looks so often.
 PARCEL_BYTES = 4 * KIB * KIB
 MAX_PARCELS = 1_024
-LOOK_SECONDS = 0.5
+SCAN_SECONDS = 0.5
 # Parcels of senders it has no session with that a file lane opens at one look.
-STRANGERS_A_LOOK = 16
+NEW_SENDERS_PER_SCAN = 16
 # Descriptions of WebRTC sessions are text of a few thousand characters.
 MAX_SIGNAL_BYTES = 64 * KIB

@@ -156,7 +156,7 @@ class QuicLink:
         if self.transport is not None:
             self.transport.close()
 
-    def piece(self, stream_id: int, data: bytes, ended: bool) -> None:
+    def on_data(self, stream_id: int, data: bytes, ended: bool) -> None:
         """Part of a message. Where there is too much of it, the connection is closed at once."""
         if self._gone is not None:
             return
@@ -171,7 +171,7 @@ class QuicLink:
             self._partial_bytes -= len(held)
             self._whole.put_nowait(bytes(self._partial.pop(stream_id)))
 
-    def dropped(self, stream_id: int) -> None:
+    def on_reset(self, stream_id: int) -> None:
         """The other end took back what it had begun to say."""
         self._partial_bytes -= len(self._partial.pop(stream_id, b""))
 
@@ -193,15 +193,15 @@ def _protocol(opened: Callable[[QuicLink], None], own_pin: bytes | None) -> Call
         def quic_event_received(self, event: events.QuicEvent) -> None:
             if isinstance(event, events.HandshakeCompleted):
                 address = self._quic._network_paths[0].addr
-                binding = _pin_met(self) if own_pin is None else own_pin
+                binding = _peer_pin(self) if own_pin is None else own_pin
                 self.link = QuicLink(self, binding, f"{address[0]}:{address[1]}")
                 opened(self.link)
             elif self.link is None:
                 return
             elif isinstance(event, events.StreamDataReceived):
-                self.link.piece(event.stream_id, event.data, event.end_stream)
+                self.link.on_data(event.stream_id, event.data, event.end_stream)
             elif isinstance(event, events.StreamReset):
-                self.link.dropped(event.stream_id)
+                self.link.on_reset(event.stream_id)
             elif isinstance(event, events.ConnectionTerminated):
                 self.link.fail(Unavailable("link", event.reason_phrase or "it is gone"))
                 if self.link.transport is not None:
@@ -210,7 +210,7 @@ def _protocol(opened: Callable[[QuicLink], None], own_pin: bytes | None) -> Call
     return Protocol
 
 
-def _pin_met(protocol: "QuicConnectionProtocol") -> bytes:
+def _peer_pin(protocol: "QuicConnectionProtocol") -> bytes:
     found = protocol._quic.tls._peer_certificate
     if found is None:
         raise Unavailable("link", "nobody showed a certificate")

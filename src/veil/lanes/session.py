@@ -85,7 +85,7 @@ def check_proof(data: bytes, transcript: bytes) -> bytes:
 
 
 _U64 = 8
-_GOOD_BYE_SECONDS = 1.0
+_BYE_SECONDS = 1.0
 _MAX_SIGNALS = 8
 
 
@@ -97,7 +97,7 @@ class FrameKind(IntEnum):
     PROOF = 3
     READY = 4
     FRAME = 5
-    TAKEN = 6
+    RECEIVED = 6
     PING = 7
     PONG = 8
     BYE = 9
@@ -106,12 +106,12 @@ class FrameKind(IntEnum):
 
 async def dial(link: LaneLink, key: SigningKey, wanted: bytes | None) -> "LinkSession":
     """Prove who we are on a link that we opened, to the node that we meant. The link is closed where that fails."""
-    async with _proving(link):
+    async with _handshake_deadline(link):
         hello = Hello.make()
-        await _say(link, FrameKind.HELLO, hello.encode())
-        answered = await _hear(link, FrameKind.ANSWER)
+        await _send_message(link, FrameKind.HELLO, hello.encode())
+        answered = await _expect(link, FrameKind.ANSWER)
         peer, transcript = check_answer(answered, hello, link.binding, wanted)
-        await _say(link, FrameKind.PROOF, proof(transcript, key))
+        await _send_message(link, FrameKind.PROOF, proof(transcript, key))
         # What is said by then is said to a node that proved itself, so it need not wait for this.
         first = await link.receive()
     session = LinkSession(link, peer)
@@ -121,17 +121,17 @@ async def dial(link: LaneLink, key: SigningKey, wanted: bytes | None) -> "LinkSe
 
 async def answer(link: LaneLink, key: SigningKey) -> "LinkSession":
     """Find out who opened a link, having proved who we are."""
-    async with _proving(link):
-        hello = Hello.decode(await _hear(link, FrameKind.HELLO))
+    async with _handshake_deadline(link):
+        hello = Hello.decode(await _expect(link, FrameKind.HELLO))
         answered, transcript = answer_hello(hello, key, link.binding)
-        await _say(link, FrameKind.ANSWER, answered)
-        peer = check_proof(await _hear(link, FrameKind.PROOF), transcript)
-        await _say(link, FrameKind.READY, b"")
+        await _send_message(link, FrameKind.ANSWER, answered)
+        peer = check_proof(await _expect(link, FrameKind.PROOF), transcript)
+        await _send_message(link, FrameKind.READY, b"")
     return LinkSession(link, peer)
 
 
 @asynccontextmanager
-async def _proving(link: LaneLink) -> AsyncIterator[None]:
+async def _handshake_deadline(link: LaneLink) -> AsyncIterator[None]:
     """The time that a handshake has. After it, as after any fault, the link is closed."""
     try:
         async with asyncio.timeout(lane_limits.HANDSHAKE_SECONDS):
@@ -144,11 +144,11 @@ async def _proving(link: LaneLink) -> AsyncIterator[None]:
         raise
 
 
-async def _say(link: LaneLink, kind: FrameKind, body: bytes) -> None:
+async def _send_message(link: LaneLink, kind: FrameKind, body: bytes) -> None:
     await link.send(bytes((kind,)) + body)
 
 
-async def _hear(link: LaneLink, kind: FrameKind) -> bytes:
+async def _expect(link: LaneLink, kind: FrameKind) -> bytes:
     message = await link.receive()
     if message == bytes((FrameKind.BYE,)):
         raise Unavailable("peer", "it said good-bye")
@@ -174,15 +174,15 @@ class LinkSession:
         self.early: bytes | None = None
         self._link = link
         # Length and time of each frame under way, the oldest first.
-        self._under_way: deque[tuple[int, float]] = deque()
-        self._under_way_bytes = 0
-        self._taken = 0
-        self._taken_told = 0
-        self._peer_taken = 0
+        self._in_flight: deque[tuple[int, float]] = deque()
+        self._in_flight_bytes = 0
+        self._received = 0
+        self._received_reported = 0
+        self._peer_received = 0
         self._ping_due = False
         self._pong_due = False
         self._work = asyncio.Event()
-        self._heard = time.monotonic()
+        self._last_received_at = time.monotonic()
 
     def wake(self) -> None:
         self._work.set()
@@ -212,7 +212,7 @@ class LinkSession:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self.health.lost(len(self._under_way))
+            self.health.lost(len(self._in_flight))
             await self._link.close()
 
     async def close(self) -> None:
@@ -220,7 +220,7 @@ class LinkSession:
         if not self.closed.is_set():
             self.closed.set()
             with suppress(VeilError, TimeoutError):
-                async with asyncio.timeout(_GOOD_BYE_SECONDS):
+                async with asyncio.timeout(_BYE_SECONDS):
                     await self._link.send(bytes((FrameKind.BYE,)))
             await self._link.close()
 
@@ -246,42 +246,42 @@ class LinkSession:
         if self._ping_due:
             self._ping_due = False
             await self._link.send(bytes((FrameKind.PING,)))
-        if self._taken_told != self._taken:
-            self._taken_told = self._taken
-            await self._link.send(bytes((FrameKind.TAKEN,)) + self._taken_told.to_bytes(_U64, "big"))
+        if self._received_reported != self._received:
+            self._received_reported = self._received
+            await self._link.send(bytes((FrameKind.RECEIVED,)) + self._received_reported.to_bytes(_U64, "big"))
 
     async def _send_frame(self, frame: bytes) -> None:
         if len(frame) > lane_limits.MAX_FRAME_BYTES:
             raise ValueError(f"a frame of {len(frame)} bytes, more than {lane_limits.MAX_FRAME_BYTES}")
-        self._under_way.append((len(frame), time.monotonic()))
-        self._under_way_bytes += len(frame)
+        self._in_flight.append((len(frame), time.monotonic()))
+        self._in_flight_bytes += len(frame)
         self.health.frames_sent += 1
         self.health.bytes_sent += len(frame)
         await self._link.send(bytes((FrameKind.FRAME,)) + frame)
 
     def _room(self) -> int:
         """How many bytes the window has room for: none where it is open for less than the largest frame."""
-        room = lane_limits.WINDOW_BYTES - self._under_way_bytes
-        return room if room >= lane_limits.MAX_FRAME_BYTES and len(self._under_way) < lane_limits.WINDOW_FRAMES else 0
+        room = lane_limits.WINDOW_BYTES - self._in_flight_bytes
+        return room if room >= lane_limits.MAX_FRAME_BYTES and len(self._in_flight) < lane_limits.WINDOW_FRAMES else 0
 
     async def _receive_all(self, incoming: Incoming) -> None:
-        if self.early is not None and not self._take(self.early, incoming):
+        if self.early is not None and not self._handle(self.early, incoming):
             return
         self.early = None
-        while self._take(await self._link.receive(), incoming):
-            self._heard = time.monotonic()
+        while self._handle(await self._link.receive(), incoming):
+            self._last_received_at = time.monotonic()
 
-    def _take(self, message: bytes, incoming: Incoming) -> bool:
+    def _handle(self, message: bytes, incoming: Incoming) -> bool:
         """Do what a message says; whether more may follow."""
         kind, body = message[0], message[1:]
         if kind == FrameKind.FRAME:
             self.health.frames_received += 1
             self.health.bytes_received += len(body)
             incoming(body)
-            self._taken += 1
+            self._received += 1
             self._work.set()
-        elif kind == FrameKind.TAKEN and len(body) == _U64:
-            self._peer_took(int.from_bytes(body, "big"))
+        elif kind == FrameKind.RECEIVED and len(body) == _U64:
+            self._on_received(int.from_bytes(body, "big"))
         elif kind == FrameKind.BYE:
             return False
         elif kind == FrameKind.SIGNAL:
@@ -293,17 +293,17 @@ class LinkSession:
             raise Malformed("message", f"of kind {kind} and {len(body)} bytes")
         return True
 
-    def _peer_took(self, taken: int) -> None:
-        count = taken - self._peer_taken
-        if count > len(self._under_way):
+    def _on_received(self, received: int) -> None:
+        count = received - self._peer_received
+        if count > len(self._in_flight):
             raise Malformed("message", "it took in more frames than it was sent")
         if count <= 0:
             return  # messages may overtake each other on some lanes: this one is old
-        self._peer_taken = taken
-        since = self._under_way[0][1]
+        self._peer_received = received
+        since = self._in_flight[0][1]
         for _ in range(count):
-            size, since = self._under_way.popleft()
-            self._under_way_bytes -= size
+            size, since = self._in_flight.popleft()
+            self._in_flight_bytes -= size
         self.health.delivered(count, time.monotonic() - since)
         self._work.set()
 
@@ -311,7 +311,7 @@ class LinkSession:
         """Ask whether the other end is there while it says nothing, and end where it stays silent."""
         while True:
             await asyncio.sleep(lane_limits.PING_SECONDS)
-            silent = time.monotonic() - self._heard
+            silent = time.monotonic() - self._last_received_at
             if silent > lane_limits.SILENCE_SECONDS:
                 raise Unavailable("peer", f"silent for {silent:.0f} s")
             if silent > lane_limits.PING_SECONDS / 2:

@@ -4,8 +4,8 @@ import asyncio
 import functools
 
 from veil.lanes import lane_limits
-from veil.lanes.byte_stream import StreamLink, pin_met
-from veil.lanes.certificate import Certificate, dialling
+from veil.lanes.byte_stream import StreamLink, peer_pin
+from veil.lanes.certificate import Certificate, client_context
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.lane import AcceptLink, LaneLink
 from veil.veil_errors import Unavailable
@@ -29,8 +29,8 @@ class TlsLane:
     async def start(self, accept: AcceptLink) -> None:
         if self._listen is None:
             return
-        taken = functools.partial(self._taken, accept)
-        context = self._certificate.listening()
+        taken = functools.partial(self._on_connection, accept)
+        context = self._certificate.server_context()
         try:
             self._server = await asyncio.start_server(
                 taken,
@@ -59,16 +59,16 @@ class TlsLane:
                 reader, writer = await self._connect(endpoint)
         except (OSError, EOFError, TimeoutError) as error:
             raise Unavailable(str(endpoint), str(error) or "no answer") from None
-        return StreamLink(reader, writer, pin_met(writer))
+        return StreamLink(reader, writer, peer_pin(writer))
 
     async def _connect(self, endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(
-            endpoint.host, endpoint.port, ssl=dialling(), server_hostname="", limit=lane_limits.MAX_MESSAGE_BYTES
+            endpoint.host, endpoint.port, ssl=client_context(), server_hostname="", limit=lane_limits.MAX_MESSAGE_BYTES
         )
 
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
 
-    def _taken(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_connection(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         accept(StreamLink(reader, writer, self._certificate.pin))

@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 from veil.lanes import lane_limits
 from veil.lanes.byte_stream import close_writer
-from veil.lanes.certificate import Certificate, dialling
+from veil.lanes.certificate import Certificate, client_context
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.tls_lane import TlsLane
 from veil.veil_errors import Malformed, Unavailable
@@ -30,7 +30,7 @@ _REFUSALS = {
     7: "the proxy does not connect",
     8: "the proxy does not know such addresses",
 }
-_LONGEST = 255
+_MAX_LENGTH = 255
 
 # Yields what to send and how many bytes to read after it, and is sent those bytes.
 Steps = Generator[tuple[bytes, int], bytes, None]
@@ -39,7 +39,7 @@ Steps = Generator[tuple[bytes, int], bytes, None]
 def connect(host: str, port: int, isolation: str = "") -> Steps:
     """Ask a proxy for a connection. Streams of different `isolation` share no circuit where the proxy is Tor's."""
     name = host.encode("idna") if not host.isascii() else host.encode()
-    if not 0 < len(name) <= _LONGEST:
+    if not 0 < len(name) <= _MAX_LENGTH:
         raise Malformed("endpoint", f"a host of {len(name)} bytes")
     method = _PASSWORD if isolation else _NO_AUTH
     chosen = yield bytes((_VERSION, 1, method)), 2
@@ -48,13 +48,13 @@ def connect(host: str, port: int, isolation: str = "") -> Steps:
     if chosen[1] != method:
         raise Unavailable("proxy", "it wants to be spoken to in another way")
     if isolation:
-        word = isolation.encode()[:_LONGEST]
-        sent = bytes((_PASSWORD_VERSION, len(word))) + word + bytes((len(word),)) + word
+        credential = isolation.encode()[:_MAX_LENGTH]
+        sent = bytes((_PASSWORD_VERSION, len(credential))) + credential + bytes((len(credential),)) + credential
         accepted = yield sent, 2
         if accepted[1] != 0:
             raise Unavailable("proxy", "it refused our name")
-    asked = bytes((_VERSION, _CONNECT, _RESERVED, _NAME, len(name))) + name + port.to_bytes(2, "big")
-    version, reply, _, kind = yield asked, 4
+    request = bytes((_VERSION, _CONNECT, _RESERVED, _NAME, len(name))) + name + port.to_bytes(2, "big")
+    version, reply, _, kind = yield request, 4
     if version != _VERSION:
         raise Unavailable("proxy", "it does not speak SOCKS5")
     if reply != 0:
@@ -109,21 +109,21 @@ class TorLane(TlsLane):
             raise refused from None
         try:
             steps = connect(endpoint.host, endpoint.port, os.urandom(8).hex() if self._isolate else "")
-            await _walk(steps, reader, writer)
-            await writer.start_tls(dialling(), server_hostname="", ssl_handshake_timeout=TOR_DIAL_SECONDS)
+            await _run_steps(steps, reader, writer)
+            await writer.start_tls(client_context(), server_hostname="", ssl_handshake_timeout=TOR_DIAL_SECONDS)
         except BaseException:
             await close_writer(writer)
             raise
         return reader, writer
 
 
-async def _walk(steps: Steps, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    said, length = next(steps)
+async def _run_steps(steps: Steps, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    output, length = next(steps)
     while True:
-        writer.write(said)
+        writer.write(output)
         await writer.drain()
-        heard = await reader.readexactly(length)
+        received = await reader.readexactly(length)
         try:
-            said, length = steps.send(heard)
+            output, length = steps.send(received)
         except StopIteration:
             return

@@ -35,7 +35,7 @@ class Signalling(Protocol):
 
     async def start(self, answer: Answer) -> None: ...
 
-    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+    async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
         """What the peer answers to an offer. The caller says how long to wait."""
         ...
 
@@ -49,52 +49,52 @@ class FolderSignalling:
         self._own = own_key.hex()
         self._folder = folder
         self._answered: set[str] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._scanner: asyncio.Task[None] | None = None
 
     async def start(self, answer: Answer) -> None:
         if self._folder is not None:
             inbox = self._folder / self._own
             inbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            self._looking = asyncio.ensure_future(self._look_always(inbox, answer))
+            self._scanner = asyncio.ensure_future(self._scan_forever(inbox, answer))
 
-    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+    async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
         folder = Path(endpoint.path) / peer.hex()
         name = os.urandom(16).hex()
-        asked, answered = folder / (name + _OFFER), folder / (name + _ANSWER)
+        offer_path, answer_path = folder / (name + _OFFER), folder / (name + _ANSWER)
         try:
             folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            write_file(asked, offer.encode(), _READABLE)
+            write_file(offer_path, offer.encode(), _READABLE)
             try:
-                while not answered.exists():
-                    await asyncio.sleep(lane_limits.LOOK_SECONDS)
-                return _read(answered)
+                while not answer_path.exists():
+                    await asyncio.sleep(lane_limits.SCAN_SECONDS)
+                return _read(answer_path)
             finally:
-                for path in (asked, answered):
+                for path in (offer_path, answer_path):
                     path.unlink(missing_ok=True)
         except OSError as error:
             raise Unavailable(str(endpoint), error.strerror or str(error)) from None
 
     async def stop(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._scanner is not None:
+            self._scanner.cancel()
+            await asyncio.gather(self._scanner, return_exceptions=True)
 
-    async def _look_always(self, inbox: Path, answer: Answer) -> None:
+    async def _scan_forever(self, inbox: Path, answer: Answer) -> None:
         while True:
             with suppress(OSError):
-                for path in sorted(inbox.glob(f"*{_OFFER}"))[: lane_limits.MAX_STRANGERS]:
+                for path in sorted(inbox.glob(f"*{_OFFER}"))[: lane_limits.MAX_UNAUTHENTICATED]:
                     await self._reply(path, answer)
-            await asyncio.sleep(lane_limits.LOOK_SECONDS)
+            await asyncio.sleep(lane_limits.SCAN_SECONDS)
 
     async def _reply(self, path: Path, answer: Answer) -> None:
         if path.name in self._answered:
             return
-        if len(self._answered) >= lane_limits.MAX_BANISHED:
+        if len(self._answered) >= lane_limits.MAX_BANS:
             self._answered.clear()
         self._answered.add(path.name)
         with suppress(VeilError, OSError, ValueError):
-            replied = await answer(_read(path))
-            write_file(path.with_suffix(_ANSWER), replied.encode(), _READABLE)
+            answered_text = await answer(_read(path))
+            write_file(path.with_suffix(_ANSWER), answered_text.encode(), _READABLE)
 
 
 class CarriedSignalling:
@@ -103,29 +103,29 @@ class CarriedSignalling:
     def __init__(self, carry: Carry) -> None:
         self._carry = carry
         self._answer: Answer | None = None
-        self._asked: dict[bytes, asyncio.Future[str]] = {}
+        self._pending_offers: dict[bytes, asyncio.Future[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, answer: Answer) -> None:
         self._answer = answer
 
-    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+    async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
         name = os.urandom(16)
         waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._asked[name] = waiting
+        self._pending_offers[name] = waiting
         try:
             if not self._carry(peer, b"O" + name + offer.encode()):
                 raise Unavailable(str(endpoint), "no other lane to this node carries the offer")
             return await waiting
         finally:
-            del self._asked[name]
+            del self._pending_offers[name]
 
     def arrived(self, peer: bytes, data: bytes) -> None:
         """What a peer sent by way of another lane."""
         kind, name, text = data[:1], data[1:17], data[17:].decode(errors="replace")
-        if kind == b"A" and name in self._asked and not self._asked[name].done():
-            self._asked[name].set_result(text)
-        elif kind == b"O" and len(name) == 16 and len(self._tasks) < lane_limits.MAX_STRANGERS:
+        if kind == b"A" and name in self._pending_offers and not self._pending_offers[name].done():
+            self._pending_offers[name].set_result(text)
+        elif kind == b"O" and len(name) == 16 and len(self._tasks) < lane_limits.MAX_UNAUTHENTICATED:
             task = asyncio.ensure_future(self._reply(peer, name, text))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -152,8 +152,8 @@ class EitherSignalling:
         await self._folder.start(answer)
         await self._carried.start(answer)
 
-    async def ask(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
-        return await (self._folder if endpoint.path else self._carried).ask(endpoint, peer, offer)
+    async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+        return await (self._folder if endpoint.path else self._carried).exchange(endpoint, peer, offer)
 
     async def stop(self) -> None:
         await self._folder.stop()
@@ -204,8 +204,8 @@ class WebRtcLane:
             async with asyncio.timeout(WEBRTC_DIAL_SECONDS):
                 await connection.setLocalDescription(await connection.createOffer())
                 offer = connection.localDescription.sdp
-                answer = await self._signalling.ask(endpoint, peer, offer)
-                await _hear(connection, answer, "answer")
+                answer = await self._signalling.exchange(endpoint, peer, offer)
+                await _apply_description(connection, answer, "answer")
                 link = WebRtcLink(connection, channel, _binding(offer, answer))
                 await link.opened.wait()
                 return link
@@ -230,12 +230,12 @@ class WebRtcLane:
 
     async def _answer(self, offer: str) -> str:
         """Answer an offer; what comes of it is accepted once its channel is there."""
-        if len(self._pending) >= lane_limits.MAX_STRANGERS:
+        if len(self._pending) >= lane_limits.MAX_UNAUTHENTICATED:
             raise Unavailable("webrtc", "too many offers at a time")
         connection = self._connection()
         self._pending.add(connection)
         try:
-            await _hear(connection, offer, "offer")
+            await _apply_description(connection, offer, "offer")
             await connection.setLocalDescription(await connection.createAnswer())
         except BaseException:
             self._pending.discard(connection)
@@ -250,12 +250,12 @@ class WebRtcLane:
                 self._pending.discard(connection)
                 self._accept(WebRtcLink(connection, channel, binding))
 
-        waiting = asyncio.ensure_future(self._give_up(connection))
+        waiting = asyncio.ensure_future(self._expire(connection))
         self._waiting.add(waiting)
         waiting.add_done_callback(self._waiting.discard)
         return answer
 
-    async def _give_up(self, connection: "RTCPeerConnection") -> None:
+    async def _expire(self, connection: "RTCPeerConnection") -> None:
         """Wait no longer for a channel than dialling takes."""
         await asyncio.sleep(WEBRTC_DIAL_SECONDS)
         if connection in self._pending:
@@ -263,7 +263,7 @@ class WebRtcLane:
             await connection.close()
 
 
-async def _hear(connection: "RTCPeerConnection", text: str, what: str) -> None:
+async def _apply_description(connection: "RTCPeerConnection", text: str, what: str) -> None:
     """Give the library a description. It raises anything for one that makes no sense to it: the peer's fault."""
     from aiortc import RTCSessionDescription
 
@@ -298,8 +298,8 @@ class WebRtcLink:
         if channel.readyState == "open":
             self.opened.set()
         channel.on("open", self.opened.set)
-        channel.on("message", self._heard)
-        channel.on("close", self._lost)
+        channel.on("message", self._on_message)
+        channel.on("close", self._on_close)
         channel.on("bufferedamountlow", self._drained.set)
 
     async def send(self, message: bytes) -> None:
@@ -324,7 +324,7 @@ class WebRtcLink:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._connection.close()
 
-    def _heard(self, message: object) -> None:
+    def _on_message(self, message: object) -> None:
         if not isinstance(message, bytes) or not 0 < len(message) <= lane_limits.MAX_MESSAGE_BYTES:
             self._fail(Malformed("message", f"text, or more than {lane_limits.MAX_MESSAGE_BYTES} bytes"))
         elif self._whole.qsize() > _WHOLE_MESSAGES:
@@ -332,7 +332,7 @@ class WebRtcLink:
         elif self._gone is None:
             self._whole.put_nowait(message)
 
-    def _lost(self) -> None:
+    def _on_close(self) -> None:
         self._fail(Unavailable("link", "it is gone"))
 
     def _fail(self, error: VeilError) -> None:

@@ -19,8 +19,8 @@ from wsproto.events import (
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from veil.lanes import lane_limits
-from veil.lanes.byte_stream import close_writer, pin_met, remote_of
-from veil.lanes.certificate import Certificate, dialling
+from veil.lanes.byte_stream import close_writer, peer_pin, remote_of
+from veil.lanes.certificate import Certificate, client_context
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.lane import AcceptLink, LaneLink
 from veil.veil_errors import Malformed, Unavailable
@@ -44,17 +44,17 @@ class WebSocketLane:
         self._announce = announce
         self._server: asyncio.Server | None = None
         # Connections that are no WebSockets yet.
-        self._agreeing: set[asyncio.Task[None]] = set()
+        self._handshaking: set[asyncio.Task[None]] = set()
 
     async def start(self, accept: AcceptLink) -> None:
         if self._listen is None:
             return
         try:
             self._server = await asyncio.start_server(
-                functools.partial(self._taken, accept),
+                functools.partial(self._on_connection, accept),
                 self._listen.host,
                 self._listen.port,
-                ssl=self._certificate.listening(),
+                ssl=self._certificate.server_context(),
                 ssl_handshake_timeout=lane_limits.HANDSHAKE_SECONDS,
             )
         except OSError as error:
@@ -70,10 +70,10 @@ class WebSocketLane:
         try:
             async with asyncio.timeout(lane_limits.DIAL_SECONDS):
                 reader, writer = await asyncio.open_connection(
-                    endpoint.host, endpoint.port, ssl=dialling(), server_hostname=""
+                    endpoint.host, endpoint.port, ssl=client_context(), server_hostname=""
                 )
-                link = WebSocketLink(reader, writer, WSConnection(ConnectionType.CLIENT), pin_met(writer))
-                await link.ask(Request(host=endpoint.host, target=endpoint.path or _DEFAULT_PATH))
+                link = WebSocketLink(reader, writer, WSConnection(ConnectionType.CLIENT), peer_pin(writer))
+                await link.request_handshake(Request(host=endpoint.host, target=endpoint.path or _DEFAULT_PATH))
                 return link
         except (OSError, TimeoutError) as error:
             raise Unavailable(str(endpoint), str(error) or "no answer") from None
@@ -81,23 +81,23 @@ class WebSocketLane:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        for task in self._agreeing:
+        for task in self._handshaking:
             task.cancel()
-        await asyncio.gather(*self._agreeing, return_exceptions=True)
+        await asyncio.gather(*self._handshaking, return_exceptions=True)
 
-    def _taken(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._agreeing) >= lane_limits.MAX_STRANGERS:
+    def _on_connection(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._handshaking) >= lane_limits.MAX_UNAUTHENTICATED:
             writer.transport.abort()
             return
-        task = asyncio.ensure_future(self._agree(accept, reader, writer))
-        self._agreeing.add(task)
-        task.add_done_callback(self._agreeing.discard)
+        task = asyncio.ensure_future(self._handshake(accept, reader, writer))
+        self._handshaking.add(task)
+        task.add_done_callback(self._handshaking.discard)
 
-    async def _agree(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handshake(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = WebSocketLink(reader, writer, WSConnection(ConnectionType.SERVER), self._certificate.pin)
         try:
             async with asyncio.timeout(lane_limits.HANDSHAKE_SECONDS):
-                await link.agree()
+                await link.accept_handshake()
         except (Malformed, Unavailable, TimeoutError):
             await link.close()
             return
@@ -121,26 +121,26 @@ class WebSocketLink:
         self._events: deque[Event] = deque()
         self._head_bytes = 0
 
-    async def ask(self, request: Request) -> None:
+    async def request_handshake(self, request: Request) -> None:
         """Become a WebSocket, as the end that dialled."""
-        await self._say(request)
-        if not isinstance(await self._next(), AcceptConnection):
+        await self._send_event(request)
+        if not isinstance(await self._next_event(), AcceptConnection):
             await self.close()
             raise Unavailable("link", "what answered is no VEIL lane")
 
-    async def agree(self) -> None:
+    async def accept_handshake(self) -> None:
         """Become a WebSocket, as the end that was dialled."""
-        if not isinstance(await self._next(), Request):
+        if not isinstance(await self._next_event(), Request):
             raise Malformed("link", "no request to become a WebSocket")
-        await self._say(AcceptConnection())
+        await self._send_event(AcceptConnection())
 
     async def send(self, message: bytes) -> None:
-        await self._say(BytesMessage(data=message))
+        await self._send_event(BytesMessage(data=message))
 
     async def receive(self) -> bytes:
         held = bytearray()
         while True:
-            event = await self._next()
+            event = await self._next_event()
             if isinstance(event, BytesMessage):
                 held += event.data
                 if len(held) > lane_limits.MAX_MESSAGE_BYTES:
@@ -152,7 +152,7 @@ class WebSocketLink:
             elif isinstance(event, TextMessage):
                 raise Malformed("message", "text")
             elif isinstance(event, Ping):
-                await self._say(event.response())
+                await self._send_event(event.response())
             elif isinstance(event, CloseConnection | RejectConnection):
                 raise Unavailable("link", "it is closed")
             elif not isinstance(event, Pong):
@@ -161,14 +161,14 @@ class WebSocketLink:
     async def close(self) -> None:
         await close_writer(self._writer)
 
-    async def _say(self, event: Event) -> None:
+    async def _send_event(self, event: Event) -> None:
         try:
             self._writer.write(self._wire.send(event))
             await self._writer.drain()
         except (OSError, LocalProtocolError) as error:
             raise Unavailable("link", str(error) or "it is gone") from None
 
-    async def _next(self) -> Event:
+    async def _next_event(self) -> Event:
         while not self._events:
             try:
                 data = await self._reader.read(_READ_BYTES)

@@ -68,7 +68,7 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """How much an object for a destination may carry, and how much fills its shards."""
 
     overhead: int
@@ -88,11 +88,11 @@ class Sealer:
         self._config = config
         self._identity = identity
 
-    def room(self, destination: Destination, now: float) -> Room:
+    def room(self, destination: Destination, now: float) -> Capacity:
         address, lock = self._lock(destination, now)
         is_feed = destination.kind is DestinationKind.FEED
         extra = overhead(address, lock, signed=is_feed) + (0 if is_feed else LETTER_BYTES)
-        return Room(extra, largest_full_batch(address, self._mode(destination)))
+        return Capacity(extra, largest_full_batch(address, self._mode(destination)))
 
     def seal(self, destination: Destination, payload: bytes, flags: Flags, nonce: bytes, now: float) -> Sealed:
         """The object that carries a payload. Raise `Refused` where the node cannot speak there any more."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from veil.node.config import Bounds, Tier, TierPolicy
 from veil.node.counters import Counters
 from veil.node.frames import decode_set, encode_set
-from veil.node.object_progress import Tracked
+from veil.node.object_progress import TrackedObject
 from veil.objects import ShardSet
 from veil.store.tables import Store, Table
 
@@ -34,7 +34,7 @@ class CacheEntry:
     last_seen: float
     tier: Tier
     rank: int
-    tracked: Tracked | None
+    tracked: TrackedObject | None
 
     @property
     def size(self) -> int:
@@ -74,7 +74,7 @@ class Cache:
     def get(self, shard_id: bytes) -> bytes | None:
         return self._store.get(Table.SHARDS, shard_id)
 
-    def put(self, shard_id: bytes, frame: bytes, tracked: Tracked, index: int, now: float) -> None:
+    def put(self, shard_id: bytes, frame: bytes, tracked: TrackedObject, index: int, now: float) -> None:
         if shard_id in self._entries:
             return
         rank = self._rank(tracked, index)
@@ -109,7 +109,7 @@ class Cache:
         if entry is not None:
             entry.last_seen = now
 
-    def rank(self, tracked: Tracked) -> None:
+    def rank(self, tracked: TrackedObject) -> None:
         """Look again at how common the shards of an object are."""
         for index, shard_id in tracked.held.items():
             entry = self._entries.get(shard_id)
@@ -146,7 +146,7 @@ class Cache:
             expiry, tier, index = _RECORD.unpack_from(record)
             yield shard_id, decode_set(record[_RECORD.size :]), index, expiry, Tier(tier)
 
-    def adopt(self, shard_id: bytes, tracked: Tracked, index: int) -> None:
+    def adopt(self, shard_id: bytes, tracked: TrackedObject, index: int) -> None:
         """Take up a shard that the store has already."""
         entry = CacheEntry(shard_id, tracked.of, index, tracked.expiry, tracked.expiry, tracked.tier, 1, tracked)
         self._insert(entry, None)
@@ -176,15 +176,15 @@ class Cache:
         return sum(self._bytes.values()) > bounds.cache_bytes or len(self._entries) > bounds.cache_shards
 
     def _victim(self) -> bytes:
-        def worth(place: tuple[Tier, int]) -> tuple[bool, int, float]:
+        def priority(place: tuple[Tier, int]) -> tuple[bool, int, float]:
             tier, rank = place
             over = self._bytes[tier] > self._tiers[tier].storage_share * self._bounds.cache_bytes
             first = self._entries[next(iter(self._ranks[place]))]
             return over, rank + _TIER_WEIGHT[tier], -first.expiry
 
-        return next(iter(self._ranks[max(self._ranks, key=worth)]))
+        return next(iter(self._ranks[max(self._ranks, key=priority)]))
 
-    def _rank(self, tracked: Tracked, index: int) -> int:
+    def _rank(self, tracked: TrackedObject, index: int) -> int:
         """Replicas, less what was asked for: a shard that others miss is worth keeping."""
         return max(min(tracked.replicas(index), MAX_RANK) - min(tracked.requested, MAX_RANK // 2), 0)
 

@@ -171,7 +171,7 @@ class NodeConfig:
     tiers: Mapping[Tier, TierPolicy] = field(default_factory=lambda: DEFAULT_TIERS)
     spread: Spread = Spread()
     escalation: Escalation = Escalation()
-    pulling: PullSettings = PullSettings()
+    pull: PullSettings = PullSettings()
     summaries: Summaries = Summaries()
     penalties: Penalties = Penalties()
     bounds: Bounds = Bounds()

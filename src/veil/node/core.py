@@ -17,7 +17,7 @@ from veil.node import status_views
 from veil.node.addressing import Destination, DestinationKind
 from veil.node.config import NodeConfig, Tier
 from veil.node.counters import Counters
-from veil.node.node_context import Desk
+from veil.node.node_context import NodeContext
 from veil.node.node_events import Event
 from veil.node.node_identity import Identity
 from veil.node.outbox import Outbound, Publication
@@ -92,8 +92,8 @@ class Node:
             self._state.begin()
 
     @property
-    def _desk(self) -> Desk:
-        return self._state.desk
+    def _context(self) -> NodeContext:
+        return self._state.context
 
     # The store
 
@@ -163,70 +163,70 @@ class Node:
 
     def connected(self, lane: str, peer: str, pubkey: bytes | None = None) -> bool:
         """A link is up. `peer` is the same on every lane where it is the same peer; False where there is no room."""
-        desk = self._desk
-        link = desk.peers.connect(lane, peer, pubkey, desk.trust.tier(pubkey, desk.clock()))
+        context = self._context
+        link = context.peers.connect(lane, peer, pubkey, context.trust.tier(pubkey, context.clock()))
         if link is None:
             return False
         with suppress(Unavailable), self._changing:
-            desk.tell("peer_up", lane=lane, peer=peer)
+            context.emit("peer_up", lane=lane, peer=peer)
             self._state.greet(link)
         return True
 
     def disconnected(self, lane: str, peer: str) -> None:
-        if self._desk.peers.link(lane, peer) is None:
+        if self._context.peers.link(lane, peer) is None:
             return
         with suppress(Unavailable), self._changing:
-            self._desk.tell("peer_down", lane=lane, peer=peer)
-        gone = self._desk.peers.disconnect(lane, peer)
+            self._context.emit("peer_down", lane=lane, peer=peer)
+        gone = self._context.peers.disconnect(lane, peer)
         if gone is not None:
-            self._state.summarising.forget(peer)
+            self._state.summary_exchange.forget(peer)
 
     def receive(self, lane: str, peer: str, frame: bytes) -> None:
         """Take a frame. Whatever is in it, this does not raise: what is wrong with it costs the peer.
 
         While the store cannot write the frame is dropped: nobody is told that it is here, so it comes again.
         """
-        link = self._desk.peers.link(lane, peer)
+        link = self._context.peers.link(lane, peer)
         if link is not None and frame:
             with suppress(Unavailable), self._changing:
                 self._state.intake.receive(link, frame)
 
     def note_sent(self, lane: str, peer: str, ok: bool, seconds: float | None = None) -> None:
         """What a transport knows of a link by itself."""
-        link = self._desk.peers.link(lane, peer)
+        link = self._context.peers.link(lane, peer)
         if link is not None:
             link.note(1.0 if ok else 0.0, seconds)
 
     def take(self, lane: str, peer: str, max_bytes: int = _TAKE_BYTES) -> tuple[bytes, ...]:
         """Frames to send now. What they promise is on disk before they are given out."""
-        link = self._desk.peers.link(lane, peer)
+        link = self._context.peers.link(lane, peer)
         if link is None or not link.queued_bytes:
             return ()
         with suppress(Unavailable), self._changing:
             # A listener that a commit calls may promise more, or find that the store fails.
-            while self._desk.promised or self._store.failed is not None:
-                self._desk.commit()
-            taken = self._desk.peers.take(link, max_bytes)
-            self._desk.counters["bytes_out"] += sum(map(len, taken))
+            while self._context.promised or self._store.failed is not None:
+                self._context.commit()
+            taken = self._context.peers.take(link, max_bytes)
+            self._context.counters["bytes_out"] += sum(map(len, taken))
             return tuple(taken)
         return ()
 
     def ready(self) -> tuple[tuple[str, str], ...]:
         """The links that have something to send."""
-        return tuple(link.key for link in self._desk.peers.links() if link.queued_bytes)
+        return tuple(link.key for link in self._context.peers.links() if link.queued_bytes)
 
     # Time
 
     def next_due(self) -> float | None:
         """When to `tick` next."""
-        return self._desk.agenda.next_due() if self._fault is None else self._retry_at
+        return self._context.timers.next_due() if self._fault is None else self._retry_at
 
     def tick(self) -> None:
         """Do all that is due."""
         if self._fault is not None and self._clock() >= self._retry_at:
             self._try_writing()
         with suppress(Unavailable), self._changing:
-            self._desk.agenda.run()
+            self._context.timers.run()
 
     # Saying
 
@@ -254,41 +254,41 @@ class Node:
     def cancel(self, message_id: int) -> bool:
         with self._changing:
             cancelled = self._state.outbox.cancel(message_id)
-            self._desk.commit()
+            self._context.commit()
             return cancelled
 
     # Listening
 
     def subscribe(self, subscription: Subscription) -> bool:
         """Ask for something; False where it is asked for already."""
-        desk = self._desk
-        if subscription in desk.subscriptions:
+        context = self._context
+        if subscription in context.subscriptions:
             return False
         with self._changing:
-            before = desk.subscriptions.tags()
-            desk.subscriptions.add(subscription, desk.clock())
-            self._state.ask_anew(before)
-            desk.commit()
+            before = context.subscriptions.tags()
+            context.subscriptions.add(subscription, context.clock())
+            self._state.request_new_tags(before)
+            context.commit()
             return True
 
     def unsubscribe(self, subscription: Subscription) -> bool:
         with self._changing:
-            removed = self._desk.subscriptions.remove(subscription, self._desk.clock())
-            self._desk.commit()
+            removed = self._context.subscriptions.remove(subscription, self._context.clock())
+            self._context.commit()
             return removed
 
     def subscriptions(self) -> tuple[Subscription, ...]:
-        return self._desk.subscriptions.all()
+        return self._context.subscriptions.all()
 
     def set_identity(self, identity: Identity) -> None:
         """Other keys or groups from now on."""
-        desk = self._desk
-        before = desk.subscriptions.tags()
-        self._identity = desk.identity = identity
-        desk.subscriptions.set_identity(identity, desk.clock())
+        context = self._context
+        before = context.subscriptions.tags()
+        self._identity = context.identity = identity
+        context.subscriptions.set_identity(identity, context.clock())
         self._state.outbox.set_identity(identity)
         with suppress(Unavailable), self._changing:
-            self._state.ask_anew(before)
+            self._state.request_new_tags(before)
 
     @property
     def on_event(self) -> Callable[[Event], None] | None:
@@ -297,69 +297,69 @@ class Node:
 
     @on_event.setter
     def on_event(self, listener: Callable[[Event], None] | None) -> None:
-        self._listener = self._desk.events.listener = listener
+        self._listener = self._context.events.listener = listener
 
     @property
     def first_seq(self) -> int:
-        return self._desk.events.first_seq
+        return self._context.events.first_seq
 
     @property
     def last_seq(self) -> int:
         """The number of the last event that is on disk."""
-        return self._desk.events.committed_seq
+        return self._context.events.committed_seq
 
     def events(self, since: int = 0, limit: int = 256) -> tuple[Event, ...]:
         """What happened after a number. It is on disk before it is told."""
         with suppress(Unavailable):
             self.settle()
-        return self._desk.events.since(since, limit)
+        return self._context.events.since(since, limit)
 
     def settle(self) -> None:
         """Commit what was taken in. Raise `Unavailable` if the store cannot write: then some of it may be lost."""
         with self._changing:
-            self._desk.commit()
+            self._context.commit()
 
     # Trust
 
     def set_tier(self, pubkey: bytes, tier: Tier | None) -> None:
         """Set how far a key is trusted, or leave it to endorsements."""
-        desk = self._desk
+        context = self._context
         with self._changing:
-            desk.trust.set_tier(pubkey, tier)
-            self._state.judge_peers()
-            desk.tell("policy", pubkey=pubkey, tier=tier.name.lower() if tier is not None else None)
-            desk.commit()
+            context.trust.set_tier(pubkey, tier)
+            self._state.update_peer_tiers()
+            context.emit("policy", pubkey=pubkey, tier=tier.name.lower() if tier is not None else None)
+            context.commit()
 
     def tiers(self) -> dict[bytes, Tier]:
-        return self._desk.trust.by_hand()
+        return self._context.trust.by_hand()
 
     def endorse(self, pubkey: bytes) -> Publication:
         """Vouch for a key, in this node's own feed."""
-        return self.publish(Destination.feed(Namespace.TRUST), encode_endorsement(pubkey, self._desk.clock()))
+        return self.publish(Destination.feed(Namespace.TRUST), encode_endorsement(pubkey, self._context.clock()))
 
     def explain(self, pubkey: bytes) -> Explanation:
         """Why a key is treated as it is."""
-        return self._desk.trust.explain(pubkey, self._desk.clock())
+        return self._context.trust.explain(pubkey, self._context.clock())
 
     def explain_tag(self, tag: bytes, namespace: int) -> Explanation:
         """Why shards under a tag are passed on, or are not."""
-        return status_views.explain_tag(self._desk, tag, namespace)
+        return status_views.explain_tag(self._context, tag, namespace)
 
     # Looking
 
     def status(self) -> status_views.Status:
-        desk = self._desk
-        whole = sum(1 for tracked in desk.ledger if tracked.whole)
+        context = self._context
+        whole = sum(1 for tracked in context.objects if tracked.whole)
         return status_views.Status(
-            now=desk.clock(),
-            peers=len(desk.peers),
-            links=sum(1 for _ in desk.peers.links()),
-            subscriptions=len(desk.subscriptions),
-            objects_open=len(desk.ledger) - whole,
+            now=context.clock(),
+            peers=len(context.peers),
+            links=sum(1 for _ in context.peers.links()),
+            subscriptions=len(context.subscriptions),
+            objects_open=len(context.objects) - whole,
             objects_whole=whole,
-            cache_shards=len(desk.cache),
-            cache_bytes=desk.cache.held_bytes,
-            inbox_bytes=desk.inbox.held_bytes,
+            cache_shards=len(context.cache),
+            cache_bytes=context.cache.held_bytes,
+            inbox_bytes=context.inbox.held_bytes,
             outbound=len(self._state.outbox),
             first_seq=self.first_seq,
             last_seq=self.last_seq,
@@ -367,28 +367,32 @@ class Node:
         )
 
     def peers(self) -> tuple[status_views.PeerInfo, ...]:
-        return status_views.peers_of(self._desk)
+        return status_views.peers_of(self._context)
 
     def lanes(self) -> tuple[status_views.LaneInfo, ...]:
-        return status_views.lanes_of(self._desk)
+        return status_views.lanes_of(self._context)
 
     def cache_entries(self, limit: int = 256) -> tuple[status_views.CacheInfo, ...]:
-        return status_views.cache_of(self._desk, limit)
+        return status_views.cache_of(self._context, limit)
 
     def metrics(self) -> dict[str, int | float]:
         """Counters, and how much of each bounded thing there is."""
-        desk = self._desk
-        held = {"seen_ids": len(desk.seen), "done_roots": len(self._state.wholes.done), "agenda": len(desk.agenda)}
+        context = self._context
+        held = {
+            "seen_ids": len(context.seen),
+            "done_roots": len(self._state.delivery.done),
+            "agenda": len(context.timers),
+        }
         shown = status_views.gauges(self.status())
-        return {**desk.counters, **held, **shown}
+        return {**context.counters, **held, **shown}
 
     def forget(self, object_root: bytes) -> int:
         """Let go of an object; how many shards that were."""
         with self._changing:
-            tracked = self._desk.ledger.by_root(object_root)
+            tracked = self._context.objects.by_root(object_root)
             count = len(tracked.held) if tracked else 0
             if tracked is not None:
-                self._desk.ledger.drop(tracked.of)
+                self._context.objects.drop(tracked.of)
             return count
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from veil.node.counters import Counters
 from veil.node.frames import Control, encode
 from veil.node.node_events import Events
 from veil.node.node_identity import Identity
-from veil.node.object_progress import Ledger, Tracked
+from veil.node.object_progress import TrackedObject, TrackedObjects
 from veil.node.peers import Peer, PeerLink, Peers
 from veil.node.subscriptions import Subscriptions
 from veil.node.trust import Trust
@@ -24,7 +24,7 @@ from veil.store.tables import Store
 Action = Callable[[], None]
 
 
-class Agenda:
+class Timers:
     """Actions in the order of their time. Those whose reason is gone find that out themselves and do nothing."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -49,13 +49,13 @@ class Agenda:
             heapq.heappop(self._heap)[2]()
 
 
-_LEAST_SCORE = 0.02
+_MIN_SCORE = 0.02
 _SILENT_SCORE = 0.1
 _COMMIT_S = 0.5
 
 
 @dataclass(slots=True)
-class Desk:
+class NodeContext:
     """One node's state. Its parts act on it; it decides nothing itself."""
 
     config: NodeConfig
@@ -64,9 +64,9 @@ class Desk:
     clock: Callable[[], float]
     random: random.Random
     counters: Counters
-    agenda: Agenda
+    timers: Timers
     peers: Peers
-    ledger: Ledger
+    objects: TrackedObjects
     cache: Cache
     trust: Trust
     subscriptions: Subscriptions
@@ -74,7 +74,7 @@ class Desk:
     inbox: Inbox
     form: Form = NATIVE
     # Ids of shards that have been here, with the object and index of each. The least recently seen give way.
-    seen: OrderedDict[bytes, tuple[Tracked, int]] = field(default_factory=OrderedDict)
+    seen: OrderedDict[bytes, tuple[TrackedObject, int]] = field(default_factory=OrderedDict)
     # Whether a frame waits that says something which must be true after a crash.
     promised: bool = False
     commit_due: bool = False
@@ -84,23 +84,23 @@ class Desk:
         if self.store.uncommitted:
             self.store.commit()
         self.promised = False
-        self.events.tell()
+        self.events.emit()
 
     def commit_soon(self) -> None:
         """What promises nothing is committed a moment later, together."""
         if not self.commit_due:
             self.commit_due = True
-            self.agenda.after(_COMMIT_S, self._commit_later)
+            self.timers.after(_COMMIT_S, self._commit_later)
 
     def _commit_later(self) -> None:
         self.commit_due = False
         self.commit()
 
-    def tell(self, kind: str, **data: str | int | float | bytes | None) -> None:
+    def emit(self, kind: str, **data: str | int | float | bytes | None) -> None:
         self.events.add(self.clock(), kind, **data)
         self.commit_soon()
 
-    def remember(self, shard_id: bytes, tracked: Tracked, index: int) -> None:
+    def remember(self, shard_id: bytes, tracked: TrackedObject, index: int) -> None:
         self.seen[shard_id] = tracked, index
         if len(self.seen) > self.config.bounds.seen_ids:
             self.seen.popitem(last=False)
@@ -116,13 +116,13 @@ class Desk:
             self.counters["queue_overflows"] += 1
         return queued
 
-    def blame(self, peer: Peer, points: float, reason: str) -> None:
+    def penalise(self, peer: Peer, points: float, reason: str) -> None:
         """Make a peer answer for what it sent."""
         now = self.clock()
-        if peer.blame(points, now):
-            self.tell("peer_muted", peer=peer.name, reason=reason, until=peer.muted_until)
+        if peer.penalise(points, now):
+            self.emit("peer_muted", peer=peer.name, reason=reason, until=peer.muted_until)
             for of in list(peer.open_objects):
-                self.ledger.drop(of)
+                self.objects.drop(of)
 
     def tier_of(self, address: Address, peer: Peer | None) -> Tier:
         """How far what comes under an address is trusted: what was asked for is known, the rest is its bringer's.
@@ -135,7 +135,7 @@ class Desk:
         brought = peer.tier if peer else Tier.TRUSTED
         return max(Tier.KNOWN, brought) if self.subscriptions.subscribed(address.tag) else brought
 
-    def heard_peers(self) -> int:
+    def responsive_peers(self) -> int:
         """How many peers are more than a name."""
         return sum(any(link.score >= _SILENT_SCORE for link in peer.links.values()) for peer in self.peers)
 
@@ -153,9 +153,9 @@ class Desk:
                 continue
             # Who is never heard is tried now and then, and always where nobody is heard.
             is_silent = link.score < _SILENT_SCORE and self.random.random() > _SILENT_SCORE
-            draw = self.random.random() ** (1.0 / max(link.score, _LEAST_SCORE))
+            draw = self.random.random() ** (1.0 / max(link.score, _MIN_SCORE))
             (silent if is_silent else drawn).append((draw, link))
-        if silent and not self.heard_peers():
+        if silent and not self.responsive_peers():
             drawn += silent
         found = sorted(drawn, key=lambda pair: pair[0], reverse=True)
         return [link for _, link in found[:count]]

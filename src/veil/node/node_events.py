@@ -59,7 +59,7 @@ class Events:
         # The last number that is on disk. Numbers after it may be given again, so nobody outside is told them.
         self.committed_seq = self.last_seq
         self.listener = listener
-        self._untold: list[Event] = []
+        self._unnotified: list[Event] = []
 
     @property
     def first_seq(self) -> int:
@@ -81,14 +81,14 @@ class Events:
             self._bytes -= self._sizes.pop(oldest)
             self._store.delete(Table.EVENTS, _SEQ.pack(oldest))
         if self.listener is not None:
-            self._untold.append(event)
+            self._unnotified.append(event)
         return event
 
-    def tell(self) -> None:
+    def emit(self) -> None:
         """Hand what is committed to who listens: a number that was told is never given to anything else."""
         self.committed_seq = self.last_seq
-        untold, self._untold = self._untold, []
-        for event in untold:
+        unnotified, self._unnotified = self._unnotified, []
+        for event in unnotified:
             if self.listener is not None:
                 self.listener(event)
 

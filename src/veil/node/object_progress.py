@@ -26,13 +26,13 @@ class Trial:
         self.payloads: dict[int, bytes] = {}
 
 
-class Tracked:
+class TrackedObject:
     """One object."""
 
     __slots__ = (
-        "all", "asked", "asked_at", "asked_count", "asked_link", "asked_of", "brought_by", "eager", "expiry",
-        "forwarded", "forwarded_count", "fully", "held", "holders", "is_kept", "last_new", "of", "pull_due", "refused",
-        "requested", "spent", "tier", "trial", "unasked", "whole",
+        "all", "expiry", "first_peer", "forwarded", "forwarded_count", "full_push_links", "held", "holders",
+        "idle_pulls", "is_kept", "last_new", "of", "pull_due", "pull_link", "pull_outstanding", "pull_peer",
+        "pull_requests", "pulled_at", "push_links", "refused", "requested", "spent", "tier", "trial", "whole",
     )  # fmt: skip
 
     def __init__(self, of: ShardSet, expiry: float, tier: Tier, now: float) -> None:
@@ -47,22 +47,22 @@ class Tracked:
         self.held: dict[int, bytes] = {}
         # What peers are known to have, as bits: from shards they sent, inventories and summaries.
         self.holders: dict[str, int] = {}
-        self.brought_by: Peer | None = None
+        self.first_peer: Peer | None = None
         # Whom its shards are passed on to, chosen once: the first few get all of them, the rest only some.
-        self.eager: tuple[PeerLink, ...] | None = None
-        self.fully = 0
+        self.push_links: tuple[PeerLink, ...] | None = None
+        self.full_push_links = 0
         self.forwarded = 0
         self.forwarded_count = 0
         self.spent: dict[Peer, int] = {}
         self.requested = 0
         self.last_new = now
         self.pull_due = False
-        self.unasked = 0
-        self.asked: dict[str, int] = {}
-        self.asked_of: str | None = None
-        self.asked_link: PeerLink | None = None
-        self.asked_at = 0.0
-        self.asked_count = 0
+        self.idle_pulls = 0
+        self.pull_requests: dict[str, int] = {}
+        self.pull_peer: str | None = None
+        self.pull_link: PeerLink | None = None
+        self.pulled_at = 0.0
+        self.pull_outstanding = 0
         self.trial: Trial | None = None
 
     @property
@@ -70,7 +70,7 @@ class Tracked:
         """The indices this node can give: all of them once the object is whole."""
         return self.all if self.whole else sum(1 << index for index in self.held)
 
-    def holds(self, peer: str, bits: int) -> bool:
+    def add_holder(self, peer: str, bits: int) -> bool:
         """Note that a peer has shards; whether that is news."""
         known = self.holders.get(peer)
         if known is None:
@@ -93,54 +93,54 @@ class Tracked:
     def settle(self) -> None:
         """Let go of what is only needed on the way to the whole."""
         self.trial = None
-        self.eager = None
+        self.push_links = None
         self.spent = {}
-        self.asked = {}
-        self.asked_link = None
-        if self.brought_by is not None:
-            self.brought_by.open_objects.pop(self.of, None)
-            self.brought_by = None
+        self.pull_requests = {}
+        self.pull_link = None
+        if self.first_peer is not None:
+            self.first_peer.open_objects.pop(self.of, None)
+            self.first_peer = None
 
 
-class Ledger:
+class TrackedObjects:
     """All objects under way, the oldest first, and the roots of those that are over."""
 
-    def __init__(self, bounds: Bounds, on_drop: Callable[[Tracked], None]) -> None:
+    def __init__(self, bounds: Bounds, on_drop: Callable[[TrackedObject], None]) -> None:
         self._bounds = bounds
         self._on_drop = on_drop
-        self._objects: OrderedDict[ShardSet, Tracked] = OrderedDict()
-        self._by_root: dict[bytes, Tracked] = {}
+        self._objects: OrderedDict[ShardSet, TrackedObject] = OrderedDict()
+        self._by_root: dict[bytes, TrackedObject] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def __iter__(self) -> Iterator[Tracked]:
+    def __iter__(self) -> Iterator[TrackedObject]:
         return iter(self._objects.values())
 
-    def newest(self) -> Iterator[Tracked]:
+    def newest(self) -> Iterator[TrackedObject]:
         return reversed(self._objects.values())
 
-    def get(self, of: ShardSet) -> Tracked | None:
+    def get(self, of: ShardSet) -> TrackedObject | None:
         return self._objects.get(of)
 
-    def by_root(self, root: bytes) -> Tracked | None:
+    def by_root(self, root: bytes) -> TrackedObject | None:
         """The object of a root; where shards of several claim it, the one that is whole, else the first."""
         return self._by_root.get(root)
 
-    def open(self, of: ShardSet, tier: Tier, now: float, peer: Peer | None) -> Tracked:
-        tracked = Tracked(of, now + self._bounds.cache_ttl_s, tier, now)
+    def open(self, of: ShardSet, tier: Tier, now: float, peer: Peer | None) -> TrackedObject:
+        tracked = TrackedObject(of, now + self._bounds.cache_ttl_s, tier, now)
         if peer is not None:
             while len(peer.open_objects) >= self._bounds.open_per_peer:
                 self.drop(next(iter(peer.open_objects)))
             peer.open_objects[of] = None
-            tracked.brought_by = peer
+            tracked.first_peer = peer
         self._objects[of] = tracked
         self._by_root.setdefault(of.object_root, tracked)
         while len(self._objects) > self._bounds.objects:
             self.drop(next(iter(self._objects)))
         return tracked
 
-    def whole(self, tracked: Tracked) -> None:
+    def whole(self, tracked: TrackedObject) -> None:
         self._by_root[tracked.of.object_root] = tracked
 
     def drop(self, of: object) -> None:

@@ -22,9 +22,9 @@ from veil.codec.cbor_heads import ARRAY, Reader
 from veil.encryption.aead import SharedKey
 from veil.encryption.private_delivery import read_letter
 from veil.node.addressing import Destination, DestinationKind, Sealed, Sealer
-from veil.node.forwarding import Launching
+from veil.node.forwarding import Dispersal
 from veil.node.frames import decode_set, encode_set
-from veil.node.node_context import Desk
+from veil.node.node_context import NodeContext
 from veil.node.node_identity import Identity
 from veil.objects import NONCE_BYTES, Flags, ShardSet
 from veil.store.tables import Table
@@ -109,7 +109,7 @@ class ParcelRecord:
 
 _LAST = b"last_message"
 # A new peer is reason to send at once what has waited for longer than this many timeouts.
-_PATIENCE = 2
+_SEND_NOW_AFTER_TIMEOUTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Outbound:
 
 
 @dataclass(slots=True)
-class Waiting:
+class QueuedMessage:
     """A queued item without its payload, which stays in the store."""
 
     message_id: int
@@ -160,49 +160,49 @@ class OutgoingParcel:
 class Outbox:
     """The queue and the parcels."""
 
-    def __init__(self, desk: Desk, launching: Launching) -> None:
-        self._desk = desk
-        self._launching = launching
-        self._sealer = Sealer(desk.config, desk.identity)
-        self._queues: dict[Destination, deque[Waiting]] = {}
+    def __init__(self, context: NodeContext, dispersal: Dispersal) -> None:
+        self._context = context
+        self._dispersal = dispersal
+        self._sealer = Sealer(context.config, context.identity)
+        self._queues: dict[Destination, deque[QueuedMessage]] = {}
         self._queued_bytes = self._queued_items = 0
         self._parcels: dict[bytes, OutgoingParcel] = {}
         self._seal_due = False
-        last = desk.store.get(Table.META, _LAST)
+        last = context.store.get(Table.META, _LAST)
         self._last_id = MESSAGE_ID.unpack(last)[0] if last else 0
-        for key, value in desk.store.items(Table.QUEUE):
+        for key, value in context.store.items(Table.QUEUE):
             self._wait(MESSAGE_ID.unpack(key)[0], Item.decode(value))
-        for _, value in list(desk.store.items(Table.PARCELS)):
+        for _, value in list(context.store.items(Table.PARCELS)):
             self._adopt(ParcelRecord.decode(value))
 
     def __len__(self) -> int:
         return self._queued_items + len(self._parcels)
 
     def set_identity(self, identity: Identity) -> None:
-        self._sealer = Sealer(self._desk.config, identity)
+        self._sealer = Sealer(self._context.config, identity)
 
     def publish(self, destination: Destination, payload: bytes, *, ack: bool, interactive: bool) -> Publication:
-        desk, now = self._desk, self._desk.clock()
+        context, now = self._context, self._context.clock()
         self._sealer.room(destination, now).check(len(payload))
         if ack and destination.kind is DestinationKind.FEED:
             raise Refused("publish", "a feed has many readers and asks none of them for an acknowledgement")
-        bounds = desk.config.bounds
+        bounds = context.config.bounds
         if self._queued_items >= bounds.queue_items or self._queued_bytes + len(payload) > bounds.queue_bytes:
             raise Refused(
                 "publish", f"the queue is full: {self._queued_items} items of {self._queued_bytes} bytes wait"
             )
         message_id, item = self._next_id(), Item(destination, ack, interactive, now, payload)
-        desk.store.put(Table.QUEUE, MESSAGE_ID.pack(message_id), item.encode())
+        context.store.put(Table.QUEUE, MESSAGE_ID.pack(message_id), item.encode())
         self._wait(message_id, item)
-        desk.tell("queued", message_id=message_id)
+        context.emit("queued", message_id=message_id)
         self.seal()
-        desk.commit()
+        context.commit()
         return Publication(message_id, self._root_of(message_id))
 
     def publish_sealed(self, published: Published) -> Publication:
         message_id = self._next_id()
-        self._sealed(Sealed(published, b""), (message_id,), self._desk.clock())
-        self._desk.commit()
+        self._sealed(Sealed(published, b""), (message_id,), self._context.clock())
+        self._context.commit()
         return Publication(message_id, published.object_root)
 
     def cancel(self, message_id: int) -> bool:
@@ -233,26 +233,26 @@ class Outbox:
             found += [Outbound(message_id, state, *at) for message_id in record.message_ids]
         return tuple(sorted(found, key=lambda one: one.message_id))
 
-    def kick(self) -> None:
+    def send_now(self) -> None:
         """Somebody is there: send what waits, now."""
         self.seal()
         for parcel in list(self._parcels.values()):
-            if not parcel.sent or parcel.wait_s > _PATIENCE * self._desk.config.escalation.timeout_s:
+            if not parcel.sent or parcel.wait_s > _SEND_NOW_AFTER_TIMEOUTS * self._context.config.escalation.timeout_s:
                 parcel.wait_s = 0.0
-                self._later(parcel, 0.0)
+                self._schedule(parcel, 0.0)
 
     def seal(self) -> None:
         """Make objects of what waits, where there is somebody to take them and few are under way."""
-        desk, now = self._desk, self._desk.clock()
-        if not len(desk.peers):
+        context, now = self._context, self._context.clock()
+        if not len(context.peers):
             return
         for destination in list(self._queues):
-            while destination in self._queues and len(self._parcels) < desk.config.bounds.parcels_under_way:
+            while destination in self._queues and len(self._parcels) < context.config.bounds.parcels_under_way:
                 if not self._seal_one(destination, now):
                     break
         if self._queues and not self._seal_due:
             self._seal_due = True
-            desk.agenda.after(max(desk.config.batch_linger_s, 0.05), self._seal_again)
+            context.timers.after(max(context.config.batch_linger_s, 0.05), self._seal_again)
 
     def peer_is_whole(self, root: bytes, peer: str) -> None:
         """A peer says that it has an object of ours."""
@@ -260,23 +260,23 @@ class Outbox:
         if parcel is None:
             return
         parcel.whole.add(peer)
-        self._see_whether_sent(parcel)
+        self._check_sent(parcel)
 
-    def _see_whether_sent(self, parcel: OutgoingParcel) -> bool:
+    def _check_sent(self, parcel: OutgoingParcel) -> bool:
         """Whether a parcel is done with.
 
         It is sent once enough peers have it; where the others stay silent, one will do. Since some of those who say so
         may lie, it is announced a few times more, until all who are heard have it.
         """
-        settings, heard = self._desk.config.escalation, self._desk.heard_peers()
+        settings, note_received = self._context.config.escalation, self._context.responsive_peers()
         wanted = settings.copies if parcel.attempts < settings.attempts_for_copies else 1
-        if len(parcel.whole) < max(min(wanted, heard), 1):
+        if len(parcel.whole) < max(min(wanted, note_received), 1):
             return False
         if not parcel.is_sent:
             parcel.is_sent = True
             for message_id in parcel.record.message_ids:
-                self._desk.tell("sent", message_id=message_id, object_root=parcel.record.of.object_root)
-        if parcel.record.ack_key or (len(parcel.whole) < heard and parcel.attempts < settings.announcements):
+                self._context.emit("sent", message_id=message_id, object_root=parcel.record.of.object_root)
+        if parcel.record.ack_key or (len(parcel.whole) < note_received and parcel.attempts < settings.announcements):
             return False
         self._end(parcel, None)
         return True
@@ -293,7 +293,7 @@ class Outbox:
             except VeilError:
                 continue
             if letter.body == parcel.record.of.object_root:
-                self._desk.counters["acks_received"] += 1
+                self._context.counters["acks_received"] += 1
                 self._end(parcel, "acked", by=letter.sender_pubkey)
                 return True
         return False
@@ -304,21 +304,21 @@ class Outbox:
 
     def _seal_one(self, destination: Destination, now: float) -> bool:
         """One object of what waits for a destination, unless it is worth waiting for more."""
-        desk, queue = self._desk, self._queues[destination]
+        context, queue = self._context, self._queues[destination]
         try:
             room = self._sealer.room(destination, now)
         except VeilError as error:
             self._fail(queue.popleft(), destination, str(error))
             return True
-        batcher, taken = Batcher(room.overhead, room.target), list[Waiting]()
+        batcher, taken = Batcher(room.overhead, room.target), list[QueuedMessage]()
         for one in queue:
-            stored = desk.store.get(Table.QUEUE, MESSAGE_ID.pack(one.message_id))
+            stored = context.store.get(Table.QUEUE, MESSAGE_ID.pack(one.message_id))
             assert stored is not None, "a queued item without its record"
             batcher.add(Item.decode(stored).payload)
             taken.append(one)
             if batcher.full:
                 break
-        is_old = now - queue[0].queued_at >= desk.config.batch_linger_s
+        is_old = now - queue[0].queued_at >= context.config.batch_linger_s
         if not (batcher.full or is_old or any(one.interactive for one in taken)):
             return False
         items = batcher.take()
@@ -326,7 +326,7 @@ class Outbox:
         taken = taken[: len(items)]
         if any(one.ack for one in taken):
             flags |= Flags.ACK_REQUESTED
-        sealed = self._sealer.seal(destination, payload, flags, desk.random.randbytes(NONCE_BYTES), now)
+        sealed = self._sealer.seal(destination, payload, flags, context.random.randbytes(NONCE_BYTES), now)
         for one in taken:
             queue.popleft()
             self._unqueue(one)
@@ -339,82 +339,82 @@ class Outbox:
         """From here on the object is what it is: a crash before the commit leaves the items, after it the parcel."""
         published = sealed.published
         record = ParcelRecord(published.of, published.encoded, sealed.ack_key, queued_at, message_ids)
-        self._desk.store.put(Table.PARCELS, published.object_root, record.encode())
-        self._desk.promised = True
+        self._context.store.put(Table.PARCELS, published.object_root, record.encode())
+        self._context.promised = True
         for message_id in message_ids:
-            self._desk.tell("sealed", message_id=message_id, object_root=published.object_root)
+            self._context.emit("sealed", message_id=message_id, object_root=published.object_root)
         self._launch(self._adopt(record), published.shards)
 
     def _adopt(self, record: ParcelRecord) -> OutgoingParcel:
-        parcel = OutgoingParcel(record, self._desk.config.escalation.timeout_s)
+        parcel = OutgoingParcel(record, self._context.config.escalation.timeout_s)
         self._parcels[record.of.object_root] = parcel
         if record.ack_key:
-            self._desk.subscriptions.await_tag(record.of.address.tag)
+            self._context.subscriptions.await_tag(record.of.address.tag)
         return parcel
 
     def _launch(self, parcel: OutgoingParcel, shards: tuple[bytes, ...]) -> None:
-        self._launching.first_wave(parcel.record.of, shards, parcel.sent)
+        self._dispersal.first_wave(parcel.record.of, shards, parcel.sent)
         parcel.attempts += 1
-        self._later(parcel, parcel.wait_s)
+        self._schedule(parcel, parcel.wait_s)
 
-    def _later(self, parcel: OutgoingParcel, seconds: float) -> None:
+    def _schedule(self, parcel: OutgoingParcel, seconds: float) -> None:
         parcel.ticket += 1
-        self._desk.agenda.after(seconds, partial(self._escalate, parcel.record.of.object_root, parcel.ticket))
+        self._context.timers.after(seconds, partial(self._escalate, parcel.record.of.object_root, parcel.ticket))
 
     def _escalate(self, root: bytes, ticket: int) -> None:
         """Not enough peers have said that they have it: send more of it, to those that were sent some and to others."""
-        parcel, settings = self._parcels.get(root), self._desk.config.escalation
+        parcel, settings = self._parcels.get(root), self._context.config.escalation
         if parcel is None or parcel.ticket != ticket:
             return
-        if self._desk.clock() - parcel.record.queued_at > settings.give_up_s:
+        if self._context.clock() - parcel.record.queued_at > settings.give_up_s:
             self._end(parcel, "failed", reason="nobody took it in time" if not parcel.is_sent else "not acknowledged")
             return
-        if self._see_whether_sent(parcel):
+        if self._check_sent(parcel):
             return
-        if not len(self._desk.peers):
-            self._later(parcel, settings.max_wait_s)
+        if not len(self._context.peers):
+            self._schedule(parcel, settings.max_wait_s)
             return
         shards = encode_shards(parcel.record.of, parcel.record.encoded)
         if parcel.sent:
             batch = 0 if parcel.is_sent and not parcel.record.ack_key else settings.batch_shards
-            self._launching.escalate(parcel.record.of, shards, parcel.sent, parcel.whole, batch)
+            self._dispersal.escalate(parcel.record.of, shards, parcel.sent, parcel.whole, batch)
         else:
-            self._launching.first_wave(parcel.record.of, shards, parcel.sent)
+            self._dispersal.first_wave(parcel.record.of, shards, parcel.sent)
         parcel.attempts += 1
         parcel.wait_s = min(max(parcel.wait_s * settings.backoff, settings.timeout_s), settings.max_wait_s)
-        self._later(parcel, parcel.wait_s * (0.75 + 0.5 * self._desk.random.random()))
+        self._schedule(parcel, parcel.wait_s * (0.75 + 0.5 * self._context.random.random()))
 
     def _end(self, parcel: OutgoingParcel, kind: str | None, **data: str | bytes) -> None:
         """Be done with a parcel, and say how it ended where that has not been said."""
         record = parcel.record
         del self._parcels[record.of.object_root]
-        self._desk.store.delete(Table.PARCELS, record.of.object_root)
+        self._context.store.delete(Table.PARCELS, record.of.object_root)
         if record.ack_key:
-            self._desk.subscriptions.release_tag(record.of.address.tag)
+            self._context.subscriptions.release_tag(record.of.address.tag)
         for message_id in record.message_ids if kind else ():
-            self._desk.tell(kind or "", message_id=message_id, object_root=record.of.object_root, **data)
+            self._context.emit(kind or "", message_id=message_id, object_root=record.of.object_root, **data)
         self.seal()
 
-    def _fail(self, one: Waiting, destination: Destination, reason: str) -> None:
+    def _fail(self, one: QueuedMessage, destination: Destination, reason: str) -> None:
         self._unqueue(one)
         if not self._queues[destination]:
             del self._queues[destination]
-        self._desk.tell("failed", message_id=one.message_id, object_root=None, reason=reason)
+        self._context.emit("failed", message_id=one.message_id, object_root=None, reason=reason)
 
     def _wait(self, message_id: int, item: Item) -> None:
-        waiting = Waiting(message_id, len(item.payload), item.ack, item.interactive, item.queued_at)
+        waiting = QueuedMessage(message_id, len(item.payload), item.ack, item.interactive, item.queued_at)
         self._queues.setdefault(item.destination, deque()).append(waiting)
         self._queued_items += 1
         self._queued_bytes += waiting.size
 
-    def _unqueue(self, one: Waiting) -> None:
-        self._desk.store.delete(Table.QUEUE, MESSAGE_ID.pack(one.message_id))
+    def _unqueue(self, one: QueuedMessage) -> None:
+        self._context.store.delete(Table.QUEUE, MESSAGE_ID.pack(one.message_id))
         self._queued_items -= 1
         self._queued_bytes -= one.size
 
     def _next_id(self) -> int:
         self._last_id += 1
-        self._desk.store.put(Table.META, _LAST, MESSAGE_ID.pack(self._last_id))
+        self._context.store.put(Table.META, _LAST, MESSAGE_ID.pack(self._last_id))
         return self._last_id
 
     def _root_of(self, message_id: int) -> bytes | None:

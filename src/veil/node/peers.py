@@ -32,7 +32,7 @@ class PeerLink:
     bytes_in: int = 0
     bytes_out: int = 0
     # Frames sent since one was heard: on a lane that somebody swallows it only grows.
-    unheard: int = 0
+    unanswered: int = 0
     answered: float = 1.0
     rtt_s: float = 0.0
 
@@ -43,7 +43,7 @@ class PeerLink:
     @property
     def score(self) -> float:
         """From 0 to 1: how likely it is that what is sent here arrives."""
-        return self.answered / (1.0 + self.unheard / _SILENCE)
+        return self.answered / (1.0 + self.unanswered / _SILENCE)
 
     def push(self, frame: bytes, *, control: bool) -> bool:
         """Queue a frame. Control frames are small and have twice the room, so shards cannot crowd them out."""
@@ -65,7 +65,7 @@ class PeerLink:
         size = max_bytes - room
         self.queued_bytes -= size
         self.bytes_out += size
-        self.unheard += len(taken)
+        self.unanswered += len(taken)
         return taken
 
     def clear(self) -> None:
@@ -74,9 +74,9 @@ class PeerLink:
         self.shards.clear()
         self.queued_bytes = 0
 
-    def heard(self, size: int) -> None:
+    def note_received(self, size: int) -> None:
         self.bytes_in += size
-        self.unheard = 0
+        self.unanswered = 0
 
     def note(self, answered: float, seconds: float | None = None) -> None:
         """What part of what was asked for over this link came, and how soon."""
@@ -154,7 +154,7 @@ class Peer:
     def demerits(self, now: float) -> float:
         return float(self._demerits * 0.5 ** ((now - self._demerits_at) / self._penalties.half_life_s))
 
-    def blame(self, points: float, now: float) -> bool:
+    def penalise(self, points: float, now: float) -> bool:
         """Add demerits; whether the peer is muted for it now."""
         self._demerits, self._demerits_at = self.demerits(now) + points, now
         if self._demerits < self._penalties.limit or now < self.muted_until:
@@ -181,7 +181,7 @@ class Peers:
         self._config = config
         self._on_ready = on_ready
         self._peers: dict[str, Peer] = {}
-        self._unheard: dict[str, int] = {}
+        self._unanswered: dict[str, int] = {}
         # Those that went with something to answer for: coming back does not make it undone.
         self._gone: OrderedDict[str, Peer] = OrderedDict()
 
@@ -205,19 +205,19 @@ class Peers:
     def is_alive(self, klass: LaneClass) -> bool:
         """Whether anything is heard over the lanes of a class. One that is swallowed is soon known by its silence."""
         return any(
-            link.klass is klass and self._unheard.get(link.lane, 0) < _DEAD_AFTER
+            link.klass is klass and self._unanswered.get(link.lane, 0) < _DEAD_AFTER
             for peer in self._peers.values()
             for link in peer.links.values()
         )
 
     def take(self, link: PeerLink, max_bytes: int) -> list[bytes]:
         taken = link.take(max_bytes)
-        self._unheard[link.lane] = self._unheard.get(link.lane, 0) + len(taken)
+        self._unanswered[link.lane] = self._unanswered.get(link.lane, 0) + len(taken)
         return taken
 
-    def heard(self, link: PeerLink, size: int) -> None:
-        link.heard(size)
-        self._unheard[link.lane] = 0
+    def note_received(self, link: PeerLink, size: int) -> None:
+        link.note_received(size)
+        self._unanswered[link.lane] = 0
 
     def connect(self, lane: str, name: str, pubkey: bytes | None, tier: Tier) -> PeerLink | None:
         """The link, new or as it was; none where there are too many peers."""

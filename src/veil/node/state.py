@@ -13,18 +13,18 @@ from veil.fec.reassembly import Inbox
 from veil.node.cache import Cache
 from veil.node.config import NodeConfig
 from veil.node.counters import Counters
-from veil.node.delivery import Wholes
-from veil.node.digest_exchange import Summarising
-from veil.node.forwarding import Launching, Passing
+from veil.node.delivery import Delivery
+from veil.node.forwarding import Dispersal, Forwarder
 from veil.node.intake import Intake
-from veil.node.node_context import Agenda, Desk
+from veil.node.node_context import NodeContext, Timers
 from veil.node.node_events import Event, Events
 from veil.node.node_identity import Identity
-from veil.node.object_progress import Ledger, Tracked
+from veil.node.object_progress import TrackedObject, TrackedObjects
 from veil.node.outbox import Outbox
 from veil.node.peers import PeerLink, Peers
 from veil.node.pull import ShardPull
 from veil.node.subscriptions import Subscriptions
+from veil.node.summary_exchange import SummaryExchange
 from veil.node.trust import Trust
 from veil.store.tables import Store
 
@@ -46,16 +46,16 @@ class State:
         listener: Callable[[Event], None] | None,
     ) -> None:
         tiers = dict(config.tiers)
-        self.desk = desk = Desk(
+        self.context = context = NodeContext(
             config=config,
             store=store,
             identity=identity,
             clock=clock,
             random=random,
             counters=counters,
-            agenda=Agenda(clock),
+            timers=Timers(clock),
             peers=peers,
-            ledger=Ledger(config.bounds, self._dropped),
+            objects=TrackedObjects(config.bounds, self._dropped),
             cache=Cache(store, config.bounds, tiers, counters),
             trust=Trust(store, config.bounds, tiers),
             subscriptions=Subscriptions(store, config, identity, clock()),
@@ -68,78 +68,80 @@ class State:
                 ttl_seconds=config.bounds.cache_ttl_s,
             ),
         )
-        passing = Passing(desk)
-        launching = Launching(desk, passing)
-        self.summarising = Summarising(desk, passing)
-        self.outbox = Outbox(desk, launching)
-        self.wholes = Wholes(desk, passing, launching, self.outbox)
-        self.intake = Intake(desk, passing, ShardPull(desk), self.summarising, self.wholes, self.outbox)
+        forwarder = Forwarder(context)
+        dispersal = Dispersal(context, forwarder)
+        self.summary_exchange = SummaryExchange(context, forwarder)
+        self.outbox = Outbox(context, dispersal)
+        self.delivery = Delivery(context, forwarder, dispersal, self.outbox)
+        self.intake = Intake(context, forwarder, ShardPull(context), self.summary_exchange, self.delivery, self.outbox)
         self._load_cache()
-        self.judge_peers()
+        self.update_peer_tiers()
 
     def begin(self) -> None:
         """Take up what the store has: objects are put together, judged and announced as if they came now."""
-        desk = self.desk
-        now = desk.clock()
-        for entry in list(desk.cache):
+        context = self.context
+        now = context.clock()
+        for entry in list(context.cache):
             if entry.tracked is None or entry.tracked.whole:
                 continue
-            frame = desk.cache.get(entry.shard_id)
+            frame = context.cache.get(entry.shard_id)
             if frame is not None and entry.expiry > now:
                 self.intake.resume(entry.tracked, entry.shard_id, frame)
         self.clean()
-        self._keep_house()
-        for link in desk.peers.links():
+        self._run_housekeeping()
+        for link in context.peers.links():
             self.greet(link)
 
     def greet(self, link: PeerLink) -> None:
         """A peer is there: tell it what is here, and send it what waits."""
-        self.summarising.send(link)
-        self.summarising.start()
-        self.outbox.kick()
+        self.summary_exchange.send(link)
+        self.summary_exchange.start()
+        self.outbox.send_now()
 
-    def judge_peers(self) -> None:
+    def update_peer_tiers(self) -> None:
         """Give every peer the tier that its key has now."""
-        for peer in self.desk.peers:
-            peer.tier = self.desk.trust.tier(peer.pubkey, self.desk.clock())
+        for peer in self.context.peers:
+            peer.tier = self.context.trust.tier(peer.pubkey, self.context.clock())
 
-    def ask_anew(self, before: frozenset[bytes]) -> None:
+    def request_new_tags(self, before: frozenset[bytes]) -> None:
         """Tags are asked for that were not: take what is here of them, and tell peers what is not."""
-        new = self.desk.subscriptions.tags() - before
+        new = self.context.subscriptions.tags() - before
         if new:
             self.intake.adopt_strays(new)
-            for link in self.desk.choose(2, None, lambda peer: False):
-                self.summarising.send(link)
+            for link in self.context.choose(2, None, lambda peer: False):
+                self.summary_exchange.send(link)
 
     def clean(self) -> None:
         """Drop what has expired."""
-        now = self.desk.clock()
-        self.desk.ledger.expire(now)
-        self.desk.cache.expire(now)
-        self.desk.inbox.expire(now)
+        now = self.context.clock()
+        self.context.objects.expire(now)
+        self.context.cache.expire(now)
+        self.context.inbox.expire(now)
 
     def _load_cache(self) -> None:
-        desk = self.desk
-        stored = sorted(desk.cache.stored(), key=lambda one: one[3])
+        context = self.context
+        stored = sorted(context.cache.stored(), key=lambda one: one[3])
         for shard_id, of, index, expiry, tier in stored:
-            tracked = desk.ledger.get(of) or desk.ledger.open(of, tier, expiry - desk.config.bounds.cache_ttl_s, None)
-            desk.cache.adopt(shard_id, tracked, index)
+            tracked = context.objects.get(of) or context.objects.open(
+                of, tier, expiry - context.config.bounds.cache_ttl_s, None
+            )
+            context.cache.adopt(shard_id, tracked, index)
             tracked.held[index] = shard_id
-            if of.object_root in self.wholes.done:
+            if of.object_root in self.delivery.done:
                 tracked.whole = True
-                desk.ledger.whole(tracked)
-                desk.remember(shard_id, tracked, index)
+                context.objects.whole(tracked)
+                context.remember(shard_id, tracked, index)
 
-    def _keep_house(self) -> None:
-        desk = self.desk
-        before = desk.subscriptions.tags()
-        if desk.subscriptions.refresh(desk.clock()):
-            self.ask_anew(before)
+    def _run_housekeeping(self) -> None:
+        context = self.context
+        before = context.subscriptions.tags()
+        if context.subscriptions.refresh(context.clock()):
+            self.request_new_tags(before)
         self.clean()
-        desk.commit_soon()
-        desk.agenda.after(_HOUSEKEEPING_S, self._keep_house)
+        context.commit_soon()
+        context.timers.after(_HOUSEKEEPING_S, self._run_housekeeping)
 
-    def _dropped(self, tracked: Tracked) -> None:
-        self.desk.counters["objects_dropped"] += not tracked.whole
+    def _dropped(self, tracked: TrackedObject) -> None:
+        self.context.counters["objects_dropped"] += not tracked.whole
         for shard_id in list(tracked.held.values()):
-            self.desk.cache.remove(shard_id)
+            self.context.cache.remove(shard_id)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from veil.node.config import LaneClass, Tier
-from veil.node.node_context import Desk
+from veil.node.node_context import NodeContext
 from veil.node.trust import Explanation
 from veil.objects import Address
 
@@ -80,8 +80,8 @@ class CacheInfo:
     tier: Tier
 
 
-def peers_of(desk: Desk) -> tuple[PeerInfo, ...]:
-    now = desk.clock()
+def peers_of(context: NodeContext) -> tuple[PeerInfo, ...]:
+    now = context.clock()
     return tuple(
         PeerInfo(
             peer.name,
@@ -95,14 +95,14 @@ def peers_of(desk: Desk) -> tuple[PeerInfo, ...]:
             sum(link.bytes_out for link in peer.links.values()),
             sum(link.queued_bytes for link in peer.links.values()),
         )
-        for peer in desk.peers
+        for peer in context.peers
     )
 
 
-def lanes_of(desk: Desk) -> tuple[LaneInfo, ...]:
+def lanes_of(context: NodeContext) -> tuple[LaneInfo, ...]:
     found = []
-    for spec in desk.config.lanes:
-        links = [link for link in desk.peers.links() if link.lane == spec.name]
+    for spec in context.config.lanes:
+        links = [link for link in context.peers.links() if link.lane == spec.name]
         count = max(len(links), 1)
         found.append(
             LaneInfo(
@@ -119,9 +119,9 @@ def lanes_of(desk: Desk) -> tuple[LaneInfo, ...]:
     return tuple(found)
 
 
-def cache_of(desk: Desk, limit: int) -> tuple[CacheInfo, ...]:
+def cache_of(context: NodeContext, limit: int) -> tuple[CacheInfo, ...]:
     found: list[CacheInfo] = []
-    for entry in desk.cache:
+    for entry in context.cache:
         if len(found) >= limit:
             break
         replicas = entry.tracked.replicas(entry.index) if entry.tracked else 1
@@ -130,19 +130,19 @@ def cache_of(desk: Desk, limit: int) -> tuple[CacheInfo, ...]:
     return tuple(found)
 
 
-def explain_tag(desk: Desk, tag: bytes, namespace: int) -> Explanation:
-    tier, reasons = desk.tier_of(Address(tag, namespace, 0), None), []
-    if desk.subscriptions.subscribed(tag):
+def explain_tag(context: NodeContext, tag: bytes, namespace: int) -> Explanation:
+    tier, reasons = context.tier_of(Address(tag, namespace, 0), None), []
+    if context.subscriptions.subscribed(tag):
         reasons.append("subscribed: passed on, and kept for the time of the cache")
-    elif desk.config.relay_all:
-        tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
+    elif context.config.relay_all:
+        tier = Tier.UNKNOWN if context.trust.feed_tier(tag, namespace) is None else tier
         reasons.append("not subscribed, and this node relays every tag, as far as who brings it may")
     else:
-        tier = Tier.UNKNOWN if desk.trust.feed_tier(tag, namespace) is None else tier
+        tier = Tier.UNKNOWN if context.trust.feed_tier(tag, namespace) is None else tier
         reasons.append("not subscribed: kept for a short while and not passed on")
-    if desk.trust.feed_tier(tag, namespace) is not None:
+    if context.trust.feed_tier(tag, namespace) is not None:
         reasons.append("the feed of a key whose tier was set by hand")
-    return desk.trust.explanation(tag, tier, 0.0, tuple(reasons))
+    return context.trust.explanation(tag, tier, 0.0, tuple(reasons))
 
 
 def gauges(status: Status) -> dict[str, int | float]:

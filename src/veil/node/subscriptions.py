@@ -120,7 +120,7 @@ class Subscriptions:
             self._identity.group(subscription.key)
         self._all[subscription] = None
         self._store.put(Table.SUBSCRIPTIONS, subscription.encode(), b"")
-        self._work_out(now)
+        self._recompute(now)
         return True
 
     def remove(self, subscription: Subscription, now: float) -> bool:
@@ -128,18 +128,18 @@ class Subscriptions:
             return False
         del self._all[subscription]
         self._store.delete(Table.SUBSCRIPTIONS, subscription.encode())
-        self._work_out(now)
+        self._recompute(now)
         return True
 
     def set_identity(self, identity: Identity, now: float) -> None:
         self._identity = identity
-        self._work_out(now)
+        self._recompute(now)
 
     def refresh(self, now: float) -> bool:
         """Work the tags out anew where the epochs that count have changed."""
         if self._config.epochs.around(now) == self._epochs:
             return False
-        self._work_out(now)
+        self._recompute(now)
         return True
 
     def await_tag(self, tag: bytes) -> None:
@@ -166,7 +166,7 @@ class Subscriptions:
     def tags(self) -> frozenset[bytes]:
         return frozenset(self._readers) | self._relayed
 
-    def _work_out(self, now: float) -> None:
+    def _recompute(self, now: float) -> None:
         epochs = self._config.epochs
         self._epochs = epochs.around(now)
         self._readers, self._relayed = {}, set()

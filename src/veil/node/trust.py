@@ -27,14 +27,14 @@ from veil.veil_limits import MAX_UINT32
 FADING_S = 7 * 86_400.0
 MAX_AGE_S = 70 * 86_400.0
 SECOND_HAND = 0.45
-LEAST_ENDORSERS = 2
+MIN_ENDORSERS = 2
 KNOWN_FROM, TRUSTED_FROM = 0.4, 0.8
-_WHOLE_SCORE = 3.0
+_FULL_SCORE = 3.0
 _MAX_NAMESPACES = 64
 _WHEN = struct.Struct(">d")
 _ENDORSEMENT_VERSION = 1
 _FIELDS = 3
-_NO_WORDS: Mapping[bytes, float] = {}
+_NONE: Mapping[bytes, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class Trust:
         self._policies = tiers
         self._by_hand = {key: Tier(value[0]) for key, value in store.items(Table.TIERS)}
         # By endorser, the least recently heard first; then by subject, the oldest word first.
-        self._words: OrderedDict[bytes, OrderedDict[bytes, float]] = OrderedDict()
+        self._endorsements: OrderedDict[bytes, OrderedDict[bytes, float]] = OrderedDict()
         self._feeds: dict[int, dict[bytes, Tier]] = {}
         for key, value in store.items(Table.ENDORSEMENTS):
             endorser, subject = key[:PUBKEY_BYTES], key[PUBKEY_BYTES:]
-            self._words.setdefault(endorser, OrderedDict())[subject] = _WHEN.unpack(value)[0]
+            self._endorsements.setdefault(endorser, OrderedDict())[subject] = _WHEN.unpack(value)[0]
 
     def by_hand(self) -> dict[bytes, Tier]:
         return dict(self._by_hand)
@@ -115,18 +115,18 @@ class Trust:
         """Take note of a word that `endorser` signed. Words from the future, too old or about oneself are none."""
         if endorser == subject or not now - MAX_AGE_S <= at_s <= now + FADING_S:
             return False
-        words = self._words.setdefault(endorser, OrderedDict())
-        self._words.move_to_end(endorser)
-        if words.get(subject, 0.0) >= at_s:
+        given = self._endorsements.setdefault(endorser, OrderedDict())
+        self._endorsements.move_to_end(endorser)
+        if given.get(subject, 0.0) >= at_s:
             return False
-        words[subject] = at_s
-        words.move_to_end(subject)
+        given[subject] = at_s
+        given.move_to_end(subject)
         self._store.put(Table.ENDORSEMENTS, endorser + subject, _WHEN.pack(at_s))
-        while len(words) > self._bounds.endorsements_per_endorser:
-            self._forget(endorser, next(iter(words)))
-        while len(self._words) > self._bounds.endorsers:
-            least = next(iter(self._words))
-            for known in list(self._words[least]):
+        while len(given) > self._bounds.endorsements_per_endorser:
+            self._forget(endorser, next(iter(given)))
+        while len(self._endorsements) > self._bounds.endorsers:
+            least = next(iter(self._endorsements))
+            for known in list(self._endorsements[least]):
                 self._forget(least, known)
         return True
 
@@ -139,7 +139,7 @@ class Trust:
         by_hand = self._by_hand.get(pubkey)
         if by_hand is not None:
             return by_hand
-        score = self.score(pubkey, now) if self._words else 0.0
+        score = self.score(pubkey, now) if self._endorsements else 0.0
         return Tier.TRUSTED if score >= TRUSTED_FROM else Tier.KNOWN if score >= KNOWN_FROM else Tier.UNKNOWN
 
     def explain(self, pubkey: bytes, now: float) -> Explanation:
@@ -156,7 +156,7 @@ class Trust:
     def _judge(self, pubkey: bytes, now: float) -> tuple[float, tuple[str, ...]]:
         trusted = [key for key, tier in self._by_hand.items() if tier is Tier.TRUSTED]
         said = {key: weight for key in trusted if (weight := self._weight(key, pubkey, now))}
-        enough = len(said) >= LEAST_ENDORSERS
+        enough = len(said) >= MIN_ENDORSERS
         vouched = self._vouched([key for key in trusted if not enough or key not in said], pubkey, now)
         voices = _voices(vouched)
         reasons = []
@@ -164,15 +164,15 @@ class Trust:
             reasons.append(_told(f"{len(said)} of the keys trusted by hand", enough))
         if vouched:
             who = f"{len(vouched)} of the keys they vouch for, which have the voice of {len(voices)}"
-            reasons.append(_told(who, len(voices) >= LEAST_ENDORSERS))
+            reasons.append(_told(who, len(voices) >= MIN_ENDORSERS))
         total = (sum(said.values()) if enough else 0.0) + (
-            SECOND_HAND * sum(voices) if len(voices) >= LEAST_ENDORSERS else 0.0
+            SECOND_HAND * sum(voices) if len(voices) >= MIN_ENDORSERS else 0.0
         )
-        return min(1.0, total / _WHOLE_SCORE), tuple(reasons)
+        return min(1.0, total / _FULL_SCORE), tuple(reasons)
 
     def _weight(self, endorser: bytes, subject: bytes, now: float) -> float:
         """What a word is worth now: nothing where there is none."""
-        at = self._words.get(endorser, _NO_WORDS).get(subject)
+        at = self._endorsements.get(endorser, _NONE).get(subject)
         if at is None or now - at > MAX_AGE_S:
             return 0.0
         return 1.0 / (1.0 + max(now - at, 0.0) / FADING_S)
@@ -181,8 +181,12 @@ class Trust:
         """What second-hand words about a key are worth, each with those of `roots` that vouch for who said it."""
         found: dict[bytes, list[bytes]] = {}
         for root in roots:
-            for key in self._words.get(root, _NO_WORDS):
-                if pubkey in self._words.get(key, _NO_WORDS) and self._may_vouch(key) and self._weight(root, key, now):
+            for key in self._endorsements.get(root, _NONE):
+                if (
+                    pubkey in self._endorsements.get(key, _NONE)
+                    and self._may_vouch(key)
+                    and self._weight(root, key, now)
+                ):
                     found.setdefault(key, []).append(root)
         weighed = [(self._weight(key, pubkey, now), vouching) for key, vouching in found.items()]
         return [(weight, vouching) for weight, vouching in weighed if weight]
@@ -192,23 +196,23 @@ class Trust:
         return Tier.UNKNOWN <= self._by_hand.get(pubkey, Tier.UNKNOWN) < Tier.TRUSTED
 
     def _forget(self, endorser: bytes, subject: bytes) -> None:
-        del self._words[endorser][subject]
+        del self._endorsements[endorser][subject]
         self._store.delete(Table.ENDORSEMENTS, endorser + subject)
-        if not self._words[endorser]:
-            del self._words[endorser]
+        if not self._endorsements[endorser]:
+            del self._endorsements[endorser]
 
 
 def _voices(vouched: list[tuple[float, list[bytes]]]) -> list[float]:
     """The weights that count where each root lends its voice once: the heaviest that can all be heard together."""
-    heard: dict[bytes, int] = {}  # by root, whom it speaks for
+    note_received: dict[bytes, int] = {}  # by root, whom it speaks for
     ranked = sorted(vouched, key=lambda one: -one[0])
 
     def hear(at: int, tried: set[bytes]) -> bool:
         for root in ranked[at][1]:
             if root not in tried:
                 tried.add(root)
-                if root not in heard or hear(heard[root], tried):
-                    heard[root] = at
+                if root not in note_received or hear(note_received[root], tried):
+                    note_received[root] = at
                     return True
         return False
 
@@ -216,4 +220,4 @@ def _voices(vouched: list[tuple[float, list[bytes]]]) -> list[float]:
 
 
 def _told(who: str, counts: bool) -> str:
-    return f"endorsed by {who}" + ("" if counts else f", and {LEAST_ENDORSERS} are needed")
+    return f"endorsed by {who}" + ("" if counts else f", and {MIN_ENDORSERS} are needed")

@@ -19,7 +19,7 @@ from veil.hashing import derive
 from veil.lanes.certificate import PIN_BYTES
 from veil.lanes.endpoint import MAX_ENDPOINT_CHARACTERS, Endpoint
 from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Malformed, Refused
 
 VERSION = 1
@@ -58,10 +58,10 @@ class Contact:
         if len(endpoints) > MAX_ENDPOINTS:
             raise Malformed("contact", f"{len(endpoints)} endpoints, more than {MAX_ENDPOINTS}")
         plain = cls(key.public_key, delivery_pubkey, pin, made_ms, name, endpoints, b"")
-        signature = key.sign(derive(_CONTEXT, plain._said()))
+        signature = key.sign(derive(_CONTEXT, plain._signed_bytes()))
         return cls(key.public_key, delivery_pubkey, pin, made_ms, name, endpoints, signature)
 
-    def _said(self) -> bytes:
+    def _signed_bytes(self) -> bytes:
         places = b"".join(cbor_heads.text(str(endpoint)) for endpoint in self.endpoints)
         return b"".join((
             cbor_heads.head(ARRAY, _FIELDS),
@@ -75,7 +75,7 @@ class Contact:
         ))  # fmt: skip
 
     def encode(self) -> bytes:
-        return self._said() + cbor_heads.byte_string(self.signature)
+        return self._signed_bytes() + cbor_heads.byte_string(self.signature)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -89,11 +89,11 @@ class Contact:
         made_ms, name = reader.uint(_MAX_MS), _text(reader, MAX_NAME_BYTES)
         count = reader.head(ARRAY, MAX_ENDPOINTS)
         places = tuple(_endpoint(_text(reader, MAX_ENDPOINT_CHARACTERS)) for _ in range(count))
-        said = data[: reader.at]
+        signed = data[: reader.at]
         signature = reader.fixed(SIGNATURE_BYTES)
         reader.end()
         check_name(name)
-        verify(keys[0], derive(_CONTEXT, said), signature, "contact")
+        verify(keys[0], derive(_CONTEXT, signed), signature, "contact")
         return cls(*keys, made_ms, name, places, signature)
 
     def text(self) -> str:
@@ -150,10 +150,10 @@ class AddressBookEntry:
 class AddressBook:
     """All of them, on disk as soon as they are in it."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
         self._entries: dict[bytes, AddressBookEntry] = {}
-        found = folder.read(_FILE).get("contacts", [])
+        found = directory.read(_FILE).get("contacts", [])
         try:
             for one in found:
                 contact = Contact.from_text(one["contact"])
@@ -210,5 +210,5 @@ class AddressBook:
     def _save(self, entries: dict[bytes, AddressBookEntry]) -> None:
         """On disk first: if that fails, nothing has changed."""
         rows = [{"name": entry.name, "contact": entry.contact.text()} for entry in entries.values()]
-        self._folder.write(_FILE, {"version": 1, "contacts": rows})
+        self._directory.write(_FILE, {"version": 1, "contacts": rows})
         self._entries = entries

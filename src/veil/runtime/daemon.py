@@ -12,7 +12,7 @@ from pathlib import Path
 
 from veil.encryption.object_signature import SigningKey
 from veil.lanes import Certificate, Endpoint, Lane, LinkLane, Session
-from veil.lanes.authenticated_lane import Secured
+from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.file_lane import FileLane
 from veil.lanes.quic import QuicLane
 from veil.lanes.tls_lane import TlsLane
@@ -23,7 +23,7 @@ from veil.namespaces import Namespace
 from veil.node import Event, LaneClass, LaneSpec, Node, NodeConfig, StoreFault, Subscription
 from veil.runtime import keyring, node_settings
 from veil.runtime.contacts import MAX_ENDPOINTS, AddressBook, AddressBookEntry, Contact
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.runtime.groups import Groups
 from veil.runtime.node_settings import Settings, host_port
 from veil.runtime.sessions import Dialler, Sessions
@@ -68,9 +68,9 @@ def make(
             if name == "file":
                 lanes.running[name] = FileLane(key, Path(listen.path) if listen else None, settle)
             elif name == "webrtc":
-                lanes.running[name] = Secured(_webrtc(settings, key, listen, carried), key)
+                lanes.running[name] = AuthenticatedLane(_webrtc(settings, key, listen, carried), key)
             else:
-                lanes.running[name] = Secured(_sockets(name, settings, certificate, listen, announce), key)
+                lanes.running[name] = AuthenticatedLane(_sockets(name, settings, certificate, listen, announce), key)
         except VeilError as error:
             lanes.absent[name] = error.reason
     return lanes
@@ -97,8 +97,8 @@ def _sockets(
 
 def _webrtc(settings: Settings, key: SigningKey, listen: Endpoint | None, carried: CarriedSignalling) -> LinkLane:
     """Offers go through a folder where one is named, over other lanes otherwise; both may be dialled."""
-    folder = Path(listen.path) if listen and listen.path else None
-    signalling = EitherSignalling(FolderSignalling(key.public_key, folder), carried)
+    directory = Path(listen.path) if listen and listen.path else None
+    signalling = EitherSignalling(FolderSignalling(key.public_key, directory), carried)
     return WebRtcLane(signalling, (listen,) if listen else (), settings.stun)
 
 
@@ -110,30 +110,30 @@ _LOG = logging.getLogger("veil")
 class Host:
     """Everything around a node. `listeners` are told of each event once it is on disk."""
 
-    def __init__(self, folder: Folder, config: NodeConfig | None = None) -> None:
-        folder.check()
-        self.folder = folder
-        self.settings = node_settings.load(folder)
-        ring = keyring.load(folder)
+    def __init__(self, directory: DataDirectory, config: NodeConfig | None = None) -> None:
+        directory.check()
+        self.directory = directory
+        self.settings = node_settings.load(directory)
+        ring = keyring.load(directory)
         self.started_at = time.time()
-        self.book = AddressBook(folder)
+        self.book = AddressBook(directory)
         self.listeners: set[Callable[[Event], None]] = set()
         self._fault: StoreFault | None = None
-        folder.lock()
-        self.certificate = Certificate.load_or_make(folder.certificate)
+        directory.lock()
+        self.certificate = Certificate.load_or_make(directory.certificate)
         config = config or NodeConfig(lanes=SPECS, relay_all=self.settings.relay_all)
         self.node = Node(
             config,
-            DiskStore(folder.store),
+            DiskStore(directory.store),
             ring.identity,
             clock=time.time,
             random=random.SystemRandom(),
             on_ready=self._ready,
             on_store=self._store_changed,
         )
-        self._moved = asyncio.Event()
-        self.sessions = Sessions(self.node, self.moved)
-        self.groups = Groups(folder, ring, self.book, self.node)
+        self._wake = asyncio.Event()
+        self.sessions = Sessions(self.node, self.wake_timers)
+        self.groups = Groups(directory, ring, self.book, self.node)
         self.lanes = make(self.settings, self.certificate, ring.signing, self.sessions.signal, self._settle)
         self.sessions.on_signal = self.lanes.carried.arrived
         self.dialler = Dialler(self.lanes.running, self.sessions, ring.signing.public_key)
@@ -146,16 +146,16 @@ class Host:
         self.node.subscribe(Subscription.mailbox(Namespace.PRIVATE))
         with suppress(Unavailable):  # tried again with the next event
             self.groups.catch_up()
-        self.node.on_event = self._heard
+        self.node.on_event = self._on_event
         for name, lane in list(self.lanes.running.items()):
             try:
                 await lane.start(self._accept(name))
             except VeilError as error:
                 self.lanes.absent[name] = str(error)
                 del self.lanes.running[name]
-        self._clock = asyncio.ensure_future(self._keep_time())
+        self._clock = asyncio.ensure_future(self._run_timers())
         for entry in self.book:
-            self.dialler.keep(entry.contact)
+            self.dialler.add(entry.contact)
 
     async def stop(self) -> None:
         """End in the order that loses nothing: nobody new, good-bye to who is here, and then the disk."""
@@ -167,7 +167,7 @@ class Host:
             self._clock.cancel()
             await asyncio.gather(self._clock, return_exceptions=True)
         self.node.close()
-        self.folder.unlock()
+        self.directory.unlock()
 
     @property
     def contact(self) -> Contact:
@@ -182,17 +182,17 @@ class Host:
 
     def add_contact(self, contact: Contact, name: str = "") -> AddressBookEntry:
         entry = self.book.add(contact, name)
-        self.dialler.keep(contact)
+        self.dialler.add(contact)
         return entry
 
     def remove_contact(self, pubkey: bytes) -> bool:
         removed = self.book.remove(pubkey)
-        self.dialler.drop(pubkey)
+        self.dialler.remove(pubkey)
         return removed
 
-    def moved(self) -> None:
+    def wake_timers(self) -> None:
         """Something was done that may have brought the next thing due nearer."""
-        self._moved.set()
+        self._wake.set()
 
     def _reachable(self) -> Iterator[Endpoint]:
         """An address that means every address of this machine is of no use to others."""
@@ -220,20 +220,20 @@ class Host:
             _LOG.warning("veil: store writes again; it could not since %s", _moment(self._fault.since))
         self._fault = fault
 
-    def _heard(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         with suppress(Unavailable):  # tried again with the next event
-            self.groups.heard(event)
+            self.groups.on_event(event)
         for listener in tuple(self.listeners):
             listener(event)
 
-    async def _keep_time(self) -> None:
+    async def _run_timers(self) -> None:
         while True:
             due = self.node.next_due()
             wait = None if due is None else max(0.0, due - time.time())
             try:
                 async with asyncio.timeout(wait):
-                    await self._moved.wait()
-                    self._moved.clear()
+                    await self._wake.wait()
+                    self._wake.clear()
             except TimeoutError:
                 pass
             try:

@@ -23,7 +23,7 @@ from veil.veil_errors import Malformed, Refused, Unavailable
 _TOKEN_BYTES = 32
 
 
-class Folder:
+class DataDirectory:
     """Where a node lives."""
 
     def __init__(self, path: Path) -> None:

@@ -12,7 +12,7 @@ from veil.namespaces import Namespace
 from veil.node import Destination, Event, Node, Publication, Subscription
 from veil.runtime import keyring
 from veil.runtime.contacts import MAX_NAME_BYTES, AddressBook, AddressBookEntry, check_name
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.runtime.keyring import Keyring, NamedGroup
 from veil.veil_errors import Malformed, Refused, Unverified
 
@@ -55,12 +55,12 @@ _SEEN = "seen.json"
 class Groups:
     """Keeps the secrets of groups on disk before anything is done with them."""
 
-    def __init__(self, folder: Folder, ring: Keyring, book: AddressBook, node: Node) -> None:
+    def __init__(self, directory: DataDirectory, ring: Keyring, book: AddressBook, node: Node) -> None:
         self.ring = ring
-        self._folder = folder
+        self._directory = directory
         self._book = book
         self._node = node
-        self._seen = int(folder.read(_SEEN).get("events", 0))
+        self._seen = int(directory.read(_SEEN).get("events", 0))
 
     def create(self, name: str) -> NamedGroup:
         check_name(name)
@@ -111,24 +111,24 @@ class Groups:
         """
         while events := self._node.events(self._seen):
             for event in events:
-                self._look_at(event)
+                self._process(event)
 
-    def heard(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Look at an event; one that was looked at is not looked at again, after a restart either."""
         if event.seq == self._seen + 1:
-            self._look_at(event)
+            self._process(event)
         elif event.seq > self._seen:
             self.catch_up()  # one before it could not be written down
 
-    def _look_at(self, event: Event) -> None:
+    def _process(self, event: Event) -> None:
         payload = event.data.get("payload")
         if event.kind == "delivered" and isinstance(payload, bytes) and payload.startswith(MAGIC):
             if event.data.get("namespace") == Namespace.PRIVATE:
-                self._consider(payload, event.data.get("sender"))
-            self._folder.write(_SEEN, {"events": event.seq})
+                self._accept_invitation(payload, event.data.get("sender"))
+            self._directory.write(_SEEN, {"events": event.seq})
         self._seen = event.seq
 
-    def _consider(self, payload: bytes, sender: object) -> None:
+    def _accept_invitation(self, payload: bytes, sender: object) -> None:
         try:
             if not isinstance(sender, bytes) or self._book.get(sender) is None:
                 raise Refused("invitation", "not from a contact")
@@ -157,6 +157,6 @@ class Groups:
             self._node.subscribe(Subscription.group(named.group_id, namespace))
 
     def _set(self, ring: Keyring) -> None:
-        keyring.save(self._folder, ring)
+        keyring.save(self._directory, ring)
         self.ring = ring
         self._node.set_identity(ring.identity)

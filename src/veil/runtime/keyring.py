@@ -8,7 +8,7 @@ from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey
 from veil.node import Identity
 from veil.runtime.contacts import check_name
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Malformed, Refused
 
 _FILE = "identity.json"
@@ -65,8 +65,8 @@ class Keyring:
         return replace(self, groups=tuple(one for one in self.groups if one.group_id != group_id))
 
 
-def save(folder: Folder, keyring: Keyring) -> None:
-    folder.write(
+def save(directory: DataDirectory, keyring: Keyring) -> None:
+    directory.write(
         _FILE,
         {
             "version": 1,
@@ -81,9 +81,9 @@ def save(folder: Folder, keyring: Keyring) -> None:
     )
 
 
-def load(folder: Folder) -> Keyring:
-    folder.check()
-    return _read(folder.read(_FILE))
+def load(directory: DataDirectory) -> Keyring:
+    directory.check()
+    return _read(directory.read(_FILE))
 
 
 def _read(data: dict[str, Any]) -> Keyring:

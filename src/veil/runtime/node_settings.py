@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from veil.lanes.endpoint import Endpoint
-from veil.runtime.data_directory import Folder
+from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Malformed
 
 _FILE = "settings.json"
@@ -37,13 +37,13 @@ class Settings:
             raise Malformed("settings", f"the local API stays on this machine: {self.api} does not")
 
 
-def save(folder: Folder, settings: Settings) -> None:
+def save(directory: DataDirectory, settings: Settings) -> None:
     settings.check()
-    folder.write(_FILE, {"version": 1, **asdict(settings)})
+    directory.write(_FILE, {"version": 1, **asdict(settings)})
 
 
-def load(folder: Folder) -> Settings:
-    data: dict[str, Any] = folder.read(_FILE)
+def load(directory: DataDirectory) -> Settings:
+    data: dict[str, Any] = directory.read(_FILE)
     data.pop("version", None)
     try:
         found = Settings(

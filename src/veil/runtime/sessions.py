@@ -36,7 +36,7 @@ _COUNTED = ("frames_sent", "frames_delivered", "frames_lost", "frames_received",
 
 
 @dataclass(slots=True)
-class _Way:
+class _PeerSessions:
     """All sessions with one peer on one lane, the newest last."""
 
     sessions: list[Session] = field(default_factory=list)
@@ -46,16 +46,16 @@ class _Way:
 class Sessions:
     """Binds sessions to the node: what it hears, what it says, and what became of it."""
 
-    def __init__(self, node: Node, moved: Callable[[], None]) -> None:
+    def __init__(self, node: Node, wake_timers: Callable[[], None]) -> None:
         self._node = node
-        self._moved = moved
-        self._ways: dict[tuple[str, bytes], _Way] = {}
+        self._wake_timers = wake_timers
+        self._by_peer: dict[tuple[str, bytes], _PeerSessions] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._totals: dict[str, Totals] = {}
         self.on_signal: Callable[[bytes, bytes], None] = lambda peer, data: None
 
     def __len__(self) -> int:
-        return sum(len(way.sessions) for way in self._ways.values())
+        return sum(len(entry.sessions) for entry in self._by_peer.values())
 
     def totals(self, lane: str) -> Totals:
         """What a lane did: what ended, and what is under way."""
@@ -67,8 +67,8 @@ class Sessions:
         return found
 
     def all(self) -> Iterator[tuple[str, Session]]:
-        for (lane, _), way in self._ways.items():
-            for session in way.sessions:
+        for (lane, _), entry in self._by_peer.items():
+            for session in entry.sessions:
                 yield lane, session
 
     def dial_failed(self, lane: str, why: str) -> None:
@@ -77,18 +77,18 @@ class Sessions:
         totals.last_fault = why
 
     def has(self, lane: str, peer: bytes) -> bool:
-        return (lane, peer) in self._ways
+        return (lane, peer) in self._by_peer
 
     async def gone(self, lane: str, peer: bytes) -> None:
         """Wait until there is no session with a peer on a lane."""
-        way = self._ways.get((lane, peer))
-        if way is not None:
-            await way.gone.wait()
+        entry = self._by_peer.get((lane, peer))
+        if entry is not None:
+            await entry.gone.wait()
 
     def wake(self, lane: str, peer: str) -> None:
-        way = self._ways.get((lane, bytes.fromhex(peer)))
-        if way is not None:
-            way.sessions[-1].wake()
+        entry = self._by_peer.get((lane, bytes.fromhex(peer)))
+        if entry is not None:
+            entry.sessions[-1].wake()
 
     def signal(self, peer: bytes, data: bytes) -> bool:
         """Say something about another lane over whichever there is."""
@@ -99,37 +99,37 @@ class Sessions:
 
     def add(self, lane: str, session: Session) -> None:
         """Take a session up. Where there are too many, the oldest of its peer goes, or this one."""
-        way = self._ways.get((lane, session.peer))
-        if len(self) >= lane_limits.MAX_SESSIONS and way is None:
-            self._keep(session.close())
+        entry = self._by_peer.get((lane, session.peer))
+        if len(self) >= lane_limits.MAX_SESSIONS and entry is None:
+            self._spawn(session.close())
             return
-        if way is None:
+        if entry is None:
             if not self._node.connected(lane, session.peer.hex(), session.peer):
-                self._keep(session.close())
+                self._spawn(session.close())
                 return
-            way = self._ways[lane, session.peer] = _Way()
-        way.sessions.append(session)
-        if len(way.sessions) > lane_limits.MAX_SESSIONS_PER_PEER:
-            self._keep(way.sessions[0].close())
-        self._keep(self._run(lane, session, way))
-        self._moved()
+            entry = self._by_peer[lane, session.peer] = _PeerSessions()
+        entry.sessions.append(session)
+        if len(entry.sessions) > lane_limits.MAX_SESSIONS_PER_PEER:
+            self._spawn(entry.sessions[0].close())
+        self._spawn(self._run(lane, session, entry))
+        self._wake_timers()
 
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for _, session in list(self.all())), return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run(self, lane: str, session: Session, way: _Way) -> None:
+    async def _run(self, lane: str, session: Session, entry: _PeerSessions) -> None:
         peer = session.peer.hex()
         node = self._node
 
         def pull(most: int) -> tuple[bytes, ...]:
-            return node.take(lane, peer, most) if way.sessions[-1] is session else ()
+            return node.take(lane, peer, most) if entry.sessions[-1] is session else ()
 
         def incoming(frame: bytes) -> None:
             node.receive(lane, peer, frame)
-            self._moved()
+            self._wake_timers()
 
-        session.health.tell = lambda ok, seconds: node.note_sent(lane, peer, ok, seconds)
+        session.health.on_outcome = lambda ok, seconds: node.note_sent(lane, peer, ok, seconds)
         if isinstance(session, LinkSession):
             session.on_signal = lambda data: self.on_signal(session.peer, data)
         try:
@@ -137,24 +137,24 @@ class Sessions:
         except VeilError as error:
             self._ended(lane).last_fault = str(error)
         finally:
-            self._remove(lane, session, way)
+            self._remove(lane, session, entry)
 
-    def _remove(self, lane: str, session: Session, way: _Way) -> None:
-        way.sessions.remove(session)
-        session.health.tell = None
+    def _remove(self, lane: str, session: Session, entry: _PeerSessions) -> None:
+        entry.sessions.remove(session)
+        session.health.on_outcome = None
         _count(self._ended(lane), session)
-        if way.sessions:
-            way.sessions[-1].wake()
+        if entry.sessions:
+            entry.sessions[-1].wake()
             return
-        del self._ways[lane, session.peer]
-        way.gone.set()
+        del self._by_peer[lane, session.peer]
+        entry.gone.set()
         self._node.disconnected(lane, session.peer.hex())
-        self._moved()
+        self._wake_timers()
 
     def _ended(self, lane: str) -> Totals:
         return self._totals.setdefault(lane, Totals())
 
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -177,38 +177,38 @@ class Dialler:
         self._sessions = sessions
         self._own_key = own_key
         self._tasks: dict[tuple[bytes, Endpoint], asyncio.Task[None]] = {}
-        self._now = asyncio.Event()
+        self._dial_now = asyncio.Event()
 
-    def keep(self, contact: Contact) -> None:
+    def add(self, contact: Contact) -> None:
         """Dial a contact where it says it is, and no longer where it said it was."""
         wanted = {(contact.pubkey, endpoint) for endpoint in contact.endpoints if endpoint.scheme in self._lanes}
-        self._cancel({place for place in self._tasks if place[0] == contact.pubkey} - wanted)
+        self._cancel({target for target in self._tasks if target[0] == contact.pubkey} - wanted)
         if contact.pubkey == self._own_key:
             return
-        for place in wanted - self._tasks.keys():
+        for target in wanted - self._tasks.keys():
             if len(self._tasks) < MAX_DIALLED:
-                self._tasks[place] = asyncio.ensure_future(self._dial_always(contact, place[1]))
+                self._tasks[target] = asyncio.ensure_future(self._dial_forever(contact, target[1]))
 
-    def drop(self, pubkey: bytes) -> None:
-        self._cancel({place for place in self._tasks if place[0] == pubkey})
+    def remove(self, pubkey: bytes) -> None:
+        self._cancel({target for target in self._tasks if target[0] == pubkey})
 
-    def hurry(self) -> None:
+    def dial_now(self) -> None:
         """Something was asked to be said: do not wait any longer where nobody answered so far."""
-        self._now.set()
-        self._now = asyncio.Event()
+        self._dial_now.set()
+        self._dial_now = asyncio.Event()
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
         self._cancel(set(self._tasks))
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _cancel(self, places: set[tuple[bytes, Endpoint]]) -> None:
-        for place in places:
-            self._tasks.pop(place).cancel()
+    def _cancel(self, targets: set[tuple[bytes, Endpoint]]) -> None:
+        for target in targets:
+            self._tasks.pop(target).cancel()
 
-    async def _dial_always(self, contact: Contact, endpoint: Endpoint) -> None:
+    async def _dial_forever(self, contact: Contact, endpoint: Endpoint) -> None:
         lane = endpoint.scheme
-        wait = lane_limits.REDIAL_FIRST_SECONDS
+        wait = lane_limits.FIRST_REDIAL_SECONDS
         while True:
             await self._sessions.gone(lane, contact.pubkey)
             try:
@@ -216,12 +216,12 @@ class Dialler:
             except VeilError as error:
                 self._sessions.dial_failed(lane, str(error))
                 if isinstance(error, Unverified):
-                    wait = lane_limits.REDIAL_MOST_SECONDS
+                    wait = lane_limits.MAX_REDIAL_SECONDS
                 await self._pause(wait)
-                wait = min(2 * wait, lane_limits.REDIAL_MOST_SECONDS)
+                wait = min(2 * wait, lane_limits.MAX_REDIAL_SECONDS)
                 continue
             self._sessions.add(lane, session)
-            wait = lane_limits.REDIAL_FIRST_SECONDS
+            wait = lane_limits.FIRST_REDIAL_SECONDS
             await session.closed.wait()
             await self._pause(wait)
 
@@ -229,6 +229,6 @@ class Dialler:
         """Not all nodes come back at the same moment."""
         try:
             async with asyncio.timeout(seconds * random.uniform(0.5, 1.0)):
-                await self._now.wait()
+                await self._dial_now.wait()
         except TimeoutError:
             return

@@ -56,7 +56,7 @@ def plot_svg(sweep: Sweep, title: str = "Delivery over loss") -> str:
         ),
     )  # fmt: skip
     seeds = len(points[0].results)
-    below = f"frames lost; {_told(sweep.scenario)}, {seeds} seed{'s' if seeds != 1 else ''}"
+    below = f"frames lost; {_describe(sweep.scenario)}, {seeds} seed{'s' if seeds != 1 else ''}"
     losses = [point.loss for point in points]
     return _draw(title, below, losses, [(loss, f"{loss:.0%}") for loss in losses], panels)
 
@@ -67,12 +67,12 @@ def plot_run_svg(scenario: Scenario, result: Result, title: str = "Delivery over
     parts = [number / max(result.wanted, 1) for number in range(len(times))]
     last = max(times[-1], 1.0)
     ticks = [(last * step / 6, f"{last * step / 6:.1f}") for step in range(7)]
-    below = f"seconds after it was said; {_told(scenario)}, {scenario.loss:.0%} of frames lost, seed {result.seed}"
+    below = f"seconds after it was said; {_describe(scenario)}, {scenario.loss:.0%} of frames lost, seed {result.seed}"
     panel = _Panel("delivered", _BLUE, 0.0, 1.0, "{:.0%}".format, (_Series(parts),))
     return _draw(title, below, times, ticks, (panel,), has_dots=False)
 
 
-def _told(scenario: Scenario) -> str:
+def _describe(scenario: Scenario) -> str:
     return f"{scenario.nodes} nodes, {scenario.objects} objects of {scenario.payload_bytes} bytes"
 
 
@@ -99,7 +99,7 @@ def _draw(
     for number, panel in enumerate(panels):
         parts += _panel(panel, [x(place) for place in places], _TOP + number * PANEL_HEIGHT, has_dots)
     end = height - _BOTTOM
-    parts += [_text(x(place), end + 18, words, _INK, "middle") for place, words in ticks]
+    parts += [_text(x(place), end + 18, text, _INK, "middle") for place, text in ticks]
     parts.append(_text(WIDTH / 2, height - 14, below, _INK, "middle"))
     return "\n".join((*parts, "</svg>\n"))
 
@@ -120,9 +120,9 @@ def _panel(panel: _Panel, xs: Sequence[float], top: float, has_dots: bool) -> li
     return parts
 
 
-def _text(x: float, y: float, words: str, colour: str, anchor: str, size: int = 12) -> str:
+def _text(x: float, y: float, text: str, colour: str, anchor: str, size: int = 12) -> str:
     style = f'fill="{colour}" text-anchor="{anchor}" font-size="{size}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'
 
 
 def _line(points: Sequence[tuple[float, float]], colour: str, is_dashed: bool, has_dots: bool) -> str:

@@ -8,7 +8,7 @@ from random import Random
 
 from veil.namespaces import Namespace
 from veil.node import Bounds, Destination, Event, LaneClass, LaneSpec, NodeConfig, Subscription
-from veil.sim.world import FALLBACK, FAST, START_S, Resident, Scenario, World, hops
+from veil.sim.world import FALLBACK, FAST, START_S, Participant, Scenario, World, hops
 from veil.tags import feed_tag
 from veil.veil_limits import KIB
 
@@ -108,17 +108,17 @@ def run(scenario: Scenario, seed: int) -> Result:
     """Simulate one network. The same scenario and seed give the same result, to the byte."""
     config = scenario.config or DEFAULT_CONFIG
     world = World(scenario, config, seed)
-    chance = Random(world.chance.randbytes(16))
-    publishers = chance.sample(world.honest, min(scenario.publishers, len(world.honest)))
+    rng = Random(world.rng.randbytes(16))
+    publishers = rng.sample(world.honest, min(scenario.publishers, len(world.honest)))
     others = [one for one in world.honest if one not in publishers]
-    relays = set(chance.sample(others, round(len(others) * scenario.relays)))
+    relays = set(rng.sample(others, round(len(others) * scenario.relays)))
     record = _Record(world)
     for one in world.honest:
-        _listen(one, publishers, one in relays, record)
+        _subscribe(one, publishers, one in relays, record)
     world.connect()
-    _schedule_sayings(world, publishers, chance, record)
+    _schedule_publications(world, publishers, rng, record)
     if scenario.churn_per_minute:
-        _schedule_churn(world, others, publishers, chance, record)
+        _schedule_churn(world, others, publishers, rng, record)
     world.run(START_S + scenario.objects * scenario.interval_s + scenario.settle_s)
     readers = [one for one in world.honest if one not in relays]
     return record.result(seed, readers, publishers)
@@ -128,7 +128,7 @@ def sweep(
     scenario: Scenario,
     losses: Iterable[float],
     seeds: Iterable[int],
-    tell: Callable[[str], None] = lambda words: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Sweep:
     """Run a scenario with every loss and seed."""
     points = []
@@ -146,22 +146,22 @@ class _Record:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.said: dict[bytes, tuple[Resident, float]] = {}
-        self.got: dict[tuple[bytes, str], float] = {}
+        self.published: dict[bytes, tuple[Participant, float]] = {}
+        self.deliveries: dict[tuple[bytes, str], float] = {}
 
-    def heard(self, name: str, event: Event) -> None:
+    def on_event(self, name: str, event: Event) -> None:
         root = event.data.get("object_root")
         if event.kind == "delivered" and isinstance(root, bytes):
-            self.got.setdefault((root, name), event.at)
+            self.deliveries.setdefault((root, name), event.at)
 
-    def result(self, seed: int, readers: list[Resident], publishers: list[Resident]) -> Result:
+    def result(self, seed: int, readers: list[Participant], publishers: list[Participant]) -> Result:
         world = self._world
         lanes = [edges for lane, edges in world.edges.items() if lane != world.scenario.eclipsed]
         edges = set().union(*lanes)
-        away = {one: hops(world.residents.index(one), edges, world.sybils) for one in publishers}
-        number = {one.name: world.residents.index(one) for one in world.residents}
+        away = {one: hops(world.participants.index(one), edges, world.sybils) for one in publishers}
+        number = {one.name: world.participants.index(one) for one in world.participants}
         wanted = far = far_got = reachable = 0
-        for root, (publisher, _) in self.said.items():
+        for root, (publisher, _) in self.published.items():
             for one in readers:
                 if one is publisher:
                     continue
@@ -169,7 +169,7 @@ class _Record:
                 wanted += 1
                 reachable += number[one.name] in away[publisher]
                 far += is_far
-                far_got += is_far and (root, one.name) in self.got
+                far_got += is_far and (root, one.name) in self.deliveries
         counters: dict[str, int] = {}
         for one in world.honest:
             assert one.node is not None
@@ -179,67 +179,69 @@ class _Record:
         return Result(
             seed,
             wanted,
-            len(self.got),
+            len(self.deliveries),
             far,
             far_got,
             reachable,
             max(max(far_away.values()) for far_away in away.values()),
             world.bytes_sent,
             whole * world.scenario.payload_bytes,
-            tuple(when - self.said[root][1] for (root, _), when in self.got.items() if root in self.said),
+            tuple(
+                when - self.published[root][1] for (root, _), when in self.deliveries.items() if root in self.published
+            ),
             counters,
         )
 
 
-def _listen(one: Resident, publishers: list[Resident], is_relay: bool, record: _Record) -> None:
+def _subscribe(one: Participant, publishers: list[Participant], is_relay: bool, record: _Record) -> None:
     assert one.node is not None
-    one.node.on_event = partial(record.heard, one.name)
+    one.node.on_event = partial(record.on_event, one.name)
     for publisher in publishers:
         assert publisher.identity is not None
         if publisher is not one:
             tag = feed_tag(publisher.identity.signing.public_key, Namespace.PUBLIC_FEED)
-            asked = Subscription.relay(tag) if is_relay else Subscription.feed(tag, Namespace.PUBLIC_FEED)
-            one.node.subscribe(asked)
+            subscription = Subscription.relay(tag) if is_relay else Subscription.feed(tag, Namespace.PUBLIC_FEED)
+            one.node.subscribe(subscription)
 
 
-def _schedule_sayings(world: World, publishers: list[Resident], chance: Random, record: _Record) -> None:
+def _schedule_publications(world: World, publishers: list[Participant], rng: Random, record: _Record) -> None:
     scenario = world.scenario
 
-    def say(one: Resident) -> None:
+    def publish_one(one: Participant) -> None:
         assert one.node is not None
-        said = one.node.publish(Destination.feed(Namespace.PUBLIC_FEED), chance.randbytes(scenario.payload_bytes))
-        assert said.object_root is not None, "a publisher without peers"
-        record.said[said.object_root] = one, world.now
-        world.touched(one)
+        published = one.node.publish(Destination.feed(Namespace.PUBLIC_FEED), rng.randbytes(scenario.payload_bytes))
+        assert published.object_root is not None, "a publisher without peers"
+        record.published[published.object_root] = one, world.now
+        world.reschedule(one)
 
     for number in range(scenario.objects):
         one = publishers[number % len(publishers)]
-        world.at(START_S + 1.0 + number * scenario.interval_s, partial(say, one))
+        world.at(START_S + 1.0 + number * scenario.interval_s, partial(publish_one, one))
 
 
 def _schedule_churn(
-    world: World, others: list[Resident], publishers: list[Resident], chance: Random, record: _Record
+    world: World, others: list[Participant], publishers: list[Participant], rng: Random, record: _Record
 ) -> None:
     """Nodes go, and come back as a new process over the same store."""
     scenario = world.scenario
     lasts_s = scenario.objects * scenario.interval_s + scenario.settle_s / 2
 
-    def back(one: Resident) -> None:
+    def rejoin_one(one: Participant) -> None:
         assert one.node is not None
         one.node.close()
-        world.settle(one)
-        one.node.on_event = partial(record.heard, one.name)
+        world.start_node(one)
+        one.node.on_event = partial(record.on_event, one.name)
         one.tick_at = float("inf")
-        world.come_back(one)
-        world.touched(one)
+        world.rejoin(one)
+        world.reschedule(one)
 
-    def go(one: Resident) -> None:
+    def leave_one(one: Participant) -> None:
         if one.is_here:
             world.leave(one)
-            world.at(world.now + scenario.away_s * (0.5 + chance.random()), partial(back, one))
+            world.at(world.now + scenario.away_s * (0.5 + rng.random()), partial(rejoin_one, one))
 
     for one in others:
-        when = chance.expovariate(scenario.churn_per_minute / 60.0)
+        when = rng.expovariate(scenario.churn_per_minute / 60.0)
         while when < lasts_s:
-            world.at(START_S + when, partial(go, one))
-            when += scenario.away_s * 1.5 + chance.expovariate(scenario.churn_per_minute / 60.0)
+            world.at(START_S + when, partial(leave_one, one))
+            when += scenario.away_s * 1.5 + rng.expovariate(scenario.churn_per_minute / 60.0)

@@ -67,20 +67,20 @@ class Scenario:
 
 
 _BUCKETS = frozenset(BUCKET_SIZES)
-_REMEMBERED = 64
-_PASSED_TO = 3
+_MAX_KNOWN_OBJECTS = 64
+_POISON_FANOUT = 3
 Out = tuple[str, str, bytes]
 
 
 class Sybil:
     """One liar."""
 
-    def __init__(self, poisons: bool, chance: Random) -> None:
+    def __init__(self, poisons: bool, rng: Random) -> None:
         self._poisons = poisons
-        self._chance = chance
+        self._chance = rng
         self._links: list[tuple[str, str]] = []
         self._known: dict[bytes, dict[int, bytes]] = {}
-        self._named: set[bytes] = set()
+        self._claimed: set[bytes] = set()
 
     def connected(self, lane: str, peer: str) -> None:
         self._links.append((lane, peer))
@@ -93,35 +93,35 @@ class Sybil:
         except Malformed:
             return []
         if isinstance(frame, Inventory):
-            return [out for entry in frame.entries for out in self._name(entry.of)]
+            return [out for entry in frame.entries for out in self._claim(entry.of)]
         if isinstance(frame, Want) and self._poisons:
             shards = self._known.get(frame.object_root, {})
-            spoiled = [self._spoil(data) for index, data in shards.items() if frame.indices >> index & 1]
-            return [(lane, peer, data) for data in spoiled[: frame.count]]
+            corrupted = [self._corrupt(data) for index, data in shards.items() if frame.indices >> index & 1]
+            return [(lane, peer, data) for data in corrupted[: frame.count]]
         return []
 
     def _shard(self, data: bytes) -> list[Out]:
         shard = NATIVE.decode_shard(data)
         shards = self._known.setdefault(shard.of.object_root, {})
-        if len(self._known) > _REMEMBERED:
+        if len(self._known) > _MAX_KNOWN_OBJECTS:
             self._known.pop(next(iter(self._known)))
         is_new = shard.index not in shards
         shards[shard.index] = data
-        out = self._name(shard.of)
+        out = self._claim(shard.of)
         if is_new and self._poisons:
-            to = self._chance.sample(self._links, min(_PASSED_TO, len(self._links)))
-            out += [(lane, peer, self._spoil(data)) for lane, peer in to]
+            to = self._chance.sample(self._links, min(_POISON_FANOUT, len(self._links)))
+            out += [(lane, peer, self._corrupt(data)) for lane, peer in to]
         return out
 
-    def _name(self, of: ShardSet) -> list[Out]:
+    def _claim(self, of: ShardSet) -> list[Out]:
         """Say to everyone that the object is here, once."""
-        if of.object_root in self._named:
+        if of.object_root in self._claimed:
             return []
-        self._named.add(of.object_root)
+        self._claimed.add(of.object_root)
         claim = frames.encode(Inventory((InventoryEntry(of, all_indices(of)),)))
         return [(lane, peer, claim) for lane, peer in self._links]
 
-    def _spoil(self, data: bytes) -> bytes:
+    def _corrupt(self, data: bytes) -> bytes:
         at = -1 - self._chance.randrange(len(data) // 2)
         return data[:at] + bytes((data[at] ^ self._chance.randrange(1, 256),)) + (data[at + 1 :] if at != -1 else b"")
 
@@ -129,12 +129,12 @@ class Sybil:
 Edges = set[tuple[int, int]]
 
 
-def rings(nodes: int, degree: int, chance: Random) -> Edges:
+def rings(nodes: int, degree: int, rng: Random) -> Edges:
     """About `degree` links a node: the same link drawn twice is one."""
     edges: Edges = set()
     for _ in range(max(degree // 2, 1)):
         order = list(range(nodes))
-        chance.shuffle(order)
+        rng.shuffle(order)
         for one, other in zip(order, [*order[1:], order[0]], strict=True):
             edges.add((min(one, other), max(one, other)))
     return edges
@@ -161,7 +161,7 @@ START_S = 20_000 * 86_400.0 + 43_200.0
 _TAKE_BYTES = 1 << 30
 
 
-class Resident:
+class Participant:
     """A place in the network: a node or a Sybil, and whether it is there now."""
 
     __slots__ = ("identity", "is_here", "links", "name", "node", "store", "sybil", "tick_at")
@@ -184,43 +184,43 @@ class World:
         self.scenario = scenario
         self.config = config
         self.now = START_S
-        self.chance = Random(seed)
+        self.rng = Random(seed)
         self.bytes_sent = 0
         self.frames_sent = 0
         self.events = 0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._ready: list[tuple[Resident, str, str]] = []
-        self.residents = [Resident(f"n{number}") for number in range(scenario.nodes)]
-        self._by_name = {one.name: one for one in self.residents}
+        self._ready: list[tuple[Participant, str, str]] = []
+        self.participants = [Participant(f"n{number}") for number in range(scenario.nodes)]
+        self._by_name = {one.name: one for one in self.participants}
         order = list(range(scenario.nodes))
-        self.chance.shuffle(order)
+        self.rng.shuffle(order)
         self.sybils = frozenset(order[: round(scenario.nodes * scenario.sybils)])
-        self.honest = [one for number, one in enumerate(self.residents) if number not in self.sybils]
+        self.honest = [one for number, one in enumerate(self.participants) if number not in self.sybils]
         self.edges: dict[str, Edges] = {
-            FAST: rings(scenario.nodes, scenario.fast_degree, self.chance),
-            FALLBACK: rings(scenario.nodes, scenario.fallback_degree, self.chance),
+            FAST: rings(scenario.nodes, scenario.fast_degree, self.rng),
+            FALLBACK: rings(scenario.nodes, scenario.fallback_degree, self.rng),
         }
         self._delays = {FAST: scenario.delay_s, FALLBACK: scenario.fallback_delay_s}
-        self._side = {one.name: self.chance.random() < (scenario.split.part if scenario.split else 0)
-                      for one in self.residents}  # fmt: skip
-        for number, one in enumerate(self.residents):
+        self._side = {one.name: self.rng.random() < (scenario.split.part if scenario.split else 0)
+                      for one in self.participants}  # fmt: skip
+        for number, one in enumerate(self.participants):
             if number in self.sybils:
-                poisons = self.chance.random() < scenario.poison
-                one.sybil = Sybil(poisons, Random(self.chance.randbytes(16)))
+                poisons = self.rng.random() < scenario.poison
+                one.sybil = Sybil(poisons, Random(self.rng.randbytes(16)))
             else:
-                one.identity = Identity(SigningKey(self.chance.randbytes(32)), DeliveryKey(self.chance.randbytes(32)))
-                self.settle(one)
+                one.identity = Identity(SigningKey(self.rng.randbytes(32)), DeliveryKey(self.rng.randbytes(32)))
+                self.start_node(one)
 
-    def settle(self, one: Resident) -> None:
+    def start_node(self, one: Participant) -> None:
         """Start a node over what its store has."""
         assert one.identity is not None
 
         def on_ready(lane: str, peer: str) -> None:
             self._ready.append((one, lane, peer))
 
-        chance = Random(self.chance.randbytes(16))
-        one.node = Node(self.config, one.store, one.identity, clock=self.clock, random=chance, on_ready=on_ready)
+        rng = Random(self.rng.randbytes(16))
+        one.node = Node(self.config, one.store, one.identity, clock=self.clock, random=rng, on_ready=on_ready)
 
     def clock(self) -> float:
         return self.now
@@ -232,21 +232,21 @@ class World:
     def connect(self) -> None:
         for lane, edges in self.edges.items():
             for a, b in sorted(edges):
-                one, other = self.residents[a], self.residents[b]
+                one, other = self.participants[a], self.participants[b]
                 one.links.append((lane, other.name))
                 other.links.append((lane, one.name))
-        for one in self.residents:
+        for one in self.participants:
             for lane, peer in one.links:
                 self._up(one, lane, peer)
         self._drain()
 
-    def leave(self, one: Resident) -> None:
+    def leave(self, one: Participant) -> None:
         one.is_here = False
         for lane, peer in one.links:
             self._down(one, lane, peer)
             self._down(self._by_name[peer], lane, one.name)
 
-    def come_back(self, one: Resident) -> None:
+    def rejoin(self, one: Participant) -> None:
         one.is_here = True
         for lane, name in one.links:
             other = self._by_name[name]
@@ -262,28 +262,28 @@ class World:
             self._drain()
         self.now = until
 
-    def touched(self, one: Resident) -> None:
+    def reschedule(self, one: Participant) -> None:
         """Something was done with a node: see when it wants to be ticked next."""
         due = one.node.next_due() if one.node is not None else None
         if due is not None and due < one.tick_at:
             one.tick_at = due
             self.at(max(due, self.now), lambda: self._tick(one, due))
 
-    def _tick(self, one: Resident, due: float) -> None:
+    def _tick(self, one: Participant, due: float) -> None:
         if one.tick_at != due or one.node is None:
             return
         one.tick_at = float("inf")
         one.node.tick()
-        self.touched(one)
+        self.reschedule(one)
 
-    def _up(self, one: Resident, lane: str, peer: str) -> None:
+    def _up(self, one: Participant, lane: str, peer: str) -> None:
         if one.node is not None:
             one.node.connected(lane, peer)
-            self.touched(one)
+            self.reschedule(one)
         elif one.sybil is not None:
             one.sybil.connected(lane, peer)
 
-    def _down(self, one: Resident, lane: str, peer: str) -> None:
+    def _down(self, one: Participant, lane: str, peer: str) -> None:
         if one.node is not None:
             one.node.disconnected(lane, peer)
 
@@ -295,28 +295,28 @@ class World:
             for frame in one.node.take(lane, peer, _TAKE_BYTES):
                 self._send(one, lane, peer, frame)
 
-    def _send(self, one: Resident, lane: str, peer: str, frame: bytes) -> None:
+    def _send(self, one: Participant, lane: str, peer: str, frame: bytes) -> None:
         """Only what honest nodes send is counted: what liars send is not a cost of ours."""
         if one.node is not None:
             self.bytes_sent += len(frame)
             self.frames_sent += 1
         other = self._by_name[peer]
-        lost = self.chance.random() < self.scenario.loss
+        lost = self.rng.random() < self.scenario.loss
         if lost or lane == self.scenario.eclipsed or self._is_split(one, other):
             return
-        self.at(self.now + self.chance.uniform(*self._delays[lane]), lambda: self._arrive(other, lane, one.name, frame))
+        self.at(self.now + self.rng.uniform(*self._delays[lane]), lambda: self._arrive(other, lane, one.name, frame))
 
-    def _arrive(self, one: Resident, lane: str, peer: str, frame: bytes) -> None:
+    def _arrive(self, one: Participant, lane: str, peer: str, frame: bytes) -> None:
         if not one.is_here or not self._by_name[peer].is_here:
             return
         if one.node is not None:
             one.node.receive(lane, peer, frame)
-            self.touched(one)
+            self.reschedule(one)
         elif one.sybil is not None:
-            for to_lane, to, lie in one.sybil.receive(lane, peer, frame):
-                self._send(one, to_lane, to, lie)
+            for to_lane, to, reply in one.sybil.receive(lane, peer, frame):
+                self._send(one, to_lane, to, reply)
 
-    def _is_split(self, one: Resident, other: Resident) -> bool:
+    def _is_split(self, one: Participant, other: Participant) -> bool:
         split = self.scenario.split
         if split is None or not split.start_s <= self.now - START_S < split.end_s:
             return False

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from itertools import islice
 
 from veil.hashing import derive, keyed
-from veil.node.forwarding import Passing
+from veil.node.forwarding import Forwarder
 from veil.node.frames import MAX_FILTER_BYTES, MAX_HASHES, SALT_BYTES, Summary
-from veil.node.node_context import Desk
-from veil.node.object_progress import Tracked
+from veil.node.node_context import NodeContext
+from veil.node.object_progress import TrackedObject
 from veil.node.peers import Peer, PeerLink
 
 MIN_BITS = 256
@@ -60,73 +60,73 @@ def _places(key: bytes, element: bytes, hashes: int, size: int) -> Iterable[int]
 _PEERS_AT_ONCE = 1
 
 
-class Summarising:
+class SummaryExchange:
     """Sends summaries and answers them."""
 
-    def __init__(self, desk: Desk, passing: Passing) -> None:
-        self._desk = desk
-        self._passing = passing
+    def __init__(self, context: NodeContext, forwarder: Forwarder) -> None:
+        self._context = context
+        self._forwarder = forwarder
         self._is_due = False
-        self._asked: dict[str, float] = {}
+        self._answered_at: dict[str, float] = {}
 
     def start(self) -> None:
         """Summaries are sent while there is somebody to send them to."""
-        if not self._is_due and len(self._desk.peers):
+        if not self._is_due and len(self._context.peers):
             self._is_due = True
-            interval = self._desk.config.summaries.interval_s
-            self._desk.agenda.after(interval * (0.5 + self._desk.random.random()), self._due)
+            interval = self._context.config.summaries.interval_s
+            self._context.timers.after(interval * (0.5 + self._context.random.random()), self._due)
 
     def send(self, link: PeerLink) -> None:
-        desk, settings = self._desk, self._desk.config.summaries
+        context, settings = self._context, self._context.config.summaries
         elements: list[bytes] = []
-        for tracked in desk.ledger.newest():
+        for tracked in context.objects.newest():
             if tracked.whole:
                 elements.append(tracked.of.object_root)
             else:
                 elements.extend(tracked.held.values())
             if len(elements) >= settings.max_elements:
                 break
-        salt = desk.random.randbytes(SALT_BYTES)
-        epoch = desk.config.epochs.at(desk.clock())
-        desk.promised = True  # peers rely on what a filter lists, as on an inventory
-        if desk.send(link, summarise(elements[: settings.max_elements], epoch, salt, settings.false_positives)):
-            desk.counters["summaries_sent"] += 1
+        salt = context.random.randbytes(SALT_BYTES)
+        epoch = context.config.epochs.at(context.clock())
+        context.promised = True  # peers rely on what a filter lists, as on an inventory
+        if context.send(link, summarise(elements[: settings.max_elements], epoch, salt, settings.false_positives)):
+            context.counters["summaries_sent"] += 1
 
     def received(self, summary: Summary, link: PeerLink) -> None:
         """Learn what a peer has, and tell it of what it has not."""
-        desk, settings, peer = self._desk, self._desk.config.summaries, link.peer
-        desk.counters["summaries_received"] += 1
-        if not self._may_ask(peer):
+        context, settings, peer = self._context, self._context.config.summaries, link.peer
+        context.counters["summaries_received"] += 1
+        if not self._may_answer(peer):
             return
-        found, lacking = Filter(summary), list[Tracked]()
-        for tracked in islice(desk.ledger.newest(), settings.max_elements):
+        found, lacking = Filter(summary), list[TrackedObject]()
+        for tracked in islice(context.objects.newest(), settings.max_elements):
             if tracked.of.object_root in found:
-                if tracked.holds(peer.name, tracked.all):
-                    desk.cache.rank(tracked)
+                if tracked.add_holder(peer.name, tracked.all):
+                    context.cache.rank(tracked)
                 continue
             # What a filter lacks is not there, whatever was believed before.
             tracked.holders.pop(peer.name, None)
             bits = sum(1 << index for index, shard_id in tracked.held.items() if shard_id in found)
-            if bits and tracked.holds(peer.name, bits):
-                desk.cache.rank(tracked)
+            if bits and tracked.add_holder(peer.name, bits):
+                context.cache.rank(tracked)
             if tracked.whole and len(lacking) < settings.max_announced:
                 lacking.append(tracked)
         if lacking:
-            self._passing.announce_to(link, lacking)
+            self._forwarder.announce_to(link, lacking)
 
     def forget(self, peer: str) -> None:
-        self._asked.pop(peer, None)
+        self._answered_at.pop(peer, None)
 
-    def _may_ask(self, peer: Peer) -> bool:
+    def _may_answer(self, peer: Peer) -> bool:
         """Answering takes work, so a peer may have it done only so often."""
-        now, least = self._desk.clock(), self._desk.config.summaries.interval_s / 4
-        if now - self._asked.get(peer.name, -least) < least:
+        now, least = self._context.clock(), self._context.config.summaries.interval_s / 4
+        if now - self._answered_at.get(peer.name, -least) < least:
             return False
-        self._asked[peer.name] = now
+        self._answered_at[peer.name] = now
         return True
 
     def _due(self) -> None:
         self._is_due = False
-        for link in self._desk.choose(_PEERS_AT_ONCE, None, lambda peer: False):
+        for link in self._context.choose(_PEERS_AT_ONCE, None, lambda peer: False):
             self.send(link)
         self.start()

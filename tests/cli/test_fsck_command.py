@@ -95,7 +95,7 @@ def test_repair_does_not_touch_a_damaged_log(veen: Veen, used: Path) -> None:
 def test_what_an_interrupted_write_left_is_shown_and_is_no_fault(veen: Veen, used: Path) -> None:
     (used / "limits.json.draft").write_text("half")
     ran = veen.done("fsck", used)
-    assert ran.out.splitlines()[0].split("\t") == ["leftover", "limits.json.draft", "", "it was never finished"]
+    assert ran.out.splitlines()[0].split("\t") == ["leftover", "limits.json.draft", "", "an incomplete draft"]
 
 
 def test_a_directory_in_use_is_not_checked(veen: Veen, used: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_copy_without_keys_is_keyless_and_the_status_is_12(veen: Veen, used: P
     shutil.rmtree(used / "keys")
     ran = veen("fsck", used)
     assert ran.status == KEYLESS_STATUS == 12
-    what = "this copy has no keys: it can be read and verified, no hub can run on it"
+    what = "no secret keys: the log can be read and verified, but no hub can run here"
     assert ran.out.splitlines()[0].split("\t") == ["keyless", "keys", "", what]
     assert "verdict\tkeyless\nchecked\t7 entries under 2 labels\n" in ran.out
     assert "no hub can run" in ran.err
@@ -201,7 +201,7 @@ def test_what_an_operator_left_in_the_directory_is_told_of_and_is_no_fault(veen:
     (used / "README").write_text("ask Ann before you touch this")
     ran = veen("fsck", used)
     assert ran.status == 0
-    told = ["notice", "README", "", "no hub puts anything of that name here"]
+    told = ["notice", "README", "", "not a file of a hub"]
     assert ran.out.splitlines()[0].split("\t") == told
     assert json.loads(veen("fsck", used, "--json").out)["counts"]["notice"] == 1
 

@@ -79,7 +79,7 @@ def ends_hub(data_dir: Path, ask: Callable[[Hub], Reply], admission: Admission =
         assert isinstance(error, Malformed)
         assert error.what == "index", error
         check_no_receipt(unanswered)
-    assert index_faults.is_noted(Folders(data_dir))
+    assert index_faults.fault_recorded(Folders(data_dir))
 
 
 def written(tmp_path: Path, limits: Limits | None = None) -> tuple[Path, Writer, list[Receipt]]:
@@ -152,7 +152,7 @@ def test_a_group_that_the_heads_do_not_have_is_never_skipped(tmp_path: Path, app
         assert rows._change
         rows.commit()
     with index.read() as rows:
-        assert rows.holds()
+        assert rows.sum_matches()
     index.close()
     with running(data_dir) as hub:
         check_kept(hub, label, told)
@@ -164,7 +164,7 @@ def test_fsck_makes_an_index_with_a_wrong_number_again(tmp_path: Path) -> None:
     spoil(data_dir, "meta", flipped(7, 3), b"applied")
     report = fsck.check(data_dir, isolated=False)
     assert report.verdict is fsck.FsckVerdict.REPAIRABLE
-    assert report.findings[0].what == "the index cannot be used: index: its sum is not that of its rows"
+    assert report.findings[0].what == "the index is unusable: index: its sum does not match its rows"
     assert fsck.repair(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
     with running(data_dir) as hub:
         check_kept(hub, label, told)
@@ -208,7 +208,7 @@ def test_a_wrong_cursor_of_one_client_is_not_met_by_another(tmp_path: Path) -> N
     with running(data_dir) as hub:
         told.append(hub.writer().send())
         check_kept(hub, writer.label, told)
-    assert not index_faults.is_noted(Folders(data_dir))
+    assert not index_faults.fault_recorded(Folders(data_dir))
     assert fsck.repair(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
     check_goes_on(data_dir, writer, told)
 
@@ -290,10 +290,10 @@ def test_whoever_reads_in_another_process_is_told_and_changes_nothing(tmp_path: 
     data_dir, writer, _ = written(tmp_path)
     spoil(data_dir, "cursors", flipped(7, 3))
     with LogReader(data_dir) as reader, reader.index().read() as rows:
-        with pytest.raises(Malformed, match="index: a row of cursors is not the one that was written"):
+        with pytest.raises(Malformed, match="index: the checksum of a row of cursors does not match"):
             rows.client_cursor(writer.label, writer.key.public_key)
         assert len(list(reader.entries(writer.label, 1, 9))) == 9
-    assert not index_faults.is_noted(Folders(data_dir))
+    assert not index_faults.fault_recorded(Folders(data_dir))
 
 
 # Node files.
@@ -333,9 +333,9 @@ def test_a_node_file_that_goes_while_the_hub_runs_costs_nothing(tmp_path: Path, 
     told.append(writer.send(b"acknowledged"))
     error = broken(hub)
     assert isinstance(error, Malformed)
-    assert "the index knows" in str(error)
+    assert "but the index lists" in str(error)
     hub.abandon()
-    assert index_faults.is_noted(Folders(data_dir))
+    assert index_faults.fault_recorded(Folders(data_dir))
     check_goes_on(data_dir, writer, told)
 
 

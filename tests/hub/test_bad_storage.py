@@ -68,7 +68,7 @@ def test_a_hub_does_not_start_where_its_open_chunk_is_missing(tmp_path: Path) ->
     with running(data_dir) as hub:
         hub.writer().send_many(3)
     next((data_dir / "log").glob("chunk-*-open.log")).unlink()
-    with pytest.raises(Malformed, match="does not hold the 3 entries the index knows of"):
+    with pytest.raises(Malformed, match="does not hold the 3 entries that the index lists"):
         HubService(HubConfig(data_dir, port=0), clock=Clock(START))
 
 
@@ -93,17 +93,17 @@ def test_an_index_that_could_not_be_lengthened_has_what_was_written_and_is_not_w
 ) -> None:
     """The transaction was committed, and only the file's length behind it failed."""
     failed: list[Path] = []
-    lengthen = index_faults.lengthen
+    extend_file = index_faults.extend_file
 
     def fails_twice(env: lmdb.Environment, path: Path) -> None:
         if len(failed) < 2:
             failed.append(path)
             raise OSError(errno.ENOSPC, "No space left on device")
-        lengthen(env, path)
+        extend_file(env, path)
 
     data_dir = make_dir(tmp_path)
     with running(data_dir) as hub:
-        monkeypatch.setattr(index_faults, "lengthen", fails_twice)
+        monkeypatch.setattr(index_faults, "extend_file", fails_twice)
         monkeypatch.setattr(commit, "RETRY_S", 0.01)
         writer = hub.writer()
         kept = writer.send_many(3)

@@ -61,7 +61,7 @@ def label_in(path: Path) -> bytes:
 def test_a_start_goes_through_no_more_heads_than_it_may(
     root: Path, heads_read: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "AT_START", 4)
+    monkeypatch.setattr(store, "LABELS_CHECKED_AT_START", 4)
     hub = Hub(root)
     assert len(heads_read) == 4
     hub.close()
@@ -91,19 +91,19 @@ def test_every_open_chunk_is_looked_at_once_and_so_many_at_a_time(root: Path, he
 def test_nothing_is_taken_for_a_label_whose_open_chunk_is_not_whole(
     root: Path, cut: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "AT_START", 1)
+    monkeypatch.setattr(store, "LABELS_CHECKED_AT_START", 1)
     path = last_open_chunk(root)
     path.write_bytes(path.read_bytes()[:-1] if cut else b"")
     hub = Hub(root)
     client = Client("ben", hub.rules)
-    with pytest.raises(Malformed, match="does not hold the 1 entries the index knows of"):
+    with pytest.raises(Malformed, match="does not hold the 1 entries that the index lists"):
         hub.submit([client.message(label_in(path))])
     assert hub.sequencer.decided == 0
     hub.close()
 
 
 def test_an_open_chunk_that_is_gone_ends_a_hub_that_has_started(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "AT_START", 1)
+    monkeypatch.setattr(store, "LABELS_CHECKED_AT_START", 1)
     last_open_chunk(root).unlink()
     served = ServedHub(root, Clock(), settings={"admission": Admission.OPEN}).start()
     broken = served.service.broken

@@ -180,10 +180,10 @@ def test_what_was_refused_is_taken_once_its_stream_is_registered_or_its_epoch_co
 
 
 def test_few_labels_are_kept_that_nothing_explains(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_map, "MAX_UNEXPLAINED", 4)
+    monkeypatch.setattr(label_map, "MAX_UNKNOWN_LABELS", 4)
     for number in range(20):
         assert refusal(hub, label_of(hub.rules, f"nobody's {number}", 0)) == "EPOCH"
-        assert len(book_of(hub)._labels.unexplained) <= 4
+        assert len(book_of(hub)._labels.unknown_labels) <= 4
 
 
 def test_a_stream_whose_registration_was_undone_explains_nothing(template: Path, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_checkpoint_of_any_label_goes_through_no_streams(hub: Hub, streams_rea
 def test_a_row_that_names_another_stream_is_not_believed(hub: Hub) -> None:
     label = label_of(hub.rules, named(7), EPOCHAL.epoch(NOW))
     with hub.store.index.write() as rows:
-        rows.put_explained(label, naming.stream_id(named(8)), EPOCHAL.epoch(NOW))
+        rows.put_label(label, naming.stream_id(named(8)), EPOCHAL.epoch(NOW))
         rows.commit()
     with pytest.raises(Malformed):
         LabelBook(hub.rules, hub.store).rotation(label, NOW)

@@ -152,7 +152,7 @@ def _forget_journal(data_dir: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], type[VeenError], str]] = {
-    "a bit of an entry": (lambda at: _flip(_first_chunk(at), 300), Malformed, "not those of its hash"),
+    "a bit of an entry": (lambda at: _flip(_first_chunk(at), 300), Malformed, "do not match the entry hash"),
     "a bit of a header": (lambda at: _flip(_first_chunk(at), 0), Malformed, "version"),
     "a chunk is missing": (lambda at: _chunks(at)[1].unlink(), Malformed, "stands where entry 5 belongs"),
     "a chunk is cut": (lambda at: _cut(_chunks(at)[1]), Malformed, "entry"),
@@ -192,7 +192,7 @@ def test_damage_before_what_is_kept_does_not_stop_a_warm_reader_and_stops_a_cold
         _forget_journal(data_dir)
         _flip(_first_chunk(data_dir), 300)
         assert told(data_dir, folder) == (At(0, SIZE), b"10")
-        with pytest.raises(Malformed, match="not those of its hash"):
+        with pytest.raises(Malformed, match="do not match the entry hash"):
             told(data_dir, folder, cached=False)
 
 

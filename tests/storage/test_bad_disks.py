@@ -181,7 +181,7 @@ def test_an_index_that_cannot_be_made_again_is_made_when_it_can_be(place: Path, 
             continue
         break
     assert len(told) > 5
-    assert set(told) == {f"the index cannot be made again: {os.strerror(number)}"}
+    assert set(told) == {f"the index cannot be rebuilt: {os.strerror(number)}"}
     again = Hub(place / "hub")
     check_given(again, given)
     again.close()
@@ -200,7 +200,7 @@ def test_a_directory_that_cannot_be_made_is_told(place: Path, number: int) -> No
             continue
         break
     assert 10 < len(told) < 59
-    assert set(told) == {f"{place / 'hub'} cannot be made a data directory: {os.strerror(number)}"}
+    assert set(told) == {f"cannot create a data directory in {place / 'hub'}: {os.strerror(number)}"}
 
 
 @BOTH

@@ -288,7 +288,7 @@ def test_a_changed_registry_is_named_and_the_log_is_put_into_its_form(
     hub.close()
     report = fsck.check(root, isolated=False)
     assert report.verdict is FsckVerdict.REPAIRABLE
-    assert all("the registry says" in finding.what for finding in report.findings)
+    assert all("the limits require" in finding.what for finding in report.findings)
     index = (root / "index" / "data.mdb").stat().st_ino
     assert fsck.repair(root, isolated=False).findings == []
     assert (root / "index" / "data.mdb").stat().st_ino == index  # it has nothing to do with the form

@@ -41,7 +41,7 @@ def test_the_keys_are_private(root: Path) -> None:
 def test_a_key_that_others_can_get_at_is_refused(root: Path, allowed: int) -> None:
     path = root / "keys" / metadata.CONTROL_KEY
     path.chmod(allowed)
-    with pytest.raises(Unavailable, match="its mode must be 600"):
+    with pytest.raises(Unavailable, match="run: chmod 600"):
         metadata.read_control_key(Folders(root))
 
 

@@ -97,7 +97,7 @@ def test_a_sound_index_passes_the_probe_and_stays(root: Path) -> None:
 
 def test_a_damaged_index_on_a_disk_without_room_is_told(root: Path) -> None:
     spoil(root, 1)
-    with pytest.raises(Unavailable, match="the index is damaged, and cannot be made again: No space left"):
+    with pytest.raises(Unavailable, match="the index is damaged, and the fault cannot be recorded: No space left"):
         index_faults.probe(FailingFrom(1), Folders(root))
 
 
@@ -126,14 +126,14 @@ def test_a_process_that_was_told_to_end_leaves_no_note(root: Path, number: signa
     before = (root / "index" / "data.mdb").stat().st_ino
     ended = opened(root, then=f"import os\nos.kill(os.getpid(), {int(number)})\n")
     assert ended.returncode == -number
-    assert not index_faults.is_noted(Folders(root))
+    assert not index_faults.fault_recorded(Folders(root))
     assert opened(root).returncode == 0
     assert (root / "index" / "data.mdb").stat().st_ino == before
 
 
 def test_whoever_else_watches_for_faults_is_left_alone(root: Path) -> None:
     assert faulthandler.is_enabled()  # pytest does
-    watch = index_faults.IndexWatch(Folders(root))
+    watch = index_faults.FatalSignalRecorder(Folders(root))
     watch.close()
     assert faulthandler.is_enabled()
     assert not (root / "fault.txt").exists()
@@ -181,7 +181,7 @@ def test_the_sum_is_the_same_in_any_batching(place: Path, history: History) -> N
                 hub.catch_up()
         hub.catch_up()
         with hub.store.index.read() as found:
-            assert found.holds()
+            assert found.sum_matches()
             sums.add(found.number("sum"))
         hub.close()
     assert len(sums) == 1
@@ -195,7 +195,7 @@ def test_an_index_without_a_place_for_an_entry_says_so(root: Path, history: Hist
     with index._env.begin(write=True) as txn:
         txn.delete(label, db=index._dbs["places"])
     index.close()
-    with LogReader(root) as reader, pytest.raises(Malformed, match="knows no place"):
+    with LogReader(root) as reader, pytest.raises(Malformed, match="no place for entry"):
         reader.entry(label, 1)
 
 
@@ -210,7 +210,7 @@ def test_a_hub_does_not_start_where_its_open_chunk_is_gone(root: Path, what: str
         path.unlink()
     else:
         path.write_bytes(data[:-1] if what == "short" else b"")
-    with pytest.raises(Malformed, match=r"open\.log does not hold the \d+ entries the index knows of; fsck says"):
+    with pytest.raises(Malformed, match=r"open\.log does not hold the \d+ entries that the index lists; run"):
         Hub(root)
     path.write_bytes(data)  # another copy has it
     Hub(root).close()

@@ -273,7 +273,7 @@ def test_a_fork_can_be_forked_again_where_its_origin_left_a_checkpoint(source: P
     regular = Checkpoint.decode(sorted((source / "log").glob(f"checkpoint-{label.hex()}-*"))[0].read_bytes())
     clean(forked(first, place / "regular", {label: regular.upto_seq}, LATER + 10))
     clean(forked(first, place / "end", {label: sizes(first)[label]}, LATER + 10))
-    with pytest.raises(Unavailable, match="fork that one, or later"):
+    with pytest.raises(Unavailable, match="fork the origin, or choose a later entry"):
         forked(first, place / "between", {label: regular.upto_seq - 1}, LATER + 10)
     assert not (place / "between").exists()
 
@@ -307,7 +307,7 @@ def test_a_running_hub_is_not_forked(source: Path, place: Path) -> None:
 
 @pytest.mark.parametrize("last", [0, -1, 10_000])
 def test_an_entry_that_is_not_there_is_named(source: Path, place: Path, last: int) -> None:
-    with pytest.raises(Unavailable, match=f"none at {last}"):
+    with pytest.raises(Unavailable, match=f"so entry {last} cannot be kept"):
         forked(source, place / "fork", {main_label(source): last})
     assert not (place / "fork").exists()
 
@@ -465,7 +465,7 @@ def test_a_prefix_that_is_not_all_there_is_damage(source: Path, place: Path) -> 
     next((root / "log").glob(f"chunk-{label.hex()}-*-open.log")).unlink()
     shutil.rmtree(root / "index")
     report = fsck.check(root, isolated=False)
-    assert any("the origin's part of it" in finding.what for finding in report.findings)
+    assert any("entries of its origin" in finding.what for finding in report.findings)
 
 
 def test_a_label_of_the_origin_that_is_not_there_at_all_is_damage(source: Path, place: Path) -> None:
@@ -474,7 +474,7 @@ def test_a_label_of_the_origin_that_is_not_there_at_all_is_damage(source: Path, 
         path.unlink()
     shutil.rmtree(root / "index")
     report = fsck.check(root, isolated=False)
-    assert any(finding.label == label and "the origin's part" in finding.what for finding in report.findings)
+    assert any(finding.label == label and "entries of its origin" in finding.what for finding in report.findings)
 
 
 def _of_another(root: Path, place: Path) -> None:
@@ -550,7 +550,7 @@ def test_an_origin_that_ends_elsewhere_is_found(source: Path, place: Path) -> No
     extended(root)
     _signed_anew(root, ForkOrigin.decode((longer / "origin.cbor").read_bytes()))
     report = fsck.check(root, isolated=False)
-    assert any("not what the origin's checkpoint says" in finding.what for finding in report.findings)
+    assert any("does not match the origin's checkpoint" in finding.what for finding in report.findings)
     assert {finding.stream_seq for finding in report.findings} >= {6, 7}
 
 
@@ -558,5 +558,5 @@ def test_a_source_whose_checkpoint_contradicts_its_log_is_not_forked(source: Pat
     root, label = shutil.copytree(source, place / "source"), main_label(source)
     one, other = sorted((root / "log").glob(f"checkpoint-{label.hex()}-*"))[:2]
     shutil.copy(other, one)
-    with pytest.raises(Malformed, match="is not that of its entries"):
+    with pytest.raises(Malformed, match="does not match the entries"):
         forked(root, place / "fork")

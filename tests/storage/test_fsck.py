@@ -190,16 +190,16 @@ def _stray(name: str) -> Damage:
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "no chunk": (_remove(f"log/chunk-*-{1:020d}-0*.log"), "belongs"),
-    "no open chunk": (_remove("log/chunk-*-open.log"), "the index has seen"),
+    "no open chunk": (_remove("log/chunk-*-open.log"), "the index lists"),
     "short chunk": (_cut(CLOSED), "are left"),
     "short open chunk": (_cut("log/chunk-*-open.log"), "are left"),
     "no checkpoint": (_remove("log/checkpoint-[0-9a-f]*-*"), "missing"),
     "swapped chunks": (_swap(CLOSED), ""),
-    "swapped checkpoints": (_swap("log/checkpoint-[0-9a-f]*-*"), "another place"),
-    "a chunk of another name": (_rename_end, "it ends with entry "),
+    "swapped checkpoints": (_swap("log/checkpoint-[0-9a-f]*-*"), "differ from the file name"),
+    "a chunk of another name": (_rename_end, "its last entry is "),
     "two chunks as one": (_merge_chunks, "the limits"),
     "a stray file": (_stray("log/notes.txt"), "no"),
-    "a stray checkpoint": (_stray(f"log/checkpoint-{'0' * 64}-{'9' * 20}.cbor"), "nothing in the log explains it"),
+    "a stray checkpoint": (_stray(f"log/checkpoint-{'0' * 64}-{'9' * 20}.cbor"), "it belongs to no chunk"),
     "no log": (lambda root: shutil.rmtree(root / "log"), "missing"),
     "no journal": (lambda root: shutil.rmtree(root / "journal"), "missing"),
     "no identity": (_remove("hub-identity.json"), "cannot be read"),
@@ -219,7 +219,7 @@ def test_each_damage_is_named(stopped: Path, place: Path, name: str) -> None:
     report = look(root)
     assert report.verdict is FsckVerdict.DAMAGED
     assert any(word in str(finding) for finding in report.findings), report.findings
-    with pytest.raises(Malformed, match="only what follows from the log"):
+    with pytest.raises(Malformed, match="repair cannot derive this from the log"):
         fsck.repair(root, isolated=False)
 
 
@@ -249,13 +249,13 @@ DERIVED: dict[str, tuple[Damage, str]] = {
     "no summary": (_remove("log/*.summary"), "cannot be read: No such file"),
     "no peaks": (_remove("log/peaks-*"), "cannot be read: No such file"),
     "no checkpoint index": (_remove("log/checkpoint-index-*"), "cannot be read: No such file"),
-    "empty summary": (_empty("log/*.summary"), "does not say what the chunk says"),
-    "short peaks": (_cut("log/peaks-*"), "does not say what the tree says"),
+    "empty summary": (_empty("log/*.summary"), "does not match the chunk"),
+    "short peaks": (_cut("log/peaks-*"), "does not match the tree"),
     "short checkpoint index": (_cut("log/checkpoint-index-*"), "checkpoint index"),
-    "swapped summaries": (_swap("log/*.summary"), "does not say what the chunk says"),
-    "swapped peaks": (_swap("log/peaks-*"), "does not say what the tree says"),
-    "swapped checkpoint indexes": (_swap("log/checkpoint-index-*"), "not that of the log's checkpoints"),
-    "a checkpoint index of another root": (_index_of_another_root, "not that of the log's checkpoints"),
+    "swapped summaries": (_swap("log/*.summary"), "does not match the chunk"),
+    "swapped peaks": (_swap("log/peaks-*"), "does not match the tree"),
+    "swapped checkpoint indexes": (_swap("log/checkpoint-index-*"), "does not match the checkpoints in the log"),
+    "a checkpoint index of another root": (_index_of_another_root, "does not match the checkpoints in the log"),
 }
 
 
@@ -300,7 +300,7 @@ def test_nothing_is_made_again_from_entries_that_do_not_hold(stopped: Path, plac
     found = {finding.artifact: finding.severity for finding in look(root).findings}
     assert found[f"log/{chunk.name}"] is found[f"log/{beside.name}"] is Severity.DAMAGED
     assert found[f"log/{elsewhere.name}"] is Severity.REPAIRABLE  # of another label
-    with pytest.raises(Malformed, match="only what follows from the log"):
+    with pytest.raises(Malformed, match="repair cannot derive this from the log"):
         fsck.repair(root, isolated=False)
     assert not beside.exists()
     assert not elsewhere.exists()
@@ -425,8 +425,8 @@ FORGERIES: dict[str, tuple[Callable[..., tuple[Msg, Receipt]], str]] = {
     "client_seq skips": (_at(5, lambda m, r: (replace(m, client_seq=9), r)), "client_seq 9 follows 4"),
     "prev_ack ahead": (_at(5, lambda m, r: (replace(m, prev_ack=5), r)), "prev_ack 5 is not within 0..4"),
     "hub_ts back": (_at(5, lambda m, r: (m, replace(r, hub_ts=NOW - 1))), "no key of the hub"),
-    "another root": (_at(5, lambda m, r: (m, replace(r, mmr_root=bytes([1]) * 32))), "mmr_root is not"),
-    "another place": (_at(5, lambda m, r: (m, replace(r, stream_seq=6))), "another place than its header"),
+    "another root": (_at(5, lambda m, r: (m, replace(r, mmr_root=bytes([1]) * 32))), "mmr_root does not match"),
+    "another place": (_at(5, lambda m, r: (m, replace(r, stream_seq=6))), "another place than the header"),
     "another label": (_at(5, lambda m, r: (replace(m, label=bytes(32)), r)), "label"),
     "another profile": (_at(5, lambda m, r: (replace(m, profile_id=bytes(32)), r)), "profile"),
 }
@@ -534,7 +534,7 @@ def test_entries_that_a_sound_index_has_seen_and_that_are_nowhere_are_damage(sto
     report = look(root)
     assert report.verdict is FsckVerdict.DAMAGED
     assert report.first is not None
-    assert "the index has seen" in report.first.what
+    assert "the index lists" in report.first.what
 
 
 def _state(root: Path) -> tuple[object, ...]:
@@ -574,7 +574,7 @@ def test_an_index_older_than_the_journal_is_repairable_and_healed_at_start(
     expected = _state(shutil.copytree(root, place / "expected"))
     shutil.rmtree(root / "index")
     shutil.copytree(place / "old", root / "index")
-    assert any("the journal begins with" in finding.what for finding in look(root).findings)
+    assert any("the journal starts at group" in finding.what for finding in look(root).findings)
     assert _state(root) == expected
 
 
@@ -683,11 +683,11 @@ def _exchange(path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "harm", "what"),
     [
-        ("hub-*.seed", _delete, "it is missing"),
+        ("hub-*.seed", _delete, "missing"),
         ("hub-*.seed", _shorten, "31 bytes, not 32"),
-        ("hub-*.seed", _open_to_others, "its mode must be 600"),
-        ("hub-*.seed", _exchange, "it is not the secret key of what hub-identity.json names"),
-        ("control.seed", _delete, "it is missing"),
+        ("hub-*.seed", _open_to_others, "run: chmod 600"),
+        ("hub-*.seed", _exchange, "it does not match the public key in hub-identity.json"),
+        ("control.seed", _delete, "missing"),
         ("control.seed", _shorten, "31 bytes, not 32"),
     ],
 )

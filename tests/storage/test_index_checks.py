@@ -74,7 +74,7 @@ def test_every_wrong_bit_in_a_sealed_row_is_found_when_it_is_read(index: Index, 
     for wrong in [*flips(row), *cut, row + b"\0", all_of(index, table)[1][1] + row]:
         with index._env.begin(write=True) as txn:
             txn.put(key, wrong, db=index._dbs[table])
-        with index.read() as rows, pytest.raises(Malformed, match="index: a row of"):
+        with index.read() as rows, pytest.raises(Malformed, match="index: the checksum of a row of"):
             SEALED[table](rows, key)
 
 
@@ -88,7 +88,7 @@ def test_a_row_whose_key_is_wrong_is_found_from_where_it_stands(index: Index, ta
     for wrong in flips(key):
         if all(wrong > below for below, _ in rows[:at]) and all(wrong < above for above, _ in rows[at + 1 :]):
             written_raw(index, table, [*rows[:at], (wrong, row), *rows[at + 1 :]])
-            with index.read() as found, pytest.raises(Malformed, match="index: a row of"):
+            with index.read() as found, pytest.raises(Malformed, match="index: the checksum of a row of"):
                 SEALED[table](found, key)
 
 
@@ -112,7 +112,7 @@ def test_a_cursor_without_entries_and_entries_without_a_cursor_are_found(index: 
         txn.delete(KEYS[2] + A, PAIR.pack(2, 2), db=index._dbs["by_client"])
     with index.read() as rows:
         for key in KEYS[:3]:
-            with pytest.raises(Malformed, match="not that of the client's last entry"):
+            with pytest.raises(Malformed, match="does not match the client's last entry"):
                 rows.client_cursor(A, key)
         assert rows.client_cursor(A, KEYS[3]) == (2, 1)
         assert rows.client_cursor(A, B) is None
@@ -123,7 +123,7 @@ def test_every_wrong_bit_in_what_a_start_believes_is_found(index: Index, table: 
     fill(index)
     true = all_of(index, table)
     with index.read() as rows:
-        assert rows.holds()
+        assert rows.sum_matches()
     for at, (key, row) in enumerate(true):
         rest = [*true[:at], *true[at + 1 :]]
         for wrong in [(key, bad) for bad in flips(row)] + [(bad, row) for bad in flips(key)]:
@@ -141,7 +141,7 @@ def test_every_wrong_bit_in_what_a_start_believes_is_found(index: Index, table: 
 def _holds(index: Index) -> bool:
     """A number that has not even its length is no number."""
     with index.read() as rows:
-        return rows.holds()
+        return rows.sum_matches()
 
 
 def test_a_head_is_not_one_of_another_table(index: Index) -> None:
@@ -203,8 +203,8 @@ def test_there_are_no_more_rows_than_the_file_has_room_for(index: Index) -> None
     count = sum(len(all_of(index, table)) for table in SUMMED)
     with index.read() as rows:
         assert count <= index.most_rows()
-        assert rows.holds(count)
-        assert not rows.holds(count - 1)
+        assert rows.sum_matches(count)
+        assert not rows.sum_matches(count - 1)
 
 
 def test_the_seats_of_readers_have_their_room_before_anyone_sits(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

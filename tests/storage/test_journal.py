@@ -272,7 +272,7 @@ def test_a_group_that_was_refused_does_not_come_back(tmp_path: Path) -> None:
     """Whatever there was room for, and though the process ended before it could be cut off."""
     group = entry(2, 1000) + entry(1002)
     path = tmp_path / f"{1:020d}.wal"
-    for room in (*range(0, len(group) + 100, 50), journal.LEAST_FILLING - 1, journal.LEAST_FILLING + len(group)):
+    for room in (*range(0, len(group) + 100, 50), journal.MIN_FILLER_BYTES - 1, journal.MIN_FILLER_BYTES + len(group)):
         disk = NarrowDisk()
         written = Journal(disk, tmp_path, 1)
         written.append(entry(1) + entry(1001), 2)

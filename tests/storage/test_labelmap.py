@@ -129,9 +129,9 @@ def test_what_is_said_to_explain_a_label_must() -> None:
     labels = made([])
     epoch = NOW // HOUR
     right = label(STREAMS[0], epoch)
-    assert not labels.explains(right, STREAMS[1], epoch, NOW)
-    assert not labels.explains(right, STREAMS[0], epoch + 1, NOW)
-    assert not labels.explains(right, STREAMS[0], epoch, NOW + 2 * HOUR)
+    assert not labels.matches(right, STREAMS[1], epoch, NOW)
+    assert not labels.matches(right, STREAMS[0], epoch + 1, NOW)
+    assert not labels.matches(right, STREAMS[0], epoch, NOW + 2 * HOUR)
     assert labels.recent(right, NOW) is None
-    assert labels.explains(right, STREAMS[0], epoch, NOW)
+    assert labels.matches(right, STREAMS[0], epoch, NOW)
     assert labels.recent(right, NOW) == (STREAMS[0], epoch)

@@ -166,8 +166,8 @@ def test_every_artifact_says_what_the_entries_say(place: Path, records: list[Acc
 def test_a_node_file_holds_every_node_by_position(place: Path, records: list[AcceptedEntry]) -> None:
     written = write(place / "a", cut(records, random.Random(9)))
     for label in {record.label for record in records}:
-        made = b"".join(node for record in records if record.label == label for node in record.made)
-        assert written.nodes[f"{label.hex()}.mmr"] == made
+        new_nodes = b"".join(node for record in records if record.label == label for node in record.new_nodes)
+        assert written.nodes[f"{label.hex()}.mmr"] == new_nodes
 
 
 def test_closing_a_chunk_again_leaves_its_witnesses(place: Path, history: History) -> None:

@@ -11,7 +11,7 @@ from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import History, Hub, index_rows, log_files, node_files, place_of, receipts
 from veen.core import Malformed, Receipt, Refused, Unavailable
 from veen.storage import fsck
-from veen.storage.lock import locked
+from veen.storage.lock import lock_directory
 
 
 def run(hub: Hub, history: History, catch_up_after: int = 3) -> dict[tuple[bytes, int], bytes]:
@@ -143,7 +143,7 @@ def test_a_journal_that_skips_a_group_is_malformed(place: Path, history: History
     path.rename(path.with_name(f"{3:020d}.wal"))
     with pytest.raises(Malformed):
         Hub(root)
-    locked(root / "lock").close()  # whoever fails to open a directory lets go of its lock
+    lock_directory(root / "lock").close()  # whoever fails to open a directory lets go of its lock
 
 
 def test_no_room_for_the_index_is_unavailable_and_the_next_attempt_works(place: Path, history: History) -> None:

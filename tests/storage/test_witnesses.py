@@ -36,7 +36,7 @@ def witnessed(unsigned: Path, place: Path) -> Folders:
     path = path_of(folders)
     signed = Checkpoint.decode(path.read_bytes()).witnessed(ANN, BOB)
     path.write_bytes(signed.encode())
-    keep(folders, signed, ANN.public_key, BOB.public_key)
+    write_witnesses(folders, signed, ANN.public_key, BOB.public_key)
     return folders
 
 
@@ -44,8 +44,8 @@ def path_of(folders: Folders) -> Path:
     return min(folders.log.glob("checkpoint-[0-9a-f]*-*.cbor"))
 
 
-def keep(folders: Folders, signed: Checkpoint, *witness_pks: bytes) -> None:
-    checkpoint_keys.keep(QuickDisk(), folders, signed.label_curr, signed.upto_seq, witness_pks)
+def write_witnesses(folders: Folders, signed: Checkpoint, *witness_pks: bytes) -> None:
+    checkpoint_keys.write_witnesses(QuickDisk(), folders, signed.label_curr, signed.upto_seq, witness_pks)
 
 
 def keys_file(folders: Folders) -> Path:
@@ -81,7 +81,7 @@ def with_one_of_two(folders: Folders, signed: Checkpoint) -> None:
 
 
 def of_another(folders: Folders, signed: Checkpoint) -> None:
-    keep(folders, signed, ANN.public_key, key("carol").public_key)
+    write_witnesses(folders, signed, ANN.public_key, key("carol").public_key)
 
 
 def garbled(folders: Folders, signed: Checkpoint) -> None:
@@ -100,12 +100,12 @@ def of_another_place(folders: Folders, signed: Checkpoint) -> None:
 @pytest.mark.parametrize(
     ("harm", "what"),
     [
-        (without_signatures, "is gone, or does not hold"),
-        (with_one_of_two, "is gone, or does not hold"),
-        (of_another, "is gone, or does not hold"),
+        (without_signatures, "is missing or invalid"),
+        (with_one_of_two, "is missing or invalid"),
+        (of_another, "is missing or invalid"),
         (garbled, "witness keys"),
         (cut_short, "witness keys"),
-        (of_another_place, "another place"),
+        (of_another_place, "differ from the file name"),
     ],
 )
 def test_signatures_and_keys_that_do_not_belong_together_are_damage(
@@ -119,13 +119,13 @@ def test_signatures_and_keys_that_do_not_belong_together_are_damage(
 
 def test_a_signature_whose_key_was_never_kept_cannot_be_verified_and_is_no_damage(witnessed: Folders) -> None:
     signed = Checkpoint.decode(path_of(witnessed).read_bytes())
-    keep(witnessed, signed, BOB.public_key)
+    write_witnesses(witnessed, signed, BOB.public_key)
     for unknown in (1, 2):
         report = fsck.check(witnessed.root, isolated=False)
         assert report.verdict is FsckVerdict.CLEAN
         assert report.first is None
         assert [one.severity for one in report.findings] == [Severity.NOTICE]
-        assert f"whose are {unknown} of its witness signatures is not known" in report.findings[0].what
+        assert f"the keys of {unknown} witness signatures are not stored" in report.findings[0].what
         shutil.rmtree(witnessed.witnesses, ignore_errors=True)
 
 
@@ -145,7 +145,7 @@ def test_keys_are_there_whole_or_as_they_were_whenever_the_hub_dies(unsigned: Pa
         folders = Folders(shutil.copytree(unsigned, place / "hub", dirs_exist_ok=True))
         shutil.rmtree(folders.witnesses, ignore_errors=True)
         try:
-            checkpoint_keys.keep(DyingDisk(call, last), folders, bytes(32), 7, (ANN.public_key,))
+            checkpoint_keys.write_witnesses(DyingDisk(call, last), folders, bytes(32), 7, (ANN.public_key,))
         except Died:
             assert checkpoint_keys.read_witnesses(folders, bytes(32), 7) in ((), (ANN.public_key,))
             continue

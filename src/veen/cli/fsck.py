@@ -114,10 +114,10 @@ def _show(directory: Path, found: "FsckReport", repaired: bool, as_json: bool) -
 def _about_keys(directory: Path, found: "FsckReport") -> str:
     """What others can read is here, and need only be closed to them; what is missing is elsewhere."""
     from veen.storage.fsck_report import Severity
-    from veen.storage.metadata import open_to_others
+    from veen.storage.metadata import world_readable_keys
     from veen.storage.metadata_check import RETIRED_KEY
 
-    loose = {f"keys/{path.name}" for path in open_to_others(directory)}
+    loose = {f"keys/{path.name}" for path in world_readable_keys(directory)}
     keyless = [one for one in found.findings if one.severity is Severity.KEYLESS]
     if all(one.what == RETIRED_KEY for one in keyless):
         return "a hub can run here, and cannot sign checkpoints of the time when the missing keys were in use"

@@ -57,7 +57,7 @@ class StreamBook:
     def find(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
         """`(stream, epoch)` of a label, in an epoch that is valid at `hub_ts`."""
         found = self._labels.recent(label, hub_ts)
-        if found is None and label not in self._labels.unexplained:
+        if found is None and label not in self._labels.unknown_labels:
             found = self._search(label, hub_ts)
         return found
 
@@ -83,8 +83,8 @@ class StreamBook:
     def _written(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
         """What the index says of a label, where its epoch is one of those around now."""
         with self._store.index.read() as rows:
-            row = rows.explained(label)
-        return row if row and self._labels.explains(label, *row, hub_ts) else None
+            row = rows.stream_and_epoch(label)
+        return row if row and self._labels.matches(label, *row, hub_ts) else None
 
     def _take(self, stream: bytes) -> None:
         self._registered.add(stream)
@@ -155,7 +155,7 @@ class LabelBook:
             if label in tail.batch.labels:
                 return tail.batch.labels[label]
         with self._store.index.read() as rows:
-            found = rows.explained(label)
+            found = rows.stream_and_epoch(label)
             if found and self._label(*found) != label:
                 raise Malformed("index", f"{label.hex()} is not of the stream it names")
         return found

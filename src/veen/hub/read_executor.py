@@ -13,7 +13,7 @@ from plumbing.http.message import Report, Request, Respond, Response
 from veen.core import Malformed, Refused, Unavailable, Unverified
 from veen.hub import responses
 from veen.hub.conditions import Conditions, Reason, public_text, system_error
-from veen.storage.safe_open import SAFELY
+from veen.storage.safe_open import SAFE_FLAGS
 
 T = TypeVar("T")
 
@@ -261,7 +261,7 @@ class Later:
 
 def _opens(path: str) -> bool:
     try:
-        os.close(os.open(path, os.O_RDONLY | SAFELY))
+        os.close(os.open(path, os.O_RDONLY | SAFE_FLAGS))
     except OSError:
         return False
     return True

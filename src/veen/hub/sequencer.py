@@ -287,7 +287,7 @@ class Sequencer:
         event = admin.event_of(realm_id, stream, message, Limits())
         if event:
             self._state.add_admin_event(event)
-            batch.told[message.label, seq] = event
+            batch.admin_events[message.label, seq] = event
 
     def _set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket, batch: CommitGroup) -> None:
         self._state.set_bucket(auth_ref, label, bucket)

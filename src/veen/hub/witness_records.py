@@ -81,7 +81,7 @@ class WitnessRecords:
         self._disk.sync_folder(self._folders.log)
         if asked.witness_pk not in known:
             known = (*known, asked.witness_pk)
-        checkpoint_keys.keep(self._disk, self._folders, asked.label, asked.upto_seq, known)
+        checkpoint_keys.write_witnesses(self._disk, self._folders, asked.label, asked.upto_seq, known)
         return checkpoint
 
     def keep_equivocation(self, body: bytes, as_json: bool) -> Response:

@@ -11,7 +11,7 @@ from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks
 from veen.storage import frame
 from veen.storage.accepted_entry import Cursor
 from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, PeakSnapshot
-from veen.storage.entry_check import EntryCheck, Failure, Judge
+from veen.storage.entry_check import EntryCheck, EntryVerifier, Failure
 from veen.storage.frame import Data, LogEntry
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata
@@ -46,7 +46,7 @@ class ChunkVerifier:
         self.anchored = peaks is not None
         tree = Mmr(size, peaks if peaks is not None else [bytes(HASH_BYTES)] * size.bit_count())
         known = _nobody_yet if first == 1 else None
-        self._judge = Judge(hub_metadata, chunk.label, tree, 0, known, in_step=self.anchored)
+        self._judge = EntryVerifier(hub_metadata, chunk.label, tree, 0, known, in_step=self.anchored)
         self.hashes, self.rehashed = Mmr(), Mmr()  # of the entry hashes as they stand there, and as they come out
         self.size_bytes = 0
         self.doubtful_from = 0  # the first damaged message: what clients wrote before and after need not fit together

@@ -21,7 +21,7 @@ from veen.state.directory_log import DirectoryLog
 from veen.state.entry_source import PAGE, NoEntry
 from veen.storage import safe_open
 from veen.storage.directory_reader import LogReader
-from veen.storage.entry_check import Judge
+from veen.storage.entry_check import EntryVerifier
 from veen.storage.frame import LogEntry as Frame
 
 
@@ -98,7 +98,7 @@ class DirectorySource:
     def _verified(self, label: bytes, after: Mmr) -> Iterator[tuple[Msg, Receipt]]:
         """Messages and their receipts: each held against the rules, the hub's keys, and what this client has seen."""
         hub_metadata, tree = self._reader.hub_metadata, Mmr(after.size, after.peaks)
-        judge = Judge(
+        judge = EntryVerifier(
             hub_metadata, label, tree, self._time_of(label, after.size), None if after.size else lambda client_id: None
         )
         seen = self.folder.state.label(self.known.identity.hub_id, label)

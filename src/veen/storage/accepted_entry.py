@@ -1,4 +1,4 @@
-"""One accepted entry on its way to the log, and what the log's index is told of it."""
+"""An accepted entry between admission and the log, with everything the index stores about it."""
 
 from dataclasses import dataclass, field
 
@@ -10,13 +10,13 @@ CapRow = tuple[bytes, int, int, bytes]  # label, stream_seq, issued_at, token
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for every message, and freezing triples its cost
 class AcceptedEntry:
-    """An entry with everything the log files and the index take from it, so that nothing is parsed twice."""
+    """An entry with every field that the log files and the index need, so that nothing is parsed twice."""
 
     label: bytes
     stream_seq: int
     frame: bytes
     entry_hash: bytes
-    made: list[bytes]  # the tree nodes that came into being with it, leaf first
+    new_nodes: list[bytes]  # the tree nodes this entry adds, leaf first
     client_id: bytes
     client_seq: int
     prev_ack: int
@@ -25,17 +25,17 @@ class AcceptedEntry:
 
 @dataclass(slots=True)
 class CommitGroup:
-    """Entries in the order they were accepted, and what they changed beside the log."""
+    """Entries in the order they were accepted, and the registry rows that they change."""
 
     records: list[AcceptedEntry] = field(default_factory=list)
     caps: dict[bytes, CapRow] = field(default_factory=dict)
     streams: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     buckets: dict[tuple[bytes, bytes], Bucket] = field(default_factory=dict)
-    told: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
+    admin_events: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
     labels: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # with epochs: stream_id and epoch of each
 
     def size_bytes(self) -> int:
-        """What the journal takes for it, but for its own few."""
+        """Size of the entries in the journal, without the group header."""
         return sum([len(record.frame) for record in self.records])
 
     def extend(self, later: "CommitGroup") -> None:
@@ -43,5 +43,5 @@ class CommitGroup:
         self.caps |= later.caps
         self.streams |= later.streams
         self.buckets |= later.buckets
-        self.told |= later.told
+        self.admin_events |= later.admin_events
         self.labels |= later.labels

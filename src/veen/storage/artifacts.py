@@ -9,7 +9,7 @@ from veen.core import Malformed, limits
 from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire
 from veen.core.cbor.heads import ARRAY, read_head, write_head
 
-# Integers in their only form; 32 bytes.
+# CBOR unsigned integers in their shortest form, and 32-byte strings.
 _LONG = rb"\x18[\x18-\xff]|\x19(?!\x00)..|\x1a(?!\x00\x00)....|\x1b(?!\x00{4}).{8}"
 UINT = rb"(?:[\x00-\x17]|" + _LONG + rb")"
 FROM_1 = rb"(?:[\x01-\x17]|" + _LONG + rb")"
@@ -17,9 +17,9 @@ HASH = rb"\x58\x20.{32}"
 
 
 def split(data: bytes, head: bytes, row: re.Pattern[bytes]) -> list[tuple[bytes, ...]] | None:
-    """The groups of every row of an array that follows `head` and ends the file; None where that is not all of it.
+    """Split the array that follows `head` and ends the file into rows; None if the bytes do not match completely.
 
-    The first group must be the whole row.
+    Each row is a tuple of the pattern's groups. The first group must cover the whole row.
     """
     if not data.startswith(head):
         return None
@@ -33,18 +33,18 @@ def split(data: bytes, head: bytes, row: re.Pattern[bytes]) -> list[tuple[bytes,
 
 
 def joined(head: bytes, rows: list[bytes]) -> bytes:
-    """The file of so many rows."""
+    """The encoded file: head, then an array of `rows`."""
     return b"".join([head, write_head(ARRAY, len(rows)), *rows])
 
 
 def uint(encoded: bytes) -> int:
-    """What a matched integer is."""
+    """Decode an integer that `UINT` or `FROM_1` matched."""
     return int.from_bytes(encoded[1:], "big") if len(encoded) > 1 else encoded[0]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSummary(Wire):
-    """What a closed chunk holds, without its entries."""
+    """Range, size and hashes of a closed chunk, without its entries."""
 
     label: bytes
     start_seq: int
@@ -69,7 +69,11 @@ class ChunkSummary(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if self.end_seq - self.start_seq + 1 == self.entry_count else "its range is not entry_count long"
+        return (
+            None
+            if self.end_seq - self.start_seq + 1 == self.entry_count
+            else "start_seq..end_seq does not span entry_count entries"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class PeakSnapshot(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if len(self.peaks) == self.upto_seq.bit_count() else "its peaks are not those of upto_seq leaves"
+        return None if len(self.peaks) == self.upto_seq.bit_count() else "the number of peaks does not match upto_seq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class CheckpointIndex(Wire):
 
     def flaw(self) -> str | None:
         seqs = [checkpoint.upto_seq for checkpoint in self.checkpoints]
-        return None if all(a < b for a, b in pairwise(seqs)) else "its checkpoints do not ascend"
+        return None if all(a < b for a, b in pairwise(seqs)) else "checkpoints are not in ascending order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +190,4 @@ class CheckpointBinding(Wire):
 
     def flaw(self) -> str | None:
         places = [checkpoint.place for checkpoint in self.checkpoints]
-        return None if all(a < b for a, b in pairwise(places)) else "its checkpoints do not ascend"
+        return None if all(a < b for a, b in pairwise(places)) else "checkpoints are not in ascending order"

@@ -1,4 +1,4 @@
-"""Attachments by the hash of their ciphertext: whoever stores one, its name checks it. Spec §4.6.
+"""Attachments, stored under the hash of their ciphertext. The name is also the integrity check. Spec §4.6.
 
 The order of writes, and what a crash after each leaves:
 
@@ -6,7 +6,7 @@ The order of writes, and what a crash after each leaves:
     2. the draft renamed                       the attachment or the draft
     3. the folder synced                       the attachment
 
-Drafts have a folder of their own, so that a start finds them without looking at the attachments.
+Drafts are in a folder of their own, so that a start finds them without scanning the attachments.
 """
 
 import os
@@ -36,16 +36,17 @@ class AttachmentStore:
     def __init__(self, disk: Disk, folders: Folders) -> None:
         self.disk = disk
         self.folders = folders
-        self.keeping = Lock()  # of two that bring the same one, one is the first
+        self.publish_lock = Lock()  # of two uploads of one attachment, exactly one is reported as new
         self.numbers: Iterator[int] = count()
 
     def put(self, coid: bytes, sealed: bytes) -> bool:
-        """Keep it, synced. False where it was there already. Raises `Malformed` where it is not what its name says.
+        """Store and sync an attachment. Returns False if it was already stored.
 
-        `Unavailable` where there is no room: nothing of it counts then, and it can be brought again.
+        Raises `Malformed` if the bytes do not hash to `coid`. Raises `Unavailable` if the disk is full; nothing is
+        stored then, and the upload can be repeated.
         """
         if len(coid) != HASH_BYTES or h(sealed) != coid:
-            raise Malformed("attachment", "its bytes are not those its coid names")
+            raise Malformed("attachment", "the bytes do not hash to its coid")
         try:
             draft = AttachmentDraft(self, coid)
             try:
@@ -63,7 +64,7 @@ class AttachmentStore:
             return None
 
     def mapped(self, coid: bytes) -> mmap | bytes | None:
-        """As `get`, but a large one is not read: the system is told that it will be."""
+        """As `get`, but a large file is mapped, not read; the kernel is asked to read ahead."""
         try:
             fd = safe_open.open_file(self.folders.attachment(coid))
         except FileNotFoundError:
@@ -85,18 +86,18 @@ class AttachmentStore:
             draft.drop()
 
     def remove_drafts(self) -> None:
-        """Those of uploads that a crash cut short. Only before the first upload: later ones may be in use."""
+        """Remove the drafts of interrupted uploads. Call it before the first upload: later drafts may be in use."""
         drafts = self.folders.attachment_drafts
         if drafts.is_dir() and not drafts.is_symlink():
             for path in drafts.iterdir():
-                with suppress(IsADirectoryError):  # none of ours
+                with suppress(IsADirectoryError):  # not written by a hub
                     self.disk.unlink(path)
 
 
 def copy(disk: Disk, source: Folders, target: Folders) -> None:
-    """All of them, and nothing else that lies there, for a copy that is synced as a whole.
+    """Copy all attachments and no other files. The caller syncs the copy as a whole.
 
-    Raises `Malformed` where one is not a file, or its bytes are not those its name says.
+    Raises `Malformed` if an attachment is not a regular file or does not hash to its name.
     """
     for folder in sorted(source.attachments.iterdir()) if source.attachments.is_dir() else ():
         found = sorted(folder.iterdir()) if re.fullmatch("[0-9a-f]{2}", folder.name) and folder.is_dir() else ()
@@ -117,13 +118,13 @@ def _copy(disk: Disk, source: Path, target: Path) -> None:
         finally:
             os.close(fd)
     if digest.hexdigest() != source.name:
-        raise Malformed(f"attachment {source.name}", "its bytes are not those its name says")
+        raise Malformed(f"attachment {source.name}", "the bytes do not hash to its name")
 
 
 class AttachmentDraft:
-    """An attachment on its way in, written piece by piece. Not to be used by two threads at once.
+    """An upload in progress, written piece by piece. Not thread-safe.
 
-    `Unavailable` is raised where the disk refuses: then it can only be dropped.
+    Raises `Unavailable` on disk errors; the draft can then only be dropped.
     """
 
     def __init__(self, store: AttachmentStore, coid: bytes) -> None:
@@ -143,7 +144,6 @@ class AttachmentDraft:
                 raise
 
     def write(self, data: bytes) -> None:
-        """The next piece."""
         assert self._fd is not None
         self._hash.update(data)
         with _disk_errors():
@@ -155,27 +155,27 @@ class AttachmentDraft:
             self._store.disk.sync(self._fd)
 
     def keep(self) -> bool:
-        """Put it under its name, synced. False where it was there already.
+        """Sync the draft and rename it to its final name. Returns False if the attachment was already stored.
 
-        Raises `Malformed` where its bytes are not what its name says. It is to be dropped in any case.
+        Raises `Malformed` if the bytes do not hash to the coid. The caller drops the draft in any case.
         """
         assert self._fd is not None
         if self._hash.digest() != self._coid:
-            raise Malformed("attachment", "its bytes are not those its coid names")
+            raise Malformed("attachment", "the bytes do not hash to its coid")
         store, path = self._store, self._store.folders.attachment(self._coid)
         self.sync()
-        with store.keeping, _disk_errors():
+        with store.publish_lock, _disk_errors():
             known = path.exists()
             if not known:
                 store.disk.make_folder(path.parent)
                 store.disk.sync_folder(store.folders.attachments)
-            # Also where it was there: those bytes may have rotted since, and these were just verified.
+            # Replace an existing file too: its bytes may have been damaged since, and these were just verified.
             store.disk.replace(self._path, path)
             store.disk.sync_folder(path.parent)
         return not known
 
     def drop(self) -> None:
-        """Let go of the file, and of what is left of the draft; what cannot be removed now, the next start removes."""
+        """Close and remove the draft. A draft that cannot be removed now is removed at the next start."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

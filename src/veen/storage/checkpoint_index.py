@@ -1,8 +1,8 @@
-"""The checkpoint index of a label: read where it is whole, made again where it is not. Spec §4.8.3.
+"""The checkpoint index of a label: read if it is complete, derived from the log files otherwise. Spec §4.8.3.
 
-Every closed chunk has one row, so the rows follow each other as the chunks do, and a file that lacks one shows it. What
-a row says stands elsewhere, too: its range in the chunk's name, its root in the checkpoint, in the chunk's summary, and
-in the receipt of the chunk's last entry.
+Every closed chunk has one row and the rows are contiguous, so a missing row is detected. Each row is redundant: the
+range is also in the chunk's file name, and the root is also in the checkpoint, in the chunk summary, and in the receipt
+of the chunk's last entry.
 """
 
 import re
@@ -15,14 +15,14 @@ from veen.storage.artifacts import CheckpointIndex, ChunkSummary, IndexedCheckpo
 from veen.storage.log_walk import ChunkFile
 from veen.storage.paths import Folders
 
-# upto_seq, chunk_end and peaks_ref are the same.
+# upto_seq, chunk_end and peaks_ref are equal.
 _ROW = re.compile(
     rb"(\xa5\x01(%b)\x02%b\x03(%b)\x04\2\x05\2)" % (artifacts.FROM_1, artifacts.HASH, artifacts.FROM_1), re.DOTALL
 )
 
 
 def with_row(folders: Folders, label: bytes, added: IndexedCheckpoint) -> bytes:
-    """The index with one row more. Those of the chunks before it are made again where they are not whole."""
+    """The index file with one row added. Incomplete earlier rows are derived from the log files."""
     head = b"\xa3\x01\x01\x02" + write_bstr(label) + b"\x03"
     rows = _encoded_before(folders, head, label, added.chunk_start)
     if rows is None:
@@ -31,7 +31,7 @@ def with_row(folders: Folders, label: bytes, added: IndexedCheckpoint) -> bytes:
 
 
 def _encoded_before(folders: Folders, head: bytes, label: bytes, start_seq: int) -> list[bytes] | None:
-    """What `rows_before` finds in a file that is whole, as it stands there."""
+    """The encoded rows of a complete index file; None if the file is damaged or lacks rows."""
     try:
         found = artifacts.split(safe_open.read(folders.checkpoint_index(label)), head, _ROW)
     except (OSError, Malformed):
@@ -46,7 +46,7 @@ def _encoded_before(folders: Folders, head: bytes, label: bytes, start_seq: int)
 
 
 def rows_before(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedCheckpoint, ...]:
-    """The rows of all chunks before the one that starts there. Raises where what they follow from is damaged, too."""
+    """The rows of all chunks before `start_seq`. Raises if the files they are derived from are damaged, too."""
     try:
         found = CheckpointIndex.decode(safe_open.read(folders.checkpoint_index(label)))
         rows = tuple(row for row in found.checkpoints if row.upto_seq < start_seq)
@@ -60,7 +60,7 @@ def rows_before(folders: Folders, label: bytes, start_seq: int) -> tuple[Indexed
 
 
 def derived(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedCheckpoint, ...]:
-    """The same, from what lies beside the index."""
+    """The same rows, derived from chunk names, checkpoints and summaries."""
     rows = []
     for chunk in log_walk.chunk_files(folders, label).get(label, []):
         if chunk.end_seq is not None and chunk.end_seq < start_seq:
@@ -70,7 +70,7 @@ def derived(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedChec
 
 
 def _is_whole(rows: tuple[IndexedCheckpoint, ...], start_seq: int) -> bool:
-    """Whether the rows' chunks follow each other from the first entry to `start_seq`, and each row is of its chunk."""
+    """Whether the rows cover 1 to `start_seq - 1` without gaps, and each row is consistent with its chunk."""
     starts = [1, *(row.chunk_end + 1 for row in rows)]
     return starts == [*(row.chunk_start for row in rows), start_seq] and all(
         row.upto_seq == row.chunk_end == row.peaks_ref for row in rows
@@ -78,7 +78,7 @@ def _is_whole(rows: tuple[IndexedCheckpoint, ...], start_seq: int) -> bool:
 
 
 def _root_after(folders: Folders, label: bytes, chunk: ChunkFile, end_seq: int) -> bytes:
-    """Checkpoint and summary are small, and no accident makes both say the same wrong root. Else the log says it."""
+    """Use the root that checkpoint and summary agree on. If they differ, read the last receipt of the chunk."""
     with suppress(OSError, Malformed):
         signed = Checkpoint.decode(safe_open.read(folders.checkpoint(label, end_seq)))
         summary = ChunkSummary.decode(safe_open.read(folders.summary(label, chunk.start_seq, end_seq)))

@@ -1,9 +1,9 @@
-"""The checkpoint binding: which key of the hub signed which checkpoint, over which root. Spec §8.4.
+"""The checkpoint binding: which hub key signed which checkpoint, over which root. Spec §8.4.
 
-It follows from the checkpoints and the identity, so it can be made again at any time, and comes out the same. It is
-written whole, after the checkpoints it names and before the index row of their chunks: a crash in between leaves it
-without their rows, and the chunks are then closed again from the journal, as `chunks` tells. It grows with the log, so
-none of it is kept in memory, and a start does not read it.
+It can be derived from the checkpoints and the identity record at any time, with the same result. The file is written
+as a whole, after the checkpoints it names and before the index row of their chunks. A crash in between leaves a binding
+without those rows; the chunks are then closed again from the journal (see `chunks`). The file grows with the log, so it
+is not kept in memory and not read at start.
 """
 
 import re
@@ -33,32 +33,32 @@ _CHECKPOINT = re.compile(r"checkpoint-([0-9a-f]{64})-(\d{20})\.cbor")
 
 
 class BindingFile:
-    """The binding of one data directory, kept up to date. One writer."""
+    """Maintains the binding of one data directory. One writer."""
 
     def __init__(self, disk: Disk, folders: Folders, hub_metadata: HubMetadata) -> None:
         self._disk = disk
         self._folders = folders
         self._hub_metadata = hub_metadata
         self._added: dict[bytes, bytes] = {}  # rows by their place, both encoded
-        self._is_there = _starts_with(folders, _head(hub_metadata.identity.hub_id))
+        self._exists = _starts_with(folders, _head(hub_metadata.identity.hub_id))
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Take note of a regular checkpoint."""
+        """Add a regular checkpoint; `save` writes it."""
         row = bound(checkpoint, self._hub_metadata).encode()
         found = _ROW.fullmatch(row)
         assert found, "the pattern is that of a row"
         self._added[found[2]] = row
 
     def save(self) -> None:
-        """Make it durable, if anything in it is new, or if what is there is nothing that can be read."""
-        if self._is_there and not self._added:
+        """Write the file if there are new rows, or if the existing file is unreadable."""
+        if self._exists and not self._added:
             return
         head = _head(self._hub_metadata.identity.hub_id)
         data, rows = _read(self._folders, head)
         if rows is None:
             known = derived(self._folders, self._hub_metadata).checkpoints
             data, rows = b"", [row.encode() for row in known]
-        # Whole rows compare as their places do: an integer in its shortest form is the greater, the greater it is.
+        # Encoded rows sort like their places: the shortest form of a larger integer compares greater.
         for place, row in self._added.items():
             at = bisect_left(rows, place, key=lambda known: known[1 : 1 + len(place)])
             same = at < len(rows) and rows[at].startswith(place, 1)
@@ -68,7 +68,7 @@ class BindingFile:
             self._disk.write_file(self._folders.binding, made)
             self._disk.sync_folder(self._folders.root)
         self._added.clear()
-        self._is_there = True
+        self._exists = True
 
 
 def _head(hub_id: bytes) -> bytes:
@@ -84,7 +84,7 @@ def _starts_with(folders: Folders, head: bytes) -> bool:
 
 
 def _read(folders: Folders, head: bytes) -> tuple[bytes, list[bytes] | None]:
-    """The file and its rows, encoded; None where they are not those of a binding of this hub."""
+    """The file and its encoded rows; None instead of rows if it is not a valid binding of this hub."""
     try:
         data = safe_open.read(folders.binding)
     except (FileNotFoundError, Malformed):
@@ -96,15 +96,15 @@ def _read(folders: Folders, head: bytes) -> tuple[bytes, list[bytes] | None]:
 
 
 def newest(data: bytes, hub_id: bytes) -> dict[bytes, int]:
-    """The last bound entry of each label. Raises `Malformed` where the bytes are not a binding of this hub."""
+    """The last bound entry of each label. Raises `Malformed` if the bytes are not a binding of this hub."""
     found = artifacts.split(data, _head(hub_id), _ROW)
     if found is None or not all(a < b for (_, a), (_, b) in pairwise(found)):
-        raise Malformed("checkpoint binding", "it is not one of this hub")
+        raise Malformed("checkpoint binding", "not a binding of this hub")
     return {place[3:35]: artifacts.uint(place[36:]) for _, place in found}
 
 
 def read_binding(folders: Folders) -> CheckpointBinding | None:
-    """What is there, if it can be read."""
+    """The stored binding; None if it is missing or unreadable."""
     try:
         return CheckpointBinding.decode(safe_open.read(folders.binding))
     except (Malformed, FileNotFoundError):
@@ -117,9 +117,9 @@ def write(disk: Disk, folders: Folders, binding: CheckpointBinding) -> None:
 
 
 def bound(checkpoint: Checkpoint, hub_metadata: HubMetadata) -> BoundCheckpoint:
-    """A checkpoint's row. Raises `Unverified` where no key of the hub signed it.
+    """The row of a checkpoint. Raises `Unverified` if no key of the hub signed it.
 
-    Whether the key was to sign it then is for whoever checks the checkpoint itself.
+    The caller checks whether the key was valid at that time.
     """
     label, upto_seq, digest = checkpoint.label_curr, checkpoint.upto_seq, checkpoint.signing_digest()
     for key in reversed(hub_metadata.identity_at(label, upto_seq).hub_keys):
@@ -129,7 +129,7 @@ def bound(checkpoint: Checkpoint, hub_metadata: HubMetadata) -> BoundCheckpoint:
 
 
 def derived(folders: Folders, hub_metadata: HubMetadata) -> CheckpointBinding:
-    """The binding of the checkpoints that are there. One that does not hold has no row; that is for others to name."""
+    """The binding of the stored checkpoints. An invalid checkpoint gets no row; other checks report it."""
     rows = []
     for path in folders.log.iterdir():
         if not _CHECKPOINT.fullmatch(path.name):
@@ -143,7 +143,7 @@ def derived(folders: Folders, hub_metadata: HubMetadata) -> CheckpointBinding:
 
 @dataclass(frozen=True, slots=True)
 class WitnessKeys(Wire):
-    """Who signed the regular checkpoint of a label at a place, in the order in which they came."""
+    """The keys of the witnesses that signed a checkpoint, in order of arrival."""
 
     label: bytes
     upto_seq: int
@@ -160,11 +160,11 @@ class WitnessKeys(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if len(set(self.witness_pks)) == len(self.witness_pks) else "a witness stands twice"
+        return None if len(set(self.witness_pks)) == len(self.witness_pks) else "a witness key occurs twice"
 
 
 def read_witnesses(folders: Folders, label: bytes, upto_seq: int) -> tuple[bytes, ...]:
-    """The keys that are known. Raises where the file is not what a hub wrote."""
+    """The known witness keys. Raises if the file is damaged."""
     path = folders.witnesses_of(label, upto_seq)
     try:
         data = safe_open.read(path)
@@ -174,12 +174,12 @@ def read_witnesses(folders: Folders, label: bytes, upto_seq: int) -> tuple[bytes
         raise Malformed("witness keys", f"they cannot be read: {error.strerror}") from None
     found = WitnessKeys.decode(data)
     if (found.label, found.upto_seq) != (label, upto_seq):
-        raise Unverified("witness keys", "they are for another place than their name")
+        raise Unverified("witness keys", "label or upto_seq differ from the file name")
     return found.witness_pks
 
 
-def keep(disk: Disk, folders: Folders, label: bytes, upto_seq: int, witness_pks: tuple[bytes, ...]) -> None:
-    """Make them durable. The signatures they are of must be on disk."""
+def write_witnesses(disk: Disk, folders: Folders, label: bytes, upto_seq: int, witness_pks: tuple[bytes, ...]) -> None:
+    """Store witness keys. Their signatures must already be on disk."""
     new = not folders.witnesses.exists()
     disk.make_folder(folders.witnesses)
     disk.write_file(folders.witnesses_of(label, upto_seq), WitnessKeys(label, upto_seq, witness_pks).encode())
@@ -189,7 +189,7 @@ def keep(disk: Disk, folders: Folders, label: bytes, upto_seq: int, witness_pks:
 
 
 def copy(disk: Disk, source: Folders, target: Folders) -> None:
-    """Those of the checkpoints that the target has too, for a copy that is synced as a whole."""
+    """Copy the witness keys of all checkpoints that exist in the target. The caller syncs the copy as a whole."""
     for path in sorted(source.witnesses.glob("*.cbor")):
         if (target.log / f"checkpoint-{path.name}").exists():
             disk.make_folder(target.witnesses)
@@ -197,7 +197,7 @@ def copy(disk: Disk, source: Folders, target: Folders) -> None:
 
 
 def check(folders: Folders, checkpoint: Checkpoint) -> Iterator[Finding]:
-    """What is wrong with the witnesses of a checkpoint, or cannot be said of them."""
+    """Findings about the witness signatures of a checkpoint."""
     label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq
     try:
         known = read_witnesses(folders, label, upto_seq)
@@ -206,15 +206,15 @@ def check(folders: Folders, checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding(Severity.DAMAGED, artifact, str(error), label, upto_seq)
         return
     artifact = str(folders.checkpoint(label, upto_seq).relative_to(folders.root))
-    digest, unclaimed, lost = checkpoint.signing_digest(), list(checkpoint.witness_sigs or ()), False
+    digest, unmatched, lost = checkpoint.signing_digest(), list(checkpoint.witness_sigs or ()), False
     for witness_pk in known:
-        held = next((sig for sig in unclaimed if signing.is_valid(witness_pk, digest, sig)), None)
+        held = next((sig for sig in unmatched if signing.is_valid(witness_pk, digest, sig)), None)
         if held is None:
-            what = f"the signature of witness {witness_pk.hex()[:16]}… is gone, or does not hold"
+            what = f"the signature of witness {witness_pk.hex()[:16]}… is missing or invalid"
             yield Finding(Severity.DAMAGED, artifact, what, label, upto_seq)
             lost = True
         else:
-            unclaimed.remove(held)
-    if unclaimed and not lost:
-        what = f"whose are {len(unclaimed)} of its witness signatures is not known, so they cannot be verified"
+            unmatched.remove(held)
+    if unmatched and not lost:
+        what = f"the keys of {len(unmatched)} witness signatures are not stored, so they cannot be verified"
         yield Finding(Severity.NOTICE, artifact, what, label, upto_seq)

@@ -1,4 +1,4 @@
-"""The entries of a chunk in blocks of whole entries, whether it is kept as it is or compressed."""
+"""Read the entries of a chunk in blocks of whole entries, from a plain or a compressed file."""
 
 import mmap
 import struct
@@ -18,9 +18,9 @@ from veen.storage.frame import Data
 SUFFIX = ".zst"
 FRAME_BYTES = 1 << 16
 
-_MOST_PLAIN = FRAME_BYTES + limits.MAX_MSG_BYTES + limits.ENTRY_OVERHEAD_BYTES
-_MOST_FRAMES = limits.MAX_CHUNK_BYTES // FRAME_BYTES + 1
-# Little-endian, as all of zstd.
+_MAX_PLAIN_BYTES = FRAME_BYTES + limits.MAX_MSG_BYTES + limits.ENTRY_OVERHEAD_BYTES
+_MAX_FRAMES = limits.MAX_CHUNK_BYTES // FRAME_BYTES + 1
+# Little-endian, like zstd.
 _SKIPPABLE = struct.Struct("<II")  # magic, size of what follows
 _ROW = struct.Struct("<II")  # packed and plain size
 _FOOTER = struct.Struct("<IBI")  # number of rows, descriptor, magic
@@ -29,13 +29,13 @@ _DIGEST_BYTES = _SKIPPABLE.size + sha256().digest_size
 
 
 def pack(data: Data, level: int) -> Iterator[bytes]:
-    """The parts of the packed file of a chunk's entries. Each frame is unpacked again before it is given out."""
+    """Compress a chunk's entries; yields the parts of the file. Each frame is decompressed and compared first."""
     compressor = ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
     digest, rows = sha256(), bytearray()
     for plain in _cut(data):
         packed = compressor.compress(plain)
         if _unpacked(packed, len(plain)) != plain:
-            raise Malformed("log", "a chunk does not survive its compression")
+            raise Malformed("log", "a frame differs after decompression; the chunk was not compressed")
         digest.update(packed)
         rows += _ROW.pack(len(packed), len(plain))
         yield packed
@@ -46,7 +46,7 @@ def pack(data: Data, level: int) -> Iterator[bytes]:
 
 
 class PackedChunk:
-    """The frames of a packed file. Raises `Malformed` where it is not one."""
+    """The frames of a compressed chunk file. Raises `Malformed` if the file is not one."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
@@ -56,23 +56,23 @@ class PackedChunk:
 
     @property
     def size(self) -> int:
-        """How long the chunk's entries are, unpacked."""
+        """The uncompressed size of all entries."""
         return self._plain_ends[-1]
 
     def blocks(self, offset: int = 0) -> Iterator[tuple[bytes, int]]:
-        """The entries from an unpacked offset on, frame by frame, each with where to begin in it."""
+        """The entries from an uncompressed offset on: each frame, and the position in it to start from."""
         for number in range(bisect_right(self._plain_ends, offset), len(self._plain_ends)):
             start = self._plain_ends[number - 1] if number else 0
             yield self._unpack(number, start), max(0, offset - start)
 
     def check_digest(self) -> None:
-        """Raise unless the frames are, byte for byte, those that were written."""
+        """Raise unless the frames match the stored digest."""
         digest = sha256()
         for start in range(0, self._packed_ends[-1], FRAME_BYTES):
             digest.update(self._data[start : min(start + FRAME_BYTES, self._packed_ends[-1])])
         at = self._packed_ends[-1]
         if self._data[at + _SKIPPABLE.size : at + _DIGEST_BYTES] != digest.digest():
-            raise Malformed("chunk", "its frames are not those of its digest")
+            raise Malformed("chunk", "the frames do not match the digest")
 
     def _unpack(self, number: int, plain_start: int) -> bytes:
         start = self._packed_ends[number - 1] if number else 0
@@ -81,7 +81,7 @@ class PackedChunk:
 
 
 def _cut(data: Data) -> Iterator[bytes]:
-    """The entries in frames, each ended by the entry that brings it to FRAME_BYTES."""
+    """Split the entries into frames. A frame ends with the entry that brings it to FRAME_BYTES."""
     start = pos = 0
     while pos < len(data):
         pos += frame.length_at(data, pos)
@@ -91,46 +91,46 @@ def _cut(data: Data) -> Iterator[bytes]:
 
 
 def _unpacked(packed: bytes, size: int) -> bytes:
-    """What a frame holds, which must be `size` bytes: the frame is asked before any room is made for it."""
+    """Decompress a frame to exactly `size` bytes. The declared size is checked before memory is allocated."""
     try:
         if zstandard.get_frame_parameters(packed).content_size != size:
-            raise Malformed("chunk", "a frame is of another size than its table says")
+            raise Malformed("chunk", "the size of a frame differs from the seek table")
         plain: bytes = ZstdDecompressor().decompress(packed, max_output_size=size, allow_extra_data=False)
     except ZstdError as error:
-        raise Malformed("chunk", f"a frame cannot be unpacked: {error}") from None
+        raise Malformed("chunk", f"a frame cannot be decompressed: {error}") from None
     if len(plain) != size:
         raise Malformed("chunk", f"a frame holds {len(plain)} bytes, not {size}")
     return plain
 
 
 def _table(data: Data) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Packed and plain size of each frame. Everything in the file but what the frames hold is checked here."""
+    """Compressed and plain size of each frame. Checks everything in the file except the content of the frames."""
     end = len(data) - _FOOTER.size
     if end < _DIGEST_BYTES:
-        raise Malformed("chunk", "too short to be a compressed one")
+        raise Malformed("chunk", "too short for a compressed chunk")
     count, descriptor, magic = _FOOTER.unpack_from(data, end)
     start = end - count * _ROW.size
-    if magic != _SEEKABLE_MAGIC or descriptor or not 2 <= count <= _MOST_FRAMES + 1 or start < _SKIPPABLE.size:
-        raise Malformed("chunk", "it does not end with the table of its frames")
+    if magic != _SEEKABLE_MAGIC or descriptor or not 2 <= count <= _MAX_FRAMES + 1 or start < _SKIPPABLE.size:
+        raise Malformed("chunk", "the seek table at the end is missing or damaged")
     if _SKIPPABLE.unpack_from(data, start - _SKIPPABLE.size) != (_TABLE_MAGIC, len(data) - start):
-        raise Malformed("chunk", "the table of its frames does not begin where it must")
+        raise Malformed("chunk", "the seek table starts at the wrong offset")
     rows = struct.unpack(f"<{2 * count}I", data[start:end])
     packed, plain = rows[:-2:2], rows[1:-2:2]
     at = start - _SKIPPABLE.size - _DIGEST_BYTES
     if rows[-2:] != (_DIGEST_BYTES, 0) or sum(packed) != at:
-        raise Malformed("chunk", "its frames are not as long as their table says")
+        raise Malformed("chunk", "the size of the frames differs from the seek table")
     if _SKIPPABLE.unpack_from(data, at) != (_DIGEST_MAGIC, sha256().digest_size):
-        raise Malformed("chunk", "it has no digest")
-    if min(plain) == 0 or max(plain) >= _MOST_PLAIN or sum(plain) > limits.MAX_CHUNK_BYTES:
-        raise Malformed("chunk", "a frame claims to be larger than it can be")
+        raise Malformed("chunk", "the digest is missing")
+    if min(plain) == 0 or max(plain) >= _MAX_PLAIN_BYTES or sum(plain) > limits.MAX_CHUNK_BYTES:
+        raise Malformed("chunk", "the seek table declares a frame above the limit")
     return packed, plain
 
 
 def read_blocks(path: Path, offset: int = 0, size: int = 0) -> Iterator[tuple[Data, int]]:
-    """The chunk's entries from `offset` on, each block with where in it they begin.
+    """The entries from `offset` on: blocks, each with the position in it to start from.
 
-    Offsets count bytes of entries, never of a compressed file. With `size`, only the first bytes of a file that is not
-    compressed are looked at: the rest is being written.
+    Offsets count uncompressed bytes. `size` limits how much of a plain file is read: bytes behind it may be in the
+    middle of a write.
     """
     if is_packed(path):
         yield from PackedChunk(mapped(path)).blocks(offset)
@@ -139,7 +139,7 @@ def read_blocks(path: Path, offset: int = 0, size: int = 0) -> Iterator[tuple[Da
 
 
 def check_packing(path: Path) -> None:
-    """Raise where a compressed chunk is not, byte for byte, what was written. For others its entries say so."""
+    """Raise if a compressed chunk does not match its digest. Plain chunks are covered by their entry hashes."""
     if is_packed(path):
         PackedChunk(mapped(path)).check_digest()
 
@@ -149,11 +149,11 @@ def is_packed(path: Path) -> bool:
 
 
 def mapped(path: Path, size: int = 0) -> Data:
-    """A file's bytes, or its first `size`, without reading them all."""
+    """Map a file, or its first `size` bytes."""
     try:
         with open(safe_open.open_file(path), "rb", buffering=0) as file:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except ValueError as error:
-        raise Malformed("log", f"{path.name} is shorter than it must be: {error}") from None
+        raise Malformed("log", f"{path.name} is shorter than expected: {error}") from None
     except OSError as error:
         raise Unavailable(f"{path.name} cannot be read: {error.strerror}") from None

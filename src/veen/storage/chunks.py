@@ -1,21 +1,22 @@
-"""Chunk files: appending to the open one, closing it when it is full. Spec §4.8.2, §4.8.3.
+"""Chunk files: append to the open chunk, close it when it is full. Spec §4.8.2, §4.8.3.
 
 The order of writes when a chunk closes, and what a crash after each leaves:
 
     1. entries to the open file, synced         nothing new is visible
-    2. summary, peak snapshot, checkpoint       they speak of a chunk that is still named open
+    2. summary, peak snapshot, checkpoint       they describe a chunk that is still named open
     3. checkpoint index                         the same
     4. open file renamed, folder synced         the chunk is closed
-    5. checkpoint binding (`settle`)            it ties the checkpoint to the hub and its key
+    5. checkpoint binding (`settle`)            binds the checkpoint to the hub and its key
     6. index row (the caller's transaction)     the label's head starts a new chunk
 
-Where the registry says that chunks are compressed, step 4 is three:
+If the limit registry says that chunks are compressed, step 4 is three steps:
 
-    4a. compressed file, synced, folder synced  the chunk is there twice, and both are whole
+    4a. compressed file, synced, folder synced  both forms of the chunk exist, both are complete
     4b. open file removed                       the chunk is closed
-    4c. folder synced                           and stays so
+    4c. folder synced                           the removal is durable
 
-Whatever was not reached is done again from the journal with the same bytes, because rolling follows the limits only.
+Steps that a crash prevented are repeated from the journal with the same bytes, because only the limits decide where a
+chunk ends.
 """
 
 import os
@@ -34,16 +35,16 @@ from veen.storage.index import Index
 from veen.storage.label_head import LabelHead
 from veen.storage.paths import ChunkName, Folders
 
-# So many labels are looked at in one go: a start does that once, whatever is left is for later.
-AT_START = 1024
-SLICE = 128
+# Number of labels whose open chunks are checked at a start, and per later step.
+LABELS_CHECKED_AT_START = 1024
+LABELS_PER_CHECK = 128
 
-# What signs the checkpoint at a chunk's end: (label, upto_seq, mmr_root, hub_ts of the last entry).
+# Signs the checkpoint at the end of a chunk: (label, upto_seq, mmr_root, hub_ts of the last entry).
 CheckpointSigner = Callable[[bytes, int, bytes, int], Checkpoint]
 
 
 def must_roll_before(head: LabelHead, frame_bytes: int, limits: Limits) -> bool:
-    """Whether the open chunk has no room for one more entry of that size."""
+    """Whether the open chunk has no room for an entry of that size."""
     return head.chunk_bytes > 0 and head.chunk_bytes + frame_bytes > limits.max_chunk_bytes
 
 
@@ -52,19 +53,19 @@ def must_roll_after(head: LabelHead, limits: Limits) -> bool:
 
 
 class LogFiles(Protocol):
-    """The files behind an index: those of a hub, or what stands in for them while they are read again."""
+    """The files that an index describes: those of a hub, or a substitute while an index is rebuilt."""
 
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
-        """Add entries to an open chunk of which the first `at` bytes count."""
+        """Append to an open chunk. The first `at` bytes of the file are valid."""
 
     def close(self, label: bytes, head: LabelHead) -> None:
-        """Close the open chunk, which ends at the head and is synced."""
+        """Close the open chunk, which is synced and ends at the head."""
 
     def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
-        """Add to the label's tree nodes, of which the first `at` bytes count."""
+        """Append tree nodes of the label. The first `at` bytes of the file are valid."""
 
     def settle(self, *, everything: bool) -> None:
-        """Make the names of new files durable, and where `everything`, what was written without sync."""
+        """Make new file names durable, and with `everything` also writes that were not synced."""
 
 
 class ChunkWriter:
@@ -79,7 +80,7 @@ class ChunkWriter:
         zstd_level: int | None,
         closed: Callable[[int], None] | None = None,
     ) -> None:
-        """`closed` hears of each chunk that is closed, how many entries it has."""
+        """`closed` is called with the number of entries of each closed chunk."""
         self._disk = disk
         self._folders = folders
         self._sign = sign
@@ -125,19 +126,19 @@ class ChunkWriter:
             self._closed(head.chunk_entries)
 
     def _checked_root(self, label: bytes, head: LabelHead) -> bytes:
-        """The root at the head, which is to be signed: the receipt of the last entry must have it."""
+        """The root at the head, to be signed. The receipt of the last entry must contain the same root."""
         path = self._folders.open_chunk(label, head.chunk_start)
-        if not path.exists():  # closed before the index heard of it
+        if not path.exists():  # closed before a crash; the index does not know yet
             path = self._folders.closed_chunk_from(label, head.chunk_start) or path
         entry = log_walk.last_entry(path, head.place_offset, head.chunk_bytes)
-        root, said = mmr.root_of(head.peaks), Receipt.decode(entry.receipt)
-        if (said.label, said.stream_seq, said.mmr_root) != (label, head.size, root):
-            what = f"its head of {label.hex()} is not at the root of receipt {head.size}"
-            raise Malformed("index", f"{what}; veen fsck DIR --repair makes it again")
+        root, receipt = mmr.root_of(head.peaks), Receipt.decode(entry.receipt)
+        if (receipt.label, receipt.stream_seq, receipt.mmr_root) != (label, head.size, root):
+            what = f"the head of {label.hex()} does not match the root in receipt {head.size}"
+            raise Malformed("index", f"{what}; run `veen fsck DIR --repair` to rebuild the index")
         return root
 
     def _settle_chunk(self, opened: Path, closed: Path) -> None:
-        """Give a chunk the form and the name it keeps. After a crash it may have them already."""
+        """Move a chunk to its final form and name. After a crash this may already be done."""
         if opened.exists() or not closed.exists():
             if self._zstd_level is None:
                 self._disk.replace(opened, closed)
@@ -148,22 +149,22 @@ class ChunkWriter:
         self._disk.sync_folder(self._folders.log)
 
     def _write_checkpoint(self, path: Path, made: Checkpoint) -> None:
-        """Unless it is there: closing a chunk again after a crash must not take its witnesses from it."""
+        """Keep an existing checkpoint: rewriting it after a crash would lose its witness signatures."""
         if path.exists() and _digest(path) == made.signing_digest():
             return
         self._disk.write_file(path, made.encode())
 
     def _add_to_index(self, label: bytes, added: IndexedCheckpoint) -> None:
-        """After those before it, which are made again where the file does not have them all."""
+        """Append a row to the checkpoint index; missing earlier rows are derived."""
         self._disk.write_file(
             self._folders.checkpoint_index(label), checkpoint_index.with_row(self._folders, label, added)
         )
 
     def _reopen(self, label: bytes, start_seq: int, path: Path) -> None:
-        """A chunk that was closed before the index heard of it is opened again."""
+        """Reopen a chunk that was closed before a crash, before the index knew it."""
         closed = self._folders.closed_chunk_from(label, start_seq)
         if closed is None:
-            raise Malformed("log", f"{path.name} is missing, and the index knows it")
+            raise Malformed("log", f"{path.name} is missing but listed in the index")
         if is_packed(closed):
             self._disk.write_parts(path, (bytes(data) for data, _ in read_blocks(closed)))
         else:
@@ -171,7 +172,7 @@ class ChunkWriter:
 
 
 def _digest(path: Path) -> bytes | None:
-    """What the checkpoint in the file signs; None where it is not one."""
+    """The signing digest of the stored checkpoint; None if the file is damaged."""
     try:
         return Checkpoint.decode(safe_open.read(path)).signing_digest()
     except Malformed:
@@ -179,42 +180,44 @@ def _digest(path: Path) -> bytes | None:
 
 
 def check_open_chunks(folders: Folders, heads: Iterable[tuple[bytes, LabelHead]]) -> None:
-    """Raise `Malformed` where the index knows of entries in an open chunk that is not there, or is too short."""
+    """Raise `Malformed` if an open chunk is missing or shorter than its label's head."""
     for label, head in heads:
         if head.chunk_bytes and folders.open_chunk_size(label, head.chunk_start) < head.chunk_bytes:
             if folders.closed_chunk_from(label, head.chunk_start):
-                continue  # closed before the index heard of it
+                continue  # closed before a crash; the index does not know yet
             name = folders.open_chunk(label, head.chunk_start).name
-            what = f"{name} does not hold the {head.chunk_entries} entries the index knows of"
-            raise Malformed("log", f"{what}; fsck says what is left, and only another copy has the rest")
+            what = f"{name} does not hold the {head.chunk_entries} entries that the index lists"
+            raise Malformed(
+                "log", f"{what}; run `veen fsck` to list the damage, and restore the entries from another copy"
+            )
 
 
 class OpenChunks:
-    """Whether the open chunks hold what the index knows of them, looked at bit by bit: there is one for every label."""
+    """Checks in steps that the open chunks are as long as the index says. There is one chunk per label."""
 
     def __init__(self, folders: Folders, index: Index) -> None:
         self._folders = folders
         self._index = index
-        self._after: bytes | None = b""  # the last label that was looked at; None after all of them
+        self._after: bytes | None = b""  # the last label checked; None when all are
 
-    def check(self, most: int = SLICE) -> bool:
-        """Look at some more, and raise where one does not. Whether there may be others."""
+    def check(self, count: int = LABELS_PER_CHECK) -> bool:
+        """Check the next `count` labels. Returns whether more may follow."""
         if self._after is None:
             return False
         with self._index.read() as rows:
-            some = list(islice(rows.labels(self._after), most))
+            some = list(islice(rows.labels(self._after), count))
         check_open_chunks(self._folders, some)
-        self._after = some[-1][0] if len(some) == most else None
+        self._after = some[-1][0] if len(some) == count else None
         return self._after is not None
 
 
 def append_at(disk: Disk, path: Path, at: int, data: bytes, *, sync: bool) -> None:
-    """Add to a file of which the first `at` bytes count. More is what a crash left; less is damage."""
+    """Append to a file whose first `at` bytes are valid. Cut off extra bytes (from a crash); fewer bytes are damage."""
     fd = disk.open_append(path)
     try:
         size = os.fstat(fd).st_size
         if size < at:
-            raise Malformed("log", f"{path.name} has {size} bytes, and the index knows {at}")
+            raise Malformed("log", f"{path.name} has {size} bytes, but the index lists {at}")
         if size > at:
             disk.truncate(fd, at)
         disk.write(fd, data)

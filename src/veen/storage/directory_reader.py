@@ -1,7 +1,7 @@
-"""A read-only view of a data directory, also while a hub writes to it: what every other package uses.
+"""Read-only access to a data directory, also while a hub writes to it. All other packages read through it.
 
-It shows what the log has caught up with. Entries are read through the index where there is one; without an index the
-chunk files themselves say where things are.
+Readers see the entries that are in the log, not those that are only in the journal. Entries are located through the
+index if there is one, otherwise through the names of the chunk files.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from veen.storage.tree_nodes import NodeFile
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkRef:
-    """A chunk to read, and how large its file is: enough for another process to do the work."""
+    """A chunk and the size of its file: enough for another process to read it."""
 
     label: bytes
     start_seq: int
@@ -56,7 +56,7 @@ class LogReader:
         return self._index
 
     def labels(self) -> Iterator[tuple[bytes, LabelHead]]:
-        """Every label and where it stands."""
+        """Every label and its head."""
         with self.index().read() as rows:
             yield from rows.labels()
 
@@ -65,7 +65,7 @@ class LogReader:
             return rows.head(label)
 
     def chunks(self, label: bytes | None = None) -> list[ChunkRef]:
-        """Every chunk file, in order, from the folder alone."""
+        """Every chunk file, in order, from the directory listing alone."""
         found = []
         for path in self.folders.log.iterdir():
             name = ChunkName.parse(path.name)
@@ -74,14 +74,14 @@ class LogReader:
         return sorted(found, key=lambda ref: (ref.label, ref.start_seq))
 
     def entries(self, label: bytes, from_seq: int, to_seq: int) -> Iterator[LogEntry]:
-        """The entries of a range, as far as the log has them. Positioning is O(log n)."""
+        """The entries of a range that are in the log. Positioning is O(log n)."""
         yield from read_entries(self.folders, self.index(), label, from_seq, to_seq)
 
     def entry(self, label: bytes, stream_seq: int) -> LogEntry | None:
         return next(self.entries(label, stream_seq, stream_seq), None)
 
     def prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
-        """The proof that an entry is in the first `size`."""
+        """The proof that an entry is among the first `size`."""
         with self._nodes(label) as nodes:
             return proof.prove(nodes.read, stream_seq, size)
 
@@ -93,10 +93,9 @@ class LogReader:
         try:
             return NodeFile(self.folders.node_file(label))
         except FileNotFoundError:
-            raise Unavailable(f"the tree of {label.hex()[:16]}… is not here") from None
+            raise Unavailable(f"the tree nodes of {label.hex()[:16]}… are missing") from None
 
     def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint | None:
-        """A regular checkpoint."""
         path = self.folders.checkpoint(label, upto_seq)
         return Checkpoint.decode(safe_open.read(path)) if path.exists() else None
 
@@ -107,7 +106,7 @@ class LogReader:
         return ChunkSummary.decode(safe_open.read(path)) if path.exists() else None
 
     def snapshot_before(self, ref: ChunkRef) -> PeakSnapshot | None:
-        """The peaks a chunk starts from; None for a label's first."""
+        """The peaks before the first entry of a chunk; None for the first chunk of a label."""
         if ref.start_seq == 1:
             return None
         path = self.folders.peaks(ref.label, ref.start_seq - 1)
@@ -117,8 +116,8 @@ class LogReader:
 
 
 def chunk_entries(ref: ChunkRef) -> Iterator[LogEntry]:
-    """Every entry of a chunk, compressed or not. Of an open one those that were there when it was planned, also where
-    it was closed since. What is being written while it is read may end with an entry that is not whole: `Malformed`."""
+    """Every entry of a chunk, compressed or not. For an open chunk: the entries it had when it was listed, even if it
+    was closed since. Raises `Malformed` if the last entry is incomplete because it is being written."""
     path, left = ref.path, None if ref.end_seq is not None else ref.size
     if not path.exists():
         path = Folders(path.parents[1]).closed_chunk_from(ref.label, ref.start_seq) or path
@@ -130,14 +129,14 @@ def chunk_entries(ref: ChunkRef) -> Iterator[LogEntry]:
 
 
 def read_entries(folders: Folders, index: Index, label: bytes, from_seq: int, to_seq: int) -> Iterator[LogEntry]:
-    """The entries of a range, from the indexed place before it on, through as many chunks as it takes."""
+    """The entries of a range, read from the nearest indexed place on, across chunks."""
     with index.read() as rows:
         head = rows.head(label)
         if head is None or not 1 <= from_seq <= head.size:
             return
         place = rows.place(label, from_seq)
         if place is None:
-            raise Malformed("index", f"it knows no place for entry {from_seq} of {label.hex()[:16]}…")
+            raise Malformed("index", f"no place for entry {from_seq} of {label.hex()[:16]}…")
         seq, start, offset = place
         last = min(to_seq, head.size)
         while seq <= last:
@@ -148,7 +147,7 @@ def read_entries(folders: Folders, index: Index, label: bytes, from_seq: int, to
                     else:
                         entry, pos = frame.read(data, pos)
                         if entry.label != label or entry.stream_seq != seq:
-                            raise Malformed("log", f"entry {entry.stream_seq} stands where {seq} belongs")
+                            raise Malformed("log", f"found entry {entry.stream_seq} at the place of entry {seq}")
                         yield entry
                     seq += 1
                 if seq > last:
@@ -159,7 +158,7 @@ def read_entries(folders: Folders, index: Index, label: bytes, from_seq: int, to
 def _blocks(
     folders: Folders, rows: IndexRows, label: bytes, start: int, offset: int, head: LabelHead
 ) -> Iterator[tuple[frame.Data, int]]:
-    """The entries of the chunk that starts there, as far as they count."""
+    """The valid entries of the chunk that starts at `start`."""
     if start != head.chunk_start:
         end = rows.chunk_end(label, start)
         if end is None:
@@ -167,7 +166,7 @@ def _blocks(
         return read_blocks(folders.closed_chunk(label, start, end), offset)
     try:
         return iter([(mapped(folders.open_chunk(label, start), head.chunk_bytes), offset)])
-    except Unavailable:  # closed since, and the index row is on its way
+    except Unavailable:  # closed since; the index row is not written yet
         closed = folders.closed_chunk_from(label, start)
         if closed is None:
             raise

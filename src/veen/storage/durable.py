@@ -1,4 +1,4 @@
-"""The one place that makes bytes durable. Everything the storage writes goes through a `Disk`.
+"""The one module that syncs files. Everything that storage writes goes through a `Disk`.
 
 What a power cut leaves behind, by operation:
 
@@ -8,9 +8,9 @@ What a power cut leaves behind, by operation:
     replace           the old file or the new one, never a mixture; which of the two, until the folder is synced
     unlink            the file or none, until the folder is synced
 
-No write follows a link: what stands in a data directory cannot make a hub write elsewhere.
+No write follows a symlink, so that the content of a data directory cannot make a hub write elsewhere.
 
-Tests put a disk here that dies at every call in turn.
+Tests substitute a disk that fails at every call in turn.
 """
 
 import ctypes
@@ -30,15 +30,15 @@ class Disk:
     """The real disk."""
 
     def open_append(self, path: Path, mode: int = PLAIN_FILE) -> int:
-        """A descriptor whose writes go to the end of the file, made if it is not there."""
+        """A descriptor that appends to the file; the file is created if missing."""
         return _open(path, os.O_APPEND, mode)
 
     def open_update(self, path: Path, mode: int = PLAIN_FILE) -> int:
-        """A descriptor for `write_at`, of a file that is made if it is not there."""
+        """A descriptor for `write_at`; the file is created if missing."""
         return _open(path, 0, mode)
 
     def write_at(self, fd: int, data: bytes, at: int) -> None:
-        """All of `data` at a place of the file, or an `OSError` after which any part of it may be there."""
+        """Write all of `data` at an offset. After an `OSError` any part of it may be in the file."""
         view = memoryview(data)
         while view:
             written = os.pwrite(fd, view, at)
@@ -46,7 +46,7 @@ class Disk:
             at += written
 
     def write(self, fd: int, data: bytes) -> None:
-        """All of `data`, or an `OSError` after which the file may hold any part of it."""
+        """Write all of `data`. After an `OSError` any part of it may be in the file."""
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
@@ -55,11 +55,11 @@ class Disk:
         os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        """Everything written to the file so far is on disk when this returns."""
+        """When this returns, everything written to the file is on disk."""
         os.fdatasync(fd)
 
     def sync_folder(self, folder: Path) -> None:
-        """Names made, replaced and removed in the folder are on disk when this returns."""
+        """When this returns, created, replaced and removed names in the folder are on disk."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -67,7 +67,7 @@ class Disk:
             os.close(fd)
 
     def sync_filesystem(self, folder: Path) -> None:
-        """Everything written anywhere on the folder's file system: for many files at once."""
+        """Sync all files of the folder's file system: cheaper than one sync per file when there are many."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if _SYNCFS(fd) != 0:
@@ -86,16 +86,16 @@ class Disk:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
 
     def write_file(self, path: Path, data: bytes, mode: int = PLAIN_FILE) -> None:
-        """A whole file that is there entirely or not at all. The folder is the caller's to sync."""
+        """Write a file atomically. The caller syncs the folder."""
         self.write_parts(path, (data,), mode)
 
     def write_parts(self, path: Path, parts: Iterable[bytes], mode: int = PLAIN_FILE) -> None:
-        """As `write_file`, for what is too large to hold at once."""
+        """As `write_file`, for content that does not fit in memory."""
         draft = path.with_name(path.name + ".draft")
         try:
             fd = _open(draft, os.O_EXCL, mode)
         except FileExistsError:
-            # An earlier run left it, or someone put it there to lead elsewhere: it goes, whatever it is.
+            # Left by an earlier run, or planted as a link to elsewhere: remove it without following it.
             draft.unlink()
             fd = _open(draft, os.O_EXCL, mode)
         try:
@@ -108,7 +108,7 @@ class Disk:
 
 
 def _open(path: Path, flags: int, mode: int) -> int:
-    """A descriptor for writing a file, which is made if it is not there. Never what a link leads to, nor a FIFO."""
+    """Open a file for writing, creating it if missing. Never follows a symlink and never opens a FIFO."""
     safely = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | safely | flags, mode)
@@ -124,7 +124,7 @@ def _open(path: Path, flags: int, mode: int) -> int:
 
 
 def remove_all(path: Path) -> None:
-    """What stands there, with all that is in it. A link goes, and what it leads to stays."""
+    """Remove a file, link or folder tree. The target of a link is kept."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -139,7 +139,7 @@ def _syncfs() -> "ctypes._NamedFuncPointer | _SyncAll":
 
 
 class _SyncAll:
-    """Where the C library has no syncfs: everything, everywhere."""
+    """Fallback if the C library has no syncfs: sync every file system."""
 
     def __call__(self, fd: int) -> int:
         os.sync()

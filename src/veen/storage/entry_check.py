@@ -1,4 +1,4 @@
-"""Is this entry what the rules say comes next? Every check of one entry that needs nothing but the log before it."""
+"""Verify one entry against the rules. Needs only the entries of the label before it."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -14,24 +14,24 @@ Taken = tuple[AcceptedEntry, Msg, Receipt]
 
 
 class EntryCheck(StrEnum):
-    """What an entry is held to."""
+    """The checks of an entry, in the order of the report."""
 
-    FRAME = "frame"  # it begins and ends where the one before and its header say
+    FRAME = "frame"  # it starts where the previous entry ends and is as long as its header says
     HASH = "entry_hash"
-    FORM = "form"  # a MSG and a RECEIPT, nothing else
-    PLACE = "place"  # header, receipt and log agree where it is
+    FORM = "form"  # it decodes to a MSG and a RECEIPT
+    PLACE = "place"  # header, receipt and log agree on label and stream_seq
     BINDING = "binding"  # the receipt is for this message, and the message for its ciphertext
     CLIENT_SIG = "client_sig"
     HUB_SIG = "hub_sig"
-    SIZE = "size"  # the limits and the profile of the hub
+    SIZE = "size"  # it respects the limits and the profile of the hub
     ORDER = "order"  # client_seq, prev_ack, hub_ts
-    ROOT = "root"  # of the tree that ends with it
-    ANCHOR = "anchor"  # the tree before it is known, so that its root can be judged
-    MISSING = "missing"  # it is in the log, if the data directory shows that it was written
+    ROOT = "root"  # mmr_root matches the tree that ends with it
+    ANCHOR = "anchor"  # the tree before it is known, so its root can be checked
+    MISSING = "missing"  # it is in the log although the data directory shows that it was written
 
 
 class Failure(str):
-    """What is wrong with an entry, in words, and the check that it failed."""
+    """The description of a fault, with the check that failed."""
 
     __slots__ = ("check",)
     check: EntryCheck
@@ -42,12 +42,12 @@ class Failure(str):
         return made
 
     def __reduce__(self) -> tuple[type[Self], tuple[EntryCheck, str]]:
-        """Failures travel between processes."""
+        """Failures are sent between processes."""
         return type(self), (self.check, str(self))
 
 
-class Judge:
-    """Judges the entries of one label, one after the other."""
+class EntryVerifier:
+    """Verifies the entries of one label in order."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Judge:
         *,
         in_step: bool = True,
     ) -> None:
-        """`known` finds a client's cursor before the first entry judged here; None where that cannot be known.
+        """`known` returns a client's cursor before the first entry; None if cursors are unknown here.
 
-        Without `in_step` the tree is not the label's, and roots are not judged. All of this can be set again, by who
-        goes on behind damage.
+        With `in_step` False the tree is not that of the label, and roots are not checked. Callers that continue after
+        damage may set all of these again.
         """
         self._hub_metadata = hub_metadata
         self._profile_id = hub_metadata.profile.profile_id()
@@ -74,21 +74,20 @@ class Judge:
         self.cursors: dict[bytes, Cursor] = {}
 
     def judge(self, entry: LogEntry, framed: bytes) -> tuple[Taken | None, list[Failure]]:
-        """The entry as an index takes it, and its faults. None where it cannot be read at all."""
+        """Decode and check an entry. Returns it for the index (None if it cannot be decoded), and its faults."""
         try:
             message, receipt = Msg.decode(entry.msg), Receipt.decode(entry.receipt)
         except Malformed as error:
             return None, [Failure(EntryCheck.FORM, str(error))]
         faults = [*self._faults_of_place(entry, receipt), *self._faults_of_signatures(message, receipt)]
         faults += [*self._faults_of_size(entry, message), *self._faults_of_order(message, receipt)]
-        if all(
-            fault.check is not EntryCheck.HUB_SIG for fault in faults
-        ):  # a time that the hub did not sign sets no bound
+        # A hub_ts that the hub did not sign sets no lower bound.
+        if all(fault.check is not EntryCheck.HUB_SIG for fault in faults):
             self.hub_ts = max(self.hub_ts, receipt.hub_ts)
         made = self.tree.append(message.leaf_hash())
         if self.tree.root() != receipt.mmr_root:
-            if self.in_step:  # once it is off, every root after it is
-                faults.append(Failure(EntryCheck.ROOT, "mmr_root is not that of the entries up to here"))
+            if self.in_step:  # report only the first: every later root differs, too
+                faults.append(Failure(EntryCheck.ROOT, "mmr_root does not match the entries up to here"))
             self.in_step = False
         record = AcceptedEntry(
             self._label,
@@ -106,9 +105,9 @@ class Judge:
     def _faults_of_place(self, entry: LogEntry, receipt: Receipt) -> list[Failure]:
         faults = []
         if entry.label != self._label:
-            faults.append(Failure(EntryCheck.PLACE, f"its header has the label {entry.label.hex()[:16]}…"))
+            faults.append(Failure(EntryCheck.PLACE, f"the header has label {entry.label.hex()[:16]}…"))
         if (receipt.label, receipt.stream_seq) != (entry.label, entry.stream_seq):
-            faults.append(Failure(EntryCheck.PLACE, "its receipt is for another place than its header"))
+            faults.append(Failure(EntryCheck.PLACE, "the receipt is for another place than the header"))
         return faults
 
     def _faults_of_signatures(self, message: Msg, receipt: Receipt) -> list[Failure]:
@@ -127,7 +126,7 @@ class Judge:
         if len(entry.msg) > limits.max_msg_bytes:
             faults.append(Failure(EntryCheck.SIZE, f"a message of {len(entry.msg)} bytes, above max_msg_bytes"))
         if message.profile_id != self._profile_id:
-            faults.append(Failure(EntryCheck.SIZE, "its profile is not that of profile.json"))
+            faults.append(Failure(EntryCheck.SIZE, "the profile id is not that of profile.json"))
         return faults
 
     def _faults_of_order(self, message: Msg, receipt: Receipt) -> list[Failure]:
@@ -135,7 +134,7 @@ class Judge:
         client = message.client_id
         cursor = self.cursors.get(client) or (self.known(client) if self.known else None)
         if cursor is None:
-            # A client's first message here, unless what came before could not be read.
+            # The client's first message here, unless earlier entries could not be read.
             cursor = (0, 0) if self.known else (message.client_seq - 1, 0)
         client_seq, prev_ack = cursor
         if message.client_seq != client_seq + 1:

@@ -1,14 +1,15 @@
-"""A fork: a new hub that keeps a prefix of another's log and goes on from there. Both verify. Spec §0.
+"""Fork a hub: a new hub that keeps a prefix of another hub's log and continues it. Both logs verify. Spec §0.
 
-What a fork takes over is what was written: entries with the receipts they have, regular checkpoints with their
-witnesses, profile, limits and attachments. What it does not take over is who may write: capabilities and registered
-streams are what the other hub was told, on a control stream of its own, and the fork's operator says anew what holds.
+A fork copies what was written: entries with their receipts, regular checkpoints with their witness signatures,
+profile, limits and attachments. It does not copy permissions: capabilities and registered streams are on the control
+stream of the other hub, and the operator of the fork grants them again.
 
-It keeps the other hub's routing key, because the label is part of every leaf: only so can new entries follow the old
-ones in the same tree, and clients go on under the labels they know.
+It keeps the routing key of the other hub, because the label is part of every leaf. Only with the same labels can new
+entries follow the old ones in the same tree, and clients continue under the labels they know.
 
-The order: folders; log and index, by the code a hub writes its own with; attachments; the origin; all of it synced;
-keys and papers, the identity last. A crash before that leaves a folder that is no hub's, and is not written over.
+Write order: folders; log and index, with the same code that a hub uses; attachments; origin; sync of everything; keys
+and metadata, the identity record last. A crash before that leaves a folder without identity record, which is not a
+hub and is never overwritten.
 """
 
 import shutil
@@ -27,12 +28,12 @@ from veen.storage.accepted_entry import CommitGroup
 from veen.storage.chunks import ChunkWriter
 from veen.storage.durable import Disk
 from veen.storage.index import FORMAT, Index
-from veen.storage.lock import undisturbed
+from veen.storage.lock import shared
 from veen.storage.log_walk import ChunkFile
 from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
-from veen.storage.rebuild import BATCH_BYTES, BATCH_ENTRIES
+from veen.storage.rebuild import BATCH_BYTES, BATCH_ENTRIES, progress_counter
 
 
 def fork(
@@ -43,22 +44,22 @@ def fork(
     now: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> HubMetadata:
-    """Keep each label of `upto` up to that entry, or without `upto` everything, under a new identity in `target`.
+    """Create a hub in `target` that keeps each label up to the entry in `upto`, or everything if `upto` is None.
 
-    `progress` is told entries done and in all. Raises `Unavailable` where a hub runs on the source, its log lacks what
-    is asked for or its key is not here, `Malformed` or `Unverified` where the log is not what the source signed; what
-    was written to `target` by then is removed.
+    `progress` is called with entries done and total. Raises `Unavailable` if a hub runs on the source, the log lacks a
+    requested entry or a key is missing; `Malformed` or `Unverified` if the log is damaged. Everything written to
+    `target` is then removed.
     """
     safe_open.check_folders(Folders(source))
-    with undisturbed(Folders(source).lock):
+    with shared(Folders(source).lock):
         hub_metadata = metadata.read_metadata(Folders(source))
         if len(hub_metadata.lineage.identities) > MAX_ORIGINS:
-            raise Unavailable(f"it has been forked {MAX_ORIGINS} times, and cannot be again")
+            raise Unavailable(f"a hub can be forked {MAX_ORIGINS} times in a row, and this one already was")
         forked = _Source(Folders(source), hub_metadata, log_walk.chunk_files(Folders(source)))
         wanted = forked.wanted(upto)
-        folders = metadata.lay_out(disk, target)
+        folders = metadata.create_folders(disk, target)
         try:
-            return _Fork(disk, forked, folders, _teller(sum(wanted.values()), progress)).make(wanted, now)
+            return _Fork(disk, forked, folders, progress_counter(sum(wanted.values()), progress)).make(wanted, now)
         except (OSError, lmdb.Error) as error:
             shutil.rmtree(target)
             why = error.strerror if isinstance(error, OSError) else error
@@ -70,39 +71,41 @@ def fork(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The hub that is forked."""
+    """The hub to fork."""
 
     folders: Folders
     hub_metadata: HubMetadata
     files: dict[bytes, list[ChunkFile]]
 
     def wanted(self, upto: Mapping[bytes, int] | None) -> dict[bytes, int]:
-        """The labels to keep, ascending, and how far."""
+        """The labels to keep, in ascending order, with their last entry."""
         _, pending = rebuild.journal_start(self.folders)
         sizes = {label: log_walk.size_of(self.files[label]) for label in self.files if upto is None or label in upto}
-        asked = sizes if upto is None else upto
-        if len(asked) > MAX_ORIGIN_LABELS:
-            raise Unavailable(f"{len(asked)} labels, and a fork keeps at most {MAX_ORIGIN_LABELS}: name those to keep")
+        requested = sizes if upto is None else upto
+        if len(requested) > MAX_ORIGIN_LABELS:
+            raise Unavailable(
+                f"{len(requested)} labels, but a fork keeps at most {MAX_ORIGIN_LABELS}: name the labels to keep"
+            )
         behind = [label for label in pending if upto is None or upto.get(label, 0) >= pending[label]]
         if behind:
             raise Unavailable("the log has not caught up with its journal: start the hub and stop it, then fork")
-        for label, last in asked.items():
+        for label, last in requested.items():
             if not 1 <= last <= sizes.get(label, 0):
-                raise Unavailable(f"{label.hex()} has {sizes.get(label, 0)} entries, and none at {last}")
-        return {label: asked[label] for label in sorted(asked)}
+                raise Unavailable(f"{label.hex()} has {sizes.get(label, 0)} entries, so entry {last} cannot be kept")
+        return {label: requested[label] for label in sorted(requested)}
 
     def regular(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """The regular checkpoint that a chunk of the prefix ends with."""
+        """The regular checkpoint at the end of a closed chunk."""
         return self._checked(self._stored(label, upto_seq), label, upto_seq, mmr_root)
 
     def checkpoint(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """The hub's word on a prefix: one it has given, or else one made now, as it would have been made then."""
+        """A checkpoint of the prefix: the stored one, or one signed now with the key of that time."""
         found = self._stored(label, upto_seq) or self._sign(label, upto_seq, mmr_root, hub_ts)
         return self._checked(found, label, upto_seq, mmr_root)
 
     def _checked(self, found: Checkpoint | None, label: bytes, upto_seq: int, mmr_root: bytes) -> Checkpoint:
         if found is None or (found.label_curr, found.upto_seq, found.mmr_root) != (label, upto_seq, mmr_root):
-            raise Malformed("log", f"the checkpoint of {label.hex()[:16]}… at {upto_seq} is not that of its entries")
+            raise Malformed("log", f"the checkpoint of {label.hex()[:16]}… at {upto_seq} does not match the entries")
         self.hub_metadata.identity_at(label, upto_seq).verify_checkpoint(found, self.hub_metadata.profile)
         return found
 
@@ -115,7 +118,9 @@ class _Source:
     def _sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
         identity = self.hub_metadata.identity_at(label, upto_seq)
         if identity != self.hub_metadata.identity:
-            raise Unavailable(f"entry {upto_seq} is of the hub this one was forked from: fork that one, or later")
+            raise Unavailable(
+                f"entry {upto_seq} belongs to the origin of this fork: fork the origin, or choose a later entry"
+            )
         key = metadata.read_signing_key(self.folders, identity.signing_key_at(hub_ts).key_id)
         epoch, previous = self._rotation(label, hub_ts)
         return checkpoint.sign(
@@ -123,7 +128,7 @@ class _Source:
         )
 
     def _rotation(self, label: bytes, hub_ts: int) -> tuple[int, bytes]:
-        """The epoch of a label, and its stream's label of the epoch before; itself where no stream explains it."""
+        """The epoch of a label, and the label of the epoch before; the same label if its stream is unknown."""
         profile, routing = self.hub_metadata.profile, self.hub_metadata.identity.routing_key
         if not profile.epoch_sec:
             return 0, label
@@ -134,7 +139,7 @@ class _Source:
         return profile.epoch(hub_ts), label
 
     def _streams(self) -> set[bytes]:
-        """Every stream the hub was told of, from its control stream."""
+        """Every stream registered on the control stream."""
         registrar, batch = rebuild.Registrar(self.hub_metadata), CommitGroup()
         for label in log_walk.control_labels(self.hub_metadata, self.files):
             for entry, _ in log_walk.read_log(self.files[label], None):
@@ -144,12 +149,12 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Fork:
-    """The hub that is made of it."""
+    """The new hub."""
 
     disk: Disk
     source: _Source
     folders: Folders
-    tell: Callable[[int], None]
+    count_progress: Callable[[int], None]
 
     def make(self, wanted: Mapping[bytes, int], now: int) -> HubMetadata:
         hub_metadata = self.source.hub_metadata
@@ -171,7 +176,7 @@ class _Fork:
         return metadata.read_metadata(self.folders)
 
     def _copy_log(self, wanted: Mapping[bytes, int]) -> tuple[Checkpoint, ...]:
-        """Write the prefixes as a hub that had taken these entries would have; returns a checkpoint of each."""
+        """Write the prefixes with the code a hub uses. Returns one checkpoint per label."""
         hub_metadata = self.source.hub_metadata
         bound = checkpoint_keys.BindingFile(self.disk, self.folders, hub_metadata)
         files = ChunkWriter(self.disk, self.folders, self.source.regular, bound, hub_metadata.limits.chunk_zstd_level)
@@ -191,8 +196,8 @@ class _Fork:
         tree, batch, size, hub_ts = Mmr(), CommitGroup(), 0, 0
         for entry, framed in log_walk.read_log(self.source.files[label], last):
             if entry.label != label:
-                raise Malformed("log", f"an entry of another label stands in that of {label.hex()[:16]}…")
-            record, _, receipt = rebuild.taken(entry, framed, tree)
+                raise Malformed("log", f"the log of {label.hex()[:16]}… contains an entry of another label")
+            record, _, receipt = rebuild.accepted_entry(entry, framed, tree)
             batch.records.append(record)
             size, hub_ts = size + len(framed), receipt.hub_ts
             if len(batch.records) >= BATCH_ENTRIES or size >= BATCH_BYTES:
@@ -203,16 +208,4 @@ class _Fork:
 
     def _apply(self, writer: LogWriter, batch: CommitGroup) -> None:
         writer.apply(batch, 0)
-        self.tell(len(batch.records))
-
-
-def _teller(total: int, progress: Callable[[int, int], None] | None) -> Callable[[int], None]:
-    done = 0
-
-    def tell(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress:
-            progress(done, total)
-
-    return tell
+        self.count_progress(len(batch.records))

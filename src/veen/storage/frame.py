@@ -1,4 +1,4 @@
-"""Log entries as they are on disk: a MSG and its RECEIPT behind one fixed header. Spec §4.8.1."""
+"""Log entries on disk: a MSG and its RECEIPT behind a fixed header. Spec §4.8.1."""
 
 import struct
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ ENTRY_VERSION = 1
 # entry_ver, flags, label, stream_seq, msg_len, receipt_len, entry_hash
 _HEADER = struct.Struct(">BB32sQII32s")
 HEADER_BYTES = _HEADER.size
-MAX_RECEIPT_BYTES = 192  # the largest a RECEIPT can be: two integers of nine bytes
+MAX_RECEIPT_BYTES = 192  # largest RECEIPT: both integers take nine bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One framed entry: the bytes the hub committed, with where they belong."""
+    """One framed entry: the committed bytes and their place."""
 
     label: bytes
     stream_seq: int
@@ -34,10 +34,10 @@ class LogEntry:
         return HEADER_BYTES + len(self.msg) + len(self.receipt)
 
     def open(self) -> tuple[Msg, Receipt]:
-        """The two objects, which must belong together and to this place."""
+        """Decode message and receipt. Raises unless they belong together and to this place."""
         message, receipt = Msg.decode(self.msg), Receipt.decode(self.receipt)
         if receipt.label != self.label or receipt.stream_seq != self.stream_seq:
-            raise Malformed("entry", "its receipt is for another place than its header")
+            raise Malformed("entry", "the receipt is for another place than the header")
         receipt.check_binds(message)
         return message, receipt
 
@@ -54,15 +54,15 @@ def write(label: bytes, stream_seq: int, msg: bytes, receipt: bytes) -> tuple[by
 
 
 def read(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
-    """The entry at `pos` and where the next begins. Checks all that needs no key: version, flags, lengths, hash."""
+    """The entry at `pos` and the offset of the next. Checks all that needs no key: version, flags, lengths, hash."""
     entry, end = read_unhashed(data, pos)
     if entry_hash(entry.msg, entry.receipt) != entry.entry_hash:
-        raise Malformed("entry", f"its bytes are not those of its hash, at byte {pos}")
+        raise Malformed("entry", f"the bytes do not match the entry hash, at byte {pos}")
     return entry, end
 
 
 def read_unhashed(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
-    """The same, but for the hash: for those who say which entry is damaged, and go on behind it."""
+    """As `read`, without the hash check: for callers that report a damaged entry and continue behind it."""
     if len(data) - pos < HEADER_BYTES:
         raise Malformed("entry", f"ends within its header at byte {pos}")
     version, flags, label, stream_seq, msg_len, receipt_len, digest = _HEADER.unpack_from(data, pos)
@@ -72,16 +72,16 @@ def read_unhashed(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
     end = start + msg_len + receipt_len
     if msg_len > limits.MAX_MSG_BYTES or receipt_len > MAX_RECEIPT_BYTES or end > len(data):
         raise Malformed(
-            "entry", f"claims {msg_len} and {receipt_len} bytes at byte {pos}, {len(data) - start} are left"
+            "entry", f"declares {msg_len} and {receipt_len} bytes at byte {pos}, but {len(data) - start} are left"
         )
     msg, receipt = data[start : start + msg_len], data[start + msg_len : end]
     return LogEntry(label, stream_seq, msg, receipt, digest), end
 
 
 def read_by_content(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
-    """The entry at `pos` whatever its header says of lengths: MSG and RECEIPT say themselves where they end.
+    """The entry at `pos`, whatever lengths its header declares: MSG and RECEIPT delimit themselves.
 
-    For going on behind a damaged header. Raises `Malformed` unless the hash in the header holds for them.
+    For continuing behind a damaged header. Raises `Malformed` unless the hash in the header matches.
     """
     if len(data) - pos < HEADER_BYTES:
         raise Malformed("entry", f"ends within its header at byte {pos}")
@@ -92,12 +92,12 @@ def read_by_content(data: Data, pos: int = 0) -> tuple[LogEntry, int]:
     _, end = Receipt.read(body, middle, DeferredFaults())
     msg, receipt = body[:middle], body[middle:end]
     if entry_hash(msg, receipt) != digest:
-        raise Malformed("entry", f"its bytes are not those of its hash, at byte {pos}")
+        raise Malformed("entry", f"the bytes do not match the entry hash, at byte {pos}")
     return LogEntry(label, stream_seq, msg, receipt, digest), start + end
 
 
 def length_at(data: Data, pos: int) -> int:
-    """How long the entry at `pos` is, from its header alone: for finding the next one."""
+    """The length of the entry at `pos`, from its header alone."""
     if len(data) - pos < HEADER_BYTES:
         raise Malformed("entry", f"ends within its header at byte {pos}")
     _, _, _, _, msg_len, receipt_len, _ = _HEADER.unpack_from(data, pos)

@@ -1,4 +1,4 @@
-"""What a check of a data directory found, and what it comes to."""
+"""Findings of a check of a data directory, and the verdict."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,23 +13,21 @@ _PADDED = re.compile(r"(?<![0-9a-f])0+(\d+)(?![0-9a-f…])")
 
 
 def brief(artifact: str) -> str:
-    """Names as people tell them apart: the first digits of a hash, numbers without their padding."""
+    """Shorten a name for display: first digits of hashes, numbers without padding."""
     return _PADDED.sub(r"\1", _HASH.sub(r"\1…", artifact))
 
 
 class Severity(StrEnum):
-    """What a fault means."""
+    """The meaning of a fault."""
 
-    DAMAGED = "damaged"  # the log, or what it is verified with: only another copy has the original
-    REPAIRABLE = "repairable"  # it follows from the log, and can be made again
-    KEYLESS = "keyless"  # a secret key: the log can be read and verified without it, a hub needs it
-    LEFTOVER = "leftover"  # what an interrupted write left; the next start writes over it or never looks
-    NOTICE = "notice"  # nothing of the hub's, or nothing that can be verified: all that is judged is sound without it
+    DAMAGED = "damaged"  # in the log or the metadata that verifies it; only another copy has the original
+    REPAIRABLE = "repairable"  # can be derived from the log
+    KEYLESS = "keyless"  # a secret key is missing: the log can be verified, but no hub can run
+    LEFTOVER = "leftover"  # from an interrupted write; the next start overwrites or ignores it
+    NOTICE = "notice"  # a foreign file, or a signature that cannot be verified; the rest is sound
 
 
 class FsckVerdict(StrEnum):
-    """What it comes to."""
-
     CLEAN = "clean"
     KEYLESS = "keyless"
     REPAIRABLE = "repairable"
@@ -38,7 +36,7 @@ class FsckVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault and where it is."""
+    """One fault and its place."""
 
     severity: Severity
     artifact: str  # path within the data directory
@@ -53,13 +51,13 @@ class Finding:
 
 @dataclass(slots=True)
 class FsckReport:
-    """All findings in the order they were made. Beyond a bound they are only counted."""
+    """All findings in order. Above a limit they are only counted."""
 
     findings: list[Finding] = field(default_factory=list)
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
     repairable: set[str] = field(default_factory=set)  # files and folders of the data directory
-    derived: dict[Path, bytes] = field(default_factory=dict)  # files of the log to make again, as they must be
-    bound: tuple[BoundCheckpoint, ...] = ()  # what the binding must say of a log that holds
+    derived: dict[Path, bytes] = field(default_factory=dict)  # files of the log to rewrite, with their correct content
+    bound: tuple[BoundCheckpoint, ...] = ()  # the correct rows of the binding, if the log is sound
     entries: int = 0
     labels: int = 0
 
@@ -84,6 +82,6 @@ class FsckReport:
 
     @property
     def first(self) -> Finding | None:
-        """The first that is more than a leftover or a notice."""
+        """The first finding that is not a leftover or a notice."""
         harmless = (Severity.LEFTOVER, Severity.NOTICE)
         return next((found for found in self.findings if found.severity not in harmless), None)

@@ -1,24 +1,25 @@
-"""The index: an LMDB environment of rows that say where things are. All of it can be made again from the log.
+"""The index: an LMDB environment that locates entries. All of it can be rebuilt from the log.
 
-    meta        name                     number: format, applied (journal group), hub_ts (of the last entry), sum;
+    meta        name                     number: format, applied (journal group), hub_ts (last entry), sum;
                                          newest (the last entry's label)
     heads       label                    Head
     chunks      label                    start_seq, end_seq                  closed ones
     places      label                    stream_seq, chunk_start, offset     one row per block of entries, not per entry
     by_client   client_id, label         client_seq, stream_seq              one row per entry
-    cursors     client_id, label         client_seq, prev_ack                sealed
+    cursors     client_id, label         client_seq, prev_ack                checksum
     days        label                    day, first stream_seq
-    caps        auth_ref                 label, stream_seq of the control entry, issued_at, token    sealed
-    buckets     auth_ref, label          tokens, hub_ts                      sealed
-    streams     stream_id                label, stream_seq of the control entry                      sealed
-    labels      label                    stream_id, epoch                    where there are epochs; sealed
-    admin       label, stream_seq        schema, body                        sealed; of the realm, where it is in one
+    caps        auth_ref                 label, stream_seq of the control entry, issued_at, token    checksum
+    buckets     auth_ref, label          tokens, hub_ts                      checksum
+    streams     stream_id                label, stream_seq of the control entry                      checksum
+    labels      label                    stream_id, epoch                    if there are epochs; checksum
+    admin       label, stream_seq        schema, body                        checksum; if the hub is in a realm
 
-Rows with several values per key keep them sorted and packed, so a look-up is O(log n) and a row costs its own bytes.
+Tables with several values per key keep them sorted and packed, so a look-up is O(log n) and a row costs its own bytes.
 
-What a hub decides by is checked before it is believed: rows of meta, heads and admin by their sum, when a hub starts;
-sealed ones whenever one is read, and where one is not found, the rows beside its place, as a wrong key still stands
-where the right one would; a cursor against the client's last row in by_client, also where there is none.
+Rows that decide admission are checked before use. The rows of meta, heads and admin are covered by one sum, checked at
+every start. Rows marked `checksum` are checked on every read; if a row is not found, its neighbours are checked too,
+because a row with a damaged key is still stored at the place of the right key. A cursor is compared with the client's
+last row in by_client, also if there is no cursor.
 """
 
 import struct
@@ -38,8 +39,8 @@ from veen.storage import index_faults
 from veen.storage.label_head import LabelHead
 
 
-def last_first(cursor: lmdb.Cursor, key: bytes) -> Iterator[bytes]:
-    """The key's values, descending."""
+def values_descending(cursor: lmdb.Cursor, key: bytes) -> Iterator[bytes]:
+    """The values of a key in descending order."""
     found = cursor.set_key(key) and cursor.last_dup()
     while found:
         yield bytes(cursor.value())
@@ -47,40 +48,40 @@ def last_first(cursor: lmdb.Cursor, key: bytes) -> Iterator[bytes]:
 
 
 def last_at_or_before(cursor: lmdb.Cursor, key: bytes, value: bytes) -> bool:
-    """Put the cursor on the key's last value that is not above `value`."""
+    """Move the cursor to the last value of the key that is at most `value`."""
     if cursor.set_range_dup(key, value):
         return bool(cursor.value() == value or cursor.prev_dup())
     return bool(cursor.set_key(key) and cursor.last_dup())
 
 
-SUM = "sum"  # the row of meta that has it, and is not in it
+SUM = "sum"  # key of the row in meta that stores the sum; the row is not part of the sum
 _SUM_BYTES = 8
-_SEAL_BYTES = 4
-_Given = bytes | memoryview  # what LMDB hands out, as far as its types say
+_CHECKSUM_BYTES = 4
+_LmdbBytes = bytes | memoryview  # the type that py-lmdb declares for keys and values
 
 
 def share(table: str, key: bytes, row: bytes) -> int:
-    """What a row adds to the sum, and takes from it again."""
+    """The share of a row in the sum. Shares are combined with XOR, so a row is removed like it is added."""
     if (table, key) == ("meta", SUM.encode()):
         return 0
     return int.from_bytes(blake2b(key + row, digest_size=_SUM_BYTES, person=table.encode()).digest(), "big")
 
 
-def seal(table: str, key: bytes, row: bytes) -> bytes:
-    """The row with its seal."""
-    return row + crc32(row, crc32(key, crc32(table.encode()))).to_bytes(_SEAL_BYTES, "big")
+def with_checksum(table: str, key: bytes, row: bytes) -> bytes:
+    """Append the row's checksum, which covers table, key and row."""
+    return row + crc32(row, crc32(key, crc32(table.encode()))).to_bytes(_CHECKSUM_BYTES, "big")
 
 
-def unsealed(table: str, key: _Given, sealed: _Given) -> bytes:
-    """The row in its seal. Raises `Malformed` where it does not hold."""
-    row = bytes(sealed[:-_SEAL_BYTES])
-    if seal(table, bytes(key), row) != sealed:
-        raise Malformed("index", f"a row of {table} is not the one that was written")
+def without_checksum(table: str, key: _LmdbBytes, stored: _LmdbBytes) -> bytes:
+    """Strip and verify the checksum. Raises `Malformed` if it does not match."""
+    row = bytes(stored[:-_CHECKSUM_BYTES])
+    if with_checksum(table, bytes(key), row) != stored:
+        raise Malformed("index", f"the checksum of a row of {table} does not match")
     return row
 
 
-def unpacked(layout: struct.Struct, row: _Given) -> tuple[Any, ...]:
-    """The fields of a row of fixed length. Raises `Malformed` where it has another."""
+def unpacked(layout: struct.Struct, row: _LmdbBytes) -> tuple[Any, ...]:
+    """Unpack a row of fixed length. Raises `Malformed` if the length is wrong."""
     if len(row) != layout.size:
         raise Malformed("index", f"a row has {len(row)} bytes, not {layout.size}")
     return layout.unpack(row)
@@ -98,20 +99,20 @@ STREAM = struct.Struct(">32sQ")
 _PLAIN = ("meta", "heads", "cursors", "caps", "buckets", "streams", "labels", "admin")
 _PACKED = ("chunks", "places", "by_client", "days")
 TABLES = _PLAIN + _PACKED
-SUMMED = ("meta", "heads", "admin")  # few rows, or all of them read at every start anyway
-# What LMDB says of pages that are not what it wrote.
+SUMMED = ("meta", "heads", "admin")  # few rows, or read completely at every start anyway
+# LMDB errors that mean damaged pages.
 DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError, lmdb.PageFullError)
 
 
 class Index:
-    """One environment. Any number of readers, in any process; one writer."""
+    """One LMDB environment. Any number of readers in any process; one writer."""
 
     def __init__(self, folder: Path, *, readonly: bool = False, durable: bool = True, lock: bool = True) -> None:
-        """Raises `Malformed` where it cannot be read, `Unavailable` where there is none to read.
+        """Raises `Malformed` if it is damaged, `Unavailable` if there is none.
 
-        Without `durable` only `sync` makes commits safe; without `lock` no one else may have it open.
+        With `durable` False only `sync` makes commits durable. With `lock` False no other process may have it open.
         """
-        # Hears, on any thread, why rows that were looked at are not those that were written.
+        # Called on any thread when damaged rows were read.
         self.on_damage: Callable[[Exception], None] | None = None
         try:
             index_faults.check_files(folder)
@@ -130,14 +131,14 @@ class Index:
             )
             index_faults.check_length(self._env, folder)
             self._file = folder / "data.mdb"
-            self._env.reader_check()  # readers that were killed keep their seats until someone looks
+            self._env.reader_check()  # free the reader slots of killed processes
             self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in _PLAIN}
             for name in _PACKED:
                 self._dbs[name] = self._env.open_db(name.encode(), dupsort=True, dupfixed=True, create=not readonly)
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             raise Malformed("index", str(error)) from None
         except lmdb.NotFoundError:
-            raise Unavailable("there is no index yet: no hub has run on this data directory") from None
+            raise Unavailable("there is no index: no hub has run on this data directory yet") from None
         except (lmdb.Error, OSError) as error:
             raise Unavailable(f"the index cannot be opened: {error}") from None
 
@@ -145,28 +146,28 @@ class Index:
         self._env.close()
 
     def read(self) -> "IndexRows":
-        """A view that does not change while it is held."""
+        """A consistent read transaction."""
         return IndexRows(self._env.begin(buffers=False), self._dbs, self.on_damage)
 
     def write(self) -> "WriteRows":
-        """A transaction: all of it is there after `commit`, and synced; none of it otherwise."""
-        return WriteRows(self._env.begin(write=True), self._dbs, self.on_damage, self.lengthen)
+        """A write transaction: atomic, and synced by `commit`."""
+        return WriteRows(self._env.begin(write=True), self._dbs, self.on_damage, self.extend_file)
 
     def sync(self) -> None:
-        """Everything committed so far is on disk when this returns."""
+        """When this returns, every commit is on disk."""
         self._env.sync(True)
 
     def most_rows(self) -> int:
-        """No sound file of this size has more."""
+        """An upper bound for the rows of an undamaged file of this size."""
         return index_faults.most_rows(self._env)
 
-    def lengthen(self) -> None:
-        """What `commit` does last. Where that failed, the transaction is there all the same, and only this is not."""
-        index_faults.lengthen(self._env, self._file)
+    def extend_file(self) -> None:
+        """The last step of `commit`. If it fails, the transaction is committed nevertheless."""
+        index_faults.extend_file(self._env, self._file)
 
 
 class IndexRows:
-    """What can be looked up."""
+    """Look-ups in one transaction."""
 
     def __init__(
         self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database], on_damage: Callable[[Exception], None] | None
@@ -197,21 +198,21 @@ class IndexRows:
         return None if row is None else LabelHead.decode(bytes(row))
 
     def labels(self, after: bytes = b"") -> Iterator[tuple[bytes, LabelHead]]:
-        """Every label and its head, ascending, from the one after `after`."""
+        """Every label after `after` and its head, in ascending order."""
         cursor = self._txn.cursor(self._dbs["heads"])
         if not cursor.set_range(after + b"\0" if after else b""):
             return
         for label, row in cursor:
             yield bytes(label), LabelHead.decode(bytes(row))
 
-    def holds(self, most: int = sys.maxsize) -> bool:
-        """Whether what a start believes is, all of it, what was written: no more rows than `most`."""
-        total, left = 0, most
+    def sum_matches(self, max_rows: int = sys.maxsize) -> bool:
+        """Whether the sum matches. Gives up after `max_rows` rows: damaged pages can form a cycle."""
+        total, left = 0, max_rows
         for table in SUMMED:
             for key, row in self._txn.cursor(self._dbs[table]):
                 left -= 1
                 if left < 0:
-                    return False  # pages that share their rows
+                    return False  # damaged pages that form a cycle
                 total ^= share(table, bytes(key), bytes(row))
         return total == self.number(SUM)
 
@@ -222,26 +223,26 @@ class IndexRows:
         return int(self._txn.stat(self._dbs["by_client"])["entries"])
 
     def newest(self) -> bytes | None:
-        """The label that was written to last: of several, the greatest."""
+        """The label with the newest entry; of several, the greatest."""
         row = self._txn.get(b"newest", db=self._dbs["meta"])
         return None if row is None else bytes(row)
 
     def chunk_end(self, label: bytes, start_seq: int) -> int | None:
-        """Where the closed chunk ends that starts there."""
+        """The last entry of the closed chunk that starts at `start_seq`."""
         cursor = self._txn.cursor(self._dbs["chunks"])
         if not cursor.set_range_dup(label, PAIR.pack(start_seq, 0)):
             return None
         start, end = unpacked(PAIR, cursor.value())
         return int(end) if start == start_seq else None
 
-    def chunk_ends(self, label: bytes, from_seq: int | None, most: int) -> list[int]:
-        """Where closed chunks end, ascending: the last so many, or the first that reach as far as `from_seq`."""
+    def chunk_ends(self, label: bytes, from_seq: int | None, max_rows: int) -> list[int]:
+        """Ends of closed chunks, ascending: the last `max_rows`, or those from the chunk with `from_seq` on."""
         cursor = self._txn.cursor(self._dbs["chunks"])
         if from_seq is None:
-            rows = [*islice(last_first(cursor, label), most)][::-1]
+            rows = [*islice(values_descending(cursor, label), max_rows)][::-1]
         elif last_at_or_before(cursor, label, PAIR.pack(from_seq, (1 << 64) - 1)) or cursor.set_key(label):
             reached = unpacked(PAIR, cursor.value())[1] >= from_seq
-            rows = [bytes(row) for row in islice(cursor.iternext_dup(), not reached, most + (not reached))]
+            rows = [bytes(row) for row in islice(cursor.iternext_dup(), not reached, max_rows + (not reached))]
         else:
             rows = []
         return [int(unpacked(PAIR, row)[1]) for row in rows]
@@ -255,18 +256,18 @@ class IndexRows:
         return seq, start, offset
 
     def client_cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
-        """`(client_seq, prev_ack)` of the client's last accepted message. `Malformed` where by_client has another."""
+        """`(client_seq, prev_ack)` of the client's last accepted message. `Malformed` if by_client disagrees."""
         key = client_id + label
         row = self._txn.get(key, db=self._dbs["cursors"])
-        client_seq, prev_ack = (0, 0) if row is None else PAIR.unpack(unsealed("cursors", key, row))
+        client_seq, prev_ack = (0, 0) if row is None else PAIR.unpack(without_checksum("cursors", key, row))
         cursor = self._txn.cursor(self._dbs["by_client"])
         last = cursor.set_key(key) and cursor.last_dup()
         if client_seq != (unpacked(PAIR, cursor.value())[0] if last else 0):
-            raise Malformed("index", "a cursor is not that of the client's last entry")
+            raise Malformed("index", "a cursor does not match the client's last entry")
         return (client_seq, prev_ack) if row is not None else None
 
     def stream_seq_of(self, label: bytes, client_id: bytes, client_seq: int) -> int | None:
-        """Where a client's message is."""
+        """The place of a client's message."""
         cursor = self._txn.cursor(self._dbs["by_client"])
         if not cursor.set_range_dup(client_id + label, PAIR.pack(client_seq, 0)):
             return None
@@ -274,74 +275,74 @@ class IndexRows:
         return int(stream_seq) if found == client_seq else None
 
     def labels_of_client(self, client_id: bytes) -> Iterator[tuple[bytes, int, int]]:
-        """`(label, client_seq, prev_ack)` wherever the client has written."""
+        """`(label, client_seq, prev_ack)` for every label the client has written to."""
         cursor = self._txn.cursor(self._dbs["cursors"])
         if not cursor.set_range(client_id):
             return
         for key, row in cursor:
             if bytes(key[: len(client_id)]) != client_id:
                 return
-            client_seq, prev_ack = PAIR.unpack(unsealed("cursors", key, row))
+            client_seq, prev_ack = PAIR.unpack(without_checksum("cursors", key, row))
             yield bytes(key[len(client_id) :]), client_seq, prev_ack
 
     def first_on_or_after(self, label: bytes, day: int) -> int | None:
-        """The first stream_seq of the label on that day (since 1970) or a later one."""
+        """The first stream_seq of the label on that day (since 1970) or later."""
         cursor = self._txn.cursor(self._dbs["days"])
         return int(unpacked(PAIR, cursor.value())[1]) if cursor.set_range_dup(label, PAIR.pack(day, 0)) else None
 
     def cap(self, auth_ref: bytes) -> tuple[bytes, int, int, bytes] | None:
         """`(label, stream_seq, issued_at, token)` of an authorised capability."""
-        row = self._sealed("caps", auth_ref)
+        row = self._checked_row("caps", auth_ref)
         return None if row is None else (*CAP.unpack_from(row), row[CAP.size :])
 
     def bucket(self, auth_ref: bytes, label: bytes) -> tuple[int, int] | None:
-        row = self._sealed("buckets", auth_ref + label)
+        row = self._checked_row("buckets", auth_ref + label)
         return None if row is None else PAIR.unpack(row)
 
     def stream(self, stream_id: bytes) -> tuple[bytes, int] | None:
         """`(label, stream_seq)` of the control entry that registered a stream."""
-        row = self._sealed("streams", stream_id)
+        row = self._checked_row("streams", stream_id)
         return None if row is None else STREAM.unpack(row)
 
     def streams(self, after: bytes = b"") -> Iterator[bytes]:
-        """Every registered stream_id, ascending, from the one after `after`."""
+        """Every registered stream_id after `after`, in ascending order."""
         cursor = self._txn.cursor(self._dbs["streams"])
         if not cursor.set_range(after + b"\0" if after else b""):
             return
         for key, row in cursor:
-            unsealed("streams", key, row)
+            without_checksum("streams", key, row)
             yield bytes(key)
 
-    def explained(self, label: bytes) -> tuple[bytes, int] | None:
-        """`(stream_id, epoch)` of a label that was written to."""
-        row = self._sealed("labels", label)
+    def stream_and_epoch(self, label: bytes) -> tuple[bytes, int] | None:
+        """`(stream_id, epoch)` of a label that has entries."""
+        row = self._checked_row("labels", label)
         return None if row is None else STREAM.unpack(row)
 
     def admin_events(self) -> Iterator[admin.Event]:
-        """Everything the admin streams of the hub's realm have told it."""
+        """Every event of the admin streams of the hub's realm."""
         for key, row in self._txn.cursor(self._dbs["admin"]):
-            yield admin.read_event(unsealed("admin", key, row))
+            yield admin.read_event(without_checksum("admin", key, row))
 
-    def _sealed(self, table: str, key: bytes) -> bytes | None:
-        """What a sealed row says; None where there is none, and the rows beside its place say that there is not."""
+    def _checked_row(self, table: str, key: bytes) -> bytes | None:
+        """A row of a table with checksums; None if it does not exist and the neighbouring rows are intact."""
         row = self._txn.get(key, db=self._dbs[table])
         if row is not None:
-            return unsealed(table, key, row)
+            return without_checksum(table, key, row)
         cursor = self._txn.cursor(self._dbs[table])
         above = cursor.set_range(key)
         in_order = not above or bytes(cursor.key()) > key
         if above:
-            unsealed(table, cursor.key(), cursor.value())
+            without_checksum(table, cursor.key(), cursor.value())
         if cursor.prev() if above else cursor.last():
             in_order &= bytes(cursor.key()) < key
-            unsealed(table, cursor.key(), cursor.value())
+            without_checksum(table, cursor.key(), cursor.value())
         if not in_order:
             raise Malformed("index", f"the rows of {table} are not in order")
         return None
 
 
 class WriteRows(IndexRows):
-    """What can be written. The caller commits."""
+    """A write transaction. The caller commits."""
 
     def __init__(
         self,
@@ -352,13 +353,13 @@ class WriteRows(IndexRows):
     ) -> None:
         super().__init__(txn, dbs, on_damage)
         self._committed = committed
-        self._change = 0  # of the sum
+        self._change = 0  # XOR of old and new sum
 
     def put_number(self, name: str, number: int) -> None:
         self._put_summed("meta", name.encode(), _NUMBER.pack(number))
 
     def put_newest(self, hub_ts: int, label: bytes) -> None:
-        """Take note of a last entry's time."""
+        """Update the newest entry, if this one is newer."""
         if (hub_ts, label) > (self.number("hub_ts"), self.newest() or b""):
             self.put_number("hub_ts", hub_ts)
             self._put_summed("meta", b"newest", label)
@@ -376,26 +377,26 @@ class WriteRows(IndexRows):
         self._txn.cursor(self._dbs["by_client"]).putmulti(rows, dupdata=True)
 
     def put_cursors(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        self._put_sealed("cursors", rows)
+        self._put_with_checksum("cursors", rows)
 
     def put_day(self, label: bytes, day: int, stream_seq: int) -> None:
         self._txn.put(label, PAIR.pack(day, stream_seq), db=self._dbs["days"])
 
     def put_cap(self, auth_ref: bytes, label: bytes, stream_seq: int, issued_at: int, token: bytes) -> None:
-        self._put_sealed("caps", [(auth_ref, CAP.pack(label, stream_seq, issued_at) + token)])
+        self._put_with_checksum("caps", [(auth_ref, CAP.pack(label, stream_seq, issued_at) + token)])
 
     def put_buckets(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        self._put_sealed("buckets", rows)
+        self._put_with_checksum("buckets", rows)
 
     def put_stream(self, stream_id: bytes, label: bytes, stream_seq: int) -> None:
-        self._put_sealed("streams", [(stream_id, STREAM.pack(label, stream_seq))])
+        self._put_with_checksum("streams", [(stream_id, STREAM.pack(label, stream_seq))])
 
-    def put_explained(self, label: bytes, stream_id: bytes, epoch: int) -> None:
-        self._put_sealed("labels", [(label, STREAM.pack(stream_id, epoch))])
+    def put_label(self, label: bytes, stream_id: bytes, epoch: int) -> None:
+        self._put_with_checksum("labels", [(label, STREAM.pack(stream_id, epoch))])
 
     def put_admin_event(self, label: bytes, stream_seq: int, event: admin.Event) -> None:
         key = STREAM.pack(label, stream_seq)
-        self._put_summed("admin", key, seal("admin", key, admin.write_event(event)))
+        self._put_summed("admin", key, with_checksum("admin", key, admin.write_event(event)))
 
     def commit(self) -> None:
         if self._change:
@@ -408,5 +409,5 @@ class WriteRows(IndexRows):
         self._change ^= share(table, key, row) ^ (share(table, key, bytes(before)) if before is not None else 0)
         self._txn.put(key, row, db=self._dbs[table])
 
-    def _put_sealed(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        self._txn.cursor(self._dbs[table]).putmulti([(key, seal(table, key, row)) for key, row in rows])
+    def _put_with_checksum(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        self._txn.cursor(self._dbs[table]).putmulti([(key, with_checksum(table, key, row)) for key, row in rows])

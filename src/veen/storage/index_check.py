@@ -1,7 +1,7 @@
-"""The index and the node files against what the log says of them.
+"""Compare the index and the node files with the log.
 
-LMDB believes its own pages: one wrong bit in them can end the process that reads them. So an index that is not trusted
-is written out row by row by a process of its own, and only what that one wrote is read here.
+LMDB does not check its pages: one wrong bit can crash the process that reads them. An untrusted index is therefore
+dumped row by row in a separate process, and only the dump is read here.
 """
 
 import os
@@ -30,14 +30,14 @@ Row = tuple[bytes, bytes]
 _ROW = struct.Struct(">BHI")
 _END = len(TABLES)
 _NUMBER_BYTES = 8
-# A damaged index can send its reader in circles: no sound one comes near this many bytes per byte of file.
+# Damaged pages can form a cycle. An intact index never dumps to more than this many bytes per byte of its file.
 _MAX_GROWTH = 4
-_ROOM = 1 << 20
+_MIN_DUMP_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Dump:
-    """What an index says, in a file that can be read without trusting it."""
+class IndexDump:
+    """The rows of an index in a file that is safe to read."""
 
     path: Path
     numbers: dict[str, int]
@@ -48,7 +48,7 @@ class Dump:
         return self.numbers.get("applied", 0)
 
     def tables(self) -> Iterator[tuple[str, Iterator[Row]]]:
-        """Every table with its rows, each to be read before the next."""
+        """Every table with its rows. Read each table before the next."""
         groups = groupby(_rows_in(self.path), key=lambda row: row[0])
         found = next(groups, None)
         for number, table in enumerate(TABLES):
@@ -60,8 +60,8 @@ class Dump:
 
 
 def write_rows(folder: Path, target: Path) -> None:
-    """Write every row of an index that no one writes to."""
-    bound = _MAX_GROWTH * (folder / "data.mdb").stat().st_size + _ROOM
+    """Dump every row of an index that has no writer."""
+    bound = _MAX_GROWTH * (folder / "data.mdb").stat().st_size + _MIN_DUMP_BYTES
     index = Index(folder, readonly=True, lock=False)
     try:
         with index.read() as rows, target.open("wb") as file:
@@ -69,7 +69,7 @@ def write_rows(folder: Path, target: Path) -> None:
                 for key, value in rows.all_rows(table):
                     file.write(_ROW.pack(number, len(key), len(value)) + key + value)
                     if file.tell() > bound:
-                        raise Malformed("index", "it has no end")
+                        raise Malformed("index", "its pages form a cycle")
             file.write(_ROW.pack(_END, 0, 0))
     except lmdb.Error as error:
         raise Malformed("index", str(error)) from None
@@ -77,32 +77,32 @@ def write_rows(folder: Path, target: Path) -> None:
         index.close()
 
 
-def read_index(folders: Folders, scratch: Path, report: FsckReport, *, isolated: bool) -> Dump | None:
-    """What the index says; None with a finding where it cannot be read."""
+def read_index(folders: Folders, scratch: Path, report: FsckReport, *, isolated: bool) -> IndexDump | None:
+    """Dump the index; None with a finding if it cannot be read."""
     data = folders.index / "data.mdb"
     artifact = str(data.relative_to(folders.root))
     target = scratch / "rows"
     try:
         check_files(folders.index)
         if not data.exists():
-            raise Unavailable("there is none")
+            raise Unavailable("data.mdb is missing")
         if isolated:
-            _write_rows_apart(folders.index, target)
+            _write_rows_in_subprocess(folders.index, target)
         else:
             write_rows(folders.index, target)
         dump = _opened(target)
     except VeenError as error:
-        report.add(Finding(Severity.REPAIRABLE, artifact, f"the index cannot be used: {error}"))
+        report.add(Finding(Severity.REPAIRABLE, artifact, f"the index is unusable: {error}"))
         return None
     return dump
 
 
-def compare_rows(dump: Dump, truth: Index, folders: Folders, report: FsckReport) -> None:
-    """Every row of the index against those of one made from the log, both ways."""
+def compare_rows(dump: IndexDump, truth: Index, folders: Folders, report: FsckReport) -> None:
+    """Compare the index with one built from the log, in both directions."""
     artifact = str((folders.index / "data.mdb").relative_to(folders.root))
     with truth.read() as rows:
-        for table, said in dump.tables():
-            for kind, (key, _) in _differences(said, rows.all_rows(table)):
+        for table, stored in dump.tables():
+            for kind, (key, _) in _differences(stored, rows.all_rows(table)):
                 if table != "meta" or key.decode(errors="replace") not in _NOT_OF_THE_LOG:
                     what = f"a row of {table} {kind}"
                     label = key[-HASH_BYTES:] if len(key) % HASH_BYTES == 0 and table not in _BY_OTHERS else None
@@ -110,11 +110,11 @@ def compare_rows(dump: Dump, truth: Index, folders: Folders, report: FsckReport)
 
 
 _BY_OTHERS = ("meta", "caps", "streams")
-_NOT_OF_THE_LOG = ("applied", "format", SUM)  # how an index came about, and the sum that covers it, which held
+_NOT_OF_THE_LOG = ("applied", "format", SUM)  # history of the index, and its sum, which is already verified
 
 
 class ShadowFiles:
-    """The files behind an index that is made for comparison: nothing is written, nodes are compared."""
+    """Stands in for log files while an index is built for comparison: writes nothing, compares nodes."""
 
     def __init__(self, folders: Folders, report: FsckReport) -> None:
         self._folders = folders
@@ -123,10 +123,10 @@ class ShadowFiles:
         self.closed: list[tuple[int, int]] = []
 
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
-        """The chunk was read."""
+        """Nothing to do: the entries were read from the chunk."""
 
     def close(self, label: bytes, head: LabelHead) -> None:
-        """What the limits say a chunk is."""
+        """Record where the limits end a chunk."""
         self.closed.append((head.chunk_start, head.size))
 
     def settle(self, *, everything: bool) -> None:
@@ -143,12 +143,12 @@ class ShadowFiles:
         if not same and label not in self._faulty:
             self._faulty.add(label)
             artifact = str(path.relative_to(self._folders.root))
-            what = "its nodes are not those of the log" if path.exists() else "it is missing"
+            what = "its nodes do not match the log" if path.exists() else "missing"
             self._report.add(Finding(Severity.REPAIRABLE, artifact, what, label))
 
 
 def check_node_names(folders: Folders, sizes: dict[bytes, int], behind: set[bytes], report: FsckReport) -> None:
-    """No node file without a log, and none longer than its log, but where a catch-up was interrupted."""
+    """Report node files without a log or longer than their log, except after an interrupted catch-up."""
     for path in sorted(folders.nodes.glob("*")):
         label = _label_of(path)
         if label in behind:
@@ -156,7 +156,7 @@ def check_node_names(folders: Folders, sizes: dict[bytes, int], behind: set[byte
         expected = mmr.node_count(sizes.get(label, 0)) * HASH_BYTES if label else 0
         if not safe_open.is_file(path) or path.stat().st_size > expected:
             artifact = str(path.relative_to(folders.root))
-            report.add(Finding(Severity.REPAIRABLE, artifact, "the log has no such nodes", label))
+            report.add(Finding(Severity.REPAIRABLE, artifact, "it has more nodes than the log", label))
 
 
 def _label_of(path: Path) -> bytes | None:
@@ -166,19 +166,19 @@ def _label_of(path: Path) -> bytes | None:
         return None
 
 
-def _write_rows_apart(folder: Path, target: Path) -> None:
-    """In a process of its own, which may end in any way."""
+def _write_rows_in_subprocess(folder: Path, target: Path) -> None:
+    """Dump the index in a separate process, which may crash."""
     command = [sys.executable, "-m", "veen.storage.index_check", str(folder), str(target)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode < 0:
-        raise Malformed("index", f"reading it ends the process (signal {-done.returncode})")
+        raise Malformed("index", f"reading it crashes the process (signal {-done.returncode})")
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise Malformed("index", lines[-1] if lines else "it cannot be read")
+        raise Malformed("index", lines[-1] if lines else "cannot be read")
 
 
-def _opened(path: Path) -> Dump:
+def _opened(path: Path) -> IndexDump:
     numbers: dict[str, int] = {}
     heads: dict[bytes, LabelHead] = {}
     total = 0
@@ -192,8 +192,8 @@ def _opened(path: Path) -> Dump:
     if numbers.get("format") != FORMAT:
         raise Malformed("index", f"format {numbers.get('format', 0)}, not {FORMAT}")
     if numbers.get(SUM, 0) != total:
-        raise Malformed("index", "its sum is not that of its rows")
-    return Dump(path, numbers, heads)
+        raise Malformed("index", "its sum does not match its rows")
+    return IndexDump(path, numbers, heads)
 
 
 def _rows_in(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
@@ -205,24 +205,24 @@ def _rows_in(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
 def _next_row(file: BinaryIO) -> tuple[int, bytes, bytes]:
     header = file.read(_ROW.size)
     if len(header) != _ROW.size:
-        raise Malformed("index", "its rows end early")
+        raise Malformed("index", "the dump is incomplete")
     table, key_len, value_len = _ROW.unpack(header)
     return table, file.read(key_len), file.read(value_len)
 
 
-def _differences(said: Iterator[Row], true: Iterator[Row]) -> Iterator[tuple[str, Row]]:
-    """What only one of two sorted sequences has."""
-    a, b = next(said, None), next(true, None)
+def _differences(stored: Iterator[Row], expected: Iterator[Row]) -> Iterator[tuple[str, Row]]:
+    """Rows that only one of two sorted sequences has."""
+    a, b = next(stored, None), next(expected, None)
     while a is not None or b is not None:
         if a == b:
-            a, b = next(said, None), next(true, None)
+            a, b = next(stored, None), next(expected, None)
         elif b is None or (a is not None and a < b):
             assert a is not None
-            yield "says what the log does not", a
-            a = next(said, None)
+            yield "does not match the log", a
+            a = next(stored, None)
         else:
             yield "is missing", b
-            b = next(true, None)
+            b = next(expected, None)
 
 
 if __name__ == "__main__":

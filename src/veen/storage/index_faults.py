@@ -1,4 +1,4 @@
-"""The file behind an LMDB environment, which must reach to its last page."""
+"""Protection against a damaged LMDB file, which can crash the process that maps it."""
 
 import faulthandler
 import os
@@ -16,14 +16,14 @@ from veen.storage.durable import PLAIN_FILE, Disk
 from veen.storage.index_probe import UNREADABLE
 from veen.storage.paths import Folders
 
-_LOOKS, _LOOK_EVERY_S = 20, 0.005
-_LOCK_BYTES = 8192  # for the readers there may be at once, unless told otherwise
-_MODE = 0o755  # as LMDB makes them
+_LENGTH_CHECKS, _LENGTH_CHECK_DELAY_S = 20, 0.005
+_LOCK_BYTES = 8192  # enough for LMDB's default number of readers
+_MODE = 0o755  # the mode that LMDB uses
 _LEAST_ROW_BYTES = 16
 
 
 def check_files(folder: Path) -> None:
-    """Raise `Malformed` where LMDB, which opens by name, would follow a link or wait for the other end of a FIFO."""
+    """Raise `Malformed` if a file is a link or FIFO: LMDB opens by name, and would follow or block."""
     for name in ("data.mdb", "lock.mdb"):
         safe_open.check_file(folder / name)
 
@@ -33,7 +33,7 @@ def needed_bytes(env: lmdb.Environment) -> int:
 
 
 def reserve_lock(folder: Path) -> None:
-    """LMDB writes its seats through a map: without room for them that would be the end of the process."""
+    """Allocate the lock file. LMDB writes it through a map, so a full disk would crash the process."""
     folder.mkdir(_MODE, exist_ok=True)
     fd = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
@@ -43,14 +43,15 @@ def reserve_lock(folder: Path) -> None:
 
 
 def most_rows(env: lmdb.Environment) -> int:
-    """How many rows there can be in all, if no two tables and no two pages share any."""
+    """An upper bound for the rows of all tables in an undamaged file."""
     return needed_bytes(env) // _LEAST_ROW_BYTES
 
 
-def lengthen(env: lmdb.Environment, path: Path) -> None:
-    """Let the file reach to its last page again: LMDB never writes one that it took and gave back in one go.
+def extend_file(env: lmdb.Environment, path: Path) -> None:
+    """Extend the file to its last page: LMDB never writes a page that it allocated and freed in one transaction.
 
-    So a file that is too short was cut, unless a crash came right here: either way the index is made again.
+    A file that is too short was therefore truncated, unless a crash came right before this. In both cases the index
+    is rebuilt.
     """
     needed = needed_bytes(env)
     with path.open("r+b") as file:
@@ -59,12 +60,12 @@ def lengthen(env: lmdb.Environment, path: Path) -> None:
 
 
 def check_length(env: lmdb.Environment, folder: Path) -> None:
-    """A file that ends before its last page would take the process down when that page is touched."""
-    for _ in range(_LOOKS):
+    """Raise `Malformed` if the file ends before its last page: touching that page would crash the process."""
+    for _ in range(_LENGTH_CHECKS):
         needed, size = needed_bytes(env), (folder / "data.mdb").stat().st_size
         if size >= needed:
             return
-        time.sleep(_LOOK_EVERY_S)  # its writer may be about to lengthen it
+        time.sleep(_LENGTH_CHECK_DELAY_S)  # its writer may be about to extend it
     env.close()
     raise Malformed("index", f"data.mdb has {size} bytes of {needed}")
 
@@ -73,20 +74,20 @@ _FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.S
 
 
 def probe(disk: Disk, folders: Folders) -> None:
-    """Have another process read some of the index; note it where that ends the process. The lock is held."""
+    """Read parts of the index in another process; record a fault if that crashes. The caller holds the lock."""
     if not safe_open.is_file(folders.index / "data.mdb"):
         return
     command = [sys.executable, "-m", "veen.storage.index_probe", str(folders.index)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if -done.returncode in _FATAL:
-        note(disk, folders, f"reading the index ended a process: {signal.Signals(-done.returncode).name}\n")
+        record_fault(disk, folders, f"reading the index ended a process: {signal.Signals(-done.returncode).name}\n")
     elif done.returncode == UNREADABLE:
-        note(disk, folders, f"the index cannot be read: {done.stdout.decode(errors='replace')}\n")
+        record_fault(disk, folders, f"the index cannot be read: {done.stdout.decode(errors='replace')}\n")
 
 
-def note(disk: Disk, folders: Folders, what: str) -> None:
-    """Have the next start make the index again. The lock is held."""
+def record_fault(disk: Disk, folders: Folders, what: str) -> None:
+    """Record a fault, so that the next start rebuilds the index. The caller holds the lock."""
     try:
         fd = disk.open_append(folders.fault)
         try:
@@ -94,20 +95,20 @@ def note(disk: Disk, folders: Folders, what: str) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise Unavailable(f"the index is damaged, and cannot be made again: {error.strerror}") from error
+        raise Unavailable(f"the index is damaged, and the fault cannot be recorded: {error.strerror}") from error
 
 
-def is_noted(folders: Folders) -> bool:
-    """Whether a fault ended a process on this directory since its index was made."""
+def fault_recorded(folders: Folders) -> bool:
+    """Whether a fault was recorded since the index was built."""
     try:
         return folders.fault.lstat().st_size > 0
     except FileNotFoundError:
         return False
 
 
-def clear(disk: Disk, folders: Folders) -> None:
-    """The index is a new one. The file itself may be watched, so it stays."""
-    if is_noted(folders):
+def clear_fault(disk: Disk, folders: Folders) -> None:
+    """Forget recorded faults after a rebuild. Truncates the file: a running process may have it open."""
+    if fault_recorded(folders):
         fd = disk.open_append(folders.fault)
         try:
             disk.truncate(fd, 0)
@@ -115,8 +116,8 @@ def clear(disk: Disk, folders: Folders) -> None:
             os.close(fd)
 
 
-class IndexWatch:
-    """Takes note of fatal signals until it is closed, unless someone else in this process does."""
+class FatalSignalRecorder:
+    """Records fatal signals through faulthandler until closed, unless the process already uses faulthandler."""
 
     def __init__(self, folders: Folders) -> None:
         self._path = folders.fault
@@ -124,9 +125,9 @@ class IndexWatch:
         if faulthandler.is_enabled():
             return
         try:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | safe_open.SAFELY, PLAIN_FILE)
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | safe_open.SAFE_FLAGS, PLAIN_FILE)
         except OSError:
-            return  # a disk that cannot be written to is told of by others
+            return  # an unwritable disk is reported elsewhere
         faulthandler.enable(self._fd, all_threads=False)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads some of an index, in a process of its own that may end in any way. It starts with every hub, so it is light."""
+"""Reads parts of an index in a separate process that may crash. Runs at every start of a hub, so it imports little."""
 
 import sys
 from itertools import islice
@@ -6,20 +6,20 @@ from pathlib import Path
 
 import lmdb
 
-UNREADABLE = 3  # the exit status where LMDB itself finds a fault
-_MOST_ROWS = 4096  # of each table
-_MOST_TABLES = 64
+UNREADABLE = 3  # exit status if LMDB reports an error
+_MAX_ROWS = 4096  # of each table
+_MAX_TABLES = 64
 
 
 def read_some(folder: Path) -> None:
     """Open every table and read its first rows and its last one."""
-    with lmdb.open(str(folder), readonly=True, lock=False, max_dbs=_MOST_TABLES, create=False) as env:
+    with lmdb.open(str(folder), readonly=True, lock=False, max_dbs=_MAX_TABLES, create=False) as env:
         with env.begin() as txn:
-            names = [bytes(name) for name, _ in islice(txn.cursor(), _MOST_TABLES)]
+            names = [bytes(name) for name, _ in islice(txn.cursor(), _MAX_TABLES)]
         for name in names:
             table = env.open_db(name, create=False)
             with env.begin(db=table) as txn, txn.cursor() as cursor:
-                for _ in zip(range(_MOST_ROWS), cursor, strict=False):
+                for _ in zip(range(_MAX_ROWS), cursor, strict=False):
                     pass
                 cursor.last()
 

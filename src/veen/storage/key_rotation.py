@@ -1,13 +1,13 @@
-"""A new key for a hub. Spec §8.4.
+"""Rotate the key of a hub. Spec §8.4.
 
-The identity is three files that must agree, and a crash can come between any two of them. So the new identity is first
-written as a whole, in one file; once that is durable the rotation has happened, and the three files follow from it,
-again if need be.
+The identity is three files that must agree, and a crash can come between any two of them. The new identity is therefore
+first written to one file. Once that file is durable the rotation is final, and the three files are derived from it,
+after a crash if necessary.
 
     1. the new key, synced                    no record names it yet
     2. hub-identity.next, synced              the rotation has happened
-    3. key map, signature, record, synced     what anyone reads
-    4. hub-identity.next removed              nothing is left to do
+    3. key map, signature, record, synced     the public files
+    4. hub-identity.next removed              done
 """
 
 from veen.core import HubIdentity, IdentitySignature, Malformed, SigningKey, Unavailable, wire_json
@@ -18,7 +18,7 @@ from veen.storage.paths import Folders
 
 
 def rotate(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
-    """Add a key that signs from `valid_from` on. The caller holds the directory's lock."""
+    """Add a key that signs from `valid_from` on. The caller holds the lock of the directory."""
     try:
         return _rotate(disk, folders, valid_from, overlap_sec)
     except OSError as error:
@@ -43,13 +43,13 @@ def _rotate(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> 
 
 
 def finish(disk: Disk, folders: Folders) -> bool:
-    """Complete a rotation that a crash cut short. False where there was none."""
+    """Complete a rotation that a crash interrupted. Returns False if there was none."""
     if not folders.rotation.exists():
         return False
     try:
         _finish(disk, folders)
     except OSError as error:
-        raise Unavailable(f"the new key cannot be put in its place: {error.strerror}") from error
+        raise Unavailable(f"the new identity cannot be written: {error.strerror}") from error
     return True
 
 
@@ -59,14 +59,14 @@ def _finish(disk: Disk, folders: Folders) -> None:
     if before != rotated:
         rotated.check_follows(before)
     if len(rotated.hub_keys) < len(before.hub_keys):
-        raise Malformed("hub-identity.next", "it has fewer keys than the identity it would replace")
+        raise Malformed("hub-identity.next", "it has fewer keys than the current identity")
     metadata.write_identity(disk, folders, rotated, signed)
     disk.unlink(folders.rotation)
     disk.sync_folder(folders.root)
 
 
 def read(folders: Folders) -> tuple[HubIdentity, IdentitySignature]:
-    """The identity that is on its way, checked."""
+    """The identity of an unfinished rotation, verified."""
     record, _, signature = safe_open.read(folders.rotation).partition(b"\n")
     rotated = wire_json.decode_canonical(HubIdentity, record)
     signed = wire_json.decode_canonical(IdentitySignature, signature)

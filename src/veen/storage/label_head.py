@@ -1,4 +1,4 @@
-"""Where a label stands: all that appending to its chunk files takes, as one index row."""
+"""The head of a label: everything needed to append to its chunk files, in one index row."""
 
 import struct
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ SECONDS_PER_DAY = 86_400
 
 @dataclass(slots=True)
 class LabelHead:
-    """The state of one label's log files after its last entry that is in them."""
+    """The state of a label's log files after the last entry in them."""
 
     size: int = 0  # entries in the log: the last stream_seq
     hub_ts: int = 0  # of the last entry
     chunk_start: int = 1  # stream_seq of the open chunk's first entry
-    chunk_bytes: int = 0  # how much of the open chunk's file counts
-    place_seq: int = 0  # the last entry that has a row in the place index
-    place_offset: int = 0  # and where in the open chunk it starts
+    chunk_bytes: int = 0  # valid bytes of the open chunk's file
+    place_seq: int = 0  # the last entry with a row in `places`
+    place_offset: int = 0  # its offset in the open chunk
     peaks: list[bytes] = field(default_factory=list)
     hash_peaks: list[bytes] = field(default_factory=list)  # of the tree over the open chunk's entry hashes
 
@@ -60,8 +60,8 @@ class LabelHead:
         size, hub_ts, start, used, seq, offset, peaks, hash_peaks = _FIXED.unpack_from(row)
         hashes = [row[at : at + HASH_BYTES] for at in range(_FIXED.size, len(row), HASH_BYTES)]
         if len(row) != _FIXED.size + HASH_BYTES * (peaks + hash_peaks):
-            raise Malformed("index", "the length of a head is not that of its peaks")
+            raise Malformed("index", "the length of a head does not match its peaks")
         head = cls(size, hub_ts, start, used, seq, offset, hashes[:peaks], hashes[peaks:])
         if len(head.peaks) != head.size.bit_count() or len(head.hash_peaks) != head.chunk_entries.bit_count():
-            raise Malformed("index", "the peaks of a head are not those of its size")
+            raise Malformed("index", "the peaks of a head do not match its size")
         return head

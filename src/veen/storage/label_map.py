@@ -1,7 +1,7 @@
-"""Labels explained by streams: which stream and epoch a label is of, for the epochs around a time. Spec §2, §12.
+"""Map labels to streams and epochs, for the epochs around a time. Spec §2, §12.
 
-A label is a hash, so it can only be found again among labels that were derived. They are derived bit by bit: whoever
-looks one up before that is done pays for as many streams as it takes to find it, and for each stream and epoch once.
+A label is a hash, so it can only be looked up among labels that were derived before. They are derived in small steps. A
+look-up before that is done derives as many labels as it needs; no label is derived twice.
 """
 
 from itertools import islice
@@ -9,12 +9,12 @@ from itertools import islice
 from veen.core import Profile
 from veen.core.hashing import h, tag_prefix, u64be
 
-MAX_UNEXPLAINED = 65_536
+MAX_UNKNOWN_LABELS = 65_536
 _TAG = tag_prefix("veen/label")
 
 
 class _Epoch:
-    """The labels of one epoch, as far as they are derived."""
+    """The labels of one epoch that are derived so far."""
 
     __slots__ = ("done", "labels", "suffix")
 
@@ -25,7 +25,7 @@ class _Epoch:
 
 
 class LabelMap:
-    """What explains a label. One thread at a time."""
+    """Finds the stream and epoch of a label. Not thread-safe."""
 
     def __init__(self, routing_key: bytes, profile: Profile, max_epoch_skew_sec: int) -> None:
         self._prefix = _TAG + routing_key
@@ -35,18 +35,18 @@ class LabelMap:
         self._at = -1
         self._window = range(0)
         self._epochs: dict[int, _Epoch] = {}
-        self._recent: dict[bytes, tuple[bytes, int]] = {}  # found lately, and of the window
-        self.unexplained: set[bytes] = set()  # asked for lately, and of no stream there is
+        self._recent: dict[bytes, tuple[bytes, int]] = {}  # recent results within the window
+        self.unknown_labels: set[bytes] = set()  # recent look-ups without result
         self._past: list[dict[bytes, bytes]] = []
-        self.derived = 0  # labels, ever
+        self.derived = 0  # number of labels derived so far
 
     def add(self, stream: bytes) -> None:
-        """One more stream, which must be new."""
+        """Add a new stream."""
         self._streams.append(stream)
-        self.unexplained.clear()
+        self.unknown_labels.clear()
 
     def drop(self, stream: bytes) -> None:
-        """Take back a stream that was added, one of the last."""
+        """Remove a stream that was among the last added."""
         at = len(self._streams) - 1
         while self._streams[at] != stream:
             at -= 1
@@ -58,13 +58,13 @@ class LabelMap:
         self._recent = {}
 
     def recent(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
-        """`(stream, epoch)` of a label that was found before: the way of most look-ups."""
+        """`(stream, epoch)` of a label found before: the fast path of most look-ups."""
         if hub_ts != self._at:
             self._move(hub_ts)
         return self._recent.get(label)
 
     def known(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
-        """`(stream, epoch)` of a label that is derived already."""
+        """`(stream, epoch)` of a label that is already derived."""
         self._move(hub_ts)
         for number in self._window:
             epoch = self._epochs.get(number)
@@ -73,16 +73,16 @@ class LabelMap:
                 return self._found(label, stream, number)
         return None
 
-    def explains(self, label: bytes, stream: bytes, epoch: int, hub_ts: int) -> bool:
-        """Whether that is the label's stream and epoch, and the epoch one of those around the time."""
+    def matches(self, label: bytes, stream: bytes, epoch: int, hub_ts: int) -> bool:
+        """Whether the label is that of the stream and epoch, and the epoch is near `hub_ts`."""
         self._move(hub_ts)
-        explained = epoch in self._window and self._label(stream, u64be(epoch)) == label
-        if explained:
+        matches = epoch in self._window and self._label(stream, u64be(epoch)) == label
+        if matches:
             self._found(label, stream, epoch)
-        return explained
+        return matches
 
     def find(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
-        """`(stream, epoch)` of a label in the epochs around a time. Derives as much as it takes."""
+        """`(stream, epoch)` of a label in the epochs around a time. Derives labels until it is found."""
         found = self.known(label, hub_ts)
         for number in self._by_need() if found is None else ():
             epoch = self._epoch(number)
@@ -93,32 +93,32 @@ class LabelMap:
         return found
 
     def is_complete(self, hub_ts: int) -> bool:
-        """Whether every label around the time is derived."""
+        """Whether every label around `hub_ts` is derived."""
         self._move(hub_ts)
         return all(n in self._epochs and self._epochs[n].done == len(self._streams) for n in self._window)
 
-    def prepare(self, hub_ts: int, ahead: int, most: int) -> int:
-        """Derive what is missing of the epochs around the time and `ahead` more, and let go of what is past.
+    def prepare(self, hub_ts: int, ahead: int, budget: int) -> int:
+        """Derive labels of the epochs around `hub_ts` and of `ahead` later ones, and free those of past epochs.
 
-        So many labels at most; returns how many less it took.
+        Handles at most `budget` labels. Returns the unused part of that budget.
         """
         self._move(hub_ts)
         wanted = range(self._window.start, self._window.stop + ahead)
         for number in [number for number in self._epochs if number not in wanted]:
             self._past.append(self._epochs.pop(number).labels)
-        while self._past and most:
-            most -= _forget(self._past[-1], most)
+        while self._past and budget:
+            budget -= _forget(self._past[-1], budget)
             if not self._past[-1]:
                 self._past.pop()
         for number in (*self._by_need(), *wanted[len(self._window) :]):
             epoch = self._epoch(number)
             before = epoch.done
-            self._derive(epoch, before + most)
-            most -= epoch.done - before
-        return most
+            self._derive(epoch, before + budget)
+            budget -= epoch.done - before
+        return budget
 
     def forget(self) -> None:
-        """Let go at once of every epoch that is not around the time."""
+        """Free every epoch outside the window at once."""
         self._epochs = {number: epoch for number, epoch in self._epochs.items() if number in self._window}
 
     def _move(self, hub_ts: int) -> None:
@@ -128,10 +128,10 @@ class LabelMap:
             if window != self._window:
                 self._window = window
                 self._recent = {}
-                self.unexplained.clear()
+                self.unknown_labels.clear()
 
     def _by_need(self) -> list[int]:
-        """The epochs around now, from the middle: most look-ups are for the one that it is."""
+        """The epochs of the window, nearest to the current one first: most look-ups are for that one."""
         now = self._profile.epoch(self._at)
         return sorted(self._window, key=lambda number: abs(number - now))
 
@@ -140,10 +140,10 @@ class LabelMap:
         return found
 
     def _missed(self, label: bytes) -> None:
-        """Anyone can ask for any number of labels, so few are kept."""
-        if len(self.unexplained) >= MAX_UNEXPLAINED:
-            self.unexplained.clear()
-        self.unexplained.add(label)
+        """Remember a look-up without result. Bounded, because any client can send any label."""
+        if len(self.unknown_labels) >= MAX_UNKNOWN_LABELS:
+            self.unknown_labels.clear()
+        self.unknown_labels.add(label)
 
     def _epoch(self, number: int) -> _Epoch:
         found = self._epochs.get(number)
@@ -152,7 +152,7 @@ class LabelMap:
         return found
 
     def _derive(self, epoch: _Epoch, upto: int, until: bytes | None = None) -> bool:
-        """The labels of the streams before `upto`, or fewer where the label `until` is among them: whether it is."""
+        """Derive labels of the streams before `upto`, stopping at the label `until`. Returns whether it was found."""
         done, labels, prefix, suffix = epoch.done, epoch.labels, self._prefix, epoch.suffix
         label = None
         for stream in islice(self._streams, done, upto):
@@ -170,9 +170,9 @@ class LabelMap:
         return h(self._prefix + stream + suffix)
 
 
-def _forget(labels: dict[bytes, bytes], most: int) -> int:
-    """Let go of some: a large dictionary that goes at once takes its time."""
-    count = min(most, len(labels))
+def _forget(labels: dict[bytes, bytes], budget: int) -> int:
+    """Free at most `budget` labels: freeing a large dictionary at once blocks the event loop."""
+    count = min(budget, len(labels))
     for _ in range(count):
         labels.popitem()
     return count

@@ -1,8 +1,8 @@
-"""Who may use a data directory: one hub, or any number of those who only read.
+"""Locks of a data directory: one hub, or any number of readers.
 
-Two things are locked: the directory itself, which nobody can remove and make again by its name while it is held, and
-the file `lock` in it, which shows others that there is something to ask for, and counts where a file system locks no
-folders. Locks end with the process that has them, so none is ever stale, and removing the file frees nothing.
+Two things are locked: the directory itself, which cannot be replaced under its name without being noticed, and the file
+`lock` in it, which other programs see and which works on file systems that cannot lock folders. A lock ends with its
+process, so none is ever stale, and removing the file releases nothing.
 """
 
 import fcntl
@@ -20,12 +20,12 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Lock:
-    """A data directory that is held until this is closed."""
+    """Holds a data directory until closed."""
 
     __slots__ = ("_fds", "_root")
 
     def __init__(self, root: Path, *fds: int) -> None:
-        """The first of the descriptors is the directory's."""
+        """The first descriptor is that of the directory."""
         self._root = root
         self._fds = fds
 
@@ -36,59 +36,58 @@ class Lock:
         self.close()
 
     def check(self) -> None:
-        """Raise `Malformed` where the directory's path has come to mean another one: writing there would mix the two.
+        """Raise `Malformed` if the path now leads to another directory: writing would mix the two.
 
-        `Unavailable` where there is none: it may come back.
+        Raises `Unavailable` if there is none: it may come back.
         """
         held = os.fstat(self._fds[0])
         try:
             there = os.stat(self._root)
         except OSError as error:
-            raise Unavailable(f"the data directory is not at {self._root} any more: {error.strerror}") from None
+            raise Unavailable(f"the data directory {self._root} is gone: {error.strerror}") from None
         if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
-            what = f"another one stands at {self._root} than the one this process holds"
-            raise Malformed("data directory", f"{what}; end everything that uses it before it is replaced")
+            what = f"{self._root} was replaced while this process had it locked"
+            raise Malformed("data directory", f"{what}; stop all programs that use it before replacing it")
 
     def close(self) -> None:
-        """Let go of it. Once is enough."""
+        """Release the lock. May be called twice."""
         fds, self._fds = self._fds, ()
         for fd in reversed(fds):
             os.close(fd)
 
 
-def locked(path: Path) -> Lock:
-    """The data directory of a lock file, held for one alone."""
-    return _held(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, "locked", "another hub is running on this data directory")
+def lock_directory(path: Path) -> Lock:
+    """Lock the data directory of a lock file exclusively."""
+    return _lock(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, "locked", "another hub is running on this data directory")
 
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold it for a while."""
-    with locked(path):
+    with lock_directory(path):
         yield
 
 
 @contextmanager
-def undisturbed(path: Path) -> Iterator[None]:
-    """While no hub runs on the directory. Works where nothing can be written."""
+def shared(path: Path) -> Iterator[None]:
+    """Hold a shared lock, so that no hub runs meanwhile. Works on read-only file systems."""
     busy = "a hub is running on this data directory: stop it, or use a snapshot of it"
-    with _held(path, os.O_RDONLY, fcntl.LOCK_SH, "read", busy):
+    with _lock(path, os.O_RDONLY, fcntl.LOCK_SH, "read", busy):
         yield
 
 
 def is_held(path: Path) -> bool:
-    """Whether a hub, or anyone else, holds the directory for himself."""
+    """Whether a hub or another program holds the directory exclusively."""
     try:
-        with undisturbed(path):
+        with shared(path):
             return False
     except Malformed:
-        return False  # no hub starts on it
+        return False  # no hub can run on it
     except Unavailable as error:
         return isinstance(error.__cause__, BlockingIOError)
 
 
-def _held(path: Path, flags: int, how: int, what: str, busy: str) -> Lock:
-    """`busy` is what is said where someone else has it."""
+def _lock(path: Path, flags: int, how: int, what: str, busy: str) -> Lock:
+    """Take both locks. `busy` is the error message if another process holds one."""
     fds: list[int] = []
     try:
         fds.append(os.open(path.parent, _FOLDER))
@@ -115,13 +114,13 @@ def _lock_folder(fd: int, how: int) -> None:
     except BlockingIOError:
         raise
     except OSError:
-        return  # a file system that locks files only, as some that reach over a network
+        return  # some network file systems cannot lock folders
 
 
 def _open(path: Path, folder: int, flags: int) -> int | None:
-    """None where there is none, and none is to be made: the directory is locked, so nobody makes one now."""
+    """Open the lock file; None if it is missing and not to be created. The locked directory prevents a race."""
     try:
-        return os.open(path.name, flags | safe_open.SAFELY, PRIVATE_FILE, dir_fd=folder)
+        return os.open(path.name, flags | safe_open.SAFE_FLAGS, PRIVATE_FILE, dir_fd=folder)
     except FileNotFoundError:
         return None
     except OSError as error:

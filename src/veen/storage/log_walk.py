@@ -1,4 +1,4 @@
-"""The log read from its files alone, without an index: which chunks there are, and what is in them, in order."""
+"""Read the log from its files alone, without an index: find the chunks, and read their entries in order."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from veen.storage.paths import ChunkName, Folders
 
 @dataclass(frozen=True, slots=True)
 class ChunkFile:
-    """A chunk file under its name."""
+    """A chunk file."""
 
     start_seq: int
     end_seq: int | None  # None while it is open
@@ -22,8 +22,8 @@ class ChunkFile:
 
 
 def chunk_files(folders: Folders, label: bytes | None = None) -> dict[bytes, list[ChunkFile]]:
-    """Every label's chunks by start, or those of one. Where two have one start, the closed one is whole; a compressed
-    one is, too."""
+    """The chunks of every label, or of one, in order. If two start at the same entry, a closed or compressed chunk is
+    preferred: it is complete."""
     if not folders.log.is_dir():
         raise Unavailable("the data directory has no log folder")
     found: dict[bytes, dict[int, ChunkFile]] = {}
@@ -39,30 +39,32 @@ def chunk_files(folders: Folders, label: bytes | None = None) -> dict[bytes, lis
 
 
 def read_log(chunks: Iterable[ChunkFile], upto: int | None) -> Iterator[tuple[LogEntry, bytes]]:
-    """The entries of a label and their frames, as far as `upto`. Raises `Malformed` where they do not follow."""
+    """The entries of a label and their frames, up to `upto`. Raises `Malformed` if they are not consecutive."""
     seq = 1
     for chunk in chunks:
         if upto is not None and chunk.start_seq > upto:
             break
         if chunk.start_seq != seq:
-            raise Malformed("log", f"{chunk.path.name} stands where a chunk from {seq} belongs")
+            raise Malformed("log", f"{chunk.path.name} found where a chunk from entry {seq} is expected")
         for data, pos in read_blocks(chunk.path):
             while pos < len(data):
                 if upto is not None and seq > upto:
                     return
                 entry, end = frame.read(data, pos)
                 if entry.stream_seq != seq:
-                    raise Malformed("log", f"entry {entry.stream_seq} stands where {seq} belongs, in {chunk.path.name}")
+                    raise Malformed(
+                        "log", f"{chunk.path.name} has entry {entry.stream_seq} at the place of entry {seq}"
+                    )
                 yield entry, data[pos:end]
                 seq, pos = seq + 1, end
         if chunk.end_seq is not None and seq != chunk.end_seq + 1:
             raise Malformed("log", f"{chunk.path.name} ends with entry {seq - 1}")
     if upto is not None and seq <= upto:
-        raise Malformed("log", f"it ends with entry {seq - 1}, and must go on to {upto}")
+        raise Malformed("log", f"it ends with entry {seq - 1}, but must reach entry {upto}")
 
 
 def last_entry(path: Path, offset: int = 0, size: int = 0) -> LogEntry:
-    """The last entry of a chunk. `offset` is where one before it begins; `size` is as for `read_blocks`."""
+    """The last entry of a chunk. `offset` is the offset of any entry before it; `size` is as for `read_blocks`."""
     last: LogEntry | None = None
     for data, pos in read_blocks(path, offset, size):
         at: int | None = None
@@ -75,14 +77,14 @@ def last_entry(path: Path, offset: int = 0, size: int = 0) -> LogEntry:
 
 
 def size_of(chunks: list[ChunkFile]) -> int:
-    """How many entries a label's chunks hold, by the lengths in their headers."""
+    """The number of entries in a label's chunks, by the lengths in their headers."""
     last = chunks[-1]
     if last.end_seq is not None:
         return last.end_seq
     size = last.start_seq - 1
     for data, pos in read_blocks(last.path):
         while pos < len(data):
-            if data[pos] != frame.ENTRY_VERSION:  # a file of zeros would take long to walk through
+            if data[pos] != frame.ENTRY_VERSION:  # fail fast on a file of zeros
                 raise Malformed("log", f"{last.path.name} has no entry at byte {pos}")
             pos += frame.length_at(data, pos)
             size += 1
@@ -90,9 +92,9 @@ def size_of(chunks: list[ChunkFile]) -> int:
 
 
 def control_first(hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
-    """The labels of the control stream by age, then the others: what the hub was told explains what it took.
+    """The labels of the control stream by age, then the others: control entries register what others depend on.
 
-    With epochs those are by age, too, so that the labels of one epoch stand together.
+    With epochs the other labels are ordered by age, too, so that the labels of one epoch are adjacent.
     """
     control = control_labels(hub_metadata, files)
     known = set(control)
@@ -103,7 +105,7 @@ def control_first(hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]]
 
 
 def control_labels(hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]]) -> list[bytes]:
-    """The labels of the control stream, by age."""
+    """The labels of the control stream, oldest first."""
     routing, stream = hub_metadata.identity.routing_key, naming.control_stream(hub_metadata.identity.hub_id)
     if not hub_metadata.profile.epoch_sec:
         return [*({naming.label(routing, stream, 0)} & files.keys())]
@@ -116,7 +118,7 @@ def control_labels(hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]
 
 
 def _first_hub_ts(chunks: list[ChunkFile]) -> int | None:
-    """When a label began; None where its first entry cannot be read, which others will notice."""
+    """The hub_ts of a label's first entry; None if it is unreadable, which other checks report."""
     try:
         data, _ = next(read_blocks(chunks[0].path))
         entry, _ = frame.read(data)

@@ -1,7 +1,7 @@
-"""The log catches up with the journal: chunk files, tree nodes and index rows for entries that are already durable.
+"""Catch-up: write chunk files, tree nodes and index rows for entries that are already durable in the journal.
 
-Order: files first, synced, then one index transaction that names them and the journal group they came from. A crash
-before the transaction leaves bytes behind the heads, which the next write cuts off; the journal still has the entries.
+Order: files first, synced, then one index transaction that names them and their journal group. A crash before the
+transaction leaves bytes behind the heads, which the next write cuts off; the journal still has the entries.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from veen.storage.chunks import LogFiles
 from veen.storage.index import PAIR, PLACE, Index, WriteRows
 from veen.storage.label_head import SECONDS_PER_DAY, LabelHead
 
-# An entry is at most this far behind an indexed one, so finding it is a bounded read.
+# The distance of an entry to the indexed one before it is bounded, so finding it is a bounded read.
 PLACE_ENTRIES = 32
 PLACE_BYTES = 1 << 16
-# Above this many files one sync of the file system is cheaper than one of each.
-FEW_LABELS = 4
+# Above this many files one sync of the file system is cheaper than one per file.
+MAX_LABELS_SYNCED_SINGLY = 4
 
 
 class LogWriter:
@@ -30,11 +30,11 @@ class LogWriter:
         self._limits = limits
 
     def apply(self, batch: CommitGroup, group: int) -> None:
-        """Bring log and index up to the journal's `group`, of which `batch` holds what they lack."""
+        """Write the entries of `batch`, the last of which are in the journal's `group`, to log and index."""
         by_label: dict[bytes, list[AcceptedEntry]] = {}
         for record in batch.records:
             by_label.setdefault(record.label, []).append(record)
-        many = len(by_label) > FEW_LABELS
+        many = len(by_label) > MAX_LABELS_SYNCED_SINGLY
         with self._index.write() as rows:
             places: list[tuple[bytes, bytes]] = []
             for label in sorted(by_label):
@@ -51,10 +51,10 @@ class LogWriter:
     def _apply_label(
         self, rows: WriteRows, label: bytes, records: list[AcceptedEntry], *, sync: bool
     ) -> list[tuple[bytes, bytes]]:
-        """Write one label's entries and nodes; returns its rows for the place index."""
+        """Write the entries and nodes of one label. Returns its rows for `places`."""
         head = rows.head(label) or LabelHead()
         nodes_before = mmr.node_count(head.size)
-        pen = _Pen(self._files, label, head, self._limits, sync=sync)
+        appender = _ChunkAppender(self._files, label, head, self._limits, sync=sync)
         today = _day(head.hub_ts) if head.size else -1
         nodes: list[bytes] = []
         for record in records:
@@ -63,24 +63,24 @@ class LogWriter:
             if (day := _day(record.hub_ts)) != today:
                 rows.put_day(label, day, record.stream_seq)
                 today = day
-            pen.add(record)
-            nodes += record.made
-        pen.flush()
-        for start, end in pen.closed:
+            appender.add(record)
+            nodes += record.new_nodes
+        appender.flush()
+        for start, end in appender.closed:
             rows.put_chunk(label, start, end)
         self._add_nodes(label, nodes_before, nodes, sync=sync)
         rows.put_head(label, head)
-        return pen.places
+        return appender.places
 
     def _add_nodes(self, label: bytes, before: int, nodes: list[bytes], *, sync: bool) -> None:
         try:
             self._files.add_nodes(label, before * HASH_BYTES, b"".join(nodes), sync=sync)
-        except Malformed as error:  # they follow from the log, so they are the index's to make again
+        except Malformed as error:  # nodes are derived from the log: rebuilding the index restores them
             raise Malformed("index", error.reason) from None
 
 
-class _Pen:
-    """Adds entries to one label's chunks and moves its head along."""
+class _ChunkAppender:
+    """Appends entries to a label's chunks and updates its head."""
 
     def __init__(self, files: LogFiles, label: bytes, head: LabelHead, limits: Limits, *, sync: bool) -> None:
         self._files = files
@@ -102,7 +102,7 @@ class _Pen:
         if not start or seq - head.place_seq >= PLACE_ENTRIES or start - head.place_offset >= PLACE_BYTES:
             head.place_seq, head.place_offset = seq, start
             self.places.append((self._label, PLACE.pack(seq, head.chunk_start, start)))
-        head.peaks[: len(record.made) - 1] = [record.made[-1]]
+        head.peaks[: len(record.new_nodes) - 1] = [record.new_nodes[-1]]
         self._hashes.append(record.entry_hash)
         self._frames.append(record.frame)
         head.size, head.hub_ts, head.chunk_bytes = seq, record.hub_ts, start + size
@@ -110,7 +110,6 @@ class _Pen:
             self._close_chunk()
 
     def flush(self) -> None:
-        """Write what was added."""
         self._write(sync=self._sync)
 
     def _write(self, *, sync: bool) -> None:
@@ -152,9 +151,9 @@ def _put_registry(rows: WriteRows, batch: CommitGroup) -> None:
     for stream_id, (label, stream_seq) in batch.streams.items():
         rows.put_stream(stream_id, label, stream_seq)
     for label, (stream_id, epoch) in batch.labels.items():
-        if rows.explained(label) is None:
-            rows.put_explained(label, stream_id, epoch)
-    for (label, stream_seq), event in batch.told.items():
+        if rows.stream_and_epoch(label) is None:
+            rows.put_label(label, stream_id, epoch)
+    for (label, stream_seq), event in batch.admin_events.items():
         rows.put_admin_event(label, stream_seq, event)
     rows.put_buckets(
         (auth_ref + label, PAIR.pack(b.tokens, b.hub_ts)) for (auth_ref, label), b in batch.buckets.items()

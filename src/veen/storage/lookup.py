@@ -1,6 +1,6 @@
-"""Look-ups over everything a running hub has: the log, and the entries the log has yet to catch up with.
+"""Look-ups over everything a running hub has: the log, and the entries that are only in the journal.
 
-Safe on any thread: the tails are taken first, so whatever is not in them is in the log by then.
+Thread-safe: the tails are read first, so everything that is not in them is in the log by then.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Lookup:
         self._store = store
 
     def size(self, label: bytes) -> int:
-        """The last stream_seq of a label; 0 where it has none."""
+        """The last stream_seq of a label; 0 if it has no entries."""
         for tail in self._store.tails():
             records = tail.labels.get(label)
             if records:
@@ -31,7 +31,7 @@ class Lookup:
         return head.size if head else 0
 
     def entries(self, label: bytes, from_seq: int, to_seq: int) -> Iterator[LogEntry]:
-        """The entries of a range, in order, as far as there are any."""
+        """The entries of a range that exist, in order."""
         tails = [tail for tail in reversed(self._store.tails()) if label in tail.labels]
         first_pending = tails[0].labels[label][0].stream_seq if tails else to_seq + 1
         if from_seq < first_pending:
@@ -49,18 +49,18 @@ class Lookup:
         return next(self.entries(label, stream_seq, stream_seq), None)
 
     def prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
-        """The proof that an entry is in the first `size`."""
+        """The proof that an entry is among the first `size`."""
         with _Nodes(self._store, label) as nodes:
             return proof.prove(nodes.read, stream_seq, size)
 
     def root(self, label: bytes, size: int) -> bytes:
-        """The root the label's tree had at that size."""
+        """The root of the label's tree at that size."""
         with _Nodes(self._store, label) as nodes:
             return mmr.root_of(mmr.peaks_at(nodes.read, size))
 
 
 class _Nodes:
-    """A label's nodes, wherever they are."""
+    """The tree nodes of a label, from the node file and the tails."""
 
     def __init__(self, store: Store, label: bytes) -> None:
         self._tails = [tail for tail in store.tails() if label in tail.labels]
@@ -83,12 +83,12 @@ class _Nodes:
             if found:
                 return found
         if self._file is None:
-            raise Unavailable(f"the tree of {self._label.hex()[:16]}… is not here")
+            raise Unavailable(f"the tree nodes of {self._label.hex()[:16]}… are missing")
         return self._file.read(position)
 
 
 def _node_in(tail: JournalTail, label: bytes, position: int) -> bytes | None:
-    """The node at a position, if one of the tail's entries made it."""
+    """The node at a position, if an entry of the tail created it."""
     records = tail.labels[label]
     first = records[0].stream_seq - 1
     if position < mmr.node_count(first):
@@ -101,8 +101,8 @@ def _node_in(tail: JournalTail, label: bytes, position: int) -> bytes | None:
         else:
             high = middle - 1
     at = position - mmr.node_count(first + low)
-    made = records[low].made
-    return made[at] if at < len(made) else None
+    new_nodes = records[low].new_nodes
+    return new_nodes[at] if at < len(new_nodes) else None
 
 
 def _entry(record: AcceptedEntry) -> LogEntry:

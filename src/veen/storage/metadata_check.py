@@ -1,4 +1,4 @@
-"""The papers of a data directory checked one by one, and what it keeps under the hash of its content."""
+"""Check the metadata of a data directory, the files named by their hash, and foreign files."""
 
 import re
 from collections.abc import Callable
@@ -28,26 +28,32 @@ from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
-NO_KEYS = "this copy has no keys: it can be read and verified, no hub can run on it"
-RETIRED_KEY = "this retired key is missing: a hub can run, and cannot sign checkpoints of the time when it was in use"
+NO_KEYS = "no secret keys: the log can be read and verified, but no hub can run here"
+RETIRED_KEY = (
+    "this retired key is missing: the hub can run, but cannot sign checkpoints for the time when the key was in use"
+)
 DRAFT_SUFFIX = ".draft"
-NEVER_FINISHED = "it was never finished"
+INCOMPLETE_DRAFT = "an incomplete draft"
 _HEX_NAME = re.compile(r"[0-9a-f]{64}")
 _SEGMENT = re.compile(r"\d+\.wal")
 _ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
-_EVIDENCE = re.compile(r"equivocation-.*\.cbor")  # which is checked, whatever its name says
+_EVIDENCE = re.compile(r"equivocation-.*\.cbor")  # checked even if the hash in its name is wrong
 _WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
-_FILE_SYSTEMS_OWN = "lost+found"
+_LOST_AND_FOUND = "lost+found"
 
 
 def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
-    """All that can be said of identity, keys, limits and profile; None where the log cannot be judged without them."""
+    """Check identity, keys, limits and profile. Returns None if the log cannot be verified without them."""
     identity = _read(folders.identity, HubIdentity, report)
     signature = _read(folders.identity_sig, IdentitySignature, report)
     if folders.rotation.exists() and identity is not None:
         before = identity
         rotated = _try(report, folders.rotation, lambda: _check_rotation(folders, before))
-        report.add(Finding(Severity.LEFTOVER, folders.rotation.name, "a new key was on its way when the hub ended"))
+        report.add(
+            Finding(
+                Severity.LEFTOVER, folders.rotation.name, "a key rotation was interrupted; the next start completes it"
+            )
+        )
         identity, signature = rotated or (identity, signature)
     elif identity is not None:
         _check_identity(folders, identity, signature, report)
@@ -56,7 +62,7 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
     limits = _read(folders.limits, Limits, report)
     profile = _read(folders.profile, Profile, report)
     for path in folders.root.glob(f"*{DRAFT_SUFFIX}"):
-        report.add(Finding(Severity.LEFTOVER, path.name, NEVER_FINISHED))
+        report.add(Finding(Severity.LEFTOVER, path.name, INCOMPLETE_DRAFT))
     if identity is None or signature is None or limits is None or profile is None:
         return None
     lineage = _check_lineage(folders, identity, profile, report)
@@ -64,7 +70,7 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
 
 
 def _check_lineage(folders: Folders, identity: HubIdentity, profile: Profile, report: FsckReport) -> Lineage | None:
-    """The hubs before this one, where it is a fork, and their word on what was kept of them."""
+    """Check the origins of a fork and their checkpoints."""
     lineage = _try(report, folders.origin, lambda: read_lineage(folders, identity))
     if lineage is not None:
         _try(report, folders.origin, lambda: lineage.verify(profile))
@@ -81,7 +87,7 @@ def _check_identity(
 
 
 def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity, IdentitySignature]:
-    """The identity that an interrupted rotation brings, which the next start puts in place of the one before."""
+    """The identity of an interrupted rotation, which the next start puts in place."""
     record, signature = key_rotation.read(folders)
     if before != record:
         record.check_follows(before)
@@ -89,13 +95,13 @@ def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity,
 
 
 def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> None:
-    """The log is verified without secrets, so a missing one is no fault of the log.
+    """Check the secret keys. A missing one is not damage: the log is verified without secrets.
 
-    A hub runs with its newest key and the control key. A retired key signs the checkpoints that are asked for up to an
-    entry of its time. Spec 8.4.
+    A hub needs its newest key and the control key. Retired keys sign requested checkpoints up to entries of their
+    time. Spec 8.4.
     """
     if folders.keys.is_symlink():
-        return  # which is told of with the other places
+        return  # reported with the other misplaced folders
     if has_no_keys(folders):
         report.add(Finding(Severity.KEYLESS, folders.keys.name, NO_KEYS))
         return
@@ -103,7 +109,7 @@ def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> 
         artifact = str(path.relative_to(folders.root))
         if not path.exists():
             retired = public_key not in (None, identity.newest.hub_pk)
-            report.add(Finding(Severity.KEYLESS, artifact, RETIRED_KEY if retired else "it is missing"))
+            report.add(Finding(Severity.KEYLESS, artifact, RETIRED_KEY if retired else "missing"))
             continue
         try:
             check_key(path, public_key)
@@ -112,18 +118,18 @@ def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> 
 
 
 def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, report: FsckReport) -> None:
-    """Attachments and evidence: their names say what is in them."""
-    for path in chain.from_iterable(map(safe_open.listed, safe_open.listed(folders.attachments))):
+    """Check attachments and evidence files against the hashes in their names."""
+    for path in chain.from_iterable(map(safe_open.list_folder, safe_open.list_folder(folders.attachments))):
         artifact = str(path.relative_to(folders.root))
         if path.name.endswith(DRAFT_SUFFIX):
-            report.add(Finding(Severity.LEFTOVER, artifact, NEVER_FINISHED))
+            report.add(Finding(Severity.LEFTOVER, artifact, INCOMPLETE_DRAFT))
         elif not _HEX_NAME.fullmatch(path.name):
-            report.add(Finding(Severity.NOTICE, artifact, "no attachment has such a name"))
+            report.add(Finding(Severity.NOTICE, artifact, "not the name of an attachment"))
         elif path.parent.name != path.name[:2]:
-            report.add(Finding(Severity.DAMAGED, artifact, "no hub looks for an attachment of that name here"))
-        elif what := _fault_of_attachment(path):
+            report.add(Finding(Severity.DAMAGED, artifact, "an attachment of that name belongs in another folder"))
+        elif what := _attachment_fault(path):
             report.add(Finding(Severity.DAMAGED, artifact, what))
-    for path in filter(lambda path: _EVIDENCE.fullmatch(path.name), safe_open.listed(folders.evidence)):
+    for path in filter(lambda path: _EVIDENCE.fullmatch(path.name), safe_open.list_folder(folders.evidence)):
         try:
             _check_evidence(path, hub_metadata)
         except VeenError as error:
@@ -131,10 +137,10 @@ def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, repo
 
 
 def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
-    """Two receipts of this hub that contradict each other, under the hash of both."""
+    """Two receipts of this hub that contradict each other, in a file named by the hash of both."""
     data = _bytes(path)
     if f"equivocation-{h(data).hex()}.cbor" != path.name:
-        raise Unverified("evidence", "its bytes are not those its name says")
+        raise Unverified("evidence", "the bytes do not hash to its name")
     found = Equivocation.decode(data)
     if hub_metadata is not None:
         hub_metadata.identity.verify_receipt(found.first)
@@ -142,14 +148,14 @@ def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
 
 
 def check_strays(folders: Folders, report: FsckReport) -> None:
-    """Tell of what no hub puts where it is. The log folder and the index have checks of their own."""
+    """Report files that no hub creates. The log folder and the index have their own checks."""
     kept = (
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.limits, folders.profile),
         *(folders.binding, folders.origin, folders.fault, folders.lock, folders.keys, folders.journal, folders.log),
-        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _FILE_SYSTEMS_OWN),
+        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
-    _check_folder(folders, folders.root, here, report, drafts=False)  # those are told of with the papers
+    _check_folder(folders, folders.root, here, report, drafts=False)  # drafts are reported with the metadata
     _check_folder(folders, folders.journal, _SEGMENT, report)
     _check_folder(folders, folders.attachments, _ATTACHMENT_FOLDER, report)
     _check_folder(folders, folders.evidence, _EVIDENCE, report)
@@ -159,13 +165,13 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
 def _check_folder(
     folders: Folders, folder: Path, names: re.Pattern[str], report: FsckReport, *, drafts: bool = True
 ) -> None:
-    for path in sorted(folder.iterdir()) if folder == folders.root else safe_open.listed(folder):
+    for path in sorted(folder.iterdir()) if folder == folders.root else safe_open.list_folder(folder):
         artifact = str(path.relative_to(folders.root))
         if path.name.endswith(DRAFT_SUFFIX):
             if drafts:
-                report.add(Finding(Severity.LEFTOVER, artifact, NEVER_FINISHED))
+                report.add(Finding(Severity.LEFTOVER, artifact, INCOMPLETE_DRAFT))
         elif not names.fullmatch(path.name):
-            report.add(Finding(Severity.NOTICE, artifact, "no hub puts anything of that name here"))
+            report.add(Finding(Severity.NOTICE, artifact, "not a file of a hub"))
 
 
 def _hash_of(path: Path) -> str:
@@ -173,13 +179,13 @@ def _hash_of(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def _fault_of_attachment(path: Path) -> str | None:
+def _attachment_fault(path: Path) -> str | None:
     try:
-        return None if _hash_of(path) == path.name else "its bytes are not those its name says"
+        return None if _hash_of(path) == path.name else "the bytes do not hash to its name"
     except Malformed as error:
         return error.reason
     except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
 
 
 def _read(path: Path, cls: type[W], report: FsckReport) -> W | None:
@@ -188,7 +194,7 @@ def _read(path: Path, cls: type[W], report: FsckReport) -> W | None:
 
 def _check_key_map(folders: Folders, identity: HubIdentity) -> None:
     if _bytes(folders.key_map) != identity.key_map():
-        raise Unverified("key map", "it is not that of hub-identity.json")
+        raise Unverified("key map", "it does not match hub-identity.json")
 
 
 R = TypeVar("R")
@@ -206,4 +212,4 @@ def _bytes(path: Path) -> bytes:
     try:
         return safe_open.read(path)
     except OSError as error:
-        raise Unavailable(f"it cannot be read: {error.strerror}") from None
+        raise Unavailable(f"cannot be read: {error.strerror}") from None

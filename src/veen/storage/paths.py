@@ -1,4 +1,4 @@
-"""Where things are in a data directory, and what they are called. Spec §4.8.3, §8.4."""
+"""Names and paths in a data directory. Spec §4.8.3, §8.4."""
 
 import os
 import re
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-INDEX_DRAFT = "index.draft"  # an index that is being made
+INDEX_DRAFT = "index.draft"  # an index that is being built
 _WIDTH = 20
 _CHUNK = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(?:(\d{20})\.log(\.zst)?|open\.log)")
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The names under one data directory."""
+    """The paths in one data directory."""
 
     root: Path
     index_name: str = "index"
-    # Put together once: every label's files are under these.
+    # Computed once: every file of a label is below one of these.
     log: Path = field(init=False)
     index: Path = field(init=False)
     nodes: Path = field(init=False)
@@ -41,7 +41,7 @@ class Folders:
 
     @property
     def attachment_drafts(self) -> Path:
-        """What is still being uploaded."""
+        """Uploads in progress."""
         return self.attachments / "drafts"
 
     @property
@@ -54,11 +54,11 @@ class Folders:
 
     @property
     def witnesses(self) -> Path:
-        """Whose the witness signatures of checkpoints are."""
+        """The keys of the witnesses that signed checkpoints."""
         return self.root / "witnesses"
 
     def inner(self) -> tuple[Path, ...]:
-        """The folders in it, each after the one it is in."""
+        """All folders inside, parents first."""
         draft = self.root / INDEX_DRAFT
         index = (self.index, self.nodes, draft, draft / self.nodes.name)
         kept = (self.keys, self.journal, self.log, self.attachments, self.attachment_drafts)
@@ -74,7 +74,7 @@ class Folders:
 
     @property
     def rotation(self) -> Path:
-        """An identity on its way to replace the one before it."""
+        """The new identity of an unfinished key rotation."""
         return self.root / "hub-identity.next"
 
     @property
@@ -91,12 +91,12 @@ class Folders:
 
     @property
     def origin(self) -> Path:
-        """What a fork keeps of the hub it came from."""
+        """The identity and checkpoints of the hub that this one was forked from."""
         return self.root / "origin.cbor"
 
     @property
     def fault(self) -> Path:
-        """What a hub that was ended by a fault of its own left."""
+        """Faults of the index, recorded so that the next start rebuilds it."""
         return self.root / "fault.txt"
 
     @property
@@ -111,7 +111,7 @@ class Folders:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log"
 
     def open_chunk_size(self, label: bytes, start_seq: int) -> int:
-        """0 where there is none. A start asks for every label, and a `Path` costs more than the question."""
+        """0 if it is missing. Called for every label at a start, where building a `Path` would dominate."""
         try:
             found = os.lstat(f"{self.root}/log/chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log")
         except FileNotFoundError:
@@ -119,13 +119,13 @@ class Folders:
         return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def closed_chunk(self, label: bytes, start_seq: int, end_seq: int) -> Path:
-        """The chunk as it is kept; where there is none, its plain name."""
+        """The closed chunk, compressed or plain; the plain path if neither exists."""
         plain = self.log / ChunkName(label, start_seq, end_seq).file_name()
         packed = self.log / ChunkName(label, start_seq, end_seq, packed=True).file_name()
         return packed if packed.exists() and not plain.exists() else plain
 
     def closed_chunk_from(self, label: bytes, start_seq: int) -> Path | None:
-        """The closed chunk that starts there, where its end is not known."""
+        """The closed chunk that starts there, if its end is unknown."""
         for path in self.log.glob(f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-*"):
             name = ChunkName.parse(path.name)
             if name and name.end_seq is not None:
@@ -156,7 +156,7 @@ class Folders:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ChunkName:
-    """What a chunk's file name says."""
+    """The fields of a chunk's file name."""
 
     label: bytes
     start_seq: int
@@ -165,7 +165,7 @@ class ChunkName:
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """None where the name is not a chunk's."""
+        """None if the name is not that of a chunk."""
         found = _CHUNK.fullmatch(name)
         if not found:
             return None

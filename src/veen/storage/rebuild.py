@@ -1,7 +1,7 @@
-"""The index and the node files made again from the log. Nothing in the log is touched.
+"""Rebuild the index and the node files from the log. The log is not changed.
 
-They are made up to where the journal begins; the journal is then replayed as after any crash. That is enough, because
-a group leaves the journal only after log and index have it, and it is simple, because whatever an interrupted write
+They are built up to the start of the journal, which is then replayed as after any crash. That is sufficient, because a
+group leaves the journal only when log and index have it. It is simple, because everything that an interrupted write
 left in the log behind that point is written again with the same bytes.
 """
 
@@ -37,28 +37,28 @@ from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import INDEX_DRAFT, Folders
 
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
 BATCH_ENTRIES = 4096
 BATCH_BYTES = 1 << 24
 
 
 def open_index(disk: Disk, folders: Folders) -> Index:
-    """The index of a data directory whose lock is held, made again where there is none that can be used."""
+    """Open the index, or rebuild it if it is missing or unusable. The caller holds the lock."""
     return _usable(folders) or rebuild_index(disk, folders)
 
 
 def rebuild_index(disk: Disk, folders: Folders, progress: Progress | None = None) -> Index:
-    """Make index and node files again. Raises where the log is damaged, with the old ones as they were.
+    """Rebuild index and node files. If the log is damaged this raises, and the old files are kept.
 
-    Order: the new ones in a folder of their own, synced; the old ones away; the new ones in their place. Without an
-    index the next start comes back here, so no crash in between matters.
+    Order: build in a draft folder, sync; remove the old index; rename the draft. Without an index the next start
+    rebuilds again, so a crash at any point is harmless.
     """
     try:
         return _rebuilt(disk, folders, progress)
     except (OSError, lmdb.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise Unavailable(f"the index cannot be made again: {why}") from error
+        raise Unavailable(f"the index cannot be rebuilt: {why}") from error
 
 
 def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
@@ -66,24 +66,24 @@ def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
     draft = Folders(folders.root, INDEX_DRAFT)
     remove_all(draft.index)
     disk.make_folder(draft.nodes, PRIVATE_FOLDER)
-    with_draft = Index(draft.index, durable=False)
+    index = Index(draft.index, durable=False)
     try:
-        _fill(disk, draft, with_draft, hub_metadata, progress)
-        with_draft.sync()
+        _fill(disk, draft, index, hub_metadata, progress)
+        index.sync()
     finally:
-        with_draft.close()
+        index.close()
     disk.sync_filesystem(draft.index)
     remove_all(folders.index)
     disk.replace(draft.index, folders.index)
     disk.sync_folder(folders.root)
-    index_faults.clear(disk, folders)
+    index_faults.clear_fault(disk, folders)
     return Index(folders.index)
 
 
 def journal_start(folders: Folders, after: int | None = None) -> tuple[int, dict[bytes, int]]:
-    """The group before the first that must be replayed, and the first stream_seq of every label from there on.
+    """The last group that need not be replayed, and the first stream_seq of every label in the groups after it.
 
-    Without `after` that is the first group there is.
+    Without `after`, replay starts with the first group of the journal.
     """
     segments = journal.segments(folders.journal)
     applied = after if after is not None else (segments[0][0] - 1 if segments else 0)
@@ -95,12 +95,12 @@ def journal_start(folders: Folders, after: int | None = None) -> tuple[int, dict
     return applied, first
 
 
-def taken(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg, Receipt]:
-    """An entry of the log as its index takes it, which must be the next of its tree. Signatures are for others."""
+def accepted_entry(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg, Receipt]:
+    """Convert a log entry for the index. It must be the next of its tree. Signatures are not verified here."""
     message, receipt = entry.open()
     made = tree.append(receipt.leaf_hash)
     if tree.size != entry.stream_seq or tree.root() != receipt.mmr_root:
-        raise Malformed("log", f"entry {entry.stream_seq} of {entry.label.hex()[:16]}… does not fit its tree")
+        raise Malformed("log", f"entry {entry.stream_seq} of {entry.label.hex()[:16]}… does not match its tree")
     record = AcceptedEntry(
         entry.label,
         entry.stream_seq,
@@ -115,8 +115,21 @@ def taken(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg
     return record, message, receipt
 
 
+def progress_counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """A function that adds up increments and passes the sum to `progress`."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress:
+            progress(done, total)
+
+    return count
+
+
 class Registrar:
-    """What entries of the log change beside it, as the sequencer has it: capabilities, streams, buckets, the realm."""
+    """Derives the registry rows from entries, as the sequencer does: capabilities, streams, buckets, admin events."""
 
     def __init__(self, hub_metadata: HubMetadata) -> None:
         self._hub_id = hub_metadata.identity.hub_id
@@ -131,11 +144,11 @@ class Registrar:
         self._labels.add(self._control_stream)
         self._rates: dict[bytes, Rate] = {}
         self._label = b""
-        self._admin_stream: bytes | None = None  # of the label that is being read
-        self._buckets: dict[bytes, Bucket] = {}  # of the label that is being read
+        self._admin_stream: bytes | None = None  # of the current label
+        self._buckets: dict[bytes, Bucket] = {}  # of the current label
 
     def note(self, message: Msg, receipt: Receipt, batch: CommitGroup) -> None:
-        """Labels come one after the other, those of the control stream first."""
+        """Record what one entry changes. Labels come one after the other, those of the control stream first."""
         if message.label != self._label:
             self._label = message.label
             self._buckets.clear()
@@ -149,15 +162,15 @@ class Registrar:
             self._buckets[message.auth_ref] = batch.buckets[message.auth_ref, message.label] = after
         epoch = self._profile.epoch(receipt.hub_ts)
         if naming.label(self._routing, self._control_stream, epoch) == message.label:
-            # It was logged, so it holds, whatever the limits are by now.
+            # A logged event is valid even if it exceeds the current limits.
             self._note_event(control_stream.event_of(self._hub_id, message, Limits()), receipt, batch)
         if self._realm_id and self._admin_stream:
-            told = admin.event_of(self._realm_id, self._admin_stream, message, Limits())
-            if told:
-                batch.told[receipt.label, receipt.stream_seq] = told
+            event = admin.event_of(self._realm_id, self._admin_stream, message, Limits())
+            if event:
+                batch.admin_events[receipt.label, receipt.stream_seq] = event
 
     def _admin_stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
-        """The admin stream that a label was of when it was first written to."""
+        """The admin stream that a label belonged to when its first entry was written."""
         epochs = self._profile.epochs_around(hub_ts, self._limits.max_epoch_skew_sec)
         for stream in admin.binding_streams(self._realm_id):
             if any(naming.label(self._routing, stream, epoch) == label for epoch in epochs):
@@ -165,7 +178,7 @@ class Registrar:
         return None
 
     def _note_epoch(self, label: bytes, hub_ts: int, batch: CommitGroup) -> None:
-        """The stream and epoch of a label, at the hub's own first entry of it."""
+        """Record stream and epoch of a label, at the first entry that this hub wrote to it."""
         found = self._labels.find(label, hub_ts)
         self._labels.forget()
         if found:
@@ -178,7 +191,7 @@ class Registrar:
         else:
             streams, auth_ref = event.allow.stream_ids, event.auth_ref()
             batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, event.encode())
-            with suppress(Refused):  # what is above the limits admits nothing
+            with suppress(Refused):  # a capability above the limits grants nothing
                 self._rates[auth_ref] = event.rate_under(self._limits)
         for stream in streams:
             if stream not in self._streams:
@@ -187,8 +200,8 @@ class Registrar:
                 batch.streams[stream] = (receipt.label, receipt.stream_seq)
 
 
-class Refill:
-    """Puts entries that are in the log already into an index, some at a time."""
+class IndexFiller:
+    """Adds entries that are already in the log to an index, in batches."""
 
     def __init__(self, writer: LogWriter, registrar: Registrar, applied: int) -> None:
         self._writer = writer
@@ -210,8 +223,8 @@ class Refill:
         self._bytes = 0
 
 
-class _ReadAgain:
-    """The files behind a new index: chunks that are there already, and node files to write."""
+class _ExistingLogFiles:
+    """Stands in for log files during a rebuild: chunks already exist, node files are written."""
 
     def __init__(self, disk: Disk, folders: Folders, files: dict[bytes, list[ChunkFile]]) -> None:
         self._disk = disk
@@ -219,22 +232,22 @@ class _ReadAgain:
         self._files = files
 
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
-        """They are there."""
+        """Nothing to do: the entries exist."""
 
     def close(self, label: bytes, head: LabelHead) -> None:
         if not any((c.start_seq, c.end_seq) == (head.chunk_start, head.size) for c in self._files[label]):
-            raise Malformed("log", f"no chunk of {label.hex()[:16]}… goes from {head.chunk_start} to {head.size}")
+            raise Malformed("log", f"{label.hex()[:16]}… has no chunk with entries {head.chunk_start} to {head.size}")
 
     def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
         append_at(self._disk, self._folders.node_file(label), at, nodes, sync=False)
 
     def settle(self, *, everything: bool) -> None:
-        """All of it is synced at the end."""
+        """Nothing to do: everything is synced at the end."""
 
 
 def _usable(folders: Folders) -> Index | None:
-    """The index, unless it is missing, ended a process, is not sound or does not go with the journal."""
-    if index_faults.is_noted(folders):
+    """The index; None if it is missing, has a recorded fault, is damaged, or does not match the journal."""
+    if index_faults.fault_recorded(folders):
         return None
     if not safe_open.is_file(folders.index / "data.mdb") or not folders.nodes.is_dir():
         return None
@@ -244,21 +257,25 @@ def _usable(folders: Folders) -> Index | None:
         return None
     try:
         with index.read() as rows:
-            if rows.number("format") == FORMAT and rows.holds(index.most_rows()) and _goes_with_journal(rows, folders):
+            if (
+                rows.number("format") == FORMAT
+                and rows.sum_matches(index.most_rows())
+                and _matches_journal(rows, folders)
+            ):
                 return index
     except (lmdb.Error, Malformed):
-        pass  # none of it is believed
+        pass  # damaged: rebuild it
     index.close()
     return None
 
 
-def _goes_with_journal(rows: IndexRows, folders: Folders) -> bool:
-    """Whether the journal goes on where the index ends, and the heads are past every group that will be skipped."""
+def _matches_journal(rows: IndexRows, folders: Folders) -> bool:
+    """Whether the journal continues where the index ends, and the heads cover every group that replay will skip."""
     applied, segments = rows.number("applied"), journal.segments(folders.journal)
     if segments and segments[0][0] > applied + 1:
         return False
     last: dict[bytes, int] = {}
-    # What the log has already need not be whole, and what it lacks is judged by whoever replays it.
+    # Groups that the log already has may be damaged; replay checks the others.
     with suppress(Malformed):
         for found in journal.read(folders.journal, 0):
             if isinstance(found, journal.Torn) or found[0] > applied:
@@ -273,20 +290,20 @@ def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata,
     files = log_walk.chunk_files(folders)
     total = sum(chunk.path.lstat().st_size for chunks in files.values() for chunk in chunks)
     done = 0
-    refill = Refill(
-        LogWriter(_ReadAgain(disk, folders, files), index, hub_metadata.limits), Registrar(hub_metadata), applied
+    filler = IndexFiller(
+        LogWriter(_ExistingLogFiles(disk, folders, files), index, hub_metadata.limits), Registrar(hub_metadata), applied
     )
     for label in log_walk.control_first(hub_metadata, files):
         tree = Mmr()
         upto = journal_from[label] - 1 if label in journal_from else None
         for entry, framed in log_walk.read_log(files[label], upto):
             if entry.label != label:
-                raise Malformed("log", f"an entry of another label stands in that of {label.hex()[:16]}…")
-            refill.add(*taken(entry, framed, tree))
+                raise Malformed("log", f"the log of {label.hex()[:16]}… contains an entry of another label")
+            filler.add(*accepted_entry(entry, framed, tree))
             done += len(framed)
         if progress:
             progress(done, total)
-    refill.flush()
+    filler.flush()
     with index.write() as rows:
         rows.put_number("format", FORMAT)
         rows.commit()

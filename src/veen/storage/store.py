@@ -1,8 +1,8 @@
-"""The writer's view of a data directory: commit groups, look things up, let the log catch up behind.
+"""Write access to a data directory: commit groups, look up entries, and catch up the log.
 
-Three places hold entries, newest first: `pending` (durable in the journal, not yet in the log), `catching` (being
-written to the log now), and the log itself with its index. A look-up asks them in that order; an entry moves from one
-to the next only after the next has it, so it is always found.
+Entries are in three places, newest first: `pending` (durable in the journal, not yet in the log), `catching` (being
+written to the log now), and the log with its index. A look-up reads them in that order. An entry leaves one place only
+after the next one has it, so it is always found.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,19 +14,19 @@ from veen.core import Limits, Malformed, Unavailable
 from veen.storage import index_faults, journal, rebuild, safe_open
 from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.checkpoint_keys import BindingFile
-from veen.storage.chunks import AT_START, CheckpointSigner, ChunkWriter, OpenChunks
+from veen.storage.chunks import LABELS_CHECKED_AT_START, CheckpointSigner, ChunkWriter, OpenChunks
 from veen.storage.durable import Disk
 from veen.storage.frame import LogEntry
 from veen.storage.index import DAMAGE
 from veen.storage.journal import Journal
-from veen.storage.lock import locked
+from veen.storage.lock import lock_directory
 from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
 
 class JournalTail:
-    """The entries of a batch by label, for look-ups while the log catches up."""
+    """Entries that are only in the journal, by label, for look-ups during catch-up."""
 
     __slots__ = ("batch", "group", "labels", "size_bytes")
 
@@ -42,7 +42,7 @@ class JournalTail:
         for record in batch.records:
             records = self.labels.get(record.label)
             if records is None:
-                self.labels[record.label] = [record]  # never empty: other threads look
+                self.labels[record.label] = [record]  # other threads read this: a list is never empty
             else:
                 records.append(record)
             self.size_bytes += len(record.frame)
@@ -56,7 +56,7 @@ class JournalTail:
 
 
 class Store:
-    """One data directory, locked for this process. `commit` and `catch_up` may each run on a thread of their own."""
+    """A data directory, locked for this process. `commit` and `catch_up` may each run on their own thread."""
 
     def __init__(
         self,
@@ -68,19 +68,18 @@ class Store:
         probe: bool = False,
         closed: Callable[[int], None] | None = None,
     ) -> None:
-        """Takes the lock, and makes the index again where there is none that can be used.
+        """Lock the directory, and rebuild the index if it is missing or unusable.
 
-        `closed` hears of each chunk that is closed, how many entries it has.
+        `closed` is called with the number of entries of each closed chunk.
 
-        With `probe` another process looks at the index first, so that a damaged one cannot end this one at once.
-        Raises `Unavailable` where another process holds the lock, `Malformed` where entries are missing, or a place
-        in the directory leads out of it.
+        With `probe` another process reads the index first, so that a damaged index does not crash this one. Raises
+        `Unavailable` if another process holds the lock, `Malformed` if entries are missing or a folder is a link.
         """
         self.folders = folders
         self._disk = disk
         safe_open.check_folders(folders)
-        self._lock = locked(folders.lock)
-        self._watch = index_faults.IndexWatch(folders)
+        self._lock = lock_directory(folders.lock)
+        self._fault_recorder = index_faults.FatalSignalRecorder(folders)
         try:
             if probe:
                 index_faults.probe(disk, folders)
@@ -88,13 +87,13 @@ class Store:
         except BaseException:
             self._release()
             raise
-        self.index.on_damage = self._distrust
+        self.index.on_damage = self._record_index_fault
         try:
             binding = BindingFile(disk, folders, read_metadata(folders))
             with self.index.read() as rows:
                 self.applied = rows.number("applied")
             self.open_chunks = OpenChunks(folders, self.index)
-            self.open_chunks.check(AT_START)
+            self.open_chunks.check(LABELS_CHECKED_AT_START)
         except BaseException:
             self.index.close()
             self._release()
@@ -106,21 +105,21 @@ class Store:
         self.catching: JournalTail | None = None
 
     def replay(self) -> Iterator[tuple[int, list[LogEntry]]]:
-        """The groups the log has not caught up with. Must be exhausted, and each handed back by `restore`."""
+        """The groups that the log lacks. Read all of them, and pass each to `restore`."""
         last = self.applied
         for group, entries in journal.recover(self._disk, self.folders.journal, self.applied):
             if group != last + 1:
-                raise Malformed("journal", f"group {group} follows group {last}: what was between them is lost")
+                raise Malformed("journal", f"group {group} follows group {last}: the groups between them are lost")
             last = group
             yield group, entries
         self._journal = Journal(self._disk, self.folders.journal, last + 1)
 
     def restore(self, batch: CommitGroup, group: int) -> None:
-        """A replayed group: durable already."""
+        """Add a replayed group, which is already durable."""
         self.pending.add(batch, group)
 
     def commit(self, batch: CommitGroup) -> int:
-        """Make a batch durable: after this its receipts may leave."""
+        """Make a group durable. Its receipts may be sent after this."""
         assert self._journal is not None, "replay first"
         if self._journal.needs_segment:
             self._lock.check()
@@ -128,33 +127,33 @@ class Store:
         return self._journal.append(frames, len(batch.records))
 
     def probe(self) -> None:
-        """Raise as `commit` does where the journal could not be written now. Adds nothing to it."""
+        """Raise as `commit` would if the journal cannot be written now. Adds nothing to it."""
         assert self._journal is not None, "replay first"
         self._lock.check()
         self._journal.probe()
 
     def committed(self, batch: CommitGroup, group: int) -> None:
-        """Show a durable batch to look-ups. On the owner's thread."""
+        """Make a durable group visible to look-ups. Called on the owner's thread."""
         self.pending.add(batch, group)
 
     def begin_catching_up(self) -> JournalTail | None:
-        """Set the pending entries aside for the log; None where there are none or the last are still being written."""
+        """Set the pending entries aside for catch-up; None if there are none or a catch-up is running."""
         if self.catching is not None or not self.pending.batch.records:
             return None
         self.catching, self.pending = self.pending, JournalTail()
         return self.catching
 
     def catch_up(self, tail: JournalTail) -> None:
-        """Write the tail to log and index. On the catch-up thread. May be repeated after an error.
+        """Write the tail to log and index. Runs on the catch-up thread. May be repeated after an error.
 
-        Raises `Malformed` where the directory is not the one that was locked.
+        Raises `Malformed` if the directory was replaced since it was locked.
         """
         self._lock.check()
         with self.index.read() as rows:
-            is_there = rows.number("applied") >= tail.group
+            is_applied = rows.number("applied") >= tail.group
         try:
-            if is_there:  # all but the last step was done the last time
-                self.index.lengthen()
+            if is_applied:  # the last attempt completed all but the last step
+                self.index.extend_file()
             else:
                 self._writer.apply(tail.batch, tail.group)
         except OSError as error:
@@ -165,7 +164,7 @@ class Store:
             raise Unavailable(f"the index cannot be written: {error}") from error
 
     def end_catching_up(self) -> None:
-        """The log has the tail: let it go, and trim the journal."""
+        """Drop the tail, which the log has now, and trim the journal."""
         assert self.catching is not None
         assert self._journal is not None
         self.applied = self.catching.group
@@ -177,13 +176,13 @@ class Store:
         return self._journal.total_bytes if self._journal else 0
 
     def tails(self) -> tuple[JournalTail, ...]:
-        """What the log may lack, newest first. Taken before the log is asked, nothing is missed between them."""
+        """Entries that the log may lack, newest first. Read them before the log, so that no entry is missed."""
         pending, catching = self.pending, self.catching
-        # Between the two looks the first may have become the second.
+        # Between the two reads the first may have become the second.
         return (pending, catching) if catching and catching is not pending else (pending,)
 
     def close(self) -> None:
-        """Let go of everything. The journal stays where the log lacks anything of it, or is not where it was."""
+        """Close everything. The journal is kept if the log lacks entries or the directory was replaced."""
         if self._journal:
             try:
                 self._lock.check()
@@ -193,12 +192,12 @@ class Store:
         self.index.close()
         self._release()
 
-    def _distrust(self, why: Exception) -> None:
-        """The index is damaged: the next start makes it again. Whoever met it says so; a full disk changes neither."""
-        if not index_faults.is_noted(self.folders):
+    def _record_index_fault(self, why: Exception) -> None:
+        """Record that the index is damaged, so that the next start rebuilds it. The caller reports the error itself."""
+        if not index_faults.fault_recorded(self.folders):
             with suppress(Unavailable):
-                index_faults.note(self._disk, self.folders, f"{why}\n")
+                index_faults.record_fault(self._disk, self.folders, f"{why}\n")
 
     def _release(self) -> None:
-        self._watch.close()
+        self._fault_recorder.close()
         self._lock.close()

@@ -1,4 +1,4 @@
-"""The nodes of a label's tree in a flat file, 32 bytes each by position, so that any proof is O(log n) reads."""
+"""The tree nodes of a label in a flat file, 32 bytes each by position, so that any proof is O(log n) reads."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from veen.storage.label_head import LabelHead
 
 
 class NodeFile:
-    """One label's nodes, for reading. Nodes that the log has not caught up with yet are the caller's."""
+    """The node file of one label, for reading. Nodes that are not in the log yet are not in it."""
 
     __slots__ = ("_fd", "_path")
 
@@ -32,15 +32,15 @@ class NodeFile:
 
 
 def check_peaks(path: Path, head: LabelHead) -> None:
-    """Raise `Malformed` where a label's nodes do not lead to its head: O(log n) reads."""
+    """Raise `Malformed` if a label's nodes do not match the peaks of its head. O(log n) reads."""
     try:
         with NodeFile(path) as nodes:
             found = mmr.peaks_at(nodes.read, head.size)
     except FileNotFoundError:
         raise Malformed("index", f"{path.name} is missing") from None
     except OSError:
-        return  # it cannot be looked at now, which says nothing of it
+        return  # unreadable now, which does not mean that it is wrong
     except Malformed as error:
         raise Malformed("index", error.reason) from None
     if found != head.peaks:
-        raise Malformed("index", f"{path.name} does not have the peaks of its label's head")
+        raise Malformed("index", f"{path.name} does not match the peaks of the label's head")

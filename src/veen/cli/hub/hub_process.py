@@ -59,7 +59,7 @@ def last_hub_ts(data_dir: Path) -> int:
             raise hinted(error, f"veen fsck {data_dir} --repair makes it again") from None
         try:
             with index.read() as rows:
-                if not rows.holds(index.most_rows()):
+                if not rows.sum_matches(index.most_rows()):
                     wrong = Malformed("index", "its sum is not that of its rows")
                     raise hinted(wrong, f"veen fsck {data_dir} --repair makes it again")
                 latest = rows.number("hub_ts")

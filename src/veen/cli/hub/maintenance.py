@@ -83,12 +83,12 @@ def rotate_key(
     from veen.core import Unavailable
     from veen.storage import key_rotation, safe_open
     from veen.storage.durable import Disk
-    from veen.storage.lock import locked
+    from veen.storage.lock import lock_directory
     from veen.storage.metadata import read_metadata
 
     folders = hub_process.folders(data_dir)
     try:
-        held = locked(folders.lock)
+        held = lock_directory(folders.lock)
     except Unavailable as error:
         raise hinted(error, f"veen hub stop --data-dir {data_dir} ends it; start it again after the rotation") from None
     with held:

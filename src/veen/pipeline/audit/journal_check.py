@@ -8,7 +8,7 @@ from veen.pipeline.audit.chain import ChainLink
 from veen.pipeline.extents import journal_groups
 from veen.pipeline.sources import Chunk, DirectoryChunks
 from veen.storage import frame, journal
-from veen.storage.entry_check import Judge
+from veen.storage.entry_check import EntryVerifier
 from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Finding, Severity
 from veen.storage.metadata import HubMetadata
@@ -24,7 +24,7 @@ class JournalTail:
         self._root = root
         self._hub_metadata = hub_metadata
         self._hashed: tuple[Chunk, list[bytes]] | None = None
-        self._judges: dict[bytes, Judge | None] = {}
+        self._judges: dict[bytes, EntryVerifier | None] = {}
         self.first: dict[bytes, int] = {}  # the first entry of each label that the journal has
         self.sizes: dict[bytes, int] = {}
         self.entries = 0
@@ -67,7 +67,7 @@ class JournalTail:
             self.sizes[label] = seq
             self.entries += 1
 
-    def _judge(self, label: bytes, links: list[ChainLink]) -> Judge | None:
+    def _judge(self, label: bytes, links: list[ChainLink]) -> EntryVerifier | None:
         """The judge of what comes after the log; None where the log does not say where that is."""
         if label not in self._judges:
             if links and not links[-1].outcome.sound:
@@ -75,7 +75,7 @@ class JournalTail:
             else:
                 tree = Mmr(links[-1].piece.last, links[-1].outcome.peaks) if links else Mmr()
                 clock = links[-1].outcome.hub_ts if links else None
-                made = Judge(self._hub_metadata, label, tree, clock[1] if clock else 0, None)
+                made = EntryVerifier(self._hub_metadata, label, tree, clock[1] if clock else 0, None)
                 for link in links:
                     made.cursors |= {who: (run.last_seq, run.last_ack) for who, run in link.outcome.clients.items()}
                 self._judges[label] = made

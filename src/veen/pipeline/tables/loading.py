@@ -61,7 +61,7 @@ def load(tables: Tables, selection: Selection, keys: Keys, run: Runner = here, *
             chunks = chunks_of(
                 source, hub_metadata, labels_of(selection, hub_metadata, keys, source), view, selection.seq_max
             )
-            streams = known_streams(source, hub_metadata, chunks, selection, keys)
+            streams = possible_streams(source, hub_metadata, chunks, selection, keys)
             for label in streams:
                 check_basis(source, hub_metadata, chunks, view, label)
             touched |= dict.fromkeys(streams)
@@ -184,7 +184,7 @@ def chunks_of(
     return extent.chunks
 
 
-def known_streams(
+def possible_streams(
     source: DirectoryChunks | HubChunks,
     hub_metadata: HubMetadata,
     chunks: Sequence[Chunk],

@@ -19,7 +19,7 @@ from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.sources import open_source
 from veen.pipeline.tables.commit import CommitSpan
 from veen.pipeline.tables.compacting import tidy
-from veen.pipeline.tables.loading import check_basis, in_epochs, known_streams, labels_of, publish
+from veen.pipeline.tables.loading import check_basis, in_epochs, labels_of, possible_streams, publish
 from veen.pipeline.tables.staging import Staged, Stager
 from veen.pipeline.tables.store import CHECKPOINT, Tables
 
@@ -97,7 +97,7 @@ def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") 
             source = open_source(path)
             hub_metadata = read_plan.pinned(source.hub_metadata(), selection.pin)
             chunks = source.chunks(labels_of(selection, hub_metadata, keys, source))
-            found = known_streams(source, hub_metadata, chunks, selection, keys)
+            found = possible_streams(source, hub_metadata, chunks, selection, keys)
             for label in found:
                 check_basis(source, hub_metadata, chunks, view, label)
             streams |= found

@@ -21,7 +21,7 @@ from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks, open_source
 from veen.pipeline.tables import layout
 from veen.pipeline.tables.commit import CommitSpan, FileRef, TablesView
 from veen.pipeline.tables.layout import COLUMNS, OWN, Table
-from veen.pipeline.tables.loading import found_in, known_streams, signed_at
+from veen.pipeline.tables.loading import found_in, possible_streams, signed_at
 from veen.pipeline.tables.store import Tables
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata
@@ -211,7 +211,7 @@ def _check_again(
 
     Where they do not, what an entry says cannot be told here, and a row that tells it is no problem.
     """
-    streams = known_streams(log.source, log.hub_metadata, log.chunks, selection, keys)
+    streams = possible_streams(log.source, log.hub_metadata, log.chunks, selection, keys)
     decoder, opened, closed = Decoder(streams, keys), False, False
     certain, of_sealed = list[Problem](), list[Problem]()
     for chunk in log.chunks:

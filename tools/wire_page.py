@@ -1,7 +1,7 @@
-"""Writes `docs/wire.md` from the field tables of `veen.core`: the layout of every wire object, and what is derived.
+"""Generate `docs/wire.md` from the field tables of `veen.core`: the layout of every wire object.
 
 python -m tools.wire_page            write the page
-python -m tools.wire_page --check    fail where the page on disk is another
+python -m tools.wire_page --check    fail if the page on disk is out of date
 """
 
 import argparse
@@ -65,31 +65,31 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
 
 GROUP_NOTES = {
     "Files": "`hub-identity.json`, `hub-identity.sig` and `limits.json` of a hub's data directory, in canonical JSON.\n"
-    "`profile.json` is the profile above in the same form, `hub-key-map.json` one object of `key_id` to `hub_pk`.\n"
-    "`origin.cbor`, which a fork has, is in CBOR; the objects in it that have text keys keep the order of their table.",
+    "`profile.json` is the profile above in the same form, `hub-key-map.json` an object of `key_id` to `hub_pk`.\n"
+    "`origin.cbor` of a fork is in CBOR; objects with text keys in it keep the order of their table.",
 }
 
-# What a table cannot say: how the fields of one object must stand together. A key for each class with a `flaw`.
+# Rules between the fields of one object, which a table cannot express: one for each class with a `flaw` method.
 RULES: dict[type[Wire], str] = {
     receipt.Receipt: "`stream_seq` is at least 1.",
     checkpoint.Checkpoint: "`upto_seq` is at least 1.",
-    cap_token.Allow: "`stream_ids` ascend by their bytes, each once.",
-    tooling_messages.Equivocation: "Both have the same `label` and `stream_seq`; they differ in `leaf_hash` or "
+    cap_token.Allow: "`stream_ids` are in strictly ascending order of their bytes.",
+    tooling_messages.Equivocation: "Both receipts have the same `label` and `stream_seq` and differ in `leaf_hash` or "
     "`mmr_root`.",
     hub_identity.HubKey: "`valid_until` is after `valid_from`, and `key_id` is that of `hub_pk`.",
-    hub_identity.HubIdentity: "`hub_keys` ascend by `valid_from`, then `hub_pk`; no `hub_pk` stands twice; "
-    "each key but the first has an\n`endorsement`; "
+    hub_identity.HubIdentity: "`hub_keys` are sorted by `valid_from`, then `hub_pk`; no `hub_pk` occurs twice; "
+    "every key except the first has an\n`endorsement`, and the first has none; "
     f"`anchoring` is one of {', '.join(f'`{name}`' for name in hub_identity.ANCHORINGS)}.",
     admin.Revocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
     admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "
     f"or `{admin.AuthorityPolicy.MULTI_PRIMARY}`.",
-    origin.OriginHub: "`checkpoints` ascend by `label_curr`, each once.",
+    origin.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",
     hub_limits.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
 
 
 def page() -> str:
-    """The page as it should be on disk."""
+    """The current text of the page."""
     lines = [HEAD]
     for title, modules in GROUPS.items():
         lines += [f"## {title}", ""]
@@ -102,7 +102,7 @@ def page() -> str:
 
 
 def objects(module: ModuleType) -> list[type[Wire]]:
-    """The wire objects a module defines, in its order."""
+    """The wire objects that a module defines, in source order."""
     found = [entry for entry in vars(module).values() if isinstance(entry, type) and issubclass(entry, Wire)]
     return [wire for wire in found if wire.__module__ == module.__name__]
 
@@ -112,7 +112,7 @@ def heading(wire: type[Wire]) -> str:
 
 
 def anchor(text: str) -> str:
-    """How a heading is linked to."""
+    """The link target of a heading."""
     return "#" + re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
 
 
@@ -139,7 +139,7 @@ def keys_of(layout: Layout) -> Sequence[object]:
 
 
 def shape(layout: Layout) -> str:
-    """What the object is as a whole."""
+    """The kind of the object and its number of fields."""
     most = len(layout.kinds)
     least = sum(not kind.optional for kind in layout.kinds)
     count = str(most) if least == most else f"{least} {'or' if most - least == 1 else 'to'} {most}"
@@ -147,7 +147,7 @@ def shape(layout: Layout) -> str:
         return f"A CBOR array of {count} fields."
     if isinstance(keys_of(layout)[0], int):
         return f"A CBOR map with integer keys, {count} entries."
-    return f"A canonical JSON object with text keys, {count} entries; in the file they stand sorted."
+    return f"A canonical JSON object with text keys, {count} entries; in the file they are sorted."
 
 
 def type_of(kind: FieldType) -> str:
@@ -174,7 +174,7 @@ def type_of(kind: FieldType) -> str:
         case Nested():
             what = "array" if isinstance(kind.wire.LAYOUT, Array) else "map"
             return f"{what} [{kind.wire.LAYOUT.name}]({anchor(heading(kind.wire))})"
-    raise TypeError(f"no words for a {type(kind).__name__}")
+    raise TypeError(f"no description for {type(kind).__name__}")
 
 
 def uint(kind: Uint) -> str:
@@ -190,7 +190,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None, path: Path = PAGE) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.wire_page", description="Write docs/wire.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     if not parser.parse_args(arguments).check:
         path.write_bytes(page().encode())
     elif not path.exists() or path.read_bytes() != page().encode():

@@ -219,7 +219,7 @@ def test_a_body_that_names_other_attachments_than_its_header_does_not_open(place
             await writer.send(STREAM, b"not one at all", schema=ATTACHED_SCHEMA)
             entries = await read_all(reader)
             assert bodies(entries) == [None, None]
-            assert "commits to none" in str(entries[0].fault)
+            assert "has no att_root" in str(entries[0].fault)
             assert "attached body" in str(entries[1].fault)
 
     at_a_hub(place, work)

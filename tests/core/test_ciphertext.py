@@ -106,7 +106,7 @@ def test_too_short_for_its_lengths_is_refused(length: int) -> None:
 def test_a_ciphertext_cut_anywhere_in_its_parts_is_refused() -> None:
     data = sealed(pad_block=0)
     for length in range(LENGTHS_END, len(data)):
-        with pytest.raises(Malformed, match="shorter"):
+        with pytest.raises(Malformed, match="less than hdr_len and body_len claim"):
             opened(data[:length])
 
 
@@ -215,7 +215,7 @@ def test_swapping_the_two_numbers_gives_another_nonce(client_seq: int, prev_ack:
     ],
 )
 def test_nothing_is_sealed_for_a_place_no_message_can_have(place: Place) -> None:
-    with pytest.raises(ValueError, match=r"place|unsigned"):
+    with pytest.raises(ValueError, match=r"must have 32 bytes|unsigned"):
         Sealer(READER.public_key, place)
 
 
@@ -228,7 +228,7 @@ def test_nothing_is_sealed_under_another_capability_than_the_messages() -> None:
 def test_the_largest_body_is_sealed_and_one_byte_more_is_not() -> None:
     most = MAX_BODY_BYTES - TAG_BYTES
     assert opened(sealed(bytes(most), pad_block=0))[1] == bytes(most)
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(ValueError, match="above"):
         sealed(bytes(most + 1), pad_block=0)
 
 

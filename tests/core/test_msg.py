@@ -162,7 +162,7 @@ def test_the_shortcut_takes_a_ciphertext_only_with_the_shortest_head(size: int) 
 def test_the_usual_message_takes_the_shortcut(size: int, auth_ref: bytes | None, number: int) -> None:
     message = signed(ciphertext=bytes(size), auth_ref=auth_ref, client_seq=number, prev_ack=number)
     encoded = message.encode()
-    taken = msg._shortcut(b"before" + encoded + b"after", len(b"before"))
+    taken = msg._fast_decode(b"before" + encoded + b"after", len(b"before"))
     assert (taken is not None) is (256 <= size <= 65_535)
     assert taken is None or (Msg(*taken[0]), taken[1]) == (message, len(b"before" + encoded))
 

@@ -133,7 +133,7 @@ def test_a_missing_origin_and_one_too_many_are_refused() -> None:
     record, origin = chain()
     with pytest.raises(Unverified, match="missing"):
         lineage(record, None)
-    with pytest.raises(Unverified, match="not the one"):
+    with pytest.raises(Unverified, match="not the one in the identity record"):
         lineage(hub_identity.create(key("only"), 0), origin)
 
 

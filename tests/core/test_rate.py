@@ -194,7 +194,7 @@ def test_before_the_first_message_there_is_no_bucket() -> None:
     ],
 )
 def test_a_history_that_the_rate_does_not_allow_is_refused(of: Rate, history: list[int]) -> None:
-    with pytest.raises(ValueError, match=f"the message at {history[-1]} cannot have been accepted"):
+    with pytest.raises(ValueError, match=f"the message at hub_ts {history[-1]} exceeds this rate"):
         cap_token.replay(of, history)
 
 

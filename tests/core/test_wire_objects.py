@@ -132,7 +132,7 @@ SPECIFIED: dict[type[Wire], str] = {
     Profile: "1:aead='xchacha20poly1305' 2:kdf='hkdf-sha256' 3:sig='ed25519' 4:dh='x25519'"
     " 5:hpke_suite='X25519-HKDF-SHA256-CHACHA20POLY1305' 6:epoch_sec=uint 7:pad_block=uint 8:mmr_hash='sha256'",
     PayloadHdr: "1:schema=b32 2:parent_id?=b32 3:att_root?=b32 4:cap_ref?=b32 5:expires_at?=uint",
-    MmrProof: "1:ver 2:leaf_hash=b32 3:path=[Step] 4:peaks_after=[b32]",
+    MmrProof: "1:ver 2:leaf_hash=b32 3:path=[ProofStep] 4:peaks_after=[b32]",
     ProofStep: "1:dir=uint 2:sib=b32",
     CapToken: "1:ver 2:issuer_pk=b32 3:subject_pk=b32 4:allow=Allow 5:sig_chain=[b64]",
     Allow: "1:stream_ids=[b32] 2:ttl=uint 3:rate?=Rate",

@@ -1,7 +1,7 @@
-"""The protocol without I/O: wire objects, their cryptography, the tree and its proofs, and the rules of admission.
+"""The protocol without I/O: wire objects, cryptography, the Merkle tree with its proofs, and the admission table.
 
-Functions live in the modules listed here (`msg.sign`, `ciphertext.seal`, `proof.verify_in_receipt`); the objects they
-take and give can be had from the package itself.
+Functions live in the modules listed here (`msg.sign`, `ciphertext.seal`, `proof.verify_in_receipt`). The classes they
+accept and return are also exported from the package.
 """
 
 from veen.core import (

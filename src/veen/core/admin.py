@@ -1,7 +1,7 @@
-"""The admin streams of a realm, and the two kinds of record a hub in that realm goes by. 001, spec-2 §1.3, §2, §4.3.
+"""The admin streams of a realm, and the two kinds of records that bind its hubs. 001, spec-2 §1.3, §2, §4.3.
 
-Admin streams are sealed like any other, for keys that follow from their names: whoever knows the realm can read who was
-revoked and which hub is whose, and check a hub's refusals against it.
+Admin streams are sealed to keys that are derived from their ids. Anyone who knows the realm can read revocations and
+authority records, and check a hub's rejections against them.
 """
 
 from collections.abc import Iterable
@@ -19,32 +19,32 @@ from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_BODY_BYTES, MAX_REPLICA_HUBS
 from veen.core.msg import Msg
 
-# What a deployment without realms is in, where something asks for one.
+# The realm of a deployment without realms.
 GLOBAL_REALM = naming.realm_id("veen")
 
 
 def fed_admin_stream(realm_id: bytes) -> bytes:
-    """Where authority records are."""
+    """The stream with the authority records."""
     return ht("veen/admin", realm_id)
 
 
 def revocation_stream(realm_id: bytes) -> bytes:
-    """Where revocations are."""
+    """The stream with the revocations."""
     return ht("veen/revocation", realm_id)
 
 
 def label_class_stream(realm_id: bytes) -> bytes:
-    """Where labels are classified."""
+    """The stream with the classes of labels."""
     return ht("veen/label-class", realm_id)
 
 
 def schema_meta_stream(realm_id: bytes) -> bytes:
-    """Where schemas are described."""
+    """The stream with the descriptions of schemas."""
     return ht("veen/meta-schema", realm_id)
 
 
 def admin_streams(realm_id: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """All four."""
+    """All four admin streams."""
     return (
         fed_admin_stream(realm_id),
         revocation_stream(realm_id),
@@ -54,7 +54,7 @@ def admin_streams(realm_id: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def reader_key(stream_id: bytes) -> DhKey:
-    """The key that opens an admin stream: no secret, so that anyone can check a hub against it."""
+    """The key that opens an admin stream. It is public, so that anyone can check a hub against the stream."""
     return DhKey(ht("veen/admin-key", stream_id))
 
 
@@ -63,7 +63,7 @@ def _body(name: str, *kinds: FieldType) -> Map:
 
 
 class RevocationKind(StrEnum):
-    """What is revoked."""
+    """The kind of a revoked target."""
 
     CLIENT_ID = "client-id"
     AUTH_REF = "auth-ref"
@@ -72,7 +72,7 @@ class RevocationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revocation(Wire):
-    """A client key or a capability is not to be admitted from `ts` on, for `ttl` seconds or for good. §4.3."""
+    """A client key or a capability is rejected from `ts` on, for `ttl` seconds or permanently. §4.3."""
 
     kind: str
     target: bytes  # client_id, auth_ref, or H(CBOR(cap_token))
@@ -93,11 +93,11 @@ class Revocation(Wire):
 
     def flaw(self) -> str | None:
         known = self.kind in RevocationKind.__members__.values()
-        return None if known else f"there is no kind of revocation {self.kind!r}"
+        return None if known else f"unknown kind of revocation {self.kind!r}"
 
     @property
     def end(self) -> int | None:
-        """The first second in which it no longer applies; None where it applies for ever."""
+        """The first second in which it no longer applies; None if it is permanent."""
         return None if self.ttl is None else self.ts + self.ttl
 
     def applies_at(self, now: int) -> bool:
@@ -109,12 +109,12 @@ class AuthorityPolicy(StrEnum):
 
     SINGLE_PRIMARY = "single-primary"
     MULTI_PRIMARY = "multi-primary"
-    UNSPECIFIED = "unspecified"  # no record says; never written in one
+    UNSPECIFIED = "unspecified"  # no record exists; never written to a record
 
 
 @dataclass(frozen=True, slots=True)
 class Authority(Wire):
-    """Which hub orders a stream of a realm, from `ts` on for `ttl` seconds. §2.2."""
+    """The hub that orders a stream of a realm, from `ts` on for `ttl` seconds. §2.2."""
 
     realm_id: bytes
     stream_id: bytes
@@ -139,7 +139,7 @@ class Authority(Wire):
 
     def flaw(self) -> str | None:
         known = self.policy in (AuthorityPolicy.SINGLE_PRIMARY, AuthorityPolicy.MULTI_PRIMARY)
-        return None if known else f"there is no policy {self.policy!r}"
+        return None if known else f"unknown policy {self.policy!r}"
 
     @property
     def end(self) -> int:
@@ -150,12 +150,12 @@ class Authority(Wire):
         return self.ts <= now < self.end
 
     def rank(self) -> tuple[int, bytes, bytes]:
-        """Of several active records the lowest counts: the earliest, then by primary, then by what is left."""
+        """Sort key. Of several active records the lowest applies: the earliest, then by primary hub, then by bytes."""
         return self.ts, self.primary_hub, self.encode()
 
 
 def active(records: Iterable[Authority], now: int) -> Authority | None:
-    """The one record of a stream that counts at a time; None where its authority is unspecified."""
+    """The record of a stream that applies at a time; None if its authority is unspecified."""
     return min((record for record in records if record.active_at(now)), key=Authority.rank, default=None)
 
 
@@ -163,17 +163,17 @@ Event: TypeAlias = Revocation | Authority
 
 
 def binding_streams(realm_id: bytes | None) -> dict[bytes, type[Event]]:
-    """The admin streams that a hub of that realm goes by, and what it looks for there."""
+    """The admin streams that bind a hub of that realm, each with the type of its records."""
     if realm_id is None:
         return {}
     return {fed_admin_stream(realm_id): Authority, revocation_stream(realm_id): Revocation}
 
 
 def event_of(realm_id: bytes, stream_id: bytes, logged: Msg, limits: Limits) -> Event | None:
-    """What a message on an admin stream tells a hub; None where it is nothing a hub goes by.
+    """Decode a message on an admin stream; None if it does not bind a hub.
 
-    Only what was written by leave of a capability counts. Total: the message is in the log already, and whatever it
-    holds must not stop a hub from reading on.
+    Only messages with a capability count. Never raises on message content: the message is already in the log, and bad
+    content must not stop the hub from reading on.
     """
     wanted = binding_streams(realm_id).get(stream_id)
     if wanted is None or logged.auth_ref is None:
@@ -189,14 +189,14 @@ def event_of(realm_id: bytes, stream_id: bytes, logged: Msg, limits: Limits) -> 
 
 
 def write_event(event: Event) -> bytes:
-    """An event in a form that says which it is: its schema, then its body."""
+    """Encode an event with its type: its schema, then its body."""
     return event.SCHEMA + event.encode()
 
 
 def read_event(data: bytes) -> Event:
-    """The event that `write_event` gave this for."""
+    """Decode an event that `write_event` encoded."""
     schema, body = data[:HASH_BYTES], data[HASH_BYTES:]
     for cls in (Revocation, Authority):
         if schema == cls.SCHEMA:
             return cls.decode(body)
-    raise Malformed("admin event", "neither a revocation nor an authority record")
+    raise Malformed("admin event", "unknown schema: neither a revocation nor an authority record")

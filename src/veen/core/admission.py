@@ -1,7 +1,7 @@
 """The admission table of spec §8.2 as data, and the HTTP status of every code.
 
-The order of the rows is the order of the checks: the first that fails is the answer, on every hub. Code that
-refuses takes its code, stage and detail_enum from here; `docs/errors.md` is written from here.
+Checks run in the order of the rows, and the first that fails determines the answer, on every hub. Code that rejects a
+message takes code, stage and detail_enum from here, and `docs/errors.md` is generated from here.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from veen.core.errors import Fault, Malformed, Refused
 
 
 class AdmissionStage(StrEnum):
-    """The steps of the pipeline, in order. Spec §8.1."""
+    """The stages of admission, in order. Spec §8.1."""
 
     PREFILTER = "prefilter"
     STRUCTURAL = "structural"
@@ -21,7 +21,7 @@ class AdmissionStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRow:
-    """One way for a message to be refused."""
+    """One reason to reject a message."""
 
     stage: AdmissionStage
     failure: str
@@ -48,54 +48,74 @@ ADMISSION: tuple[AdmissionRow, ...] = (
         _PRE, "size caps exceeded", "E.SIZE", "SIZE_PREFILTER", "send less in one message, or use attachments"
     ),
     AdmissionRow(
-        _PRE, "stateless policy reject", "E.AUTH", "PREFILTER_REJECT", "solve the hub's challenge and send it along"
+        _PRE,
+        "rejected by a stateless policy",
+        "E.AUTH",
+        "PREFILTER_REJECT",
+        "solve the hub's challenge and send the solution with the message",
     ),
     AdmissionRow(
-        _STR, "not deterministic CBOR, or unknown fields", "E.FORMAT", "CBOR_INVALID", "encode it as the table says"
+        _STR,
+        "not deterministic CBOR, or unknown fields",
+        "E.FORMAT",
+        "CBOR_INVALID",
+        "encode it as docs/wire.md specifies",
     ),
-    AdmissionRow(_STR, "a field has the wrong size", "E.SIZE", "FIELD_SIZE", "check the field the message names"),
-    AdmissionRow(_STR, "version not supported", "E.FORMAT", "VERSION", "use a client that speaks this hub's version"),
+    AdmissionRow(
+        _STR, "a field has the wrong size", "E.SIZE", "FIELD_SIZE", "check the field named in the error message"
+    ),
+    AdmissionRow(_STR, "version not supported", "E.FORMAT", "VERSION", "use a client that supports this hub's version"),
     AdmissionRow(_STR, "profile not supported", "E.FORMAT", "PROFILE", "take profile_id from the hub's status"),
     AdmissionRow(
-        _STR, "ct_hash is not the ciphertext's hash", "E.FORMAT", "CT_HASH", "the message was altered: seal it again"
+        _STR,
+        "ct_hash does not match the ciphertext",
+        "E.FORMAT",
+        "CT_HASH",
+        "the message was altered: seal and sign it again",
     ),
     AdmissionRow(
         _STR, "att_root does not match", "E.FORMAT", "ATT_ROOT", "supply the attachments the message commits to"
     ),
-    AdmissionRow(_AUT, "the message's signature fails", "E.SIG", "SIG_INVALID", "sign with the key that is client_id"),
-    AdmissionRow(_AUT, "capability missing or unknown", "E.CAP", "CAP_MISSING", "authorize a capability, then name it"),
+    AdmissionRow(
+        _AUT, "the message's signature does not verify", "E.SIG", "SIG_INVALID", "sign with the secret key of client_id"
+    ),
+    AdmissionRow(
+        _AUT, "capability missing or unknown", "E.CAP", "CAP_MISSING", "authorize a capability, then set auth_ref"
+    ),
     AdmissionRow(
         _AUT,
-        "capability does not hold, is revoked, or asks too much",
+        "capability invalid, revoked, or beyond the hub's limits",
         "E.CAP",
         "CAP_INVALID",
         "ask the issuer for a valid capability",
     ),
     AdmissionRow(
         _AUT,
-        "auth_ref, key or hub is not one for this message",
+        "auth_ref, client key or hub is not valid for this message",
         "E.AUTH",
         "AUTH_REF",
         "use a capability for this key and stream, a client_id that is not used up or revoked, or the stream's own hub",
     ),
     AdmissionRow(_AUT, "capability expired", "E.TIME", "CAP_TTL", "ask the issuer for a new capability"),
-    AdmissionRow(_AUT, "rate limit exceeded", "E.RATE", "CAP_RATE", "wait as long as retry_after says"),
-    AdmissionRow(_COM, "prev_ack is ahead of the log or went back", "E.SEQ", "PREV_ACK", "resync, then send again"),
+    AdmissionRow(_AUT, "rate limit exceeded", "E.RATE", "CAP_RATE", "wait retry_after seconds"),
+    AdmissionRow(
+        _COM, "prev_ack is ahead of the log, or lower than before", "E.SEQ", "PREV_ACK", "resync, then send again"
+    ),
     AdmissionRow(_COM, "already accepted", "E.SEQ", "DUPLICATE", "fetch the receipt at the stream_seq in the detail"),
     AdmissionRow(_COM, "client_seq is not the next", "E.SEQ", "CLIENT_SEQ", "resync client_seq from the log"),
     AdmissionRow(
         _COM,
-        "the label is of no registered stream, or its epoch is outside the window",
+        "the label belongs to no registered stream, or its epoch is outside the window",
         "E.TIME",
         "EPOCH",
-        "register the stream: authorizing a capability for it does, or the operator with POST /tooling/streams; if it "
-        "is registered, take epoch and hub_ts from the hub's status",
+        "register the stream: authorize a capability for it, or have the operator call POST /tooling/streams; if it is "
+        "registered, take epoch and hub_ts from the hub's status",
     ),
 )
 
 BY_DETAIL: dict[str, AdmissionRow] = {row.detail_enum: row for row in ADMISSION}
 
-# What a malformed message falls under.
+# The row of each structural fault.
 BY_FAULT: dict[Fault, AdmissionRow] = {
     Fault.CBOR: BY_DETAIL["CBOR_INVALID"],
     Fault.SIZE: BY_DETAIL["FIELD_SIZE"],
@@ -113,7 +133,7 @@ ADMISSION_STATUS: dict[str, int] = {
     "E.RATE": 429,
 }
 
-# Spec §10.6: what the endpoints themselves may answer.
+# Errors of the endpoints themselves. Spec §10.6.
 API_STATUS: dict[str, int] = {
     "E.BAD_REQUEST": 400,
     "E.VERSION": 400,
@@ -125,21 +145,24 @@ API_STATUS: dict[str, int] = {
     "E.UNAVAILABLE": 503,
 }
 
-# What each of those means, and what to do.
+# The meaning of each code, and what to do.
 API_MEANING: dict[str, tuple[str, str]] = {
-    "E.BAD_REQUEST": ("not the request it claims to be: malformed, unknown fields, wrong types", "mend the request"),
-    "E.VERSION": ("the path names another major version than `/v1`", "use a client that speaks this hub's version"),
-    "E.UNAUTHORIZED": ("the call needs the operator's token or a capability", "send one along"),
-    "E.FORBIDDEN": ("the capability does not reach that far", "ask its issuer for one that does"),
-    "E.NOT_FOUND": ("the label, or that place in it, is unknown", "check label and stream_seq; it may come later"),
-    "E.CONFLICT": ("it contradicts what is already there", "fetch what is there before sending again"),
-    "E.LIMIT": ("it is above one of this hub's limits", "ask for less; the hub's status lists its limits"),
-    "E.UNAVAILABLE": ("busy, starting or stopping: nothing was decided", "try again, after retry_after if it is there"),
+    "E.BAD_REQUEST": ("the request is malformed, has unknown fields or wrong types", "correct the request"),
+    "E.VERSION": ("the path names another major version than `/v1`", "use a client that supports this hub's version"),
+    "E.UNAUTHORIZED": ("the request needs the operator's token or a capability", "send one with the request"),
+    "E.FORBIDDEN": ("the capability does not permit this request", "ask its issuer for one that does"),
+    "E.NOT_FOUND": ("the label, or that place in it, is unknown", "check label and stream_seq, or try again later"),
+    "E.CONFLICT": ("the request contradicts stored data", "fetch the stored data before sending again"),
+    "E.LIMIT": ("the request is above one of this hub's limits", "request less; the hub's status lists its limits"),
+    "E.UNAVAILABLE": (
+        "busy, starting or stopping; nothing was decided",
+        "try again, after retry_after if it is present",
+    ),
 }
 
 STATUS: dict[str, int] = ADMISSION_STATUS | API_STATUS
 
 
 def refused_structure(error: Malformed) -> Refused:
-    """A malformed message as the admission refusal it is."""
+    """The admission error for a malformed message."""
     return BY_FAULT[error.fault].refused(error.reason)

@@ -25,7 +25,7 @@ def xchacha_open(key: bytes, nonce: bytes, aad: bytes, sealed: bytes, what: str 
     try:
         return bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(sealed, aad, nonce, key)
     except CryptoError:
-        raise Unverified(what, "does not decrypt: wrong key, or altered") from None
+        raise Unverified(what, "decryption failed: wrong key, or altered data") from None
 
 
 def chacha_seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
@@ -36,4 +36,4 @@ def chacha_open(key: bytes, nonce: bytes, aad: bytes, sealed: bytes, what: str =
     try:
         return ChaCha20Poly1305(key).decrypt(nonce, sealed, aad)
     except InvalidTag:
-        raise Unverified(what, "does not decrypt: wrong key, or altered") from None
+        raise Unverified(what, "decryption failed: wrong key, or altered data") from None

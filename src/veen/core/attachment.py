@@ -1,8 +1,8 @@
-"""Attachments: large parts sealed one by one, stored by the hash of their ciphertext, tied to the message. §4.6.
+"""Attachments: large parts of a message, sealed separately and stored under the hash of their ciphertext. Spec §4.6.
 
-The spec derives an attachment's nonce from `msg_id`, which is the hash of a ciphertext that holds `att_root`, which
-is the hash of the attachment: a circle. Here the nonce takes the same leaf rule over `H(enc)`, the one part of the
-ciphertext that exists before its attachments. Keys are fresh for every message, so no nonce meets its key twice.
+The spec derives an attachment's nonce from `msg_id`, the hash of a ciphertext that contains `att_root`, which in turn
+is the hash of the attachment. To break this cycle, the nonce applies the leaf_hash rule to `H(enc)`, the part of the
+ciphertext that exists before the attachments. Keys are fresh for every message, so no key meets a nonce twice.
 """
 
 from collections.abc import Sequence
@@ -20,59 +20,59 @@ EMPTY_ROOT = mmr.root((), mmr.ATTACHMENTS)
 
 @dataclass(frozen=True, slots=True)
 class SealedAttachment:
-    """An attachment as it is stored: anyone may keep it, its address checks it."""
+    """An attachment as stored. Its address is the hash of its bytes, so any copy can be checked."""
 
     coid: bytes
     sealed: bytes
 
 
 def seal(message: Sealer, attachment: bytes) -> SealedAttachment:
-    """Seal the next attachment of a message whose own ciphertext is yet to be sealed."""
+    """Seal the next attachment of a message. The message itself must be sealed afterwards."""
     key, nonce = _key_and_nonce(message, message.next_attachment())
     sealed = aead.xchacha_seal(key, nonce, b"", attachment)
     return SealedAttachment(h(sealed), sealed)
 
 
 def open_sealed(message: Opened, index: int, coid: bytes, sealed: bytes) -> bytes:
-    """The plaintext of attachment `index`, whose address the message committed to."""
+    """Decrypt attachment `index`. `coid` is the address to which the message commits."""
     if h(sealed) != coid:
-        raise Unverified("attachment", f"attachment {index} is not the one its coid names")
+        raise Unverified("attachment", f"attachment {index} does not match its coid")
     key, nonce = _key_and_nonce(message, index)
     return aead.xchacha_open(key, nonce, b"", sealed, "attachment")
 
 
 def root(coids: Sequence[bytes]) -> bytes:
-    """att_root: the tree over the addresses, in order."""
+    """att_root: the root of the tree over the addresses, in order."""
     return mmr.root(coids, mmr.ATTACHMENTS)
 
 
 def check(
     header: PayloadHdr, declared: Sequence[int], coids: Sequence[bytes], sizes: Sequence[int], limits: Limits
 ) -> None:
-    """Raise unless what came is what the message declares.
+    """Raise unless the supplied attachments match the message.
 
-    `declared` are the plaintext sizes the decrypted body names, `coids` and `sizes` the addresses and plaintext sizes
-    of what was supplied.
+    `declared` are the plaintext sizes in the decrypted body; `coids` and `sizes` are the addresses and plaintext sizes
+    of the supplied attachments.
     """
     check_sizes(declared, limits)
     if len(coids) != len(declared) or len(sizes) != len(declared):
-        raise Unverified("attachments", f"{len(coids)} supplied where the message declares {len(declared)}")
-    for index, (size, said) in enumerate(zip(sizes, declared, strict=True)):
-        if size != said:
-            raise Unverified("attachments", f"attachment {index} has {size} bytes where the message declares {said}")
+        raise Unverified("attachments", f"{len(coids)} supplied, but the message declares {len(declared)}")
+    for index, (size, expected) in enumerate(zip(sizes, declared, strict=True)):
+        if size != expected:
+            raise Unverified("attachments", f"attachment {index} has {size} bytes, but the message declares {expected}")
     if header.att_root is None:
         if declared:
-            raise Unverified("attachments", "the header commits to none")
+            raise Unverified("attachments", "the header has no att_root")
     elif root(coids) != header.att_root:
-        raise Unverified("attachments", "att_root is not the root of what was supplied")
+        raise Unverified("attachments", "att_root does not match the supplied attachments")
 
 
 def check_sizes(sizes: Sequence[int], limits: Limits) -> None:
-    """Count and sizes within the limits: before any root is computed. Spec §14.2."""
+    """Check count and sizes against the limits, before any root is computed. Spec §14.2."""
     if len(sizes) > limits.max_attachments_per_msg:
         raise _too_large(f"{len(sizes)} attachments, above {limits.max_attachments_per_msg}")
     if any(size > limits.max_attachment_bytes for size in sizes):
-        raise _too_large(f"one of {max(sizes)} bytes, above {limits.max_attachment_bytes}")
+        raise _too_large(f"an attachment has {max(sizes)} bytes, above {limits.max_attachment_bytes}")
 
 
 def _key_and_nonce(message: Sealer | Opened, index: int) -> tuple[bytes, bytes]:

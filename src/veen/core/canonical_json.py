@@ -1,7 +1,7 @@
-"""Canonical JSON: one text for one value, RFC 8785, so that a hash of the text can stand for the value.
+"""Canonical JSON (RFC 8785): each value has one text, so the hash of the text identifies the value.
 
-`rfc8785` writes it. Numbers are doubles there: an integer beyond ±(2^53 − 1) has no text of its own and is refused, and
-where such a number is read, it is the double that it denotes.
+The `rfc8785` library writes it. Its numbers are doubles: encoding rejects integers beyond ±(2^53 − 1), and parsing
+rounds them to the nearest double.
 """
 
 import json
@@ -18,25 +18,25 @@ Plain: TypeAlias = "int | float | str | bool | list[Plain] | dict[str, Plain] | 
 
 
 def encode(value: Plain) -> bytes:
-    """The one text of a value. Raises `ValueError` over what has none."""
+    """The canonical text of a value. Raises `ValueError` if it has none."""
     _check_depth(value)
     return bytes(rfc8785.dumps(value))
 
 
 def decode(data: bytes, what: str) -> Plain:
-    """The value of a text that `encode` would write, and of no other."""
+    """Decode canonical JSON. Raises `Malformed` for any text that `encode` would not write."""
     value = parse(data, what)
     try:
         written = rfc8785.dumps(value)
     except ValueError as error:
         raise Malformed(what, f"not canonical JSON: {error}") from None
     if written != data:
-        raise Malformed(what, "not canonical JSON: the same value has another text")
+        raise Malformed(what, "not canonical JSON: the canonical text of this value is different")
     return value
 
 
 def parse(data: bytes, what: str, *, exact: bool = False) -> Plain:
-    """The value of any JSON text. With `exact`, integers of any size are what they say."""
+    """Decode any JSON text. With `exact`, integers of any size keep their value."""
     if len(data) > MAX_JSON_BYTES:
         raise Malformed(what, f"{len(data)} bytes of JSON, above {MAX_JSON_BYTES}")
 
@@ -46,7 +46,7 @@ def parse(data: bytes, what: str, *, exact: bool = False) -> Plain:
     def named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = dict(pairs)
         if len(names) != len(pairs):
-            raise Malformed(what, "a name stands twice in one object")
+            raise Malformed(what, "an object contains a name twice")
         return names
 
     try:
@@ -68,7 +68,7 @@ def parse(data: bytes, what: str, *, exact: bool = False) -> Plain:
 def _double(text: str) -> float:
     found = float(text)
     if math.isinf(found):
-        raise ValueError(f"{text[:20]} is beyond what a double holds")
+        raise ValueError(f"{text[:20]} exceeds the range of a double")
     return found
 
 
@@ -80,7 +80,7 @@ def _number(text: str) -> int | float:
 
 
 def _check_nesting(text: str) -> None:
-    """Bounded here, because how deep a parser gets before it gives up differs from one machine to the next."""
+    """Bound the depth here, because the depth at which the JSON parser fails differs between machines."""
     depth, in_string, escaped = 0, False, False
     for character in text:
         if in_string:

@@ -1,4 +1,4 @@
-"""CHECKPOINT: the hub's signed word on a whole log prefix, which witnesses may co-sign. Spec §4.4."""
+"""CHECKPOINT: the hub's signature over a whole prefix of a log. Witnesses may cosign it. Spec §4.4."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,7 +14,7 @@ from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint(Wire):
-    """The root of `label_curr` at `upto_seq`; where the labels differ, the stream moved on from `label_prev`."""
+    """The root of `label_curr` at `upto_seq`. If the labels differ, the stream moved on from `label_prev`."""
 
     label_prev: bytes
     label_curr: bytes
@@ -40,7 +40,7 @@ class Checkpoint(Wire):
         return None if self.upto_seq else "upto_seq is 0: a checkpoint covers at least one message"
 
     def signing_digest(self) -> bytes:
-        """The first six fields as an array of six. Hub and witnesses sign the same digest."""
+        """The first six fields as an array of six. The hub and its witnesses sign the same digest."""
         signed = [self.label_prev, self.label_curr, self.upto_seq, self.mmr_root, self.epoch]
         body = self.LAYOUT.write([*signed, _NO_SIG, None])
         return ht("veen/sig", b"\x86" + body[1:-_SIG_TAIL])
@@ -56,17 +56,17 @@ class Checkpoint(Wire):
         return replace(self, witness_sigs=(self.witness_sigs or ()) + tuple(key.sign(digest) for key in keys))
 
     def verify_witnesses(self, witness_pks: tuple[bytes, ...], least: int) -> None:
-        """Raise unless at least `least` different known witnesses signed."""
+        """Raise `Unverified` unless at least `least` different known witnesses signed."""
         digest = self.signing_digest()
         sigs = self.witness_sigs or ()
         signed = {pk for pk in witness_pks if any(signing.is_valid(pk, digest, sig) for sig in sigs)}
         if len(signed) < least:
-            raise Unverified("checkpoint", f"{len(signed)} of the known witnesses signed, {least} are needed")
+            raise Unverified("checkpoint", f"{len(signed)} known witnesses signed, but {least} are required")
 
     def check_labels(self, profile: Profile, routing_key: bytes, stream_id: bytes) -> None:
-        """Raise unless the labels are this stream's: of the epoch, and of the one before it on a rotation. §4.4.1."""
+        """Raise `Unverified` unless the labels are this stream's, of the epoch and the one before. Spec §4.4.1."""
         if not profile.epoch_sec and self.epoch:
-            raise Unverified("checkpoint", f"epoch {self.epoch} where there are no epochs")
+            raise Unverified("checkpoint", f"epoch {self.epoch} , but the profile has no epochs")
         if naming.label(routing_key, stream_id, self.epoch) != self.label_curr:
             raise Unverified("checkpoint", "label_curr is not the stream's label in that epoch")
         if self.label_prev == self.label_curr:
@@ -75,13 +75,13 @@ class Checkpoint(Wire):
             raise Unverified("checkpoint", "label_prev is not the stream's label in the epoch before")
 
     def check_follows(self, previous: "Checkpoint") -> None:
-        """Raise where it goes back behind, or contradicts, a checkpoint already accepted for the same label."""
+        """Raise `Unverified` if it goes back behind, or contradicts, an accepted checkpoint of the same label."""
         if previous.label_curr != self.label_curr:
             return
         if self.upto_seq < previous.upto_seq:
-            raise Unverified("checkpoint", f"upto_seq {self.upto_seq} is behind the accepted {previous.upto_seq}")
+            raise Unverified("checkpoint", f"upto_seq {self.upto_seq} is lower than the accepted {previous.upto_seq}")
         if self.upto_seq == previous.upto_seq and self.mmr_root != previous.mmr_root:
-            raise Unverified("checkpoint", f"another root than the one accepted at upto_seq {self.upto_seq}")
+            raise Unverified("checkpoint", f"its root differs from the accepted root at upto_seq {self.upto_seq}")
 
 
 _NO_SIG = bytes(SIGNATURE_BYTES)

@@ -1,9 +1,9 @@
-"""Sealing a payload for a stream's reader, and opening it again. Spec §4.2.
+"""Sealing a payload to a stream's reader key, and opening it. Spec §4.2.
 
     enc (32) || hdr_len (u32be) || body_len (u32be) || hpke_ct_hdr || aead_ct_body || zeros up to pad_block
 
-The header is sealed by HPKE, the body by an AEAD whose key the same HPKE context exports. Both are bound to the
-message's place through `aad`.
+HPKE seals the header. The body is sealed with an AEAD key that the same HPKE context exports. `aad` binds both to the
+message's place.
 """
 
 import struct
@@ -24,7 +24,7 @@ from veen.core.naming import ZERO_HASH
 
 @dataclass(frozen=True, slots=True)
 class PayloadHdr(Wire):
-    """The encrypted header. The hub never sees it."""
+    """The encrypted header. The hub cannot read it."""
 
     schema: bytes
     parent_id: bytes | None = None
@@ -44,7 +44,7 @@ class PayloadHdr(Wire):
     )
 
     def check_cap_ref(self, auth_ref: bytes | None) -> None:
-        """Raise where the header names another capability than the one the message was admitted under. Spec §6."""
+        """Raise `Unverified` if the header names another capability than the message was admitted with. Spec §6."""
         if self.cap_ref is not None and not compare_digest(self.cap_ref, auth_ref or b""):
             raise Unverified("payload_hdr", "cap_ref is not the message's auth_ref")
 
@@ -60,7 +60,7 @@ _SIZES = (HASH_BYTES,) * 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The fields of a MSG that its ciphertext is bound to: moved elsewhere, it no longer opens."""
+    """The fields of a MSG that bind its ciphertext: with other values it does not open."""
 
     profile_id: bytes
     label: bytes
@@ -71,7 +71,7 @@ class Place:
 
     @classmethod
     def of(cls, message: Msg) -> Self:
-        """Where a message says it is."""
+        """The place of a message."""
         return cls(
             message.profile_id,
             message.label,
@@ -86,21 +86,21 @@ class Place:
         return h(_AAD + self.profile_id + self.label + self.client_id + numbers + (self.auth_ref or ZERO_HASH))
 
     def nonce(self) -> bytes:
-        """Unique for a client as long as it never repeats a (prev_ack, client_seq) pair."""
+        """Unique for a client that never repeats a (prev_ack, client_seq) pair."""
         return trunc24(h(_NONCE + self.label + u64be(self.prev_ack) + self.client_id + u64be(self.client_seq)))
 
     def check(self) -> None:
-        """Raise `ValueError` where this is no place a MSG could have."""
+        """Raise `ValueError` if no MSG can have this place."""
         sizes = len(self.profile_id), len(self.label), len(self.client_id), len(self.auth_ref or ZERO_HASH)
         if sizes != _SIZES:
-            raise ValueError(f"a place is made of names of {HASH_BYTES} bytes")
+            raise ValueError(f"profile_id, label, client_id and auth_ref must have {HASH_BYTES} bytes")
         if not (0 <= self.client_seq <= U64_MAX and 0 <= self.prev_ack <= U64_MAX):
-            raise ValueError("client_seq and prev_ack are unsigned integers of 64 bits")
+            raise ValueError("client_seq and prev_ack must be unsigned 64-bit integers")
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A payload that authenticated: what it says, and the context its attachments' keys come from."""
+    """An authenticated payload, with the context that derives the keys of its attachments."""
 
     header: PayloadHdr
     body: bytes = field(repr=False)
@@ -110,12 +110,12 @@ class Opened:
 
 
 class Sealer:
-    """One message being sealed: its context exists before its header, so that attachments can be sealed first."""
+    """Seals one message. The context exists before the header, so attachments can be sealed first."""
 
     __slots__ = ("_attached", "_sealed", "context", "enc", "place")
 
     def __init__(self, reader_pk: bytes, place: Place, ephemeral: DhKey | None = None) -> None:
-        """`ephemeral` is for test vectors: two messages sealed with the same one can be read by each other's reader."""
+        """`ephemeral` is for test vectors: it must not be used for two messages, because their keys would be equal."""
         place.check()
         self.enc, self.context = hpke.setup_sender(reader_pk, ephemeral=ephemeral)
         self.place = place
@@ -123,19 +123,19 @@ class Sealer:
         self._sealed = False
 
     def next_attachment(self) -> int:
-        """The index of the next attachment: each once, since index and context make its key and nonce."""
+        """The index of the next attachment. Index and context determine key and nonce, so each is used once."""
         self._check_unsealed()
         self._attached += 1
         return self._attached - 1
 
     def seal(self, header: PayloadHdr, body: bytes, pad_block: int) -> bytes:
-        """The ciphertext. Once: a second would be sealed under the same body key and nonce."""
+        """Seal the message. Allowed once: a second ciphertext would use the same body key and nonce."""
         self._check_unsealed()
         place = self.place
         if header.cap_ref is not None and header.cap_ref != place.auth_ref:
             raise ValueError("cap_ref must be the message's auth_ref")
         if len(body) + aead.TAG_BYTES > MAX_BODY_BYTES:
-            raise ValueError(f"a body has at most {MAX_BODY_BYTES - aead.TAG_BYTES} bytes, not {len(body)}")
+            raise ValueError(f"the body has {len(body)} bytes, above {MAX_BODY_BYTES - aead.TAG_BYTES}")
         self._sealed = True
         aad = place.aad()
         sealed_hdr = self.context.seal(aad, header.encode())
@@ -152,36 +152,36 @@ class Sealer:
 
 
 def seal(reader_pk: bytes, place: Place, header: PayloadHdr, body: bytes, pad_block: int) -> bytes:
-    """A ciphertext without attachments, for the holder of `reader_pk`."""
+    """Seal a payload without attachments to `reader_pk`."""
     return Sealer(reader_pk, place).seal(header, body, pad_block)
 
 
 def check_sizes(ciphertext: bytes, limits: Limits) -> tuple[int, int]:
-    """`(hdr_len, body_len)`, if they are within the limits and within the ciphertext.
+    """Return `(hdr_len, body_len)`, or raise `Malformed` if they exceed the limits or the ciphertext.
 
-    All that can be checked without a key: hubs do it at admission, readers before they decrypt. Spec §14.2.
+    These are all checks that need no key: hubs run them at admission, readers before decryption. Spec §14.2.
     """
     if len(ciphertext) > limits.max_msg_bytes:
         raise _wrong_size(f"{len(ciphertext)} bytes, above {limits.max_msg_bytes}")
     if len(ciphertext) < _LENGTHS_END:
-        raise _wrong_size(f"{len(ciphertext)} bytes, too short for its lengths")
+        raise _wrong_size(f"{len(ciphertext)} bytes, too short for the length fields")
     hdr_len, body_len = _LENGTHS.unpack_from(ciphertext, ENC_BYTES)
     if hdr_len > limits.max_hdr_bytes:
         raise _wrong_size(f"hdr_len {hdr_len} is above {limits.max_hdr_bytes}")
     if body_len > limits.max_body_bytes:
         raise _wrong_size(f"body_len {body_len} is above {limits.max_body_bytes}")
     if _LENGTHS_END + hdr_len + body_len > len(ciphertext):
-        raise _wrong_size(f"{len(ciphertext)} bytes, shorter than the parts it claims")
+        raise _wrong_size(f"{len(ciphertext)} bytes, less than hdr_len and body_len claim")
     return hdr_len, body_len
 
 
 def open_sealed(key: DhKey, place: Place, ciphertext: bytes, limits: Limits) -> Opened:
-    """The payload, or `Malformed` or `Unverified`: nothing is returned that did not authenticate."""
+    """Decrypt a payload. Raises `Malformed` or `Unverified`; never returns anything that did not authenticate."""
     hdr_len, body_len = check_sizes(ciphertext, limits)
     body_start = _LENGTHS_END + hdr_len
     end = body_start + body_len
     if ciphertext.count(0, end) != len(ciphertext) - end:
-        raise Malformed("ciphertext", "its padding is not all zeros")
+        raise Malformed("ciphertext", "the padding contains bytes other than zero")
     enc = ciphertext[:ENC_BYTES]
     context = hpke.setup_receiver(enc, key)
     aad = place.aad()

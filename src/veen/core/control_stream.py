@@ -1,7 +1,7 @@
-"""The control stream: what a hub was told by its operator, logged like any message so that it replays with the rest.
+"""The control stream: authorized capabilities and registered streams, logged so that replay restores them.
 
-A capability that was authorised, or a stream that was registered, is a MSG on the control stream. It is sealed for a
-key that anyone can derive from `hub_id`: the seal keeps the form of a message and hides nothing from an auditor.
+Each authorization or registration is a MSG on the control stream. It is sealed to a key that anyone can derive from
+`hub_id`: sealing keeps the message format and hides nothing from an auditor.
 """
 
 from typing import TypeAlias
@@ -19,16 +19,16 @@ from veen.core.signing import SigningKey
 CAP_SCHEMA = naming.schema_id("veen.control.cap.v1")
 STREAM_SCHEMA = naming.schema_id("veen.control.stream.v1")
 
-Event: TypeAlias = CapToken | bytes  # an authorised capability, or the id of a registered stream
+Event: TypeAlias = CapToken | bytes  # an authorized capability, or the id of a registered stream
 
 
 def reader_key(hub_id: bytes) -> DhKey:
-    """The key that opens a hub's control stream: no secret."""
+    """The key that opens a hub's control stream. It is public."""
     return DhKey(ht("veen/control-key", hub_id))
 
 
 def message(key: SigningKey, hub_id: bytes, place: Place, event: Event, pad_block: int) -> Msg:
-    """The MSG that logs an event, by the hub's own client key."""
+    """The MSG that logs an event, signed by the hub's own client key."""
     schema, body = (STREAM_SCHEMA, event) if isinstance(event, bytes) else (CAP_SCHEMA, event.encode())
     sealed = ciphertext.seal(reader_key(hub_id).public_key, place, PayloadHdr(schema), body, pad_block)
     return sign(
@@ -43,10 +43,10 @@ def message(key: SigningKey, hub_id: bytes, place: Place, event: Event, pad_bloc
 
 
 def event_of(hub_id: bytes, logged: Msg, limits: Limits) -> Event:
-    """The event a control message logs."""
+    """Decode the event of a control message."""
     opened = ciphertext.open_sealed(reader_key(hub_id), Place.of(logged), logged.ciphertext, limits)
     if opened.header.schema == CAP_SCHEMA:
         return CapToken.decode(opened.body)
     if opened.header.schema == STREAM_SCHEMA and len(opened.body) == HASH_BYTES:
         return opened.body
-    raise Malformed("control message", "neither a capability nor a stream")
+    raise Malformed("control message", "it contains neither a capability nor a stream id")

@@ -1,13 +1,13 @@
-"""The proof that a shared secret is the one a reader's key has with an `enc`, and not one that was made up.
+"""Proof that a shared secret is the one that a reader key and an `enc` have in common.
 
-None of the AEADs commits to a key: whoever seals a message can make it open with two shared secrets, to two contents.
-Of one `enc` and one reader key there is one shared secret. The proof shows, without the key, that it is this one: in
-X25519 terms, that `shared` is to `enc` what `reader_pk` is to the base point (Chaum and Pedersen's equality of discrete
-logarithms, made non-interactive by a hash).
+The AEADs do not commit to a key: a sender can craft a message that opens with two shared secrets, to two contents. But
+an `enc` and a reader key have only one shared secret. The proof shows, without revealing the key, that it is the given
+one: in X25519 terms, `shared` is to `enc` what `reader_pk` is to the base point (Chaum and Pedersen's equality of
+discrete logarithms, made non-interactive with a hash).
 
-X25519 knows u coordinates alone, so the proof is made on the birationally equivalent curve of Ed25519, in its subgroup
-of prime order: P = wB and S = wE, where E is `enc` without its part of small order. A u coordinate stands for a point
-and its negative; P is always the one with an even x, as XEdDSA has it, and the proof says which S is.
+X25519 uses u coordinates only, so the proof works on the birationally equivalent curve of Ed25519, in its subgroup of
+prime order: P = wB and S = wE, where E is `enc` without its component of small order. A u coordinate represents a point
+and its negative. P is always the one with an even x, as in XEdDSA; the proof says which one S is.
 """
 
 import os
@@ -25,19 +25,19 @@ from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import tag_prefix
 from veen.core.hpke import KEY_BYTES, DhKey
 
-_P = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFED  # of the field
-_L = 0x1000000000000000000000000000000014DEF9DEA2F79CD65812631A5CF5D3ED  # the order of the base point
+_P = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFED  # prime of the field
+_L = 0x1000000000000000000000000000000014DEF9DEA2F79CD65812631A5CF5D3ED  # order of the base point
 _EIGHTH = pow(8, -1, _L).to_bytes(KEY_BYTES, "little")
-_NEGATIVE = 0x80  # in the last byte of an encoded point
+_NEGATIVE = 0x80  # sign bit in the last byte of an encoded point
 _CHALLENGE = tag_prefix("veen/shared-proof")
 _NONCE = tag_prefix("veen/shared-proof-nonce")
 
 
 @dataclass(frozen=True, slots=True)
 class SharedProof(Wire):
-    """What shows that a shared secret is that of a reader's key and an `enc`, for one message."""
+    """Proof that a shared secret is that of a reader key and an `enc`, for one message."""
 
-    negative: bool  # of the two points that `shared` stands for, the one with an odd x
+    negative: bool  # S is the point with an odd x
     challenge: bytes
     response: bytes
 
@@ -45,13 +45,13 @@ class SharedProof(Wire):
 
 
 def prove(key: DhKey, enc: bytes, leaf_hash: bytes) -> SharedProof:
-    """The proof for `key.exchange(enc)`, good for the message of that leaf alone.
+    """Prove that `key.exchange(enc)` is the shared secret. The proof is valid only for the message with this leaf.
 
-    Raises `Malformed` for an `enc` that is on no point of the curve, or on one of small order: no X25519 key is.
+    Raises `Malformed` if `enc` is not a point of the curve or has small order. No X25519 public key is like that.
     """
     base = _without_torsion(enc)
     if base is None:
-        raise Malformed("enc", "it is no public key of the curve, so nobody can prove what the message says")
+        raise Malformed("enc", "not a public key of the curve, so the content of the message cannot be proved")
     secret = _secret_scalar(key.secret)
     public = bindings.crypto_scalarmult_ed25519_base_noclamp(secret)
     if public[-1] & _NEGATIVE:
@@ -59,8 +59,8 @@ def prove(key: DhKey, enc: bytes, leaf_hash: bytes) -> SharedProof:
         public = _without_top_bit(public)
     shared = times(secret, base)
     statement = _Statement(leaf_hash, key.public_key, enc, key.exchange(enc), public, base, shared)
-    # Fresh randomness against faults, the secret and the statement against bad randomness: a nonce that two challenges
-    # share gives the key away.
+    # Fresh randomness protects against fault attacks; secret and statement protect against bad randomness. Two
+    # challenges with the same nonce would reveal the key.
     nonce = _scalar(_NONCE, secret, os.urandom(KEY_BYTES), statement.encode())
     challenge = statement.challenge(bindings.crypto_scalarmult_ed25519_base_noclamp(nonce), times(nonce, base))
     answer = bindings.crypto_core_ed25519_scalar_mul(challenge, secret)
@@ -69,32 +69,32 @@ def prove(key: DhKey, enc: bytes, leaf_hash: bytes) -> SharedProof:
 
 
 def verify(proof: SharedProof, leaf_hash: bytes, reader_pk: bytes, enc: bytes, shared: bytes) -> None:
-    """Raise `Unverified` unless `shared` is what the holder of `reader_pk` shares with the sender of `enc`."""
+    """Raise `Unverified` unless `shared` is the secret that `reader_pk` and `enc` have in common."""
     base = _without_torsion(enc)
     if base is None:
-        raise Unverified("shared proof", "enc is no public key of the curve")
+        raise Unverified("shared proof", "enc is not a public key of the curve")
     public, common = _lifted(reader_pk, False), _lifted(shared, proof.negative)
-    # In the subgroup of prime order, or a part of small order could be hidden from the equations.
+    # Require the subgroup of prime order: the equations would not detect a component of small order.
     if public is None or not is_valid_point(public):
-        raise Unverified("shared proof", "reader_pk is no public key of the curve")
+        raise Unverified("shared proof", "reader_pk is not a public key of the curve")
     if common is None or not is_valid_point(common):
-        raise Unverified("shared proof", "shared is no secret that two keys of the curve have")
+        raise Unverified("shared proof", "shared is not a shared secret of two keys of the curve")
     if int.from_bytes(proof.response, "little") >= _L or int.from_bytes(proof.challenge, "little") >= _L:
-        raise Unverified("shared proof", "a number in it is not reduced")
+        raise Unverified("shared proof", "a scalar is not reduced modulo L")
     statement = _Statement(leaf_hash, reader_pk, enc, shared, public, base, common)
     try:
         of_public = bindings.crypto_scalarmult_ed25519_base_noclamp(proof.response)
         first = bindings.crypto_core_ed25519_sub(of_public, times(proof.challenge, public))
         second = bindings.crypto_core_ed25519_sub(times(proof.response, base), times(proof.challenge, common))
-    except SodiumError:  # a product that is the neutral element
-        raise Unverified("shared proof", "a number in it is zero") from None
+    except SodiumError:  # a product is the neutral element
+        raise Unverified("shared proof", "a scalar is zero") from None
     if statement.challenge(first, second) != proof.challenge:
-        raise Unverified("shared proof", "shared is not the secret of this reader's key and this enc")
+        raise Unverified("shared proof", "shared is not the secret of this reader key and this enc")
 
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What is proved: the bytes that the message is opened with, and the points they stand for."""
+    """The statement to prove: the bytes that open the message, and the points they represent."""
 
     leaf_hash: bytes
     reader_pk: bytes
@@ -109,26 +109,26 @@ class _Statement:
         return names + self.public_point + self.enc_point + self.shared_point
 
     def challenge(self, first: bytes, second: bytes) -> bytes:
-        """What the prover could not choose: it follows from the statement and both commitments."""
+        """The Fiat-Shamir challenge: the hash of the statement and both commitments."""
         return _scalar(_CHALLENGE, self.encode(), first, second)
 
 
 def _scalar(*parts: bytes) -> bytes:
-    """A number below the group's order from a tag and data. All of fixed size, so joining them is unambiguous."""
+    """A scalar modulo L from a tag and data. All parts have a fixed size, so joining them is unambiguous."""
     return bindings.crypto_core_ed25519_scalar_reduce(sha512(b"".join(parts)).digest())
 
 
 def _secret_scalar(secret: bytes) -> bytes:
-    """The number that X25519 multiplies with (RFC 7748 §5), modulo the group's order. In libsodium: it is secret."""
+    """The scalar that X25519 multiplies with (RFC 7748 §5), modulo L. libsodium reduces it in constant time."""
     clamped = bytes((secret[0] & 248,)) + secret[1:-1] + bytes((secret[-1] & 127 | 64,))
     return bindings.crypto_core_ed25519_scalar_reduce(clamped + bytes(KEY_BYTES))
 
 
 def _without_torsion(enc: bytes) -> bytes | None:
-    """The part of `enc` that X25519 sees: its secrets are multiples of 8, which clear the rest.
+    """The component of `enc` in the subgroup of prime order. X25519 scalars are multiples of 8 and clear the rest.
 
-    None where nothing is left of it, and where it is on the twist. Its top bit and what is above the prime are read as
-    X25519 reads them.
+    None if that component is the neutral element or `enc` is on the twist. Reads the top bit and values above the prime
+    as X25519 does.
     """
     if len(enc) != KEY_BYTES:
         return None
@@ -145,9 +145,9 @@ def _without_torsion(enc: bytes) -> bytes | None:
 
 
 def _lifted(u_bytes: bytes, negative: bool) -> bytes | None:
-    """The encoding that a point of this u coordinate has on the other curve, y = (u - 1) / (u + 1).
+    """The Ed25519 encoding of a point with this u coordinate: y = (u - 1) / (u + 1).
 
-    None where u is not canonical, or is -1. That there is such a point, only libsodium can tell.
+    None if u is not canonical or is -1. Does not check that the point exists; libsodium does.
     """
     u = int.from_bytes(u_bytes, "little")
     if u >= _P - 1:
@@ -158,5 +158,5 @@ def _lifted(u_bytes: bytes, negative: bool) -> bytes | None:
 
 
 def _without_top_bit(data: bytes) -> bytes:
-    """Of a point: its negative, or itself. Of a u coordinate: what X25519 reads."""
+    """Clear the top bit: the sign of an encoded point, or the bit of a u coordinate that X25519 ignores."""
     return data[:-1] + bytes((data[-1] & 0x7F,))

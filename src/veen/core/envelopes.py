@@ -17,7 +17,7 @@ _SERVER_VERSION = Text("server_version", MAX_TEXT_BYTES, optional=True)
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest(Wire):
-    """Accept this message."""
+    """Submit a message."""
 
     msg: Msg
 
@@ -26,7 +26,7 @@ class SubmitRequest(Wire):
 
 @dataclass(frozen=True, slots=True)
 class SubmitResponse(Wire):
-    """It is in the log, here."""
+    """The message was accepted; this is its receipt."""
 
     receipt: Receipt
     server_version: str | None = None
@@ -36,7 +36,7 @@ class SubmitResponse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest(Wire):
-    """A range of a label. `cursor`, if present, wins over `from_seq`."""
+    """Request a range of a label. `cursor`, if present, overrides `from_seq`."""
 
     label: bytes
     from_seq: int
@@ -76,7 +76,7 @@ class StreamItem(Wire):
 
 @dataclass(frozen=True, slots=True)
 class StreamResponse(Wire):
-    """One page, and where the next begins. `mmr_proof` proves the last item."""
+    """One page, and the start of the next. `mmr_proof` proves the last item."""
 
     label: bytes
     from_seq: int
@@ -103,7 +103,7 @@ class StreamResponse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ReceiptRequest(Wire):
-    """The receipt at one place."""
+    """Request the receipt of one place."""
 
     label: bytes
     stream_seq: int
@@ -113,7 +113,7 @@ class ReceiptRequest(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ReceiptResponse(Wire):
-    """The receipt asked for."""
+    """The requested receipt."""
 
     receipt: Receipt
     server_version: str | None = None
@@ -123,7 +123,7 @@ class ReceiptResponse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest(Wire):
-    """The proof of a leaf at its own size."""
+    """Request the inclusion proof of a leaf in the tree that ends with it."""
 
     label: bytes
     stream_seq: int
@@ -133,7 +133,7 @@ class ProofRequest(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ProofResponse(Wire):
-    """The proof asked for."""
+    """The requested proof."""
 
     mmr_proof: MmrProof
     server_version: str | None = None
@@ -143,7 +143,7 @@ class ProofResponse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest(Wire):
-    """The checkpoint of a prefix."""
+    """Request the checkpoint of a prefix."""
 
     label: bytes
     upto_seq: int
@@ -153,7 +153,7 @@ class CheckpointRequest(Wire):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResponse(Wire):
-    """The checkpoint asked for."""
+    """The requested checkpoint."""
 
     checkpoint: Checkpoint
     server_version: str | None = None
@@ -163,7 +163,7 @@ class CheckpointResponse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope(Wire):
-    """Why not."""
+    """Why a request was rejected."""
 
     code: str
     message: str
@@ -185,7 +185,7 @@ class ErrorEnvelope(Wire):
 
     @classmethod
     def of(cls, error: Refused, request_id: str | None = None) -> "ErrorEnvelope":
-        """The envelope that carries a refusal."""
+        """The envelope for a `Refused` error."""
         detail = dict(error.detail)
         if error.stage is not None:
             detail["stage"] = error.stage
@@ -194,7 +194,7 @@ class ErrorEnvelope(Wire):
         return cls(error.code, error.message, detail or None, error.retry_after, request_id)
 
     def refused(self) -> Refused:
-        """The refusal it carries: what a client raises."""
+        """The `Refused` error that a client raises for this envelope."""
         detail = dict(self.detail or {})
         stage, detail_enum = detail.pop("stage", None), detail.pop("detail_enum", None)
         return Refused(

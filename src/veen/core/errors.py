@@ -1,19 +1,19 @@
-"""What can go wrong for reasons outside this program.
+"""Errors with a cause outside this program, classed by what the caller does next.
 
     VeenError
-      Malformed     the bytes are not the object they claim to be     never retry
-      Unverified    they parse; a signature, hash or proof fails      never retry
-      Refused       they hold; a rule of this hub says no             see its code
-      Unavailable   a disk or a peer did not answer                   retry later
+      Malformed     the bytes do not decode as the expected object      never retry
+      Unverified    they decode, but a signature, hash or proof fails   never retry
+      Refused       they are valid, but a rule of the hub rejects them  see its code
+      Unavailable   a disk or a peer did not answer                     retry later
 
-Our own mistakes are not here: those are `assert` and `ValueError`, and they crash.
+Programming errors are not part of this tree: they raise `AssertionError` or `ValueError`.
 """
 
 from enum import IntEnum
 
 
 class Fault(IntEnum):
-    """Which structural row of spec §8.2 a malformed object falls under, in the order they are judged."""
+    """The structural rows of the admission table, in the order in which they are checked. Spec §8.2."""
 
     CBOR = 1
     SIZE = 2
@@ -21,11 +21,11 @@ class Fault(IntEnum):
 
 
 class VeenError(Exception):
-    """Everything below, for callers that only need to know that it did not work."""
+    """Base class of all errors with an outside cause."""
 
 
 class Malformed(VeenError):
-    """The bytes are not the object they claim to be."""
+    """The bytes do not decode as the expected object."""
 
     def __init__(self, what: str, reason: str, fault: Fault = Fault.CBOR) -> None:
         super().__init__(f"{what}: {reason}")
@@ -35,7 +35,7 @@ class Malformed(VeenError):
 
 
 class Unverified(VeenError):
-    """The object parses, and a signature, hash or proof in it does not hold."""
+    """The object decodes, but a signature, hash or proof in it does not verify."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: {reason}")
@@ -44,7 +44,7 @@ class Unverified(VeenError):
 
 
 class Refused(VeenError):
-    """The object holds, and a rule of this hub says no. Carries the error envelope's machine-readable part."""
+    """The object is valid, but a rule of the hub rejects it. Has the machine-readable fields of the error envelope."""
 
     def __init__(
         self,

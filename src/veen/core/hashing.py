@@ -1,4 +1,4 @@
-"""H, Ht and the fixed-width integers every other definition is built from. Spec §3.3."""
+"""H, Ht and the fixed-width integers that all other definitions use. Spec §3.3."""
 
 from hashlib import sha256
 
@@ -13,12 +13,12 @@ def h(data: bytes) -> bytes:
 
 
 def tag_prefix(tag: str) -> bytes:
-    """What `ht` hashes before its data: for loops that hash under one tag."""
+    """The bytes that `ht` hashes before its data, for loops that hash many inputs under one tag."""
     return tag.encode() + b"\x00"
 
 
 def ht(tag: str, data: bytes) -> bytes:
-    """SHA-256 under a domain tag: the same data under two tags never meets."""
+    """SHA-256 with a domain tag, so that equal data under different tags has different hashes."""
     return sha256(tag.encode() + b"\x00" + data).digest()
 
 

@@ -1,7 +1,7 @@
 """HPKE base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305, with exporter. RFC 9180.
 
-A thin context on our own primitives: the library that has the exporter costs well over one and a half times as much
-a seal (`bench/seal.py` measures both; the tests check one against the other).
+Implemented here because the only library with an exporter takes more than 1.5 times as long per seal
+(`bench/seal.py` measures both; the tests compare the results of both).
 """
 
 import os
@@ -19,7 +19,7 @@ KEY_BYTES = 32
 
 
 class DhKey:
-    """An X25519 key pair. The secret half never shows in `repr`."""
+    """An X25519 key pair. `repr` does not show the secret half."""
 
     __slots__ = ("_secret", "public_key")
 
@@ -37,11 +37,11 @@ class DhKey:
 
     @property
     def secret(self) -> bytes:
-        """The 32 secret bytes: for keystores, and for `dleq`."""
+        """The 32 secret bytes, for keystores and for `dleq`."""
         return self._secret
 
     def exchange(self, peer: bytes) -> bytes:
-        """The shared secret with a peer's public key; a peer of small order is refused (RFC 7748 §6.1)."""
+        """The shared secret with a peer's public key. Rejects peers of small order (RFC 7748 §6.1)."""
         if len(peer) != KEY_BYTES:
             raise Malformed("dh key", f"{len(peer)} public bytes, not {KEY_BYTES}")
         try:
@@ -53,7 +53,7 @@ class DhKey:
         return f"DhKey({self.public_key.hex()[:8]}…)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret key is not pickled")
+        raise TypeError("secret keys cannot be pickled")
 
 
 MAX_OUTPUT_BYTES = 255 * HASH_BYTES
@@ -66,13 +66,13 @@ _OUTER_FILL = b"\x5c" * (_BLOCK_BYTES - HASH_BYTES)
 
 
 def hmac32(key: bytes, data: bytes) -> bytes:
-    """HMAC-SHA256 under a key of 32 bytes that is used once."""
+    """HMAC-SHA256 with a 32-byte key, for keys that are used once."""
     inner = sha256(key.translate(_INNER_PAD) + _INNER_FILL + data).digest()
     return sha256(key.translate(_OUTER_PAD) + _OUTER_FILL + inner).digest()
 
 
 class Hmac:
-    """HMAC-SHA256 under one key. RFC 2104."""
+    """HMAC-SHA256 with one key. RFC 2104."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -85,9 +85,9 @@ class Hmac:
         return sha256(self._outer + sha256(self._inner + data).digest()).digest()
 
     def expand(self, info: bytes, length: int) -> bytes:
-        """RFC 5869 §2.3, with this key as the pseudorandom key."""
+        """HKDF-Expand (RFC 5869 §2.3) with this key as the pseudorandom key."""
         if not 0 <= length <= MAX_OUTPUT_BYTES:
-            raise ValueError(f"HKDF gives at most {MAX_OUTPUT_BYTES} bytes, not {length}")
+            raise ValueError(f"HKDF output is limited to {MAX_OUTPUT_BYTES} bytes, got {length}")
         block = self.digest(info + b"\x01")
         blocks = [block]
         for counter in range(2, -(-length // HASH_BYTES) + 1):
@@ -97,7 +97,7 @@ class Hmac:
 
 
 def extract(salt: bytes, ikm: bytes) -> bytes:
-    """RFC 5869 §2.2. An empty salt equals 32 zero bytes, since HMAC pads its key with zeros."""
+    """RFC 5869 §2.2. An empty salt equals 32 zero bytes, because HMAC pads its key with zeros."""
     return Hmac(salt).digest(ikm)
 
 
@@ -121,12 +121,12 @@ _SEQ_MAX = (1 << 8 * aead.CHACHA_NONCE_BYTES) - 1
 
 
 def _labeled(suite: bytes, label: bytes) -> bytes:
-    """What LabeledExtract puts before its input, RFC 9180 §4."""
+    """The prefix that LabeledExtract adds to its input. RFC 9180 §4."""
     return _VERSION + suite + label
 
 
 def _labeled_info(suite: bytes, label: bytes, length: int) -> bytes:
-    """What LabeledExpand puts before its info, RFC 9180 §4."""
+    """The prefix that LabeledExpand adds to its info. RFC 9180 §4."""
     return length.to_bytes(2, "big") + _VERSION + suite + label
 
 
@@ -138,14 +138,14 @@ _EXPORTED_KEY = _labeled_info(_SUITE, b"sec", aead.KEY_BYTES)
 
 
 class _Infos:
-    """The three expand inputs of the key schedule: fixed for one `info`, and VEEN's is always empty."""
+    """The three expand inputs of the key schedule. They depend on `info` only, which is always empty in VEEN."""
 
     __slots__ = ("base_nonce", "exporter", "key")
 
     def __init__(self, info: bytes) -> None:
         psk_id_hash = extract(b"", _labeled(_SUITE, b"psk_id_hash"))
         context = _MODE_BASE + psk_id_hash + extract(b"", _labeled(_SUITE, b"info_hash") + info)
-        # One block each, so the counter that HKDF-Expand appends is always 1.
+        # Each output is one block, so the counter that HKDF-Expand appends is always 1.
         self.key = _labeled_info(_SUITE, b"key", aead.KEY_BYTES) + context + b"\x01"
         self.base_nonce = _labeled_info(_SUITE, b"base_nonce", aead.CHACHA_NONCE_BYTES) + context + b"\x01"
         self.exporter = _labeled_info(_SUITE, b"exp", HASH_BYTES) + context + b"\x01"
@@ -155,7 +155,7 @@ _EMPTY_INFO = _Infos(b"")
 
 
 class HpkeContext:
-    """One HPKE context: seals or opens in sequence, and exports secrets bound to it."""
+    """One HPKE context: seals or opens in sequence, and exports secrets derived from it."""
 
     __slots__ = ("_base_nonce", "_exporter", "_key", "_seq")
 
@@ -182,26 +182,26 @@ class HpkeContext:
         if length == aead.KEY_BYTES:
             return hmac32(self._exporter, _EXPORTED_KEY + exporter_context + b"\x01")
         if not 0 <= length <= MAX_OUTPUT_BYTES:
-            raise ValueError(f"an export has at most {MAX_OUTPUT_BYTES} bytes, not {length}")
+            raise ValueError(f"an export is limited to {MAX_OUTPUT_BYTES} bytes, got {length}")
         return expand(self._exporter, _labeled_info(_SUITE, b"sec", length) + exporter_context, length)
 
     def _nonce(self) -> bytes:
         if self._seq == 0:
             return self._base_nonce
         if self._seq >= _SEQ_MAX:
-            raise ValueError("this HPKE context has used every nonce it has")
+            raise ValueError("this HPKE context has no unused nonce left")
         return (int.from_bytes(self._base_nonce, "big") ^ self._seq).to_bytes(aead.CHACHA_NONCE_BYTES, "big")
 
 
 def setup_sender(public_key: bytes, info: bytes = b"", ephemeral: DhKey | None = None) -> tuple[bytes, HpkeContext]:
-    """A context to seal for the holder of `public_key`. `ephemeral` is for test vectors: reuse breaks secrecy."""
+    """A context that seals for the holder of `public_key`. `ephemeral` is for test vectors: reuse breaks secrecy."""
     key = ephemeral or DhKey.generate()
     enc = key.public_key
     return enc, HpkeContext(key.exchange(public_key), enc + public_key, info)
 
 
 def setup_receiver(enc: bytes, key: DhKey, info: bytes = b"") -> HpkeContext:
-    """The context that the sender of `enc` had."""
+    """The context that matches the sender's `enc`."""
     if len(enc) != ENC_BYTES:
         raise Malformed("hpke", f"an encapsulated key of {len(enc)} bytes, not {ENC_BYTES}")
     return HpkeContext(key.exchange(enc), enc + key.public_key, info)

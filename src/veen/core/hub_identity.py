@@ -1,7 +1,7 @@
-"""A hub's identity: its keys over time, and which of them may have signed what. Spec §8.4.
+"""A hub's identity: its keys over time, and which key may sign what. Spec §8.4.
 
-`hub_id` is the hash of the first key and never changes. Each later key carries the endorsement of the key before
-it, so that whoever pinned any one of them can follow the chain to the newest.
+`hub_id` is the hash of the first key and never changes. Each later key carries an endorsement by the key before it, so
+a client that pinned any key can follow the chain to the newest one.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from veen.core.profile import Profile
 from veen.core.receipt import Receipt
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
-# How a client comes to trust the first key.
+# How clients establish trust in the first key.
 ANCHORINGS = ("data-directory", "fingerprint", "certificate")
 
 
@@ -30,7 +30,7 @@ class HubKey(Wire):
     hub_pk: bytes
     valid_from: int
     valid_until: int | None = None
-    endorsement: bytes | None = None  # by the key before it; the first has none
+    endorsement: bytes | None = None  # by the previous key; the first key has none
 
     LAYOUT: ClassVar = Map(
         "hub key",
@@ -49,7 +49,7 @@ class HubKey(Wire):
         return None if self.key_id == naming.key_id(self.hub_pk) else "key_id is not that of hub_pk"
 
     def active_between(self, start: int, end: int) -> bool:
-        """Whether it signs at any moment from `start` to just before `end`."""
+        """Whether the key signs at any time from `start` until just before `end`."""
         return self.valid_from < end and (self.valid_until is None or start < self.valid_until)
 
     def active_at(self, hub_ts: int) -> bool:
@@ -58,7 +58,7 @@ class HubKey(Wire):
 
 @dataclass(frozen=True, slots=True)
 class OriginRef(Wire):
-    """Where a forked hub comes from: the hub, the routing key it goes on with, and the digest of `origin.cbor`."""
+    """The origin of a forked hub: its id, the routing key that the fork keeps, and the digest of `origin.cbor`."""
 
     hub_id: bytes
     routing_key: bytes
@@ -76,8 +76,8 @@ class HubIdentity(Wire):
     hub_id: bytes
     hub_keys: tuple[HubKey, ...]
     anchoring: str = ANCHORINGS[0]
-    origin: OriginRef | None = None  # of a fork
-    realm_id: bytes | None = None  # whose admin streams the hub goes by, if any
+    origin: OriginRef | None = None  # only in a fork
+    realm_id: bytes | None = None  # the realm whose admin streams bind this hub
 
     LAYOUT: ClassVar = Map(
         "hub identity",
@@ -91,14 +91,14 @@ class HubIdentity(Wire):
     )
 
     def flaw(self) -> str | None:
-        """The chain of endorsements is for `verify_chain` to judge."""
+        """Does not check the endorsements; see `verify_chain`."""
         order = [(key.valid_from, key.hub_pk) for key in self.hub_keys]
         if any(a >= b for a, b in pairwise(order)):
             return "hub_keys are not in order of valid_from and hub_pk"
         if len({key.hub_pk for key in self.hub_keys}) != len(self.hub_keys):
-            return "a key stands twice"
+            return "a key occurs twice"
         if [key.endorsement is None for key in self.hub_keys] != [True] + [False] * (len(self.hub_keys) - 1):
-            return "each key but the first carries an endorsement"
+            return "every key except the first must have an endorsement, and the first must have none"
         return None if self.anchoring in ANCHORINGS else f"anchoring is not one of {', '.join(ANCHORINGS)}"
 
     @property
@@ -107,58 +107,58 @@ class HubIdentity(Wire):
 
     @property
     def routing_key(self) -> bytes:
-        """What its labels are derived with. A fork keeps that of its origin, so that it can go on with its labels."""
+        """The key from which labels are derived. A fork keeps its origin's, so that it can continue its labels."""
         return self.origin.routing_key if self.origin else naming.routing_key(self.hub_id)
 
     def signing_key_at(self, hub_ts: int) -> HubKey:
-        """The key to sign with: of those active, the last in order."""
+        """The key that signs at `hub_ts`: the newest of the active ones."""
         active = [key for key in self.hub_keys if key.active_at(hub_ts)]
         if not active:
             raise Unverified("hub identity", f"no key is active at {hub_ts}")
         return active[-1]
 
     def verify_chain(self) -> None:
-        """Raise unless the first key makes `hub_id` and each further one is endorsed by the one before it."""
+        """Raise `Unverified` unless `hub_id` matches the first key and each later key is endorsed by the previous."""
         if naming.hub_id(self.hub_keys[0].hub_pk) != self.hub_id:
-            raise Unverified("hub identity", "hub_id is not that of the first key")
+            raise Unverified("hub identity", "hub_id is not derived from the first key")
         for before, key in pairwise(self.hub_keys):
             digest = _endorsement_digest(self.hub_id, key.hub_pk, key.valid_from)
             signing.verify(before.hub_pk, digest, key.endorsement or b"", f"hub key {key.key_id.hex()[:16]}")
 
     def check_pinned(self, pin: bytes) -> None:
-        """Raise unless `pin` is this hub's id or the fingerprint `H(hub_pk)` of one of its keys.
+        """Raise `Unverified` unless `pin` is this hub's id or the fingerprint `H(hub_pk)` of one of its keys.
 
-        Not enough by itself: anyone can write a record that names the pinned key. Use `verify`.
+        This check alone proves nothing, because anyone can write a record that contains the pinned key. Use `verify`.
         """
         if pin != self.hub_id and all(pin != h(key.hub_pk) for key in self.hub_keys):
             raise Unverified("hub identity", "it is not the pinned hub")
 
     def verify(self, signature: "IdentitySignature", pin: bytes, root_pk: bytes | None = None) -> None:
-        """All that makes this record the pinned hub's: its pin, its chain, and the signature over the whole."""
+        """Verify that this record belongs to the pinned hub: the pin, the chain of keys and the signature."""
         self.check_pinned(pin)
         self.verify_chain()
         signature.verify(self, root_pk)
 
     def check_follows(self, known: "HubIdentity") -> None:
-        """Raise unless this record continues one already trusted: the same keys, at most closed, and new ones after.
+        """Raise `Unverified` unless this record continues a trusted one: same keys, possibly closed, then new keys.
 
-        Without it whoever holds a retired key could write another history that starts with the same first key.
+        Without this check the holder of a retired key could sign another history that starts with the same first key.
         """
         same = [replace(key, valid_until=None) for key in known.hub_keys]
         mine = [replace(key, valid_until=None) for key in self.hub_keys[: len(same)]]
         if (self.hub_id, self.origin, self.realm_id, mine) != (known.hub_id, known.origin, known.realm_id, same):
-            raise Unverified("hub identity", "it does not continue the record known before")
+            raise Unverified("hub identity", "it does not continue the record that was trusted before")
         for before, now in zip(known.hub_keys, self.hub_keys, strict=False):
             if before.valid_until is not None and now.valid_until != before.valid_until:
-                raise Unverified("hub identity", "a key that was closed has another end now")
+                raise Unverified("hub identity", "the valid_until of a closed key has changed")
 
     def verify_receipt(self, receipt: Receipt) -> HubKey:
-        """The key that signed the receipt, among those active at its `hub_ts`."""
+        """Verify a receipt. Returns its signing key, which must be active at its `hub_ts`."""
         digest = receipt.signing_digest()
         return self._signer(digest, receipt.hub_sig, receipt.hub_ts, receipt.hub_ts + 1, "receipt")
 
     def verify_checkpoint(self, checkpoint: Checkpoint, profile: Profile) -> HubKey:
-        """The key that signed the checkpoint, among those active during its epoch; without epochs, among all."""
+        """Verify a checkpoint. Returns its signing key, which must be active in its epoch, if there are epochs."""
         start, end = 0, U64_MAX + 1
         if profile.epoch_sec:
             start, end = checkpoint.epoch * profile.epoch_sec, (checkpoint.epoch + 1) * profile.epoch_sec
@@ -168,16 +168,16 @@ class HubIdentity(Wire):
         for key in reversed(self.hub_keys):
             if key.active_between(start, end) and signing.is_valid(key.hub_pk, digest, sig):
                 return key
-        raise Unverified(what, "no key of the hub that was active then signed it")
+        raise Unverified(what, "it is not signed by a key of the hub that was active at that time")
 
     def key_map(self) -> bytes:
-        """`hub-key-map.json`: every key_id and its key."""
+        """`hub-key-map.json`: each key_id with its key."""
         return strict_json.encode({key.key_id.hex(): key.hub_pk.hex() for key in self.hub_keys})
 
 
 @dataclass(frozen=True, slots=True)
 class IdentitySignature(Wire):
-    """`hub-identity.sig`: the newest hub key's signature over the record, or an offline root key's."""
+    """`hub-identity.sig`: the signature over the identity record by the newest hub key or by an offline root key."""
 
     key_id: bytes
     sig: bytes
@@ -185,10 +185,10 @@ class IdentitySignature(Wire):
     LAYOUT: ClassVar = Map("hub identity signature", {"key_id": Bstr("key_id"), "sig": Bstr("sig", SIGNATURE_BYTES)})
 
     def verify(self, identity: HubIdentity, root_pk: bytes | None = None) -> None:
-        """Raise unless it is the newest key's word, or the root's where one is configured."""
+        """Raise `Unverified` unless the newest key signed the record, or the root key if one is given."""
         signer = identity.newest.hub_pk if root_pk is None else root_pk
         if naming.key_id(signer) != self.key_id:
-            raise Unverified("hub identity", "it is signed with another key than the one that must sign it")
+            raise Unverified("hub identity", "it is signed by another key than the newest key or the root key")
         signing.verify(signer, _identity_digest(identity), self.sig, "hub identity")
 
 
@@ -199,21 +199,21 @@ def create(
     origin: OriginRef | None = None,
     realm_id: bytes | None = None,
 ) -> HubIdentity:
-    """A new hub; with `origin`, one that goes on from where another was; with `realm_id`, one of that realm."""
+    """The identity record of a new hub, optionally as a fork of `origin` or as a member of a realm."""
     first = _key(key.public_key, valid_from)
     made = HubIdentity(naming.hub_id(key.public_key), (first,), anchoring, origin, realm_id)
-    made.encode()  # refuses here what no reader would take
+    made.encode()  # raises ValueError if the record is invalid
     return made
 
 
 def rotate(
     identity: HubIdentity, old: SigningKey, new: SigningKey, valid_from: int, overlap_sec: int = 0
 ) -> HubIdentity:
-    """The same hub with one more key; the old key stops signing `overlap_sec` after the new one starts."""
+    """Add a key to the record. The old key stops signing `overlap_sec` after the new one starts."""
     if old.public_key != identity.newest.hub_pk:
-        raise ValueError("only the newest key endorses the next")
+        raise ValueError("only the newest key can endorse the next one")
     if not identity.newest.valid_from < valid_from <= U64_MAX:
-        raise ValueError("a new key starts after the one before it")
+        raise ValueError("valid_from must be after that of the newest key")
     endorsement = old.sign(_endorsement_digest(identity.hub_id, new.public_key, valid_from))
     closed = replace(identity.newest, valid_until=valid_from + overlap_sec)
     added = _key(new.public_key, valid_from, endorsement)

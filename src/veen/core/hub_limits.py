@@ -1,4 +1,4 @@
-"""The limit registry: what a hub is configured with, fixed for its data directory. Spec §14.1."""
+"""The limit registry: the limits of one hub, fixed when its data directory is created. Spec §14.1."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ def _within(name: str, most: int, least: int = 0, *, optional: bool = False) -> 
 
 @dataclass(frozen=True, slots=True)
 class Limits(Wire):
-    """What this hub takes, and how it keeps it. A deployment may lower any limit; none goes above its cap."""
+    """The limits of one hub. A deployment may lower any of them; none may exceed its fixed maximum."""
 
     max_msg_bytes: int = limits.MAX_MSG_BYTES
     max_hdr_bytes: int = limits.MAX_HDR_BYTES
@@ -26,8 +26,8 @@ class Limits(Wire):
     max_cap_rate_per_sec: int = limits.DEFAULT_CAP_RATE
     max_cap_rate_burst: int = limits.DEFAULT_CAP_RATE
     max_epoch_skew_sec: int = limits.DEFAULT_EPOCH_SKEW_SEC
-    chunk_zstd_level: int | None = None  # closed chunks are kept as they are, or compressed with zstd at this level
-    max_client_id_lifetime_sec: int | None = None  # under one label, from a client key's first message there
+    chunk_zstd_level: int | None = None  # None: closed chunks are not compressed
+    max_client_id_lifetime_sec: int | None = None  # counted from a client key's first message under a label
     max_msgs_per_client_id_per_label: int | None = None
 
     LAYOUT: ClassVar = Map(
@@ -64,4 +64,4 @@ class Limits(Wire):
 
     def flaw(self) -> str | None:
         room = self.max_chunk_bytes - limits.ENTRY_OVERHEAD_BYTES
-        return None if room >= self.max_msg_bytes else "max_chunk_bytes has no room for a message of max_msg_bytes"
+        return None if room >= self.max_msg_bytes else "max_chunk_bytes is too small for a message of max_msg_bytes"

@@ -1,9 +1,9 @@
-"""Every fixed bound in one place. Spec §14; what a hub may set lower is in `registry`."""
+"""All fixed bounds. Spec §14. The limits that a hub may lower are in `hub_limits`."""
 
 WIRE_VERSION = 1
 SERVER_VERSION = "0.0.1"
 
-# Spec §14. A deployment may lower what the registry below names; the rest is fixed.
+# Spec §14. A hub may lower those that `hub_limits` lists; the others are fixed.
 MAX_MSG_BYTES = 1_048_576
 MAX_HDR_BYTES = 16_384
 MAX_BODY_BYTES = 1_048_320
@@ -11,7 +11,7 @@ MAX_PROOF_PATH = 64
 MAX_CAP_CHAIN = 8
 MAX_ATTACHMENTS = 1_024
 
-# The spec names these and leaves the number to us, or leaves an array open that a reader must bound.
+# The spec leaves these numbers to the implementation, or leaves an array unbounded that a reader must bound.
 MAX_ATTACHMENT_BYTES = 1 << 30
 MAX_CHUNK_BYTES = 1 << 30
 MAX_CHECKPOINT_INTERVAL = 1 << 20
@@ -25,11 +25,11 @@ MAX_CAP_STREAMS = 1_024
 MAX_HUB_KEYS = 1_024
 MAX_REPLICA_HUBS = 1_024
 MAX_POW_CHALLENGE_BYTES = 256
-MAX_POW_DIFFICULTY = 40  # zero bits a hub may ask for
+MAX_POW_DIFFICULTY = 40  # zero bits that a hub may require
 MAX_CHUNKS_PER_LABEL = 1 << 20
 MAX_BOUND_CHECKPOINTS = 1 << 24
 MAX_ZSTD_LEVEL = 19
-MAX_ORIGINS = 64  # hubs behind a fork of forks
+MAX_ORIGINS = 64  # length of a chain of forks
 MAX_ORIGIN_LABELS = 65_536
 MAX_PAD_BLOCK = 65_536
 MAX_UPLOAD_SKEW_SEC = 300
@@ -37,20 +37,20 @@ MAX_EVIDENCE = 1_024
 MAX_PAGE_ITEMS = 1_000
 MAX_PAGE_BYTES = 16 * MAX_MSG_BYTES
 LEAST_MSG_BYTES = 512
-ENTRY_OVERHEAD_BYTES = 1_024  # a log entry's header and receipt are never more
+ENTRY_OVERHEAD_BYTES = 1_024  # upper bound on a log entry's header and receipt
 LEAST_CHUNK_BYTES = LEAST_MSG_BYTES + ENTRY_OVERHEAD_BYTES
 
-# What a hub takes unless it is told otherwise.
+# Defaults of the limits that a hub may set.
 DEFAULT_ATTACHMENT_BYTES = 64 * MAX_MSG_BYTES
 DEFAULT_CHUNK_BYTES = 64 * MAX_MSG_BYTES
 DEFAULT_CHECKPOINT_INTERVAL = 65_536
 DEFAULT_CAP_RATE = 100_000
 DEFAULT_EPOCH_SKEW_SEC = 60
 
-# Text and nesting in envelopes and open values.
+# Text and nesting in envelopes and in untyped values.
 MAX_TEXT_BYTES = 1_024
 MAX_DETAIL_BYTES = 4_096
 MAX_VALUE_DEPTH = 16
 MAX_JSON_BYTES = 64 * MAX_MSG_BYTES
 MAX_JSON_DEPTH = 64
-MAX_EXACT_INT = 2**53 - 1  # in canonical JSON, where a number is a double
+MAX_EXACT_INT = 2**53 - 1  # canonical JSON numbers are doubles

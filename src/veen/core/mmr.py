@@ -1,10 +1,10 @@
 """Merkle Mountain Range: the append-only tree of one label. Spec §5.1.
 
-Leaves stand in stream order. A range of `size` leaves is a row of perfect trees, one per set bit of `size`, the
+Leaves are in stream order. A tree of `size` leaves consists of perfect trees, one per set bit of `size`, with the
 largest leftmost. `peaks` lists their tops by increasing height, so the rightmost comes first.
 
-Every node has a position, in the order in which nodes come into being, so a flat file of 32-byte records holds a
-tree and any proof is a few reads of it:
+Nodes are numbered in the order of their creation. So a flat file of 32-byte records stores a tree, and a proof needs
+only a few reads:
 
     height 2        6
     height 1    2       5       9
@@ -20,7 +20,7 @@ NodeReader = Callable[[int], bytes]
 
 
 class Tags:
-    """The two domains a tree hashes in: node and root."""
+    """The domain tags of a tree for nodes and roots."""
 
     __slots__ = ("node", "root")
 
@@ -34,12 +34,12 @@ ATTACHMENTS = Tags("veen/att-node", "veen/att-root")
 
 
 def root_of(peaks: tuple[bytes, ...] | list[bytes], tags: Tags = LOG) -> bytes:
-    """The single peak itself, or the hash of all peaks by increasing height."""
+    """The peak if there is one, else the hash of all peaks by increasing height."""
     return peaks[0] if len(peaks) == 1 else sha256(tags.root + b"".join(peaks)).digest()
 
 
 class Mmr:
-    """The tip of a tree: its size and its peaks, which is all that appending takes."""
+    """The size and the peaks of a tree, which suffice to append to it."""
 
     __slots__ = ("_tags", "peaks", "size")
 
@@ -48,10 +48,10 @@ class Mmr:
         self.peaks = list(peaks)
         self._tags = tags
         if len(self.peaks) != size.bit_count() or any(len(peak) != HASH_BYTES for peak in self.peaks):
-            raise ValueError(f"{len(self.peaks)} peaks cannot be those of {size} leaves")
+            raise ValueError(f"a tree of {size} leaves cannot have these {len(self.peaks)} peaks")
 
     def append(self, leaf: bytes) -> list[bytes]:
-        """Add a leaf. Returns the nodes that came into being, by position: the leaf, then each join above it."""
+        """Add a leaf. Returns the new nodes in order of position: the leaf, then each parent above it."""
         made = [leaf]
         node = leaf
         joins = (self.size ^ (self.size + 1)).bit_length() - 1
@@ -70,12 +70,12 @@ class Mmr:
 
 
 def node_count(size: int) -> int:
-    """How many nodes a tree of `size` leaves has."""
+    """The number of nodes of a tree with `size` leaves."""
     return 2 * size - size.bit_count()
 
 
 def leaf_position(index: int) -> int:
-    """The position of the leaf with this 0-based index: all nodes of the tree before it come first."""
+    """The position of the leaf with this 0-based index. All nodes of the tree before it precede it."""
     return node_count(index)
 
 
@@ -90,17 +90,17 @@ def trees(size: int) -> Iterator[tuple[int, int]]:
 
 
 def top_position(first: int, height: int) -> int:
-    """The position of the top of the perfect tree of that height whose leftmost leaf has index `first`."""
+    """The position of the top of the perfect tree with that height and leftmost leaf index `first`."""
     return node_count(first) + (2 << height) - 2
 
 
 def peaks_at(node: NodeReader, size: int) -> list[bytes]:
-    """The peaks the tree had when it had `size` leaves, read from its nodes."""
+    """The peaks that the tree had with `size` leaves, read from its nodes."""
     return [node(top_position(first, height)) for height, first in trees(size)]
 
 
 def root(leaves: Iterable[bytes], tags: Tags = LOG) -> bytes:
-    """The root over a whole sequence of leaves; of none, the hash of no peaks."""
+    """The root over a sequence of leaves. Without leaves, the hash of no peaks."""
     tree = Mmr(tags=tags)
     for leaf in leaves:
         tree.append(leaf)

@@ -1,4 +1,4 @@
-"""MSG: what a client signs and a hub orders. Spec §4.1."""
+"""MSG: the message that a client signs and a hub orders. Spec §4.1."""
 
 import struct
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _BSTR64 = b"\x58\x40"
 _PREFIX = struct.Struct(">4s32s2s32s2s32s")
 _SIG_TAIL = len(_BSTR64) + SIGNATURE_BYTES
 _SIGNED = tag_prefix("veen/sig") + b"\x89"
-# What is left of the largest message when every other field is as large as it can be.
+# The size of all other fields at their maximum. The rest of the largest message is left for the ciphertext.
 _OTHER_FIELDS_BYTES = len(_OPENING) + 5 * 34 - 2 + 2 * 9 + 5 + _SIG_TAIL
 _NO_SIG = bytes(SIGNATURE_BYTES)
 MAX_CIPHERTEXT_BYTES = MAX_MSG_BYTES - _OTHER_FIELDS_BYTES
@@ -26,7 +26,7 @@ MAX_CIPHERTEXT_BYTES = MAX_MSG_BYTES - _OTHER_FIELDS_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Msg(Wire):
-    """One submitted message. The hub sees all of this and can read none of `ciphertext`."""
+    """One submitted message. The hub can read every field, but not the content of `ciphertext`."""
 
     profile_id: bytes
     label: bytes
@@ -54,21 +54,21 @@ class Msg(Wire):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """As the table says; the usual shape takes a shortcut that a test holds to the table's answer."""
+        """Decode by the field table. The usual shape has a faster path; a test compares both."""
         if len(data) > MAX_MSG_BYTES:
             raise Malformed("msg", f"{len(data)} bytes, above {MAX_MSG_BYTES}", Fault.SIZE)
-        found = _shortcut(data, 0) if type(data) is bytes else None
-        # The table's reader is the judge of everything the shortcut does not know, errors included.
+        found = _fast_decode(data, 0) if type(data) is bytes else None
+        # The field table decodes everything that the fast path does not handle, including all errors.
         return cls(*found[0]) if found and found[1] == len(data) else super(Msg, cls).decode(data)
 
     @classmethod
     def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
-        """The same within other objects and in sequences."""
-        found = _shortcut(data, pos)
+        """As `decode`, for messages inside other objects and in sequences."""
+        found = _fast_decode(data, pos)
         return (cls(*found[0]), found[1]) if found else super(Msg, cls).read(data, pos, late)
 
     def encode(self) -> bytes:
-        """As the table says, written out where each field has its size; what breaks the table is left to the table."""
+        """Encode by the field table. Fields of the right size have a faster path; the table reports invalid ones."""
         names = len(self.profile_id) == len(self.label) == len(self.client_id) == len(self.ct_hash) == HASH_BYTES
         numbers = type(self.client_seq) is type(self.prev_ack) is int and self.client_seq >= 0 and self.prev_ack >= 0
         auth = self.auth_ref is None or len(self.auth_ref) == HASH_BYTES
@@ -92,14 +92,14 @@ class Msg(Wire):
     def check_ct_hash(self) -> None:
         """Invariant I1."""
         if h(self.ciphertext) != self.ct_hash:
-            raise Unverified("msg", "ct_hash is not the hash of the ciphertext")
+            raise Unverified("msg", "ct_hash does not match the ciphertext")
 
     def verify_signature(self) -> None:
         signing.verify(self.client_id, signing_digest(self.encode()), self.sig, "msg")
 
 
 def signing_digest(encoded: bytes) -> bytes:
-    """What `sig` signs, from an encoded MSG: its first nine fields as an array of nine."""
+    """The digest that `sig` signs, from an encoded MSG: its first nine fields as an array of nine."""
     return h(_SIGNED + encoded[1:-_SIG_TAIL])
 
 
@@ -113,16 +113,16 @@ def sign(
     auth_ref: bytes | None,
     ciphertext: bytes,
 ) -> Msg:
-    """The MSG that carries `ciphertext`, signed by the client's key."""
+    """The MSG that carries `ciphertext`, signed with the client key."""
     place = Msg(profile_id, label, key.public_key, client_seq, prev_ack, auth_ref, h(ciphertext), ciphertext, _NO_SIG)
     return sign_encoded(key, place)[0]
 
 
 def sign_encoded(key: SigningKey, unsigned: Msg) -> tuple[Msg, bytes]:
-    """The MSG with its signature, and its encoding, which signing takes anyway: for those who send many."""
+    """Sign a MSG. Returns its encoding too, because signing computes it anyway."""
     encoded = unsigned.encode()
     if len(encoded) > MAX_MSG_BYTES:
-        raise ValueError(f"a message of {len(encoded)} bytes, above {MAX_MSG_BYTES}")
+        raise ValueError(f"the message has {len(encoded)} bytes, above {MAX_MSG_BYTES}")
     sig = key.sign(signing_digest(encoded))
     signed: Msg = Msg(*(*Msg.LAYOUT.fields_of(unsigned)[:-1], sig))
     return signed, encoded[:-SIGNATURE_BYTES] + sig
@@ -131,8 +131,8 @@ def sign_encoded(key: SigningKey, unsigned: Msg) -> tuple[Msg, bytes]:
 _Fields = tuple[bytes, bytes, bytes, int, int, bytes | None, bytes, bytes, bytes]
 
 
-def _shortcut(data: bytes, pos: int) -> tuple[_Fields, int] | None:
-    """The nine values of a MSG whose heads are the usual ones, and its end; None where only the table can tell."""
+def _fast_decode(data: bytes, pos: int) -> tuple[_Fields, int] | None:
+    """The fields and the end of a MSG in its usual shape; None if the field table must decode it."""
     if len(data) < pos + _PREFIX.size + 2:
         return None
     opening, profile_id, head1, label, head2, client_id = _PREFIX.unpack_from(data, pos)
@@ -148,7 +148,7 @@ def _shortcut(data: bytes, pos: int) -> tuple[_Fields, int] | None:
         pos += 34
     else:
         return None
-    # Two-byte lengths: a ciphertext of 256 bytes to 64 KiB. Others go by the table.
+    # Only ciphertexts of 256 bytes to 64 KiB (lengths of two bytes) are decoded here.
     ct_head = pos + 34
     if client_seq < 0 or prev_ack < 0 or data[pos : pos + 2] != _BSTR32 or data[ct_head : ct_head + 1] != b"\x59":
         return None

@@ -1,4 +1,4 @@
-"""How things get their 32-byte names. Spec §2."""
+"""Derivation of the 32-byte identifiers. Spec §2."""
 
 import re
 
@@ -9,7 +9,7 @@ _LEAF = tag_prefix("veen/leaf")
 
 
 def stream_id(name: str) -> bytes:
-    """A stream's id is the hash of its name; 64 hex digits are the id itself."""
+    """The hash of the name; a name of 64 hex digits is the id itself."""
     return bytes.fromhex(name) if _HEX_ID.fullmatch(name) else h(name.encode())
 
 
@@ -18,12 +18,12 @@ def schema_id(name: str) -> bytes:
 
 
 def realm_id(name: str) -> bytes:
-    """A realm's id is the hash of its name; 64 hex digits are the id itself. 001, id-spec §3.1."""
+    """The hash of the name; a name of 64 hex digits is the id itself. 001, id-spec §3.1."""
     return bytes.fromhex(name) if _HEX_ID.fullmatch(name) else ht("id/realm", name.encode())
 
 
 def hub_id(first_hub_pk: bytes) -> bytes:
-    """Fixed by the hub's first key: later keys are added, the hub stays the same."""
+    """Derived from the hub's first key. It stays the same when keys are added."""
     return ht("veen/hub-id", first_hub_pk)
 
 
@@ -36,17 +36,17 @@ def routing_key(of_hub: bytes) -> bytes:
 
 
 def label(routing: bytes, stream: bytes, epoch: int) -> bytes:
-    """Where the hub keeps a stream during one epoch."""
+    """The label of a stream's log during one epoch."""
     return ht("veen/label", routing + stream + u64be(epoch))
 
 
 def control_stream(of_hub: bytes) -> bytes:
-    """The stream on which a hub logs the capabilities it was shown, so that they replay with everything else."""
+    """The stream on which a hub logs authorized capabilities, so that replaying the log restores them."""
     return ht("veen/control", of_hub)
 
 
 def leaf_hash(label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
-    """A message's place-independent name and its leaf in the tree."""
+    """A message's leaf in the tree; also its id, which does not depend on its place."""
     return h(_LEAF + label + profile_id + ct_hash + client_id + u64be(client_seq))
 
 

@@ -1,9 +1,8 @@
-"""Where a fork comes from: the hub before it, and that hub's word on every prefix the fork goes on from. Spec §0.
+"""The origin of a forked hub: the hubs before it, with their checkpoints of the prefixes that it keeps. Spec §0.
 
-A fork is a new hub, with a key and a `hub_id` of its own, that keeps a prefix of another hub's labels and goes on from
-there. The prefix stays what it was: its receipts are the other hub's, and are verified with that hub's keys. What
-comes after is the fork's. The fork's identity record names the digest of this file, so the fork's own signature fixes
-where the one ends and the other begins.
+A fork is a new hub, with its own key and `hub_id`, that keeps a prefix of another hub's labels and appends to it. The
+receipts of the prefix were signed by the other hub and verify with that hub's keys; later receipts are the fork's. The
+fork's identity record contains the digest of this file, so the fork's signature fixes where the prefix ends.
 """
 
 from dataclasses import dataclass
@@ -38,12 +37,12 @@ class OriginHub(Wire):
 
     def flaw(self) -> str | None:
         ascending = all(a.label_curr < b.label_curr for a, b in pairwise(self.checkpoints))
-        return None if ascending else "its checkpoints do not ascend by label, each once"
+        return None if ascending else "checkpoints are not in strictly ascending order of label"
 
 
 @dataclass(frozen=True, slots=True)
 class ForkOrigin(Wire):
-    """`origin.cbor` of a fork: the hub it comes from, then the one that was forked from, and so on."""
+    """`origin.cbor` of a fork: the hub that was forked, then the hub which that one was forked from, and so on."""
 
     hubs: tuple[OriginHub, ...]
 
@@ -53,39 +52,39 @@ class ForkOrigin(Wire):
     )
 
     def ref(self) -> OriginRef:
-        """What a fork's identity record says of it."""
+        """The reference to this file for the fork's identity record."""
         first = self.hubs[0].identity
         return OriginRef(first.hub_id, first.routing_key, ht("veen/origin", self.encode()))
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The hubs whose log this is, newest first, and how far each label of one is the next one's."""
+    """The hubs that signed a log, newest first, and the prefix of each label that an older hub signed."""
 
     identities: tuple[HubIdentity, ...]
     kept: tuple[dict[bytes, Checkpoint], ...] = ()
 
     def identity_at(self, label: bytes, stream_seq: int) -> HubIdentity:
-        """The hub whose word that entry, or a checkpoint that ends with it, is."""
+        """The hub that signed the entry, or a checkpoint that ends with it."""
         at = 0
         while at < len(self.kept) and stream_seq <= _upto(self.kept[at].get(label)):
             at += 1
         return self.identities[at]
 
     def checkpoint(self, label: bytes) -> Checkpoint | None:
-        """The origin's word on the prefix of a label that was kept; None where none was."""
+        """The origin's checkpoint of the kept prefix of a label; None if no prefix was kept."""
         return self.kept[0].get(label) if self.kept else None
 
     def labels(self) -> set[bytes]:
-        """The labels of which a prefix is the origin's."""
+        """The labels with a prefix from the origin."""
         return set(self.kept[0]) if self.kept else set()
 
     def upto(self, label: bytes) -> int:
-        """How much of a label is the origin's."""
+        """The length of the label's prefix from the origin."""
         return _upto(self.checkpoint(label))
 
     def verify(self, profile: Profile) -> None:
-        """Raise unless every checkpoint here is by the hub whose word it must be."""
+        """Raise `Unverified` unless each checkpoint was signed by the hub that owned the end of its prefix."""
         for at, checkpoints in enumerate(self.kept):
             older = Lineage(self.identities[at + 1 :], self.kept[at + 1 :])
             for label, checkpoint in checkpoints.items():
@@ -93,18 +92,18 @@ class Lineage:
 
 
 def lineage(identity: HubIdentity, origin: ForkOrigin | None) -> Lineage:
-    """The hubs behind a log, from the newest one's record, which is trusted, and its origin.
+    """The hubs behind a log, from the newest hub's verified identity record and its origin.
 
-    Raises `Unverified` unless each is the one that the record after it names.
+    Raises `Unverified` unless each record names the digest of the origin that follows it.
     """
     hubs = origin.hubs if origin else ()
     identities = (identity, *(hub.identity for hub in hubs))
     for at, hub in enumerate(hubs):
         if identities[at].origin != ForkOrigin(hubs[at:]).ref():
-            raise Unverified("origin", "it is not the one that the identity names")
+            raise Unverified("origin", "its digest is not the one in the identity record")
         hub.identity.verify(hub.signature, hub.identity.hub_id)
     if identities[-1].origin is not None:
-        raise Unverified("origin", "it is missing, and the identity names one")
+        raise Unverified("origin", "the identity record names an origin, but it is missing")
     kept = tuple({checkpoint.label_curr: checkpoint for checkpoint in hub.checkpoints} for hub in hubs)
     return Lineage(identities, kept)
 

@@ -1,4 +1,4 @@
-"""The cryptographic profile: fixed algorithms, two numbers. Spec §3.2."""
+"""The cryptographic profile: fixed algorithms and two parameters. Spec §3.2."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,7 @@ from veen.core.limits import MAX_PAD_BLOCK
 
 @dataclass(frozen=True, slots=True)
 class Profile(Wire):
-    """What a client and a hub must agree on before a byte is exchanged."""
+    """The algorithms and parameters on which a client and a hub must agree."""
 
     epoch_sec: int = 0
     pad_block: int = 256
@@ -36,10 +36,10 @@ class Profile(Wire):
         return unix_time_sec // self.epoch_sec if self.epoch_sec else 0
 
     def epochs_around(self, hub_ts: int, max_epoch_skew_sec: int) -> range:
-        """The epochs whose labels a hub takes at a time. Spec §12."""
+        """The epochs whose labels a hub accepts at `hub_ts`. Spec §12."""
         now, skew = self.epoch(hub_ts), max_epoch_skew_sec // self.epoch_sec if self.epoch_sec else 0
         return range(max(0, now - skew), now + skew + 1)
 
     def accepts_epoch(self, epoch: int, hub_ts: int, max_epoch_skew_sec: int) -> bool:
-        """Whether a label of `epoch` is within the window around the hub's own time. Spec §12."""
+        """Whether a label of `epoch` is within the window around `hub_ts`. Spec §12."""
         return epoch in self.epochs_around(hub_ts, max_epoch_skew_sec)

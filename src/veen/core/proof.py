@@ -1,11 +1,11 @@
-"""mmr_proof: that a leaf is at one place of a tree, and that a tree only ever grew. Spec §5.2–5.4.
+"""mmr_proof: a leaf is at one place of a tree, and a tree is an extension of an older one. Spec §5.2–5.4.
 
-The shape of a proof (how long its path is, which way each step turns, how many other peaks there are) follows
-from the leaf's place and the tree's size, and both come from a signed object, never from the proof: two sizes
-can have the same number of peaks.
+The shape of a proof (length of its path, direction of each step, number of other peaks) follows from the leaf's place
+and the tree's size. Both must come from a signed object, never from the proof: two sizes can have the same number of
+peaks.
 
-One proof serves two claims. The path of leaf m in a tree of n leaves passes every peak the tree had at m leaves,
-so the same map that proves inclusion of the last old leaf also proves that the old tree is a prefix of the new.
+One proof serves both claims. The path of leaf m in a tree of n leaves passes every peak that the tree had at m leaves,
+so the proof that includes the last old leaf also proves that the old tree is a prefix of the new one.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from veen.core.msg import Msg
 from veen.core.receipt import Receipt
 
 LEFT, RIGHT = 0, 1
-Head: TypeAlias = Receipt | Checkpoint  # what signs a root together with the size of its tree
+Head: TypeAlias = Receipt | Checkpoint  # signs a root and the size of its tree
 
 
 @dataclass(frozen=True, slots=True)
 class ProofStep(Wire):
-    """One step up: the running hash was the left (0) or right (1) child, and `sib` is the other."""
+    """One step up: the running hash was the left (0) or right (1) child, and `sib` is the other child."""
 
     dir: int
     sib: bytes
@@ -37,7 +37,7 @@ class ProofStep(Wire):
 
 @dataclass(frozen=True, slots=True)
 class MmrProof(Wire):
-    """A leaf, the siblings up to its peak, and the other peaks by increasing height."""
+    """A leaf, the siblings on its path up to its peak, and the other peaks by increasing height."""
 
     leaf_hash: bytes
     path: tuple[ProofStep, ...]
@@ -70,7 +70,7 @@ def prove(node: NodeReader, stream_seq: int, size: int) -> MmrProof:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The claim a proof is for: this message, at this place of this label."""
+    """The claim of an inclusion proof: this message is at this place of this label."""
 
     label: bytes
     leaf_hash: bytes
@@ -86,33 +86,33 @@ class Leaf:
 
 
 def verify_inclusion(proof: MmrProof, leaf: Leaf, head: Head) -> None:
-    """That the leaf is in the tree `head` speaks of. The caller must have verified the head's signature."""
+    """Verify that the leaf is in the tree of `head`. The caller must have verified the signature of `head`."""
     label, size, root = _head(head)
     if leaf.label != label:
-        raise Unverified("mmr_proof", "the head is of another label than the leaf")
+        raise Unverified("mmr_proof", "the signed root has another label than the leaf")
     _verify(proof, leaf.leaf_hash, leaf.stream_seq, size, root)
 
 
 def verify_in_receipt(proof: MmrProof, receipt: Receipt) -> None:
-    """That a receipt's leaf is the last of its own tree. The caller must have verified the receipt's signature."""
+    """Verify that a receipt's leaf is the last of its tree. The caller must have verified the receipt's signature."""
     verify_inclusion(proof, Leaf.of(receipt), receipt)
 
 
 def verify_consistency(proof: MmrProof, old: Head, new: Head) -> None:
-    """That the tree of `new` is the tree of `old` with leaves added after it, and none changed.
+    """Verify that the tree of `new` is the tree of `old` with leaves appended, and none changed.
 
     The caller must have verified both signatures.
     """
     (old_label, old_size, old_root), (new_label, new_size, new_root) = _head(old), _head(new)
     if old_size > new_size:
-        raise Unverified("mmr_proof", f"the older tree has {old_size} leaves, the newer {new_size}")
+        raise Unverified("mmr_proof", f"the older tree has {old_size} leaves, more than the newer with {new_size}")
     if old_label != new_label:
-        raise Unverified("mmr_proof", "the two heads are of different labels")
+        raise Unverified("mmr_proof", "the two signed roots have different labels")
     if isinstance(old, Receipt) and proof.leaf_hash != old.leaf_hash:
-        raise Unverified("mmr_proof", "its leaf is not the older receipt's")
+        raise Unverified("mmr_proof", "its leaf_hash differs from the older receipt's")
     _verify(proof, proof.leaf_hash, old_size, new_size, new_root)
     if mmr.root_of(_old_peaks(proof, old_size, new_size)) != old_root:
-        raise Unverified("mmr_proof", "the older root is not a prefix of the newer")
+        raise Unverified("mmr_proof", "the older tree is not a prefix of the newer")
 
 
 def _head(signed: Head) -> tuple[bytes, int, bytes]:
@@ -134,34 +134,34 @@ def _verify(proof: MmrProof, leaf_hash: bytes, stream_seq: int, size: int, root:
     index = stream_seq - 1
     height, _, rank = _tree_of(index, size)
     if len(proof.path) != height:
-        raise Unverified("mmr_proof", f"a path of {len(proof.path)} steps where the tree's size makes it {height}")
+        raise Unverified("mmr_proof", f"its path has {len(proof.path)} steps, expected {height}")
     others = size.bit_count() - 1
     if len(proof.peaks_after) != others:
-        raise Unverified("mmr_proof", f"{len(proof.peaks_after)} other peaks where the tree's size makes it {others}")
+        raise Unverified("mmr_proof", f"it has {len(proof.peaks_after)} other peaks, expected {others}")
     if proof.leaf_hash != leaf_hash:
-        raise Unverified("mmr_proof", "its leaf is another message's")
+        raise Unverified("mmr_proof", "its leaf_hash differs from the message's")
     peak = _climb(proof.path, leaf_hash, index)
     peaks = [*proof.peaks_after[:rank], peak, *proof.peaks_after[rank:]]
     if len(set(peaks)) != len(peaks):
-        raise Unverified("mmr_proof", "a peak stands twice")
+        raise Unverified("mmr_proof", "it contains a peak twice")
     if mmr.root_of(peaks) != root:
-        raise Unverified("mmr_proof", "it does not lead to the signed root")
+        raise Unverified("mmr_proof", "its root differs from the signed root")
 
 
 def _climb(path: tuple[ProofStep, ...], leaf_hash: bytes, index: int) -> bytes:
-    """The peak above the leaf. A perfect tree starts at a multiple of its size, so the turns are the index's bits."""
+    """The peak above the leaf. A perfect tree starts at a multiple of its size, so step k has bit k of the index."""
     node_tag = LOG.node
     node = leaf_hash
     for step in path:
         if step.dir != index & 1:
-            raise Unverified("mmr_proof", "a step turns the wrong way for the leaf's place")
+            raise Unverified("mmr_proof", "a step has the wrong direction for the leaf's place")
         index >>= 1
         node = sha256(node_tag + node + step.sib if step.dir == LEFT else node_tag + step.sib + node).digest()
     return node
 
 
 def _old_peaks(proof: MmrProof, old_size: int, new_size: int) -> list[bytes]:
-    """The peaks of the tree that ended with the proof's leaf, picked from a proof that has been verified."""
+    """The peaks of the tree that ended with the proof's leaf. The proof must have been verified."""
     _, _, rank = _tree_of(old_size - 1, new_size)
     joined = (old_size & -old_size).bit_length() - 1
     smallest = _climb(proof.path[:joined], proof.leaf_hash, old_size - 1)

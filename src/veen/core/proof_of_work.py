@@ -1,7 +1,7 @@
-"""The proof-of-work cookie: what a sender spends before a hub reads its message. 001, spec-2 §5.2.
+"""The proof-of-work cookie: work that a sender does before a hub reads its message. 001, spec-2 §5.2.
 
-The challenge is made of the hub and the request alone, so a hub keeps nothing to check it, the same request always
-meets the same verdict, and work done for one request is of no use for another. Spec §8.1.
+The challenge is derived from the hub and the request alone. So the hub stores nothing to check a cookie, the same
+request always gets the same answer, and a cookie is valid for one request only. Spec §8.1.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from veen.core.errors import Malformed, Unavailable, Unverified
 from veen.core.hashing import U64_MAX, h, ht, tag_prefix, u64be
 from veen.core.limits import MAX_POW_CHALLENGE_BYTES
 
-HEADER = "veen-pow"  # of an HTTP request: the cookie in lowercase hex
+HEADER = "veen-pow"  # name of the HTTP request header; its value is the cookie in lowercase hex
 _POW = tag_prefix("veen/pow")
 _DIGEST_BITS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class PowCookie(Wire):
-    """A nonce under which the hash of a challenge starts with `difficulty` zero bits."""
+    """A nonce with which the hash of a challenge starts with `difficulty` zero bits."""
 
     challenge: bytes
     nonce: int
@@ -39,25 +39,25 @@ class PowCookie(Wire):
     )
 
     def work(self) -> int:
-        """How many zero bits there are."""
+        """The number of leading zero bits."""
         return _DIGEST_BITS - int.from_bytes(h(_POW + self.challenge + u64be(self.nonce)), "big").bit_length()
 
     def verify(self, challenge: bytes, difficulty: int) -> None:
-        """Raise unless it answers this challenge with at least this much work, and as much as it says."""
+        """Raise `Unverified` unless it solves this challenge with at least this difficulty, and as many zero bits."""
         if self.challenge != challenge:
-            raise Unverified("proof of work", "it answers another challenge")
+            raise Unverified("proof of work", "it solves another challenge")
         if self.difficulty < difficulty:
-            raise Unverified("proof of work", f"its difficulty is {self.difficulty}, below {difficulty}")
+            raise Unverified("proof of work", f"its difficulty is {self.difficulty}, below the required {difficulty}")
         if self.work() < self.difficulty:
             raise Unverified("proof of work", f"it has {self.work()} zero bits, not {self.difficulty}")
 
     def header(self) -> str:
-        """As the value of the request header."""
+        """The value of the request header."""
         return self.encode().hex()
 
     @classmethod
     def from_header(cls, text: str) -> Self:
-        """The cookie in the value of the request header."""
+        """Parse the value of the request header."""
         try:
             encoded = bytes.fromhex(text)
         except ValueError:
@@ -68,12 +68,12 @@ class PowCookie(Wire):
 
 
 def challenge_of(hub_id: bytes, request_body: bytes) -> bytes:
-    """What a hub asks the sender of a request to work on."""
+    """The challenge for the sender of a request."""
     return ht("veen/pow-challenge", hub_id + h(request_body))
 
 
 def solve(challenge: bytes, difficulty: int, *, most_tries: int | None = None) -> PowCookie:
-    """The cookie with the lowest nonce. Takes about 2^difficulty hashes; raises `Unavailable` after `most_tries`."""
+    """Find the lowest valid nonce. Takes about 2^difficulty hashes; raises `Unavailable` after `most_tries`."""
     started = sha256(_POW + challenge)
     bound = 1 << (_DIGEST_BITS - difficulty)
     for nonce in range(min(most_tries or U64_MAX, U64_MAX)):
@@ -81,4 +81,4 @@ def solve(challenge: bytes, difficulty: int, *, most_tries: int | None = None) -
         tried.update(nonce.to_bytes(8, "big"))
         if int.from_bytes(tried.digest(), "big") < bound:
             return PowCookie(challenge, nonce, difficulty)
-    raise Unavailable(f"no proof of work of {difficulty} bits was found in {most_tries} tries")
+    raise Unavailable(f"no proof of work with {difficulty} zero bits found in {most_tries} tries")

@@ -1,4 +1,4 @@
-"""RECEIPT: the hub's signed word that one message is at one place in one log. Spec §4.3."""
+"""RECEIPT: the hub's signature over the place of one message in one log. Spec §4.3."""
 
 import struct
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Receipt(Wire):
     label: bytes
     stream_seq: int
     leaf_hash: bytes
-    mmr_root: bytes  # of the tree whose last leaf this is: its size is `stream_seq`, signed with it
+    mmr_root: bytes  # root of the tree that ends with this leaf, so its size is `stream_seq`
     hub_ts: int
     hub_sig: bytes
 
@@ -46,17 +46,17 @@ class Receipt(Wire):
 
     @classmethod
     def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
-        """As the table says; the usual shape takes a shortcut that a test holds to the table's answer."""
-        found = _shortcut(data, pos)
+        """Decode by the field table. The usual shape has a faster path; a test compares both."""
+        found = _fast_decode(data, pos)
         return (cls(*found[0]), found[1]) if found else super(Receipt, cls).read(data, pos, late)
 
     def flaw(self) -> str | None:
         return None if self.stream_seq else "stream_seq is 0: the first message of a label has 1"
 
     def encode(self) -> bytes:
-        """As the table says, written out where each field has its size: it is done for every receipt that is verified.
+        """Encode by the field table. Fields of the right size have a faster path, used for every verified receipt.
 
-        What breaks the table is left to the table, which says how.
+        Invalid fields go to the field table, which raises the error.
         """
         hashes = len(self.label) == len(self.leaf_hash) == len(self.mmr_root) == HASH_BYTES
         numbers = type(self.stream_seq) is type(self.hub_ts) is int and self.stream_seq >= 1 and self.hub_ts >= 0
@@ -64,7 +64,7 @@ class Receipt(Wire):
             hashes and numbers and len(self.hub_sig) == SIGNATURE_BYTES and self.stream_seq | self.hub_ts <= U64_MAX
         ):
             return super(Receipt, self).encode()
-        fields = _written(self.label, self.stream_seq, self.leaf_hash, self.mmr_root, self.hub_ts)
+        fields = _signed_fields(self.label, self.stream_seq, self.leaf_hash, self.mmr_root, self.hub_ts)
         return b"\x87" + fields + _BSTR64 + self.hub_sig
 
     def signing_digest(self) -> bytes:
@@ -75,21 +75,21 @@ class Receipt(Wire):
         signing.verify(hub_pk, self.signing_digest(), self.hub_sig, "receipt")
 
     def check_binds(self, msg: Msg) -> None:
-        """Raise unless this receipt is for that message: invariants I1 and I2."""
+        """Raise `Unverified` unless this receipt is for that message: invariants I1 and I2."""
         msg.check_ct_hash()
         if msg.label != self.label:
-            raise Unverified("receipt", "its label is not the message's")
+            raise Unverified("receipt", "its label differs from the message's")
         if msg.leaf_hash() != self.leaf_hash:
-            raise Unverified("receipt", "its leaf_hash is not the message's")
+            raise Unverified("receipt", "its leaf_hash differs from the message's")
 
 
 def time_fault(before: int, hub_ts: int) -> str | None:
-    """Why `hub_ts` cannot follow `before` along a label; None where it can. Equal times are normal."""
+    """The reason why `hub_ts` cannot follow `before` in a label, or None. Equal times are normal."""
     return f"hub_ts goes back from {before} to {hub_ts}" if hub_ts < before else None
 
 
 def time_clash(one: Receipt, other: Receipt) -> str | None:
-    """Why one hub cannot have signed both times of two receipts of a label; None where it can."""
+    """The reason why one hub cannot have signed the times of both receipts of a label, or None."""
     earlier, later = (one, other) if one.stream_seq <= other.stream_seq else (other, one)
     if earlier.stream_seq == later.stream_seq:
         if earlier.hub_ts == later.hub_ts:
@@ -107,13 +107,13 @@ def sign(key: SigningKey, *, label: bytes, stream_seq: int, leaf_hash: bytes, mm
 def sign_encoded(
     key: SigningKey, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int
 ) -> bytes:
-    """What `sign` would encode to, without building the object: a hub makes one for every message it has checked."""
-    fields = _written(label, stream_seq, leaf_hash, mmr_root, hub_ts)
+    """The encoding of what `sign` returns, without building the object. Hubs call it for every admitted message."""
+    fields = _signed_fields(label, stream_seq, leaf_hash, mmr_root, hub_ts)
     return b"\x87" + fields + _BSTR64 + key.sign(sha256(_SIGNED + fields).digest())
 
 
-def _written(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> bytes:
-    """The first six fields: what is signed, but for the head of the array."""
+def _signed_fields(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> bytes:
+    """The first six fields: the signed bytes without the array head."""
     seq, ts = write_head(UINT, stream_seq), write_head(UINT, hub_ts)
     return b"\x01\x58\x20" + label + seq + _BSTR32 + leaf_hash + _BSTR32 + mmr_root + ts
 
@@ -121,8 +121,8 @@ def _written(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, h
 _Fields = tuple[bytes, int, bytes, bytes, int, bytes]
 
 
-def _shortcut(data: bytes, pos: int) -> tuple[_Fields, int] | None:
-    """The six values of a receipt whose heads are the usual ones, and its end; None where only the table can tell."""
+def _fast_decode(data: bytes, pos: int) -> tuple[_Fields, int] | None:
+    """The fields and the end of a receipt in its usual shape; None if the field table must decode it."""
     if len(data) < pos + _PREFIX.size + _HASHES.size + _TAIL.size + 2:
         return None
     opening, label = _PREFIX.unpack_from(data, pos)

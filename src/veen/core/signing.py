@@ -1,8 +1,8 @@
-"""Ed25519 with libsodium's acceptance rule, so that every machine admits the same signatures.
+"""Ed25519 with libsodium's acceptance rule, so that every implementation admits the same signatures.
 
-The rule: A, R and S are canonical, A and R are not of small order, and R is exactly [S]B - [k]A, without the cofactor.
-OpenSSL accepts more, so nothing else in this project verifies Ed25519. A libsodium that judged by another equation
-would admit other messages than its neighbours, so such a one is refused when this module is loaded.
+The rule: A, R and S are canonical, A and R are not of small order, and R equals [S]B - [k]A exactly, without the
+cofactor. OpenSSL accepts more signatures, so no other module verifies Ed25519. A libsodium that uses the cofactor
+would admit messages that other hubs reject, so importing this module fails with such a library.
 """
 
 import os
@@ -19,7 +19,7 @@ SEED_BYTES = 32
 
 
 class SigningKey:
-    """An Ed25519 key pair. The secret half never shows in `repr` and is never compared."""
+    """An Ed25519 key pair. `repr` does not show the secret half, and keys are not compared by it."""
 
     __slots__ = ("_secret", "public_key")
 
@@ -36,7 +36,7 @@ class SigningKey:
 
     @property
     def seed(self) -> bytes:
-        """The 32 secret bytes that are the whole key: for keystores only."""
+        """The 32 secret bytes from which the key pair is derived. Only keystores need them."""
         return self._secret[:SEED_BYTES]
 
     def sign(self, message: bytes) -> bytes:
@@ -46,12 +46,12 @@ class SigningKey:
         return f"SigningKey({self.public_key.hex()[:8]}…)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret key is not pickled")
+        raise TypeError("secret keys cannot be pickled")
 
 
 def is_valid(public_key: bytes, message: bytes, signature: bytes) -> bool:
-    """Whether the signature holds: for choosing among keys. Use `verify` wherever the answer must not be ignored."""
-    # libsodium reads fixed lengths through the pointers it is given, so lengths are ours to check.
+    """Whether the signature verifies. For choosing among keys; use `verify` where the result must not be ignored."""
+    # libsodium reads fixed lengths from the pointers it gets, so the lengths must be checked here.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -62,12 +62,12 @@ def is_valid(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes, what: str = "signature") -> None:
-    """Raise `Unverified` unless the signature over the message holds under the key."""
+    """Raise `Unverified` unless the signature over the message verifies under the key."""
     if not is_valid(public_key, message, signature):
         raise Unverified(what, "the signature does not verify under the key")
 
 
-# Holds with the cofactor and not without: a key and an R each with a part of order 8.
+# Valid with the cofactor and invalid without: the key and R each have a component of order 8.
 _PROBE = (
     bytes.fromhex("2624e942216e9ab01bdb288080586b3aff8b1fdf18119f732271c50ada61a4ff"),
     bytes(4),
@@ -79,7 +79,7 @@ _PROBE = (
 
 
 def check_rule() -> None:
-    """Raise `ImportError` where the library behind PyNaCl judges signatures by another rule than ours."""
+    """Raise `ImportError` if the library behind PyNaCl verifies signatures with the cofactor."""
     if is_valid(*_PROBE):
         raise ImportError("this libsodium verifies Ed25519 with the cofactor; veen needs one that does not")
 

@@ -1,4 +1,4 @@
-"""Requests and responses of the tooling endpoints, which clients and hubs share. Not part of the data plane."""
+"""Requests and responses of the tooling endpoints, used by clients and hubs. Not part of the data plane."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ from veen.core.signing import SIGNATURE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class AuthorizeResponse(Wire):
-    """The capability is logged: by what name, until when, and the receipt that says since when."""
+    """The capability was logged: its `auth_ref`, the end of its validity and the receipt of its log entry."""
 
     auth_ref: bytes
     expires_at: int
@@ -27,7 +27,7 @@ class AuthorizeResponse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ProofAtRequest(Wire):
-    """The proof of a leaf in a later tree."""
+    """Request the inclusion proof of a leaf in a later tree."""
 
     label: bytes
     stream_seq: int
@@ -41,7 +41,7 @@ class ProofAtRequest(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ProofAtResponse(Wire):
-    """The proof of a leaf in a later tree; of the older tree's last leaf, it proves that one tree continues another."""
+    """The inclusion proof of a leaf in a later tree. For the last leaf of an older tree it is a consistency proof."""
 
     mmr_proof: MmrProof
 
@@ -50,7 +50,7 @@ class ProofAtResponse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ConsistencyRequest(Wire):
-    """The proof that one tree is a prefix of another."""
+    """Request the proof that one tree is a prefix of another."""
 
     label: bytes
     from_seq: int
@@ -81,7 +81,7 @@ class CheckpointList(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Equivocation(Wire):
-    """Two receipts of one hub for one place that do not agree: the proof that it told two stories."""
+    """Two contradicting receipts of one hub for one place: the proof that it equivocated."""
 
     first: Receipt
     second: Receipt
@@ -93,15 +93,15 @@ class Equivocation(Wire):
     def flaw(self) -> str | None:
         one, other = self.first, self.second
         if (one.label, one.stream_seq) != (other.label, other.stream_seq):
-            return "the receipts are for different places"
+            return "the receipts have different places"
         if (one.leaf_hash, one.mmr_root) == (other.leaf_hash, other.mmr_root):
-            return "the receipts agree"
+            return "the receipts do not contradict each other"
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class EquivocationList(Wire):
-    """What a hub was proved to have said twice, in no order."""
+    """The equivocations that were proved against a hub, in no particular order."""
 
     equivocations: tuple[Equivocation, ...]
 
@@ -134,7 +134,7 @@ class WitnessRequest(Wire):
 
 @dataclass(frozen=True, slots=True)
 class StreamRegistration(Wire):
-    """The operator names a stream, so that the hub knows its labels."""
+    """The operator registers a stream, so that the hub accepts its labels."""
 
     stream_id: bytes
 

@@ -1,7 +1,7 @@
-"""Leave to bring an attachment: its bytes are no message, so whoever brings them shows a capability in another way.
+"""Authorization to upload an attachment. An upload is not a message, so the uploader proves its capability separately.
 
-The proof binds the hub, the attachment, the capability and the time. Seen by others it lets them do nothing but bring
-the same bytes to the same hub once more, which changes nothing.
+The proof binds the hub, the attachment, the capability and the time. Replaying it can only upload the same bytes to
+the same hub again, which changes nothing.
 """
 
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from veen.core.hashing import ht, u64be
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
-SCHEME = "veen-upload"  # of the HTTP header `Authorization`, followed by the proof in lowercase hex
+SCHEME = "veen-upload"  # scheme of the HTTP header `Authorization`, followed by the proof in lowercase hex
 
 
 @dataclass(frozen=True, slots=True)
 class UploadProof(Wire):
-    """The subject of a capability brings an attachment of `size` sealed bytes at the time `made_at`."""
+    """The subject of a capability uploads an attachment of `size` sealed bytes at the time `made_at`."""
 
     auth_ref: bytes
     size: int
@@ -38,21 +38,21 @@ class UploadProof(Wire):
     )
 
     def verify(self, hub_id: bytes, coid: bytes, subject_pk: bytes) -> None:
-        """Raise unless the capability's subject signed it for this attachment at this hub."""
+        """Raise `Unverified` unless the capability's subject signed it for this attachment and this hub."""
         signing.verify(subject_pk, self._digest(hub_id, coid), self.sig, "upload proof")
 
     def check_time(self, hub_ts: int) -> None:
-        """Raise unless it was made about now, by the hub's clock."""
+        """Raise `Unverified` unless `made_at` is within `MAX_UPLOAD_SKEW_SEC` of the hub's time."""
         if abs(self.made_at - hub_ts) > MAX_UPLOAD_SKEW_SEC:
             raise Unverified("upload proof", f"made at {self.made_at}, more than {MAX_UPLOAD_SKEW_SEC} s from {hub_ts}")
 
     def header(self) -> str:
-        """As the value of `Authorization`."""
+        """The value of the `Authorization` header."""
         return f"{SCHEME} {self.encode().hex()}"
 
     @classmethod
     def from_header(cls, text: str) -> Self:
-        """The proof in the value of `Authorization`."""
+        """Parse the value of an `Authorization` header."""
         scheme, _, shown = text.partition(" ")
         if scheme.lower() != SCHEME:
             raise Malformed("upload proof", f"the scheme is not {SCHEME}")
@@ -69,6 +69,6 @@ class UploadProof(Wire):
 
 
 def sign(key: SigningKey, *, hub_id: bytes, coid: bytes, auth_ref: bytes, size: int, made_at: int) -> UploadProof:
-    """The proof for one attachment, by the key that is the capability's subject."""
+    """Sign the proof for one attachment. `key` is the capability's subject."""
     unsigned = UploadProof(auth_ref, size, made_at, bytes(SIGNATURE_BYTES))
     return replace(unsigned, sig=key.sign(unsigned._digest(hub_id, coid)))

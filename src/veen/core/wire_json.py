@@ -1,4 +1,4 @@
-"""The JSON equivalent of every wire object: the same names from the same tables, bytes as lowercase hex. §10.3."""
+"""The JSON form of every wire object: names from the same field tables, bytes as lowercase hex. Spec §10.3."""
 
 import re
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ _HEX = re.compile(r"[0-9a-f]*")
 
 
 def encode(wire: Wire) -> bytes:
-    """The object as JSON text."""
+    """Encode an object as canonical JSON."""
     wire.encode()
     return strict_json.encode(to_json(wire))
 
 
 def decode(cls: type[W], data: bytes) -> W:
-    """The object a JSON text stands for, as strictly as its CBOR form. Raises `Malformed` and nothing else."""
+    """Decode an object as strictly as its CBOR form. Raises only `Malformed`."""
     what = cls.LAYOUT.name
     late = DeferredFaults()
     try:
@@ -52,7 +52,7 @@ def decode(cls: type[W], data: bytes) -> W:
 
 
 def decode_canonical(cls: type[W], data: bytes) -> W:
-    """As `decode`, for files: their bytes are signed or compared, so there is one spelling."""
+    """As `decode`, but requires canonical JSON. For files, whose bytes are signed or compared."""
     wire = decode(cls, data)
     if encode(wire) != data:
         raise Malformed(cls.LAYOUT.name, "not in canonical form")
@@ -61,13 +61,13 @@ def decode_canonical(cls: type[W], data: bytes) -> W:
 
 def to_json(wire: Wire) -> Json:
     layout = wire.LAYOUT
-    fields = [(kind, _fixed(kind) if kind.fixed else getattr(wire, kind.name)) for kind in layout.kinds]
-    shown = {kind.name: _shown(kind, field) for kind, field in fields if field is not None or not kind.optional}
+    fields = [(kind, _fixed_value(kind) if kind.fixed else getattr(wire, kind.name)) for kind in layout.kinds]
+    shown = {kind.name: _field_to_json(kind, field) for kind, field in fields if field is not None or not kind.optional}
     return shown if isinstance(layout, Map) else list(shown.values())
 
 
 def from_json(cls: type[W], found: Json, late: DeferredFaults) -> W:
-    """As `Wire.read`: wrong types are refused at once, wrong sizes and versions are left in `late`."""
+    """As `Wire.read`: raises for wrong types at once, records wrong sizes and versions in `late`."""
     layout = cls.LAYOUT
     if isinstance(layout, Array):
         if not isinstance(found, list) or not 1 <= len(found) <= len(layout.kinds):
@@ -77,7 +77,7 @@ def from_json(cls: type[W], found: Json, late: DeferredFaults) -> W:
         named = dict(found)
     else:
         raise Malformed("json", f"{layout.name} is not an object")
-    values = [_taken(kind, named, late) for kind in layout.kinds]
+    values = [_pop_field(kind, named, late) for kind in layout.kinds]
     if named:
         raise Malformed("json", f"{layout.name} has an unknown name: {sorted(named)[0][:40]}")
     wire = cls(*(value for kind, value in zip(layout.kinds, values, strict=True) if not kind.fixed))
@@ -85,16 +85,16 @@ def from_json(cls: type[W], found: Json, late: DeferredFaults) -> W:
     return wire
 
 
-def _fixed(kind: FieldType) -> int | str:
+def _fixed_value(kind: FieldType) -> int | str:
     return kind.text if isinstance(kind, Constant) else WIRE_VERSION
 
 
-def _shown(kind: FieldType, field: Any) -> Json:
+def _field_to_json(kind: FieldType, field: Any) -> Json:
     match kind:
         case Bstr() | Bytes():
             return None if field is None else field.hex()
         case ListOf():
-            return [_shown(kind.item, item) for item in field]
+            return [_field_to_json(kind.item, item) for item in field]
         case Nested():
             return to_json(field)
         case _:
@@ -102,16 +102,16 @@ def _shown(kind: FieldType, field: Any) -> Json:
             return shown
 
 
-def _taken(kind: FieldType, named: dict[str, Any], late: DeferredFaults) -> Any:
-    """The field of this kind, taken out of what is left; None where it is optional and absent."""
+def _pop_field(kind: FieldType, named: dict[str, Any], late: DeferredFaults) -> Any:
+    """Remove the field from `named` and return its value; None if it is optional and absent."""
     if kind.name not in named:
         if kind.optional:
             return None
         raise Malformed("json", f"{kind.name} is missing")
-    return _value(kind, named.pop(kind.name), late)
+    return _field_from_json(kind, named.pop(kind.name), late)
 
 
-def _value(kind: FieldType, found: Any, late: DeferredFaults) -> Any:
+def _field_from_json(kind: FieldType, found: Any, late: DeferredFaults) -> Any:
     match kind:
         case VersionField():
             if _uint(kind, found) != WIRE_VERSION:
@@ -137,7 +137,7 @@ def _value(kind: FieldType, found: Any, late: DeferredFaults) -> Any:
         case ListOf() if isinstance(found, list):
             if not kind.least <= len(found) <= kind.most:
                 raise Malformed("json", f"{kind.name} has {len(found)} items", Fault.SIZE)
-            return tuple(_value(kind.item, item, late) for item in found)
+            return tuple(_field_from_json(kind.item, item, late) for item in found)
         case Details():
             named = details(kind.name, found)
             if len(cbor.encode(named)) > MAX_DETAIL_BYTES:
@@ -145,7 +145,7 @@ def _value(kind: FieldType, found: Any, late: DeferredFaults) -> Any:
             return named
         case Nested():
             return from_json(kind.wire, found, late)
-    raise Malformed("json", f"{kind.name} is of another type")
+    raise Malformed("json", f"{kind.name} has the wrong type")
 
 
 def _uint(kind: FieldType, found: Any) -> int:
@@ -174,7 +174,7 @@ def _text(kind: Text, found: Any, late: DeferredFaults) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """An object's fields by name. Each is there and of its kind, or `Malformed` names it and the object."""
+    """The fields of a JSON object by name. A missing or wrong field raises `Malformed` with both names."""
 
     what: str
     found: dict[str, Json]

@@ -1,4 +1,4 @@
-"""One strict deterministic CBOR codec, driven by one field table per object. Spec §3.1."""
+"""A strict deterministic CBOR codec, driven by one field table per object. Spec §3.1."""
 
 from veen.core.cbor.field_types import (
     Bool,

@@ -1,8 +1,8 @@
-"""The kinds of field a table can name. Spec §3.1.
+"""The field types of a field table. Spec §3.1.
 
-A wrong *type* is refused where it stands. A wrong *length* or *version* is noted in `late` and refused after the
-whole object has proved to be deterministic CBOR, because spec §8.2 judges them in that order. A list beyond its bounds
-is refused where it stands, so that nobody can make us read it; no MSG has a list.
+A wrong *type* raises at once. A wrong *length* or *version* is recorded in `late` and raised only after the whole
+object has proved to be deterministic CBOR, because spec §8.2 checks in that order. A list beyond its bounds raises at
+once, so that no sender can make us read it; a MSG contains no list.
 """
 
 from abc import ABC, abstractmethod
@@ -16,13 +16,13 @@ from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 
 
 class Flawed(Protocol):
-    """What can say why its fields do not stand together."""
+    """An object that can report why its fields contradict each other."""
 
     def flaw(self) -> str | None: ...
 
 
 class DeferredFaults:
-    """The faults to judge once the whole object is known to be CBOR: the first of each class, however many come."""
+    """Faults to raise once the whole object is known to be CBOR: the first of each class."""
 
     __slots__ = ("_first", "_flaw")
 
@@ -34,12 +34,12 @@ class DeferredFaults:
         self._first.setdefault(fault, reason)
 
     def note_flaw(self, wire: Flawed) -> None:
-        """Fields are weighed against each other only where each is right by itself."""
+        """Record a contradiction between fields. Skipped if a field is already wrong by itself."""
         if not self._first and self._flaw is None:
             self._flaw = wire.flaw()
 
     def raise_first(self) -> None:
-        """Raise the one that counts, if there is any."""
+        """Raise the recorded fault that comes first in the admission table, if any."""
         if self._first:
             fault = min(self._first)
             raise Malformed("cbor", self._first[fault], fault)
@@ -48,10 +48,10 @@ class DeferredFaults:
 
 
 class FieldType(ABC):
-    """One named field."""
+    """One named field of a table."""
 
     __slots__ = ("name", "optional")
-    fixed: ClassVar[bool] = False  # carries no information: read and written, never a value
+    fixed: ClassVar[bool] = False  # has a constant value, so objects do not store it
 
     def __init__(self, name: str, *, optional: bool = False) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class FieldType(ABC):
 
 
 class Uint(FieldType):
-    """An unsigned integer within bounds; of at most 64 bits where none are given."""
+    """An unsigned integer within bounds, by default any of 64 bits."""
 
     __slots__ = ("least", "most")
 
@@ -100,7 +100,7 @@ class Bool(FieldType):
 
 
 class Bstr(FieldType):
-    """A byte string of exactly `size` bytes; with `nullable`, `null` stands for its absence."""
+    """A byte string of exactly `size` bytes. With `nullable`, `null` means that it is absent."""
 
     __slots__ = ("_head", "nullable", "size")
 
@@ -169,7 +169,7 @@ class Text(FieldType):
 
 
 class VersionField(FieldType):
-    """`ver`: always 1, so no object keeps it."""
+    """`ver`: always 1, so objects do not store it."""
 
     __slots__ = ()
     fixed = True
@@ -188,7 +188,7 @@ class VersionField(FieldType):
 
 
 class Constant(FieldType):
-    """A text that has one allowed value."""
+    """A text with one allowed value."""
 
     __slots__ = ("text",)
     fixed = True
@@ -208,7 +208,7 @@ class Constant(FieldType):
 
 
 class ListOf(FieldType):
-    """Between `least` and `most` items of one kind."""
+    """Between `least` and `most` items of one type."""
 
     __slots__ = ("item", "least", "most")
 
@@ -235,7 +235,7 @@ class ListOf(FieldType):
 
 
 class Details(FieldType):
-    """An open map of text to unsigned integer or text: the machine-readable part of an error. Spec §10.6."""
+    """A map of text to unsigned integer or text: the machine-readable part of an error. Spec §10.6."""
 
     __slots__ = ()
 
@@ -258,13 +258,13 @@ class Details(FieldType):
 
 
 def details(name: str, found: object) -> dict[str, int | str]:
-    """`found` as error details, wherever it was read from."""
+    """Check that `found` is a map of error details, from CBOR or JSON."""
     if not isinstance(found, Mapping):
         raise Malformed("cbor", f"{name} is not a map")
     checked: dict[str, int | str] = {}
     for key, entry in found.items():
         number = isinstance(entry, int) and not isinstance(entry, bool) and 0 <= entry <= U64_MAX
         if not isinstance(key, str) or not (number or isinstance(entry, str)):
-            raise Malformed("cbor", f"{name} holds something other than text to unsigned integer or text")
+            raise Malformed("cbor", f"{name} must map text to unsigned integers or text")
         checked[key] = entry
     return checked

@@ -1,7 +1,7 @@
 """Deterministic CBOR, the lowest layer: heads and scalars. Spec §3.1, RFC 8949 §3.
 
-Every reader takes `(data, pos)` and gives `(value, next_pos)`. Nothing is allocated before its length is known
-to be there, and a head that could be shorter is refused.
+Every reader takes `(data, pos)` and returns `(value, next_pos)`. It checks a length against the remaining data before
+it allocates, and rejects heads that are not minimal.
 """
 
 import struct
@@ -23,13 +23,13 @@ MAJOR_NAMES = (
 FALSE, TRUE, NULL = 0xF4, 0xF5, 0xF6
 NULL_BYTE = b"\xf6"
 
-# The least argument that needs a head of 1, 2, 4 and 8 further bytes.
+# The lowest argument that needs a head with 1, 2, 4 or 8 further bytes.
 _LEAST = (24, 1 << 8, 1 << 16, 1 << 32)
 _WRITE_16, _WRITE_32, _WRITE_64 = (struct.Struct(form).pack for form in (">BH", ">BI", ">BQ"))
 
 
 def write_head(major: int, argument: int) -> bytes:
-    """The one shortest head for an argument of at most 64 bits."""
+    """The shortest head for an argument of at most 64 bits."""
     initial = major << 5
     if argument < 24:
         return bytes((initial | argument,))
@@ -54,9 +54,9 @@ def write_text(value: str) -> bytes:
 
 
 def read_head(data: bytes, pos: int) -> tuple[int, int, int]:
-    """`(major, argument, next_pos)`; refuses truncated, reserved, indefinite and overlong heads."""
+    """`(major, argument, next_pos)`. Rejects truncated, reserved, indefinite and overlong heads."""
     if pos >= len(data):
-        raise Malformed("cbor", f"ends at byte {pos}, where another item must start")
+        raise Malformed("cbor", f"ends at byte {pos}, where another item must begin")
     initial = data[pos]
     major, info = initial >> 5, initial & 0x1F
     if info < 24:
@@ -68,12 +68,12 @@ def read_head(data: bytes, pos: int) -> tuple[int, int, int]:
         raise Malformed("cbor", f"ends within the head at byte {pos}")
     argument = int.from_bytes(data[pos + 1 : end], "big")
     if argument < _LEAST[info - 24]:
-        raise Malformed("cbor", f"the head at byte {pos} is longer than it need be")
+        raise Malformed("cbor", f"the head at byte {pos} is not minimal")
     return major, argument, end
 
 
 def unexpected(name: str, wanted: str, data: bytes, pos: int) -> Malformed:
-    """What to raise where the item at `pos` is of another type."""
+    """The error for an item at `pos` with the wrong type."""
     found = MAJOR_NAMES[data[pos] >> 5] if data[pos] != NULL else "null"
     return Malformed("cbor", f"{name} at byte {pos} is {found}, not {wanted}")
 
@@ -86,7 +86,7 @@ def read_uint(name: str, data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_string(name: str, wanted: int, data: bytes, pos: int) -> tuple[bytes, int]:
-    """The content of a byte or text string; the length is checked against what is there before it is copied."""
+    """The content of a byte or text string. Checks the length against the remaining data before it copies."""
     major, length, start = read_head(data, pos)
     if major != wanted:
         raise unexpected(name, MAJOR_NAMES[wanted], data, pos)
@@ -105,7 +105,7 @@ def read_text(name: str, data: bytes, pos: int) -> tuple[str, int]:
 
 
 def read_count(name: str, wanted: int, data: bytes, pos: int) -> tuple[int, int]:
-    """The length of an array or map. Each entry takes at least one byte, so a count beyond what is left is a lie."""
+    """The length of an array or map. Each entry has at least one byte, which bounds the count by the remaining data."""
     major, count, start = read_head(data, pos)
     if major != wanted:
         raise unexpected(name, MAJOR_NAMES[wanted], data, pos)
@@ -115,7 +115,7 @@ def read_count(name: str, wanted: int, data: bytes, pos: int) -> tuple[int, int]
 
 
 def small_uint(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned integer below 2^32 with its minimal head; -1 where it is anything else or not there."""
+    """Decode an unsigned integer below 2^32 with a minimal head; -1 for anything else or missing data."""
     initial = data[pos] if pos < len(data) else 0xFF
     if initial < 24:
         return initial, pos + 1

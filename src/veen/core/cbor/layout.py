@@ -1,4 +1,4 @@
-"""Field tables: the kinds of one object in order, as an array or as a map with known keys. Spec §3.1."""
+"""Field tables: the field types of one object in order, as an array or as a map with known keys. Spec §3.1."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from veen.core.errors import Malformed
 
 
 def _getter(names: list[str]) -> Callable[[object], tuple[Any, ...]]:
-    """Reads these attributes of an object, in order, as a tuple also where there is one."""
+    """Like `attrgetter`, but always returns a tuple, even for one name."""
     if len(names) == 1:
         only = attrgetter(names[0])
         return lambda wire: (only(wire),)
@@ -27,7 +27,7 @@ class Layout(ABC):
         self.name = name
         self.kinds = tuple(kinds)
         self.fields_of = _getter([kind.name for kind in self.kinds if not kind.fixed])
-        # What is written before each field; a fixed one is written whole here, once and for all.
+        # The bytes written before each field. A fixed field is encoded here, once.
         self._plan = tuple(
             (key + kind.write(None), None) if kind.fixed else (key, kind)
             for key, kind in zip(keys, self.kinds, strict=True)
@@ -39,10 +39,10 @@ class Layout(ABC):
 
     @abstractmethod
     def write(self, fields: Iterable[Any]) -> bytes:
-        """The encoding of an object with these fields, given as `read` gives them."""
+        """Encode an object with these fields, in the form that `read` returns."""
 
     def _write_fields(self, fields: Iterable[Any]) -> list[bytes]:
-        """The parts that are there, each with its key."""
+        """The encodings of the present fields, each with its key."""
         given = iter(fields)
         parts = []
         for key, kind in self._plan:
@@ -56,7 +56,7 @@ class Layout(ABC):
 
 
 class Array(Layout):
-    """Fields by position; optional ones only at the end, where they are trimmed."""
+    """Fields by position. Optional ones are at the end and omitted if absent."""
 
     __slots__ = ("_least",)
 
@@ -82,7 +82,7 @@ class Array(Layout):
 
 
 class Map(Layout):
-    """Fields by key, in the listed order; optional ones may be absent, `null` may not stand for them."""
+    """Fields by key, in the listed order. Optional ones may be absent, but not `null`."""
 
     __slots__ = ("_keys",)
 
@@ -114,14 +114,14 @@ class Map(Layout):
 
 
 class Wire:
-    """An object with a wire form: a frozen dataclass whose fields are those of its `LAYOUT`, in order."""
+    """Base class of wire objects: frozen dataclasses whose fields are those of their `LAYOUT`, in order."""
 
     __slots__ = ()
     LAYOUT: ClassVar[Layout]
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The object whose encoding `data` is, all of it. Raises `Malformed` and nothing else."""
+        """Decode all of `data`. Raises only `Malformed`."""
         late = DeferredFaults()
         try:
             wire, end = cls.read(bytes(memoryview(data)), 0, late)
@@ -134,26 +134,26 @@ class Wire:
 
     @classmethod
     def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
-        """The object that starts at `pos`: for objects within objects and for sequences."""
+        """Decode the object that starts at `pos`, for nested objects and sequences. Returns it and its end."""
         values, end = cls.LAYOUT.read(data, pos, late)
         wire = cls(*values)
         late.note_flaw(wire)
         return wire, end
 
     def encode(self) -> bytes:
-        """The one encoding of this object. Raises `ValueError` where a field breaks its table."""
+        """The only encoding of this object. Raises `ValueError` if a field violates its table."""
         flaw = self.flaw()
         if flaw:
             raise ValueError(f"{self.LAYOUT.name}: {flaw}")
         return self.LAYOUT.write(self.LAYOUT.fields_of(self))
 
     def flaw(self) -> str | None:
-        """Why these fields, each right by itself, cannot stand together; None where they can."""
+        """Why these fields contradict each other, although each is valid by itself; None if they do not."""
         return None
 
 
 class Nested(FieldType):
-    """A wire object as a field of another."""
+    """A wire object as a field of another one."""
 
     __slots__ = ("wire",)
 

@@ -1,6 +1,6 @@
-"""Deterministic CBOR without a table: for values whose shape the protocol leaves open, such as RPC arguments.
+"""Deterministic CBOR without a field table, for values whose type the protocol leaves open, such as RPC arguments.
 
-The same strictness as the tables. Map keys are unsigned integers or text, ascending by their encoded bytes
+As strict as the field tables. Map keys are unsigned integers or text, ascending by their encoded bytes
 (RFC 8949 §4.2.1).
 """
 
@@ -19,12 +19,12 @@ _CONSTANTS: dict[int, bool | None] = {heads.FALSE: False, heads.TRUE: True, head
 
 
 def encode(value: Value) -> bytes:
-    """The one encoding of a value. Raises `ValueError` for what no decoder here would take."""
+    """The only encoding of a value. Raises `ValueError` for values that `decode` would reject."""
     return _write(value, MAX_VALUE_DEPTH)
 
 
 def decode(data: bytes, what: str = "value") -> Value:
-    """The value whose encoding `data` is, all of it."""
+    """Decode all of `data`."""
     try:
         value, end = read_value(data, 0)
         if end != len(data):

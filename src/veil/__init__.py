@@ -1,4 +1,4 @@
-"""VEIL: objects cut into shards of one size, carried through lossy and hostile networks."""
+"""VEIL: sealed objects, cut into shards of one size, for lossy and hostile networks."""
 
 from veil import profiles, tags
 from veil.assembly import Opened, Published, Received, open_object, publish, receive

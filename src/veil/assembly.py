@@ -1,8 +1,8 @@
 """From a payload to encoded shards, and from a reconstructed object to its payload. Spec §7, §8 and §10.
 
-publish   choose a shape → pad to fill it → seal → sign → encode → root → cut into shards
-receive   root (`Reassembly`) → decode → same address as its shards → signature and namespace policy
-    open      open the seal → unpad
+publish   choose a shape → pad to fill it → seal → sign → encode → root → shards
+receive   root (`Reassembly`) → decode → compare the address with the shards → signature and namespace policy
+open      decrypt → unpad
 """
 
 import os
@@ -21,12 +21,12 @@ from veil.veil_errors import Malformed, Refused
 from veil.veil_limits import MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 
 _END_MARK_BYTES = 1
-_LONGEST_HEAD = 5
+_MAX_HEAD_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """An object and all its shards, encoded: each is exactly `bucket_size` long."""
+    """An encoded object and all its encoded shards, each exactly `bucket_size` bytes long."""
 
     of: ShardSet
     encoded: bytes
@@ -39,7 +39,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An object that was put together and may stand where its shards say: its signature, if any, holds."""
+    """A restored object whose address, signature and namespace policy were verified."""
 
     of: ShardSet
     obj: ObjectV1
@@ -47,7 +47,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What an object said. `sender_pubkey` is there where its signature was verified."""
+    """The payload of an object. `sender_pubkey` is set if a signature was verified."""
 
     address: Address
     flags: Flags
@@ -56,17 +56,17 @@ class Opened:
 
     @property
     def items(self) -> tuple[bytes, ...]:
-        """The items of a batch, or the payload as the only one. Raise `Malformed` where a batch is none."""
+        """The items of a batch, or the payload as a single item. Raise `Malformed` for an invalid batch."""
         return decode_batch(self.payload) if self.flags & Flags.BATCHED else (self.payload,)
 
 
 def overhead(address: Address, lock: Lock, *, signed: bool) -> int:
-    """How much longer an object is than its payload, before it is padded to fill its shards."""
-    return fixed_bytes(address, signed) + _LONGEST_HEAD + lock.overhead + _END_MARK_BYTES
+    """The size of an object minus the size of its payload, before padding."""
+    return fixed_bytes(address, signed) + _MAX_HEAD_BYTES + lock.overhead + _END_MARK_BYTES
 
 
 def batch_target(address: Address, mode: ErasureMode, target: int = TARGET_BATCH_BYTES) -> int:
-    """The largest object within a batch target that still fills its shards."""
+    """The largest object size within a batch target that exactly fills its shards."""
     return profiles.fullest(target, lambda shape: object_bytes(address, shape, mode))
 
 
@@ -82,13 +82,13 @@ def publish(
     shape: Shape | None = None,
     nonce: bytes | None = None,
 ) -> Published:
-    """Seal a payload and cut it into shards. Raise `Refused` where it is too large.
+    """Seal a payload and encode its shards. Raise `Refused` if it is too large.
 
-    `nonce` and `shape` are for those who need the same bytes again; a nonce must never seal twice under one key.
+    `nonce` and `shape` make the result reproducible. Never use a nonce twice under one key.
     """
     size = len(payload) + overhead(address, lock, signed=signer is not None)
     if size > MAX_OBJECT_BYTES:
-        raise Refused("object", f"{size} bytes, more than {MAX_OBJECT_BYTES}")
+        raise Refused("object", f"{size} bytes are more than the limit of {MAX_OBJECT_BYTES}")
     nonce = os.urandom(NONCE_BYTES) if nonce is None else nonce
 
     def room(of: Shape) -> int:
@@ -106,23 +106,23 @@ def publish(
 
 
 def encode_shards(of: ShardSet, encoded: bytes) -> tuple[bytes, ...]:
-    """All shards of an encoded object: who has put it together can give out those that are rare."""
+    """All shards of an encoded object. A node that restored the object can serve any of them."""
     return NATIVE.encode_shards(of, encoded)
 
 
 def receive(of: ShardSet, encoded: bytes, policy: NamespacePolicy) -> Received:
-    """The object that was put together from shards, if it may stand where they say. Needs no key."""
+    """Decode and verify a restored object: address, signature and namespace policy. Needs no key."""
     obj = NATIVE.decode_object(encoded)
     if obj.address != of.address:
-        raise Malformed("object", "it names another address than its shards")
+        raise Malformed("object", "its address differs from the address of its shards")
     check_policy(obj, policy)
     return Received(of, obj)
 
 
 def open_object(received: Received, key: Key) -> Opened:
-    """What an object says, for who has its key."""
+    """Decrypt the payload of an object."""
     obj = received.obj
     payload = unpad(key.open(obj.address, obj.nonce, obj.ciphertext))
     if len(payload) + fixed_bytes(obj.address, obj.signed) > MAX_OBJECT_BYTES:
-        raise Refused("object", f"a payload of {len(payload)} bytes, more than an object may carry")
+        raise Refused("object", f"the payload has {len(payload)} bytes, more than an object may carry")
     return Opened(obj.address, obj.flags, payload, obj.sender_pubkey)

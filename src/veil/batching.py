@@ -1,4 +1,4 @@
-"""Batching: small items share an object, up to the target; nothing goes beyond the limit. Spec §7.1."""
+"""Batching: small items share an object up to the target size; no object exceeds the limit. Spec §7.1."""
 
 from collections import deque
 
@@ -21,7 +21,7 @@ def decode_batch(payload: bytes) -> tuple[bytes, ...]:
     reader = Reader(payload, "batch")
     count = reader.head(ARRAY, MAX_BATCH_ITEMS)
     if count < MIN_ITEMS:
-        reader.fail(f"{count} items")
+        reader.fail(f"{count} items, fewer than {MIN_ITEMS}")
     items = tuple(reader.byte_string(MAX_OBJECT_BYTES) for _ in range(count))
     reader.end()
     return items
@@ -31,11 +31,11 @@ Batch = tuple[bytes, ...]
 
 
 class Batcher:
-    """A queue of items, taken in order as batches whose objects stay within the target.
+    """A FIFO queue that groups items into batches whose objects stay within the target size.
 
-    `overhead` is what an object has besides its payload (`assembly.overhead`); an item that is larger than the target
-    alone travels alone. Set `target` to `assembly.batch_target` and a full batch fills its shards: at the plain
-    96 KiB it is a few hundred bytes too large for six shards of 16 KiB, and would be padded to twice its size.
+    `overhead` is the size of an object minus its payload (`assembly.overhead`). An item larger than the target is a
+    batch of its own. With `target` from `assembly.batch_target` a full batch exactly fills its shards. An object of
+    96 KiB would be a few hundred bytes too large for six shards of 16 KiB, and padding would double its size.
     """
 
     def __init__(self, overhead: int, target: int = TARGET_BATCH_BYTES, limit: int = MAX_OBJECT_BYTES) -> None:
@@ -49,19 +49,19 @@ class Batcher:
         return len(self._next) + len(self._later)
 
     def add(self, item: bytes) -> None:
-        """Queue an item. Raise `Refused` where no object can carry it."""
+        """Queue an item. Raise `Refused` if it is too large for an object."""
         if len(item) > self._limit:
-            raise Refused("item", f"{len(item)} bytes, more than the {self._limit} that an object can carry")
+            raise Refused("item", f"{len(item)} bytes are more than the {self._limit} bytes that an object can carry")
         self._later.append(item)
         self._fill()
 
     @property
     def full(self) -> bool:
-        """Whether waiting for more items would not make the next batch any fuller."""
+        """Whether the next batch cannot take another item."""
         return bool(self._later) or head_bytes(len(self._next)) + self._next_bytes >= self._target
 
     def take(self, *, interactive: bool = False) -> Batch:
-        """The next batch: as many items as the target has room for, or just one; empty where there is none."""
+        """Remove and return the next batch, or an empty one. An `interactive` batch has a single item."""
         if interactive:
             self._later.extendleft(reversed(self._next[1:]))
             self._next = self._next[:1]
@@ -70,7 +70,7 @@ class Batcher:
         return batch
 
     def _fill(self) -> None:
-        """Move on what the next batch has room for. An item too large for the target is a batch of its own."""
+        """Move items into the next batch while they fit. An item too large for the target is a batch of its own."""
         while self._later and len(self._next) < MAX_BATCH_ITEMS:
             grown = self._next_bytes + head_bytes(len(self._later[0])) + len(self._later[0])
             if self._next and head_bytes(len(self._next) + 1) + grown > self._target:
@@ -80,7 +80,7 @@ class Batcher:
 
 
 def batch_payload(items: Batch) -> tuple[bytes, Flags]:
-    """The payload that carries a batch, and the flag to set: one item travels as it is."""
+    """The payload of a batch and its flag. A single item is not wrapped."""
     if len(items) == 1:
         return items[0], Flags.NONE
     return encode_batch(items), Flags.BATCHED

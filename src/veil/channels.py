@@ -1,9 +1,9 @@
-"""Channels: the three ways to be heard. A feed speaks to all, a mailbox to one, a group to its members.
+"""Channels: a feed for everyone, a mailbox for one node, a group for its members.
 
-A channel tells which tags to ask for at a time and with which key each is opened, publishes under its own address, and
-judges who a received object is by. Whoever merely passes shards on needs none of this.
+A channel gives the tags to request at a time and the key of each, and authenticates the sender of an object. Nodes
+that only forward shards need none of this.
 
-    feed      sealed with a key made of the tag, signed in clear by the publisher the tag is made of
+    feed      sealed with a key derived from the tag; signed in clear by the publisher whose key gives the tag
     mailbox   sealed to one key, under a tag of the epoch; sender and signature are inside the seal
     group     sealed with a key of the group, under a tag of the epoch; sender and signature are inside the seal
 """
@@ -30,35 +30,35 @@ def feed_address(publisher_pubkey: bytes, namespace: int, epoch: int) -> Address
 
 
 def feed_key(tag: bytes) -> SharedKey:
-    """The key of a feed, for all who know its tag. Relays that do not know what a tag is of can use it too."""
+    """The key of a feed. Anyone who knows the tag can derive it, including relays."""
     return SharedKey(derive(_CONTEXT, tag))
 
 
 def check_author(obj: ObjectV1) -> None:
-    """Raise `Unverified` unless the sender an object names is the publisher of the feed it is in.
+    """Raise `Unverified` unless the sender of an object is the publisher of its feed.
 
-    The signature must have been verified. Without this, anyone who knows a tag could write into the feed.
+    The caller has verified the signature. Without this check anyone who knows the tag could write to the feed.
     """
     sender = obj.sender_pubkey
     if sender is None or feed_tag(sender, obj.address.namespace) != obj.address.tag:
-        raise Unverified("object", "it is not by the publisher of this feed")
+        raise Unverified("object", "the sender is not the publisher of this feed")
 
 
 class Channel(Protocol):
-    """What a node subscribes to."""
+    """A feed, mailbox or group that a node reads."""
 
     def keys(self, now_s: float, epochs: Epochs = DEFAULT_EPOCHS) -> dict[bytes, Key]:
-        """The tags to ask for at a time, and the key that opens what comes under each."""
+        """The tags to request at a time, each with the key that opens its objects."""
         ...
 
     def open(self, received: Received, key: Key) -> Opened:
-        """What was said and by whom. Raise `VeilError` where it is not for this channel to say."""
+        """Open an object and authenticate its sender. Raise `VeilError` if either fails."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A public feed, known by its tag alone."""
+    """A public feed, identified by its tag."""
 
     tag: bytes
     namespace: int
@@ -71,7 +71,7 @@ class Feed:
         return {self.tag: feed_key(self.tag)}
 
     def open(self, received: Received, key: Key) -> Opened:
-        """What the publisher said. Raise `Unverified` for anyone else."""
+        """Raise `Unverified` unless the object is signed by the publisher of the feed."""
         check_author(received.obj)
         return open_object(received, key)
 
@@ -86,7 +86,7 @@ def publish_feed(
     mode: ErasureMode = ErasureMode.SYSTEMATIC,
     jitter: int = 0,
 ) -> Published:
-    """Say something in the signer's own feed."""
+    """Publish a payload in the feed of the signer."""
     tag = feed_tag(signer.public_key, namespace)
     address = Address(tag, namespace, epoch)
     return publish(payload, address, feed_key(tag), flags=flags | Flags.PUBLIC, signer=signer, mode=mode, jitter=jitter)
@@ -94,7 +94,7 @@ def publish_feed(
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """Where the holder of a delivery key is met in a namespace."""
+    """Private messages to the holder of a delivery key, in one namespace."""
 
     key: DeliveryKey
     namespace: int
@@ -116,13 +116,13 @@ def send_private(
     flags: Flags = Flags.NONE,
     jitter: int = 0,
 ) -> Published:
-    """Say something to one recipient. Who would rather not be known signs with a key made for the occasion."""
+    """Publish a payload for one recipient. To stay anonymous, sign with a key that is used only once."""
     return _send_letter(body, sender, recipient.address(namespace, epoch), recipient, flags, jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChannel:
-    """Where a group is met in a namespace."""
+    """Messages of a group, in one namespace."""
 
     group: Group
     namespace: int
@@ -144,7 +144,7 @@ def send_group(
     flags: Flags = Flags.NONE,
     jitter: int = 0,
 ) -> Published:
-    """Say something to all members of a group, under its newest secret."""
+    """Publish a payload for all members of a group, under its newest secret."""
     address = group.newest.address(namespace, epoch)
     return _send_letter(body, sender, address, group.newest.key(), flags, jitter)
 

@@ -1,4 +1,4 @@
-"""BLAKE3: the hash of tags, roots and ids, and keys derived under a context that says what they are for. Spec §3."""
+"""BLAKE3: plain, keyed and key derivation mode. Spec §3."""
 
 from blake3 import blake3
 
@@ -10,7 +10,7 @@ def h(data: bytes) -> bytes:
 
 
 def derive(context: str, material: bytes) -> bytes:
-    """32 bytes for one purpose: BLAKE3 in its key derivation mode, with a context that is used for nothing else."""
+    """32 bytes for one purpose, in the key derivation mode. Each context string has exactly one use."""
     return blake3(material, derive_key_context=context).digest()
 
 

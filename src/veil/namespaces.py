@@ -1,4 +1,4 @@
-"""Namespaces: which numbers are spoken for, and what a node asks of objects in each. Spec §2.1, §8 and §9.3."""
+"""Namespaces: the reserved numbers, and the local policy for objects in each. Spec §2.1, §8 and §9.3."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -10,7 +10,7 @@ FIRST_APPLICATION = 32
 
 
 class Namespace(IntEnum):
-    """The assignments of the reserved range."""
+    """Assigned numbers of the reserved range."""
 
     SYSTEM = 0
     PUBLIC_FEED = 1
@@ -21,7 +21,7 @@ class Namespace(IntEnum):
 
 
 class ErasureMode(IntEnum):
-    """How blocks become shards: as they are, or after a transform that leaves none of them in plain."""
+    """Systematic: the first k shards are the blocks. Hardened: blocks pass the all-or-nothing transform first."""
 
     SYSTEMATIC = 0
     HARDENED = 1
@@ -32,19 +32,17 @@ def is_reserved(namespace: int) -> bool:
 
 
 def check_application(namespace: int) -> None:
-    """Raise `Refused` unless an application may use the namespace for its own."""
+    """Raise `Refused` unless the namespace is in the range for applications."""
     if not FIRST_APPLICATION <= namespace <= MAX_UINT16:
-        raise Refused(
-            "namespace", f"{namespace} is not one of {FIRST_APPLICATION} to {MAX_UINT16}, those of applications"
-        )
+        raise Refused("namespace", f"{namespace} is not in the application range {FIRST_APPLICATION} to {MAX_UINT16}")
 
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicy:
-    """What is local: which namespaces travel systematic, and in which an object must be signed.
+    """Local policy: the namespaces with systematic shards, and those that require a signature in clear.
 
-    A public feed travels systematic, as the specification suggests, since what it says is no secret. It must be
-    signed, as must endorsements and relay announcements: in all three, who says it is what it means.
+    Public feeds are systematic, as the specification suggests, because their content is not secret. Public feeds,
+    endorsements and relay announcements must be signed, because their meaning depends on the author.
     """
 
     systematic: frozenset[int] = frozenset({Namespace.PUBLIC_FEED})

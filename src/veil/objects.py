@@ -1,4 +1,7 @@
-"""ObjectV1: what an application says, sealed, under the address it is asked for by. Spec §4."""
+"""ObjectV1, the sealed form of what an application publishes, and ShardV1, one of its n pieces. Spec §4 and §5.
+
+A shard has in clear all that a node needs to forward it: its address and its shard set. No key is needed.
+"""
 
 from dataclasses import dataclass
 from enum import IntFlag
@@ -16,7 +19,7 @@ SIGNATURE_BYTES = 64
 
 
 class Flags(IntFlag):
-    """What an object says of itself; no other bit may be set."""
+    """Flags of an object. All other bits must be zero."""
 
     NONE = 0
     SIGNED = 1
@@ -26,13 +29,13 @@ class Flags(IntFlag):
 
 
 ALL_FLAGS = Flags.SIGNED | Flags.PUBLIC | Flags.ACK_REQUESTED | Flags.BATCHED
-# Plain numbers where every object is asked: an operation on flags makes a new flag, at twenty times the price.
+# Plain integers for the checks of every object: an operation on `Flags` creates an object and takes 20 times as long.
 _SIGNED, _UNKNOWN = int(Flags.SIGNED), ~int(ALL_FLAGS)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an object belongs. An object and its shards carry it alike, and the seal is bound to it."""
+    """Tag, namespace and epoch of an object. Object and shards both carry it, and the AEAD binds it."""
 
     tag: bytes
     namespace: int
@@ -40,18 +43,18 @@ class Address:
 
     def check(self, what: str) -> None:
         if len(self.tag) != HASH_BYTES:
-            raise Malformed(what, f"a tag of {len(self.tag)} bytes, not {HASH_BYTES}")
+            raise Malformed(what, f"the tag has {len(self.tag)} bytes, not {HASH_BYTES}")
         if not (0 <= self.namespace <= MAX_UINT16 and 0 <= self.epoch <= MAX_UINT32):
-            raise Malformed(what, "a namespace has 16 bits and an epoch 32")
+            raise Malformed(what, f"namespace {self.namespace} or epoch {self.epoch} is out of range (16 and 32 bits)")
 
     def aad(self) -> bytes:
-        """What the AEAD is bound to, spec §7.2: tag || u16be(namespace) || u32be(epoch)."""
+        """Additional data of the AEAD, spec §7.2: tag || u16be(namespace) || u32be(epoch)."""
         return self.tag + u16be(self.namespace) + u32be(self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectV1:
-    """A sealed object. Its root is the hash of its encoding, so it is not a field of it."""
+    """A sealed object. Its root is the hash of its encoding and therefore not a field."""
 
     address: Address
     flags: Flags
@@ -60,7 +63,7 @@ class ObjectV1:
     padding: bytes = b""
     sender_pubkey: bytes | None = None
     signature: bytes | None = None
-    # Only the dialect carries this: a hash of the plaintext, which lets anyone confirm a guess of it.
+    # Only the dialect has this: a hash of the plaintext, which lets anyone confirm a guess of the plaintext.
     payload_root: bytes | None = None
 
     @property
@@ -73,17 +76,17 @@ class ObjectV1:
         if int(self.flags) & _UNKNOWN:
             raise Malformed("object", f"unknown flags in {int(self.flags):#06x}")
         if len(self.nonce) != NONCE_BYTES:
-            raise Malformed("object", f"a nonce of {len(self.nonce)} bytes, not {NONCE_BYTES}")
+            raise Malformed("object", f"the nonce has {len(self.nonce)} bytes, not {NONCE_BYTES}")
         if not self.ciphertext:
-            raise Malformed("object", "no ciphertext")
+            raise Malformed("object", "the ciphertext is empty")
         if not self.signed == (self.sender_pubkey is not None) == (self.signature is not None):
-            raise Malformed("object", "the flags say otherwise of a signature than the fields")
+            raise Malformed("object", "the flag `signed` does not match the presence of sender_pubkey and signature")
         if self.sender_pubkey is not None and len(self.sender_pubkey) != PUBKEY_BYTES:
-            raise Malformed("object", f"a sender_pubkey of {len(self.sender_pubkey)} bytes, not {PUBKEY_BYTES}")
+            raise Malformed("object", f"sender_pubkey has {len(self.sender_pubkey)} bytes, not {PUBKEY_BYTES}")
         if self.signature is not None and len(self.signature) != SIGNATURE_BYTES:
-            raise Malformed("object", f"a signature of {len(self.signature)} bytes, not {SIGNATURE_BYTES}")
+            raise Malformed("object", f"the signature has {len(self.signature)} bytes, not {SIGNATURE_BYTES}")
         if self.payload_root is not None and len(self.payload_root) != HASH_BYTES:
-            raise Malformed("object", f"an object_root of {len(self.payload_root)} bytes, not {HASH_BYTES}")
+            raise Malformed("object", f"object_root has {len(self.payload_root)} bytes, not {HASH_BYTES}")
 
 
 SHARD_VERSION = 2
@@ -91,7 +94,7 @@ SHARD_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
-    """What all shards of one object say alike: the whole header but for the index. Shards are grouped by it."""
+    """The header fields that all shards of one object share: all but the index. Nodes group shards by it."""
 
     address: Address
     object_root: bytes
@@ -99,22 +102,22 @@ class ShardSet:
     erasure_mode: ErasureMode
 
     def __hash__(self) -> int:
-        """Of what tells objects apart; what else there is to differ in has few values, and equality asks for all."""
+        """Hash only the fields that differ between objects. Equality compares all fields."""
         return hash((self.object_root, self.address.namespace, self.address.epoch))
 
     def check(self) -> None:
         self.address.check("shard")
         if len(self.object_root) != HASH_BYTES:
-            raise Malformed("shard", f"an object_root of {len(self.object_root)} bytes, not {HASH_BYTES}")
+            raise Malformed("shard", f"object_root has {len(self.object_root)} bytes, not {HASH_BYTES}")
         if self.shape.bucket_size not in BUCKET_SIZES:
-            raise Malformed("shard", f"no bucket has {self.shape.bucket_size} bytes")
+            raise Malformed("shard", f"bucket size {self.shape.bucket_size} does not exist")
         if not 0 < self.shape.k <= self.shape.n <= MAX_SHARDS:
-            raise Malformed("shard", f"{self.shape.k} of {self.shape.n} shards")
+            raise Malformed("shard", f"k = {self.shape.k} and n = {self.shape.n} are not 0 < k <= n <= {MAX_SHARDS}")
 
 
 @dataclass(frozen=True, slots=True)
 class ShardV1:
-    """One shard."""
+    """One of the n pieces of an object: the unit of forwarding, deduplication and caching."""
 
     of: ShardSet
     index: int
@@ -123,4 +126,4 @@ class ShardV1:
     def check(self) -> None:
         self.of.check()
         if not 0 <= self.index < self.of.shape.n:
-            raise Malformed("shard", f"index {self.index} of {self.of.shape.n}")
+            raise Malformed("shard", f"index {self.index} is not below n = {self.of.shape.n}")

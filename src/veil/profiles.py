@@ -1,4 +1,4 @@
-"""Profiles and buckets: into how many shards, of which size, an object is cut. Spec §5 and §6."""
+"""Profiles and buckets: the numbers and sizes of shards. Spec §5 and §6."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from veil.veil_limits import KIB
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Any `k` of `n` shards, each of exactly `bucket_size` bytes, give the object back."""
+    """Any `k` of `n` shards restore the object. Each shard has exactly `bucket_size` bytes."""
 
     profile_id: int
     k: int
@@ -19,7 +19,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A number of shards, and the buckets they may come in, ascending."""
+    """A choice of k and n, and its bucket sizes in ascending order."""
 
     profile_id: int
     k: int
@@ -35,7 +35,7 @@ MICRO = Profile(1, 2, 3, (2 * KIB, 4 * KIB, 8 * KIB))
 SMALL = Profile(2, 6, 10, (16 * KIB, 32 * KIB))
 LARGE = Profile(3, 10, 16, (32 * KIB, 64 * KIB))
 PROFILES = (MICRO, SMALL, LARGE)
-# In the order of what they hold.
+# Ascending by capacity.
 SHAPES = tuple(shape for profile in PROFILES for shape in profile.shapes)
 _KNOWN = frozenset(SHAPES)
 
@@ -43,23 +43,22 @@ Room = Callable[[Shape], int]
 
 
 def is_known(shape: Shape) -> bool:
-    """Whether a profile of ours makes shards of this shape."""
     return shape in _KNOWN
 
 
 def choose(size: int, room: Room, *, jitter: int = 0, draw: int = 0) -> Shape:
-    """The smallest shape with room for an object; with `jitter`, one of up to so many larger buckets, by `draw`.
+    """The smallest shape that holds an object of `size` bytes, or, with `jitter`, one of the next larger buckets.
 
-    `room` says how many bytes of object a shape takes. Jitter stays within the profile: it hides the size of an object
-    from who counts bytes, and must not change how many shards may be lost.
+    `room` gives the object bytes that a shape holds. `draw` selects among at most `jitter + 1` buckets. Jitter stays
+    within the profile: it hides the object size from an observer of byte counts and must not change k and n.
     """
     fitting = [shape for shape in SHAPES if room(shape) >= size]
     if not fitting:
-        raise Refused("object", f"{size} bytes fit no shape: the largest holds {room(SHAPES[-1])}")
+        raise Refused("object", f"{size} bytes are more than the largest shape holds ({room(SHAPES[-1])})")
     larger = [shape for shape in fitting if shape.profile_id == fitting[0].profile_id][: jitter + 1]
     return larger[draw % len(larger)]
 
 
 def fullest(target: int, room: Room) -> int:
-    """The most bytes of object, up to `target`, that fill a shape: one byte more would cost a larger one."""
+    """The largest object size up to `target` that exactly fills a shape; one more byte would need a larger shape."""
     return max((room(shape) for shape in SHAPES if room(shape) <= target), default=target)

@@ -1,17 +1,17 @@
-"""What can go wrong for reasons outside this program.
+"""The error tree, by what the caller can do next.
 
     VeilError
-      Malformed     the bytes are not the object they claim to be      never retry
-      Unverified    they parse; a root, signature or seal fails        never retry with the same bytes
-      Refused       they hold; a limit or a rule of ours says no       change what is asked
-      Unavailable   a peer, a library or the disk is not there         the same may work later
+      Malformed     the bytes cannot be decoded                        never retry
+      Unverified    a root, signature or seal fails                    never retry with the same bytes
+      Refused       a limit or a local rule rejects the request        change the request
+      Unavailable   a peer, a library or the disk is unavailable       retry later
 
-Every decoder raises `Malformed` and nothing else. Our own mistakes are not here: those are `assert` and `ValueError`.
+Every decoder raises only `Malformed`. Bugs in this program are `assert` and `ValueError`.
 """
 
 
 class VeilError(Exception):
-    """Everything below, for callers that only need to know that it did not work."""
+    """Base class. `what` names the thing that failed, `reason` says why."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what}: {reason}")
@@ -20,16 +20,16 @@ class VeilError(Exception):
 
 
 class Malformed(VeilError):
-    """The bytes are not the object they claim to be."""
+    """The bytes cannot be decoded as the expected object."""
 
 
 class Unverified(VeilError):
-    """The object parses, and a root, a signature or a seal of it does not hold."""
+    """The object was decoded, but its root, signature or seal failed verification."""
 
 
 class Refused(VeilError):
-    """The object holds, and a limit or a local rule says no."""
+    """The object or request is valid, but a limit or a local rule rejects it."""
 
 
 class Unavailable(VeilError):
-    """A peer, a proxy, a library or a disk is not there, or no longer. The same may work later."""
+    """A peer, a proxy, a library or a disk is unavailable. A retry may succeed."""

@@ -11,8 +11,6 @@ PUBLIC = [
     "ErasureMode",
     "Feed",
     "Flags",
-    "Reassembled",
-    "Reassembly",
     "Group",
     "GroupChannel",
     "GroupSecret",
@@ -25,6 +23,8 @@ PUBLIC = [
     "ObjectV1",
     "Opened",
     "Published",
+    "Reassembled",
+    "Reassembly",
     "Received",
     "Recipient",
     "Refused",
@@ -48,16 +48,16 @@ PUBLIC = [
 ]
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_exactly_these() -> None:
     assert veil.__all__ == PUBLIC
 
 
-def test_each_public_name_is_there_and_says_what_it_is() -> None:
+def test_each_public_name_has_a_docstring() -> None:
     for name in PUBLIC:
-        said = getattr(veil, name).__doc__
-        assert said, name
-        # A dataclass without a docstring gets its signature as one, which says nothing.
-        assert not said.startswith(f"{name}("), name
+        doc = getattr(veil, name).__doc__
+        assert doc, name
+        # A dataclass without a docstring gets its signature as one.
+        assert not doc.startswith(f"{name}("), name
 
 
 def test_a_star_import_gives_the_public_names_and_no_others() -> None:

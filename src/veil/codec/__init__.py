@@ -1,1 +1,1 @@
-"""How objects, shards and batches are written: our form, and what a form has to know."""
+"""Encodings: CBOR primitives and the native form of objects and shards."""

@@ -1,7 +1,7 @@
-"""The lowest layer of CBOR: heads, as short as they can be. RFC 8949 §4.2.1.
+"""Deterministic CBOR: shortest heads, RFC 8949 §4.2.1.
 
-VEIL's objects are arrays of unsigned integers and byte strings, so this is all of CBOR that they need; text, maps and
-null are for the dialect. A reader refuses what the writer would not write.
+Native objects need only arrays, unsigned integers and byte strings. Text, maps and null are for contacts and the
+dialect. The reader rejects every encoding that the writer would not produce.
 """
 
 from typing import NoReturn
@@ -13,8 +13,8 @@ NULL = b"\xf6"
 
 _IMMEDIATE = 24
 _WIDTHS = {24: 1, 25: 2, 26: 4, 27: 8}
-# The least value that needs a head of that width.
-_LEAST = {1: _IMMEDIATE, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
+# The smallest value that needs a head of that width.
+_MIN_VALUE = {1: _IMMEDIATE, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
 
 
 def head(major: int, value: int) -> bytes:
@@ -30,14 +30,14 @@ def head(major: int, value: int) -> bytes:
 
 
 def head_bytes(value: int) -> int:
-    """How long the head of a value or length is."""
+    """The length of the head of a value."""
     if value < _IMMEDIATE:
         return 1
-    return 1 + next(width for width in (8, 4, 2, 1) if value >= _LEAST[width])
+    return 1 + next(width for width in (8, 4, 2, 1) if value >= _MIN_VALUE[width])
 
 
 def width(first: int) -> int:
-    """How long the head is that a byte begins; 1 for a byte that begins none."""
+    """The length of the head that starts with this byte; 1 for an invalid byte."""
     return 1 + _WIDTHS.get(first & 31, 0)
 
 
@@ -49,13 +49,13 @@ def byte_string(data: bytes) -> bytes:
     return head(BYTES, len(data)) + data
 
 
-def text(words: str) -> bytes:
-    data = words.encode()
+def text(value: str) -> bytes:
+    data = value.encode()
     return head(TEXT, len(data)) + data
 
 
 class Reader:
-    """Reads one value after the other, and raises `Malformed` at the first that is not as it should be."""
+    """Reads values in order and raises `Malformed` at the first invalid one. `what` names the input in errors."""
 
     __slots__ = ("at", "data", "what")
 
@@ -68,24 +68,24 @@ class Reader:
         raise Malformed(self.what, f"{reason} (at byte {self.at})")
 
     def head(self, major: int, most: int) -> int:
-        """The value of a head of one major type, no more than `most`."""
+        """The value of a head of one major type, at most `most`."""
         data, end = self.data, self.at + 1
         if end > len(data):
-            self.fail("cut short")
+            self.fail("truncated")
         first = data[end - 1]
         if first >> 5 != major:
-            self.fail(f"CBOR of major type {first >> 5}, not {major}")
+            self.fail(f"CBOR major type {first >> 5}, not {major}")
         value = first & 31
         if value >= _IMMEDIATE:
             width = _WIDTHS.get(value, 0)
             end += width
             if not width or end > len(data):
-                self.fail("not a length or value" if not width else "cut short")
+                self.fail("invalid CBOR head" if not width else "truncated")
             value = int.from_bytes(data[end - width : end], "big")
-            if value < _LEAST[width]:
-                self.fail("a head longer than it need be")
+            if value < _MIN_VALUE[width]:
+                self.fail("not the shortest CBOR head")
         if value > most:
-            self.fail(f"{value}, more than {most}")
+            self.fail(f"{value} is more than {most}")
         self.at = end
         return value
 
@@ -108,11 +108,11 @@ class Reader:
     def take(self, length: int) -> bytes:
         end = self.at + length
         if end > len(self.data):
-            self.fail("cut short")
+            self.fail("truncated")
         data = self.data[self.at : end]
         self.at = end
         return data
 
     def end(self) -> None:
         if self.at != len(self.data):
-            self.fail("something follows")
+            self.fail("trailing bytes")

@@ -1,11 +1,11 @@
-"""Our wire form: deterministic CBOR with byte strings, and shards whose encoding is exactly `bucket_size` long.
+"""The native form: deterministic CBOR, and shards whose encoding is exactly `bucket_size` bytes long.
 
     ObjectV1   [1, namespace, epoch, flags, tag, nonce, ciphertext, padding]
                [1, namespace, epoch, flags, tag, nonce, ciphertext, padding, sender_pubkey, signature]
     ShardV1    [2, namespace, epoch, tag, object_root, profile_id, erasure_mode, bucket_size, k, n, index, payload]
 
-An object is as long as its shards have room for, to the byte, so nothing is filled up outside of it. What fills it is
-inside the seal (`sealing.aead`), where it cannot be told from the payload: `padding` is there and empty.
+An object exactly fills its shards, so shards have no padding. The padding of the object is inside the seal
+(`encryption.aead`), where an observer cannot distinguish it from the payload. The field `padding` is always empty.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ from veil.veil_limits import BUCKET_SIZES, MAX_GROUP_BYTES, MAX_SHARDS, MAX_UINT
 
 
 class Form(Protocol):
-    """One way of writing objects and shards. Every `decode_*` raises `Malformed` and nothing else."""
+    """An encoding of objects and shards. Every `decode_*` raises only `Malformed`."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +51,7 @@ class Form(Protocol):
     def decode_shard(self, data: bytes) -> ShardV1: ...
 
     def shard_id(self, data: bytes) -> bytes:
-        """The id by which an encoded shard is deduped and cached; the same for all encodings of a shard."""
+        """The id for deduplication and caching; the same for all encodings of a shard."""
         ...
 
     def cut(self, of: ShardSet, encoded: bytes) -> list[bytes]:
@@ -59,7 +59,7 @@ class Form(Protocol):
         ...
 
     def restore(self, of: ShardSet, payloads: Mapping[int, bytes]) -> bytes:
-        """The encoded object of exactly k payloads. Raise `Unverified` unless it has the root that the shards name."""
+        """The encoded object from exactly k payloads. Raise `Unverified` unless its hash is the root in the shards."""
         ...
 
 
@@ -69,14 +69,14 @@ _NAMED_BYTES = 2 * len(cbor_heads.byte_string(bytes(HASH_BYTES)))  # tag and obj
 
 
 class NativeForm:
-    """Our form."""
+    """The native form of objects and shards."""
 
     name = "native"
 
     def encode_object(self, obj: ObjectV1) -> bytes:
         obj.check()
         if obj.payload_root is not None or obj.padding:
-            raise ValueError("an object in this form has no root of its payload, and no padding outside the seal")
+            raise ValueError("an object in native form has no payload_root and no padding outside the seal")
         fields = [
             cbor_heads.head(ARRAY, SIGNED_FIELDS if obj.signed else UNSIGNED_FIELDS),
             object_head(obj.address, obj.flags, obj.nonce),
@@ -92,7 +92,7 @@ class NativeForm:
         reader = Reader(data, "object")
         count = reader.head(ARRAY, SIGNED_FIELDS)
         if count not in (UNSIGNED_FIELDS, SIGNED_FIELDS):
-            reader.fail(f"{count} fields")
+            reader.fail(f"{count} fields, not {UNSIGNED_FIELDS} or {SIGNED_FIELDS}")
         reader.exactly(UINT, OBJECT_VERSION)
         namespace, epoch, flags = reader.uint(MAX_UINT16), reader.uint(MAX_UINT32), reader.uint(int(ALL_FLAGS))
         address = Address(reader.fixed(HASH_BYTES), namespace, epoch)
@@ -110,11 +110,10 @@ class NativeForm:
         shard.check()
         check_shape(shard.of.shape)
         if len(shard.payload) != payload_bytes(shard.of):
-            raise ValueError(f"a payload of {len(shard.payload)} bytes, not {payload_bytes(shard.of)}")
+            raise ValueError(f"the payload has {len(shard.payload)} bytes, not {payload_bytes(shard.of)}")
         return b"".join((_shard_head(shard.of), cbor_heads.uint(shard.index), cbor_heads.byte_string(shard.payload)))
 
     def encode_shards(self, of: ShardSet, encoded: bytes) -> tuple[bytes, ...]:
-        """All shards of an encoded object."""
         of.check()
         check_shape(of.shape)
         rows = self._rows(of, encoded)
@@ -123,11 +122,11 @@ class NativeForm:
 
     def decode_shard(self, data: bytes) -> ShardV1:
         if len(data) not in BUCKET_SIZES:
-            raise Malformed("shard", f"no bucket has {len(data)} bytes")
+            raise Malformed("shard", f"{len(data)} bytes is not a bucket size")
         end = _head_end(data)
         of = _decode_set(data[:end])
         if of.shape.bucket_size != len(data):
-            raise Malformed("shard", f"{len(data)} bytes of a bucket of {of.shape.bucket_size}")
+            raise Malformed("shard", f"{len(data)} bytes, but bucket_size is {of.shape.bucket_size}")
         reader = Reader(data, "shard", end)
         index = reader.uint(of.shape.n - 1)
         payload = reader.byte_string(len(data))
@@ -142,7 +141,7 @@ class NativeForm:
 
     def _rows(self, of: ShardSet, encoded: bytes) -> list[memoryview]:
         if len(encoded) != object_bytes(of.address, of.shape, of.erasure_mode):
-            raise ValueError(f"{len(encoded)} bytes of object do not fill their shards")
+            raise ValueError(f"an object of {len(encoded)} bytes does not fill its shards")
         hardened = of.erasure_mode is ErasureMode.HARDENED
         package = harden(of.object_root, encoded) if hardened else encoded
         return reed_solomon.encode(package, of.shape.k, of.shape.n)
@@ -152,7 +151,7 @@ class NativeForm:
         hardened = of.erasure_mode is ErasureMode.HARDENED
         encoded = unharden(of.object_root, package) if hardened else package
         if h(encoded) != of.object_root:
-            raise Unverified("object", "it does not have the root that its shards name")
+            raise Unverified("object", "its hash is not the root in its shards")
         return encoded
 
 
@@ -161,11 +160,11 @@ NATIVE = NativeForm()
 
 def check_shape(shape: Shape) -> None:
     if not is_known(shape):
-        raise Malformed("shard", f"no profile makes {shape.k} of {shape.n} shards of {shape.bucket_size} bytes")
+        raise Malformed("shard", f"no profile has k = {shape.k}, n = {shape.n}, bucket_size = {shape.bucket_size}")
 
 
 def object_head(address: Address, flags: Flags, nonce: bytes) -> bytes:
-    """The fields that every object has and every signature covers, one after the other."""
+    """The encoded fields that all objects have and all signatures cover."""
     numbers = (OBJECT_VERSION, address.namespace, address.epoch, int(flags))
     return b"".join(map(cbor_heads.uint, numbers)) + cbor_heads.byte_string(address.tag) + cbor_heads.byte_string(nonce)
 
@@ -182,7 +181,7 @@ def _shard_head(of: ShardSet) -> bytes:
 
 
 def _head_end(data: bytes) -> int:
-    """Where the index of a shard is, by the widths of the three numbers in its head that differ in width."""
+    """The offset of the index. Only three numbers before it have variable width."""
     epoch = 2 + cbor_heads.width(data[2])
     bucket_size = epoch + cbor_heads.width(data[epoch]) + _NAMED_BYTES + 2
     return bucket_size + cbor_heads.width(data[bucket_size]) + 2
@@ -190,7 +189,7 @@ def _head_end(data: bytes) -> int:
 
 @lru_cache(maxsize=1024)
 def _decode_set(head: bytes) -> ShardSet:
-    """What a shard says up to its index. All shards of an object say the same, so it is read once for most of them."""
+    """Decode the shard set. The cache helps because all shards of an object start with the same bytes."""
     reader = Reader(head, "shard")
     reader.exactly(ARRAY, SHARD_FIELDS)
     reader.exactly(UINT, SHARD_VERSION)
@@ -205,26 +204,26 @@ def _decode_set(head: bytes) -> ShardSet:
 
 
 def payload_bytes(of: ShardSet) -> int:
-    """How much of a shard is payload: all but its head, which is the same length for every index."""
+    """The payload size of a shard. The head has the same length for every index."""
     return _payload_bytes(of.address.namespace, of.address.epoch, of.shape)
 
 
 @lru_cache(maxsize=1024)
 def _payload_bytes(namespace: int, epoch: int, shape: Shape) -> int:
-    """What else a head holds is of one length."""
+    # All other head fields have a fixed length.
     of = ShardSet(Address(bytes(HASH_BYTES), namespace, epoch), bytes(HASH_BYTES), shape, ErasureMode.HARDENED)
     room = shape.bucket_size - len(_shard_head(of)) - _INDEX_BYTES
     return room - cbor_heads.head_bytes(room)
 
 
 def object_bytes(address: Address, shape: Shape, mode: ErasureMode) -> int:
-    """How long an object must be to fill its shards."""
+    """The object size that exactly fills the shards."""
     room = shape.k * _payload_bytes(address.namespace, address.epoch, shape)
     return room - (WRAPPED_BYTES if mode is ErasureMode.HARDENED else 0)
 
 
 def fixed_bytes(address: Address, signed: bool) -> int:
-    """How much of an object is neither ciphertext nor its head."""
+    """The size of an object without the ciphertext and its CBOR head."""
     return _fixed_bytes(address.namespace, address.epoch, signed)
 
 
@@ -239,8 +238,8 @@ def _fixed_bytes(namespace: int, epoch: int, signed: bool) -> int:
 
 
 def ciphertext_bytes(address: Address, shape: Shape, mode: ErasureMode, signed: bool) -> int:
-    """How long the ciphertext of an object must be for the object to fill its shards."""
+    """The ciphertext size with which the object exactly fills its shards."""
     room = object_bytes(address, shape, mode) - fixed_bytes(address, signed)
     length = room - cbor_heads.head_bytes(room)
-    assert cbor_heads.head_bytes(length) + length == room, "a length that no head expresses"
+    assert cbor_heads.head_bytes(length) + length == room, "no ciphertext length gives this object size"
     return length

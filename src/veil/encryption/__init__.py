@@ -1,1 +1,1 @@
-"""Who can read an object and whose word it is: feeds, private delivery, groups, and signatures."""
+"""Encryption and signatures: AEAD, private delivery, group keys, object signatures."""

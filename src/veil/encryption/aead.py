@@ -1,7 +1,7 @@
-"""XChaCha20-Poly1305, bound to the address of what is sealed, over plaintext padded to a length of its own. Spec §7.2.
+"""XChaCha20-Poly1305 over padded plaintext, bound to the address of the object. Spec §7.2.
 
-A `Lock` seals and a `Key` opens; a shared key is both. What they seal is padded first: a byte 80 and zeros after the
-plaintext, inside the seal, so that not even who puts an object together learns how long it is.
+A `Lock` seals and a `Key` opens; a shared key is both. Padding is a byte 0x80 and zeros after the plaintext, inside
+the seal, so a node without the key cannot learn the length of the plaintext.
 """
 
 import os
@@ -19,7 +19,7 @@ _END = b"\x80"
 
 
 class Lock(Protocol):
-    """Seals. The ciphertext is longer than what is sealed by `overhead` bytes."""
+    """Seals. The ciphertext is `overhead` bytes longer than the plaintext."""
 
     @property
     def overhead(self) -> int: ...
@@ -28,7 +28,7 @@ class Lock(Protocol):
 
 
 class Key(Protocol):
-    """Opens, or raises `Unverified`."""
+    """Opens a ciphertext or raises `Unverified`."""
 
     def open(self, address: Address, nonce: bytes, ciphertext: bytes) -> bytes: ...
 
@@ -53,13 +53,13 @@ class SharedKey:
         return bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, address.aad(), nonce, self._key)
 
     def open(self, address: Address, nonce: bytes, ciphertext: bytes) -> bytes:
-        # libsodium reads fixed lengths through the pointers it is given, so lengths are ours to check.
+        # libsodium reads fixed lengths through raw pointers, so the lengths must be checked here.
         if len(ciphertext) < TAG_BYTES or len(nonce) != NONCE_BYTES:
-            raise Unverified("object", "too short to be sealed")
+            raise Unverified("object", "the ciphertext or nonce is too short")
         try:
             return bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(ciphertext, address.aad(), nonce, self._key)
         except CryptoError:
-            raise Unverified("object", "does not open: another key, or altered") from None
+            raise Unverified("object", "decryption failed: wrong key or altered") from None
 
     def __repr__(self) -> str:
         return "SharedKey(…)"
@@ -69,15 +69,15 @@ class SharedKey:
 
 
 def pad(payload: bytes, length: int) -> bytes:
-    """The payload, its end marked, filled up to a length."""
+    """The payload, an end mark, and zeros up to `length`."""
     if len(payload) >= length:
-        raise ValueError(f"{len(payload)} bytes and the mark of their end do not fit {length}")
+        raise ValueError(f"{len(payload)} bytes and an end mark do not fit into {length}")
     return payload + _END + bytes(length - len(payload) - 1)
 
 
 def unpad(padded: bytes) -> bytes:
-    """The payload. Raise `Malformed` where nothing marks its end."""
+    """The payload without padding. Raise `Malformed` if there is no end mark."""
     end = padded.rfind(_END)
     if end < 0 or padded[end + 1 :] != bytes(len(padded) - end - 1):
-        raise Malformed("payload", "nothing marks its end")
+        raise Malformed("payload", "the padding has no end mark")
     return padded[:end]

@@ -1,4 +1,4 @@
-"""Groups: members share a secret, from which tags and keys follow, and which is replaced by rotation.
+"""Groups: members share a secret. Tags and keys are derived from it, and rotation replaces it.
 
     locator      = derive("veil group locator v1", group_id || u32be(generation) || secret)
     tag          = rv_tag(locator, epoch, namespace)
@@ -6,10 +6,10 @@
     next secret  = derive("veil group ratchet v1", the same)
     agreed id    = derive("veil group agreed v1", secret)
 
-Only members can tell which tags belong to a group, or that two tags belong to the same one. `ratchet` moves everyone
-on without a message, and who forgets the old secret can no longer open what was said under it. `rotate` draws a new
-secret, which is handed to those who stay by private delivery: who is not given it is out. A group whose members have
-their secret from elsewhere is agreed on: it has one generation, and nobody is invited to another.
+Only members can recognise the tags of a group, or link two of them. `ratchet` derives the next secret without a
+message; a member that deletes the old secret can no longer open older objects. `rotate` draws a new secret, which
+remaining members receive by private delivery; a member that does not receive it is excluded. An agreed group has a
+secret that its members got elsewhere: it has one generation and no invitations.
 """
 
 import os
@@ -39,9 +39,9 @@ class GroupSecret:
 
     def __post_init__(self) -> None:
         if len(self.group_id) != HASH_BYTES or len(self.secret) != KEY_BYTES:
-            raise Malformed("group secret", "an id and a secret have 32 bytes each")
+            raise Malformed("group secret", "the group id and the secret must have 32 bytes each")
         if not 0 <= self.generation <= MAX_UINT32:
-            raise Malformed("group secret", f"generation {self.generation}, not of 32 bits")
+            raise Malformed("group secret", f"generation {self.generation} is not a 32-bit number")
 
     @classmethod
     def create(cls) -> Self:
@@ -49,7 +49,7 @@ class GroupSecret:
 
     @classmethod
     def agreed(cls, secret: bytes) -> Self:
-        """The group of all who have a secret from elsewhere: its id follows from that, so that they need not meet."""
+        """The agreed group of a secret. The id is derived from the secret, so members need not communicate."""
         return cls(derive("veil group agreed v1", secret), 0, secret)
 
     @property
@@ -57,7 +57,7 @@ class GroupSecret:
         return self.generation == 0 and self == self.agreed(self.secret)
 
     def locator(self) -> bytes:
-        """What stands in for a public key in the tags of the group."""
+        """Takes the place of a public key in the tags of the group."""
         return self._derive("veil group locator v1")
 
     def address(self, namespace: int, epoch: int) -> Address:
@@ -67,15 +67,15 @@ class GroupSecret:
         return SharedKey(self._derive("veil group content v1"))
 
     def ratchet(self) -> Self:
-        """The next generation, which every member can work out alone."""
+        """The next generation, which every member can derive alone."""
         return type(self)(self.group_id, self.generation + 1, self._derive("veil group ratchet v1"))
 
     def rotate(self) -> Self:
-        """The next generation with a new secret, for those it is given to."""
+        """The next generation with a new random secret, for the members that receive it."""
         return type(self)(self.group_id, self.generation + 1, os.urandom(KEY_BYTES))
 
     def encode(self) -> bytes:
-        """The share that a member is given, inside a letter."""
+        """The share that a member receives in a letter."""
         numbers = (
             cbor_heads.uint(SHARE_VERSION),
             cbor_heads.byte_string(self.group_id),
@@ -98,7 +98,7 @@ class GroupSecret:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The generations a member still reads, ascending; the last is the one to write with."""
+    """The generations that a member reads, ascending. The last one is used for writing."""
 
     secrets: tuple[GroupSecret, ...]
 
@@ -107,9 +107,9 @@ class Group:
         return self.secrets[-1]
 
     def adopt(self, secret: GroupSecret) -> "Group":
-        """The group with a newer generation; the oldest are forgotten. Raise `Refused` for any other."""
+        """Add a newer generation and drop the oldest. Raise `Refused` for an older one or another group."""
         if secret.group_id != self.newest.group_id:
-            raise Refused("group secret", "it is another group's")
+            raise Refused("group secret", "it belongs to another group")
         if secret == self.newest:
             return self
         if secret.generation <= self.newest.generation:
@@ -117,5 +117,5 @@ class Group:
         return Group((*self.secrets, secret)[-MAX_GROUP_GENERATIONS:])
 
     def tags(self, namespace: int, now_s: float, epochs: Epochs = DEFAULT_EPOCHS) -> dict[bytes, GroupSecret]:
-        """Every tag to listen to at a time, with the secret that opens what comes under it."""
+        """The tags to request at a time, each with the secret that opens its objects."""
         return {tag: secret for secret in self.secrets for tag in rv_tags(secret.locator(), namespace, now_s, epochs)}

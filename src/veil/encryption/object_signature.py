@@ -3,7 +3,7 @@
     digest   = derive("veil object signature v1", CBOR(header))
     header   = [1, namespace, epoch, flags, tag, nonce, sender_pubkey, H(ciphertext)]
 
-Signatures are judged by libsodium's rule alone, so that all nodes admit the same ones.
+All nodes use the verification rule of libsodium, so they accept the same signatures.
 """
 
 import os
@@ -43,7 +43,7 @@ class SigningKey:
 
     @property
     def seed(self) -> bytes:
-        """The 32 secret bytes that are the whole key: for keystores only."""
+        """The 32 secret bytes, for key storage only."""
         return self._secret[:SEED_BYTES]
 
     def sign(self, message: bytes) -> bytes:
@@ -57,9 +57,9 @@ class SigningKey:
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes, what: str) -> None:
-    """Raise `Unverified` unless the signature over the message holds under the key."""
+    """Raise `Unverified` unless the signature verifies."""
     if len(public_key) != PUBKEY_BYTES or len(signature) != SIGNATURE_BYTES:
-        raise Unverified(what, "a key or signature that is not of its length")
+        raise Unverified(what, "the key or the signature has the wrong length")
     try:
         bindings.crypto_sign_open(signature + message, public_key)
     except BadSignatureError:
@@ -77,21 +77,21 @@ def signing_digest(obj: ObjectV1, sender_pubkey: bytes) -> bytes:
 
 
 def sign_object(obj: ObjectV1, key: SigningKey) -> ObjectV1:
-    """The object with its sender and signature, and the flag that says so."""
+    """The object with sender, signature and the flag `signed`."""
     named = replace(obj, flags=obj.flags | Flags.SIGNED, sender_pubkey=key.public_key, signature=bytes(SIGNATURE_BYTES))
     return replace(named, signature=key.sign(signing_digest(named, key.public_key)))
 
 
 def verify_object(obj: ObjectV1) -> None:
-    """Raise `Unverified` where an object is signed and its signature does not hold."""
+    """Raise `Unverified` if an object is signed and the signature fails."""
     if obj.sender_pubkey is not None and obj.signature is not None:
         verify(obj.sender_pubkey, signing_digest(obj, obj.sender_pubkey), obj.signature, "object")
 
 
 def check_policy(obj: ObjectV1, policy: NamespacePolicy) -> None:
-    """Raise unless an object may stand in its namespace: `Refused` where a signature is missing. Needs no key.
+    """Verify a signature if there is one, and raise `Refused` if the namespace requires one and it is missing.
 
-    A node that cannot open an object can still ask this of it, and keep out of its cache what fails.
+    This needs no key, so a node can reject invalid objects that it cannot open.
     """
     if not obj.signed and policy.requires_signature(obj.address.namespace):
         raise Refused("object", f"objects of namespace {obj.address.namespace} must be signed")

@@ -1,10 +1,10 @@
-"""A letter: a payload with its sender and signature inside the seal, where only the recipient sees them.
+"""Private delivery: a letter has sender and signature inside the seal, and HPKE seals it to one recipient.
 
     letter   = [sender_pubkey, signature, body]
     digest   = derive("veil letter v1", aad || body)
 
-The address is signed with the body, and a rendezvous tag is made of the recipient's key: a recipient cannot pass a
-letter on as if it had been written to someone else.
+The signature covers the address, and a rendezvous tag depends on the recipient's key. A recipient therefore cannot
+present a letter as if it had been written to someone else.
 """
 
 import os
@@ -27,27 +27,27 @@ from veil.veil_limits import MAX_OBJECT_BYTES
 
 _CONTEXT = "veil letter v1"
 _FIELDS = 3
-# How much longer a letter is than its body, at most.
+# Maximum size of a letter minus its body.
 LETTER_BYTES = 1 + (2 + PUBKEY_BYTES) + (2 + SIGNATURE_BYTES) + 5
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What a letter said, and whose word it is."""
+    """A verified letter."""
 
     sender_pubkey: bytes
     body: bytes
 
 
 def write_letter(address: Address, key: SigningKey, body: bytes) -> bytes:
-    """The payload that carries `body` in the name of a key."""
+    """The payload with `body`, signed by a key."""
     signature = key.sign(_digest(address, body))
     fields = (key.public_key, signature, body)
     return cbor_heads.head(ARRAY, _FIELDS) + b"".join(map(cbor_heads.byte_string, fields))
 
 
 def read_letter(address: Address, payload: bytes) -> Letter:
-    """The letter in a payload. Raise `Malformed`, or `Unverified` where its signature does not hold at this address."""
+    """Decode and verify a letter. Raise `Unverified` if the signature fails for this address."""
     reader = Reader(payload, "letter")
     reader.exactly(ARRAY, _FIELDS)
     sender_pubkey, signature = reader.fixed(PUBKEY_BYTES), reader.fixed(SIGNATURE_BYTES)
@@ -67,7 +67,7 @@ _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 
 class Recipient:
-    """Someone to seal for: the public half of a delivery key."""
+    """The public half of a delivery key."""
 
     __slots__ = ("_key", "public_key")
 
@@ -75,12 +75,12 @@ class Recipient:
 
     def __init__(self, public_key: bytes) -> None:
         if len(public_key) != KEY_BYTES:
-            raise Malformed("delivery key", f"{len(public_key)} public bytes, not {KEY_BYTES}")
+            raise Malformed("delivery key", f"the public key has {len(public_key)} bytes, not {KEY_BYTES}")
         self.public_key = public_key
         self._key = X25519PublicKey.from_public_bytes(public_key)
 
     def address(self, namespace: int, epoch: int) -> Address:
-        """Where the recipient can be met during an epoch."""
+        """The address of objects for the recipient during an epoch."""
         return Address(rv_tag(self.public_key, epoch, namespace), namespace, epoch)
 
     def seal(self, address: Address, nonce: bytes, plaintext: bytes) -> bytes:
@@ -93,7 +93,7 @@ class Recipient:
 
 
 class DeliveryKey:
-    """An X25519 key pair that opens what was sealed for it. The secret half never shows in `repr`."""
+    """An X25519 key pair that opens objects sealed to it. `repr` never shows the secret half."""
 
     __slots__ = ("_key", "public_key")
 
@@ -101,7 +101,7 @@ class DeliveryKey:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != KEY_BYTES:
-            raise Malformed("delivery key", f"{len(secret)} secret bytes, not {KEY_BYTES}")
+            raise Malformed("delivery key", f"the secret key has {len(secret)} bytes, not {KEY_BYTES}")
         self._key = X25519PrivateKey.from_private_bytes(secret)
         self.public_key = self._key.public_key().public_bytes_raw()
 
@@ -111,7 +111,7 @@ class DeliveryKey:
 
     @property
     def secret(self) -> bytes:
-        """The 32 secret bytes: for keystores only."""
+        """The 32 secret bytes, for key storage only."""
         return self._key.private_bytes_raw()
 
     def open(self, address: Address, nonce: bytes, ciphertext: bytes) -> bytes:
@@ -119,9 +119,9 @@ class DeliveryKey:
         try:
             content_key = _SUITE.decrypt(wrapped, self._key, _INFO + address.aad())
         except (InvalidTag, ValueError):
-            raise Unverified("object", "not sealed for this key, or altered") from None
+            raise Unverified("object", "not sealed to this key, or altered") from None
         if len(content_key) != KEY_BYTES:
-            raise Unverified("object", "a sealed key of another length")
+            raise Unverified("object", "the sealed content key has the wrong length")
         return SharedKey(content_key).open(address, nonce, sealed)
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""Forward error correction: the field, the code, the hardened transform, and putting objects together again."""
+"""Forward error correction: Reed-Solomon, the hardened transform, and reassembly of objects."""

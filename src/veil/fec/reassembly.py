@@ -1,10 +1,10 @@
-"""Putting one object together from its shards, some of which may be lies. Spec §10.
+"""Reassembly of objects from shards, some of which may be false. Spec §10.
 
-Shards are grouped by their whole header, so a shard that differs in any field is of another object. Whether k shards
-belong together is decided by the root, and where they do not, other k of them are tried: a poisoned shard costs
-tries, never the object. Each shard pays for a number of tries, so work is bounded by what arrives; and tries begin
-with shards of the source that sent the newest, so an honest source that sent k shards is heard, whatever others sent.
-Who passed a lie on need not have told it: nobody can judge a shard alone.
+Shards are grouped by their shard set. The root decides whether k shards belong together. If it does not match, other
+combinations of k shards are tried, so a false shard costs attempts but never the object. Each shard adds a fixed
+number of attempts, so the work is bounded by the input. Attempts start with shards of the source of the newest shard,
+so k shards of one honest source succeed regardless of other input. A source of a false shard may have only forwarded
+it: a single shard cannot be verified.
 """
 
 from collections import Counter, OrderedDict
@@ -19,7 +19,7 @@ from veil.veil_limits import ATTEMPTS_PER_SHARD, CACHE_TTL_SECONDS, MAX_INBOX_BY
 
 @dataclass(frozen=True, slots=True)
 class Reassembled:
-    """An encoded object whose root holds, and the sources that sent shards which are not of it."""
+    """An encoded object with a verified root, and the sources of shards that do not belong to it."""
 
     of: ShardSet
     encoded: bytes
@@ -28,7 +28,7 @@ class Reassembled:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A shard and all who sent it. The first of them is charged for it."""
+    """A shard and its sources. Its bytes count against the first source."""
 
     index: int
     payload: bytes
@@ -37,7 +37,7 @@ class _Piece:
 
 
 class Reassembly:
-    """The shards of one object, until it is whole. `ledger` counts the bytes held of each source."""
+    """The shards of one object until it is restored. `bytes_by_source` counts the bytes held per source."""
 
     __slots__ = ("_attempts", "_bytes_by_source", "_form", "_pieces", "of")
 
@@ -54,13 +54,16 @@ class Reassembly:
 
     @property
     def indices(self) -> frozenset[int]:
-        """Of the shards held: what need not be asked for."""
+        """The indices that need not be requested."""
         return frozenset(piece.index for piece in self._pieces)
 
     def add(self, shard: ShardV1, source: Hashable = None, trust: int = 0) -> Reassembled | None:
-        """Take a shard in; the object, where it is whole now. Where room is short, the lowest standing gives way."""
+        """Add a shard and return the object if it can be restored now.
+
+        If an index has too many rival shards, one with the lowest `trust` is evicted.
+        """
         if shard.of != self.of:
-            raise ValueError("a shard of another object")
+            raise ValueError("the shard belongs to another object")
         rivals = [piece for piece in self._pieces if piece.index == shard.index]
         newest = next((piece for piece in rivals if piece.payload == shard.payload), None)
         if newest is None:
@@ -77,7 +80,7 @@ class Reassembly:
         return self._try(newest, source)
 
     def forget(self, source: Hashable) -> None:
-        """Let go of all that a source sent and nobody else; what others sent too is theirs to be charged for."""
+        """Drop the shards that only this source sent. Shards that others sent too count against the next source."""
         for piece in [piece for piece in self._pieces if source in piece.sources]:
             if piece.sources == [source]:
                 self._remove(piece)
@@ -91,7 +94,7 @@ class Reassembly:
             self._remove(piece)
 
     def _to_evict(self, rivals: Sequence[_Piece]) -> _Piece:
-        """Of rivals: of the lowest standing, of the source that told most of them, that fewest sent, and the oldest."""
+        """Eviction order: lowest trust, source with most rivals, fewest sources, oldest."""
         first_sources = [piece.sources[0] for piece in rivals]
         return max(rivals, key=lambda piece: (-piece.trust, first_sources.count(piece.sources[0]), -len(piece.sources)))
 
@@ -106,7 +109,7 @@ class Reassembly:
             del self._bytes_by_source[payer]
 
     def _try(self, newest: _Piece, source: Hashable) -> Reassembled | None:
-        """Every choice without the newest shard has been tried before, so only those with it are."""
+        """Combinations without the newest shard were tried before, so try only those with it."""
         if len(self._pieces) < self.of.shape.k:
             return None
         for chosen in self._choices(newest, source):
@@ -126,7 +129,7 @@ class Reassembly:
         yield from _distinct(others, (newest,), self.of.shape.k - 1)
 
     def _liars(self, encoded: bytes, chosen: tuple[_Piece, ...]) -> frozenset[Hashable]:
-        """Who sent what is not of the object: known only now, by cutting it again."""
+        """The sources of false shards. They are found by encoding the restored object again."""
         taken = set(map(id, chosen))
         rest = [piece for piece in self._pieces if id(piece) not in taken]
         if not rest:
@@ -137,7 +140,7 @@ class Reassembly:
 
 
 def _distinct(others: Sequence[_Piece], chosen: tuple[_Piece, ...], wanted: int) -> Iterator[tuple[_Piece, ...]]:
-    """`chosen` with `wanted` of the others, no index twice; never down a branch that has too few indices left."""
+    """`chosen` plus `wanted` of the others with distinct indices. Branches with too few indices are pruned."""
     if not wanted:
         yield chosen
         return
@@ -157,7 +160,7 @@ class _Open:
 
 
 class Inbox:
-    """Shards in, objects out, each object once."""
+    """Collects shards of many objects and returns each restored object once."""
 
     def __init__(
         self,
@@ -173,7 +176,7 @@ class Inbox:
         self._ttl = ttl_seconds
         self._open: OrderedDict[ShardSet, _Open] = OrderedDict()
         self._done: OrderedDict[ShardSet, float] = OrderedDict()
-        # The bytes held of each source, and the objects it has a part in, the oldest first.
+        # Per source: the bytes held, and the objects it contributed to, oldest first.
         self._bytes_by_source: Counter[Hashable] = Counter()
         self._parts: dict[Hashable, OrderedDict[ShardSet, None]] = {}
 
@@ -189,17 +192,17 @@ class Inbox:
         return len(self._done)
 
     def is_done(self, of: ShardSet) -> bool:
-        """Whether the object of these shards was whole already."""
+        """Whether the object was restored before."""
         return of in self._done
 
     def missing(self, of: ShardSet) -> tuple[int, ...]:
-        """The indices that would help: none where nothing of the object has come, or all of it has."""
+        """The missing indices of an object that is partly here; empty for unknown and restored objects."""
         found = self._open.get(of)
         held = found.reassembly.indices if found else range(of.shape.n)
         return tuple(index for index in range(of.shape.n) if index not in held)
 
     def add(self, shard: ShardV1, now_s: float, source: Hashable = None, trust: int = 0) -> Reassembled | None:
-        """Take a shard in; the object, where it is whole now."""
+        """Add a shard and return the object if it can be restored now."""
         self.expire(now_s)
         if shard.of in self._done:
             return None
@@ -220,7 +223,7 @@ class Inbox:
         return reassembled
 
     def expire(self, now_s: float) -> None:
-        """Let go of all whose time is up. Both are in the order of their time."""
+        """Drop expired objects. Both containers are ordered by expiry."""
         while self._open and next(iter(self._open.values())).expiry <= now_s:
             self._drop(next(iter(self._open)))
         while self._done and next(iter(self._done.values())) <= now_s:

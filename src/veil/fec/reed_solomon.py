@@ -1,8 +1,8 @@
-"""Reed-Solomon: any k of n rows of bytes give all others. Spec §8.
+"""Reed-Solomon: any k of n rows determine all others. Spec §8.
 
 Byte by byte, the k blocks are the values of one polynomial of degree below k at the points 0 to k-1 of GF(2^8), and
-row i is its value at point i. This is the systematic code of the Vandermonde matrix V[r][c] = r^c: its generator is
-V times the inverse of V's first k rows, and each of its rows is what Lagrange's formula gives for one point.
+row i is its value at point i. This is the systematic code of the Vandermonde matrix V[r][c] = r^c. Its generator is
+V times the inverse of the first k rows of V. Lagrange interpolation gives the same rows.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _WORDS: dict[int, type[np.unsignedinteger]] = {1: np.uint8, 2: np.uint16, 4: np.
 
 
 def _powers() -> list[int]:
-    """The powers of 2, twice around, so that a sum of two logarithms needs no reduction."""
+    """Two periods of the powers of 2, so a sum of two logarithms needs no reduction."""
     powers, value = [], 1
     for _ in range(2 * _ORDER):
         powers.append(value)
@@ -47,7 +47,7 @@ _PRODUCTS: Bytes = np.array([[mul(a, b) for b in range(256)] for a in range(256)
 
 @lru_cache(maxsize=512)
 def _tables(rows: Rows) -> tuple[NDArray[np.unsignedinteger], ...]:
-    """For each column, what a byte there adds to every row; at most eight rows."""
+    """Per column, a table from byte value to its contribution to at most eight rows, packed into one word."""
     width = next(size for size in _WORDS if size >= len(rows))
     coefficients = np.zeros((width, len(rows[0])), dtype=np.uint8)
     coefficients[: len(rows)] = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), -1)
@@ -55,7 +55,7 @@ def _tables(rows: Rows) -> tuple[NDArray[np.unsignedinteger], ...]:
 
 
 def apply(rows: Rows, columns: list[Bytes]) -> list[Bytes]:
-    """The matrix times the columns, which are byte strings of one length: one result for each row."""
+    """Multiply the matrix with columns of equal length; one result per row."""
     results: list[Bytes] = []
     for start in range(0, len(rows), 8):
         part = rows[start : start + 8]
@@ -70,7 +70,7 @@ def apply(rows: Rows, columns: list[Bytes]) -> list[Bytes]:
 
 @lru_cache(maxsize=4096)
 def _row(known: tuple[int, ...], wanted: int) -> bytes:
-    """How the value at `wanted` is made of the values at the `known` points."""
+    """Lagrange coefficients of the value at `wanted` from the values at the `known` points."""
     if wanted in known:
         return bytes(point == wanted for point in known)
     coefficients = []
@@ -90,7 +90,7 @@ def parity_rows(k: int, n: int) -> Rows:
 
 
 def encode(data: bytes, k: int, n: int) -> list[memoryview]:
-    """All n rows of data that is k blocks of one length. They are views: copying them costs as much as making them."""
+    """All n rows of `data`, which is k blocks of equal length. The rows are views to avoid copies."""
     size, rest = divmod(len(data), k)
     if rest or not size:
         raise ValueError(f"{len(data)} bytes are not {k} blocks")
@@ -99,7 +99,7 @@ def encode(data: bytes, k: int, n: int) -> list[memoryview]:
 
 
 def decode(rows: Mapping[int, bytes], k: int) -> bytes:
-    """The data of exactly k rows, by index."""
+    """The data from exactly k rows, by index."""
     if len(rows) != k:
         raise ValueError(f"{len(rows)} rows, not {k}")
     known = tuple(sorted(rows))

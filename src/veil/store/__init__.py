@@ -1,4 +1,4 @@
-"""What a node keeps: ordered tables of bytes, in memory or on disk, changed all at once or not at all."""
+"""The store of a node: ordered tables of bytes with atomic commits, in memory or on disk."""
 
 from veil.store.disk import DiskStore
 from veil.store.tables import MemoryStore, Store, StoreFailed, Table

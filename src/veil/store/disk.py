@@ -1,8 +1,8 @@
-"""A store on disk: LMDB, whose commits are atomic and synced, so a crash at any moment leaves the last one whole.
+"""A store on disk: LMDB, whose commits are atomic and synced. A crash at any moment leaves the last commit.
 
-Changes gather in one write transaction until `commit`; what was not committed is gone after a crash, and a node lets
-no promise leave before it is (`Node.take`). If a change or a commit fails, the transaction is aborted at once and the
-store stays failed until `rollback`, so no later commit can succeed without the changes that were lost.
+Changes collect in one write transaction until `commit`. Uncommitted changes are lost in a crash, so a node sends no
+frame that promises them before the commit (`Node.take`). If a change or a commit fails, the transaction is aborted at
+once. The store stays failed until `rollback`, so no later commit can succeed without the lost changes.
 """
 
 import os
@@ -17,7 +17,7 @@ from veil.veil_errors import Refused, Unavailable
 FORMAT = b"veil-node-1"
 _FORMAT_KEY = b"format"
 _PRIVATE_FOLDER, _PRIVATE_FILE = 0o700, 0o600
-# The most that the file may grow to. It is as large as what it holds, not as this.
+# Maximum size of the file. The file grows with its content.
 DEFAULT_MAX_BYTES = 8 << 30
 # The length of LMDB's lock file with its default of 126 readers.
 _LOCK_BYTES = 8_192
@@ -37,7 +37,7 @@ class DiskStore:
         self._failed: StoreFailed | None = None
         try:
             path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
-            # What waits to be sent and what was read is in clear here, whoever made the folder and however.
+            # Queued and delivered payloads are stored in clear, so restrict a directory that existed before, too.
             path.chmod(_PRIVATE_FOLDER)
             self._open()
             found = self.get(Table.META, _FORMAT_KEY)
@@ -48,7 +48,7 @@ class DiskStore:
             raise Unavailable(str(path), f"the store cannot be opened: {error}") from None
         if found not in (None, FORMAT):
             self._env.close()
-            raise Refused("store", f"the format {found!r} is not {FORMAT!r}")
+            raise Refused("store", f"unsupported format {found!r}; this version reads {FORMAT!r}")
 
     def get(self, table: Table, key: bytes) -> bytes | None:
         if self._txn is not None:
@@ -110,8 +110,8 @@ class DiskStore:
             self._env.close()
 
     def _open(self) -> None:
-        # LMDB writes its lock file through a memory map. On a full disk a page without a block would be SIGBUS, so
-        # the blocks are allocated first, and a full disk is an error here.
+        # LMDB writes its lock file through a memory map. On a full disk, a write to a page without a block raises
+        # SIGBUS. Allocate the blocks first, so a full disk is an error here.
         handle = os.open(self._path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
         try:
             os.posix_fallocate(handle, 0, _LOCK_BYTES)

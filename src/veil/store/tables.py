@@ -1,4 +1,4 @@
-"""What a node asks of its store: a few tables of bytes in the order of their keys, and changes that come together."""
+"""The store interface: ordered tables of bytes with atomic commits, and an implementation in memory."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -6,13 +6,13 @@ from typing import Protocol
 
 
 class Table(StrEnum):
-    """Everything that survives a restart."""
+    """Data that survives a restart."""
 
     SHARDS = "shards"  # shard_id -> encoded shard
-    INDEX = "index"  # shard_id -> what it is a piece of, and until when
-    DONE = "done"  # object_root -> when it was whole
-    QUEUE = "queue"  # message_id -> an item that waits for its object
-    PARCELS = "parcels"  # object_root -> an object of ours that is under way
+    INDEX = "index"  # shard_id -> shard set, index, tier and expiry
+    DONE = "done"  # object_root -> when it was restored
+    QUEUE = "queue"  # message_id -> message that is not sealed yet
+    PARCELS = "parcels"  # object_root -> own object that is being sent
     EVENTS = "events"  # seq -> event
     SUBSCRIPTIONS = "subscriptions"
     TIERS = "tiers"  # public key -> tier set by hand
@@ -28,7 +28,7 @@ class StoreFailed(Exception):
 
 
 class Store(Protocol):
-    """Ordered tables. A change is seen at once, and is there after a crash once `commit` has returned.
+    """Ordered tables. Reads see changes at once. Changes survive a crash once `commit` has returned.
 
     A crash leaves all changes up to some commit and none after it. One thread uses a store.
 
@@ -43,7 +43,7 @@ class Store(Protocol):
     def delete(self, table: Table, key: bytes) -> None: ...
 
     def items(self, table: Table) -> Iterator[tuple[bytes, bytes]]:
-        """All of a table, in the order of its keys. The table must not change meanwhile."""
+        """All rows of a table in key order. The table must not change during the iteration."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class Store(Protocol):
 
     @property
     def failed(self) -> StoreFailed | None:
-        """The failure that a `rollback` has not ended yet."""
+        """The failure since the last `rollback`, if any."""
         ...
 
     def commit(self) -> None: ...
@@ -63,7 +63,7 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Commit, unless a change has failed, and let go."""
+        """Commit, unless a change has failed, and release the files."""
         ...
 
 

@@ -92,7 +92,7 @@ def test_tables_are_verified_against_a_hub_and_damage_is_a_status(place: Town) -
     path.write_bytes(path.read_bytes()[:-1])
     damaged = place.veen(*verify, place.url)
     assert damaged.status == 8
-    assert "its bytes are not those that were committed" in damaged.out
+    assert "its bytes differ from those committed" in damaged.out
 
 
 def test_tables_of_another_hub_are_not_matched(place: Town, veen: Veen, tmp_path: Path) -> None:

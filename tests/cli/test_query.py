@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.runner import Ran, Veen
-from tests.query.office import COUNT, LOGIN, WEB, Office, asking, office
+from tests.query.query_fixture import COUNT, LOGIN, WEB, Office, asking, office
 from veen.cli.query.render_result import TimeCounts, svg
 from veen.query import digest
 

@@ -19,7 +19,7 @@ from veen.client.subscription import EntrySubscription
 from veen.client.transport import HubLink, Patience
 from veen.core import Unavailable
 from veen.core.hashing import h
-from veen.query.query_client import Remote, ServiceAccess
+from veen.query.query_client import QueryClient, ServiceAccess
 from veen.selftest.probe import Listener, Probe
 from veen.selftest.verdict import Failed
 
@@ -54,7 +54,7 @@ async def over_hub_api(address: str, folder: Path) -> None:
 
 
 async def over_remote(address: str, folder: Path) -> None:
-    with Remote(ServiceAccess(f"http://{address}", "token"), timeout_s=LIMIT_S) as remote:
+    with QueryClient(ServiceAccess(f"http://{address}", "token"), timeout_s=LIMIT_S) as remote:
         remote.status("r-1")
 
 

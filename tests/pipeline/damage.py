@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from veen.pipeline.audit.audit_runner import in_processes
-from veen.pipeline.audit.equivocation import join_here
+from veen.pipeline.audit.equivocation import join_inline
 from veen.pipeline.audit.run import Audit, audit
 from veen.storage import frame
 from veen.storage.fsck_report import Finding, Severity
@@ -16,7 +16,7 @@ Damage = Callable[[Path], None]
 
 def look(*roots: Path, pin: bytes | None = None) -> Audit:
     """An audit in this process."""
-    return audit([str(root) for root in roots], in_processes(1), join_here, pin=pin)
+    return audit([str(root) for root in roots], in_processes(1), join_inline, pin=pin)
 
 
 def findings(root: Path) -> list[Finding]:

@@ -15,7 +15,7 @@ from tests.pipeline.damage import copied, flip, look
 from veen.core import Malformed, SigningKey, Unverified
 from veen.pipeline.audit import audit_runner, in_processes, page_of, report_of, report_page, sign
 from veen.pipeline.audit.audit_report import AuditStatement, JsonObject, decode, encode
-from veen.pipeline.audit.equivocation import join_here
+from veen.pipeline.audit.equivocation import join_inline
 from veen.pipeline.audit.piece_outcome import PieceOutcome
 from veen.pipeline.audit.run import audit
 
@@ -244,7 +244,7 @@ def test_a_data_directory_that_lost_a_part_is_damaged(damaged: Path, lost: str) 
 def test_an_audit_tells_how_far_it_is_while_a_piece_is_gone_through(place: Path) -> None:
     big, told = BigLog(place / "hub"), list[tuple[int, int]]()
     big.grow(700)
-    audit([str(big.folders.root)], in_processes(1, lambda done, total: told.append((done, total))), join_here)
+    audit([str(big.folders.root)], in_processes(1, lambda done, total: told.append((done, total))), join_inline)
     assert told == [(256, 700), (512, 700), (700, 700)]
 
 
@@ -280,7 +280,7 @@ def test_an_interrupt_ends_an_audit_long_before_it_is_done(place: Path, monkeypa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        audit([str(big.folders.root)], in_processes(2, press), join_here)
+        audit([str(big.folders.root)], in_processes(2, press), join_inline)
     assert not [child for child in active_children() if child.is_alive()]
     (pool,) = HeldPool.begun
     begun = [one for one in pool.tasks if not one.cancelled()]
@@ -292,4 +292,4 @@ def test_an_interrupt_ends_an_audit_long_before_it_is_done(place: Path, monkeypa
 def test_a_hub_by_its_address_is_no_data_directory(veen: Veen) -> None:
     told = veen("audit", "http://127.0.0.1:1")
     assert told.status == 3
-    assert "is a hub" in told.error
+    assert "is the address of a hub" in told.error

@@ -9,7 +9,7 @@ from bench.biglog import BORN, BigLog
 from tests.pipeline.damage import copied
 from veen.core import Malformed, Unavailable, Unverified
 from veen.pipeline import Piece, Selection, Verify, plan, select
-from veen.pipeline.read_plan import MOST_PER_TASK, deal, pieces, split
+from veen.pipeline.read_plan import MAX_PER_TASK, deal, pieces, split
 from veen.pipeline.selection import NAMES, selection
 from veen.pipeline.sources import Chunk, open_source
 from veen.storage.lock import exclusive
@@ -107,7 +107,7 @@ def test_a_piece_is_never_split_below_one_entry() -> None:
 
 def test_large_chunks_are_split_and_small_ones_packed() -> None:
     large, small = a_piece(200_000), [a_piece(10, start=1 + 10 * number) for number in range(1_000)]
-    assert all(sum(piece.entries for piece in task) <= MOST_PER_TASK * 5 // 4 for task in deal([large], 2))
+    assert all(sum(piece.entries for piece in task) <= MAX_PER_TASK * 5 // 4 for task in deal([large], 2))
     assert len(deal([large], 2)) >= 8
     tasks = deal(small, 2)
     assert 2 <= len(tasks) <= 10
@@ -142,14 +142,14 @@ def test_options_say_what_a_selection_says() -> None:
     ("options", "said"),
     [
         ({}, "no path is given"),
-        ({"path": "x", "colour": "red"}, "colour is not an option"),
+        ({"path": "x", "colour": "red"}, "unknown option colour"),
         ({"path": "x", "verify": "maybe"}, "verify is 'maybe'"),
         ({"path": "x", "label": "abc"}, "label is not 64 hex digits"),
         ({"path": "x", "pin": "zz"}, "pin is not 64 hex digits"),
         ({"path": "x", "seq_min": "-1"}, "seq_min is '-1'"),
         ({"path": "x", "ts_max": "soon"}, "ts_max is 'soon'"),
-        ({"path": "x", "columns": "label,colour"}, "there is no column 'colour'"),
-        ({"path": "x", "columns": "ok"}, "the column ok is only there with verify=entry"),
+        ({"path": "x", "columns": "label,colour"}, "unknown column 'colour'"),
+        ({"path": "x", "columns": "ok"}, "column ok exists only with verify=entry"),
     ],
 )
 def test_what_cannot_be_selected_is_refused_with_a_hint(options: dict[str, str], said: str) -> None:

@@ -20,7 +20,7 @@ from veen.pipeline import plan, select
 from veen.pipeline.extents import extent_of
 from veen.pipeline.rows import rows
 from veen.pipeline.sources import DirectoryChunks
-from veen.pipeline.sources.files import FarFiles
+from veen.pipeline.sources.files import RemoteFiles
 from veen.storage import fork, frame
 from veen.storage.artifacts import ChunkSummary, PeakSnapshot
 from veen.storage.lock import exclusive
@@ -207,7 +207,7 @@ DAMAGES: dict[str, tuple[Damage, str | None]] = {
     "entries swapped": (in_chunk("swapped"), "entry 10: "),
     "entry of another label": (in_chunk("of another label"), "entry 10: "),
     "entry of another chunk": (in_chunk("of another chunk"), "entry 10: "),
-    "entry added to a chunk": (in_chunk("added"), "entry 15: |goes on behind"),
+    "entry added to a chunk": (in_chunk("added"), "entry 15: |continues after"),
     "chunks swapped": (lambda root: swap(chunks(root)[CHUNK], chunks(root)[CHUNK + 1]), "entry 8: "),
     "chunks of two labels swapped": (lambda root: swap(chunks(root)[CHUNK], chunks(root)[CHUNK + 4]), "entry 8: "),
     "summaries swapped": (swapped_files("log/*.summary", 1, 2), "00014.summary: "),
@@ -218,7 +218,7 @@ DAMAGES: dict[str, tuple[Damage, str | None]] = {
     "copy that begins later": (renamed_copy(1, 0), None),
     "copy that begins earlier": (renamed_copy(-1, 0), None),
     "copy in the next chunk's place": (copy_over, "entry 15: "),
-    "part of a chunk as one of its own": (split_chunk_with_summary, "entry 5: it holds entries that"),
+    "part of a chunk as one of its own": (split_chunk_with_summary, "entry 5: it repeats entries of"),
     "chunk cut by a byte": (lambda root: shorten(chunks(root)[CHUNK], -1), "entry 14: "),
     "chunk cut within its first entry": (lambda root: shorten(chunks(root)[CHUNK], 30), "entry 8: "),
     "chunk emptied": (lambda root: shorten(chunks(root)[CHUNK], 0), "entry 8: "),
@@ -389,12 +389,12 @@ def test_gaps_are_found_in_a_directory_that_is_far_away(log: BigLog, place: Path
     pytest.importorskip("pyarrow")
     root = copied(log.folders.root, place / "hub")
     near, far = DirectoryChunks(str(root)), DirectoryChunks(str(root))
-    far.files = FarFiles(f"file://{root}")
-    assert extent_of(far, far.hub_metadata(), None).gaps == []
+    far.files = RemoteFiles(f"file://{root}")
+    assert extent_of(far, far.metadata(), None).gaps == []
     DAMAGES[name][0](root)
-    gaps = extent_of(far, far.hub_metadata(), None).gaps
+    gaps = extent_of(far, far.metadata(), None).gaps
     assert gaps
-    assert gaps == extent_of(near, near.hub_metadata(), None).gaps
+    assert gaps == extent_of(near, near.metadata(), None).gaps
 
 
 def test_without_verification_what_is_there_is_read(log: BigLog, place: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_hub_that_is_not_the_pinned_one_is_not_read(log: BigLog, place: Path) 
 
 
 def test_a_hub_must_be_told_what_to_read(log: BigLog, place: Path) -> None:
-    with served(log, place) as (url, _), pytest.raises(Malformed, match="does not list its labels"):
+    with served(log, place) as (url, _), pytest.raises(Malformed, match="do not list their labels"):
         read(url)
 
 

@@ -11,13 +11,13 @@ from bench.biglog import BigLog
 from tests.pipeline.conftest import SMALL
 from veen.core import Malformed, Unverified
 from veen.pipeline import select
-from veen.pipeline.datasource import Offset, StreamTail
+from veen.pipeline.datasource import GrowingSources, Offset
 
 
-def grown(place: Path, entries: int = 30) -> tuple[BigLog, StreamTail]:
+def grown(place: Path, entries: int = 30) -> tuple[BigLog, GrowingSources]:
     made = BigLog(place / "hub", streams=3, clients=2, limits=SMALL)
     made.grow(entries)
-    return made, StreamTail(select(made.folders.root))
+    return made, GrowingSources(select(made.folders.root))
 
 
 def count(offset: Offset) -> int:
@@ -44,7 +44,7 @@ def test_a_batch_that_is_run_again_is_the_same_though_the_log_has_grown(place: P
     ranges = [(one.chunk.label, one.first, one.last) for one in tail.pieces(start, upto)]
     made.grow(40)
     again = [
-        (one.chunk.label, one.first, one.last) for one in StreamTail(select(made.folders.root)).pieces(start, upto)
+        (one.chunk.label, one.first, one.last) for one in GrowingSources(select(made.folders.root)).pieces(start, upto)
     ]
     assert {seq for one in ranges for seq in [(one[0], at) for at in range(one[1], one[2] + 1)]} == {
         seq for one in again for seq in [(one[0], at) for at in range(one[1], one[2] + 1)]
@@ -60,7 +60,7 @@ def test_no_label_waits_for_a_long_one(place: Path) -> None:
 def test_a_label_that_comes_later_begins_at_its_beginning(place: Path) -> None:
     made = BigLog(place / "hub", streams=2, clients=1, limits=SMALL)
     made.grow(1)
-    tail = StreamTail(select(made.folders.root))
+    tail = GrowingSources(select(made.folders.root))
     start = tail.end()
     made.grow(9)
     assert sorted(one.first for one in tail.pieces(start, tail.end())) == [1, 2]
@@ -72,17 +72,17 @@ def test_a_log_that_lost_what_was_seen_is_not_read_over(place: Path) -> None:
     for path in made.folders.log.glob("*-open.log"):
         path.unlink()
     with pytest.raises(Unverified, match="entries 8 to 10 are missing at the end"):
-        StreamTail(select(made.folders.root)).pieces(tail.beginning(), end)
+        GrowingSources(select(made.folders.root)).pieces(tail.beginning(), end)
     shutil.rmtree(made.folders.index)
-    with pytest.raises(Malformed, match="now ends before it"):
-        StreamTail(select(made.folders.root)).pieces(tail.beginning(), end)
+    with pytest.raises(Malformed, match="now has fewer"):
+        GrowingSources(select(made.folders.root)).pieces(tail.beginning(), end)
 
 
 def test_a_stream_ends_at_a_gap_that_is_before_it_and_not_at_one_behind_it(place: Path) -> None:
     made, tail = grown(place, 90)
     end, label = tail.end(), made.labels[0].hex()
     next(made.folders.log.glob(f"chunk-{label}-{8:020d}-{14:020d}.log")).unlink()
-    tail = StreamTail(select(made.folders.root))
+    tail = GrowingSources(select(made.folders.root))
     for start in (tail.beginning(), tail.admitted(tail.beginning(), end, 9)):
         with pytest.raises(Unverified, match="entries 8 to 14 are missing"):
             tail.check_whole(start)
@@ -91,7 +91,7 @@ def test_a_stream_ends_at_a_gap_that_is_before_it_and_not_at_one_behind_it(place
     after = tail.admitted(tail.beginning(), end, 14 * 3)
     tail.check_whole(after)
     assert sum(piece.entries for piece in tail.pieces(after, end)) == 90 - 14 * 3
-    entries = StreamTail(select(made.folders.root, verify="entry"))
+    entries = GrowingSources(select(made.folders.root, verify="entry"))
     (gap,) = [piece for piece in entries.pieces(entries.beginning(), end) if piece.failure]
     assert (gap.first, gap.last, gap.chunk.label.hex()) == (8, 14, label)
 
@@ -103,19 +103,19 @@ def test_a_stream_notices_an_end_and_a_label_that_are_lost(place: Path) -> None:
         path.unlink()
     with pytest.raises(Unverified, match="entries 1 to 10 are missing at the end"):
         tail.check_whole(tail.beginning())
-    entries = StreamTail(select(made.folders.root, verify="entry"))
+    entries = GrowingSources(select(made.folders.root, verify="entry"))
     assert entries.end() == end
     assert [piece.last for piece in entries.pieces(entries.beginning(), end) if piece.failure] == [10]
 
 
 def test_a_stream_may_be_followed_before_its_first_entry(place: Path) -> None:
     made, _ = grown(place)
-    tail = StreamTail(select(made.folders.root, stream="to come"))
+    tail = GrowingSources(select(made.folders.root, stream="to come"))
     assert tail.pieces(tail.beginning(), tail.end()) == []
 
 
 def test_seq_min_is_where_a_stream_begins_and_seq_max_where_it_ends(place: Path) -> None:
     made, _ = grown(place)
-    tail = StreamTail(select(made.folders.root, label=made.labels[0], seq_min=4, seq_max=9))
+    tail = GrowingSources(select(made.folders.root, label=made.labels[0], seq_min=4, seq_max=9))
     found = tail.pieces(tail.beginning(), tail.end())
     assert [seq for one in found for seq in range(one.first, one.last + 1)] == list(range(4, 10))

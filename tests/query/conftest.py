@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.conftest import place
-from tests.query.office import Office, office
+from tests.query.query_fixture import Office, office
 
 __all__ = ["own", "place", "shared"]
 

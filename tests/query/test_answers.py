@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.query.office import COUNT, LOGIN, WEB, Office, event, office
+from tests.query.query_fixture import COUNT, LOGIN, WEB, Office, event, office
 from veen.client.client import Client
 from veen.core import Profile
 from veen.query.answer_verify import ReplayedQuery, replay

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.query.office import WEB, asking
+from tests.query.query_fixture import WEB, asking
 from veen.core import Malformed, canonical_json
 from veen.pipeline.engine import EvidencePolicy
 from veen.query import descriptor, digest, timestamps

@@ -15,7 +15,7 @@ pytest.importorskip(
 
 from tests.bridge.bridge_fixture import Zones, allow, zones
 from tests.hub.client import ISSUER
-from tests.query.office import WEB, asking
+from tests.query.query_fixture import WEB, asking
 from tests.query.test_zones import MAPPING, PAIRS, STREAMS, again, carry, submit
 from tests.recorder.test_otlp import form, request
 from veen.client import ClientDir

@@ -12,17 +12,17 @@ import httpx
 import pytest
 
 from plumbing.http import HttpServer
-from tests.query.office import PATIENCE_S, Office, asking
+from tests.query.query_fixture import PATIENCE_S, Office, asking
 from veen.client.client import Client
 from veen.core import Unavailable, canonical_json
 from veen.query.audit_events import REQUESTS, requests
 from veen.query.execution import QueryExecution
-from veen.query.query_app import Gate, QueryApp
+from veen.query.query_app import OriginCheck, QueryApp
 from veen.query.query_limits import QueryLimits
 from veen.query.query_service import QueryService
 from veen.query.query_store import JobStore
-from veen.query.table_query import Asker
-from veen.query.table_refresh import Rounds
+from veen.query.table_query import QueryTables
+from veen.query.table_refresh import SharedRounds
 
 
 @dataclass
@@ -54,9 +54,12 @@ async def filling(own: Office, limits: QueryLimits) -> AsyncIterator[Filling]:
 
     async with own.client() as client:
         with JobStore(own.folder) as store:
-            execution = QueryExecution(client, Asker(own.tables), refresh=fill, progress=lambda: (3, 40))
+            execution = QueryExecution(client, QueryTables(own.tables), refresh=fill, progress=lambda: (3, 40))
             service = QueryService(client, store, execution, lambda *_: None, limits=limits)
-            app, server = QueryApp(service, own.book, Gate("127.0.0.1"), lambda *_: None), HttpServer(lambda *_: None)
+            app, server = (
+                QueryApp(service, own.book, OriginCheck("127.0.0.1"), lambda *_: None),
+                HttpServer(lambda *_: None),
+            )
             await service.start()
             await server.start(app, "127.0.0.1", 0)
             try:
@@ -136,7 +139,7 @@ class Work:
             raise self.failure
 
 
-async def started(rounds: Rounds, count: int) -> list["asyncio.Task[bool]"]:
+async def started(rounds: SharedRounds, count: int) -> list["asyncio.Task[bool]"]:
     tasks = [asyncio.create_task(rounds.run()) for _ in range(count)]
     for _ in range(5):
         await asyncio.sleep(0)
@@ -146,7 +149,7 @@ async def started(rounds: Rounds, count: int) -> list["asyncio.Task[bool]"]:
 def test_all_who_ask_during_a_round_share_the_next() -> None:
     async def run() -> None:
         work = Work()
-        rounds = Rounds(work)
+        rounds = SharedRounds(work)
         first = await started(rounds, 1)
         later = await started(rounds, 5)
         assert work.begun == 1
@@ -162,7 +165,7 @@ def test_all_who_ask_during_a_round_share_the_next() -> None:
 def test_what_a_round_raised_is_raised_to_all_of_it_and_the_next_begins_anew() -> None:
     async def run() -> None:
         work = Work()
-        rounds = Rounds(work)
+        rounds = SharedRounds(work)
         tasks = await started(rounds, 1) + await started(rounds, 2)
         work.failure = Unavailable("the hub is away")
         work.go_on.set()
@@ -177,7 +180,7 @@ def test_what_a_round_raised_is_raised_to_all_of_it_and_the_next_begins_anew() -
 def test_a_round_goes_on_without_those_who_do_not_wait() -> None:
     async def run() -> None:
         work = Work()
-        rounds = Rounds(work)
+        rounds = SharedRounds(work)
         assert await rounds.run(0) is False
         (task,) = await started(rounds, 1)
         task.cancel()
@@ -193,7 +196,7 @@ def test_a_round_goes_on_without_those_who_do_not_wait() -> None:
 
 def test_rounds_that_are_stopped_leave_nothing_behind() -> None:
     async def run() -> None:
-        rounds = Rounds(Work())
+        rounds = SharedRounds(Work())
         tasks = await started(rounds, 1) + await started(rounds, 1)
         await rounds.stop()
         found = await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.query.office import Office, asking
+from tests.query.query_fixture import Office, asking
 from tests.query.test_http import refusal
-from veen.query.query_app import Gate
+from veen.query.query_app import OriginCheck
 from veen.query.query_errors import QueryFault
 
 REFUSED = 403, "forbidden_host"
@@ -102,7 +102,7 @@ def test_one_that_listens_to_the_network_goes_by_any_name_unless_told_its_own(
     listens: str, names: tuple[str, ...], host: str, origin: str | None, heard: bool
 ) -> None:
     headers = {b"host": host.encode()} | ({} if origin is None else {b"origin": origin.encode()})
-    gate = Gate(listens, names)
+    gate = OriginCheck(listens, names)
     if heard:
         gate.check(headers)
         return

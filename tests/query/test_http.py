@@ -15,7 +15,7 @@ import pytest
 
 from plumbing.http import tls_context
 from tests.http.certificates import client_context, write_certificate
-from tests.query.office import COUNT, LOGIN, PATIENCE_S, SECRET, WEB, Office, asking, event
+from tests.query.query_fixture import COUNT, LOGIN, PATIENCE_S, SECRET, WEB, Office, asking, event
 from veen.core import canonical_json
 from veen.query import digest as digests
 from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, events, requests

@@ -7,14 +7,14 @@ import threading
 import pytest
 
 from tests.hub.client import until
-from tests.query.office import COUNT, QUICK, WEB, Office, asking, event
+from tests.query.query_fixture import COUNT, QUICK, WEB, Office, asking, event
 from veen.core import Unavailable
 from veen.pipeline.sources import HubChunks
 from veen.pipeline.tables import Table, Tables, TablesView
 from veen.pipeline.tables.compacting import due
 from veen.query.audit_events import RESULTS
 from veen.query.query_server import keeper_of
-from veen.query.table_refresh import Stopped, TableRefresher, spread
+from veen.query.table_refresh import Stopped, TableRefresher, run_jobs
 
 OFTEN_S = 0.02
 
@@ -110,10 +110,10 @@ def test_a_service_that_ends_leaves_what_is_not_read_to_the_next(own: Office) ->
 
 @pytest.mark.slow
 def test_many_jobs_are_done_in_processes_and_a_failure_ends_all_of_it() -> None:
-    assert spread(_whose, [1, 2]) == [_own(), _own()]
-    assert _own() not in spread(_whose, [1, 2, 3, 4])
+    assert run_jobs(_whose, [1, 2]) == [_own(), _own()]
+    assert _own() not in run_jobs(_whose, [1, 2, 3, 4])
     with pytest.raises(Unavailable, match="job 3"):
-        spread(_failing, [1, 2, 3, 4])
+        run_jobs(_failing, [1, 2, 3, 4])
 
 
 def _own() -> bytes:

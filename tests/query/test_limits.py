@@ -11,16 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.query.office import COUNT, PATIENCE_S, WEB, Office, asking
+from tests.query.query_fixture import COUNT, PATIENCE_S, WEB, Office, asking
 from tests.query.test_http import refusal
 from veen.core import canonical_json
 from veen.pipeline.engine import EventQuery, QueryWatch
 from veen.query.audit_events import RESULTS, results
 from veen.query.import_origin import NONE
-from veen.query.query_client import Remote, ServiceAccess
+from veen.query.query_client import QueryClient, ServiceAccess
 from veen.query.query_errors import QueryCode, QueryFault
 from veen.query.query_limits import Budget, QueryLimits
-from veen.query.table_query import Asker
+from veen.query.table_query import QueryTables
 
 GROUPS = {"group_by": ["payload.n"], "metrics": ["count"]}
 ONE_GROUP = {"metrics": ["count"]}
@@ -89,7 +89,7 @@ def test_what_takes_longer_than_it_may_fails_and_the_next_has_its_worker(own: Of
 
 @pytest.mark.parametrize("bounded", [False, True])
 def test_a_thread_whose_query_is_over_goes_no_further(own: Office, bounded: bool) -> None:
-    asker, budget = Asker(own.tables), Budget(QueryLimits())
+    asker, budget = QueryTables(own.tables), Budget(QueryLimits())
     streams = asker.streams((WEB,), NONE)
     budget.end()
     with pytest.raises(QueryFault) as caught:
@@ -99,7 +99,7 @@ def test_a_thread_whose_query_is_over_goes_no_further(own: Office, bounded: bool
 
 @pytest.mark.parametrize("most", [{"max_rows": COUNT - 1}, {"max_bytes": 100}], ids=str)
 def test_events_that_are_gone_through_one_by_one_are_counted_too(own: Office, most: dict[str, int]) -> None:
-    asker = Asker(own.tables)
+    asker = QueryTables(own.tables)
     streams, label = asker.streams((WEB,), NONE), own.label(WEB).hex()
     asked = EventQuery((WEB,)), b"", streams, NONE, {label: COUNT}
     assert len(asker.ask(*asked, Budget(QueryLimits(max_rows=COUNT)).watch).rows) == COUNT
@@ -110,7 +110,7 @@ def test_events_that_are_gone_through_one_by_one_are_counted_too(own: Office, mo
 
 def test_events_that_are_gone_through_one_by_one_are_watched_from_the_first_on(own: Office) -> None:
     seen: list[int] = []
-    asker, bounds = Asker(own.tables), {own.label(WEB).hex(): COUNT}
+    asker, bounds = QueryTables(own.tables), {own.label(WEB).hex(): COUNT}
     watch = QueryWatch(lambda held, size: seen.append(held))
     asker.ask(EventQuery((WEB,)), b"", asker.streams((WEB,), NONE), NONE, bounds, watch)
     assert seen == [*range(COUNT), COUNT]
@@ -177,7 +177,7 @@ def test_a_page_ends_where_its_bytes_do_and_says_where_the_next_begins(own: Offi
             if not more:
                 break
         assert found == rows
-        with Remote(ServiceAccess(f"http://127.0.0.1:{own.port}", own.tokens["alice"])) as remote:
+        with QueryClient(ServiceAccess(f"http://127.0.0.1:{own.port}", own.tokens["alice"])) as remote:
             assert remote.result(accepted.json()["result_id"]).rows == rows
 
 

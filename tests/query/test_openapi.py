@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.query.office import PATIENCE_S, Office
+from tests.query.query_fixture import PATIENCE_S, Office
 from tools import query_openapi_page
 from veen.query import query_openapi
 from veen.query.query_errors import STATUS, QueryCode

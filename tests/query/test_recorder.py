@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.query.office import asking
-from tests.recorder.yard import TYPES, WEB, Yard, yard
+from tests.query.query_fixture import asking
+from tests.recorder.recorder_fixture import TYPES, WEB, Yard, yard
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Refused, naming

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.query.office import LOGIN, PATIENCE_S, WEB, Office, asking
+from tests.query.query_fixture import LOGIN, PATIENCE_S, WEB, Office, asking
 from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, QueryRecorder, events
 from veen.query.descriptor import normalise
 from veen.query.execution import QueryExecution

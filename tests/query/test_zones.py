@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bridge.bridge_fixture import Zones, allow, zones
-from tests.query.office import COUNT, WEB, asking, event
+from tests.query.query_fixture import COUNT, WEB, asking, event
 from veen.bridge.zone_roles import StreamMapping
 from veen.client import ClientDir
 from veen.core import Unverified, naming

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.conftest import place
-from tests.recorder.yard import Yard, yard
+from tests.recorder.recorder_fixture import Yard, yard
 
 __all__ = ["place", "recorder"]
 

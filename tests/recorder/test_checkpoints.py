@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorder.yard import LOGIN, PLAN, WEB, Yard, event, yard
+from tests.recorder.recorder_fixture import LOGIN, PLAN, WEB, Yard, event, yard
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Malformed, Profile, SigningKey, Unverified

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.recorder.recorder_fixture import LOGIN, WEB, Yard, yard
 from tests.recorder.test_checkpoints import ship
-from tests.recorder.yard import LOGIN, WEB, Yard, yard
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import proof

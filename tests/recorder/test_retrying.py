@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorder.yard import event
+from tests.recorder.recorder_fixture import event
 from veen.recorder import SetAside
 from veen.recorder.feed import FeedItem
 from veen.recorder.normalize import Defaults

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.hub.client import make_dir, running
+from tests.recorder.recorder_fixture import LOGIN, ORIGIN, PLAN, TYPES, WEB, Yard, event, yard
 from tests.recorder.test_checkpoints import ship
-from tests.recorder.yard import LOGIN, ORIGIN, PLAN, TYPES, WEB, Yard, event, yard
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Limits, Refused, Unverified, admin, naming

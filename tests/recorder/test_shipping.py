@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.full_disk import no_file_longer_than
-from tests.recorder.yard import LOGIN, WEB, Yard, event
+from tests.recorder.recorder_fixture import LOGIN, WEB, Yard, event
 from veen.core import Unavailable
 from veen.recorder import SetAside, Shipper, SpoolFeed, SpoolWriter
 from veen.recorder.feed import FeedItem

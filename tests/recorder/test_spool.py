@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.full_disk import no_file_longer_than
-from tests.recorder.yard import event
+from tests.recorder.recorder_fixture import event
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
@@ -192,7 +192,7 @@ def test_what_a_killed_process_appended_is_there(place: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from tests.recorder.yard import event
+from tests.recorder.recorder_fixture import event
 from veen.recorder import SpoolWriter
 writer = SpoolWriter(Path(sys.argv[1]))
 for number in range(10**6):

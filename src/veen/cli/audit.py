@@ -170,7 +170,7 @@ def _audited(
     where: tuple[str | None, str | None, Path | None],
     workers: int | None,
 ) -> "tuple[Audit, str]":
-    from veen.pipeline.audit import audit, in_processes, join_here, join_on
+    from veen.pipeline.audit import audit, in_processes, join_inline, join_on
     from veen.pipeline.audit import on_spark as runner_on
 
     with output.tally("auditing", "entries") as tell:
@@ -179,7 +179,7 @@ def _audited(
             tell(done)
 
         if not on_spark:
-            made = audit(paths, in_processes(workers, progress), join_here, pin=pin)
+            made = audit(paths, in_processes(workers, progress), join_inline, pin=pin)
             return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "every core of one machine"
         spark = start(*where)
         try:

@@ -1,4 +1,4 @@
-"""Logs of any size on Spark: read, verified, audited. Nothing here starts Spark but `session` and what calls it."""
+"""Read, verify and audit logs of any size on Spark. Only `session` and its callers start Spark."""
 
 from veen.pipeline.dataframe import read, read_stream, select
 from veen.pipeline.read_plan import Piece, Task, plan

@@ -1,4 +1,4 @@
-"""What stands beside a closed chunk: its summary, the peak snapshot and the checkpoint, held against its entries."""
+"""Verify the entries of a chunk, and the artifacts of a closed one: summary, peak snapshot and checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _DAMAGED_MESSAGE = {EntryCheck.FORM, EntryCheck.BINDING, EntryCheck.CLIENT_SIG}
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEntry:
-    """An entry, as far as it can be read, and what is wrong with it."""
+    """An entry as far as it can be read, with the checks it failed."""
 
     stream_seq: int
     size: int
@@ -33,39 +33,39 @@ class VerifiedEntry:
 
     @property
     def ends(self) -> bool:
-        """Whether nothing after it in the chunk can be read."""
+        """Whether nothing after this entry can be read in its chunk."""
         return any(failure.check is EntryCheck.FRAME for failure in self.failures)
 
 
 class ChunkVerifier:
-    """The entries of one chunk, one after the other."""
+    """Verifies the entries of one chunk in order."""
 
-    def __init__(self, hub_metadata: HubMetadata, chunk: Chunk, first: int, peaks: tuple[bytes, ...] | None) -> None:
-        """`first` is the entry to judge first. `peaks` are those of the tree before the chunk, None if not known."""
+    def __init__(self, metadata: HubMetadata, chunk: Chunk, first: int, peaks: tuple[bytes, ...] | None) -> None:
+        """`first` is the first entry to verify. `peaks` are those of the tree before the chunk, None if unknown."""
         size = chunk.start_seq - 1
         self.anchored = peaks is not None
         tree = Mmr(size, peaks if peaks is not None else [bytes(HASH_BYTES)] * size.bit_count())
-        known = _nobody_yet if first == 1 else None
-        self._judge = EntryVerifier(hub_metadata, chunk.label, tree, 0, known, in_step=self.anchored)
-        self.hashes, self.rehashed = Mmr(), Mmr()  # of the entry hashes as they stand there, and as they come out
+        known = _no_client if first == 1 else None
+        self._entries = EntryVerifier(metadata, chunk.label, tree, 0, known, in_step=self.anchored)
+        self.hashes, self.rehashed = Mmr(), Mmr()  # trees over the stored and the recomputed entry hashes
         self.size_bytes = 0
-        self.doubtful_from = 0  # the first damaged message: what clients wrote before and after need not fit together
+        self.doubtful_from = 0  # first damaged message; client sequences need not continue across it
 
     @property
     def tree(self) -> Mmr:
-        return self._judge.tree
+        return self._entries.tree
 
     @property
     def in_step(self) -> bool:
-        """Whether the tree is, as far as can be told, the label's."""
-        return self._judge.in_step
+        """Whether the tree is still the label's tree, as far as the entries show."""
+        return self._entries.in_step
 
     @property
     def cursors(self) -> dict[bytes, Cursor]:
-        return self._judge.cursors
+        return self._entries.cursors
 
-    def pass_by(self, entry: LogEntry, size: int) -> None:
-        """Take an entry into the tree without judging it: someone else does."""
+    def add_unverified(self, entry: LogEntry, size: int) -> None:
+        """Add an entry to the tree without verifying it; another piece does."""
         self._note(entry.entry_hash, entry.entry_hash, size)
         try:
             self.tree.append(Msg.decode(entry.msg).leaf_hash())
@@ -73,62 +73,62 @@ class ChunkVerifier:
             try:
                 self.tree.append(Receipt.decode(entry.receipt).leaf_hash)
             except Malformed:
-                self._lose()
+                self._lose_tree()
 
-    def judge(self, entry: LogEntry, size: int, header: Failure | None) -> VerifiedEntry:
-        """`header` is what is wrong with its header or its hash."""
+    def verify(self, entry: LogEntry, size: int, header: Failure | None) -> VerifiedEntry:
+        """Verify an entry. `header` is the failure of its header or hash, if any."""
         seq = self.tree.size + 1
         found = frame.entry_hash(entry.msg, entry.receipt) if header else entry.entry_hash
         self._note(entry.entry_hash, found, size)
         failures = [header] if header else []
-        before, in_step = Mmr(self.tree.size, self.tree.peaks), self._judge.in_step
-        taken, faults = self._judge.judge(entry, b"")
+        before, in_step = Mmr(self.tree.size, self.tree.peaks), self._entries.in_step
+        taken, faults = self._entries.judge(entry, b"")
         message, receipt = (taken[1], taken[2]) if taken else _readable(entry)
-        faults = self._mended(before, in_step, message, receipt, faults)
+        faults = self._recovered(before, in_step, message, receipt, faults)
         checks = {fault.check for fault in faults}
         if checks & _DAMAGED_MESSAGE:
-            self._judge.cursors.clear()
-            self._judge.known, self.doubtful_from = None, self.doubtful_from or seq
+            self._entries.cursors.clear()
+            self._entries.known, self.doubtful_from = None, self.doubtful_from or seq
         if not in_step:
-            faults.append(Failure(EntryCheck.ANCHOR, "the tree before it is not known, so its root cannot be judged"))
+            faults.append(Failure(EntryCheck.ANCHOR, "the tree before it is unknown, so its root cannot be checked"))
         return VerifiedEntry(seq, size, entry, message, receipt, (*failures, *faults))
 
-    def _mended(
+    def _recovered(
         self, before: Mmr, in_step: bool, message: Msg | None, receipt: Receipt | None, faults: list[Failure]
     ) -> list[Failure]:
-        """Go on with the tree that the hub signed, where this entry is damaged and the tree is not."""
+        """Continue with the tree that the hub signed if this entry is damaged and the tree is not."""
         if message is not None and receipt is not None and not any(fault.check is EntryCheck.ROOT for fault in faults):
             return faults
         leaf = receipt.leaf_hash if receipt is not None else message.leaf_hash() if message is not None else None
         if leaf is None or not in_step:
             if message is None or receipt is None:
-                self._judge.tree = before
-                self._lose() if leaf is None else self.tree.append(leaf)
+                self._entries.tree = before
+                self._lose_tree() if leaf is None else self.tree.append(leaf)
             return faults
-        healed = before.copy()
-        healed.append(leaf)
-        if receipt is None:  # the message is all there is
-            self._judge.tree, self._judge.in_step = healed, True
-        elif healed.root() == receipt.mmr_root:
-            self._judge.tree, self._judge.in_step = healed, True
+        continued = before.copy()
+        continued.append(leaf)
+        if receipt is None:  # only the message is readable
+            self._entries.tree, self._entries.in_step = continued, True
+        elif continued.root() == receipt.mmr_root:
+            self._entries.tree, self._entries.in_step = continued, True
             return [fault for fault in faults if fault.check is not EntryCheck.ROOT]
         elif {EntryCheck.HUB_SIG, EntryCheck.CLIENT_SIG} & {fault.check for fault in faults} == {EntryCheck.HUB_SIG}:
-            self._judge.in_step = True  # that root is nobody's word, and the message is its client's
+            self._entries.in_step = True  # the root is not signed by the hub, but the message is signed by its client
         return faults
 
-    def _lose(self) -> None:
-        """The tree cannot go on: a place is kept in it, and roots mean nothing from here on."""
+    def _lose_tree(self) -> None:
+        """Give up the tree: fill the place with zeros, and check no roots from here on."""
         self.tree.append(bytes(HASH_BYTES))
-        self._judge.in_step = False
+        self._entries.in_step = False
 
-    def _note(self, said: bytes, found: bytes, size: int) -> None:
-        self.hashes.append(said)
+    def _note(self, stored: bytes, found: bytes, size: int) -> None:
+        self.hashes.append(stored)
         self.rehashed.append(found)
         self.size_bytes += size
 
 
-def start(source: ChunkSource, hub_metadata: HubMetadata, piece: Piece) -> ChunkVerifier:
-    """A verifier at the beginning of the piece's chunk."""
+def start(source: ChunkSource, metadata: HubMetadata, piece: Piece) -> ChunkVerifier:
+    """Return a verifier at the beginning of the piece's chunk."""
     size = piece.chunk.start_seq - 1
     peaks: tuple[bytes, ...] | None = piece.peaks
     if peaks is None:
@@ -136,11 +136,11 @@ def start(source: ChunkSource, hub_metadata: HubMetadata, piece: Piece) -> Chunk
             peaks = source.peaks(piece.chunk.label, size) if size else ()
         except (Malformed, Unverified):
             peaks = None
-    return ChunkVerifier(hub_metadata, piece.chunk, piece.first, peaks)
+    return ChunkVerifier(metadata, piece.chunk, piece.first, peaks)
 
 
-def judged(source: ChunkSource, verifier: ChunkVerifier, piece: Piece) -> Iterator[VerifiedEntry]:
-    """The entries of a piece, each judged. After one that ends what can be read there is none."""
+def verified(source: ChunkSource, verifier: ChunkVerifier, piece: Piece) -> Iterator[VerifiedEntry]:
+    """Verify the entries of a piece. An unreadable frame ends the iteration."""
     seq, chunk = piece.chunk.start_seq, piece.chunk
     try:
         for data, at in source.blocks(chunk):
@@ -148,43 +148,43 @@ def judged(source: ChunkSource, verifier: ChunkVerifier, piece: Piece) -> Iterat
             while pos < len(data) and seq <= piece.last:
                 entry, end, header = _read(data, pos)
                 if entry.stream_seq != seq and _place(entry) != seq:
-                    raise Malformed("entry", f"it says it is {entry.stream_seq}")
+                    raise Malformed("entry", f"its header says entry {entry.stream_seq}")
                 if seq < piece.first:
-                    verifier.pass_by(entry, end - pos)
+                    verifier.add_unverified(entry, end - pos)
                 else:
-                    yield verifier.judge(entry, end - pos, header)
+                    yield verifier.verify(entry, end - pos, header)
                 seq, pos = seq + 1, end
             if seq > piece.last and not (piece.last == chunk.end_seq and chunk.closed):
                 return
             if pos < len(data):
-                raise Malformed("chunk", f"it goes on behind entry {chunk.end_seq}")
+                raise Malformed("chunk", f"it continues after entry {chunk.end_seq}, its last")
         if seq <= piece.last:
-            raise Malformed("chunk", f"it ends with entry {seq - 1}")
+            raise Malformed("chunk", f"it ends with entry {seq - 1}, before entry {piece.last}")
     except (Malformed, Unverified) as error:
         yield VerifiedEntry(seq, 0, failures=(Failure(EntryCheck.FRAME, str(error)),))
 
 
 def _read(data: Data, pos: int) -> tuple[LogEntry, int, Failure | None]:
-    """The entry at `pos`, also where its header does not say how long it is."""
+    """Read the entry at `pos`, even if its header has a wrong length."""
     try:
         entry, end = frame.read_unhashed(data, pos)
         if frame.entry_hash(entry.msg, entry.receipt) == entry.entry_hash:
             return entry, end, None
     except Malformed as error:
-        told: Malformed | None = error
+        failure: Malformed | None = error
     else:
-        told = None
+        failure = None
     try:
-        whole, behind = frame.read_by_content(data, pos)
+        rebuilt, rebuilt_end = frame.read_by_content(data, pos)
     except Malformed:
-        if told is not None:
-            raise told from None
-        return entry, end, Failure(EntryCheck.HASH, "its bytes are not those of its hash")
-    return whole, behind, Failure(EntryCheck.HASH, "its header is not what it was written with")
+        if failure is not None:
+            raise failure from None
+        return entry, end, Failure(EntryCheck.HASH, "its bytes do not match its hash")
+    return rebuilt, rebuilt_end, Failure(EntryCheck.HASH, "its header was changed after it was written")
 
 
 def _place(entry: LogEntry) -> int:
-    """Where the receipt says it belongs; 0 where it cannot be read."""
+    """The stream_seq in the receipt; 0 if the receipt cannot be read."""
     try:
         return Receipt.decode(entry.receipt).stream_seq
     except Malformed:
@@ -205,45 +205,45 @@ def _readable(entry: LogEntry) -> tuple[Msg | None, Receipt | None]:
     return message, receipt
 
 
-def _nobody_yet(client_id: bytes) -> None:
-    """No client has written before a label's first entry."""
+def _no_client(client_id: bytes) -> None:
+    """Report that no client has written before a label's first entry."""
 
 
-NAMES = Folders(Path())  # what things are called, wherever the directory is
+NAMES = Folders(Path())  # for file names only
 
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """An artifact that does not say what the chunk says."""
+    """An artifact that differs from what its chunk yields."""
 
     name: str
     what: str
 
 
-def names_beside(chunk: Chunk) -> tuple[str, str, str]:
-    """Summary, peak snapshot and checkpoint of a closed chunk."""
+def artifact_names(chunk: Chunk) -> tuple[str, str, str]:
+    """The file names of summary, peak snapshot and checkpoint of a closed chunk."""
     label, start, end = chunk.label, chunk.start_seq, chunk.end_seq
     return NAMES.summary(label, start, end).name, NAMES.peaks(label, end).name, NAMES.checkpoint(label, end).name
 
 
-def check_beside(
-    source: DirectoryChunks, hub_metadata: HubMetadata, chunk: Chunk, verifier: ChunkVerifier
+def check_artifacts(
+    source: DirectoryChunks, metadata: HubMetadata, chunk: Chunk, verifier: ChunkVerifier
 ) -> tuple[list[Flaw], BoundCheckpoint | None]:
-    """What is wrong with them, and the row of the checkpoint in the binding, where it holds."""
-    summary, snapshot, checkpoint = names_beside(chunk)
+    """Check the artifacts of a closed chunk. Returns the flaws, and the checkpoint's binding row if it is valid."""
+    summary, snapshot, checkpoint = artifact_names(chunk)
     flaws = [*_packing(source, chunk), *_compare(source, summary, _summaries(chunk, verifier), "the chunk")]
     peaks = PeakSnapshot(chunk.label, chunk.end_seq, tuple(verifier.tree.peaks)).encode()
     flaws += _compare(source, snapshot, {peaks}, "the tree")
     try:
         signed = source.artifact(checkpoint)
-        bound = check_checkpoint(signed, hub_metadata, chunk.label, chunk.end_seq, mmr.root_of(verifier.tree.peaks))
+        bound = check_checkpoint(signed, metadata, chunk.label, chunk.end_seq, mmr.root_of(verifier.tree.peaks))
     except (Malformed, Unverified) as error:
         return [*flaws, Flaw(checkpoint, str(error))], None
     return flaws, bound
 
 
 def _packing(source: DirectoryChunks, chunk: Chunk) -> Iterator[Flaw]:
-    """A compressed chunk is, byte for byte, what was written; unpacking alone does not notice every flipped bit."""
+    """Compare a compressed chunk with its digest: decompression alone does not detect every flipped bit."""
     try:
         source.check_packing(chunk)
     except Malformed as error:
@@ -251,7 +251,7 @@ def _packing(source: DirectoryChunks, chunk: Chunk) -> Iterator[Flaw]:
 
 
 def _summaries(chunk: Chunk, verifier: ChunkVerifier) -> set[bytes]:
-    """What the summary may be: where an entry and its hash disagree, it was made when one of the two was right."""
+    """The two possible summaries: if an entry and its hash differ, the summary was made while one of them was right."""
     root = mmr.root_of(verifier.tree.peaks)
 
     def made(hashes: Mmr) -> bytes:
@@ -264,6 +264,6 @@ def _summaries(chunk: Chunk, verifier: ChunkVerifier) -> set[bytes]:
 def _compare(source: DirectoryChunks, name: str, expected: set[bytes], of: str) -> Iterator[Flaw]:
     try:
         if source.artifact(name) not in expected:
-            yield Flaw(name, f"it does not say what {of} says")
+            yield Flaw(name, f"it differs from what {of} yields")
     except Malformed as error:
         yield Flaw(name, error.reason)

@@ -1,4 +1,4 @@
-"""The columns of an entry, and how rows become Arrow batches."""
+"""The columns of an entry, and the conversion of rows to Arrow batches."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -11,7 +11,7 @@ Row = tuple[Any, ...]
 
 
 class ColumnType(Enum):
-    """What a column holds; the value is its type in Spark's words."""
+    """The type of a column; the value is the Spark SQL type name."""
 
     BYTES = "binary"
     NUMBER = "bigint"
@@ -21,7 +21,7 @@ class ColumnType(Enum):
 
 
 KINDS: dict[str, ColumnType] = {
-    "source": ColumnType.TEXT,  # the directory or hub it was read from
+    "source": ColumnType.TEXT,  # the directory or hub that the entry was read from
     "hub_id": ColumnType.BYTES,
     "label": ColumnType.BYTES,
     "stream_seq": ColumnType.NUMBER,
@@ -37,19 +37,19 @@ KINDS: dict[str, ColumnType] = {
     "msg": ColumnType.BYTES,
     "receipt": ColumnType.BYTES,
     "ok": ColumnType.TRUTH,
-    "faults": ColumnType.TEXTS,  # the checks that failed, by name
+    "faults": ColumnType.TEXTS,  # names of the failed checks
 }
 VERDICT_COLUMNS = ("ok", "faults")
 ENTRY_COLUMNS = tuple(name for name in KINDS if name not in VERDICT_COLUMNS)
 
 
 def schema_text(names: Sequence[str]) -> str:
-    """A schema in Spark's words."""
+    """The columns as a Spark schema in DDL form."""
     return ", ".join(f"{name} {KINDS[name].value}" for name in names)
 
 
 def arrow_schema(names: Sequence[str]) -> "pa.Schema":
-    """The same in Arrow's, exactly as Spark makes it of the other."""
+    """The columns as an Arrow schema, identical to the one that Spark derives from `schema_text`."""
     import pyarrow as pa
 
     types = {
@@ -63,7 +63,6 @@ def arrow_schema(names: Sequence[str]) -> "pa.Schema":
 
 
 def batch(rows: Sequence[Row], schema: "pa.Schema") -> "pa.RecordBatch":
-    """Rows as one Arrow batch."""
     import pyarrow as pa
 
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)

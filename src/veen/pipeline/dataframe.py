@@ -1,4 +1,4 @@
-"""Entries as DataFrames, without option strings."""
+"""Entries as DataFrames, with keyword arguments instead of option strings."""
 
 import os
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ Paths = str | Path | Iterable[str | Path]
 
 
 def select(paths: Paths, **given: Any) -> Selection:
-    """A selection from plain values: one or several of what takes several, bytes or hex, and what is None left out."""
+    """Build a selection from plain values: single values or lists, bytes or hex. None means "not given"."""
     made = Selection(
-        paths=tuple(_from_anywhere(str(path)) for path in _several(paths)),
+        paths=tuple(_absolute(str(path)) for path in _several(paths)),
         labels=tuple(_bytes(one) for one in _several(given.pop("label", None))),
         streams=tuple(_several(given.pop("stream", None))),
         epochs=tuple(_several(given.pop("epoch", None))) or (0,),
@@ -26,23 +26,26 @@ def select(paths: Paths, **given: Any) -> Selection:
         pin=_bytes(pin) if (pin := given.pop("pin", None)) is not None else None,
         **{name: value for name, value in given.items() if value is not None},
     )
-    return selection(made.options())  # judged by the one reader of options
+    return selection(made.options())  # validates the values
 
 
 def read(paths: Paths, *, spark: "SparkSession | None" = None, **given: Any) -> "DataFrame":
-    """The entries of data directories or hubs. Keywords are the options of the format `veen`."""
+    """Return the entries of data directories or hubs as a DataFrame. Keywords are the options of the format `veen`.
+
+    Example: `read("data", stream="doors", ts_min=1700000000).count()`
+    """
     spark = spark or session()
     return spark.read.format("veen").options(**select(paths, **given).options()).load()
 
 
 def read_stream(paths: Paths, *, spark: "SparkSession | None" = None, **given: Any) -> "DataFrame":
-    """The same as they come, `max_entries` in a batch."""
+    """Return a streaming DataFrame of the entries, `max_entries` per batch."""
     spark = spark or session()
     return spark.readStream.format("veen").options(**select(paths, **given).options()).load()
 
 
-def _from_anywhere(path: str) -> str:
-    """Spark plans and reads in other folders than the one in which a path was given."""
+def _absolute(path: str) -> str:
+    # Spark plans and reads in other working directories than the caller's.
     return path if "://" in path else os.path.abspath(path)
 
 

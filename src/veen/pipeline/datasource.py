@@ -1,7 +1,7 @@
-"""`spark.read.format("veen")` and `spark.readStream.format("veen")`: Spark's side of the reader.
+"""The data source behind `spark.read.format("veen")` and `spark.readStream.format("veen")`.
 
-Filters are not pushed down: Spark 4.3 keeps what was pushed for one scan of a DataFrame and uses it for the next. What
-prunes is told by options, before the DataFrame is made.
+Filters are not pushed down: Spark 4.3 reuses the filters of one scan of a DataFrame for the next. Options that are set
+before the DataFrame exists prune the read instead.
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -28,7 +28,7 @@ FORMAT = "veen"
 
 
 class TaskPartition(InputPartition):
-    """One task's pieces."""
+    """The pieces of one task."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -40,7 +40,7 @@ class TaskPartition(InputPartition):
 
 
 class VeenSource(DataSource):
-    """A data directory, several, or a hub, as a DataFrame of entries."""
+    """Data directories or a hub as a DataFrame of entries."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -54,15 +54,15 @@ class VeenSource(DataSource):
         return schema_text(self._selection.shown())
 
     def reader(self, schema: StructType) -> "VeenReader":
-        return VeenReader(_of(self._selection, schema))
+        return VeenReader(_with_columns(self._selection, schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # as Spark calls it
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
 
-        return VeenStreamReader(_of(self._selection, schema))
+        return VeenStreamReader(_with_columns(self._selection, schema))
 
 
-def _of(selected: Selection, schema: StructType) -> Selection:
-    """With the columns of a schema that the user may have given instead of ours."""
+def _with_columns(selected: Selection, schema: StructType) -> Selection:
+    """Select the columns of a schema that the user may have given."""
     names = tuple(schema.fieldNames())
     check_columns(names, selected.verify)
     return replace(selected, columns=names)
@@ -75,41 +75,41 @@ class VeenReader(DataSourceReader):
         self._selection = selected
 
     def partitions(self) -> Sequence[TaskPartition]:
-        # Spark plans one partition of its own where there is none, and reads it with None.
+        # Without partitions Spark plans one itself and calls `read(None)`.
         return [TaskPartition(task) for task in read_plan.plan(self._selection)] or [TaskPartition(())]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         yield from rows.batches(partition.value, self._selection)
 
 
-DEFAULT_ENTRIES = 500_000  # in a batch: minutes of verification on one machine
+DEFAULT_ENTRIES = 500_000  # per batch: minutes of verification on one machine
 Offset = dict[str, dict[str, int]]
 
 
-class StreamTail:
-    """Sources that grow: where their labels stand, and which pieces lie between two such places."""
+class GrowingSources:
+    """Growing sources: the current end of each label, and the pieces between two offsets."""
 
     def __init__(self, selected: Selection) -> None:
         self._selection = selected
         self._sources: dict[str, DirectoryChunks | HubChunks] = {}
 
     def beginning(self) -> Offset:
-        """Before the first entry that is asked for; labels that come later begin there, too."""
+        """The offset before the first selected entry. Labels that appear later start there too."""
         return {path: {} for path in self._selection.paths}
 
     def end(self) -> Offset:
-        """After the last entry there is; with `verify=entry`, after the last one that is known to be missing, too."""
+        """The offset after the last entry; with `verify=entry`, after the last entry that is known to be missing."""
         return {path: self._ends(self._extent(path)) for path in self._selection.paths}
 
     def check_whole(self, start: Offset) -> None:
-        """Raise `Unverified` where entries behind an offset are missing and the read must be complete."""
+        """Raise `Unverified` if entries after an offset are missing and the read must be complete."""
         for path in self._selection.paths if self._selection.verify is Verify.FULL else ():
             for gap in self._extent(path).gaps:
                 if gap.last > self._done(start, path, gap.label.hex()):
                     raise gap.refusal(self._source(path).url)
 
     def admitted(self, start: Offset, end: Offset, most: int | None) -> Offset:
-        """As far as `most` entries go from `start` towards `end`: every label gets its share, the short ones first."""
+        """Advance from `start` towards `end` by at most `most` entries, shared among labels, short ones first."""
         if most is None:
             return end
         spans = sorted(
@@ -117,31 +117,29 @@ class StreamTail:
             for path, labels in end.items()
             for label, last in labels.items()
         )
-        made: Offset = {path: dict(labels) for path, labels in start.items()}
+        advanced: Offset = {path: dict(labels) for path, labels in start.items()}
         left = max(1, most)
         for number, (span, path, label) in enumerate(spans):
             share = min(span, -(-left // (len(spans) - number)))
             if share > 0:
-                made.setdefault(path, {})[label] = self._done(start, path, label) + share
+                advanced.setdefault(path, {})[label] = self._done(start, path, label) + share
                 left -= share
-        return made
+        return advanced
 
     def pieces(self, start: Offset, end: Offset) -> list[Piece]:
-        """What lies between. Raises `Malformed` where the log no longer has it."""
+        """The pieces between two offsets. Raises `Malformed` if the log no longer has them."""
         found: list[Piece] = []
         for path, labels in sorted(end.items()):
-            hub_metadata = read_plan.pinned(self._source(path).hub_metadata(), self._selection.pin)
+            metadata = read_plan.pinned(self._source(path).metadata(), self._selection.pin)
             extent = self._extent(path)
             chunks = {of_label[0].label: of_label for of_label in read_plan.by_label(extent.chunks)}
             for name, last in labels.items():
                 label, done = bytes.fromhex(name), self._done(start, path, name)
                 gaps = [gap for gap in extent.gaps if gap.label == label]
                 url, within = self._source(path).url, (done + 1, last)
-                of_label = read_plan.planned(
-                    url, hub_metadata, chunks.get(label, []), gaps, within, self._selection.verify
-                )
+                of_label = read_plan.planned(url, metadata, chunks.get(label, []), gaps, within, self._selection.verify)
                 if done < last and (not of_label or of_label[-1].last != last):
-                    raise Malformed(path, f"label {name[:16]}… was seen up to {last}, and now ends before it")
+                    raise Malformed(path, f"label {name[:16]}… had {last} entries before and now has fewer")
                 found += of_label
         return found
 
@@ -156,11 +154,11 @@ class StreamTail:
         return offset.get(path, {}).get(label, self._selection.seq_min - 1)
 
     def _extent(self, path: str) -> Extent:
-        """What there is, as far as `seq_max` goes."""
+        """The extent of a source, up to `seq_max`."""
         source = self._source(path)
-        hub_metadata = read_plan.pinned(source.hub_metadata(), self._selection.pin)
+        metadata = read_plan.pinned(source.metadata(), self._selection.pin)
         check = self._selection.verify is not Verify.NONE
-        extent = extent_of(source, hub_metadata, self._selection.labels_of(hub_metadata), check=check)
+        extent = extent_of(source, metadata, self._selection.labels_of(metadata), check=check)
         most = self._selection.seq_max
         if most is None:
             return extent
@@ -174,14 +172,14 @@ class StreamTail:
 
 
 class VeenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark's side of it. The driver plans; the executors read."""
+    """The stream reader. The driver plans; the executors read."""
 
     def __init__(self, selected: Selection) -> None:
         self._selection = selected
-        self._tail = StreamTail(selected)
+        self._tail = GrowingSources(selected)
         self._limit: Offset | None = None
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # as Spark calls it
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
         return dict(self._tail.beginning())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

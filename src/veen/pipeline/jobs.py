@@ -1,6 +1,6 @@
-"""Work in pieces, done in processes of this machine or on Spark. A job is plain values, and so is what comes of it.
+"""Run jobs in processes on this machine or on Spark. Jobs and results are plain values.
 
-What is sent to a worker names places only: paths, labels, ranges. Keys are read where the work is done.
+Jobs carry paths, labels and ranges only. Workers read keys themselves, so no secret travels to a cluster.
 """
 
 import os
@@ -13,79 +13,79 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from veen.core import Malformed, Unavailable, Unverified, VeenError
-from veen.pipeline.rows import settle
+from veen.pipeline.rows import freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 J = TypeVar("J")
-Tell = Callable[[int, int], None]  # jobs done, jobs in all
-Outcome = tuple[bytes | None, str | None, str | None, str | None]  # a result, or an error: kind, what, reason
+Progress = Callable[[int, int], None]  # jobs done, jobs in total
+Outcome = tuple[bytes | None, str | None, str | None, str | None]  # result, or error kind, subject and reason
 
-_LOOK_SEC = 0.2
+_POLL_SEC = 0.2
 SCHEMA = "number bigint, result binary, kind string, subject string, reason string"
 _KINDS: dict[str, type[VeenError]] = {kind.__name__: kind for kind in (Malformed, Unverified, Unavailable)}
 
 
-def silent(done: int, total: int) -> None:
-    """Tell nobody."""
+def no_progress(done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 class Runner(Protocol):
-    """Where jobs are done."""
+    """Runs jobs somewhere."""
 
-    def __call__(self, work: Callable[[J], bytes], jobs: Sequence[J], tell: Tell = silent) -> list[bytes]:
-        """What came of each job, in the order of the jobs. The first failure, as an error of ours, ends all of it."""
+    def __call__(self, work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
+        """Return the results in job order. The first failure is raised as a `VeenError` and stops the rest."""
         ...
 
 
-def here(work: Callable[[J], bytes], jobs: Sequence[J], tell: Tell = silent) -> list[bytes]:
-    """One after the other, in this process."""
+def run_inline(work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
+    """Run the jobs one after the other in this process."""
     made = []
     for job in jobs:
         made.append(work(job))
-        tell(len(made), len(jobs))
+        progress(len(made), len(jobs))
     return made
 
 
 def in_processes(workers: int | None = None) -> Runner:
-    """In as many processes as there are cores; a single job is done here."""
+    """Run the jobs in one process per core; a single job runs in this process."""
     count = workers or os.cpu_count() or 1
 
-    def run(work: Callable[[J], bytes], jobs: Sequence[J], tell: Tell = silent) -> list[bytes]:
+    def run(work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
         if len(jobs) < 2 or count < 2:
-            return here(work, jobs, tell)
+            return run_inline(work, jobs, progress)
         with ProcessPoolExecutor(min(count, len(jobs)), mp_context=get_context("spawn")) as pool:
-            under_way = [pool.submit(outcome, work, job) for job in jobs]
+            futures = [pool.submit(outcome, work, job) for job in jobs]
             try:
-                for number, done in enumerate(as_completed(under_way), 1):
+                for number, done in enumerate(as_completed(futures), 1):
                     _result(done.result())
-                    tell(number, len(jobs))
+                    progress(number, len(jobs))
             except BaseException:
-                pool.shutdown(cancel_futures=True)  # what is not begun would be done in vain
+                pool.shutdown(cancel_futures=True)  # do not start jobs whose result is discarded
                 raise
-            return [_result(done.result()) for done in under_way]
+            return [_result(done.result()) for done in futures]
 
     return run
 
 
 def on_spark(spark: "SparkSession") -> Runner:
-    """Each job is a partition of a DataFrame."""
+    """Run each job as one partition of a DataFrame."""
 
-    def run(work: Callable[[J], bytes], jobs: Sequence[J], tell: Tell = silent) -> list[bytes]:
+    def run(work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
         if not jobs:
             return []
-        asked = list(jobs)
+        job_list = list(jobs)
 
-        def spread(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-            settle()
+        def run_partition(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+            freeze_loaded_objects()
             for batch in batches:
                 numbers = batch.column(0).to_pylist()
-                yield batch_of([(number, outcome(work, asked[number])) for number in numbers])
+                yield batch_of([(number, outcome(work, job_list[number])) for number in numbers])
 
-        frame = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(spread, SCHEMA)
-        with watched(spark, len(jobs), tell):
+        frame = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(run_partition, SCHEMA)
+        with watched(spark, len(jobs), progress):
             rows = frame.collect()
         return results(rows, len(jobs))
 
@@ -93,7 +93,7 @@ def on_spark(spark: "SparkSession") -> Runner:
 
 
 def outcome(work: Callable[[J], bytes], job: J) -> Outcome:
-    """What came of a job. An error of ours is told in words, since it would not survive the way back as an object."""
+    """Run one job. A `VeenError` is returned as text, since the exception object would not survive Spark."""
     try:
         return work(job), None, None, None
     except VeenError as error:
@@ -111,7 +111,7 @@ def _result(found: Outcome) -> bytes:
 
 
 def batch_of(rows: "Sequence[tuple[int, Outcome]]") -> "pa.RecordBatch":
-    """Outcomes by the number of their job, for Spark to carry."""
+    """Encode outcomes, by job number, as an Arrow batch of `SCHEMA`."""
     import pyarrow as pa
 
     columns = list(zip(*((number, *found) for number, found in rows), strict=True)) or [()] * 5
@@ -121,15 +121,15 @@ def batch_of(rows: "Sequence[tuple[int, Outcome]]") -> "pa.RecordBatch":
 
 
 def results(rows: "Sequence[Any]", count: int) -> list[bytes]:
-    """The results of all jobs, or the error of the first that failed."""
+    """The results of all jobs in order. Raises the error of the first failed job."""
     found = {int(row["number"]): row for row in rows}
     if len(found) != count:
-        raise Unavailable(f"Spark answered {len(found)} of {count} jobs")
+        raise Unavailable(f"Spark returned the results of {len(found)} of {count} jobs")
     return results_of([found[number] for number in range(count)])
 
 
 def results_of(rows: "Sequence[Any]") -> list[bytes]:
-    """The results in rows of `SCHEMA`, as they come; or the error of the first that failed."""
+    """The results in rows of `SCHEMA`, in row order. Raises the error of the first failed row."""
     return [_result((_bytes(row["result"]), row["kind"], row["subject"], row["reason"])) for row in rows]
 
 
@@ -138,71 +138,71 @@ def _bytes(value: Any) -> bytes | None:
 
 
 @contextmanager
-def watched(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
-    """Tell how many tasks Spark has done, by its own account, while something runs. What `tell` raises ends it."""
-    if tell is silent:
+def watched(spark: "SparkSession", total: int, progress: Progress) -> Iterator[None]:
+    """Report how many tasks Spark has finished while the body runs. An exception from `progress` cancels the work."""
+    if progress is no_progress:
         yield
     elif is_remote(spark):
-        with _followed(spark, total, tell):
+        with _subscribed(spark, total, progress):
             yield
     else:
-        with _looked_at(spark, total, tell):
+        with _polled(spark, total, progress):
             yield
 
 
 @contextmanager
-def _looked_at(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
-    context, name, over = spark.sparkContext, f"veen-{uuid4()}", threading.Event()
+def _polled(spark: "SparkSession", total: int, progress: Progress) -> Iterator[None]:
+    context, name, stopped = spark.sparkContext, f"veen-{uuid4()}", threading.Event()
     raised: list[Exception] = []
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         try:
             if not raised:
-                tell(done, total)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is raised below, where the work was begun
+                progress(done, total)
+        except Exception as error:  # noqa: BLE001 # raised again below, in the caller's thread
             raised.append(error)
         if raised:
-            context.cancelJobGroup(name)  # at every look: at the first, Spark may not have begun with it
+            context.cancelJobGroup(name)  # on every poll: Spark may not have started at the first
 
     context.setJobGroup(name, "veen pipeline", interruptOnCancel=True)
-    looking = threading.Thread(target=_look, args=(context.statusTracker(), name, total, told, over), daemon=True)
-    looking.start()
+    poller = threading.Thread(target=_poll, args=(context.statusTracker(), name, total, report, stopped), daemon=True)
+    poller.start()
     try:
         yield
     except Exception as error:
-        if raised:  # then this is only Spark's way of saying that it was cancelled
+        if raised:  # Spark's own error only reports the cancellation
             raise raised[0] from error
         raise
     finally:
-        over.set()
-        looking.join()
+        stopped.set()
+        poller.join()
         context.setLocalProperty("spark.jobGroup.id", "")
     if raised:
         raise raised[0]
 
 
 def is_remote(spark: "SparkSession") -> bool:
-    """Whether it is of Spark Connect: Spark itself is in another process, or on another machine."""
+    """Whether this is a Spark Connect session: Spark runs in another process or on another machine."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _look(tracker: Any, name: str, total: int, tell: Tell, over: threading.Event) -> None:
-    while not over.wait(_LOOK_SEC):
+def _poll(tracker: Any, name: str, total: int, progress: Progress, stopped: threading.Event) -> None:
+    while not stopped.wait(_POLL_SEC):
         jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(name)]
         stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-        tell(min(total, sum(stage.numCompletedTasks for stage in stages if stage)), total)
-    tell(total, total)
+        progress(min(total, sum(stage.numCompletedTasks for stage in stages if stage)), total)
+    progress(total, total)
 
 
 @contextmanager
-def _followed(spark: Any, total: int, tell: Tell) -> Iterator[None]:
-    """The same over Spark Connect, which tells by itself."""
+def _subscribed(spark: Any, total: int, progress: Progress) -> Iterator[None]:
+    """The same for Spark Connect, which reports progress itself."""
 
-    def told(stages: Any, **_: Any) -> None:
-        tell(min(total, sum(stage.num_completed_tasks for stage in stages or ())), total)
+    def report(stages: Any, **_: Any) -> None:
+        progress(min(total, sum(stage.num_completed_tasks for stage in stages or ())), total)
 
-    spark.registerProgressHandler(told)
+    spark.registerProgressHandler(report)
     try:
         yield
     finally:
-        spark.removeProgressHandler(told)
+        spark.removeProgressHandler(report)

@@ -1,10 +1,10 @@
-"""Which pieces of which chunks a read comes to, and how they are dealt out to tasks. No entry is read for it.
+"""Plan a read: find the pieces of chunks it needs and distribute them over tasks. Planning reads no entries.
 
-A verified read is planned only if nothing that it covers is missing; with `verify=entry`, a piece stands for each gap.
+A verified read is planned only if none of its entries is missing; with `verify=entry`, each gap becomes a piece.
 
-Large chunks are split between entries, small ones are packed together. A piece that does not begin with its chunk needs
-no peaks of its own: whoever reads it follows the entries before it from the chunk's snapshot, which costs a few hashes
-each and no signature, and believes nothing but what the chunk itself says.
+Large chunks are split between entries, small ones are packed together. A piece that starts inside its chunk needs no
+peaks of its own: its reader hashes the entries before it, starting from the chunk's snapshot. That costs a few hashes
+per entry, no signatures, and trusts no data outside the chunk.
 """
 
 import os
@@ -23,22 +23,22 @@ from veen.storage.entry_check import EntryCheck, Failure
 from veen.storage.metadata import HubMetadata
 
 TASKS_PER_CORE = 4
-LEAST_PER_TASK, MOST_PER_TASK = 1_000, 20_000  # entries: tenths of a second to seconds of verification
-_MOST_LISTED = 8  # labels that an error names
-_WEIGHT_BYTES = 16_384  # an entry of this size costs as much as two small ones
+MIN_PER_TASK, MAX_PER_TASK = 1_000, 20_000  # entries: tenths of a second to seconds of verification
+_MAX_LISTED_LABELS = 8  # in an error message
+_WEIGHT_BYTES = 16_384  # an entry of this size costs as much to verify as two small ones
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A range of one chunk, and all that another process needs to read it."""
+    """A range of one chunk, with everything that another process needs to read it."""
 
     source: str
     hub_id: bytes
     chunk: Chunk
     first: int
     last: int
-    peaks: tuple[bytes, ...] | None = None  # of the tree before the chunk, where they are not to be read from the log
-    failure: Failure | None = None  # of a piece that stands for entries that cannot be read: why
+    peaks: tuple[bytes, ...] | None = None  # of the tree before the chunk, if not to be read from the log
+    failure: Failure | None = None  # set for missing entries: why they cannot be read
 
     @property
     def entries(self) -> int:
@@ -59,62 +59,65 @@ Task = tuple[Piece, ...]
 
 
 def plan(selection: Selection) -> list[Task]:
-    """The tasks of a read, over all its sources."""
+    """The tasks of a read over all its sources."""
     return deal(pieces(selection), selection.parallelism)
 
 
 def pieces(selection: Selection) -> list[Piece]:
-    """The ranges of chunks that a read needs.
+    """The chunk ranges that a read needs.
 
-    Raises `Unverified` where a read with `verify=full` would miss an entry, `Unavailable` for an unknown stream.
+    Raises `Unverified` if a read with `verify=full` would miss an entry, `Unavailable` for an unknown stream.
     """
     found: list[Piece] = []
     known: dict[str, frozenset[bytes]] = {}
     wanted: dict[str, frozenset[bytes]] = {}
     for path in selection.paths:
         source = open_source(path)
-        hub_metadata = pinned(source.hub_metadata(), selection.pin)
-        labels = selection.labels_of(hub_metadata)
-        extent = extent_of(source, hub_metadata, labels, check=selection.verify is not Verify.NONE)
+        metadata = pinned(source.metadata(), selection.pin)
+        labels = selection.labels_of(metadata)
+        extent = extent_of(source, metadata, labels, check=selection.verify is not Verify.NONE)
         known[source.url] = extent.labels
-        wanted |= {name: wanted.get(name, frozenset()) | one for name, one in selection.asked(hub_metadata).items()}
+        wanted |= {
+            name: wanted.get(name, frozenset()) | one for name, one in selection.labels_by_name(metadata).items()
+        }
         gaps = {label: list(of_label) for label, of_label in groupby(extent.gaps, key=lambda gap: gap.label)}
         chunks = {of_label[0].label: of_label for of_label in by_label(extent.chunks)}
         for label in sorted(gaps.keys() | chunks.keys()):
-            timed, within = in_time(source, hub_metadata, chunks.get(label, []), selection)
-            found += planned(source.url, hub_metadata, timed, gaps.get(label, []), within, selection.verify)
+            timed, within = in_time(source, metadata, chunks.get(label, []), selection)
+            found += planned(source.url, metadata, timed, gaps.get(label, []), within, selection.verify)
     check_known(wanted, known)
     return found
 
 
 def check_known(wanted: Mapping[str, frozenset[bytes]], known: Mapping[str, frozenset[bytes]]) -> None:
-    """Raise for a stream or label that was asked for and that no source has. `known` are the labels by source."""
-    there = frozenset().union(*known.values())
+    """Raise `Unavailable` for a selected stream or label that no source has. `known` maps sources to their labels."""
+    all_labels = frozenset().union(*known.values())
     for name, labels in wanted.items():
-        if not labels & there:
+        if not labels & all_labels:
             where = ", ".join(known)
             error = Unavailable(f"{name} has no entries in {where}")
-            others = [other for other in wanted if wanted[other] & there]
-            listed = sorted(label.hex() for label in there)
+            others = [other for other in wanted if wanted[other] & all_labels]
+            listed = sorted(label.hex() for label in all_labels)
             similar = get_close_matches(name, [*others, *(f"label {one}" for one in listed)])
             if similar:
                 error.add_note(f"did you mean {' or '.join(similar)}?")
             if listed:
-                more = f" and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
-                error.add_note(f"a log has labels, not names; here are {', '.join(listed[:_MOST_LISTED])}{more}")
-            error.add_note("check the spelling, the epoch, and that it is this hub's stream")
+                more = f" and {len(listed) - _MAX_LISTED_LABELS} more" if len(listed) > _MAX_LISTED_LABELS else ""
+                shown = ", ".join(listed[:_MAX_LISTED_LABELS])
+                error.add_note(f"a log stores labels, not stream names; the labels found are {shown}{more}")
+            error.add_note("check the spelling, the epoch, and that the stream belongs to this hub")
             raise error
 
 
-def pinned(hub_metadata: HubMetadata, pin: bytes | None) -> HubMetadata:
-    """The papers, if they are the hub's that is meant."""
+def pinned(metadata: HubMetadata, pin: bytes | None) -> HubMetadata:
+    """Return the metadata if it belongs to the pinned hub; raise `Unverified` otherwise."""
     if pin is not None:
-        hub_metadata.identity.check_pinned(pin)
-    return hub_metadata
+        metadata.identity.check_pinned(pin)
+    return metadata
 
 
 def by_label(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
-    """The chunks of each label; they come sorted."""
+    """The chunks of each label, from a sorted list."""
     start = 0
     for at in range(1, len(chunks) + 1):
         if at == len(chunks) or chunks[at].label != chunks[start].label:
@@ -122,17 +125,16 @@ def by_label(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
             start = at
 
 
-Range = tuple[int, int | None]  # from which entry to which; None for no end
+Range = tuple[int, int | None]  # first and last entry; None for no end
 
 
 def in_time(
-    source: ChunkSource, hub_metadata: HubMetadata, chunks: list[Chunk], selection: Selection
+    source: ChunkSource, metadata: HubMetadata, chunks: list[Chunk], selection: Selection
 ) -> tuple[list[Chunk], Range]:
-    """The chunks of a label that may hold entries of the time asked for, and the range of entries that may be.
+    """The chunks of a label that may hold entries in the selected time range, and the range of those entries.
 
-    `hub_ts` never goes back within a label, so the chunks are found by halving, from the first entry of a few. A read
-    that verifies believes only times that the hub signed. Where an entry cannot be read or is not signed, nothing is
-    left out.
+    `hub_ts` never decreases within a label, so a binary search over the first entries of chunks finds them. A verified
+    read uses only times that the hub signed. If such an entry cannot be read or verified, nothing is left out.
     """
     first, last = selection.seq_min, selection.seq_max
     if selection.ts_min is None and selection.ts_max is None:
@@ -142,8 +144,8 @@ def in_time(
         receipt = Receipt.decode(frame.read_unhashed(source.first_frame(chunk))[0].receipt)
         if selection.verify is not Verify.NONE:
             if (receipt.label, receipt.stream_seq) != (chunk.label, chunk.start_seq):
-                raise Unverified("receipt", "it is for another place")
-            hub_metadata.identity_at(chunk.label, chunk.start_seq).verify_receipt(receipt)
+                raise Unverified("receipt", "it belongs to another place")
+            metadata.identity_at(chunk.label, chunk.start_seq).verify_receipt(receipt)
         return receipt.hub_ts
 
     try:
@@ -160,10 +162,10 @@ def in_time(
 
 
 def planned(
-    url: str, hub_metadata: HubMetadata, chunks: Iterable[Chunk], gaps: Sequence[Gap], within: Range, verify: Verify
+    url: str, metadata: HubMetadata, chunks: Iterable[Chunk], gaps: Sequence[Gap], within: Range, verify: Verify
 ) -> list[Piece]:
-    """The pieces of a label in a range, in order. Raises for a gap in it where the read must be complete."""
-    hub_id, made = hub_metadata.identity.hub_id, []
+    """The pieces of a label in a range, in order. Raises for a gap if the read must be complete."""
+    hub_id, made = metadata.identity.hub_id, []
     for gap in gaps:
         first, last = _part(gap.first, gap.last, within)
         if first <= last:
@@ -171,11 +173,11 @@ def planned(
                 raise gap.refusal(url)
             missing = Chunk(gap.label, gap.first, gap.last, gap.name, 0)
             made.append(Piece(url, hub_id, missing, first, last, failure=gap.failure))
-    had = {
+    duplicated = {
         gap.name: gap.last for gap in gaps if gap.failure.check is EntryCheck.PLACE
-    }  # what another chunk has as well
+    }  # entries that another chunk also holds
     for chunk in chunks:
-        first, last = _part(max(chunk.start_seq, had.get(chunk.name, 0) + 1), chunk.end_seq, within)
+        first, last = _part(max(chunk.start_seq, duplicated.get(chunk.name, 0) + 1), chunk.end_seq, within)
         if first <= last:
             made.append(Piece(url, hub_id, chunk, first, last))
     return sorted(made, key=lambda piece: (piece.first, piece.failure is None))
@@ -187,10 +189,10 @@ def _part(first: int, last: int, within: Range) -> tuple[int, int]:
 
 
 def deal(found: Sequence[Piece], parallelism: int | None = None) -> list[Task]:
-    """Tasks of about equal weight, in order."""
+    """Split and pack pieces into tasks of about equal weight, in order."""
     cores = parallelism or os.cpu_count() or 1
     total = sum(piece.weight for piece in found)
-    share = min(max(-(-total // (cores * TASKS_PER_CORE)), LEAST_PER_TASK), MOST_PER_TASK)
+    share = min(max(-(-total // (cores * TASKS_PER_CORE)), MIN_PER_TASK), MAX_PER_TASK)
     tasks: list[Task] = []
     packed: list[Piece] = []
     weight = 0
@@ -204,7 +206,7 @@ def deal(found: Sequence[Piece], parallelism: int | None = None) -> list[Task]:
 
 
 def split(piece: Piece, share: int) -> Iterator[Piece]:
-    """A piece in parts of about one share each."""
+    """Split a piece into parts of about one share each."""
     if piece.failure is not None:
         yield piece
         return

@@ -1,4 +1,4 @@
-"""Pieces of chunks as rows. No Spark here: what a task does can be called, and tested, as it is."""
+"""Read pieces of chunks as rows. No Spark here, so a task can be called and tested directly."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 1 << 24
-_MOST = (1 << 63) - 1  # what a bigint holds
+_MAX_BIGINT = (1 << 63) - 1  # the largest bigint
 _MSG_COLUMNS = {"client_id", "client_seq", "prev_ack", "auth_ref", "ct_hash"}
 _RECEIPT_COLUMNS = {"hub_ts", "leaf_hash", "mmr_root"}
 
 
 def batches(task: Task, selection: Selection) -> "Iterator[pa.RecordBatch]":
-    """A task's rows as Arrow batches of bounded size."""
-    settle()
+    """The rows of a task as Arrow batches of bounded size."""
+    freeze_loaded_objects()
     names = selection.shown()
     schema = columns.arrow_schema(names)
     rows: list[Row] = []
@@ -41,46 +41,49 @@ def batches(task: Task, selection: Selection) -> "Iterator[pa.RecordBatch]":
         yield columns.batch(rows, schema)
 
 
-def settle() -> None:
-    """Take what is loaded by now out of garbage collection: Spark collects after every task, and that takes longer."""
+def freeze_loaded_objects() -> None:
+    """Exclude everything loaded so far from garbage collection.
+
+    Spark collects after every task, and each collection would visit these objects.
+    """
     if not gc.get_freeze_count():
         gc.freeze()
 
 
 def rows(task: Task, selection: Selection) -> Iterator[Row]:
-    """A task's rows, one by one."""
+    """The rows of a task, one by one."""
     for row, _ in _rows(task, selection, selection.shown()):
         yield row
 
 
 def _rows(task: Task, selection: Selection, names: Sequence[str]) -> Iterator[tuple[Row, int]]:
-    make = _maker(names)
+    make = _row_builder(names)
     known: dict[tuple[str, bytes], tuple[DirectoryChunks | HubChunks, HubMetadata]] = {}
     for piece in task:
-        # Read anew for each task: a worker lives long, and a hub may have a new key by then.
+        # Read again for each task: a worker lives long, and the hub may have a new key by then.
         at = (piece.source, piece.hub_id)
         if at not in known:
             known[at] = _opened(*at)
-        source, hub_metadata = known[at]
+        source, metadata = known[at]
         if piece.failure is not None:
             found = iter((VerifiedEntry(piece.first, 0, failures=(piece.failure,)),))
         elif selection.verify is Verify.NONE:
             found = _unverified(source, piece, _needed(selection, names))
         else:
-            found = _verified(source, hub_metadata, piece, selection)
+            found = _verified(source, metadata, piece, selection)
         for one in found:
             if _in_time(one, selection):
                 yield make(piece, one), one.size
 
 
 def _opened(url: str, hub_id: bytes) -> tuple[DirectoryChunks | HubChunks, HubMetadata]:
-    """A source and its papers, which must still be the hub's that was planned for."""
+    """Open a source and check that it still belongs to the hub that was planned for."""
     source = open_source(url)
-    return source, pinned(source.hub_metadata(), hub_id)
+    return source, pinned(source.metadata(), hub_id)
 
 
 def _in_time(one: VerifiedEntry, selection: Selection) -> bool:
-    """Whether it is of the time asked for. What cannot be read may be."""
+    """Whether the entry is in the selected time range. An unreadable entry counts as inside."""
     if one.receipt is None or (selection.ts_min is None and selection.ts_max is None):
         return True
     after = selection.ts_min is None or one.receipt.hub_ts >= selection.ts_min
@@ -88,7 +91,7 @@ def _in_time(one: VerifiedEntry, selection: Selection) -> bool:
 
 
 def _needed(selection: Selection, names: Sequence[str]) -> tuple[bool, bool]:
-    """Whether messages, and whether receipts must be decoded."""
+    """Whether messages and whether receipts must be decoded."""
     timed = selection.ts_min is not None or selection.ts_max is not None
     return bool(_MSG_COLUMNS & set(names)), timed or bool(_RECEIPT_COLUMNS & set(names))
 
@@ -96,7 +99,7 @@ def _needed(selection: Selection, names: Sequence[str]) -> tuple[bool, bool]:
 def _unverified(
     source: DirectoryChunks | HubChunks, piece: Piece, needed: tuple[bool, bool]
 ) -> Iterator[VerifiedEntry]:
-    """Entries as they stand there. Only what is needed is decoded."""
+    """Entries without verification. Only the parts that are needed are decoded."""
     needs_msg, needs_receipt = needed
     seq, pos = piece.chunk.start_seq, 0
     try:
@@ -108,7 +111,7 @@ def _unverified(
                     continue
                 entry, end = frame.read_unhashed(data, pos)
                 if entry.stream_seq != seq:
-                    raise Malformed("entry", f"it says it is {entry.stream_seq}")
+                    raise Malformed("entry", f"its header says entry {entry.stream_seq}")
                 message = Msg.decode(entry.msg) if needs_msg else None
                 receipt = Receipt.decode(entry.receipt) if needs_receipt else None
                 yield VerifiedEntry(seq, end - pos, entry, message, receipt)
@@ -120,17 +123,17 @@ def _unverified(
 
 
 def _verified(
-    source: DirectoryChunks | HubChunks, hub_metadata: HubMetadata, piece: Piece, selection: Selection
+    source: DirectoryChunks | HubChunks, metadata: HubMetadata, piece: Piece, selection: Selection
 ) -> Iterator[VerifiedEntry]:
     full = selection.verify is Verify.FULL
-    verifier = chunk_verifier.start(source, hub_metadata, piece)
-    for one in chunk_verifier.judged(source, verifier, piece):
+    verifier = chunk_verifier.start(source, metadata, piece)
+    for one in chunk_verifier.verified(source, verifier, piece):
         if full and one.failures:
             failure = one.failures[0]
             raise Unverified(_place(piece, one.stream_seq), f"{failure.check}: {failure}")
         yield one
     if full and piece.last == piece.chunk.end_seq and piece.chunk.closed and isinstance(source, DirectoryChunks):
-        flaws, _ = chunk_verifier.check_beside(source, hub_metadata, piece.chunk, verifier)
+        flaws, _ = chunk_verifier.check_artifacts(source, metadata, piece.chunk, verifier)
         if flaws:
             raise Unverified(f"{piece.source}/log/{flaws[0].name}", flaws[0].what)
 
@@ -140,14 +143,14 @@ def _place(piece: Piece, seq: int) -> str:
     return f"{piece.source}{name}, entry {seq}"
 
 
-def _maker(names: Sequence[str]) -> Callable[[Piece, VerifiedEntry], Row]:
-    """What makes a row of these columns."""
+def _row_builder(names: Sequence[str]) -> Callable[[Piece, VerifiedEntry], Row]:
+    """A function that builds a row of these columns."""
     makers = [_COLUMNS[name] for name in names]
     return lambda piece, one: tuple(make(piece, one) for make in makers)
 
 
 def _number(value: int) -> int | None:
-    return value if value <= _MOST else None
+    return value if value <= _MAX_BIGINT else None
 
 
 def _of_entry(field: str) -> Callable[[Piece, VerifiedEntry], Any]:

@@ -1,4 +1,4 @@
-"""What to read, as options say it: which labels, which part of them, which columns, and how much of it to verify."""
+"""The selection of a read, given as options: labels, ranges, columns and the level of verification."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -9,14 +9,14 @@ from veen.core.hashing import HASH_BYTES
 from veen.pipeline import columns as known
 from veen.storage.metadata import HubMetadata
 
-SEPARATOR = "\n"  # between the values of an option that takes several: no path or URL has it
+SEPARATOR = "\n"  # between the values of one option; no path or URL contains it
 
 
 class Verify(StrEnum):
-    """How much is verified of what is read."""
+    """The level of verification of a read."""
 
-    NONE = "none"  # nothing but what finding the next entry takes
-    ENTRY = "entry"  # every entry; what failed is said beside it
+    NONE = "none"  # only the framing that is needed to find the next entry
+    ENTRY = "entry"  # every entry; the columns `ok` and `faults` report failures
     FULL = "full"  # every entry and the artifacts of its chunk; the first failure ends the job
 
 
@@ -32,14 +32,14 @@ class Selection:
     seq_max: int | None = None
     ts_min: int | None = None
     ts_max: int | None = None
-    columns: tuple[str, ...] = ()  # none: all
+    columns: tuple[str, ...] = ()  # empty: all
     verify: Verify = Verify.FULL
-    pin: bytes | None = None  # hub_id, or the fingerprint of a hub key: whose log it must be
+    pin: bytes | None = None  # hub id or fingerprint of a hub key that the log must have
     parallelism: int | None = None
-    max_entries: int | None = None  # in one batch of a stream
+    max_entries: int | None = None  # per batch of a streaming read
 
     def options(self) -> dict[str, str]:
-        """As a data source is told."""
+        """The selection as data source options."""
         made: dict[str, str] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -47,23 +47,22 @@ class Selection:
                 made[_OPTION_OF.get(field.name, field.name)] = _written(value)
         return made
 
-    def labels_of(self, hub_metadata: HubMetadata) -> frozenset[bytes] | None:
-        """The labels that are meant, under one hub; None for all."""
+    def labels_of(self, metadata: HubMetadata) -> frozenset[bytes] | None:
+        """The selected labels under one hub; None for all."""
         if not self.labels and not self.streams:
             return None
-        return frozenset().union(*self.asked(hub_metadata).values())
+        return frozenset().union(*self.labels_by_name(metadata).values())
 
-    def asked(self, hub_metadata: HubMetadata) -> dict[str, frozenset[bytes]]:
-        """The labels of each stream and label that was asked for, under one hub, by what an error calls it."""
-        routing = hub_metadata.identity.routing_key
-        asked = {f"label {label.hex()}": frozenset({label}) for label in self.labels}
+    def labels_by_name(self, metadata: HubMetadata) -> dict[str, frozenset[bytes]]:
+        """The labels of each selected stream and label under one hub, keyed by their name in error messages."""
+        routing = metadata.identity.routing_key
+        named = {f"label {label.hex()}": frozenset({label}) for label in self.labels}
         for name in self.streams:
             stream_id = naming.stream_id(name)
-            asked[f"stream {name}"] = frozenset(naming.label(routing, stream_id, epoch) for epoch in self.epochs)
-        return asked
+            named[f"stream {name}"] = frozenset(naming.label(routing, stream_id, epoch) for epoch in self.epochs)
+        return named
 
     def shown(self) -> tuple[str, ...]:
-        """The columns, in order."""
         if self.columns:
             return self.columns
         return known.ENTRY_COLUMNS + (known.VERDICT_COLUMNS if self.verify is Verify.ENTRY else ())
@@ -75,18 +74,18 @@ NAMES = frozenset(_OPTION_OF.get(field.name, field.name) for field in fields(Sel
 
 
 def selection(options: Mapping[str, str]) -> Selection:
-    """What the options of a data source say. Raises `Malformed` where they say nothing that can be done."""
+    """Parse the options of a data source. Raises `Malformed` with a hint for unusable ones."""
     given = {name.lower(): text for name, text in options.items()}
     unknown = sorted(given.keys() - NAMES)
     if unknown:
-        raise _bad(f"{unknown[0]} is not an option of it", f"there are {', '.join(sorted(NAMES))}")
+        raise _bad(f"unknown option {unknown[0]}", f"known options: {', '.join(sorted(NAMES))}")
     paths = _several(given.get("path", ""))
     if not paths:
-        raise _bad("no path is given", "load(PATH), or option path: a data directory or the address of a hub")
+        raise _bad("no path is given", "give load(PATH) or the option path: a data directory or the address of a hub")
     numbers = {name: _number(name, given[name]) for name in _NUMBERS if name in given}
     verify = given.get("verify", Verify.FULL).lower()
     if verify not in list(Verify):
-        raise _bad(f"verify is {verify!r}", f"it is one of {', '.join(Verify)}")
+        raise _bad(f"verify is {verify!r}", f"use one of {', '.join(Verify)}")
     made = Selection(
         paths=paths,
         labels=tuple(_hash("label", text) for text in _several(given.get("label", ""))),
@@ -102,12 +101,12 @@ def selection(options: Mapping[str, str]) -> Selection:
 
 
 def check_columns(names: Iterable[str], verify: Verify) -> None:
-    """Raise unless there are such columns."""
+    """Raise `Malformed` if a column does not exist at this level of verification."""
     for name in names:
         if name not in known.KINDS:
-            raise _bad(f"there is no column {name!r}", f"there are {', '.join(known.KINDS)}")
+            raise _bad(f"unknown column {name!r}", f"known columns: {', '.join(known.KINDS)}")
         if name in known.VERDICT_COLUMNS and verify is not Verify.ENTRY:
-            raise _bad(f"the column {name} is only there with verify=entry", "give verify=entry, or leave it out")
+            raise _bad(f"column {name} exists only with verify=entry", "set verify=entry, or leave the column out")
 
 
 def _several(text: str) -> tuple[str, ...]:
@@ -123,7 +122,7 @@ def _written(value: object) -> str:
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise _bad(f"{name} is {text!r}, and not a number", f"give {name} digits only")
+        raise _bad(f"{name} is {text!r}, which is not a number", f"give {name} as digits only")
     return int(text)
 
 
@@ -133,7 +132,7 @@ def _hash(name: str, text: str) -> bytes:
     except ValueError:
         value = b""
     if len(value) != HASH_BYTES:
-        raise _bad(f"{name} is not {2 * HASH_BYTES} hex digits", "a stream goes by its name in option stream")
+        raise _bad(f"{name} is not {2 * HASH_BYTES} hex digits", "to select a stream by name, use the option stream")
     return value
 
 

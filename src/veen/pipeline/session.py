@@ -1,4 +1,4 @@
-"""The one place where Spark is started: here, on a cluster, or over Spark Connect, by settings alone."""
+"""The only module that starts Spark: locally, on a cluster or over Spark Connect, depending on settings."""
 
 import json
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 APP = "veen"
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
-# Nothing of it weakens a cluster: it is what one machine needs to be quick and quiet.
+# For local masters only, so that a cluster keeps its own settings: start quickly, log little.
 LIGHT: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -26,10 +26,10 @@ LIGHT: dict[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.shuffle.compress": "false",
     "spark.rdd.compress": "false",
-    # Much of the work is done in Python; a collector that runs beside it takes its cores.
+    # Python does most of the work; a concurrent garbage collector would take cores from it.
     "spark.driver.extraJavaOptions": f"-XX:+UseParallelGC -XX:MetaspaceSize=256m -Dlog4j2.configurationFile={_LOGGING}",
 }
-# For jobs of ours alone, all of whose work is done in Python: what Java would compile at length is run for seconds.
+# For jobs whose work is all in Python: Java code runs only for seconds, so skip the optimizing compiler.
 IN_PYTHON: dict[str, str] = {
     "spark.driver.extraJavaOptions": (
         f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m -Dlog4j2.configurationFile={_LOGGING}"
@@ -51,22 +51,22 @@ def session(
     *,
     in_python: bool = False,
 ) -> "SparkSession":
-    """The session there is, or a new one; with `in_python`, one for jobs that leave Java nothing to do.
+    """Return the existing Spark session or start one. `in_python` is for jobs that do all their work in Python.
 
-    `remote` is a Spark Connect address, else SPARK_REMOTE. Otherwise `master`, else VEEN_SPARK_MASTER, else what the
-    configuration says, else every core of this machine. `config`, else VEEN_SPARK_CONFIG, is a TOML or JSON file of
-    Spark's own settings. Whatever is given in `settings` comes last.
+    A Spark Connect address comes from `remote` or SPARK_REMOTE. Otherwise the master comes from `master`,
+    VEEN_SPARK_MASTER, the configuration, or is every core of this machine. `config` (or VEEN_SPARK_CONFIG) names a TOML
+    or JSON file of Spark settings. `settings` overrides it.
     """
     conf = {**_configured(config), **(settings or {})}
     remote = remote or (None if master else os.environ.get(_REMOTE_ENV))
     builder = _pyspark().builder.appName(APP)
     if remote:
-        if remote.startswith("local"):  # pyspark then starts a server itself
+        if remote.startswith("local"):  # pyspark starts a local server
             _prepare()
         for name, value in conf.items():
             builder = builder.config(name, value)
         return builder.remote(remote).getOrCreate()
-    master = master or os.environ.get(_MASTER_ENV) or conf.pop("spark.master", None) or _submitted() or "local[*]"
+    master = master or os.environ.get(_MASTER_ENV) or conf.pop("spark.master", None) or _submit_master() or "local[*]"
     _prepare()
     local = {**LIGHT, **(IN_PYTHON if in_python else {})} if master.startswith("local") else {}
     for name, value in {**ALWAYS, **local, **conf}.items():
@@ -75,7 +75,7 @@ def session(
 
 
 def _prepare() -> None:
-    """Java, and the Python that runs our code on this machine; elsewhere the cluster's settings say which."""
+    """Set Java, and the Python of the workers on this machine. On a cluster, its own settings apply."""
     home = java_runtime.java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
@@ -83,8 +83,8 @@ def _prepare() -> None:
         os.environ.setdefault(name, sys.executable)
 
 
-def _submitted() -> str | None:
-    """The master that spark-submit was told, which is then not ours to choose."""
+def _submit_master() -> str | None:
+    """The master given to spark-submit, which takes precedence over our default."""
     words = os.environ.get("PYSPARK_SUBMIT_ARGS", "").split()
     return words[words.index("--master") + 1] if "--master" in words[:-1] else None
 
@@ -93,14 +93,14 @@ def _pyspark() -> "type[SparkSession]":
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        missing = Unavailable(f"Spark cannot be used: {error}")
+        missing = Unavailable(f"cannot import Spark: {error}")
         missing.add_note(install_hint("spark"))
         raise missing from None
     return SparkSession
 
 
 def _configured(path: Path | None) -> dict[str, str]:
-    """Spark's settings from a file: names with dots, or tables of them."""
+    """Read Spark settings from a file with dotted names or nested tables."""
     if path is None and (named := os.environ.get(_CONFIG_ENV)):
         path = Path(named)
     if path is None:
@@ -111,9 +111,9 @@ def _configured(path: Path | None) -> dict[str, str]:
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise Malformed(str(path), f"it is neither TOML nor JSON: {error}") from None
+        raise Malformed(str(path), f"it is not valid TOML or JSON: {error}") from None
     if not isinstance(found, dict):
-        raise Malformed(str(path), "it is not a table of settings")
+        raise Malformed(str(path), "it is not a table of Spark settings")
     return dict(_flat(found, ""))
 
 

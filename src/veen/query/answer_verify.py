@@ -19,8 +19,8 @@ from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import Position, ResultDigest
 from veen.query.execution import QueryExecution, QueryResult
 from veen.query.import_origin import origins_of
-from veen.query.query_client import Whole
-from veen.query.query_store import Recorded
+from veen.query.query_client import FullResult
+from veen.query.query_store import RecordedPlace
 from veen.state import HubSource
 
 
@@ -33,7 +33,7 @@ class AnswerVerified:
     elsewhere: int  # events of other hubs: their receipts are not this hub's to show
 
 
-def check_rows(asked: QueryDescriptor, whole: Whole, summary: dict[str, Plain]) -> None:
+def check_rows(asked: QueryDescriptor, whole: FullResult, summary: dict[str, Plain]) -> None:
     """What can be told without a hub. Raises `Unverified`."""
     digest = whole.digest
     texts = [digests.row_text(row) for row in whole.rows]
@@ -56,7 +56,7 @@ def check_rows(asked: QueryDescriptor, whole: Whole, summary: dict[str, Plain]) 
 
 
 async def check_log(
-    client: Client, asked: QueryDescriptor, request: Recorded, whole: Whole, summary: dict[str, Plain]
+    client: Client, asked: QueryDescriptor, request: RecordedPlace, whole: FullResult, summary: dict[str, Plain]
 ) -> AnswerVerified:
     """What the hub says to it. Raises `Unverified`."""
     await _check_event(client, REQUESTS, request, asked.text())
@@ -65,7 +65,7 @@ async def check_log(
     return AnswerVerified(len(whole.rows), *counted)
 
 
-async def _check_event(client: Client, stream: str, recorded: Recorded, text: str) -> None:
+async def _check_event(client: Client, stream: str, recorded: RecordedPlace, text: str) -> None:
     """The log has that text at that place."""
     where = f"{stream}, entry {recorded.seq}"
     if recorded.stream != stream or recorded.hub_id != client.hub_id.hex():
@@ -135,8 +135,8 @@ class ReplayFound:
 
     descriptor: QueryDescriptor
     digest: ResultDigest
-    request: Recorded
-    result: Recorded
+    request: RecordedPlace
+    result: RecordedPlace
 
 
 @dataclass(frozen=True, slots=True)

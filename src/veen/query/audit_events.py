@@ -17,7 +17,7 @@ from veen.query import descriptor as descriptors
 from veen.query import timestamps
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import ResultDigest
-from veen.query.query_store import QueryJob, Recorded
+from veen.query.query_store import QueryJob, RecordedPlace
 from veen.state import HubSource, StateView
 from veen.state.entry_source import folded
 
@@ -57,14 +57,14 @@ class QueryRecorder:
             if profile is not None and mapped != stream:
                 raise Refused("E.RECORDER", f"event type {event_type} is mapped to {mapped}, and belongs on {stream}")
 
-    async def request(self, job: QueryJob) -> Recorded:
+    async def request(self, job: QueryJob) -> RecordedPlace:
         """Record what was asked."""
         event = RecordEvent(
             job.subject_id, SUBMITTED, job.submitted_at, self._origin, job.descriptor, REQUESTS, job.query_id.encode()
         )
         return await self._put(REQUESTS, event)
 
-    async def result(self, digest: ResultDigest) -> Recorded:
+    async def result(self, digest: ResultDigest) -> RecordedPlace:
         """Record what came of it; the service answers for that."""
         executed_ms, subject = timestamps.parse(digest.executed_at), f"client:{self._client.dir.card.id_sign.hex()}"
         event = RecordEvent(
@@ -72,7 +72,7 @@ class QueryRecorder:
         )
         return await self._put(RESULTS, event)
 
-    async def _put(self, stream: str, event: RecordEvent) -> Recorded:
+    async def _put(self, stream: str, event: RecordEvent) -> RecordedPlace:
         assert isinstance(event.position, bytes)
         mark = _MARK + h(self._client.hub_id + naming.stream_id(stream) + event.position)
         leaf = self._client.dir.outbox.marks(mark).get(mark)
@@ -82,7 +82,7 @@ class QueryRecorder:
             await self._client.recover()
             receipt = self._kept(leaf)
         receipt_id = event_query.receipt_id(receipt.label, receipt.stream_seq)
-        return Recorded(stream, receipt.stream_seq, self._client.hub_id.hex(), receipt_id)
+        return RecordedPlace(stream, receipt.stream_seq, self._client.hub_id.hex(), receipt_id)
 
     def _kept(self, leaf: bytes) -> Receipt:
         """The receipt of a message of an earlier run: those of everything that was sent are kept."""
@@ -100,10 +100,10 @@ class QueryRequest:
 
     descriptor: QueryDescriptor
     subject_id: str
-    recorded: Recorded
+    recorded: RecordedPlace
 
 
-async def events(client: Client, stream: str, event_type: str) -> list[tuple[RecordEvent, Recorded]]:
+async def events(client: Client, stream: str, event_type: str) -> list[tuple[RecordEvent, RecordedPlace]]:
     """The events of one type on a stream, in the order of the log, each verified."""
     source, stream_id, found = HubSource(client), naming.stream_id(stream), []
     for epoch in await source.epochs(stream_id, None):
@@ -116,7 +116,7 @@ async def events(client: Client, stream: str, event_type: str) -> list[tuple[Rec
                         continue  # whoever wrote it, it is no event of ours
                     if event.event_type == event_type:
                         place = event_query.receipt_id(entry.label, entry.stream_seq)
-                        found.append((event, Recorded(stream, entry.stream_seq, client.hub_id.hex(), place)))
+                        found.append((event, RecordedPlace(stream, entry.stream_seq, client.hub_id.hex(), place)))
     return found
 
 
@@ -132,9 +132,9 @@ async def requests(client: Client, stream: str) -> list[QueryRequest]:
     return list(found.values())
 
 
-async def results(client: Client, stream: str) -> dict[str, tuple[ResultDigest, Recorded]]:
+async def results(client: Client, stream: str) -> dict[str, tuple[ResultDigest, RecordedPlace]]:
     """The digests that a stream has, by query_id; the first of each."""
-    found: dict[str, tuple[ResultDigest, Recorded]] = {}
+    found: dict[str, tuple[ResultDigest, RecordedPlace]] = {}
     for event, recorded in await events(client, stream, ANSWERED):
         try:
             digest = ResultDigest.decode(event.content)

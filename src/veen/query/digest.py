@@ -28,7 +28,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class DigestShown:
+class VerifiedEvent:
     """An event whose receipt was verified."""
 
     receipt_id: str
@@ -132,7 +132,7 @@ def rows_hash(texts: Iterable[bytes]) -> str:
     return h(b"[" + b",".join(texts) + b"]").hex()
 
 
-def evidence_summary(asked: QueryDescriptor, verified: Sequence[DigestShown]) -> dict[str, Plain]:
+def evidence_summary(asked: QueryDescriptor, verified: Sequence[VerifiedEvent]) -> dict[str, Plain]:
     """What was verified, in the order of the rows; the same wherever the same events are asked about."""
     evidence = asked.evidence
     if evidence.mode == "none":

@@ -19,8 +19,8 @@ from veen.query.digest import ResultDigest
 from veen.query.import_origin import NONE, ImportOrigins, origins_of
 from veen.query.query_errors import QueryCode, QueryFault
 from veen.query.query_limits import RETRY_AFTER_S, Budget
-from veen.query.table_query import Asker, Bounds, Streams
-from veen.query.table_refresh import Rounds
+from veen.query.table_query import Bounds, QueryTables, Streams
+from veen.query.table_refresh import SharedRounds
 from veen.state import HubSource
 
 _MS = 1000
@@ -50,7 +50,7 @@ class QueryExecution:
     def __init__(
         self,
         client: Client,
-        asker: Asker,
+        asker: QueryTables,
         *,
         identities: Mapping[bytes, HubIdentity] | None = None,
         refresh: Refresh | None = None,
@@ -63,7 +63,7 @@ class QueryExecution:
         self._refresh = refresh
         self._clock = clock
         self._progress = progress
-        self._rounds = Rounds(self._bring_up)
+        self._rounds = SharedRounds(self._bring_up)
 
     async def refresh(self, wait_s: float | None = None) -> None:
         """Bring the tables up to date, where this service does that; where another process does, that one will.

@@ -26,7 +26,7 @@ from veen.query.query_store import QueryJob, QueryStatus
 _ELSEWHERE = frozenset({b"cross-site", b"same-site"})
 
 
-class Gate:
+class OriginCheck:
     """`names` are those that it is asked by beside its own address, as a proxy passes them on."""
 
     def __init__(self, host: str, names: Sequence[str] = ()) -> None:
@@ -73,7 +73,7 @@ Handler = Callable[[QueryPrincipal, Request, str], Awaitable[Response]]
 class QueryApp:
     """What stands behind the HTTP front."""
 
-    def __init__(self, service: QueryService, book: PolicyBook, gate: Gate, report: Report) -> None:
+    def __init__(self, service: QueryService, book: PolicyBook, gate: OriginCheck, report: Report) -> None:
         self._service = service
         self._gate = gate
         self._book = book

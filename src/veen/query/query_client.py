@@ -14,7 +14,7 @@ from veen.core.canonical_json import Plain
 from veen.query.digest import ResultDigest
 from veen.query.query_errors import QueryCode, QueryFault
 from veen.query.query_limits import DEFAULT_LIMIT, DEFAULTS, MAX_LIMIT
-from veen.query.query_store import Recorded
+from veen.query.query_store import RecordedPlace
 
 _TIMEOUT_S = 60.0  # for one whole exchange; a page gets more while it makes progress
 _MOST_BYTES = 2 * DEFAULTS.max_bytes  # a service may be allowed larger pages than the default, and one row is a page
@@ -31,12 +31,12 @@ class AcceptedQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class FullResult:
     """A result with all of its rows."""
 
     digest: ResultDigest
     rows: list[dict[str, Plain]]
-    recorded: Recorded
+    recorded: RecordedPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ServiceAccess:
         return context
 
 
-class Remote:
+class QueryClient:
     """A context manager."""
 
     def __init__(self, access: ServiceAccess, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -77,12 +77,14 @@ class Remote:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._http.close()
 
-    def submit(self, query: Plain, wait_s: int = 0) -> AcceptedQuery | Whole:
+    def submit(self, query: Plain, wait_s: int = 0) -> AcceptedQuery | FullResult:
         """Ask. With `wait_s`, for the answer itself, where it comes in time and is small."""
         headers = {"content-type": "application/json"} | ({"prefer": f"wait={wait_s}"} if wait_s else {})
         found = self._ask("POST", "/api/query/submit", content=canonical_json.encode(query), headers=headers)
         if "result_digest" in found:
-            return Whole(ResultDigest.of(found["result_digest"]), found["rows"], Recorded(**found["record_event"]))
+            return FullResult(
+                ResultDigest.of(found["result_digest"]), found["rows"], RecordedPlace(**found["record_event"])
+            )
         return AcceptedQuery(found["query_id"], found["result_id"], found["status"])
 
     def status(self, result_id: str) -> dict[str, Any]:
@@ -91,20 +93,20 @@ class Remote:
     def page(self, result_id: str, offset: int = 0, limit: int = DEFAULT_LIMIT) -> dict[str, Any]:
         return self._ask("GET", f"/api/query/result/{result_id}", params={"offset": offset, "limit": limit})
 
-    def result(self, result_id: str) -> Whole:
+    def result(self, result_id: str) -> FullResult:
         """All rows, page after page."""
         rows: list[dict[str, Plain]] = []
         while True:
             found = self.page(result_id, len(rows), MAX_LIMIT)
             rows += found["rows"]
             if not found["page"]["has_more"]:
-                return Whole(ResultDigest.of(found["result_digest"]), rows, Recorded(**found["record_event"]))
+                return FullResult(ResultDigest.of(found["result_digest"]), rows, RecordedPlace(**found["record_event"]))
             if not found["rows"]:
                 raise Malformed("result", "the service says that there are more rows, and gives none")
 
-    def descriptor(self, query_id: str) -> tuple[Plain, Recorded]:
+    def descriptor(self, query_id: str) -> tuple[Plain, RecordedPlace]:
         found = self._ask("GET", f"/api/query/descriptor/{query_id}")
-        return found["descriptor"], Recorded(**found["record_event"])
+        return found["descriptor"], RecordedPlace(**found["record_event"])
 
     def evidence(self, result_id: str) -> dict[str, Plain]:
         found: dict[str, Plain] = self._ask("GET", f"/api/query/evidence/{result_id}")["evidence_summary"]

@@ -22,12 +22,12 @@ from veen.pipeline.selection import Selection
 from veen.pipeline.tables import Tables
 from veen.query.execution import QueryExecution
 from veen.query.policy import PolicyBook
-from veen.query.query_app import Gate, QueryApp, Report
+from veen.query.query_app import OriginCheck, QueryApp, Report
 from veen.query.query_limits import DEFAULTS, QueryLimits
 from veen.query.query_service import QueryService
 from veen.query.query_store import JobStore
-from veen.query.table_query import Asker
-from veen.query.table_refresh import LOOK_EVERY_S, TableRefresher, keep
+from veen.query.table_query import QueryTables
+from veen.query.table_refresh import LOOK_EVERY_S, TableRefresher, refresh_regularly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,7 @@ def keeper_of(settings: Settings, hub_id: bytes) -> TableRefresher | None:
 def execution_of(
     client: Client, settings: Settings, clock: Callable[[], float] = time.time, keeper: TableRefresher | None = None
 ) -> QueryExecution:
-    asker = Asker(settings.tables, settings.spark)
+    asker = QueryTables(settings.tables, settings.spark)
     keeper = keeper or keeper_of(settings, client.hub_id)
     refresh = None if keeper is None else keeper.refresh
     progress = (lambda: (0, 0)) if keeper is None else (lambda: keeper.progress)
@@ -94,9 +94,11 @@ async def serving(
         await service.start()
         keeping: list[asyncio.Task[None]] = []
         if keeper is not None:
-            keeping.append(asyncio.create_task(keep(keeper, execution.refresh, report, settings.look_every_s)))
+            keeping.append(
+                asyncio.create_task(refresh_regularly(keeper, execution.refresh, report, settings.look_every_s))
+            )
         try:
-            gate = Gate(settings.host, settings.names)
+            gate = OriginCheck(settings.host, settings.names)
             app = QueryApp(service, PolicyBook(settings.folder / PRINCIPALS, clock), gate, report)
             limits = HttpSettings(max_connections=_MAX_CONNECTIONS)
             try:

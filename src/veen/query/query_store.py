@@ -53,7 +53,7 @@ class QueryEnded(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedPlace:
     """Where in the log something was recorded."""
 
     stream: str
@@ -76,9 +76,9 @@ class QueryJob:
     submitted_at: int  # milliseconds
     descriptor: str
     status: QueryStatus = QueryStatus.PENDING
-    request: Recorded | None = None
+    request: RecordedPlace | None = None
     digest: str | None = None
-    result: Recorded | None = None
+    result: RecordedPlace | None = None
     error_code: str | None = None
     message: str | None = None
 
@@ -90,7 +90,7 @@ class QueryJob:
     def decode(cls, data: bytes, what: str) -> Self:
         found: Any = canonical_json.parse(data, what)
         try:
-            recorded = {name: found[name] and Recorded(**found[name]) for name in ("request", "result")}
+            recorded = {name: found[name] and RecordedPlace(**found[name]) for name in ("request", "result")}
             return cls(**{**found, **recorded, "status": QueryStatus(found["status"])})
         except (KeyError, TypeError, ValueError):
             raise Malformed(what, "it is not a query of this version") from None

@@ -14,22 +14,22 @@ from veen.client.entry import Entry
 from veen.core import HubIdentity, Refused, Unverified
 from veen.pipeline.decoding import Decoder, Keys
 from veen.pipeline.decoding.decoder import EventRow
-from veen.pipeline.decoding.plain_json import written
+from veen.pipeline.decoding.plain_json import to_json
 from veen.pipeline.engine import EventQuery, event_query
 from veen.query import import_origin
-from veen.query.digest import DigestShown
+from veen.query.digest import VerifiedEvent
 from veen.query.import_origin import ImportOrigins
-from veen.query.table_query import Behind, wanted
+from veen.query.table_query import SourceEvent, wanted
 from veen.state.entry_source import folded
 
 _GAP = 64  # entries that are read along, rather than asking anew
 
-HubIdentities = Mapping[bytes, HubIdentity]
+Identities = Mapping[bytes, HubIdentity]
 
 
 async def verify(
-    client: Client, query: EventQuery, behind: Sequence[Behind], came: ImportOrigins, identities: HubIdentities
-) -> tuple[DigestShown, ...]:
+    client: Client, query: EventQuery, behind: Sequence[SourceEvent], came: ImportOrigins, identities: Identities
+) -> tuple[VerifiedEvent, ...]:
     """What the summary has of each, in their order. Raises `Unverified` at the first that is not so."""
     checker = _Checker(query, came, identities)
     of_stream = sorted(behind, key=lambda one: (one.stream, one.epoch, one.seq))
@@ -45,7 +45,7 @@ async def verify(
     return tuple(one.shown for one in behind)
 
 
-async def _entries(client: Client, stream: str, epoch: int, run: Sequence[Behind]) -> AsyncGenerator[Entry, None]:
+async def _entries(client: Client, stream: str, epoch: int, run: Sequence[SourceEvent]) -> AsyncGenerator[Entry, None]:
     try:
         async with aclosing(client.read(stream, run[0].seq, run[-1].seq, epoch=epoch)) as entries:
             async for entry in entries:
@@ -58,13 +58,13 @@ async def _entries(client: Client, stream: str, epoch: int, run: Sequence[Behind
 class _Checker:
     """Holds events against what the tables say of them."""
 
-    def __init__(self, query: EventQuery, came: ImportOrigins, identities: HubIdentities) -> None:
+    def __init__(self, query: EventQuery, came: ImportOrigins, identities: Identities) -> None:
         self._query = query
         self._came = came
         self._identities = identities
         self._decoder = Decoder({}, Keys())
 
-    def check(self, entry: Entry, said: Behind) -> None:
+    def check(self, entry: Entry, said: SourceEvent) -> None:
         where = f"{said.stream}, entry {entry.stream_seq}"
         row = self._decoder.read(folded(entry), entry.receipt.mmr_root, entry.fault)
         if not isinstance(row, EventRow):
@@ -81,15 +81,15 @@ class _Checker:
         shown = (event_query.receipt_id(found["label"], found["stream_seq"]), found["mmr_root"].hex())
         if shown != (said.shown.receipt_id, said.shown.mmr_root) or (hub_id and hub_id.hex() != said.shown.hub_id):
             raise Unverified("evidence", f"{where}: the tables have another receipt of it than the log")
-        if written(event_query.values(found, tuple(said.values))) != written(said.values):
+        if to_json(event_query.values(found, tuple(said.values))) != to_json(said.values):
             raise Unverified("evidence", f"{where}: the tables have another event there than the log")
         if not wanted(self._query, found):
             raise Unverified("evidence", f"{where}: it is not one that was asked for")
 
 
-def _runs(group: list[Behind]) -> Iterator[list[Behind]]:
+def _runs(group: list[SourceEvent]) -> Iterator[list[SourceEvent]]:
     """Parts that lie so near to each other that one read gets them all."""
-    run: list[Behind] = []
+    run: list[SourceEvent] = []
     for one in group:
         if run and one.seq - run[-1].seq > _GAP:
             yield run

@@ -17,7 +17,7 @@ from veen.pipeline.engine.engine import sampled
 from veen.pipeline.engine.scan import batches, plan
 from veen.pipeline.tables import FileRef, Table, Tables, TablesView
 from veen.query import digest, import_origin
-from veen.query.digest import DigestShown, Position
+from veen.query.digest import Position, VerifiedEvent
 from veen.query.import_origin import ImportOrigins
 from veen.query.query_errors import invalid
 
@@ -31,14 +31,14 @@ Bounds = Mapping[str, int]  # by label in hex: the last entry that counts
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class SourceEvent:
     """An event that is to be verified: where it is here, what the tables say of it, and how it is told of."""
 
     stream: str
     epoch: int
     seq: int
     told_as: str  # the stream that it is told of under
-    shown: DigestShown
+    shown: VerifiedEvent
     values: dict[str, Plain]
 
 
@@ -47,7 +47,7 @@ class TableAnswer:
     """An answer, before anything of it was verified."""
 
     rows: list[dict[str, Plain]]
-    behind: list[Behind]
+    behind: list[SourceEvent]
     basis: tuple[Position, ...]
     ran: str
 
@@ -63,7 +63,7 @@ class Streams:
         return any(hub_id is not None for _, hub_id in self.here.values())
 
 
-class Asker:
+class QueryTables:
     """Asks the tables of one folder."""
 
     def __init__(
@@ -117,12 +117,12 @@ class Asker:
         epochs = {label: span.epoch for label, span in self._tables.view().spans.items()}
         by_receipt = {str(row[_RECEIPT]): row for row in answer.rows}
         behind = [
-            Behind(
+            SourceEvent(
                 place.stream,
                 epochs[place.label],
                 place.stream_seq,
                 place.stream,
-                DigestShown(place.receipt_id, place.mmr_root.hex(), place.hub_id.hex()),
+                VerifiedEvent(place.receipt_id, place.mmr_root.hex(), place.hub_id.hex()),
                 by_receipt[place.receipt_id],
             )
             for place in answer.places
@@ -152,7 +152,7 @@ class Asker:
     ) -> TableAnswer:
         named = tuple(dict.fromkeys((*query.fields, _RECEIPT)))
         known = {label: span.hub_id for label, span in view.spans.items()}
-        found: list[tuple[aggregate.Order, dict[str, Plain], aggregate.Source, Behind]] = []
+        found: list[tuple[aggregate.Order, dict[str, Plain], aggregate.Source, SourceEvent]] = []
         upto: dict[tuple[str, str], int] = {}
         size = 0
         for here, row, hub_id in self._rows(view, query, named, streams, came):
@@ -165,9 +165,9 @@ class Asker:
                 continue
             values = event_query.values(row, named)
             hub = hub_id or known[row["label"]]
-            shown = DigestShown(event_query.receipt_id(row["label"], seq), row["mmr_root"].hex(), hub.hex())
+            shown = VerifiedEvent(event_query.receipt_id(row["label"], seq), row["mmr_root"].hex(), hub.hex())
             source = (told_as, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
-            behind = Behind(here[0], here[1], here[2], told_as, shown, values)
+            behind = SourceEvent(here[0], here[1], here[2], told_as, shown, values)
             found.append(((row["hub_ts"], told_as, seq, label), values, source, behind))
             size += aggregate.weigh(values)
         watch.on(len(found), size)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from veen.client.durable import Busy
 from veen.core import Unavailable, VeenError
 from veen.pipeline.decoding import Keys
-from veen.pipeline.jobs import Tell, here, in_processes, silent
+from veen.pipeline.jobs import Progress, in_processes, no_progress, run_inline
 from veen.pipeline.selection import Selection
 from veen.pipeline.tables import Loaded, Tables, load
 from veen.pipeline.tables.compacting import Compacted, tidy
@@ -30,7 +30,7 @@ class Stopped(Unavailable):
     """The service ends, and what was under way is left for the next run."""
 
 
-class Rounds:
+class SharedRounds:
     """Work in rounds, one after the other. Who asks is given one that begins after that, and shares it with others."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -82,11 +82,11 @@ class TableRefresher:
         """Bring the tables up to where the log is. Raises `Busy` where another process does that."""
         self.progress = 0, 0
         selection = replace(self._selection, epochs=tuple(epochs))
-        return load(self._tables, selection, self._keys, spread, tell=self._on)
+        return load(self._tables, selection, self._keys, run_jobs, progress=self._on)
 
     def tidy(self) -> Compacted:
         """Merge files that have become too many. Raises `Busy` where another process changes the tables."""
-        return tidy(self._tables, tell=self._check)
+        return tidy(self._tables, progress=self._check)
 
     def stop(self) -> None:
         """Let nothing begin that is not begun: what is committed stays, and the rest is for the next run."""
@@ -101,12 +101,12 @@ class TableRefresher:
             raise Stopped("the service ends")
 
 
-def spread(work: Callable[[J], bytes], jobs: Sequence[J], tell: Tell = silent) -> list[bytes]:
+def run_jobs(work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
     """A few jobs here, many in processes."""
-    return in_processes()(work, jobs, tell) if len(jobs) >= _MANY_JOBS else here(work, jobs, tell)
+    return in_processes()(work, jobs, progress) if len(jobs) >= _MANY_JOBS else run_inline(work, jobs, progress)
 
 
-async def keep(
+async def refresh_regularly(
     keeper: TableRefresher, refresh: Callable[[], Awaitable[None]], report: Report, every_s: float = LOOK_EVERY_S
 ) -> None:
     """Look at the log from time to time, until cancelled. What fails is told once, until it fails in another way."""

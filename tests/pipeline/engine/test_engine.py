@@ -26,7 +26,7 @@ from veen.pipeline.engine import Engine, EventQuery, EvidencePolicy
 from veen.pipeline.engine import engine as running
 from veen.pipeline.engine.engine import spread
 from veen.pipeline.engine.scan import plan
-from veen.pipeline.jobs import here, silent
+from veen.pipeline.jobs import no_progress, run_inline
 from veen.pipeline.tables import Table, Tables
 from veen.pipeline.tables.compacting import compact
 
@@ -241,10 +241,10 @@ def test_an_answer_is_that_of_going_through_every_event_also_in_pieces(root: Pat
     assert pieces == answer
 
 
-def _one_by_one(work: Any, jobs: Any, tell: Any = silent) -> list[bytes]:
+def _one_by_one(work: Any, jobs: Any, progress: Any = no_progress) -> list[bytes]:
     """Every part by itself, the last first: in which order parts come back is nobody's to rely on."""
     single = [replace(job, parts=(part,)) for job in jobs for part in job.parts]
-    return here(work, single[::-1], tell)
+    return run_inline(work, single[::-1], progress)
 
 
 QUERIES = (
@@ -364,24 +364,24 @@ WRONG = [
     (EventQuery(()), "scope names no stream"),
     (EventQuery(("",)), "scope names no stream"),
     (EventQuery((HTTP,), projection=()), "projection names no field"),
-    (EventQuery((HTTP,), projection=("colour",)), "there is no field 'colour'"),
-    (EventQuery((HTTP,), projection=("payload.",)), "there is no field 'payload.'"),
-    (EventQuery((HTTP,), projection=("payload..a",)), "there is no field"),
-    (EventQuery((HTTP,), projection=("*", "stream")), r"there is no field '\*'"),
-    (EventQuery((HTTP,), projection=("stream", "stream")), "names something twice"),
-    (EventQuery((HTTP,), group_by=("stream",)), "group_by goes with metrics"),
-    (EventQuery((HTTP,), group_by=("colour",), metrics=("count",)), "there is no field 'colour'"),
-    (EventQuery((HTTP,), metrics=("average(payload.size)",)), "is no metric"),
-    (EventQuery((HTTP,), metrics=("count(stream)",)), "is no metric"),
-    (EventQuery((HTTP,), metrics=("sum",)), "is no metric"),
-    (EventQuery((HTTP,), metrics=("sum(colour)",)), "there is no field 'colour'"),
-    (EventQuery((HTTP,), metrics=("count", "count")), "names something twice"),
+    (EventQuery((HTTP,), projection=("colour",)), "unknown field 'colour'"),
+    (EventQuery((HTTP,), projection=("payload.",)), "unknown field 'payload.'"),
+    (EventQuery((HTTP,), projection=("payload..a",)), "unknown field"),
+    (EventQuery((HTTP,), projection=("*", "stream")), r"unknown field '\*'"),
+    (EventQuery((HTTP,), projection=("stream", "stream")), "contains a duplicate"),
+    (EventQuery((HTTP,), group_by=("stream",)), "group_by needs metrics"),
+    (EventQuery((HTTP,), group_by=("colour",), metrics=("count",)), "unknown field 'colour'"),
+    (EventQuery((HTTP,), metrics=("average(payload.size)",)), "is not a metric"),
+    (EventQuery((HTTP,), metrics=("count(stream)",)), "is not a metric"),
+    (EventQuery((HTTP,), metrics=("sum",)), "is not a metric"),
+    (EventQuery((HTTP,), metrics=("sum(colour)",)), "unknown field 'colour'"),
+    (EventQuery((HTTP,), metrics=("count", "count")), "contains a duplicate"),
     (EventQuery((HTTP,), limit=0), "limit is 0"),
     (EventQuery((HTTP,), evidence=EvidencePolicy("some")), "evidence mode is 'some'"),
-    (EventQuery((HTTP,), evidence=EvidencePolicy("full", 0.5)), "sample_rate goes with spot"),
-    (EventQuery((HTTP,), evidence=EvidencePolicy("spot")), "sample_rate is not above 0"),
-    (EventQuery((HTTP,), evidence=EvidencePolicy("spot", 0)), "sample_rate is not above 0"),
-    (EventQuery((HTTP,), evidence=EvidencePolicy("spot", 1.5)), "sample_rate is not above 0"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("full", 0.5)), "sample_rate is only for evidence mode spot"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("spot")), "sample_rate must be above 0"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("spot", 0)), "sample_rate must be above 0"),
+    (EventQuery((HTTP,), evidence=EvidencePolicy("spot", 1.5)), "sample_rate must be above 0"),
 ]
 
 

@@ -113,7 +113,7 @@ def test_a_worker_stops_where_it_holds_too_much_and_whoever_merges_hears_of_it(
     engine = Engine(root)
     parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), engine._footer)
     watch = QueryWatch(lambda held, size: heard.append((held, size)), **bound)
-    found = spread(query, parts, jobs.here, watch)
+    found = spread(query, parts, jobs.run_inline, watch)
     assert found.read < COUNT
     assert watch.exceeded(*heard[-1])
 
@@ -123,7 +123,7 @@ def test_bounds_that_are_not_passed_change_nothing(root: Path) -> None:
     parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), Engine(root)._footer)
     whole_answer, heard = Engine(root).run(query), list[tuple[int, int]]()
     watch = QueryWatch(lambda held, size: heard.append((held, size)), COUNT, 1 << 30)
-    assert [row for _, row, _ in spread(query, parts, jobs.here, watch).rows] == list(whole_answer.rows)
+    assert [row for _, row, _ in spread(query, parts, jobs.run_inline, watch).rows] == list(whole_answer.rows)
     assert heard[-1][0] == COUNT
 
 

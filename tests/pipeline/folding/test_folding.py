@@ -35,8 +35,8 @@ from veen.overlays.kv import KV, Write
 from veen.overlays.queue import QUEUE, Ack
 from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Wallets, Withdraw, wallet_id
 from veen.pipeline.folding import table_fold
-from veen.pipeline.folding.summaries import sum_entries
-from veen.pipeline.folding.table_fold import fold, sum_up
+from veen.pipeline.folding.summaries import summarize_entries
+from veen.pipeline.folding.table_fold import fold, summarize
 from veen.pipeline.jobs import in_processes
 from veen.pipeline.tables import Table, Tables
 from veen.pipeline.tables.compacting import compact
@@ -118,13 +118,13 @@ def test_a_kept_summary_knows_the_copies_of_all_before_it(place: Path, seed: int
 def test_a_run_is_summed_up_in_one_go_as_in_two(seed: int) -> None:
     entries = payments(Random(seed), 60)
     known = first_places(WALLETS, entries)
-    summary, met = sum_entries(WALLETS, entries)
+    summary, met = summarize_entries(WALLETS, entries)
     assert summary == summarise(WALLETS, entries, known)
     assert met.firsts == known
-    nameless, met = sum_entries(_Nameless(), entries)
+    nameless, met = summarize_entries(_Nameless(), entries)
     assert nameless.parts
     assert met.firsts == {}
-    assert {part for part, _ in met.nameless} == nameless.parts.keys()
+    assert {part for part, _ in met.without_key} == nameless.parts.keys()
 
 
 class _Nameless(Wallets):
@@ -183,7 +183,7 @@ def test_the_summary_of_a_range_runs_from_the_state_before_it(place: Path) -> No
     filler = Filler(Tables(place), "kv")
     filler.add(entries, per_file=7)
     for first, last in ((1, 30), (1, 1), (5, 5), (9, 27), (30, 30)):
-        whole = sum_up(filler.tables, KV.CLASS, "kv", At(0, first), At(0, last))
+        whole = summarize(filler.tables, KV.CLASS, "kv", At(0, first), At(0, last))
         before = fold_here(KV, entries[: first - 1]).states
         assert run(KV, before, whole)[0] == fold_here(KV, entries[:last]).states
 
@@ -259,7 +259,7 @@ def test_nothing_is_folded_over_an_entry_that_did_not_hold(place: Path) -> None:
     )
     flip(path, 400)
     made.load()
-    with pytest.raises(Unverified, match="nothing can be folded over it"):
+    with pytest.raises(Unverified, match="no state can be computed past it"):
         fold(made.tables, KV.CLASS, DOORS)
 
 

@@ -41,7 +41,9 @@ def test_spark_makes_the_tables_that_one_process_makes_and_tells_how_far_it_is(
     made = filled(place)
     made.load()
     told: list[tuple[int, int]] = []
-    load(Tables(place / "spark"), made.selection, made.keys, jobs.on_spark(spark), tell=lambda *far: told.append(far))
+    load(
+        Tables(place / "spark"), made.selection, made.keys, jobs.on_spark(spark), progress=lambda *far: told.append(far)
+    )
     assert everything(place / "spark") == everything(made.tables.root)
     assert told[-1][0] == told[-1][1] > 0
 
@@ -94,11 +96,11 @@ def _fails(job: int) -> bytes:
 
 def test_jobs_come_back_in_order_also_from_processes(spark: "SparkSession") -> None:
     expected = [b"%d" % number for number in range(5)]
-    for run in (jobs.here, jobs.in_processes(2), jobs.on_spark(spark)):
+    for run in (jobs.run_inline, jobs.in_processes(2), jobs.on_spark(spark)):
         assert run(_shown, range(5)) == expected
     with pytest.raises(Unverified, match=r"^job: for a reason$"):
         jobs.in_processes(2)(_fails, [1, 2])
-    with pytest.raises(Unavailable, match="Spark answered 0 of 1 jobs"):
+    with pytest.raises(Unavailable, match="results of 0 of 1 jobs"):
         jobs.results([], 1)
 
 

@@ -20,9 +20,9 @@ from veen.client.durable import Busy
 from veen.core import Unverified
 from veen.overlays import FoldEntry
 from veen.pipeline.engine import Engine, EventQuery
-from veen.pipeline.jobs import Tell, here, silent
+from veen.pipeline.jobs import Progress, no_progress, run_inline
 from veen.pipeline.tables import FileRef, Table, Tables, TablesView
-from veen.pipeline.tables.compacting import MOST_COMMITS, OUTWEIGHS, compact, due, tidy
+from veen.pipeline.tables.compacting import MAX_COMMITS, OUTWEIGHS, compact, due, tidy
 from veen.pipeline.tables.verify import check_files, verify
 
 J = TypeVar("J")
@@ -102,12 +102,12 @@ def test_many_commits_become_one_that_lists_all(place: Path) -> None:
     """Of as many days, so that there is nothing to merge."""
     tables, label = Tables(place / "tables"), sha256(b"label").digest()
     filler = Filler(tables, OTHERS)
-    for seq in range(1, MOST_COMMITS + 1):
+    for seq in range(1, MAX_COMMITS + 1):
         hub_ts = 1_700_000_000 + seq * 86_400
         filler.add([FoldEntry(label, 0, seq, hub_ts, bytes(32), None, bytes(32), *recorded(seq).payload())])
         assert tidy(tables).after == 2 * seq
-        assert len(list((tables.own / "commits").iterdir())) == (seq if seq < MOST_COMMITS else 1)
-    assert tables.view().upto(label) == MOST_COMMITS
+        assert len(list((tables.own / "commits").iterdir())) == (seq if seq < MAX_COMMITS else 1)
+    assert tables.view().upto(label) == MAX_COMMITS
     assert list(check_files(tables.root, tables.view())) == []
 
 
@@ -165,10 +165,10 @@ class Meanwhile:
     def __init__(self, something: Callable[[], object]) -> None:
         self._something = something
 
-    def __call__(self, work: Callable[[J], bytes], jobs: Sequence[J], tell: Tell = silent) -> list[bytes]:
-        done = here(work, jobs[:1], tell)
+    def __call__(self, work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
+        done = run_inline(work, jobs[:1], progress)
         self._something()
-        return done + here(work, jobs[1:], tell)
+        return done + run_inline(work, jobs[1:], progress)
 
 
 def several(made: Place) -> None:
@@ -205,7 +205,7 @@ def test_two_do_not_merge_at_once(made: Place) -> None:
 def test_tidying_does_not_cover_up_damage(made: Place) -> None:
     several(made)
     rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
-    with pytest.raises(Unverified, match="its bytes are not those that were written"):
+    with pytest.raises(Unverified, match="its bytes differ from those committed"):
         tidy(made.tables)
 
 

@@ -73,15 +73,15 @@ def test_tables_of_a_sound_log_are_what_the_hub_signed(made: Place) -> None:
 
 
 ENTRIES = [
-    (changed(5, client_seq=9), (5, "the row is not what the log has there")),
-    (changed(5, ct_hash=bytes(32)), (5, "the row is not what the log has there")),
-    (changed(5, leaf_hash=bytes(32)), (5, "the row is not what the log has there")),
-    (changed(5, mmr_root=bytes(32)), (5, "the row is not what the log has there")),
-    (changed(1, client_id=bytes(32)), (1, "the row is not what the log has there")),
+    (changed(5, client_seq=9), (5, "the row differs from the entry in the log")),
+    (changed(5, ct_hash=bytes(32)), (5, "the row differs from the entry in the log")),
+    (changed(5, leaf_hash=bytes(32)), (5, "the row differs from the entry in the log")),
+    (changed(5, mmr_root=bytes(32)), (5, "the row differs from the entry in the log")),
+    (changed(1, client_id=bytes(32)), (1, "the row differs from the entry in the log")),
     (without(5), (5, "the row is missing")),
-    (doubled(5), (5, "a row too many")),
-    (changed(5, stream_seq=4), (4, "a row too many")),
-    (changed(5, stream_seq=1000), (1000, "a row too many")),
+    (doubled(5), (5, "an extra row")),
+    (changed(5, stream_seq=4), (4, "an extra row")),
+    (changed(5, stream_seq=1000), (1000, "an extra row")),
 ]
 
 
@@ -106,13 +106,13 @@ def test_rows_that_were_forged_to_fit_each_other_do_not_come_to_the_root_that_wa
         return forged
 
     rewrite(made, Table.ENTRIES, forge)
-    assert "its rows do not come to the root that the hub signed" in [one[2] for one in problems(made)]
+    assert "its rows do not yield the root that the hub signed" in [one[2] for one in problems(made)]
 
 
 def test_one_changed_row_is_one_problem_of_entries(made: Place) -> None:
     rewrite(made, Table.ENTRIES, changed(5, client_seq=9))
     assert [one for one in problems(made) if one[0] == "entries"] == [
-        ("entries", 5, "the row is not what the log has there")
+        ("entries", 5, "the row differs from the entry in the log")
     ]
 
 
@@ -120,10 +120,10 @@ def test_one_changed_row_is_one_problem_of_entries(made: Place) -> None:
     ("change", "expected"),
     [
         (without(5), ("events", 5, "the row is missing")),
-        (doubled(5), ("events", 5, "a row too many")),
-        (changed(5, hub_ts=1), ("events", 5, "the row is not of the entry at its place")),
-        (changed(5, msg_id=bytes(32)), ("events", 5, "the row is not of the entry at its place")),
-        (changed(5, stream_seq=6), ("events", 6, "a row too many")),
+        (doubled(5), ("events", 5, "an extra row")),
+        (changed(5, hub_ts=1), ("events", 5, "the row does not match the entry at its place")),
+        (changed(5, msg_id=bytes(32)), ("events", 5, "the row does not match the entry at its place")),
+        (changed(5, stream_seq=6), ("events", 6, "an extra row")),
     ],
 )
 def test_a_row_of_events_that_was_changed_removed_or_added_is_found(
@@ -136,7 +136,7 @@ def test_a_row_of_events_that_was_changed_removed_or_added_is_found(
 def test_what_an_event_says_is_held_against_the_log_with_the_keys(made: Place) -> None:
     rewrite(made, Table.EVENTS, changed(5, event='{"key":"00"}', subject_id="me"))
     assert problems(made) == []
-    assert problems(made, keys=True) == [("events", 5, "the row is not what the entry says: subject_id, event")]
+    assert problems(made, keys=True) == [("events", 5, "the row differs from the decoded entry in: subject_id, event")]
 
 
 def another_key(place: Path, name: str = DOORS) -> Keys:
@@ -171,19 +171,19 @@ def test_an_entry_that_does_not_open_among_those_that_do_is_held_against_its_row
     made.load()
     assert problems(made, keys=True) == []
     rewrite(made, Table.QUARANTINE, changed(23, reason="forged"))
-    assert problems(made, keys=True) == [("quarantine", 23, "the row is not what the entry says: reason")]
+    assert problems(made, keys=True) == [("quarantine", 23, "the row differs from the decoded entry in: reason")]
 
 
 def test_tables_that_were_made_without_a_key_say_so_to_one_who_has_it(made: Place, place: Path) -> None:
     closed = Tables(place / "closed")
     load(closed, made.selection, Keys())
     told = {one.what for one in verify(closed, made.selection, made.keys).problems}
-    assert told == {"it opens here: tables made anew have it otherwise"}
+    assert told == {"the entry opens with these keys; rebuild the tables to decode it"}
 
 
 def test_a_file_whose_bytes_changed_is_found_without_a_word_of_the_log(made: Place) -> None:
     rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
-    assert problems(made) == [("events", None, "its bytes are not those that were committed")]
+    assert problems(made) == [("events", None, "its bytes differ from those committed")]
 
 
 def test_a_file_that_is_missing_or_was_added_is_found(made: Place) -> None:
@@ -192,14 +192,14 @@ def test_a_file_that_is_missing_or_was_added_is_found(made: Place) -> None:
     path.rename(path.with_name("f" * 8 + ".parquet"))
     found = problems(made)
     assert ("quarantine", 21, "the file is missing") in [(a, 21 if b == one.first else b, c) for a, b, c in found]
-    assert ("quarantine", None, "the file is of no commit") in found
+    assert ("quarantine", None, "the file belongs to no commit") in found
 
 
 def test_tables_that_claim_another_root_are_found(made: Place) -> None:
     listed = made.tables.own / "commits" / "00000001.json"
     commit = Commit.decode(listed.read_bytes())
     listed.write_bytes(replace(commit, spans=tuple(replace(one, mmr_root=bytes(32)) for one in commit.spans)).encode())
-    assert [one[2] for one in problems(made)] == ["the root that the tables stand for is not the hub's"] * 2
+    assert [one[2] for one in problems(made)] == ["the root in the tables differs from the hub's"] * 2
 
 
 def test_a_log_that_lacks_what_the_tables_have_is_told(made: Place, place: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_log_that_lacks_what_the_tables_have_is_told(made: Place, place: Path)
     made.log.say(writes(3))
     made.load()
     found = verify(made.tables, select(place / "older")).problems
-    assert [one.what for one in found] == ["the log ends before it"]
+    assert [one.what for one in found] == ["the log ends before this entry"]
 
 
 def test_compacting_changes_no_row_and_leaves_few_files(made: Place) -> None:
@@ -244,12 +244,12 @@ def test_compacting_does_not_cover_up_damage(made: Place) -> None:
     made.log.say(writes(3))
     made.load()
     rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
-    with pytest.raises(Unverified, match="its bytes are not those that were written"):
+    with pytest.raises(Unverified, match="its bytes differ from those committed"):
         compact(made.tables)
 
 
 def test_a_commit_is_read_as_it_was_written(made: Place) -> None:
     data = (made.tables.own / "commits" / "00000001.json").read_bytes()
     assert Commit.decode(data).encode() == data
-    with pytest.raises(Exception, match="it is not one of this version"):
+    with pytest.raises(Exception, match="it is not a commit of this version"):
         Commit.decode(commits.encode({"number": 1}))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from veen.pipeline import Selection
     from veen.pipeline.decoding import Keys
-    from veen.pipeline.jobs import Runner, Tell
+    from veen.pipeline.jobs import Progress, Runner
 
 J = TypeVar("J")
 
@@ -128,14 +128,16 @@ class LateSpark:
         self._begin = begin
         self._spark: SparkSession | None = None
 
-    def __call__(self, work: Callable[[J], bytes], jobs: Sequence[J], tell: "Tell | None" = None) -> list[bytes]:
-        from veen.pipeline.jobs import on_spark, silent
+    def __call__(
+        self, work: Callable[[J], bytes], jobs: Sequence[J], progress: "Progress | None" = None
+    ) -> list[bytes]:
+        from veen.pipeline.jobs import no_progress, on_spark
 
         if not jobs:
             return []
         if self._spark is None:
             self._spark = self._begin()
-        return on_spark(self._spark)(work, jobs, tell or silent)
+        return on_spark(self._spark)(work, jobs, progress or no_progress)
 
     def stop(self) -> None:
         if self._spark is not None:
@@ -143,12 +145,12 @@ class LateSpark:
 
 
 @contextmanager
-def told(title: str) -> "Iterator[Tell]":
+def told(title: str) -> "Iterator[Progress]":
     """A bar that Spark's own count of its tasks moves."""
-    from veen.pipeline.jobs import silent
+    from veen.pipeline.jobs import no_progress
 
     if not sys.stderr.isatty():
-        yield silent
+        yield no_progress
         return
     with output.tally(title, "tasks") as tell:
         yield lambda done, total: tell(done)

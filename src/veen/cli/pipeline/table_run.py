@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from veen.pipeline.folding import Folded
     from veen.pipeline.jobs import Runner
     from veen.pipeline.tables import CommitSpan, Tables
-    from veen.pipeline.tables.streaming import Told
+    from veen.pipeline.tables.streaming import BatchCallback
 
 Overlays = Annotated[
     list[str] | None,
@@ -46,9 +46,9 @@ def run(asked: PipelineRun, source: Sources, out: Out, fold: Overlays = None) ->
     tables = Tables(out)
     with asked.runner() as runner:
         with told("reading") as tell:
-            done = load(tables, asked.selection(source), asked.keys(), runner, tell=tell)
+            done = load(tables, asked.selection(source), asked.keys(), runner, progress=tell)
         with told("merging") as tell, suppress(Busy):  # then another process does that
-            tidy(tables, runner, tell=tell)
+            tidy(tables, runner, progress=tell)
         folded = list(_fold(tables, fold or [], done.spans, runner))
     facts: dict[str, output.Value] = {
         "entries": done.entries,
@@ -82,7 +82,7 @@ def _fold(tables: "Tables", overlays: list[str], spans: "tuple[CommitSpan, ...]"
     for name in overlays:
         for stream in dict.fromkeys(span.stream for span in spans):
             with told(f"folding {stream}") as tell:
-                made.append(fold(tables, name, stream, runner, tell=tell))
+                made.append(fold(tables, name, stream, runner, progress=tell))
     return made
 
 
@@ -127,7 +127,7 @@ def stream(
         spark.stop()
 
 
-def _tell(as_json: bool) -> "Told":
+def _tell(as_json: bool) -> "BatchCallback":
     """A line for each run of entries that came in."""
 
     def tell(spans: "tuple[CommitSpan, ...]") -> None:
@@ -170,7 +170,7 @@ def compact(
     from veen.pipeline.tables.compacting import compact as merge
 
     with told("merging") as tell:
-        done = merge(existing(Tables(tables)), in_processes(processes), tell=tell)
+        done = merge(existing(Tables(tables)), in_processes(processes), progress=tell)
     output.facts({"files_before": done.before, "files_after": done.after}, as_json)
 
 

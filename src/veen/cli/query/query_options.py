@@ -13,7 +13,7 @@ from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
 
 if TYPE_CHECKING:
     from veen.cli.kit.open_session import HubCall
-    from veen.query.query_client import Remote
+    from veen.query.query_client import QueryClient
 
 app = group(
     "query",
@@ -91,10 +91,10 @@ class AsksBoth:
         return HubOptions(self.hub, self.client, self.pin, self.first_use, self.passphrase_file).call()
 
 
-def remote(asked: Asks | AsksBoth) -> "Remote":
+def remote(asked: Asks | AsksBoth) -> "QueryClient":
     """The service that is meant."""
     from veen.client import durable
-    from veen.query.query_client import Remote, ServiceAccess
+    from veen.query.query_client import QueryClient, ServiceAccess
 
     if asked.token_file is None and asked.cert is None:
         raise Misuse("neither a token nor a certificate is given", "--token-file FILE names the file of your token")
@@ -108,4 +108,4 @@ def remote(asked: Asks | AsksBoth) -> "Remote":
         if not re.fullmatch(r"[!-~]+", token):
             what = "has no token in it" if not token else "has more or other things in it than a token"
             raise Misuse(f"{asked.token_file} {what}", "veen query token prints one")
-    return Remote(ServiceAccess(asked.service, token, asked.cert, asked.cert_key, asked.ca))
+    return QueryClient(ServiceAccess(asked.service, token, asked.cert, asked.cert_key, asked.ca))

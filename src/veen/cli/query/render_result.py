@@ -18,7 +18,7 @@ from veen.core import Unverified
 
 if TYPE_CHECKING:
     from veen.core.canonical_json import Plain
-    from veen.query.query_client import Whole
+    from veen.query.query_client import FullResult
 
 
 _TIMES = ("hub_commit_time", "event_time")
@@ -169,7 +169,7 @@ def named(value: "Plain") -> list[str]:
     return [*query.shown, *query.group_by, *query.metrics]
 
 
-def show(found: "Whole", names: list[str], as_json: bool, wish: RenderOptions) -> None:
+def show(found: "FullResult", names: list[str], as_json: bool, wish: RenderOptions) -> None:
     """Write a result down, or show it."""
     from veen.query import digest as digests
 
@@ -194,7 +194,7 @@ def show(found: "Whole", names: list[str], as_json: bool, wish: RenderOptions) -
         _table(found, names)
 
 
-def _document(found: "Whole") -> dict[str, Any]:
+def _document(found: "FullResult") -> dict[str, Any]:
     return {
         "result_digest": found.digest.plain(),
         "record_event": found.recorded.plain(),
@@ -202,7 +202,7 @@ def _document(found: "Whole") -> dict[str, Any]:
     }
 
 
-def _written(found: "Whole", names: list[str], form: str, over: str | None) -> bytes:
+def _written(found: "FullResult", names: list[str], form: str, over: str | None) -> bytes:
     match form:
         case "json":
             return json.dumps(_document(found), ensure_ascii=False).encode() + b"\n"
@@ -219,7 +219,7 @@ def cell(value: Any) -> str | int | float | bool | None:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
-def _table(found: "Whole", names: list[str]) -> None:
+def _table(found: "FullResult", names: list[str]) -> None:
     rows = [tuple(cell(row.get(name)) for name in names) for row in found.rows[:_SHOWN_ROWS]]
     output.table(names, rows, False)
     if len(found.rows) > _SHOWN_ROWS:
@@ -235,7 +235,7 @@ def _csv(rows: Sequence[dict[str, Any]], names: list[str]) -> str:
     return text.getvalue()
 
 
-def _parquet(found: "Whole", names: list[str]) -> bytes:
+def _parquet(found: "FullResult", names: list[str]) -> bytes:
     """Columns of one type each; where values are of several, they are texts. The digest goes along."""
     try:
         import pyarrow as pa

@@ -16,7 +16,7 @@ from veen.cli.query.query_options import Asks, app, remote
 from veen.cli.query.render_result import RenderOptions
 
 if TYPE_CHECKING:
-    from veen.query.query_client import AcceptedQuery, Remote, Whole
+    from veen.query.query_client import AcceptedQuery, FullResult, QueryClient
 
 _TONES = {"completed": Tone.GOOD, "failed": Tone.BAD}
 _WAIT_S = 10
@@ -104,7 +104,7 @@ def submit(
         _tell(service, found, asked, wait, wish)
 
 
-def _submitted(service: "Remote", query: dict[str, Any], wait: int) -> "AcceptedQuery | Whole":
+def _submitted(service: "QueryClient", query: dict[str, Any], wait: int) -> "AcceptedQuery | FullResult":
     """While its tables are being filled, a service takes no query: say so, and ask again. Nothing is recorded yet."""
     from veen.query.query_errors import QueryCode, QueryFault
 
@@ -121,7 +121,9 @@ def _submitted(service: "Remote", query: dict[str, Any], wait: int) -> "Accepted
             time.sleep(_AGAIN_S if fault.retry_after is None else fault.retry_after)
 
 
-def _tell(service: "Remote", found: "AcceptedQuery | Whole", asked: Asks, wait: int, wish: RenderOptions) -> None:
+def _tell(
+    service: "QueryClient", found: "AcceptedQuery | FullResult", asked: Asks, wait: int, wish: RenderOptions
+) -> None:
     from veen.query.query_client import AcceptedQuery
 
     if isinstance(found, AcceptedQuery):

@@ -1,8 +1,8 @@
-"""A whole hub, or several, gone through again: every hash, signature, root, summary, snapshot and checkpoint."""
+"""Audit whole data directories: recheck every hash, signature, root, summary, snapshot and checkpoint."""
 
 from veen.pipeline.audit.audit_report import AuditStatement, report_of, sign
 from veen.pipeline.audit.audit_runner import in_processes, on_spark
-from veen.pipeline.audit.equivocation import ConflictingReceipts, join_here, join_on
+from veen.pipeline.audit.equivocation import ConflictingReceipts, join_inline, join_on
 from veen.pipeline.audit.report_page import page_of
 from veen.pipeline.audit.run import Audit, audit
 
@@ -12,7 +12,7 @@ __all__ = [
     "ConflictingReceipts",
     "audit",
     "in_processes",
-    "join_here",
+    "join_inline",
     "join_on",
     "on_spark",
     "page_of",

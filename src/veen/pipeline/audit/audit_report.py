@@ -1,4 +1,4 @@
-"""An audit as a report: plain JSON, so that it can be read by anyone, signed, and shown as a page."""
+"""The report of an audit as plain JSON that can be read, signed and rendered as a page."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from veen.pipeline.audit.run import Audit, Directory
 from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity
 
 KIND = "veen.audit.v1"
-_MOST_SPANS = 500
+_MAX_SPANS = 500
 JsonObject = dict[str, Json]
 
 
 def report_of(audit: Audit, now: int, where: str) -> JsonObject:
-    """Everything that was found. `where` says on what it ran."""
+    """Build the report of an audit. `where` describes what the audit ran on."""
     directories = [_directory(one) for one in audit.directories]
     entries = sum(_count(one) for one in audit.directories)
     return {
@@ -49,7 +49,7 @@ def report_of(audit: Audit, now: int, where: str) -> JsonObject:
 
 
 def verdict(audit: Audit) -> str:
-    """The worst of it: `equivocated`, `damaged`, `repairable` or `sound`."""
+    """The worst result of the audit: `equivocated`, `damaged`, `repairable` or `sound`."""
     if audit.equivocations:
         return "equivocated"
     found = {finding.severity for one in audit.directories for finding in one.findings}
@@ -57,15 +57,15 @@ def verdict(audit: Audit) -> str:
 
 
 def encode(made: JsonObject) -> bytes:
-    """The one form in which it is written and signed."""
+    """The canonical encoding, which is also what an auditor signs."""
     return strict_json.encode(made)
 
 
 def decode(data: bytes) -> JsonObject:
-    """A report from a file. Raises `Malformed` where it is not one."""
+    """Decode a report. Raises `Malformed` if it is not one in canonical form."""
     found = strict_json.decode(data, "audit report")
     if not isinstance(found, dict) or found.get("kind") != KIND or encode(found) != data:
-        raise Malformed("audit report", f"it is not a {KIND} in its one form")
+        raise Malformed("audit report", f"it is not a {KIND} in canonical form")
     return found
 
 
@@ -78,7 +78,7 @@ def _directory(one: Directory) -> JsonObject:
     links = [link for found in one.labels.values() for link in found]
     return {
         "source": one.source.url,
-        "hub_id": one.hub_metadata.identity.hub_id.hex() if one.hub_metadata else None,
+        "hub_id": one.metadata.identity.hub_id.hex() if one.metadata else None,
         "live": one.live,
         "entries": _count(one),
         "journal_entries": one.journal_entries,
@@ -122,14 +122,14 @@ def _count(one: Directory) -> int:
 
 
 def _over_time(links: Iterable[ChainLink]) -> list[Json]:
-    """When entries were accepted: `[hub_ts, entries]` of each span, of which there are not too many."""
+    """Entries by time of acceptance: `[hub_ts, entries]` for each of at most `_MAX_SPANS` spans."""
     minutes: Counter[int] = Counter()
     for link in links:
         minutes.update(link.outcome.minutes)
     if not minutes:
         return []
     low, high = min(minutes), max(minutes)
-    step = MINUTE_SEC * max(1, -(-(high - low + MINUTE_SEC) // (MINUTE_SEC * _MOST_SPANS)))
+    step = MINUTE_SEC * max(1, -(-(high - low + MINUTE_SEC) // (MINUTE_SEC * _MAX_SPANS)))
     spans: Counter[int] = Counter()
     for minute, count in minutes.items():
         spans[low + (minute - low) // step * step] += count
@@ -137,7 +137,7 @@ def _over_time(links: Iterable[ChainLink]) -> list[Json]:
 
 
 def _rate(links: Iterable[ChainLink]) -> list[Json]:
-    """Entries a second of each piece, on the core that had it."""
+    """Entries per second and core, for each piece."""
     return [round(link.outcome.entries / link.outcome.seconds) for link in links if link.outcome.seconds > 0]
 
 
@@ -146,7 +146,7 @@ _NO_SIG = bytes(SIGNATURE_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class AuditStatement(Wire):
-    """What an auditor says: this report, with this verdict, at this time, by this key."""
+    """An auditor's signature over the digest, verdict and time of a report."""
 
     report_digest: bytes
     verdict: str
@@ -167,24 +167,24 @@ class AuditStatement(Wire):
     )
 
     def signing_digest(self) -> bytes:
-        """Over everything but the signature."""
+        """The digest of every field except the signature."""
         return ht("veen/audit-statement", replace(self, sig=_NO_SIG).encode())
 
     def verify(self, encoded_report: bytes, auditor_pk: bytes | None = None) -> None:
-        """Raise unless this is the auditor's word on that report. Without `auditor_pk`, whoever signed it."""
+        """Raise `Unverified` unless the auditor signed this report. Without `auditor_pk`, any signer is accepted."""
         if auditor_pk is not None and auditor_pk != self.auditor_pk:
-            raise Unverified("audit statement", "it is signed with another key than the auditor's")
+            raise Unverified("audit statement", "it is signed with another key than the given auditor's")
         signing.verify(self.auditor_pk, self.signing_digest(), self.sig, "audit statement")
         if digest(encoded_report) != self.report_digest:
-            raise Unverified("audit statement", "it is of another report")
-        said = decode(encoded_report)
-        if (said["verdict"], said["made_at"]) != (self.verdict, self.made_at):
-            raise Unverified("audit statement", "its verdict or its time is not the report's")
+            raise Unverified("audit statement", "it belongs to another report")
+        report = decode(encoded_report)
+        if (report["verdict"], report["made_at"]) != (self.verdict, self.made_at):
+            raise Unverified("audit statement", "its verdict or time differs from the report's")
 
 
 def sign(key: SigningKey, encoded_report: bytes) -> AuditStatement:
-    """An auditor's statement of a report."""
-    said = decode(encoded_report)
-    verdict, made_at = str(said["verdict"]), int(str(said["made_at"]))
+    """Sign a report."""
+    report = decode(encoded_report)
+    verdict, made_at = str(report["verdict"]), int(str(report["made_at"]))
     unsigned = AuditStatement(digest(encoded_report), verdict, made_at, key.public_key, _NO_SIG)
     return replace(unsigned, sig=key.sign(unsigned.signing_digest()))

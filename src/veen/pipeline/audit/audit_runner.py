@@ -1,24 +1,17 @@
-"""The tasks of an audit as a data source: a partition each, whose rows are outcomes."""
+"""Run the tasks of an audit in processes or on Spark."""
 
-import base64
-import json
 import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing import get_context
 from signal import SIG_BLOCK, SIG_SETMASK, SIGINT, pthread_sigmask
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from typing import TYPE_CHECKING
 
 from veen.pipeline.audit.audit_task import audit_task
 from veen.pipeline.audit.piece_outcome import PieceOutcome
-from veen.pipeline.jobs import Tell, silent, watched
-from veen.pipeline.read_plan import Piece, Task
-from veen.pipeline.sources import Chunk
+from veen.pipeline.jobs import Progress, no_progress, watched
+from veen.pipeline.read_plan import Task
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
@@ -27,75 +20,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-FORMAT, TASKS, OUTCOME = "veen-audit", "tasks", "outcome"
-
-
-def written(tasks: Sequence[Task]) -> str:
-    """Tasks as an option. They name places and public keys, nothing else."""
-    rows = [[_row(piece) for piece in task] for task in tasks]
-    return base64.b64encode(zlib.compress(json.dumps(rows).encode())).decode()
-
-
-def read(text: str) -> list[Task]:
-    rows = json.loads(zlib.decompress(base64.b64decode(text)))
-    return [tuple(_piece(row) for row in task) for task in rows]
-
-
-def _row(piece: Piece) -> list[object]:
-    chunk = piece.chunk
-    of_chunk = [chunk.label.hex(), chunk.start_seq, chunk.end_seq, chunk.name, chunk.size, chunk.closed]
-    peaks = None if piece.peaks is None else [peak.hex() for peak in piece.peaks]
-    return [piece.source, piece.hub_id.hex(), of_chunk, piece.first, piece.last, peaks]
-
-
-def _piece(row: list[Any]) -> Piece:
-    source, hub_id, of_chunk, first, last, peaks = row
-    chunk = Chunk(bytes.fromhex(of_chunk[0]), *of_chunk[1:])
-    return Piece(
-        source, bytes.fromhex(hub_id), chunk, first, last, None if peaks is None else tuple(map(bytes.fromhex, peaks))
-    )
-
-
-class AuditSource(DataSource):
-    """Not for users: `veen.pipeline.audit` registers it."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._tasks = options[TASKS]
-
-    def schema(self) -> str:
-        return f"{OUTCOME} string"
-
-    def reader(self, schema: StructType) -> "AuditReader":
-        return AuditReader(self._tasks)
-
-
-class AuditReader(DataSourceReader):
-    """Hands the tasks out."""
-
-    def __init__(self, tasks: str) -> None:
-        self._tasks = tasks
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(task) for task in read(self._tasks)] or [InputPartition(())]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        for outcome in audit_task(partition.value):
-            yield (outcome.encode(),)
-
-
 Runner = Callable[[Sequence[Task]], Iterable[PieceOutcome]]
-_LOOK_SEC = 0.2
+_POLL_SEC = 0.2
 _counted: "Synchronized[int]"
-_ended: "Event"
+_stop: "Event"
 
 
-def in_processes(workers: int | None = None, tell: Tell = silent) -> Runner:
-    """As many processes as there are cores; a single task is done here. `tell` is told how many entries are done."""
+def in_processes(workers: int | None = None, progress: Progress = no_progress) -> Runner:
+    """Audit in one process per core; a single task runs in this process. `progress` gets the number of entries done."""
     count = workers or os.cpu_count() or 1
 
     def run(tasks: Sequence[Task]) -> list[PieceOutcome]:
@@ -106,37 +38,37 @@ def in_processes(workers: int | None = None, tell: Tell = silent) -> Runner:
             def add(more: int) -> None:
                 nonlocal done
                 done += more
-                tell(done, entries)
+                progress(done, entries)
 
             return [outcome for task in tasks for outcome in audit_task(task, add)]
-        return _spread(tasks, min(count, len(tasks)), lambda done: tell(done, entries))
+        return _run_in_pool(tasks, min(count, len(tasks)), lambda done: progress(done, entries))
 
     return run
 
 
-def _spread(tasks: Sequence[Task], workers: int, tell: Callable[[int], None]) -> list[PieceOutcome]:
-    """Outcomes as they come. Whatever ends this process's waiting ends the workers soon after."""
+def _run_in_pool(tasks: Sequence[Task], workers: int, progress: Callable[[int], None]) -> list[PieceOutcome]:
+    """Collect outcomes as they arrive. If this process stops waiting for any reason, the workers stop soon after."""
     spawning = get_context("spawn")
-    counted, ended = spawning.Value("q", 0), spawning.Event()
-    with ProcessPoolExecutor(workers, spawning, _begin, (counted, ended)) as pool:
-        with _undisturbed():  # and so are the workers, which begin with the first task
-            pending = {pool.submit(_whole, task) for task in tasks}
+    counted, stop = spawning.Value("q", 0), spawning.Event()
+    with ProcessPoolExecutor(workers, spawning, _initialize, (counted, stop)) as pool:
+        with _sigint_blocked():  # submit starts the workers, which inherit the signal mask
+            pending = {pool.submit(_run_task, task) for task in tasks}
         try:
             found: list[PieceOutcome] = []
             while pending:
-                done, pending = wait(pending, _LOOK_SEC, FIRST_COMPLETED)
+                done, pending = wait(pending, _POLL_SEC, FIRST_COMPLETED)
                 found += [outcome for one in done for outcome in one.result()]
-                tell(counted.value)
+                progress(counted.value)
             return found
         except BaseException:
-            ended.set()
+            stop.set()
             pool.shutdown(cancel_futures=True)
             raise
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """An interrupt waits until this is over, and never comes to a process that was begun in it."""
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in this process and in processes that it starts meanwhile."""
     before = pthread_sigmask(SIG_BLOCK, {SIGINT})
     try:
         yield
@@ -144,40 +76,41 @@ def _undisturbed() -> Iterator[None]:
         pthread_sigmask(SIG_SETMASK, before)
 
 
-def _begin(counted: "Synchronized[int]", ended: "Event") -> None:
-    """A worker: what it shares with all others is known by these names."""
-    global _counted, _ended
-    _counted, _ended = counted, ended
+def _initialize(counted: "Synchronized[int]", stop: "Event") -> None:
+    """Initialize a worker with the counter and the stop event that all workers share."""
+    global _counted, _stop
+    _counted, _stop = counted, stop
 
 
-def _whole(task: Task) -> list[PieceOutcome]:
+def _run_task(task: Task) -> list[PieceOutcome]:
     return list(audit_task(task, _add))
 
 
 def _add(more: int) -> None:
     with _counted.get_lock():
         _counted.value += more
-    if _ended.is_set():
-        raise CancelledError  # to nobody: the audit was ended
+    if _stop.is_set():
+        raise CancelledError  # no one waits for it: the audit was stopped
 
 
-def on_spark(spark: "SparkSession", tell: Tell = silent) -> Runner:
+def on_spark(spark: "SparkSession", progress: Progress = no_progress) -> Runner:
     """Each task is a partition of a data source whose rows are outcomes.
 
-    They come when all are done. Meanwhile, `tell` is told how many entries that is about, by Spark's own count of its
-    tasks, which are of about equal weight.
+    The outcomes arrive when all tasks are done. Until then `progress` gets an estimate from Spark's count of finished
+    tasks, which have about equal weight.
     """
 
     def run(tasks: Sequence[Task]) -> Iterator[PieceOutcome]:
+        from veen.pipeline.audit.audit_source import FORMAT, OUTCOME, TASKS, AuditSource, encode_tasks  # needs pyspark
 
         spark.dataSource.register(AuditSource)
-        frame = spark.read.format(FORMAT).option(TASKS, written(tasks)).load()
+        frame = spark.read.format(FORMAT).option(TASKS, encode_tasks(tasks)).load()
         entries = sum(piece.entries for task in tasks for piece in task)
 
         def share(done: int, total: int) -> None:
-            tell(entries * done // total, entries)
+            progress(entries * done // total, entries)
 
-        with watched(spark, len(tasks), silent if tell is silent else share):
+        with watched(spark, len(tasks), no_progress if progress is no_progress else share):
             rows = frame.collect()
         for row in rows:
             yield PieceOutcome.decode(row[OUTCOME])

@@ -1,4 +1,4 @@
-"""One piece of a log audited, wherever that happens: every entry, and at a chunk's end what stands beside it."""
+"""Audit one piece of a log: every entry, and the artifacts beside the chunk if the piece ends it."""
 
 from collections.abc import Callable, Iterator
 from time import thread_time
@@ -9,25 +9,25 @@ from veen.pipeline.audit import directory_check
 from veen.pipeline.audit.piece_outcome import MINUTE_SEC, ClientRun, PieceOutcome
 from veen.pipeline.chunk_verifier import ChunkVerifier, VerifiedEntry
 from veen.pipeline.read_plan import Piece, Task
-from veen.pipeline.rows import settle
+from veen.pipeline.rows import freeze_loaded_objects
 from veen.pipeline.sources import DirectoryChunks
 from veen.storage.artifacts import BoundCheckpoint
 from veen.storage.entry_check import EntryCheck, Failure
 from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity
 from veen.storage.metadata import HubMetadata
 
-Add = Callable[[int], None]  # so many entries more are done
+Add = Callable[[int], None]  # reports a number of further entries as done
 
-_TOLD_EVERY = 256  # entries: a tenth of a second
-
-
-def _nobody(more: int) -> None:
-    """Tell nobody."""
+_REPORT_EVERY = 256  # entries: a tenth of a second
 
 
-def audit_task(task: Task, add: Add = _nobody) -> Iterator[PieceOutcome]:
-    """The outcome of each piece. What `add` raises ends it."""
-    settle()
+def _ignore(more: int) -> None:
+    """Ignore progress."""
+
+
+def audit_task(task: Task, add: Add = _ignore) -> Iterator[PieceOutcome]:
+    """Audit the pieces of a task. An exception from `add` stops it."""
+    freeze_loaded_objects()
     known: dict[str, tuple[DirectoryChunks, HubMetadata]] = {}
     for piece in task:
         if piece.source not in known:
@@ -35,28 +35,28 @@ def audit_task(task: Task, add: Add = _nobody) -> Iterator[PieceOutcome]:
         start = thread_time()
         audit = _Audit(piece, *known[piece.source], add)
         bound = audit.run()
-        add(piece.entries - audit.told)
+        add(piece.entries - audit.reported)
         yield audit.outcome(bound, thread_time() - start)
 
 
 def _opened(url: str) -> tuple[DirectoryChunks, HubMetadata]:
-    """A directory and the papers it is audited under: as the driver found them, so damage beside them ends nothing."""
+    """A directory and its metadata as the driver read them. Damage to other files does not stop the audit."""
     source = DirectoryChunks(url)
-    hub_metadata, _ = directory_check.check_metadata(source)
-    if hub_metadata is None:
-        raise Unavailable(f"the papers of {url} changed while it was audited")
-    return source, hub_metadata
+    metadata, _ = directory_check.check_metadata(source)
+    if metadata is None:
+        raise Unavailable(f"the metadata of {url} changed while it was audited")
+    return source, metadata
 
 
 class _Audit:
-    """One piece while it is gone through."""
+    """The audit of one piece."""
 
-    def __init__(self, piece: Piece, source: DirectoryChunks, hub_metadata: HubMetadata, add: Add) -> None:
-        self._done, self.told = add, 0
+    def __init__(self, piece: Piece, source: DirectoryChunks, metadata: HubMetadata, add: Add) -> None:
+        self._done, self.reported = add, 0
         self._piece = piece
         self._source = source
-        self._hub_metadata = hub_metadata
-        self._verifier = chunk_verifier.start(source, hub_metadata, piece)
+        self._metadata = metadata
+        self._verifier = chunk_verifier.start(source, metadata, piece)
         self._before = tuple(self._verifier.tree.peaks)
         self._findings: list[Finding] = []
         self._clients: dict[bytes, ClientRun] = {}
@@ -66,7 +66,7 @@ class _Audit:
         self._broken_at = 0
 
     def run(self) -> BoundCheckpoint | None:
-        """Go through it. What cannot be read is a finding like any other, and the rest goes on."""
+        """Verify the piece. If a file cannot be read, record a finding and go on."""
         try:
             return self._run()
         except Unavailable as error:
@@ -77,15 +77,15 @@ class _Audit:
 
     def _run(self) -> BoundCheckpoint | None:
         piece = self._piece
-        for number, one in enumerate(chunk_verifier.judged(self._source, self._verifier, piece), 1):
+        for number, one in enumerate(chunk_verifier.verified(self._source, self._verifier, piece), 1):
             self._take(one)
-            if not number % _TOLD_EVERY:
-                self.told += _TOLD_EVERY
-                self._done(_TOLD_EVERY)
+            if not number % _REPORT_EVERY:
+                self.reported += _REPORT_EVERY
+                self._done(_REPORT_EVERY)
         whole_end = piece.last == piece.chunk.end_seq and piece.chunk.closed
         if self._broken_at or not self._tree_known() or not whole_end:
             return None
-        flaws, bound = chunk_verifier.check_beside(self._source, self._hub_metadata, piece.chunk, self._verifier)
+        flaws, bound = chunk_verifier.check_artifacts(self._source, self._metadata, piece.chunk, self._verifier)
         for flaw in flaws:
             self._add(flaw.name, flaw.what, None)
         return bound
@@ -122,11 +122,11 @@ class _Audit:
         if one.ends:
             self._broken_at = one.stream_seq
             if one.stream_seq < self._piece.first:
-                return  # the piece that has it says so
+                return  # the piece that contains the entry reports it
         else:
             self._entries += 1
             self._first_bytes = self._first_bytes or one.size
-        # That a root could not be judged is said once, by whoever chains the pieces.
+        # `chain.check_label` reports once that roots could not be checked.
         failures = [failure for failure in one.failures if failure.check is not EntryCheck.ANCHOR]
         self._failed += bool(failures) and not one.ends
         for failure in failures:
@@ -149,10 +149,10 @@ class _Audit:
         self._clients[client] = ClientRun(*first, client_seq, prev_ack)
 
     def _check_origin(self, seq: int) -> None:
-        """What a fork kept ends with the root its origin signed."""
-        kept = self._hub_metadata.lineage.checkpoint(self._piece.chunk.label)
+        """The part that a fork kept must end with the root that its origin signed."""
+        kept = self._metadata.lineage.checkpoint(self._piece.chunk.label)
         if kept is not None and kept.upto_seq == seq and self._tree_known() and _root(self._verifier) != kept.mmr_root:
-            self._add(self._piece.chunk.name, "the log up to here is not what the origin's checkpoint says", seq)
+            self._add(self._piece.chunk.name, "the log up to here differs from the origin's checkpoint", seq)
 
     def _add(self, name: str, what: str, seq: int | None) -> None:
         if len(self._findings) < MAX_FINDINGS:

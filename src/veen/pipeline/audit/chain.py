@@ -1,7 +1,7 @@
-"""The pieces of a label put together again: each begins with the tree that the one before ended with.
+"""Chain the pieces of a label: each must begin with the tree that the piece before it ended with.
 
-A snapshot is believed for one purpose only, to let a chunk be verified before the chunk in front of it is. Here it is
-held against what that chunk came to; where the two differ, the snapshot is wrong, and the chunk is gone through again.
+A peak snapshot serves one purpose only: a chunk can be verified before the chunk in front of it. Here the snapshot is
+compared with the tree of that chunk. If they differ, the snapshot is wrong, and the chunk is verified again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Outcomes = dict[Place, PieceOutcome]
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """A piece of a label with what came of it, in order."""
+    """A piece of a label and its outcome."""
 
     piece: Piece
     outcome: PieceOutcome
@@ -32,8 +32,8 @@ def links(pieces: Sequence[Piece], outcomes: Outcomes) -> list[ChainLink]:
 
 
 def to_repeat(label: Sequence[ChainLink]) -> Iterator[Piece]:
-    """The pieces of a label that must be gone through again, from peaks that are now known to be right."""
-    chunk_peaks: tuple[bytes, ...] | None = ()  # of the tree before the chunk under way; None where they are not known
+    """The pieces of a label to verify again, from peaks that are now known to be right."""
+    chunk_peaks: tuple[bytes, ...] | None = ()  # of the tree before the current chunk; None if unknown
     before: ChainLink | None = None
     for link in label:
         chunk = link.piece.chunk
@@ -45,42 +45,42 @@ def to_repeat(label: Sequence[ChainLink]) -> Iterator[Piece]:
         before = link
         if chunk_peaks is not None and link.outcome.peaks_before != chunk_peaks:
             yield replace(link.piece, peaks=chunk_peaks)
-            # What follows within this round would be judged by what this piece says now, which is not to be believed.
+            # The outcome of this piece is not trusted, so it cannot anchor later pieces in this round.
             before = ChainLink(link.piece, replace(link.outcome, sound=False))
 
 
 def check_label(label: Sequence[ChainLink], limits: Limits, missing: set[int]) -> Iterator[Finding]:
-    """What no piece can see by itself. `missing` is where chunks begin that are known to be gone."""
+    """Checks across pieces. `missing` holds the start of each chunk that is known to be gone."""
     yield from _check_following(label, missing)
     yield from _check_order(label)
     yield from _check_rolling(label, limits)
     for link in label:
         if not link.outcome.anchored:
-            what = "its roots could not be judged: the peaks before it are damaged, and so is what they follow from"
+            what = "its roots could not be checked: the peaks before it and the chunk that yields them are damaged"
             yield _damaged(link.piece.chunk, what, link.piece.first)
 
 
 def _check_following(label: Sequence[ChainLink], missing: set[int]) -> Iterator[Finding]:
     expected = 1
-    astray: Chunk | None = None
+    misplaced: Chunk | None = None
     for link in label:
         chunk = link.piece.chunk
         if link.piece.first == chunk.start_seq and chunk.start_seq != expected and expected not in missing:
-            yield _damaged(chunk, f"it stands where a chunk from {expected} belongs", None)
-            astray = chunk if chunk.start_seq < expected else None  # what follows it follows on another
-        if chunk != astray:
+            yield _damaged(chunk, f"it is in the place of a chunk that starts with entry {expected}", None)
+            misplaced = chunk if chunk.start_seq < expected else None  # the next chunk continues another one
+        if chunk != misplaced:
             expected = chunk.end_seq + 1
 
 
 def _check_order(label: Sequence[ChainLink]) -> Iterator[Finding]:
-    """Clients' numbers and the hub's clock go on from one piece to the next."""
+    """Client sequence numbers and hub time continue from one piece to the next."""
     known: dict[bytes, ClientRun] = {}
     whole, clock, expected = True, 0, 1
     for link in label:
         outcome, chunk = link.outcome, link.piece.chunk
-        if link.piece.first != expected:  # what is not there may have gone on from what is
+        if link.piece.first != expected:  # missing entries may have continued the sequences
             known, whole = {}, False
-        for client, run in outcome.clients.items() if link.piece.first > 1 else ():  # the first has been judged
+        for client, run in outcome.clients.items() if link.piece.first > 1 else ():  # the verifier checked entry 1
             last = known.get(client)
             if (last is None and not whole) or 0 < outcome.doubtful_from < run.stream_seq:
                 continue
@@ -88,7 +88,7 @@ def _check_order(label: Sequence[ChainLink]) -> Iterator[Finding]:
             if run.first_seq != seq + 1:
                 yield _damaged(chunk, f"order: client_seq {run.first_seq} follows {seq}", run.stream_seq)
             if run.first_ack < ack:
-                yield _damaged(chunk, f"order: prev_ack {run.first_ack} goes back from {ack}", run.stream_seq)
+                yield _damaged(chunk, f"order: prev_ack {run.first_ack} is lower than {ack} before it", run.stream_seq)
         known |= outcome.clients
         if outcome.doubtful_from:
             known, whole = {}, False
@@ -101,7 +101,7 @@ def _check_order(label: Sequence[ChainLink]) -> Iterator[Finding]:
 
 
 def _check_rolling(label: Sequence[ChainLink], limits: Limits) -> Iterator[Finding]:
-    """Chunks end where the limits say and nowhere else."""
+    """Chunks end where the limits require it and nowhere else."""
     for before, link in pairwise([*label, None]):
         if before is None or not before.outcome.sound:
             continue
@@ -114,7 +114,7 @@ def _check_rolling(label: Sequence[ChainLink], limits: Limits) -> Iterator[Findi
         elif link is None or link.outcome.first_bytes == 0 or link.piece.chunk.start_seq != chunk.end_seq + 1:
             continue
         elif not full and size + link.outcome.first_bytes <= limits.max_chunk_bytes:
-            yield _damaged(chunk, "it ends before the limits end it", None)
+            yield _damaged(chunk, "it ends before it reaches a limit", None)
 
 
 def indexed(label: Sequence[ChainLink]) -> list[IndexedCheckpoint]:

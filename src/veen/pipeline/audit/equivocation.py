@@ -1,4 +1,4 @@
-"""Copies of one hub's log held against each other: two receipts of one place with different roots are two histories."""
+"""Compare copies of one hub's log: two receipts for one place with different roots prove equivocation."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from veen.storage.metadata import HubMetadata
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_PER_LABEL = 100  # differences looked at before a label is given up: all but a few are one damaged receipt
+MAX_PER_LABEL = 100  # differences to examine per label; most are a damaged receipt
 _COLUMNS = ("label", "stream_seq", "mmr_root", "receipt")
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One directory: its papers, and what came of its labels."""
+    """One directory: its metadata and the outcomes of its labels."""
 
     url: str
-    hub_metadata: HubMetadata
+    metadata: HubMetadata
     labels: dict[bytes, list[ChainLink]]
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """The part of a label that two copies both have and have not been seen to agree on."""
+class UncomparedRange:
+    """A range of a label that both copies have and that was not yet found equal."""
 
     label: bytes
     first: int
@@ -39,7 +39,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class ConflictingReceipts:
-    """Two receipts that one hub signed for one place, with different roots: proof for anyone."""
+    """Two receipts that one hub signed for one place with different roots. They prove equivocation to anyone."""
 
     hub_id: bytes
     label: bytes
@@ -48,28 +48,28 @@ class ConflictingReceipts:
     receipts: tuple[bytes, bytes]
 
 
-Differences = Iterable[tuple[bytes, int, bytes, bytes]]  # label, stream_seq, a receipt of each
-Join = Callable[[Copy, Copy, Sequence[Doubt]], Differences]
+Differences = Iterable[tuple[bytes, int, bytes, bytes]]  # label, stream_seq, one receipt from each copy
+Join = Callable[[Copy, Copy, Sequence[UncomparedRange]], Differences]
 
 
 def compare(copies: Sequence[Copy], join: Join) -> Iterator[ConflictingReceipts]:
-    """Every contradiction between copies of the same hub, the first of each label."""
+    """The first contradiction of each label between copies of the same hub."""
     for one, other in combinations(copies, 2):
-        if one.hub_metadata.identity.hub_id != other.hub_metadata.identity.hub_id:
+        if one.metadata.identity.hub_id != other.metadata.identity.hub_id:
             continue
         shared = sorted(one.labels.keys() & other.labels.keys())
-        doubts = [found for label in shared for found in in_doubt(one, other, label)]
-        said: set[bytes] = set()
-        for label, seq, mine, others in join(one, other, doubts) if doubts else ():
-            if label not in said and _signed(one, label, seq, mine) and _signed(other, label, seq, others):
-                said.add(label)
+        ranges = [found for label in shared for found in uncompared(one, other, label)]
+        reported: set[bytes] = set()
+        for label, seq, mine, others in join(one, other, ranges) if ranges else ():
+            if label not in reported and _signed(one, label, seq, mine) and _signed(other, label, seq, others):
+                reported.add(label)
                 yield ConflictingReceipts(
-                    one.hub_metadata.identity.hub_id, label, seq, (one.url, other.url), (mine, others)
+                    one.metadata.identity.hub_id, label, seq, (one.url, other.url), (mine, others)
                 )
 
 
-def in_doubt(one: Copy, other: Copy, label: bytes) -> Iterator[Doubt]:
-    """What to look at: all behind the last place where the two trees were seen to be the same."""
+def uncompared(one: Copy, other: Copy, label: bytes) -> Iterator[UncomparedRange]:
+    """The range after the last place where both trees were equal."""
     roots = [
         {link.piece.last: link.outcome.root for link in copy.labels[label] if link.outcome.sound}
         for copy in (one, other)
@@ -77,16 +77,16 @@ def in_doubt(one: Copy, other: Copy, label: bytes) -> Iterator[Doubt]:
     same = max((seq for seq in roots[0].keys() & roots[1].keys() if roots[0][seq] == roots[1][seq]), default=0)
     last = min(copy.labels[label][-1].piece.last for copy in (one, other))
     if same < last:
-        yield Doubt(label, same + 1, last)
+        yield UncomparedRange(label, same + 1, last)
 
 
-def join_here(one: Copy, other: Copy, doubts: Sequence[Doubt]) -> Differences:
-    """In this process, label by label."""
-    for found in doubts:
+def join_inline(one: Copy, other: Copy, ranges: Sequence[UncomparedRange]) -> Differences:
+    """Compare in this process, label by label."""
+    for found in ranges:
         theirs = dict(_receipts(other, found))
         seen = 0
         for seq, receipt in _receipts(one, found):
-            if seq in theirs and _root(theirs[seq]) != _root(receipt) and seen < MOST_PER_LABEL:
+            if seq in theirs and _root(theirs[seq]) != _root(receipt) and seen < MAX_PER_LABEL:
                 seen += 1
                 yield found.label, seq, receipt, theirs[seq]
 
@@ -98,7 +98,7 @@ def _root(encoded: bytes) -> bytes | None:
         return None
 
 
-def _receipts(copy: Copy, found: Doubt) -> Iterator[tuple[int, bytes]]:
+def _receipts(copy: Copy, found: UncomparedRange) -> Iterator[tuple[int, bytes]]:
     selection = Selection((copy.url,), columns=("stream_seq", "receipt"), verify=Verify.NONE)
     for link in copy.labels[found.label]:
         first, last = max(link.piece.first, found.first), min(link.piece.last, found.last)
@@ -108,23 +108,23 @@ def _receipts(copy: Copy, found: Doubt) -> Iterator[tuple[int, bytes]]:
         try:
             yield from rows((piece,), selection)
         except Malformed:
-            continue  # what cannot be read there has been said
+            continue  # the audit of the piece reported it
 
 
 def join_on(spark: "SparkSession") -> Join:
-    """On Spark, all labels at once."""
+    """Compare on Spark, all labels at once."""
 
-    def join(one: Copy, other: Copy, doubts: Sequence[Doubt]) -> Differences:
+    def join(one: Copy, other: Copy, ranges: Sequence[UncomparedRange]) -> Differences:
         from pyspark.sql import functions as f
 
         from veen.pipeline.dataframe import read
 
-        given = {"label": [found.label for found in doubts], "seq_min": min(found.first for found in doubts)}
-        given |= {"columns": _COLUMNS, "verify": Verify.ENTRY}  # which goes on behind what cannot be read
+        given = {"label": [found.label for found in ranges], "seq_min": min(found.first for found in ranges)}
+        given |= {"columns": _COLUMNS, "verify": Verify.ENTRY}  # continues after unreadable entries
         mine, theirs = (read(copy.url, spark=spark, **given) for copy in (one, other))
         joined = mine.alias("a").join(theirs.alias("b"), ["label", "stream_seq"]).where("a.mmr_root <> b.mmr_root")
         first = joined.groupBy("label").agg(f.min("stream_seq").alias("least")).alias("c")
-        near = joined.join(first, "label").where(f"stream_seq < least + {MOST_PER_LABEL}")
+        near = joined.join(first, "label").where(f"stream_seq < least + {MAX_PER_LABEL}")
         for row in (
             near.selectExpr("label", "stream_seq", "a.receipt AS x", "b.receipt AS y")
             .orderBy("label", "stream_seq")
@@ -136,10 +136,10 @@ def join_on(spark: "SparkSession") -> Join:
 
 
 def _signed(copy: Copy, label: bytes, seq: int, encoded: bytes) -> bool:
-    """Whether it is the hub's word on that place: a damaged receipt contradicts nobody."""
+    """Whether the hub signed the receipt for that place. A damaged receipt contradicts nothing."""
     try:
         receipt = Receipt.decode(encoded)
-        copy.hub_metadata.identity_at(label, seq).verify_receipt(receipt)
+        copy.metadata.identity_at(label, seq).verify_receipt(receipt)
     except (Malformed, Unverified):
         return False
     return (receipt.label, receipt.stream_seq) == (label, seq)

@@ -1,4 +1,4 @@
-"""The journal's part of a log: entries that are durable there and not in a chunk yet. On this machine only."""
+"""Check the journal of a data directory: entries that are durable there and not yet in a chunk. Local files only."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +16,21 @@ from veen.storage.paths import Folders
 
 
 class JournalTail:
-    """The journal of one directory, against its log."""
+    """The journal of one directory, compared with its log."""
 
-    def __init__(self, source: DirectoryChunks, root: Path, hub_metadata: HubMetadata) -> None:
+    def __init__(self, source: DirectoryChunks, root: Path, metadata: HubMetadata) -> None:
         self._source = source
         self._folder = Folders(root).journal
         self._root = root
-        self._hub_metadata = hub_metadata
+        self._metadata = metadata
         self._hashed: tuple[Chunk, list[bytes]] | None = None
-        self._judges: dict[bytes, EntryVerifier | None] = {}
-        self.first: dict[bytes, int] = {}  # the first entry of each label that the journal has
+        self._verifiers: dict[bytes, EntryVerifier | None] = {}
+        self.first: dict[bytes, int] = {}  # first journal entry of each label
         self.sizes: dict[bytes, int] = {}
         self.entries = 0
 
     def check(self, labels: dict[bytes, list[ChainLink]]) -> Iterator[Finding]:
-        """Every group is sound, is what the log has, and goes on where the log ends."""
+        """Every group is intact, matches the log where both have the entry, and continues where the log ends."""
         self.sizes = {label: links[-1].piece.last for label, links in labels.items()}
         try:
             for found in journal_groups(self._folder):
@@ -46,43 +46,43 @@ class JournalTail:
         artifact = str(torn.path.relative_to(self._root))
         if torn.cut_short:
             return Finding(
-                Severity.LEFTOVER, artifact, f"group {torn.group} was never finished, and never acknowledged"
+                Severity.LEFTOVER, artifact, f"group {torn.group} is an unfinished write that was never acknowledged"
             )
-        return Finding(Severity.DAMAGED, artifact, f"the bytes of group {torn.group}, its last, are not those written")
+        return Finding(Severity.DAMAGED, artifact, f"group {torn.group}, its last, does not match its checksum")
 
     def _entry(self, artifact: str, entry: LogEntry, labels: dict[bytes, list[ChainLink]]) -> Iterator[Finding]:
         label, seq = entry.label, entry.stream_seq
         size = self.sizes.get(label, 0)
         self.first.setdefault(label, seq)
         if seq > size + 1:
-            yield Finding(Severity.DAMAGED, artifact, f"it follows entry {size} of its label", label, seq)
+            yield Finding(Severity.DAMAGED, artifact, f"it does not follow entry {size} of its label", label, seq)
         elif seq <= size:
-            logged = self._logged(labels[label], seq) if label not in self._judges else None
+            logged = self._logged(labels[label], seq) if label not in self._verifiers else None
             if logged != entry.entry_hash:
-                yield Finding(Severity.DAMAGED, artifact, "the log does not have it there", label, seq)
+                yield Finding(Severity.DAMAGED, artifact, "the log has another entry at this place", label, seq)
         else:
-            judge = self._judge(label, labels.get(label, []))
-            for failure in judge.judge(entry, b"")[1] if judge else ():
+            verifier = self._verifier_of(label, labels.get(label, []))
+            for failure in verifier.judge(entry, b"")[1] if verifier else ():
                 yield Finding(Severity.DAMAGED, artifact, f"{failure.check}: {failure}", label, seq)
             self.sizes[label] = seq
             self.entries += 1
 
-    def _judge(self, label: bytes, links: list[ChainLink]) -> EntryVerifier | None:
-        """The judge of what comes after the log; None where the log does not say where that is."""
-        if label not in self._judges:
+    def _verifier_of(self, label: bytes, links: list[ChainLink]) -> EntryVerifier | None:
+        """The verifier for entries after the log; None if the end of the log is unknown."""
+        if label not in self._verifiers:
             if links and not links[-1].outcome.sound:
-                self._judges[label] = None
+                self._verifiers[label] = None
             else:
                 tree = Mmr(links[-1].piece.last, links[-1].outcome.peaks) if links else Mmr()
                 clock = links[-1].outcome.hub_ts if links else None
-                made = EntryVerifier(self._hub_metadata, label, tree, clock[1] if clock else 0, None)
+                made = EntryVerifier(self._metadata, label, tree, clock[1] if clock else 0, None)
                 for link in links:
                     made.cursors |= {who: (run.last_seq, run.last_ack) for who, run in link.outcome.clients.items()}
-                self._judges[label] = made
-        return self._judges[label]
+                self._verifiers[label] = made
+        return self._verifiers[label]
 
     def _logged(self, links: list[ChainLink], seq: int) -> bytes | None:
-        """The hash of what the log has there."""
+        """The hash of the entry that the log has at this place."""
         chunk = next((link.piece.chunk for link in links if link.piece.first <= seq <= link.piece.last), None)
         if chunk is None:
             return None
@@ -99,4 +99,4 @@ class JournalTail:
                     entry, pos = frame.read_unhashed(data, pos)
                     yield entry.entry_hash
         except Malformed:
-            return  # which those who judge the chunk have said
+            return  # the audit of the chunk reports it

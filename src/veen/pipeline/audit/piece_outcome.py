@@ -1,4 +1,4 @@
-"""What a task of an audit hands back of one piece: small, plain, and enough to chain it with the pieces beside it."""
+"""The outcome of auditing one piece: plain values, enough to chain it with the pieces next to it."""
 
 import json
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ Place = tuple[str, bytes, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ClientRun:
-    """What one client wrote within a piece: its first message and its last."""
+    """The first and the last message of one client within a piece."""
 
-    stream_seq: int  # of the first
+    stream_seq: int  # of the first message
     first_seq: int
     first_ack: int
     last_seq: int
@@ -26,26 +26,26 @@ class ClientRun:
 
 @dataclass(frozen=True, slots=True)
 class PieceOutcome:
-    """One piece, gone through."""
+    """The outcome of one audited piece."""
 
     source: str
     label: bytes
-    start_seq: int  # of its chunk
+    start_seq: int  # of the chunk
     first: int
     last: int
-    entries: int = 0  # that were judged
+    entries: int = 0  # verified, with or without failures
     failed: int = 0
     anchored: bool = True  # the tree before the chunk was known
-    sound: bool = True  # the tree at the end is the label's, for all that can be told
-    doubtful_from: int = 0  # the first damaged message: clients' numbers need not go on across it
-    peaks_before: tuple[bytes, ...] = ()  # of the chunk
+    sound: bool = True  # the tree at the end is the label's, as far as the entries show
+    doubtful_from: int = 0  # first damaged message; client sequences need not continue across it
+    peaks_before: tuple[bytes, ...] = ()  # of the tree before the chunk
     peaks: tuple[bytes, ...] = ()
     chunk_bytes: int = 0
     first_bytes: int = 0  # of the piece's first entry
     hub_ts: tuple[int, int] | None = None
     clients: dict[bytes, ClientRun] = field(default_factory=dict)
     minutes: dict[int, int] = field(default_factory=dict)
-    seconds: float = 0.0  # of a core
+    seconds: float = 0.0  # of CPU time
     bound: BoundCheckpoint | None = None
     findings: tuple[Finding, ...] = ()
 
@@ -58,7 +58,7 @@ class PieceOutcome:
         return mmr.root_of(self.peaks)
 
     def encode(self) -> str:
-        """As JSON, which is how it travels from an executor."""
+        """Encode as JSON, for transport from an executor."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in (*_PLAIN, "hub_ts", "minutes")}
         plain["label"] = self.label.hex()
         plain["peaks_before"] = [peak.hex() for peak in self.peaks_before]

@@ -1,4 +1,4 @@
-"""Plots as SVG text: a few shapes, no library, readable in light and in dark."""
+"""Render an audit report as an HTML page with SVG plots, without libraries, for light and dark displays."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from veen.pipeline.audit.audit_report import JsonObject
 from veen.storage.fsck_report import brief
 
 WIDTH, HEIGHT = 860, 220
-_LEFT, _BOTTOM, _TOP, _RIGHT = 64, 28, 12, 8
-_MOST_BARS = 240
-_WIDEST = 40.0  # of a bar, so that few of them are not one slab
+_LEFT, _BOTTOM, _TOP, _RIGHT = 64, 28, 12, 8  # margins
+_MAX_BARS = 240
+_MAX_BAR_WIDTH = 40.0  # of one bar
 
 
 def over_time(points: Sequence[tuple[int, int]], title: str) -> str:
-    """Bars over time: seconds since 1970, and how many."""
+    """Bars over time: seconds since 1970 and counts."""
     if not points:
         return _empty(title)
     low, high = points[0][0], points[-1][0]
     span = min((later - at for (at, _), (later, _) in pairwise(points)), default=1)
-    step = span * max(1, -(-(high - low + span) // (span * _MOST_BARS)))
+    step = span * max(1, -(-(high - low + span) // (span * _MAX_BARS)))
     bars: dict[int, int] = {}
     for at, count in points:
         bars[(at - low) // step] = bars.get((at - low) // step, 0) + count
@@ -32,7 +32,7 @@ def over_time(points: Sequence[tuple[int, int]], title: str) -> str:
 
 
 def spread(values: Sequence[int], title: str) -> str:
-    """How often values occur, in bins."""
+    """A histogram."""
     if not values:
         return _empty(title)
     low, high = min(values), max(values)
@@ -44,7 +44,7 @@ def spread(values: Sequence[int], title: str) -> str:
 
 
 def ranked(rows: Sequence[tuple[str, int, int]], title: str) -> str:
-    """Horizontal bars: a name, how many, and how many of those failed."""
+    """Horizontal bars: name, total, and how many of those failed."""
     if not rows:
         return _empty(title)
     most, row_height = max(total for _, total, _ in rows) or 1, 22
@@ -56,8 +56,8 @@ def ranked(rows: Sequence[tuple[str, int, int]], title: str) -> str:
         parts.append(f'<rect class="bar" x="160" y="{y + 3}" width="{room * total / most:.1f}" height="15"/>')
         if failed:
             parts.append(f'<rect class="bad" x="160" y="{y + 3}" width="{room * failed / most:.1f}" height="15"/>')
-        told = f"{total:,}" + (f", {failed:,} failed" if 0 < failed < total else "")
-        parts.append(f'<text x="{166 + room * total / most:.1f}" y="{y + 15}">{told}</text>')
+        caption = f"{total:,}" + (f", {failed:,} failed" if 0 < failed < total else "")
+        parts.append(f'<text x="{166 + room * total / most:.1f}" y="{y + 15}">{caption}</text>')
     return _svg(title, height, parts)
 
 
@@ -65,7 +65,7 @@ def _bars(title: str, values: Sequence[int], labels: Sequence[tuple[float, str]]
     most = max(values) or 1
     room, tall = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
     wide = room / len(values)
-    thick = min(_WIDEST, max(0.5, wide * 0.9))
+    thick = min(_MAX_BAR_WIDTH, max(0.5, wide * 0.9))
     floor = HEIGHT - _BOTTOM
     parts = [
         f'<line x1="{_LEFT}" y1="{floor}" x2="{WIDTH - _RIGHT}" y2="{floor}"/>',
@@ -94,15 +94,15 @@ def _svg(title: str, height: int, parts: Sequence[str]) -> str:
 
 
 def date(seconds: int) -> str:
-    """To the minute, in UTC."""
+    """The UTC time, to the minute."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
-    except (OverflowError, ValueError, OSError):  # beyond any calendar
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
         return str(seconds)
 
 
-_MOST_LABELS, _MOST_ROWS = 30, 200
-_FEW_PIECES = 20  # whose rates one line tells
+_MAX_LABELS, _MAX_ROWS = 30, 200
+_FEW_PIECES = 20  # below this, one line shows the rates
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --dim: #667085; --line: #d5dae2; --bar: #3b6ea8; --bad: #c0392b;
   --good: #2e7d4f; --paper: #fff }
@@ -122,7 +122,7 @@ svg line { stroke: var(--line) } .bar { fill: var(--bar) } .bad { fill: var(--ba
 
 
 def page_of(report: JsonObject, auditor: bytes | None = None) -> str:
-    """The whole page. `auditor` is the key that signs the report, if one does."""
+    """The HTML page of a report. `auditor` is the key that signed the report, if any."""
     made: dict[str, Any] = report
     sound = made["verdict"] == "sound"
     head = (
@@ -142,18 +142,18 @@ def page_of(report: JsonObject, auditor: bytes | None = None) -> str:
 
 
 def _signed(auditor: bytes | None) -> str:
-    """That there is a statement: whether it holds, a page cannot tell."""
+    """The line about the statement. Whether the signature is valid, only `veen audit verify` can say."""
     if auditor is None:
         return "not signed"
-    told = "<code>statement.cbor</code> has the signature, and <code>veen audit verify</code> checks it"
-    return f"for the auditor <code>{auditor.hex()}</code>: {told}"
+    caption = "<code>statement.cbor</code> has the signature; check it with <code>veen audit verify</code>"
+    return f"for the auditor <code>{auditor.hex()}</code>: {caption}"
 
 
 def _directory(one: dict[str, Any]) -> str:
     labels = sorted(one["labels"], key=lambda row: (-row["failed"], -row["entries"], row["label"]))
     faults = Counter(_kind(finding["what"]) for finding in one["findings"])
     rows = [
-        ("hub", f"<code>{escape(one['hub_id'] or 'unknown: its papers are damaged')}</code>"),
+        ("hub", f"<code>{escape(one['hub_id'] or 'unknown: its metadata is damaged')}</code>"),
         ("entries", f"{one['entries']:,}, and {one['journal_entries']:,} that only the journal has"),
         ("failed", f"{one['failed']:,}; {one['unchecked']:,} could not be checked"),
         ("chunks and checkpoints", f"{one['chunks']:,} and {one['checkpoints']:,}"),
@@ -161,12 +161,12 @@ def _directory(one: dict[str, Any]) -> str:
     if 0 < len(one["rate"]) < _FEW_PIECES:
         rows.append(("verification rate", f"{min(one['rate']):,} to {max(one['rate']):,} entries a second on one core"))
     facts = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)
-    shown = [(f"{row['label'][:16]}…", row["entries"], row["failed"]) for row in labels[:_MOST_LABELS]]
+    shown = [(f"{row['label'][:16]}…", row["entries"], row["failed"]) for row in labels[:_MAX_LABELS]]
     return (
         f"<h2>{escape(one['source'])}</h2><table>{facts}</table>"
         f"<h2>Entries over time</h2>{over_time([(at, n) for at, n in one['over_time']], 'entries over time')}"
         f"<h2>Entries of each label</h2>{ranked(shown, 'entries of each label')}"
-        f"{_more(len(labels), _MOST_LABELS)}"
+        f"{_more(len(labels), _MAX_LABELS)}"
         f"{_rates(one['rate'])}<h2>Faults</h2>"
         f"{ranked([(kind, n, n) for kind, n in faults.most_common()], 'faults by kind') if faults else ''}"
         f"{_findings(one['findings'])}"
@@ -178,12 +178,12 @@ def _rates(rate: list[int]) -> str:
         return ""
     return (
         f"<h2>Verification rate</h2>{spread(rate, 'entries a second on one core, piece by piece')}"
-        "<p class=dim>entries a second on one core, and how many pieces of the log went at that rate</p>"
+        "<p class=dim>entries per second on one core, and the number of pieces at that rate</p>"
     )
 
 
 def _kind(what: str) -> str:
-    """The check that failed, where an entry failed one."""
+    """The name of the failed check of an entry, else `artifact`."""
     head, colon, _ = what.partition(": ")
     return head if colon and " " not in head else "artifact"
 
@@ -195,10 +195,10 @@ def _findings(found: list[dict[str, Any]]) -> str:
         f"<tr><td class=word>{escape(one['severity'])}</td>{_where(one['artifact'])}"
         f"<td class=word>{'' if one['stream_seq'] is None else one['stream_seq']}</td>"
         f"<td>{escape(brief(one['what']))}</td></tr>"
-        for one in found[:_MOST_ROWS]
+        for one in found[:_MAX_ROWS]
     )
     names = "<tr><th>severity</th><th>where</th><th>entry</th><th>what</th></tr>"
-    return f"<table>{names}{rows}</table>{_more(len(found), _MOST_ROWS)}"
+    return f"<table>{names}{rows}</table>{_more(len(found), _MAX_ROWS)}"
 
 
 def _where(artifact: str) -> str:
@@ -214,8 +214,8 @@ def _equivocations(found: list[dict[str, Any]]) -> str:
         for one in found
     )
     names = "<tr><th>label</th><th>entry</th><th>the two copies</th></tr>"
-    told = "The hub signed two different roots for one place. Both receipts are in the report, and prove it to anyone."
-    return f"<h2 class=bad>Two histories</h2><p>{told}</p><table>{names}{rows}</table>"
+    caption = "The hub signed two different roots for one place. Both receipts are in the report as proof."
+    return f"<h2 class=bad>Equivocation</h2><p>{caption}</p><table>{names}{rows}</table>"
 
 
 def _more(count: int, shown: int) -> str:

@@ -1,4 +1,4 @@
-"""An audit: every directory planned, every piece gone through, the pieces chained, copies compared."""
+"""Run an audit: plan every directory, verify every piece, chain the pieces, compare copies."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Directory:
     """One data directory under audit."""
 
     source: DirectoryChunks
-    hub_metadata: HubMetadata | None = None
+    metadata: HubMetadata | None = None
     live: bool = False
     names: dict[str, int] = field(default_factory=dict)
     chunks: list[Chunk] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What it came to."""
+    """The result of an audit."""
 
     directories: tuple[Directory, ...]
     equivocations: tuple[ConflictingReceipts, ...]
@@ -52,60 +52,60 @@ def audit(
     pin: bytes | None = None,
     parallelism: int | None = None,
 ) -> Audit:
-    """Go through whole data directories. Faults of what is audited are findings, never errors.
+    """Audit whole data directories. Damage in the directories becomes findings, never exceptions.
 
-    Raises `Unavailable` for what is no data directory at all.
+    Raises `Unavailable` if a path is not a data directory.
     """
     start = perf_counter()
     directories = [_begin(path, pin) for path in paths]
     tasks = deal([piece for directory in directories for piece in directory.pieces], parallelism)
-    # Large pieces were split: what is chained is what was dealt out.
+    # `deal` splits large pieces; the parts are what gets chained.
     dealt = [piece for task in tasks for piece in task]
     for directory in directories:
         directory.pieces = [piece for piece in dealt if piece.source == directory.source.url]
     outcomes: Outcomes = {}
     while tasks:
         outcomes |= {outcome.place: outcome for outcome in run(tasks)}
-        # Each round puts one more chunk of a label right, so there is a last one.
-        tasks = deal(list(_again(directories, outcomes)), parallelism)
+        # Each round anchors one more chunk of a label, so the loop ends.
+        tasks = deal(list(_to_repeat(directories, outcomes)), parallelism)
     for directory in directories:
-        if directory.hub_metadata is not None:
-            _finish(directory, directory.hub_metadata, outcomes)
-    copies = [Copy(one.source.url, one.hub_metadata, one.labels) for one in directories if one.hub_metadata is not None]
+        if directory.metadata is not None:
+            _finish(directory, directory.metadata, outcomes)
+    copies = [Copy(one.source.url, one.metadata, one.labels) for one in directories if one.metadata is not None]
     return Audit(tuple(directories), tuple(compare(copies, join)), perf_counter() - start)
 
 
 def _begin(path: str, pin: bytes | None) -> Directory:
-    """What can be said of a directory without its entries, and the pieces to go through."""
+    """Check what needs no entries, and list the pieces to verify."""
     source = open_source(path)
     if not isinstance(source, DirectoryChunks):
-        error = Malformed("audit", f"{path} is a hub, and what is audited is a data directory")
-        error.add_note("veen verify --stream NAME goes through a stream of a hub")
+        error = Malformed("audit", f"{path} is the address of a hub; an audit needs a data directory")
+        error.add_note("to check a stream of a running hub, use veen verify --stream NAME")
         raise error
-    _need(source, path)
+    _check_is_data_directory(source, path)
     made = Directory(source)
-    made.hub_metadata, made.findings = directory_check.check_metadata(source)
-    made.findings += directory_check.check_attachments(source, made.hub_metadata)
+    made.metadata, made.findings = directory_check.check_metadata(source)
+    made.findings += directory_check.check_attachments(source, made.metadata)
     made.live = is_live(source)
-    if made.hub_metadata is None:
+    if made.metadata is None:
         return made
     at = "hub-identity.json"
     try:
-        pinned(made.hub_metadata, pin)
+        pinned(made.metadata, pin)
         at = "log"
         made.names = source.names()
         made.chunks = source.chunks_of(made.names)
     except VeenError as error:
         made.findings.append(Finding(Severity.DAMAGED, at, str(error)))
-        made.hub_metadata = None
+        made.metadata = None
         return made
-    hub_id = made.hub_metadata.identity.hub_id
+    hub_id = made.metadata.identity.hub_id
     made.pieces = [Piece(source.url, hub_id, chunk, chunk.start_seq, chunk.end_seq) for chunk in made.chunks]
     return made
 
 
-def _need(source: DirectoryChunks, path: str) -> None:
-    """Something of a hub must be there: of what is not there, nothing can be said, and nothing is damaged."""
+def _check_is_data_directory(source: DirectoryChunks, path: str) -> None:
+    """Raise `Unavailable` if the path has neither identity nor log: nothing to audit is not damage."""
     try:
         source.files.read(NAMES.identity.name)
     except Unavailable:
@@ -113,7 +113,7 @@ def _need(source: DirectoryChunks, path: str) -> None:
             source.names()
         except Missing:
             error = Unavailable(f"{path} is not a hub's data directory")
-            error.add_note("check the path; veen hub init makes one")
+            error.add_note("check the path; veen hub init creates a data directory")
             raise error from None
 
 
@@ -123,47 +123,47 @@ def _by_label(directory: Directory, outcomes: Outcomes) -> Iterator[tuple[bytes,
         yield label, list(found)
 
 
-def _again(directories: Sequence[Directory], outcomes: Outcomes) -> Iterator[Piece]:
+def _to_repeat(directories: Sequence[Directory], outcomes: Outcomes) -> Iterator[Piece]:
     for directory in directories:
         for _, found in _by_label(directory, outcomes):
             yield from chain.to_repeat(found)
 
 
-def _finish(directory: Directory, hub_metadata: HubMetadata, outcomes: Outcomes) -> None:
-    """Everything that takes more than one piece."""
+def _finish(directory: Directory, metadata: HubMetadata, outcomes: Outcomes) -> None:
+    """Checks that need more than one piece."""
     source, add = directory.source, directory.findings.extend
     directory.labels = dict(_by_label(directory, outcomes))
-    gone = missing_chunks(directory.names, directory.chunks)
-    add(Finding(Severity.DAMAGED, f"log/{chunk.name}", "it is missing", chunk.label, chunk.start_seq) for chunk in gone)
+    lost = missing_chunks(directory.names, directory.chunks)
+    add(Finding(Severity.DAMAGED, f"log/{chunk.name}", "it is missing", chunk.label, chunk.start_seq) for chunk in lost)
     for label, found in directory.labels.items():
         for link in found:
             add(link.outcome.findings)
-        missing = {chunk.start_seq for chunk in gone if chunk.label == label}
-        add(chain.check_label(found, hub_metadata.limits, missing))
+        missing = {chunk.start_seq for chunk in lost if chunk.label == label}
+        add(chain.check_label(found, metadata.limits, missing))
         if not missing:
             add(directory_check.check_checkpoint_index(source, found, live=directory.live))
-    journal_from, sizes = _check_journal(directory, hub_metadata)
-    add(directory_check.check_names(directory.names, directory.chunks, gone, journal_from))
+    journal_from, sizes = _check_journal(directory, metadata)
+    add(directory_check.check_names(directory.names, directory.chunks, lost, journal_from))
     links = [link for found in directory.labels.values() for link in found]
-    if not gone and not journal_from and not directory.live and all(link.outcome.sound for link in links):
-        add(directory_check.check_binding(source, hub_metadata, links))
+    if not lost and not journal_from and not directory.live and all(link.outcome.sound for link in links):
+        add(directory_check.check_binding(source, metadata, links))
     if not directory.live:
         add(directory_check.check_ends(directory.names, directory.chunks, journal_from))
         broken = {finding.label for finding in directory.findings if finding.severity is Severity.DAMAGED}
         add([finding for finding in directory_check.check_sizes(source, sizes) if finding.label not in broken])
 
 
-def _check_journal(directory: Directory, hub_metadata: HubMetadata) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    """Where each label begins in the journal, and how far log and journal reach.
+def _check_journal(directory: Directory, metadata: HubMetadata) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """The first journal entry of each label, and the end of each label in log and journal.
 
-    While a hub runs, nobody else can tell what is in its journal.
+    The journal of a running hub cannot be read by other processes.
     """
     sizes = {label: found[-1].piece.last for label, found in directory.labels.items()}
-    if directory.live:  # what its hub is about to close stands where the journal would
+    if directory.live:  # treat open chunks as the journal: the hub is about to close them
         return {chunk.label: chunk.start_seq for chunk in directory.chunks if not chunk.closed}, sizes
     if not isinstance(directory.source.files, LocalFiles):
         return {}, sizes
-    tail = JournalTail(directory.source, directory.source.files.root, hub_metadata)
+    tail = JournalTail(directory.source, directory.source.files.root, metadata)
     directory.findings.extend(tail.check(directory.labels))
     directory.journal_entries = tail.entries
     return tail.first, tail.sizes

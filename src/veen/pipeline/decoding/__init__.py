@@ -1,4 +1,4 @@
-"""From verified entries to what they say: opened with keys that are named and never carried, read by overlay schema."""
+"""Decode verified entries into typed rows. Workers open them with reader keys that are passed by reference only."""
 
 from veen.pipeline.decoding.decoder import DecodedEntry, DecodedRows, Decoder, LabelStream, streams_of
 from veen.pipeline.decoding.key_reference import Keys

@@ -1,4 +1,4 @@
-"""One entry as a row: of `entries`, and of `events` where it can be read, else of `quarantine` with the reason."""
+"""Decode an entry into a row of `entries` and one of `events`, or of `quarantine` with the reason."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -12,7 +12,7 @@ from veen.client.entry import Opener
 from veen.core import Malformed, Msg, PayloadHdr, Receipt, naming
 from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry
 from veen.pipeline.decoding.key_reference import Keys
-from veen.pipeline.decoding.plain_json import Plain, parsed, plain, written
+from veen.pipeline.decoding.plain_json import Plain, from_json, plain, to_json
 from veen.pipeline.read_plan import by_label
 from veen.pipeline.sources import Chunk, ChunkSource
 from veen.storage import frame
@@ -21,7 +21,7 @@ from veen.storage.metadata import HubMetadata
 
 @dataclass(frozen=True, slots=True)
 class LabelStream:
-    """A label and the stream it is of. Where no name explains it, the label's own hex digits stand for the name."""
+    """A label and its stream. If no known name yields the label, its hex digits serve as the name."""
 
     label: bytes
     name: str
@@ -31,21 +31,21 @@ class LabelStream:
 
 def streams_of(
     source: ChunkSource,
-    hub_metadata: HubMetadata,
+    metadata: HubMetadata,
     chunks: Sequence[Chunk],
     names: Iterable[str],
     epochs: Iterable[int] = (0,),
 ) -> dict[bytes, LabelStream]:
-    """The stream of each label that has entries. Where a hub has epochs, the time of a label's first entry tells."""
+    """The stream of each label that has entries. With epochs, the time of the first entry narrows the epoch."""
     known = {name: naming.stream_id(name) for name in names}
-    routing, profile = hub_metadata.identity.routing_key, hub_metadata.profile
+    routing, profile = metadata.identity.routing_key, metadata.profile
     found: dict[bytes, LabelStream] = {}
     for of_label in by_label(chunks):
         label = of_label[0].label
         around = set(epochs)
         if profile.epoch_sec and of_label[0].start_seq == 1:
             first = Receipt.decode(frame.read_unhashed(source.first_frame(of_label[0]))[0].receipt)
-            around |= set(profile.epochs_around(first.hub_ts, hub_metadata.limits.max_epoch_skew_sec))
+            around |= set(profile.epochs_around(first.hub_ts, metadata.limits.max_epoch_skew_sec))
         named = (
             LabelStream(label, name, stream_id, epoch)
             for name, stream_id in known.items()
@@ -57,22 +57,22 @@ def streams_of(
 
 
 RECORD = naming.schema_id("record.event.v1")
-LAST_SEC = 253_402_300_799  # of the year 9999: what calendars and Parquet readers still name
-_MOST = (1 << 63) - 1
-_LONGEST = 256  # bytes of a subject: Parquet keeps no bounds of very long ones
+LAST_SEC = 253_402_300_799  # end of the year 9999, the last that calendars and Parquet readers support
+_MAX_BIGINT = (1 << 63) - 1
+_MAX_SUBJECT_BYTES = 256  # bytes; Parquet keeps no min/max statistics for longer values
 
 
 class QuarantineKind(StrEnum):
     """Why an entry is in quarantine."""
 
-    UNVERIFIED = "unverified"  # a check of the log failed: nothing of it can be relied on
-    SEALED = "sealed"  # there is no key for it here, or it does not open
-    UNKNOWN = "unknown"  # no overlay reads its schema
-    MALFORMED = "malformed"  # its body is not what its schema says
+    UNVERIFIED = "unverified"  # a check failed: no field of the entry can be relied on
+    SEALED = "sealed"  # no key is available, or the entry does not open
+    UNKNOWN = "unknown"  # no overlay knows its schema
+    MALFORMED = "malformed"  # its body does not match its schema
 
 
 class EntryRow(NamedTuple):
-    """A verified entry without its payload; its receipt can be put together again from it."""
+    """A verified entry without its payload. Its receipt can be rebuilt from the row."""
 
     label: bytes
     epoch: int
@@ -89,7 +89,7 @@ class EntryRow(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """What an entry says, typed by its overlay; `header` and `body` are what was sealed."""
+    """The event in an entry, typed by its overlay. `header` and `body` are the sealed bytes."""
 
     label: bytes
     epoch: int
@@ -111,7 +111,7 @@ class EventRow(NamedTuple):
 
 
 class QuarantineRow(NamedTuple):
-    """An entry that is no event, and why; as much of it as could be had."""
+    """An entry without a readable event, the reason, and the fields that could be read."""
 
     label: bytes
     epoch: int
@@ -130,7 +130,7 @@ class QuarantineRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodedEntry:
-    """An entry as it was read and judged. `faults` are the checks that failed, each with its words."""
+    """An entry after verification. `faults` are the failed checks, each with its description."""
 
     label: bytes
     stream_seq: int
@@ -141,7 +141,7 @@ class DecodedEntry:
 
 @dataclass(slots=True)
 class DecodedRows:
-    """Rows of the three tables, in the order of the log."""
+    """Rows of the three tables in log order."""
 
     entries: list[EntryRow] = field(default_factory=list)
     events: list[EventRow] = field(default_factory=list)
@@ -152,7 +152,7 @@ class DecodedRows:
 
 
 class Decoder:
-    """Makes rows, with the keys of one worker."""
+    """Makes rows, with the reader keys of one worker."""
 
     def __init__(self, streams: dict[bytes, LabelStream], keys: Keys) -> None:
         self._streams = streams
@@ -161,13 +161,13 @@ class Decoder:
         self._overlays = overlays()
 
     def add(self, found: DecodedEntry, rows: DecodedRows) -> None:
-        """The rows of one entry."""
+        """Append the rows of one entry."""
         stream = self._streams.get(found.label) or LabelStream(found.label, found.label.hex())
         message, receipt = found.message, found.receipt
         faults = found.faults or _unusable(message, receipt)
         if faults or message is None or receipt is None:
             reason = "; ".join(f"{check}: {text}" for check, text in faults)
-            rows.quarantine.append(_of_broken(found, stream, reason))
+            rows.quarantine.append(_unverified(found, stream, reason))
             return
         rows.entries.append(
             EntryRow(
@@ -188,7 +188,7 @@ class Decoder:
         opened = self._opener(stream).entry(stream.epoch, message, receipt)
         header = opened.header
         if header is not None and opened.schema is not None:
-            header = replace(header, schema=opened.schema)  # of what came with attachments: what they belong to
+            header = replace(header, schema=opened.schema)  # the schema of the event that the attachments belong to
         entry = FoldEntry.of(message, receipt, header, opened.body, stream.epoch)
         row = self.read(entry, receipt.mmr_root, opened.fault)
         if isinstance(row, EventRow):
@@ -197,23 +197,23 @@ class Decoder:
             rows.quarantine.append(row)
 
     def read(self, entry: FoldEntry, mmr_root: bytes, fault: str | None = None) -> EventRow | QuarantineRow:
-        """What a verified entry says, or why it says nothing."""
+        """The event of a verified entry, or a quarantine row with the reason."""
         header, body = entry.header, entry.body
         if header is None or body is None:
-            return _of_silent(entry, mmr_root, QuarantineKind.SEALED, fault or "the payload could not be opened")
+            return _quarantined(entry, mmr_root, QuarantineKind.SEALED, fault or "the payload could not be opened")
         readers = self._overlays.of_schema(header.schema)
         if not readers:
-            return _of_silent(entry, mmr_root, QuarantineKind.UNKNOWN, "no overlay here reads its schema")
+            return _quarantined(entry, mmr_root, QuarantineKind.UNKNOWN, "no overlay here reads its schema")
         reasons = []
         for overlay in readers:
             steps = overlay.read(entry)
             if isinstance(steps, EventFault):
                 reasons.append(steps.reason)
                 continue
-            event = steps[0].event if steps else _form(overlay, header, body)
+            event = steps[0].event if steps else _decode_event(overlay, header, body)
             subject = _text(steps[0].part) if steps else None
-            return _of_event(entry, mmr_root, overlay, event, subject, (header, body))
-        return _of_silent(entry, mmr_root, QuarantineKind.MALFORMED, reasons[0])
+            return _event_row(entry, mmr_root, overlay, event, subject, (header, body))
+        return _quarantined(entry, mmr_root, QuarantineKind.MALFORMED, reasons[0])
 
     def _opener(self, stream: LabelStream) -> Opener:
         if stream.label not in self._openers:
@@ -224,12 +224,11 @@ class Decoder:
 
 @lru_cache(maxsize=1)
 def overlays() -> Registry:
-    """The overlays of this worker."""
     return registry()
 
 
 def _unusable(message: Msg | None, receipt: Receipt | None) -> tuple[tuple[str, str], ...]:
-    """What no table could hold, though its signatures hold."""
+    """Faults that keep a valid entry out of the tables."""
     if message is None or receipt is None:
         return (("form", "it cannot be read"),)
     if receipt.hub_ts > LAST_SEC:
@@ -237,8 +236,8 @@ def _unusable(message: Msg | None, receipt: Receipt | None) -> tuple[tuple[str, 
     return ()
 
 
-def _form(overlay: AnyOverlay, header: PayloadHdr, body: bytes) -> Event:
-    """An event that is for no part of the state, such as one of another wallet."""
+def _decode_event(overlay: AnyOverlay, header: PayloadHdr, body: bytes) -> Event:
+    """Decode an event that belongs to no part of the state, such as one of another wallet."""
     *others, last = overlay.schemas[header.schema]
     for form in others:
         with suppress(Malformed):
@@ -246,7 +245,7 @@ def _form(overlay: AnyOverlay, header: PayloadHdr, body: bytes) -> Event:
     return last.decode(body)
 
 
-def _of_event(
+def _event_row(
     entry: FoldEntry,
     mmr_root: bytes,
     overlay: AnyOverlay,
@@ -259,8 +258,8 @@ def _of_event(
     assert isinstance(shown, dict)
     kind, event_time, origin = event.LAYOUT.name, None, None
     if header.schema == RECORD:
-        subject, kind, event_time, origin = _recorded(shown)
-        shown["payload"] = parsed(str(shown.pop("content")))
+        subject, kind, event_time, origin = _record_columns(shown)
+        shown["payload"] = from_json(str(shown.pop("content")))
     return EventRow(
         entry.label,
         entry.epoch,
@@ -276,20 +275,19 @@ def _of_event(
         kind,
         event_time,
         origin,
-        written(shown),
+        to_json(shown),
         header.encode(),
         body,
     )
 
 
-def _recorded(shown: dict[str, Plain]) -> tuple[str, str, int | None, str]:
-    """The columns of a recorder's event."""
+def _record_columns(shown: dict[str, Plain]) -> tuple[str, str, int | None, str]:
     event_time = shown["event_time"]
-    told = event_time if isinstance(event_time, int) and event_time <= _MOST else None
-    return str(shown["subject_id"]), str(shown["event_type"]), told, str(shown["origin"])
+    in_range = event_time if isinstance(event_time, int) and event_time <= _MAX_BIGINT else None
+    return str(shown["subject_id"]), str(shown["event_type"]), in_range, str(shown["origin"])
 
 
-def _of_silent(entry: FoldEntry, mmr_root: bytes, kind: QuarantineKind, reason: str) -> QuarantineRow:
+def _quarantined(entry: FoldEntry, mmr_root: bytes, kind: QuarantineKind, reason: str) -> QuarantineRow:
     header = entry.header
     return QuarantineRow(
         entry.label,
@@ -308,7 +306,7 @@ def _of_silent(entry: FoldEntry, mmr_root: bytes, kind: QuarantineKind, reason: 
     )
 
 
-def _of_broken(found: DecodedEntry, stream: LabelStream, reason: str) -> QuarantineRow:
+def _unverified(found: DecodedEntry, stream: LabelStream, reason: str) -> QuarantineRow:
     message, receipt = found.message, found.receipt
     return QuarantineRow(
         found.label,
@@ -328,8 +326,8 @@ def _of_broken(found: DecodedEntry, stream: LabelStream, reason: str) -> Quarant
 
 
 def _text(part: bytes) -> str:
-    """A part as people write it: text where it is text, else hex digits; of a long one the digits of its hash."""
-    if len(part) > _LONGEST:
+    """A part as text if printable, else as hex; a long part as the hex of its hash."""
+    if len(part) > _MAX_SUBJECT_BYTES:
         return sha256(part).hexdigest()
     try:
         text = part.decode()

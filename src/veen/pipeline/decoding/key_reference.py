@@ -1,7 +1,7 @@
-"""Reader keys by reference: what is planned, sent and logged says where keys are; they are read where they are used.
+"""Reader keys by reference: plans, jobs and logs contain only locations; each worker reads the keys itself.
 
 A reference is the path of a client directory, the path of a key file (`veen stream-key export`), or
-`python:MODULE:NAME`, a function of the worker's own that takes a stream_id and gives 32 bytes or None.
+`python:MODULE:NAME`, a function in the worker's environment that maps a stream_id to 32 bytes or None.
 """
 
 import importlib
@@ -19,21 +19,21 @@ from veen.core import DhKey, Malformed, Unavailable, naming
 
 PROVIDER = "python:"
 VARIABLE = b"VEEN_PASSPHRASE"
-_MOST_KEY_FILE = 1 << 16
-_MOST_PASSPHRASE = 1 << 12
+_MAX_KEY_FILE_BYTES = 1 << 16
+_MAX_PASSPHRASE_BYTES = 1 << 12
 
 Provider = Callable[[bytes], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where the reader keys of streams are. Nothing in it is secret."""
+    """The locations of reader keys. It contains no secrets."""
 
     references: tuple[str, ...] = ()
-    passphrase_file: str | None = None  # of the client directories among them; else the worker's VEEN_PASSPHRASE
+    passphrase_file: str | None = None  # for client directories; default: the worker's VEEN_PASSPHRASE
 
     def key(self, stream_id: bytes) -> DhKey | None:
-        """The key of a stream, from the first place that has it. Raises `Unavailable` where a place cannot be read."""
+        """The key of a stream, from the first location that has it. Raises `Unavailable` for an unreadable location."""
         for reference in self.references:
             found = _opened(reference, self.passphrase_file)(stream_id)
             if found is not None:
@@ -41,7 +41,7 @@ class Keys:
         return None
 
     def names(self) -> tuple[str, ...]:
-        """The names of the streams whose keys are in directories and files; a provider lists none."""
+        """The names of the streams whose keys are in directories and files; functions list none."""
         named: dict[str, None] = {}
         for reference in self.references:
             if not reference.startswith(PROVIDER):
@@ -49,13 +49,13 @@ class Keys:
         return tuple(named)
 
     def forget(self) -> None:
-        """Read them anew next time."""
+        """Drop cached keys, so that the next call reads them again."""
         _opened.cache_clear()
 
 
 @lru_cache(maxsize=64)
 def _opened(reference: str, passphrase_file: str | None) -> Provider:
-    """What gives keys by stream_id; a worker opens each reference once."""
+    """A function from stream_id to key; each worker opens a reference once."""
     if reference.startswith(PROVIDER):
         return _provider(reference)
     return dict(_secrets(reference, passphrase_file).values()).get
@@ -66,7 +66,7 @@ def _listed(reference: str, passphrase_file: str | None) -> list[str]:
 
 
 def _secrets(reference: str, passphrase_file: str | None) -> dict[str, tuple[bytes, bytes]]:
-    """Stream names, each with its id and its secret key."""
+    """Stream name to stream id and secret key."""
     path = Path(reference)
     if path.is_dir():
         for private in (path, keystore_file(path)):
@@ -75,16 +75,16 @@ def _secrets(reference: str, passphrase_file: str | None) -> dict[str, tuple[byt
         return {one.name: (one.stream_id, one.secret) for one in store.secrets.streams}
     durable.check_private(path)
     try:
-        key = ReaderKey.decode(durable.read_file(path, _MOST_KEY_FILE))
+        key = ReaderKey.decode(durable.read_file(path, _MAX_KEY_FILE_BYTES))
     except Malformed:
-        raise Malformed(reference, "it is neither a client directory nor a reader key") from None
+        raise Malformed(reference, "it is neither a client directory nor a reader key file") from None
     return {key.name: (naming.stream_id(key.name), key.secret)}
 
 
 def _passphrase(path: str | None) -> bytes | None:
     if path is None:
         return os.environb.get(VARIABLE) or None
-    return durable.read_file(Path(path), _MOST_PASSPHRASE).removesuffix(b"\n").removesuffix(b"\r")
+    return durable.read_file(Path(path), _MAX_PASSPHRASE_BYTES).removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _provider(reference: str) -> Provider:
@@ -92,5 +92,5 @@ def _provider(reference: str) -> Provider:
     try:
         found: Provider = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError):
-        raise Unavailable(f"{reference} names no function that can be found here") from None
+        raise Unavailable(f"cannot import {reference}; check MODULE:NAME and the worker's Python path") from None
     return found

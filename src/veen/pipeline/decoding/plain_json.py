@@ -1,4 +1,4 @@
-"""Events as plain JSON: names and values, bytes as lowercase hex, in one spelling."""
+"""Events as plain JSON in canonical form: bytes as lowercase hex, sorted keys."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=
 
 
 def plain(value: object) -> Plain:
-    """A value of an event, without anything that JSON has no form for. Absent fields are left out."""
+    """Convert a value of an event to JSON types. Absent fields are left out."""
     match value:
         case None | bool() | int() | float():
             return value
@@ -29,16 +29,16 @@ def plain(value: object) -> Plain:
     if is_dataclass(value) and not isinstance(value, type):
         named = ((field.name, getattr(value, field.name)) for field in fields(value))
         return {name: plain(one) for name, one in named if one is not None}
-    raise TypeError(f"{type(value).__name__} is not plain")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def written(value: Plain) -> str:
-    """JSON text, the same for the same value."""
+def to_json(value: Plain) -> str:
+    """Canonical JSON: equal values give equal text."""
     return _encode(value)
 
 
-def parsed(text: str) -> Plain:
-    """The other way. Integers stay integers, however large."""
+def from_json(text: str) -> Plain:
+    """Parse JSON. Integers stay integers, however large."""
     try:
         found: Plain = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Questions to the table of events: the same answer from a file or two here as from all of them on Spark."""
+"""Queries over the table of events: the same answer whether computed in this process or on Spark."""
 
 from veen.pipeline.engine.engine import AnswerBasis, Engine, EngineAnswer, RowPlace
 from veen.pipeline.engine.event_query import EventQuery, EvidencePolicy, Metric

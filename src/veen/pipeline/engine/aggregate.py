@@ -1,4 +1,4 @@
-"""Part of an answer, and how parts become the whole: in any order and grouping, they come to the same."""
+"""Partial answers and their merge. The result does not depend on order or grouping."""
 
 import heapq
 import json
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from veen.pipeline.decoding.plain_json import Plain, written
+from veen.pipeline.decoding.plain_json import Plain, to_json
 from veen.pipeline.engine.event_query import EventQuery, Metric
 from veen.pipeline.engine.query_watch import UNWATCHED, QueryWatch
 
 Order = tuple[int, str, int, str]  # hub_ts, stream, stream_seq, label in hex
-Source = tuple[str, str, int, str, str]  # stream, label, stream_seq, msg_id, mmr_root: the event that is behind it
+Source = tuple[str, str, int, str, str]  # stream, label, stream_seq, msg_id, mmr_root of an event
 Rank = tuple[int, float | int | str, str]
 
 
 def weigh(value: Plain) -> int:
-    """At most as much as the value takes as JSON, and near it; it is asked of every value that is kept."""
+    """A lower bound of the JSON size in bytes, close to it. Called for every stored value, so it must be cheap."""
     if isinstance(value, str):
         return len(value) + 2
     if isinstance(value, dict):
@@ -28,39 +28,39 @@ def weigh(value: Plain) -> int:
 
 
 def rank(value: Plain) -> Rank:
-    """One order of all values: nothing, truth values, numbers, texts, then the rest by how they are written."""
+    """A total order of all values: null, booleans, numbers, strings, then the rest by their JSON text."""
     match value:
         case None:
             return 0, 0, ""
         case bool():
             return 1, int(value), ""
         case int() | float():
-            return 2, value, written(value)
+            return 2, value, to_json(value)
         case str():
             return 3, value, ""
-    return 4, written(value), ""
+    return 4, to_json(value), ""
 
 
 @dataclass(slots=True)
 class PartialCounts:
-    """What a metric has come to so far."""
+    """The running value of a metric."""
 
     count: int = 0
     best: Plain = None
     total: Fraction | int = 0
-    whole: bool = True  # nothing but integers was added
+    whole: bool = True  # only integers were added
     values: set[str] = field(default_factory=set)
 
     def add(self, metric: Metric, value: Plain) -> int:
-        """Take a value in. Says how much heavier that makes it."""
+        """Add a value. Returns the increase in weight."""
         if metric.kind == "count":
             self.count += 1
         elif value is None:
             return 0
         elif metric.kind == "distinct":
-            return self._hold({written(value)})
+            return self._add_distinct({to_json(value)})
         elif metric.kind != "sum":
-            return self._take(metric, value)
+            return self._take_best(metric, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             self.count += 1
             self.total += value if isinstance(value, int) else Fraction(value)
@@ -68,22 +68,22 @@ class PartialCounts:
         return 0
 
     def merge(self, metric: Metric, other: "PartialCounts") -> int:
-        """Take in what another came to. Says how much heavier that makes it."""
+        """Merge another value. Returns the increase in weight."""
         self.count += other.count
         self.total += other.total
         self.whole = self.whole and other.whole
-        return self._hold(other.values) + (0 if other.best is None else self._take(metric, other.best))
+        return self._add_distinct(other.values) + (0 if other.best is None else self._take_best(metric, other.best))
 
     @property
     def weight(self) -> int:
         return sum(map(len, self.values)) + (0 if self.best is None else weigh(self.best))
 
-    def _hold(self, texts: set[str]) -> int:
+    def _add_distinct(self, texts: set[str]) -> int:
         new = texts - self.values
         self.values |= new
         return sum(map(len, new))
 
-    def _take(self, metric: Metric, value: Plain) -> int:
+    def _take_best(self, metric: Metric, value: Plain) -> int:
         if self.best is None or (rank(value) < rank(self.best)) == (metric.kind == "min"):
             before, self.best = self.best, value
             return weigh(value) - (0 if before is None else weigh(before))
@@ -96,7 +96,7 @@ class PartialCounts:
             case "distinct":
                 return len(self.values)
             case "sum":
-                # Added up exactly, whatever the order, and rounded once.
+                # The sum is exact in any order, and rounded once.
                 return None if not self.count else int(self.total) if self.whole else float(self.total)
         return self.best
 
@@ -112,22 +112,22 @@ class PartialCounts:
 
 @dataclass(slots=True)
 class Partial:
-    """Rows or groups of some files."""
+    """Rows or groups from some files."""
 
     query: EventQuery
     rows: list[tuple[Order, dict[str, Plain], Source]] = field(default_factory=list)
     groups: dict[str, tuple[list[Plain], list[PartialCounts]]] = field(default_factory=dict)
-    sources: list[Source] = field(default_factory=list)  # behind the groups, where evidence is asked for
+    sources: list[Source] = field(default_factory=list)  # events behind the groups, if evidence is requested
     read: int = 0
-    weight: int = 0  # of what is kept, in bytes
-    asked: tuple[Metric, ...] = field(init=False)
+    weight: int = 0  # bytes held
+    parsed_metrics: tuple[Metric, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.asked = self.query.asked  # which is parsed once, and not for each event
+        self.parsed_metrics = self.query.parsed_metrics  # parsed once instead of for each event
 
     @property
     def held(self) -> int:
-        """How many rows or groups are kept, or events behind them, whichever are more."""
+        """The number of rows, groups or source events held, whichever is largest."""
         return max(len(self.rows), len(self.groups), len(self.sources))
 
     def add(self, order: Order, found: dict[str, Plain], source: Source) -> None:
@@ -143,18 +143,18 @@ class Partial:
             self.sources.append(source)
 
     def count(self, found: dict[str, Plain]) -> None:
-        """Take an event into its group."""
+        """Add an event to its group."""
         keys = [found[name] for name in self.query.group_by]
-        text = written(keys)
+        text = to_json(keys)
         group = self.groups.get(text)
         if group is None:
-            group = self.groups[text] = keys, [PartialCounts() for _ in self.asked]
+            group = self.groups[text] = keys, [PartialCounts() for _ in self.parsed_metrics]
             self.weight += len(text)
-        for metric, tally in zip(self.asked, group[1], strict=True):
+        for metric, tally in zip(self.parsed_metrics, group[1], strict=True):
             self.weight += tally.add(metric, None if metric.of is None else found[metric.of])
 
     def shorten(self) -> None:
-        """In order, and no longer than the answer may be."""
+        """Sort the rows, and drop those beyond the limit."""
         if self.query.limit is None:
             self.rows.sort(key=lambda row: row[0])
         else:
@@ -171,7 +171,7 @@ class Partial:
                 self.groups[text] = keys, tallies
                 self.weight += len(text) + sum(tally.weight for tally in tallies)
                 continue
-            for metric, mine, theirs in zip(self.asked, self.groups[text][1], tallies, strict=True):
+            for metric, mine, theirs in zip(self.parsed_metrics, self.groups[text][1], tallies, strict=True):
                 self.weight += mine.merge(metric, theirs)
 
     def encode(self) -> bytes:
@@ -184,12 +184,12 @@ def decode(query: EventQuery, data: bytes) -> Partial:
     rows, groups, sources, read = json.loads(data)
     made = Partial(query, [(tuple(order), found, tuple(source)) for order, found, source in rows], read=read)
     made.sources = [tuple(source) for source in sources]
-    made.groups = {written(keys): (keys, [PartialCounts.of(one) for one in tallies]) for keys, tallies in groups}
+    made.groups = {to_json(keys): (keys, [PartialCounts.of(one) for one in tallies]) for keys, tallies in groups}
     return made
 
 
 def whole(query: EventQuery, parts: Iterable[Partial], watch: QueryWatch = UNWATCHED) -> Partial:
-    """All parts as one, with its rows in order."""
+    """Merge all parts, with rows in order."""
     made = Partial(query)
     for part in parts:
         made.merge(part)
@@ -199,7 +199,7 @@ def whole(query: EventQuery, parts: Iterable[Partial], watch: QueryWatch = UNWAT
 
 
 def grouped(part: Partial) -> list[dict[str, Plain]]:
-    """The rows of an answer in groups, by their keys. Without group_by there is one row, also over nothing."""
+    """The rows of a grouped answer, by key. Without group_by there is exactly one row, even without events."""
     query = part.query
     groups = list(part.groups.values())
     if not groups and not query.group_by:
@@ -208,6 +208,6 @@ def grouped(part: Partial) -> list[dict[str, Plain]]:
     made = []
     for keys, tallies in groups[: query.limit]:
         row = dict(zip(query.group_by, keys, strict=True))
-        row |= {metric.name: tally.result(metric) for metric, tally in zip(query.asked, tallies, strict=True)}
+        row |= {metric.name: tally.result(metric) for metric, tally in zip(query.parsed_metrics, tallies, strict=True)}
         made.append(row)
     return made

@@ -1,4 +1,4 @@
-"""The engine: a small question is answered here from the files it touches, a large one by Spark, with the same code."""
+"""The query engine. It answers small queries in this process and large ones on Spark, with the same code."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from veen.pipeline.tables.store import Tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SMALL_ROWS = 250_000  # a second or two of work: less than Spark takes to begin
+SMALL_ROWS = 250_000  # one or two seconds of work, less than Spark needs to start
 JOB_ROWS = 50_000
 _FRACTION_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
-    """An event behind an answer: where its receipt is, and the root that the receipt has."""
+    """An event behind an answer: the place of its receipt, and the root in it."""
 
     stream: str
     label: bytes
@@ -46,7 +46,7 @@ class RowPlace:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBasis:
-    """What the tables had when they were asked."""
+    """The end of one label in the tables when the query ran."""
 
     stream: str
     label: bytes
@@ -56,7 +56,7 @@ class AnswerBasis:
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """Rows in their one order, and the events whose evidence is to be verified."""
+    """Rows in canonical order, and the events whose evidence is to be verified."""
 
     rows: tuple[dict[str, Plain], ...]
     places: tuple[RowPlace, ...]
@@ -70,7 +70,10 @@ class EngineAnswer:
 
 
 class Engine:
-    """Asks the tables of one folder. `spark` is a session, or what makes one when it is first needed, or None."""
+    """Queries the tables in one folder. `spark` is a session, a function that starts one on demand, or None.
+
+    Example: `Engine(Path("tables")).run(EventQuery(("doors",), metrics=("count",))).rows`
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Engine:
         self._footer = lru_cache(maxsize=4_096)(self._read_footer)
 
     def run(self, query: EventQuery, *, seed: bytes = b"", watch: QueryWatch = UNWATCHED) -> EngineAnswer:
-        """The answer. `seed` is what the sample of evidence depends on, beside the events themselves."""
+        """Answer a query. `seed` determines, with the events themselves, the sample of evidence."""
         query.check()
         while True:
             view = self._tables.view()
@@ -94,13 +97,13 @@ class Engine:
                 return self._run(query, view, seed, watch)
             except Unavailable:
                 if self._tables.view().number == view.number:
-                    raise  # otherwise its files were merged meanwhile, and are others now
+                    raise  # otherwise files were merged meanwhile: retry with the new ones
 
     def _run(self, query: EventQuery, view: TablesView, seed: bytes, watch: QueryWatch) -> EngineAnswer:
         known = {span.stream for span in view.spans.values()}
         for stream in query.scope:
             if stream not in known:
-                raise Unavailable(f"the tables have no stream {stream!r}")
+                raise Unavailable(f"the tables have no stream {stream!r}; load it with veen pipeline run")
         root, footers = str(self._tables.root.resolve()), dict[str, Any]()
 
         def footer(file: FileRef) -> Any:
@@ -146,14 +149,14 @@ class Engine:
 
 
 def spread(query: EventQuery, parts: Sequence[Part], run: jobs.Runner, watch: QueryWatch = UNWATCHED) -> Partial:
-    """What comes of parts that are gone through elsewhere, some by each worker."""
-    work = [Scan(query, some, watch.max_held, watch.max_bytes) for some in _dealt(parts)]
-    made = run(scan_encoded, work, jobs.silent if watch is UNWATCHED else lambda done, total: watch.on(0, 0))
+    """Scan parts in several jobs and merge the results."""
+    work = [Scan(query, some, watch.max_held, watch.max_bytes) for some in _split_jobs(parts)]
+    made = run(scan_encoded, work, jobs.no_progress if watch is UNWATCHED else lambda done, total: watch.on(0, 0))
     return aggregate.whole(query, (aggregate.decode(query, one) for one in made), watch)
 
 
 def sampled(query: EventQuery, sources: Sequence[Source], seed: bytes) -> list[Source]:
-    """Those whose evidence is to be verified: all, none, or a share of them that anyone can work out again."""
+    """The events whose evidence is verified: all, none, or a sample that anyone can recompute."""
     evidence = query.evidence
     if evidence.mode == "none" or not sources:
         return []
@@ -162,7 +165,7 @@ def sampled(query: EventQuery, sources: Sequence[Source], seed: bytes) -> list[S
     assert evidence.sample_rate is not None
     below = Fraction(evidence.sample_rate) * (1 << 8 * _FRACTION_BYTES)
     drawn = [int.from_bytes(sha256(seed + _name(source)).digest()[:_FRACTION_BYTES], "big") for source in sources]
-    least = min(drawn)  # a sample of something is never nothing
+    least = min(drawn)  # a sample has at least one event
     return [source for source, number in zip(sources, drawn, strict=True) if number < below or number == least]
 
 
@@ -175,8 +178,8 @@ def _place(source: Source, hubs: dict[str, bytes]) -> RowPlace:
     return RowPlace(stream, bytes.fromhex(label), seq, bytes.fromhex(msg_id), bytes.fromhex(root), hubs[label])
 
 
-def _dealt(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
-    """Jobs of about equal weight: a large file is dealt out by its row groups."""
+def _split_jobs(parts: Sequence[Part]) -> list[tuple[Part, ...]]:
+    """Jobs of about equal size; a large file is split by row groups."""
     made: list[tuple[Part, ...]] = []
     some: list[Part] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The fields of an event, by the names that a query gives them."""
+"""Event queries and the fields they can name."""
 
 import json
 import re
@@ -16,7 +16,7 @@ PAYLOAD = "payload"
 
 Row = Mapping[str, Any]
 
-# What each field is made from.
+# The table columns that each field needs.
 COLUMNS_OF: dict[str, tuple[str, ...]] = {
     "stream": (),
     "subject_id": ("subject_id",),
@@ -56,19 +56,19 @@ def columns(name: str) -> tuple[str, ...]:
 
 
 def receipt_id(label: bytes, stream_seq: int) -> str:
-    """What a receipt is asked for by."""
+    """The id under which a receipt can be requested."""
     return f"{label.hex()}:{stream_seq}"
 
 
 def moment(milliseconds: int | None) -> str | None:
-    """A time in the one form that answers have; None for what no calendar has."""
+    """A time in the format of answers; None if it is outside the calendar."""
     if milliseconds is None or not 0 <= milliseconds // 1000 <= LAST_SEC:
         return None
     seconds, rest = divmod(milliseconds, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03}Z"
 
 
-_MADE: dict[str, Callable[[Row], Plain]] = {
+_CONVERTERS: dict[str, Callable[[Row], Plain]] = {
     "event_time": lambda row: moment(row["event_time"]),
     "principal_id": lambda row: str(row["client_id"].hex()),
     "hub_commit_time": lambda row: moment(row["hub_ts"] * 1000),
@@ -80,7 +80,7 @@ _MADE: dict[str, Callable[[Row], Plain]] = {
 
 
 def values(row: Row, names: tuple[str, ...]) -> dict[str, Plain]:
-    """Some fields of an event."""
+    """The values of some fields of an event."""
     payload: Plain = None
     if any(name.split(".")[0] == PAYLOAD for name in names):
         payload = json.loads(row["event"])
@@ -91,7 +91,7 @@ def values(row: Row, names: tuple[str, ...]) -> dict[str, Plain]:
 
 def _value(row: Row, name: str, payload: Plain) -> Plain:
     if name in COLUMNS_OF and name != PAYLOAD:
-        make = _MADE.get(name)
+        make = _CONVERTERS.get(name)
         found: Plain = row[name] if make is None else make(row)
         return found
     for step in name.split(".")[1:]:
@@ -100,7 +100,7 @@ def _value(row: Row, name: str, payload: Plain) -> Plain:
 
 
 def _step(value: Plain, name: str) -> Plain:
-    """One step of a path: a name in an object, a number in a list. What is not there is null."""
+    """One step of a path: a name in an object or a number in a list. A missing value is null."""
     if isinstance(value, dict):
         return value.get(name)
     if isinstance(value, list) and name.isascii() and name.isdigit() and int(name) < len(value):
@@ -114,7 +114,7 @@ _METRIC = re.compile(r"(count|min|max|sum|distinct)(?:\((.+)\))?")
 
 @dataclass(frozen=True, slots=True)
 class EvidencePolicy:
-    """How much of an answer is to be verified; `sample_rate` goes with `spot` only."""
+    """How much of an answer is verified; `sample_rate` is for `spot` only."""
 
     mode: str = "none"
     sample_rate: float | None = None
@@ -122,9 +122,9 @@ class EvidencePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number, or one value, for each group."""
+    """A number or value per group."""
 
-    name: str  # as it was asked for, and as the answer has it
+    name: str  # as in the query and in the answer
     kind: str
     of: str | None
 
@@ -132,7 +132,7 @@ class Metric:
     def parse(cls, text: str) -> Self:
         found = _METRIC.fullmatch(text)
         if found is None or (found[2] is None) != (found[1] == "count"):
-            raise _bad(f"{text!r} is no metric", "there are count, min(FIELD), max(FIELD), sum(FIELD), distinct(FIELD)")
+            raise _bad(f"{text!r} is not a metric", "use count, min(FIELD), max(FIELD), sum(FIELD) or distinct(FIELD)")
         if found[2] is not None:
             check_field(found[2])
         return cls(text, found[1], found[2])
@@ -140,7 +140,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class EventQuery:
-    """A question. Times are those of the hub's commit, in seconds since 1970: from `time_from` to before `time_to`."""
+    """A query. `time_from` (inclusive) and `time_to` (exclusive) are hub commit times in seconds since 1970."""
 
     scope: tuple[str, ...]
     subject_id: str | None = None
@@ -154,56 +154,56 @@ class EventQuery:
     limit: int | None = None
 
     def check(self) -> None:
-        """Raise `Malformed`, with a hint, over what cannot be asked."""
+        """Raise `Malformed` with a hint if the query is invalid."""
         if not self.scope or not all(self.scope):
-            raise _bad("scope names no stream", "name one stream at least")
+            raise _bad("scope names no stream", "name at least one stream")
         if not self.metrics:
             if self.group_by:
-                raise _bad("group_by goes with metrics", "ask for count, at least")
+                raise _bad("group_by needs metrics", "add a metric, for example count")
             if not self.projection:
-                raise _bad("projection names no field", f"name one field at least, or {ALL!r}")
+                raise _bad("projection names no field", f"name at least one field, or {ALL!r}")
         for name in (*self.shown, *self.group_by):
             check_field(name)
         for listed, what in ((self.group_by, "group_by"), (self.metrics, "metrics"), (self.shown, "projection")):
             if len(set(listed)) != len(listed):
-                raise _bad(f"{what} names something twice", "name it once")
+                raise _bad(f"{what} contains a duplicate", "name each value once")
         for metric in self.metrics:
             Metric.parse(metric)
         if self.limit is not None and self.limit < 1:
-            raise _bad(f"limit is {self.limit}", "it is 1 at least, or left out")
+            raise _bad(f"limit is {self.limit}", "set it to 1 or more, or leave it out")
         self._check_evidence()
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The fields of a row; none where groups are asked for."""
+        """The fields of a row; empty for a grouped query."""
         if self.metrics:
             return ()
         return DEFAULT if self.projection == (ALL,) else self.projection
 
     @property
-    def asked(self) -> tuple[Metric, ...]:
+    def parsed_metrics(self) -> tuple[Metric, ...]:
         return tuple(Metric.parse(metric) for metric in self.metrics)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Every field that is looked at."""
-        of_metrics = (metric.of for metric in self.asked if metric.of is not None)
+        """Every field that the query reads."""
+        of_metrics = (metric.of for metric in self.parsed_metrics if metric.of is not None)
         return tuple(dict.fromkeys((*self.shown, *self.group_by, *of_metrics)))
 
     def _check_evidence(self) -> None:
         mode, rate = self.evidence.mode, self.evidence.sample_rate
         if mode not in MODES:
-            raise _bad(f"evidence mode is {mode!r}", f"there are {', '.join(MODES)}")
+            raise _bad(f"evidence mode is {mode!r}", f"use one of {', '.join(MODES)}")
         if mode != "spot" and rate is not None:
-            raise _bad("sample_rate goes with spot", "leave it out, or ask for spot")
+            raise _bad("sample_rate is only for evidence mode spot", "leave it out, or set the mode to spot")
         if mode == "spot" and (rate is None or isinstance(rate, bool) or not 0 < rate <= 1):
-            raise _bad("sample_rate is not above 0 and at most 1", "0.1 has a tenth of the rows verified")
+            raise _bad("sample_rate must be above 0 and at most 1", "0.1 verifies a tenth of the rows")
 
 
 def check_field(name: str) -> None:
     if not is_field(name):
         known = ", ".join(COLUMNS_OF)
-        raise _bad(f"there is no field {name!r}", f"there are {known}, and paths into the payload: payload.NAME")
+        raise _bad(f"unknown field {name!r}", f"use one of {known}, or a path into the payload: payload.NAME")
 
 
 def _bad(what: str, hint: str) -> Malformed:

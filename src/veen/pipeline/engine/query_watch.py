@@ -1,21 +1,21 @@
-"""Who keeps an eye on a question that is being answered, so that it takes no more than it may."""
+"""Bounds on the memory of a running query."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 
-def _nobody(held: int, weight: int) -> None:
-    """Let it go on."""
+def _ignore(held: int, weight: int) -> None:
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryWatch:
-    """`on` hears now and then how many rows are held and how many bytes they are; what it raises ends the work.
+    """`on` is called regularly with the rows and bytes held; an exception from it stops the query.
 
-    A worker of Spark cannot ask it. It stops by itself once it holds more than the two bounds, and `on` hears of it.
+    A Spark worker cannot call it. A worker stops by itself at `max_held` or `max_bytes`; `on` sees that at the merge.
     """
 
-    on: Callable[[int, int], None] = _nobody
+    on: Callable[[int, int], None] = _ignore
     max_held: int | None = None
     max_bytes: int | None = None
 

@@ -1,4 +1,4 @@
-"""Which parts of which files a query must read, and what comes of one such part. No Spark here."""
+"""Select the row groups that a query must read, and scan them. No Spark here."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +16,8 @@ from veen.pipeline.tables.commit import FileRef
 
 _FILTERED = ("hub_ts", "subject_id", "event_type")
 _BASE = ("label", "stream_seq", "msg_id", "mmr_root", *_FILTERED)
-_BATCH_ROWS = 1_024  # that are in memory at once, and between two looks of whoever watches
-_AFTER = "\U0010ffff" * 4  # where files have the events that have no subject: behind all that have one
+_BATCH_ROWS = 1_024  # in memory at once, and between two calls of `watch.on`
+_AFTER = "\U0010ffff" * 4  # sorts after every subject, as files sort events without a subject
 
 Footer = Callable[[FileRef], Any]
 
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a worker is to go through, and how much it may hold meanwhile."""
+    """Parts for one worker to scan, and how much it may hold."""
 
     query: EventQuery
     parts: tuple[Part, ...]
@@ -42,12 +42,12 @@ class Scan:
     max_bytes: int | None = None
 
 
-class _Enough(Exception):
-    """More is held than may be."""
+class _BoundsExceeded(Exception):
+    """The worker holds more than its bounds allow."""
 
 
 def may_hold(file: FileRef, query: EventQuery) -> bool:
-    """Whether a file can have anything of it, by what the commit says."""
+    """Whether a file may contain matching events, by its bounds in the commit."""
     if query.subject_id is not None:
         within = file.least is not None and file.most is not None and file.least <= query.subject_id <= file.most
         if not within:
@@ -58,7 +58,7 @@ def may_hold(file: FileRef, query: EventQuery) -> bool:
 
 
 def plan(files: Iterable[FileRef], query: EventQuery, root: str, footer: Footer) -> list[Part]:
-    """The row groups that can have anything of it. A file is sorted by subject, then type, then time: see `layout`."""
+    """The row groups that may match. A file is sorted by subject, then type, then time: see `layout`."""
     made = []
     for file in files:
         if file.stream in query.scope and may_hold(file, query):
@@ -91,7 +91,7 @@ def _column(metadata: Any, name: str) -> int:
 
 
 def _statistics(metadata: Any, number: int, column: int) -> Any:
-    """What a row group says of a column's least and greatest value; None where it says nothing."""
+    """The min/max statistics of a column in a row group; None if there are none."""
     found = metadata.row_group(number).column(column).statistics
     return found if found is not None and found.has_min_max else None
 
@@ -113,7 +113,7 @@ def _in_time(statistics: Any, query: EventQuery) -> bool:
 
 
 def scan(job: Scan, footers: Mapping[str, Any] | None = None, watch: QueryWatch = UNWATCHED) -> Partial:
-    """What comes of some parts. `footers` are those of files by their path, where they were read before."""
+    """Scan some parts. `footers` are Parquet footers that were already read, by path."""
     made = Partial(job.query)
     for part in job.parts:
         _scan(part, made, (footers or {}).get(part.path), watch)
@@ -121,21 +121,21 @@ def scan(job: Scan, footers: Mapping[str, Any] | None = None, watch: QueryWatch 
 
 
 def scan_encoded(job: Scan) -> bytes:
-    """The same, as a worker hands it over. Where that is too much it is cut short, and whoever merges it sees so."""
+    """Scan in a worker. If the result exceeds the bounds it is cut short, which the merge detects."""
     made, bounds = Partial(job.query), QueryWatch(max_held=job.max_held, max_bytes=job.max_bytes)
 
     def on(held: int, weight: int) -> None:
         if bounds.exceeded(held, weight):
-            raise _Enough
+            raise _BoundsExceeded
 
-    with suppress(_Enough):
+    with suppress(_BoundsExceeded):
         for part in job.parts:
             _scan(part, made, None, QueryWatch(on))
     return made.encode()
 
 
 def batches(path: str, groups: Sequence[int], names: Sequence[str], footer: Any = None) -> Iterator[Any]:
-    """Row groups of a file, some rows at a time."""
+    """Row groups of a file, in batches of `_BATCH_ROWS`."""
     import pyarrow.parquet as pq
 
     try:
@@ -149,7 +149,7 @@ def _scan(part: Part, made: Partial, footer: Any, watch: QueryWatch) -> None:
     import pyarrow as pa
 
     query = made.query
-    lean = bool(query.metrics) and query.evidence.mode == "none"  # then nobody asks which events are behind it
+    lean = bool(query.metrics) and query.evidence.mode == "none"  # the events behind the groups are not needed
     shown, needed = query.fields, _FILTERED if lean else _BASE
     names = tuple(dict.fromkeys((*needed, *(one for name in shown for one in event_query.columns(name)))))
     wanted = _filter(query)

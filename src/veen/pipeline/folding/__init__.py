@@ -1,5 +1,5 @@
-"""Any overlay's fold over a log of any size: pieces summed up by workers, merged in a tree, kept for the next time."""
+"""Fold any overlay over a log of any size: workers summarize runs, a tree merges them, and results are kept."""
 
-from veen.pipeline.folding.table_fold import Folded, fold, sum_up
+from veen.pipeline.folding.table_fold import Folded, fold, summarize
 
-__all__ = ["Folded", "fold", "sum_up"]
+__all__ = ["Folded", "fold", "summarize"]

@@ -1,4 +1,4 @@
-"""Entries of a run, read from the tables: they were verified, opened and kept, so a fold needs neither log nor key."""
+"""Read runs of entries from the tables, where they are verified and opened. A fold needs neither log nor keys."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _ROOT, _KIND = "mmr_root", "kind"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """Entries of one label without a gap."""
+    """Consecutive entries of one label."""
 
     epoch: int
     label: bytes
@@ -29,17 +29,17 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRuns:
-    """A run, and the files of the tables that hold it: all that a worker needs to read it."""
+class RunFiles:
+    """A run and the table files that contain it: everything a worker needs to read it."""
 
     run: Run
     root: str
     paths: tuple[tuple[str, str], ...]  # table and path
 
 
-def held(root: Path, view: TablesView, run: Run) -> HeldRuns:
+def run_files(root: Path, view: TablesView, run: Run) -> RunFiles:
     files = [file for file in view.files.values() if _holds(file, run)]
-    return HeldRuns(run, str(root), tuple(sorted((str(file.table), file.path) for file in files)))
+    return RunFiles(run, str(root), tuple(sorted((str(file.table), file.path) for file in files)))
 
 
 def _holds(file: FileRef, run: Run) -> bool:
@@ -47,8 +47,8 @@ def _holds(file: FileRef, run: Run) -> bool:
     return of_log and file.label == run.label and file.first <= run.last and run.first <= file.last
 
 
-def entries(given: HeldRuns) -> tuple[list[FoldEntry], bytes]:
-    """The entries of a run in order, and the root of the log up to them. Raises where one cannot be relied on."""
+def entries(given: RunFiles) -> tuple[list[FoldEntry], bytes]:
+    """The entries of a run in order, and the root at its end. Raises if an entry is missing or unverified."""
     import pyarrow.dataset as ds
 
     run, found, root = given.run, list[FoldEntry](), b""
@@ -60,8 +60,8 @@ def entries(given: HeldRuns) -> tuple[list[FoldEntry], bytes]:
     return _in_order(run, found, range(run.first, run.last + 1)), root
 
 
-def some(given: HeldRuns, places: Sequence[int]) -> list[FoldEntry]:
-    """Some entries of a run, in order."""
+def entries_at(given: RunFiles, places: Sequence[int]) -> list[FoldEntry]:
+    """The entries at some places of a run, in order."""
     import pyarrow.dataset as ds
 
     found: list[FoldEntry] = []
@@ -75,12 +75,12 @@ def _in_order(run: Run, found: list[FoldEntry], expected: Iterable[int]) -> list
     wanted, have = list(expected), [entry.stream_seq for entry in found]
     if have != wanted:
         lacking = next(iter(sorted(set(wanted) - set(have))), None)
-        what = "an entry is there twice" if lacking is None else f"entry {lacking} is missing"
-        raise Unverified(f"tables: {run}", f"{what}: veen pipeline verify says more")
+        what = "an entry occurs twice" if lacking is None else f"entry {lacking} is missing"
+        raise Unverified(f"tables: {run}", f"{what}: run veen pipeline verify for details")
     return found
 
 
-def _tables(given: HeldRuns, wanted: Any) -> Iterator[Any]:
+def _tables(given: RunFiles, wanted: Any) -> Iterator[Any]:
     import pyarrow.dataset as ds
 
     for table, path in given.paths:
@@ -92,11 +92,11 @@ def _tables(given: HeldRuns, wanted: Any) -> Iterator[Any]:
 
 
 def _entries(run: Run, table: Any) -> Iterator[FoldEntry]:
-    """Rows as entries. Most headers say the same, so each is read once."""
+    """Rows as entries. Most headers are equal, so each distinct one is decoded once."""
     if _KIND in table.schema.names and QuarantineKind.UNVERIFIED in (kinds := table[_KIND].to_pylist()):
         seq = table["stream_seq"][kinds.index(QuarantineKind.UNVERIFIED)].as_py()
         place = f"label {run.label.hex()[:16]}…, entry {seq}"
-        raise Unverified(place, "it failed when it was read, and nothing can be folded over it")
+        raise Unverified(place, "it failed verification when it was loaded; no state can be computed past it")
     headers: dict[bytes | None, PayloadHdr | None] = {None: None}
     for seq, hub_ts, client_id, auth_ref, msg_id, header, body in zip(
         *(table[name].to_pylist() for name in _EVENT), strict=True
@@ -108,7 +108,7 @@ def _entries(run: Run, table: Any) -> Iterator[FoldEntry]:
 
 
 def roots(root: Path, view: TablesView, label: bytes, places: Sequence[int]) -> dict[int, bytes]:
-    """The roots that the tables have for some places of a label."""
+    """The stored roots at some places of a label."""
     import pyarrow.dataset as ds
 
     found: dict[int, bytes] = {}

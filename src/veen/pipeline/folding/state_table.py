@@ -1,4 +1,4 @@
-"""The table `state`: what a fold came to, part by part, bound to the log that it is the state of."""
+"""The table `state`: the parts of a folded state, bound to the log that it was computed from."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from veen.client.durable import DISK
 from veen.core import Malformed, Unverified
 from veen.overlays import AnyOverlay, state_hash
-from veen.pipeline.decoding.plain_json import plain, written
+from veen.pipeline.decoding.plain_json import plain, to_json
 from veen.pipeline.folding.summaries import name_of
 from veen.pipeline.tables import layout
 from veen.pipeline.tables.commit import Commit, FileRef, TablesView
@@ -23,7 +23,7 @@ _PLAIN_FILE = 0o644
 
 @dataclass(frozen=True, slots=True)
 class TableBound:
-    """How far a label is folded, and the root of the log there."""
+    """The last folded entry of a label, and the root of the log there."""
 
     epoch: int
     label: bytes
@@ -33,7 +33,7 @@ class TableBound:
 
 @dataclass(frozen=True, slots=True)
 class StateTable:
-    """States, and what they are the states of."""
+    """States and the ends of the labels that they cover."""
 
     bounds: tuple[TableBound, ...]
     states: Mapping[bytes, Any]
@@ -45,11 +45,11 @@ NOTHING = StateTable((), {})
 def write(
     tables: Tables, overlay: AnyOverlay, stream: str, bounds: Sequence[TableBound], states: Mapping[bytes, Any]
 ) -> FileRef:
-    """Put a state in the place of the one before it."""
+    """Replace the previous state of a stream."""
     last, name, hashed = bounds[-1], name_of(overlay), state_hash(overlay, states)
     place = (last.label, last.epoch, last.upto_seq, last.mmr_root, overlay.CLASS)
     rows = [
-        (*place, part, overlay.encode_state(states[part]), written(plain(overlay.plain(part, states[part]))))
+        (*place, part, overlay.encode_state(states[part]), to_json(plain(overlay.plain(part, states[part]))))
         for part in sorted(states)
     ]
     bound = [[one.epoch, one.label.hex(), one.upto_seq, one.mmr_root.hex()] for one in bounds]
@@ -70,30 +70,30 @@ def write(
         overlay=name,
         state_hash=hashed,
     )
-    with tables.writing() as view, tables.staging() as aside:
+    with tables.writing() as view, tables.staging() as staging:
         known = view.files.get(file.path)
         if known == file:
             return file
-        DISK.write_file(aside / "state.parquet", data, _PLAIN_FILE)
+        DISK.write_file(staging / "state.parquet", data, _PLAIN_FILE)
         gone = tuple(one.path for one in of(view, overlay, stream) if one.path != file.path)
-        tables.publish(Commit(view.number + 1, "state", (), (file,), gone), {file.path: aside / "state.parquet"})
+        tables.publish(Commit(view.number + 1, "state", (), (file,), gone), {file.path: staging / "state.parquet"})
     return file
 
 
 def of(view: TablesView, overlay: AnyOverlay, stream: str) -> list[FileRef]:
-    """The states there are of a stream under an overlay."""
+    """The state files of a stream under an overlay."""
     return [one for one in view.of(Table.STATE, [stream]) if one.overlay == name_of(overlay)]
 
 
 def read(tables: Tables, view: TablesView, overlay: AnyOverlay, stream: str) -> StateTable:
-    """The state that is there, or none. Raises `Unverified` where it is not the one that was written."""
+    """The stored state, or `NOTHING`. Raises `Unverified` if the file is not the one that was written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     for file in of(view, overlay, stream):
         data = _bytes(tables.root / file.path)
         if sha256(data).digest() != file.sha256:
-            raise Unverified(file.path, "its bytes are not those that were written: veen pipeline verify says more")
+            raise Unverified(file.path, "its bytes differ from those committed; run veen pipeline verify for details")
         table = pq.read_table(pa.BufferReader(data))
         try:
             bounds = [
@@ -101,7 +101,7 @@ def read(tables: Tables, view: TablesView, overlay: AnyOverlay, stream: str) -> 
                 for epoch, label, upto, root in json.loads(table.schema.metadata[_META])["bounds"]
             ]
         except (KeyError, TypeError, ValueError):
-            raise Malformed(file.path, "it does not say what it is the state of") from None
+            raise Malformed(file.path, "it has no valid bounds") from None
         rows = zip(table["part"].to_pylist(), table["state"].to_pylist(), strict=True)
         return StateTable(tuple(bounds), {part: overlay.decode_state(part, state) for part, state in rows})
     return NOTHING
@@ -111,4 +111,4 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Unverified(str(path), f"the state is listed, and cannot be read: {error.strerror}") from None
+        raise Unverified(str(path), f"the state file cannot be read: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Which steps are copies of earlier ones: found from the digests of their keys alone, whichever runs they are in."""
+"""Summaries of runs, and the search for copies of steps across runs by the digests of their keys."""
 
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,32 +15,35 @@ from veen.overlays import AnyOverlay, At, EventFault, FaultKind, FoldEntry, Ship
 from veen.overlays.fold import copy_reason
 from veen.overlays.summary import SummaryPart
 from veen.pipeline.decoding.decoder import overlays
-from veen.pipeline.folding.runs import HeldRuns, Run, entries, some
+from veen.pipeline.folding.runs import Run, RunFiles, entries, entries_at
 from veen.pipeline.tables import commit as commits
 
-Earlier = Callable[[bytes, bytes], At | None]  # part, key -> where it was met before the run
+Earlier = Callable[[bytes, bytes], At | None]  # (part, key) -> first place before the run
 
 
 @dataclass(slots=True)
-class Met:
-    """What the steps of a run are known by."""
+class StepKeys:
+    """The keys of the steps in a run."""
 
-    firsts: dict[tuple[bytes, bytes], At] = field(default_factory=dict)  # (part, key) -> where it is met first
-    nameless: list[tuple[bytes, At]] = field(default_factory=list)  # steps without a key
+    firsts: dict[tuple[bytes, bytes], At] = field(default_factory=dict)  # (part, key) -> first place
+    without_key: list[tuple[bytes, At]] = field(default_factory=list)  # steps without a key
 
 
-def never(part: bytes, key: bytes) -> At | None:
-    """Nothing was met before."""
+def no_earlier(part: bytes, key: bytes) -> At | None:
+    """No step occurred before the run."""
     return None
 
 
-def sum_entries(
-    overlay: AnyOverlay, log: Iterable[FoldEntry], earlier: Earlier = never, within: Collection[bytes] | None = None
-) -> tuple[Summary[Any], Met]:
-    """The same as `firsts`, then `summarise` with them. With `within`, of these parts only."""
+def summarize_entries(
+    overlay: AnyOverlay,
+    log: Iterable[FoldEntry],
+    earlier: Earlier = no_earlier,
+    within: Collection[bytes] | None = None,
+) -> tuple[Summary[Any], StepKeys]:
+    """Summarize a log and collect the keys of its steps. With `within`, cover only these parts."""
     parts: dict[bytes, Any] = {}
     faults: list[EventFault] = []
-    met = Met()
+    found_keys = StepKeys()
     for entry in log:
         found = overlay.read(entry)
         if isinstance(found, EventFault):
@@ -55,34 +58,34 @@ def sum_entries(
             keys = overlay.keys(step)
             first = at
             for key in keys:
-                known = met.firsts.get((part, key))
+                known = found_keys.firsts.get((part, key))
                 if known is None:
-                    known = met.firsts[part, key] = earlier(part, key) or at
+                    known = found_keys.firsts[part, key] = earlier(part, key) or at
                 first = min(first, known)
             if not keys:
-                met.nameless.append((part, at))
+                found_keys.without_key.append((part, at))
             if first < at:
                 faults.append(EventFault.at(at, FaultKind.COPY, copy_reason(at, first), part))
             else:
                 parts[part] = overlay.merge(parts.get(part, overlay.EMPTY), overlay.lift(step))
-    return Summary(parts, tuple(faults)), met
+    return Summary(parts, tuple(faults)), found_keys
 
 
-NEVER = At((1 << 64) - 1, 0)  # later than any place: what is not known to be a copy is none
+LAST_PLACE = At((1 << 64) - 1, 0)  # later than any place
 _PLAIN_FILE = 0o644
 _DIGEST_BYTES = 32
 
 
 def overlay_of(name: str) -> AnyOverlay:
-    """An overlay of this worker's, by class."""
+    """The overlay with this class name in this worker."""
     found = overlays().of_class(name)
     if found is None:
-        raise Unavailable(f"there is no overlay of class {name} here: install the distribution that brings it")
+        raise Unavailable(f"no overlay of class {name} is installed here: install the distribution that provides it")
     return found
 
 
 def name_of(overlay: AnyOverlay) -> str:
-    """What an overlay's results are kept under: those of other rules or settings are others'."""
+    """The name for stored results. It differs for other versions or settings of the overlay."""
     settings = overlay.settings()
     if overlay.VERSION == 1 and not settings:
         return overlay.CLASS
@@ -91,7 +94,7 @@ def name_of(overlay: AnyOverlay) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A run that is summed up."""
+    """A summarized run."""
 
     run: Run
     root: bytes
@@ -114,8 +117,8 @@ class Node:
         return Path(f"{self._stem}.keys")
 
 
-def kept(folder: Path, epoch: int, label: bytes) -> Iterator[Node]:
-    """The nodes of a label whose files are whole."""
+def stored_nodes(folder: Path, epoch: int, label: bytes) -> Iterator[Node]:
+    """The nodes of a label whose files are all there."""
     for path in sorted(folder.glob("*.summary")) if folder.is_dir() else ():
         first, last, root = path.stem.split("-")
         node = Node(Run(epoch, label, int(first), int(last)), bytes.fromhex(root), str(folder))
@@ -124,93 +127,98 @@ def kept(folder: Path, epoch: int, label: bytes) -> Iterator[Node]:
 
 
 @dataclass(frozen=True, slots=True)
-class SumUp:
-    """A run to be summed up by a worker."""
+class SummaryJob:
+    """The job to summarize one run."""
 
-    held: HeldRuns
+    run_files: RunFiles
     overlay: str
     folder: str
 
 
-def sum_run(job: SumUp) -> bytes:
-    """What a worker does: read a run, note its keys, and sum it up."""
+def summarize_run(job: SummaryJob) -> bytes:
+    """Worker: read a run, write its keys, then its draft summary."""
     overlay = overlay_of(job.overlay)
-    with unwatched():
-        log, root = entries(job.held)
-        node = Node(job.held.run, root, job.folder)
-        summary, met = sum_entries(overlay, log)
+    with gc_disabled():
+        log, root = entries(job.run_files)
+        node = Node(job.run_files.run, root, job.folder)
+        summary, found_keys = summarize_entries(overlay, log)
         disk = Disk()
-        disk.write_file(node.keys, _keys_file(met), _PLAIN_FILE)
+        disk.write_file(node.keys, _keys_file(found_keys), _PLAIN_FILE)
         disk.write_file(node.draft, ship(overlay, summary, log, root).encode(), _PLAIN_FILE)
         return commits.encode({"root": root, "entries": len(log)})
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
-    """Without looking for cycles: a run is many small values and has none, and the search goes through all of them."""
-    watching = gc.isenabled()
+def gc_disabled() -> Iterator[None]:
+    """Disable the cycle collector: a run is many small values without cycles, and each collection visits all."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if watching:
+        if was_enabled:
             gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
-class Mend:
-    """A draft to be mended by a worker: some of its keys were met before the run."""
+class CopyCorrection:
+    """The job to correct a draft after keys of the run were found before it."""
 
-    held: HeldRuns
+    run_files: RunFiles
     overlay: str
     node: Node
-    known: tuple[tuple[bytes, int, int], ...]  # digest, and the place it is met first
+    known: tuple[tuple[bytes, int, int], ...]  # digest and first place of each key
 
 
-def mend_run(job: Mend) -> bytes:
-    """Sum up again the parts that have a copy of something before the run, and no others."""
+def correct_copies(job: CopyCorrection) -> bytes:
+    """Summarize again only the parts that contain a copy of a step before the run."""
     overlay, shipped = overlay_of(job.overlay), ShippedSummary.decode(job.node.draft.read_bytes())
     earlier = {key: At(epoch, seq) for key, epoch, seq in job.known}
     parts, places = _touched(job.node, earlier)
     copies = [fault for fault in shipped.faults if fault.kind == FaultKind.COPY and fault.part in parts]
-    log = some(job.held, sorted(places.union(fault.stream_seq for fault in copies)))
-    summary, _ = sum_entries(overlay, log, lambda part, key: earlier.get(digest(part, key)), parts)
+    log = entries_at(job.run_files, sorted(places.union(fault.stream_seq for fault in copies)))
+    summary, _ = summarize_entries(overlay, log, lambda part, key: earlier.get(digest(part, key)), parts)
     made = {one.part: one for one in shipped.parts if one.part not in parts}
     made |= {one.part: one for one in shipped_parts(overlay, summary)}
     faults = [*(fault for fault in shipped.faults if fault not in copies), *summary.faults]
-    mended = replace(
+    corrected = replace(
         shipped,
         parts=tuple(made[part] for part in sorted(made)),
         faults=tuple(sorted(faults, key=lambda fault: fault.place)),
     )
-    Disk().write_file(job.node.draft, mended.encode(), _PLAIN_FILE)
+    Disk().write_file(job.node.draft, corrected.encode(), _PLAIN_FILE)
     return b""
 
 
 def _touched(node: Node, keys: Iterable[bytes]) -> tuple[frozenset[bytes], frozenset[int]]:
-    """The parts that some keys are of, and the places of a run at which these parts met something."""
+    """The parts that these keys belong to, and the places in a run where those parts have steps."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    met = pq.ParquetFile(node.keys).read(columns=["key", "seq", "part"])
-    wanted = pa.array(sorted(keys), type=met.schema.field("key").type)
-    parts = met.filter(pc.is_in(met["key"], value_set=wanted))["part"].unique()
-    found = met.filter(pc.is_in(met["part"], value_set=parts))
+    found_keys = pq.ParquetFile(node.keys).read(columns=["key", "seq", "part"])
+    wanted = pa.array(sorted(keys), type=found_keys.schema.field("key").type)
+    parts = found_keys.filter(pc.is_in(found_keys["key"], value_set=wanted))["part"].unique()
+    found = found_keys.filter(pc.is_in(found_keys["part"], value_set=parts))
     return frozenset(parts.to_pylist()), frozenset(found["seq"].to_pylist())
 
 
-def _keys_file(met: Met) -> bytes:
-    """Digests as they were met, each with its place; and the steps that have none."""
+def _keys_file(found_keys: StepKeys) -> bytes:
+    """A Parquet file of the key digests with their first places, and of steps without keys."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    places = [*met.firsts.values(), *(at for _, at in met.nameless)]
+    places = [*found_keys.firsts.values(), *(at for _, at in found_keys.without_key)]
     arrays = [
-        pa.array([*(digest(*key) for key in met.firsts), *(None for _ in met.nameless)], type=pa.binary(_DIGEST_BYTES)),
+        pa.array(
+            [*(digest(*key) for key in found_keys.firsts), *(None for _ in found_keys.without_key)],
+            type=pa.binary(_DIGEST_BYTES),
+        ),
         pa.array([at.epoch for at in places], type=pa.uint64()),
         pa.array([at.stream_seq for at in places], type=pa.uint64()),
-        pa.array([*(part for part, _ in met.firsts), *(part for part, _ in met.nameless)], type=pa.binary()),
+        pa.array(
+            [*(part for part, _ in found_keys.firsts), *(part for part, _ in found_keys.without_key)], type=pa.binary()
+        ),
     ]
     sink = pa.BufferOutputStream()
     table = pa.Table.from_arrays(arrays, names=["key", "epoch", "seq", "part"])
@@ -219,13 +227,13 @@ def _keys_file(met: Met) -> bytes:
 
 
 def digest(part: bytes, key: bytes) -> bytes:
-    """A key of a part, in 32 bytes."""
+    """The 32-byte digest of a key within a part."""
     return sha256(len(part).to_bytes(4, "big") + part + key).digest()
 
 
 @dataclass(frozen=True, slots=True)
-class MergeUp:
-    """Neighbours to be merged by a worker into one file: all parts, or one share of several."""
+class MergeJob:
+    """The job to merge neighbouring summaries into one file: all parts, or one share of them."""
 
     overlay: str
     paths: tuple[str, ...]
@@ -234,13 +242,13 @@ class MergeUp:
     shares: int = 1
 
 
-def merge_run(job: MergeUp) -> bytes:
+def merge_run(job: MergeJob) -> bytes:
     overlay = overlay_of(job.overlay)
-    with unwatched():
+    with gc_disabled():
         return _merge_run(job, overlay)
 
 
-def _merge_run(job: MergeUp, overlay: AnyOverlay) -> bytes:
+def _merge_run(job: MergeJob, overlay: AnyOverlay) -> bytes:
     shipped = [_share(ShippedSummary.decode(Path(path).read_bytes()), job) for path in job.paths]
     whole = merged(overlay, shipped)
     first, last = shipped[0], shipped[-1]
@@ -254,13 +262,13 @@ def _merge_run(job: MergeUp, overlay: AnyOverlay) -> bytes:
     return job.out.encode()
 
 
-def _share(shipped: ShippedSummary, job: MergeUp) -> ShippedSummary:
+def _share(shipped: ShippedSummary, job: MergeJob) -> ShippedSummary:
     parts = tuple(one for one in shipped.parts if crc32(one.part) % job.shares == job.share)
     return replace(shipped, parts=parts, faults=() if job.share else shipped.faults)
 
 
 def merged(overlay: AnyOverlay, shipped: Iterable[ShippedSummary]) -> Summary[Any]:
-    """Neighbouring summaries as one."""
+    """Merge neighbouring summaries."""
     parts: dict[bytes, Any] = {}
     faults: list[EventFault] = []
     for one in shipped:
@@ -276,9 +284,9 @@ def shipped_parts(overlay: AnyOverlay, whole: Summary[Any]) -> tuple[SummaryPart
 
 
 def repeated(before: Sequence[Node], new: Sequence[Node]) -> dict[bytes, At]:
-    """The keys of new runs that are met more than once, in them or before them, each with its first place.
+    """The keys of new runs that occur more than once, in them or before them, with their first places.
 
-    Only those are held in memory that the new runs have; the runs before them are gone through file by file.
+    Memory holds only the keys of the new runs; the key files of earlier runs are read one by one.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -296,12 +304,12 @@ def repeated(before: Sequence[Node], new: Sequence[Node]) -> dict[bytes, At]:
     several = counted.filter(pc.greater(counted["seq_count"], 1))["key"].combine_chunks()
     places: dict[bytes, At] = {}
     for row in whole.filter(pc.is_in(whole["key"], value_set=several)).to_pylist():
-        places[row["key"]] = min(places.get(row["key"], NEVER), At(row["epoch"], row["seq"]))
+        places[row["key"]] = min(places.get(row["key"], LAST_PLACE), At(row["epoch"], row["seq"]))
     return places
 
 
 def copied_in(node: Node, places: Mapping[bytes, At]) -> tuple[tuple[bytes, int, int], ...]:
-    """The keys of a run that were met before it, with where."""
+    """The keys of a run that occurred before it, with their first places."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Where entries come from: a data directory on this machine or elsewhere, or a running hub."""
+"""Sources of entries: a data directory, local or remote, or a running hub."""
 
 from veen.pipeline.sources.chunk import Chunk, ChunkSource
 from veen.pipeline.sources.directory_chunks import DirectoryChunks
@@ -8,5 +8,5 @@ __all__ = ["Chunk", "ChunkSource", "DirectoryChunks", "HubChunks", "open_source"
 
 
 def open_source(url: str) -> DirectoryChunks | HubChunks:
-    """A hub by its http address; anything else is a data directory."""
+    """Open a hub by its http address; anything else is a data directory."""
     return HubChunks(url) if url.startswith(("http://", "https://")) else DirectoryChunks(url)

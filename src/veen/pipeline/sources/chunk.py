@@ -1,4 +1,4 @@
-"""A run of entries of one label that is read as one: a chunk of a log, or as much of a hub's stream."""
+"""The unit of reading: consecutive entries of one label, from a chunk file or from a hub."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from veen.storage.metadata import HubMetadata
 
 @dataclass(frozen=True, slots=True, order=True)
 class Chunk:
-    """What is known of a chunk without reading it: enough for another machine to read it."""
+    """Everything known about a chunk without reading it; enough for another machine to read it."""
 
     label: bytes
     start_seq: int
-    end_seq: int  # of an open one, its last whole entry when it was planned
-    name: str  # of its file; of a hub's, empty
-    size: int  # bytes of it that count
+    end_seq: int  # for an open chunk, its last whole entry at planning time
+    name: str  # of the file; empty for a hub
+    size: int  # in bytes, without a partial entry at the end
     closed: bool = True
 
     @property
@@ -25,21 +25,21 @@ class Chunk:
 
 
 class ChunkSource(Protocol):
-    """Where entries come from: a data directory near or far, or a hub."""
+    """A data directory, local or remote, or a hub."""
 
     url: str
 
-    def hub_metadata(self) -> HubMetadata:
-        """Whose log it is, and under which rules. Raises where they do not hold together."""
+    def metadata(self) -> HubMetadata:
+        """The hub metadata. Raises if it is inconsistent."""
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
-        """What there is of these labels, or of all, by label and start."""
+        """The chunks of these labels, or of all, ordered by label and start."""
 
     def blocks(self, chunk: Chunk) -> Iterator[tuple[Data, int]]:
-        """The chunk's entries in blocks of whole entries, each with where in it they begin."""
+        """Blocks of whole entries, each with the offset of its first entry."""
 
     def first_frame(self, chunk: Chunk) -> Data:
-        """Bytes that begin with the chunk's first entry, without the rest of it where that can be had."""
+        """Bytes that begin with the chunk's first entry, if possible without the rest of the chunk."""
 
     def peaks(self, label: bytes, size: int) -> tuple[bytes, ...]:
-        """The peaks of a tree at the end of a chunk. Nothing vouches for them but the next receipt's root."""
+        """The peaks of the tree at the end of a chunk. They are unverified until the next receipt's root matches."""

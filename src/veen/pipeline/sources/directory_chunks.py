@@ -1,4 +1,4 @@
-"""A data directory as a source of entries, read from its files alone: no index is needed, and none is believed."""
+"""A data directory as a source of entries. It reads the log files only; the index is neither needed nor trusted."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from veen.core import Malformed, Unavailable, Unverified
 from veen.pipeline.sources.chunk import Chunk
-from veen.pipeline.sources.files import FarFiles, LocalFiles, Missing, open_files
+from veen.pipeline.sources.files import LocalFiles, Missing, RemoteFiles, open_files
 from veen.storage import frame
 from veen.storage.artifacts import PeakSnapshot
 from veen.storage.chunk_blocks import is_packed
@@ -17,40 +17,40 @@ from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import ChunkName, Folders
 
 LOG = "log"
-_PLAIN = Folders(Path())  # names without a place
-_METADATA_FILES = (_PLAIN.identity, _PLAIN.identity_sig, _PLAIN.key_map, _PLAIN.limits, _PLAIN.profile)
+_NAMES = Folders(Path())  # for file names only
+_METADATA_FILES = (_NAMES.identity, _NAMES.identity_sig, _NAMES.key_map, _NAMES.limits, _NAMES.profile)
 
 
 class DirectoryChunks:
-    """One data directory, also while a hub writes to it."""
+    """One data directory. A hub may write to it meanwhile."""
 
     def __init__(self, url: str) -> None:
-        # An executor works in another folder than the one in which the path was given.
+        # Executors run in other working directories than the caller.
         self.url = url if "://" in url else os.path.abspath(url)
-        self.files: LocalFiles | FarFiles = open_files(self.url)
-        self._walked: dict[str, tuple[int, int]] = {}  # how far an open chunk's headers were followed: offset, entries
+        self.files: LocalFiles | RemoteFiles = open_files(self.url)
+        self._measured: dict[str, tuple[int, int]] = {}  # end of the measured part of each open chunk: offset, entries
 
-    def hub_metadata(self) -> HubMetadata:
+    def metadata(self) -> HubMetadata:
         if isinstance(self.files, LocalFiles):
             return read_metadata(Folders(self.files.root))
-        with tempfile.TemporaryDirectory(prefix="veen-papers-") as here:
+        with tempfile.TemporaryDirectory(prefix="veen-metadata-") as folder:
             for path in _METADATA_FILES:
-                (Path(here) / path.name).write_bytes(self.files.read(path.name))
-            origin = self._optional(_PLAIN.origin.name)
+                (Path(folder) / path.name).write_bytes(self.files.read(path.name))
+            origin = self._optional(_NAMES.origin.name)
             if origin is not None:
-                (Path(here) / _PLAIN.origin.name).write_bytes(origin)
-            return read_metadata(Folders(Path(here)))
+                (Path(folder) / _NAMES.origin.name).write_bytes(origin)
+            return read_metadata(Folders(Path(folder)))
 
     def names(self) -> dict[str, int]:
-        """Every file of the log folder and its size."""
+        """The name and size of every file in the log folder."""
         return self.files.listed(LOG)
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
-        """From the names alone, but for open chunks, whose headers say how many entries they hold."""
+        """The chunks by file name. For open chunks, the entry headers are counted."""
         return self.measured(labels)[1]
 
     def measured(self, labels: frozenset[bytes] | None = None) -> tuple[dict[str, int], list[Chunk]]:
-        """The names of the log folder, and its chunks. It is listed again where a hub closes a chunk meanwhile."""
+        """File names and chunks of the log folder. Lists the folder again if a hub closes a chunk meanwhile."""
         while True:
             names = self.names()
             try:
@@ -60,9 +60,10 @@ class DirectoryChunks:
                     raise
 
     def chunks_of(self, names: dict[str, int], labels: frozenset[bytes] | None = None) -> list[Chunk]:
-        """Where two chunks have one start, the closed one is whole; a compressed one is, too.
+        """The chunks among these files.
 
-        Of closed ones that contradict each other, the one counts that other artifacts speak of.
+        Of two chunks with the same start, a closed one is preferred to an open one, a compressed to a plain one.
+        If closed chunks contradict each other, the one that more artifacts refer to is used.
         """
         found: dict[tuple[bytes, int], tuple[ChunkName, int]] = {}
         for file_name, size in names.items():
@@ -74,36 +75,36 @@ class DirectoryChunks:
             if known is None or _prefers(name, known[0], names):
                 found[key] = name, size
         made = (self._chunk(name, size) for _, (name, size) in sorted(found.items()))
-        return list(_apart([chunk for chunk in made if chunk.entries > 0], names))
+        return list(_without_copies([chunk for chunk in made if chunk.entries > 0], names))
 
     def _chunk(self, name: ChunkName, size: int) -> Chunk:
         if name.end_seq is not None:
             return Chunk(name.label, name.start_seq, name.end_seq, name.file_name(), size)
-        counted, entries = self._follow(name.file_name(), size)
+        counted, entries = self._measure(name.file_name(), size)
         return Chunk(name.label, name.start_seq, name.start_seq + entries - 1, name.file_name(), counted, closed=False)
 
-    def _follow(self, name: str, size: int) -> tuple[int, int]:
-        """How many bytes of an open chunk are whole entries, and how many those are: on from where it was left."""
-        pos, entries = self._walked.get(name, (0, 0))
+    def _measure(self, name: str, size: int) -> tuple[int, int]:
+        """Count the bytes and number of whole entries in an open chunk, continuing from the last call."""
+        pos, entries = self._measured.get(name, (0, 0))
         if size > pos:
             for data, _ in self.files.blocks(f"{LOG}/{name}", size):
                 while len(data) - pos >= frame.HEADER_BYTES and pos + (length := frame.length_at(data, pos)) <= size:
                     pos, entries = pos + length, entries + 1
-        self._walked[name] = pos, entries
+        self._measured[name] = pos, entries
         return pos, entries
 
     def blocks(self, chunk: Chunk) -> Iterator[tuple[Data, int]]:
-        """An open chunk may have been closed, and compressed, since it was planned."""
+        """An open chunk may have been closed, and even compressed, since it was planned."""
         try:
             yield from self.files.blocks(f"{LOG}/{chunk.name}", 0 if chunk.closed else chunk.size)
         except Unavailable:
-            since = None if chunk.closed else self._closed_since(chunk)
-            if since is None:
+            closed_name = None if chunk.closed else self._closed_since(chunk)
+            if closed_name is None:
                 raise
-            yield from self.files.blocks(f"{LOG}/{since}", 0)
+            yield from self.files.blocks(f"{LOG}/{closed_name}", 0)
 
     def check_packing(self, chunk: Chunk) -> None:
-        """Raise where a compressed chunk is not, byte for byte, what was written."""
+        """Raise `Malformed` if a compressed chunk does not match its digest."""
         if is_packed(Path(chunk.name)):
             self.files.packed(f"{LOG}/{chunk.name}").check_digest()
 
@@ -118,7 +119,7 @@ class DirectoryChunks:
         return self.files.beginning(f"{LOG}/{chunk.name}")
 
     def peaks(self, label: bytes, size: int) -> tuple[bytes, ...]:
-        snapshot = PeakSnapshot.decode(self.artifact(_PLAIN.peaks(label, size).name))
+        snapshot = PeakSnapshot.decode(self.artifact(_NAMES.peaks(label, size).name))
         if (snapshot.label, snapshot.upto_seq) != (label, size):
             raise Unverified("peak snapshot", "it is for another place than its name")
         return snapshot.peaks
@@ -138,30 +139,30 @@ class DirectoryChunks:
 
 
 def _prefers(name: ChunkName, known: ChunkName, names: Container[str]) -> bool:
-    """Whether a chunk counts, and not another with the same start."""
+    """Whether to use a chunk instead of another one with the same start."""
     if known.end_seq is None or name.end_seq is None:
         return known.end_seq is None
     if name.end_seq == known.end_seq:
         return name.packed
-    return _spoken_of(name.label, name.start_seq, name.end_seq, names) > _spoken_of(
+    return _artifact_count(name.label, name.start_seq, name.end_seq, names) > _artifact_count(
         known.label, known.start_seq, known.end_seq, names
     )
 
 
-def _spoken_of(label: bytes, start: int, end: int, names: Container[str]) -> int:
-    """How many artifacts there are for a chunk with these ends."""
-    beside = (_PLAIN.summary(label, start, end), _PLAIN.peaks(label, end), _PLAIN.checkpoint(label, end))
+def _artifact_count(label: bytes, start: int, end: int, names: Container[str]) -> int:
+    """How many artifacts exist for a chunk with these ends."""
+    beside = (_NAMES.summary(label, start, end), _NAMES.peaks(label, end), _NAMES.checkpoint(label, end))
     return sum(path.name in names for path in beside)
 
 
-def _apart(chunks: Sequence[Chunk], names: Container[str]) -> Iterator[Chunk]:
-    """Without closed chunks that lie over another and that no summary is of: copies under another name."""
+def _without_copies(chunks: Sequence[Chunk], names: Container[str]) -> Iterator[Chunk]:
+    """Leave out closed chunks that overlap another and have no summary: copies under another name."""
     before: Chunk | None = None
     for chunk, after in pairwise([*chunks, None]):
         assert chunk is not None
-        over = any(one is not None and _overlap(chunk, one) for one in (before, after))
-        summary = _PLAIN.summary(chunk.label, chunk.start_seq, chunk.end_seq).name
-        if not (over and chunk.closed and summary not in names):
+        overlaps = any(one is not None and _overlap(chunk, one) for one in (before, after))
+        summary = _NAMES.summary(chunk.label, chunk.start_seq, chunk.end_seq).name
+        if not (overlaps and chunk.closed and summary not in names):
             yield chunk
             before = chunk
 

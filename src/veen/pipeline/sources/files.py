@@ -1,4 +1,4 @@
-"""The files of a data directory: on this machine, or on any filesystem that pyarrow or fsspec reaches by URL."""
+"""The files of a data directory: local, or on any filesystem that pyarrow or fsspec can open by URL."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 class Missing(Unavailable):
-    """It is not there. Whatever else cannot be read may be there, and be read later."""
+    """The file does not exist. Other `Unavailable` errors may be temporary."""
 
 
 class Files(Protocol):
-    """One data directory's files, by their path within it."""
+    """The files of one data directory, by their path within it."""
 
     def listed(self, folder: str) -> dict[str, int]:
-        """Names and sizes of the files in a folder. Raises `Unavailable` where there is none."""
+        """Names and sizes of the files in a folder. Raises `Unavailable` if it cannot be listed."""
 
     def read(self, path: str) -> bytes:
-        """A whole small file. Raises `Unavailable` where there is none."""
+        """The content of a small file. Raises `Unavailable` if it cannot be read."""
 
     def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
-        """The entries of a chunk, compressed or not; of one that is not, the first `size` bytes."""
+        """The entries of a chunk, compressed or not. `size` limits an uncompressed one to its first bytes."""
 
     def beginning(self, path: str) -> Data:
         """Bytes that begin with a chunk's first entry."""
 
     def packed(self, path: str) -> PackedChunk:
-        """A compressed chunk as its file has it."""
+        """The raw compressed chunk."""
 
 
 class LocalFiles:
-    """On this machine: chunks are mapped, not read."""
+    """Local files: chunks are memory-mapped."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -68,8 +68,8 @@ class LocalFiles:
         return PackedChunk(mapped(self.root / path))
 
 
-class FarFiles:
-    """Elsewhere: a chunk is fetched whole, since its entries are hashed from the first to the last anyway."""
+class RemoteFiles:
+    """Remote files: a chunk is fetched whole, since all its entries are hashed anyway."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -104,16 +104,16 @@ class FarFiles:
             return head + bytes(file.read(frame.length_at(head, 0) - len(head)))
 
 
-def open_files(url: str) -> LocalFiles | FarFiles:
-    """A path, a file: URL, or a URL of another filesystem."""
+def open_files(url: str) -> LocalFiles | RemoteFiles:
+    """Open a path, a file: URL, or a URL of another filesystem."""
     where = urlsplit(url)
     if where.scheme == "file":
         return LocalFiles(Path(unquote(where.path)))
-    return FarFiles(url.rstrip("/")) if "://" in url else LocalFiles(Path(url))
+    return RemoteFiles(url.rstrip("/")) if "://" in url else LocalFiles(Path(url))
 
 
 def _filesystem(url: str) -> "tuple[FileSystem, str]":
-    """What reaches a URL: pyarrow itself, else fsspec if it is installed."""
+    """The filesystem for a URL: pyarrow's own, else fsspec's if installed."""
     try:
         from pyarrow import ArrowException
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
@@ -127,7 +127,7 @@ def _filesystem(url: str) -> "tuple[FileSystem, str]":
             from fsspec.core import url_to_fs
         except ImportError:
             unreachable = Unavailable(f"{url} cannot be reached: {error}")
-            unreachable.add_note("pip install fsspec, and what it needs for this kind of address, may reach it")
+            unreachable.add_note("install fsspec with support for this kind of URL: pip install fsspec")
             raise unreachable from None
     try:
         found, root = url_to_fs(url)
@@ -147,6 +147,6 @@ def _reachable(where: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise Missing(f"{where} is not there") from None
+        raise Missing(f"{where} does not exist") from None
     except OSError as error:
         raise Unavailable(f"{where} cannot be read: {error.strerror or error}") from None

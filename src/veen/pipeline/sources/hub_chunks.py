@@ -1,4 +1,4 @@
-"""A running hub as a source of entries, over its public API alone. Which labels to read must be told."""
+"""A running hub as a source of entries, over its public API. The caller must name the labels."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -20,44 +20,44 @@ from veen.storage.metadata import HubMetadata
 
 T = TypeVar("T")
 CHUNK_ENTRIES = 8_192
-_MOST_ORIGIN = 1 << 26
+_MAX_ORIGIN_BYTES = 1 << 26
 
 
 class HubChunks:
-    """One hub. Its stream is cut into runs that tasks can share; their peaks come with the hub's own proofs."""
+    """One hub. A stream is cut into runs that tasks can share; the hub's proofs yield their peaks."""
 
     def __init__(self, url: str, patience: Patience | None = None) -> None:
         self.url = url
         self._patience = patience or Patience()
         self._sizes: dict[bytes, int] = {}
 
-    def hub_metadata(self) -> HubMetadata:
-        return self._hub_metadata
+    def metadata(self) -> HubMetadata:
+        return self._metadata
 
     @cached_property
-    def _hub_metadata(self) -> HubMetadata:
-        """Whoever answers: that it is the hub that is meant, a pin must say."""
+    def _metadata(self) -> HubMetadata:
+        """Metadata of the hub that answers at this URL. Only a pin proves that it is the intended hub."""
 
         async def ask(link: HubLink) -> tuple[HubStatus, ForkOrigin | None]:
             status = HubStatus.read(await link.get_json("/tooling/status"))
             if status.identity.origin is None:
                 return status, None
-            return status, ForkOrigin.decode(await link.get("/tooling/origin", _MOST_ORIGIN))
+            return status, ForkOrigin.decode(await link.get("/tooling/origin", _MAX_ORIGIN_BYTES))
 
-        said, origin = self._ask(ask)
-        said.identity.verify(said.signature, said.identity.hub_id)
-        line = lineage(said.identity, origin)
-        line.verify(said.profile)
-        return HubMetadata(said.identity, said.signature, said.limits, said.profile, line)
+        status, origin = self._ask(ask)
+        status.identity.verify(status.signature, status.identity.hub_id)
+        fork_lineage = lineage(status.identity, origin)
+        fork_lineage.verify(status.profile)
+        return HubMetadata(status.identity, status.signature, status.limits, status.profile, fork_lineage)
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
         return self.chunks_since(labels, {})
 
     def chunks_since(self, labels: frozenset[bytes] | None, known: Mapping[bytes, int]) -> list[Chunk]:
-        """The same from the last entry on that is known of each label: how many are before it costs nothing."""
+        """The chunks from the last known entry of each label on. Earlier entries are not requested."""
         if labels is None:
-            error = Malformed("selection", f"{self.url} is a hub, and a hub does not list its labels")
-            error.add_note("name what to read: label, or stream")
+            error = Malformed("selection", f"{self.url} is a hub, and hubs do not list their labels")
+            error.add_note("select labels or streams")
             raise error
         made = []
         for label, (first, size) in self._ask(lambda link: self._found(link, sorted(labels), known)).items():
@@ -71,7 +71,7 @@ class HubChunks:
         while seq <= chunk.end_seq:
             page = self._page(chunk.label, seq, chunk.end_seq)
             if not page:
-                raise Malformed("page", f"{self.url} has no entry {seq} any more")
+                raise Malformed("page", f"{self.url} no longer has entry {seq}")
             yield page, 0
             pos = 0
             while pos < len(page):
@@ -82,14 +82,14 @@ class HubChunks:
 
     def peaks(self, label: bytes, size: int) -> tuple[bytes, ...]:
         async def ask(link: HubLink) -> tuple[ProofResponse, Receipt]:
-            shown = await link.ask("/v1/proof", ProofRequest(label, size), ProofResponse)
-            return shown, (await link.ask("/v1/receipt", ReceiptRequest(label, size), ReceiptResponse)).receipt
+            proof = await link.ask("/v1/proof", ProofRequest(label, size), ProofResponse)
+            return proof, (await link.ask("/v1/receipt", ReceiptRequest(label, size), ReceiptResponse)).receipt
 
-        shown, receipt = self._ask(ask)
-        return peaks_from(shown.mmr_proof, receipt)
+        proof, receipt = self._ask(ask)
+        return peaks_from(proof.mmr_proof, receipt)
 
     def _page(self, label: bytes, first: int, last: int) -> bytes:
-        """Entries as a chunk would hold them."""
+        """Request entries, and frame them as in a chunk file."""
         request = PageRequest(label, first, last, with_receipts=True)
 
         async def ask(link: HubLink) -> bytes:
@@ -98,19 +98,19 @@ class HubChunks:
         frames = []
         for item in PageResponse.decode(self._ask(ask)).items:
             if item.receipt is None:
-                raise Malformed("page", f"entry {item.stream_seq} comes without its receipt")
+                raise Malformed("page", f"entry {item.stream_seq} has no receipt")
             frames.append(frame.write(label, item.stream_seq, item.msg.encode(), item.receipt.encode())[0])
         return b"".join(frames)
 
     async def _found(
         self, link: HubLink, labels: Sequence[bytes], known: Mapping[bytes, int]
     ) -> dict[bytes, tuple[int, int]]:
-        """Of each label the first entry to begin with, and the last there is."""
+        """The first entry to read and the last entry of each label."""
         found = {}
         for label in labels:
             first = known.get(label, 0)
             if first and not await _has(link, label, first):
-                first = 0  # it has less than is known of it: whoever reads it finds that out
+                first = 0  # the hub lost entries; the reader reports that
             self._sizes[label] = await _size(link, label, max(first, self._sizes.get(label, 0)))
             found[label] = max(1, first), self._sizes[label]
         return found
@@ -127,7 +127,7 @@ class HubChunks:
 
 
 async def _size(link: HubLink, label: bytes, low: int) -> int:
-    """The last entry there is, found by asking for twice as far each time, then for the middle."""
+    """Find the last entry: double the distance until there is none, then bisect."""
     step = 1
     while await _has(link, label, low + step):
         low, step = low + step, step * 2

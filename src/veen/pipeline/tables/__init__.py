@@ -1,4 +1,4 @@
-"""Verified tables: what logs hold as Parquet that anyone can read, each bound to the log it stands for."""
+"""Verified tables: the content of logs as Parquet files, each bound to the log it was made from."""
 
 from veen.pipeline.tables.commit import Commit, CommitSpan, FileRef, TablesView
 from veen.pipeline.tables.layout import Table

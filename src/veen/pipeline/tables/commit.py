@@ -1,4 +1,4 @@
-"""A commit: which rows came into the tables, in which files, and what they stand for. One JSON text per commit."""
+"""A commit: the spans of entries added to the tables and their files. One JSON file per commit."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CommitSpan:
-    """A run of entries of one label. `mmr_root` is the one that the hub signed for its last entry, if that holds."""
+    """Consecutive entries of one label. `mmr_root` is the signed root of the last entry, None if it is unverified."""
 
     hub_id: bytes
     label: bytes
@@ -24,37 +24,37 @@ class CommitSpan:
     mmr_root: bytes | None
 
     def joined(self, later: "CommitSpan") -> "CommitSpan":
-        """With the run that follows on it."""
+        """This span extended by the one after it."""
         if (later.label, later.hub_id, later.first) != (self.label, self.hub_id, self.last + 1):
-            raise Malformed("tables", f"entry {later.first} does not follow on entry {self.last}")
+            raise Malformed("tables", f"entry {later.first} does not follow entry {self.last}")
         return replace(self, stream=later.stream, last=later.last, mmr_root=later.mmr_root)
 
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """A file of a table: where it is, which entries it is of, and what its bytes hash to."""
+    """A file of a table: its path, the entries it covers, and its hash."""
 
     table: Table
-    path: str  # from the folder of the tables
+    path: str  # relative to the folder of the tables
     stream: str
-    day: str  # of state, empty
+    day: str  # empty for state
     label: bytes
     first: int
     last: int
     rows: int
     size: int
     sha256: bytes
-    least: str | None = None  # of events, the subjects in it
+    least: str | None = None  # smallest and largest subject; events only
     most: str | None = None
     ts_min: int | None = None
     ts_max: int | None = None
-    overlay: str | None = None  # of state
+    overlay: str | None = None  # state only
     state_hash: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What changed. `base` commits list all there is, so those before them need not be read."""
+    """A change. A `base` commit lists all files, so earlier commits need not be read."""
 
     number: int
     kind: str
@@ -79,16 +79,16 @@ class Commit:
                 found["base"],
             )
         except (KeyError, TypeError, ValueError):
-            raise Malformed("commit", "it is not one of this version") from None
+            raise Malformed("commit", "it is not a commit of this version") from None
 
 
 @dataclass(slots=True)
 class TablesView:
-    """What is in the tables after some commits."""
+    """The content of the tables after some commits."""
 
     number: int = 0
-    base: int = 0  # the last commit that lists all there was
-    spans: dict[bytes, CommitSpan] = field(default_factory=dict)  # by label, from its first entry on
+    base: int = 0  # number of the last base commit
+    spans: dict[bytes, CommitSpan] = field(default_factory=dict)  # by label, from its first entry
     files: dict[str, FileRef] = field(default_factory=dict)  # by path
 
     def take(self, commit: Commit) -> None:
@@ -113,7 +113,7 @@ class TablesView:
 
 
 def encode(value: object) -> bytes:
-    """JSON in one spelling, bytes as hex."""
+    """Canonical JSON, with bytes as hex."""
     return json.dumps(value, default=_hex, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -149,4 +149,4 @@ def file_of(found: dict[str, Any]) -> FileRef:
 def _hex(value: object) -> str:
     if isinstance(value, bytes):
         return value.hex()
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,8 +1,8 @@
-"""Small files made into large ones: the same rows, in the order that look-ups want.
+"""Merge small files into large ones: the same rows, in the order that lookups need.
 
-`compact` makes all of it as few files as can be, when someone asks for it. `tidy` is for whoever fills tables, after
-each time: it leaves a file alone that outweighs all that came after it. So of a stream and day there are a handful of
-files, however often something came in, and a row is written again a few times in its life.
+`compact` makes as few files as possible, on request. `tidy` is for processes that load tables, after each load: it
+keeps a file that is much larger than all files after it. A stream and day then has a handful of files however often
+entries arrive, and a row is rewritten only a few times.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,22 +15,22 @@ from typing import Any
 from veen.client import durable
 from veen.client.durable import Disk
 from veen.core import Unverified
-from veen.pipeline.jobs import Runner, Tell, here, silent
+from veen.pipeline.jobs import Progress, Runner, no_progress, run_inline
 from veen.pipeline.tables import merging
 from veen.pipeline.tables.commit import Commit, FileRef, TablesView
 from veen.pipeline.tables.layout import LOGGED
 from veen.pipeline.tables.staging import Staged, file_ref, staged_name
 from veen.pipeline.tables.store import Tables
 
-MOST_ROWS = 1_000_000
-MOST_COMMITS = 64  # since all was listed: whoever asks reads every one of them
-OUTWEIGHS = 4  # times as many rows as all files after it: to merge such a file with those costs more than it saves
+MAX_ROWS = 1_000_000
+MAX_COMMITS = 64  # since the last base commit; every reader reads all of them
+OUTWEIGHS = 4  # a file with this many times the rows of all later files is not merged: it costs more than it saves
 _PLAIN_FILE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """How many files there were, and are."""
+    """The number of files before and after."""
 
     before: int
     after: int
@@ -38,36 +38,40 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Files of one table, day and label that follow on each other, to be made into one."""
+    """Consecutive files of one table, day and label, to be merged into one."""
 
     root: str
     folder: str
     files: tuple[FileRef, ...]
 
 
-def compact(tables: Tables, run: Runner = here, *, most_rows: int = MOST_ROWS, tell: Tell = silent) -> Compacted:
-    """Merge what is small. No row changes, and the commits before this one are forgotten."""
+def compact(
+    tables: Tables, run: Runner = run_inline, *, most_rows: int = MAX_ROWS, progress: Progress = no_progress
+) -> Compacted:
+    """Merge all small files. No row changes. Earlier commits are removed."""
     with tables.merging() as folder, tables.writing() as view:
         before = len(view.files)
         groups = _groups(tables, folder, _small(view, most_rows))
         if not groups:
             return Compacted(before, before)
-        made = _merged(run, groups, tell)
+        made = _merged(run, groups, progress)
         return _replaced(tables, view, folder, list(zip(groups, made, strict=True)))
 
 
-def tidy(tables: Tables, run: Runner = here, *, most_rows: int = MOST_ROWS, tell: Tell = silent) -> Compacted:
-    """Merge what has become too many files, while others go on writing. Raises `Busy` where another does this."""
+def tidy(
+    tables: Tables, run: Runner = run_inline, *, most_rows: int = MAX_ROWS, progress: Progress = no_progress
+) -> Compacted:
+    """Merge files that became too many, while other processes write. Raises `Busy` if another process merges."""
     if tables.unfinished:
         with tables.writing():
-            pass  # what was begun is brought to its end first
+            pass  # finish an interrupted commit first
     view = tables.view()
     before = len(view.files)
-    if not due(view, most_rows) and view.number - view.base < MOST_COMMITS:
+    if not due(view, most_rows) and view.number - view.base < MAX_COMMITS:
         return Compacted(before, before)
     with tables.merging() as folder:
         groups = _groups(tables, folder, due(tables.view(), most_rows))
-        made = _merged(run, groups, tell)  # of files that nobody else removes: that takes the right to merge
+        made = _merged(run, groups, progress)  # only the holder of the merge lock removes files
         with tables.writing() as view:
             done = _replaced(tables, view, folder, list(zip(groups, made, strict=True)))
             return replace(done, before=before)
@@ -77,12 +81,12 @@ def _groups(tables: Tables, folder: Path, runs: Sequence[tuple[FileRef, ...]]) -
     return [_Group(str(tables.root.resolve()), str(folder.resolve()), run) for run in runs]
 
 
-def _merged(run: Runner, groups: list[_Group], tell: Tell) -> list[FileRef]:
-    return [Staged.decode(one).files[0] for one in run(merge, groups, tell)]
+def _merged(run: Runner, groups: list[_Group], progress: Progress) -> list[FileRef]:
+    return [Staged.decode(one).files[0] for one in run(merge, groups, progress)]
 
 
 def _replaced(tables: Tables, view: TablesView, folder: Path, made: list[tuple[_Group, FileRef]]) -> Compacted:
-    """Put merged files in the place of those they were made of, in a commit that lists all there is."""
+    """Replace files by the merged ones, in a base commit."""
     gone = {file.path for group, _ in made for file in group.files}
     kept = [file for path, file in view.files.items() if path not in gone]
     files = tuple(file for _, file in made)
@@ -94,7 +98,7 @@ def _replaced(tables: Tables, view: TablesView, folder: Path, made: list[tuple[_
 
 
 def _by_day(view: TablesView) -> Iterator[list[FileRef]]:
-    """The files of each table, stream, day and label, in the order of their entries."""
+    """The files of each table, stream, day and label, in entry order."""
     files = sorted(
         (file for file in view.files.values() if file.table in LOGGED),
         key=lambda file: (file.table, file.stream, file.day, file.label, file.first),
@@ -104,7 +108,7 @@ def _by_day(view: TablesView) -> Iterator[list[FileRef]]:
 
 
 def _small(view: TablesView, most_rows: int) -> list[tuple[FileRef, ...]]:
-    """Runs of files that can be one."""
+    """Runs of files that fit into one."""
     made: list[tuple[FileRef, ...]] = []
     for found in _by_day(view):
         run: list[FileRef] = []
@@ -117,8 +121,8 @@ def _small(view: TablesView, most_rows: int) -> list[tuple[FileRef, ...]]:
     return [run for run in made if len(run) > 1]
 
 
-def due(view: TablesView, most_rows: int = MOST_ROWS) -> list[tuple[FileRef, ...]]:
-    """Runs of files to merge by now: from the last one back, as far as it is worth it."""
+def due(view: TablesView, most_rows: int = MAX_ROWS) -> list[tuple[FileRef, ...]]:
+    """Runs of files that should be merged now: from the last one back, while merging pays."""
     made: list[tuple[FileRef, ...]] = []
     for found in _by_day(view):
         run: list[FileRef] = []
@@ -134,7 +138,7 @@ def due(view: TablesView, most_rows: int = MOST_ROWS) -> list[tuple[FileRef, ...
 
 
 def merge(group: _Group) -> bytes:
-    """What a worker does: some files read, put together, and written aside."""
+    """Worker: read files, merge them, and write the result to the merge folder."""
     first, last = group.files[0], group.files[-1]
     data = merging.merged(first.table, [read(Path(group.root), file) for file in group.files])
     made = file_ref(
@@ -145,11 +149,11 @@ def merge(group: _Group) -> bytes:
 
 
 def read(root: Path, file: FileRef) -> bytes:
-    """A file whose bytes are those that were committed."""
+    """The bytes of a file. Raises `Unverified` if they are not those committed."""
     with durable.named(root / file.path):
         data = (root / file.path).read_bytes()
     if sha256(data).digest() != file.sha256:
-        raise Unverified(file.path, "its bytes are not those that were written: veen pipeline verify says more")
+        raise Unverified(file.path, "its bytes differ from those committed; run veen pipeline verify for details")
     return data
 
 

@@ -1,10 +1,10 @@
-"""What the tables look like on disk: their columns, and how folders and files are named.
+"""The layout of the tables on disk: columns, and names of folders and files.
 
     entries/stream=NAME/day=YYYY-MM-DD/LABEL-FIRST-LAST.parquet     the same for events and quarantine
     state/stream=NAME/overlay=CLASS/LABEL-UPTO.parquet
-    _veen/                                                          commits, and what is not theirs yet
+        _veen/                                                          commits, staged files and other internal data
 
-Names that begin with an underscore are passed by, by Spark and by pyarrow alike, when they read a folder.
+Spark and pyarrow both skip names that begin with an underscore when they read a folder.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,35 +24,33 @@ if TYPE_CHECKING:
 OWN = "_veen"
 LAST_SEC = decoder.LAST_SEC
 FILE_ROWS = 50_000
-_LONGEST_NAME = 200
-# What Spark and pyarrow both take for what it is once it is written as %XX; all else stands for itself.
+_MAX_NAME_BYTES = 200
+# Characters that Spark and pyarrow both restore from %XX; all others are kept as they are.
 _ESCAPED = frozenset("\"#%'*/:=?\\{}[]^|<>\x7f") | {chr(code) for code in range(0x20)}
 
 
 def need_pyarrow() -> None:
-    """Raise where tables cannot be read or written for want of it."""
+    """Raise `Unavailable` if pyarrow is not installed."""
     try:
-        import pyarrow.parquet  # noqa: F401 # whether it is there
+        import pyarrow.parquet  # noqa: F401 # check that it is installed
     except ImportError:
-        missing = Unavailable("tables need pyarrow, and it is not installed")
+        missing = Unavailable("tables need pyarrow, which is not installed")
         missing.add_note(install_hint("spark"))
         raise missing from None
 
 
 class Table(StrEnum):
-    """The tables."""
-
     ENTRIES = "entries"
     EVENTS = "events"
     QUARANTINE = "quarantine"
     STATE = "state"
 
 
-LOGGED = (Table.ENTRIES, Table.EVENTS, Table.QUARANTINE)  # those that grow with the log
+LOGGED = (Table.ENTRIES, Table.EVENTS, Table.QUARANTINE)  # grow with the log
 
 _TEXTS = {"overlay", "subject_id", "event_type", "origin", "event", "kind", "reason", "plain"}
 _NUMBERS = {"epoch", "stream_seq", "hub_ts", "event_time", "upto_seq"}
-_LARGE = {"client_seq", "prev_ack"}  # anything that 64 bits hold
+_LARGE = {"client_seq", "prev_ack"}  # may use all 64 bits
 STATE_COLUMNS = ("label", "epoch", "upto_seq", "mmr_root", "overlay", "part", "state", "plain")
 COLUMNS: dict[Table, tuple[str, ...]] = {
     Table.ENTRIES: EntryRow._fields,
@@ -62,7 +60,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
 }
 _REPEATED = ("label", "client_id", "auth_ref", "overlay", "schema", "subject_id", "event_type", "origin", "kind")
 _SORTED_BY = {"label", "stream_seq", "hub_ts", "subject_id", "event_type", "event_time", "part"}
-_GROUP_ROWS, _MANY_ROWS = {Table.EVENTS: 4_096}, 65_536  # a look-up reads one or two of these
+_GROUP_ROWS, _MANY_ROWS = {Table.EVENTS: 4_096}, 65_536  # a lookup reads one or two row groups
 
 
 @cache
@@ -78,7 +76,7 @@ def schema(table: Table) -> "pa.Schema":
 
 
 def arrow(table: Table, rows: Sequence[tuple[Any, ...]]) -> "pa.Table":
-    """Rows as Arrow."""
+    """Rows as an Arrow table."""
     import pyarrow as pa
 
     made = schema(table)
@@ -88,16 +86,16 @@ def arrow(table: Table, rows: Sequence[tuple[Any, ...]]) -> "pa.Table":
 
 
 def parquet(table: Table, rows: "pa.Table") -> bytes:
-    """A Parquet file: the same rows give the same bytes. What their schema says beside its columns goes along."""
+    """A Parquet file; equal rows give equal bytes. Metadata in the schema of `rows` is written too."""
     return parquet_of(table, (rows,), rows.schema)
 
 
 def parquet_of(table: Table, parts: "Iterable[pa.Table]", named: "pa.Schema | None" = None) -> bytes:
-    """The same of rows that come in parts, however they are cut."""
+    """A Parquet file from rows in several parts. How they are cut does not change the bytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink, names, most = pa.BufferOutputStream(), COLUMNS[table], _GROUP_ROWS.get(table, _MANY_ROWS)
+    sink, names, group_rows = pa.BufferOutputStream(), COLUMNS[table], _GROUP_ROWS.get(table, _MANY_ROWS)
     columns = named or schema(table)
     writer = pq.ParquetWriter(
         sink,
@@ -109,23 +107,23 @@ def parquet_of(table: Table, parts: "Iterable[pa.Table]", named: "pa.Schema | No
     rest = columns.empty_table()
     for part in parts:
         rest = pa.concat_tables([rest, part.cast(columns)])
-        whole = len(rest) // most * most
+        whole = len(rest) // group_rows * group_rows
         if whole:
-            writer.write_table(rest.slice(0, whole), row_group_size=most)
+            writer.write_table(rest.slice(0, whole), row_group_size=group_rows)
             rest = rest.slice(whole).combine_chunks()
     if len(rest):
-        writer.write_table(rest, row_group_size=most)
+        writer.write_table(rest, row_group_size=group_rows)
     writer.close()
     return bytes(sink.getvalue())
 
 
 def event_order(row: EventRow) -> tuple[bool, str, str, int, int]:
-    """How a file of events is sorted: what is asked for together lies together."""
+    """The sort key of a file of events: events that are queried together are stored together."""
     return row.subject_id is None, row.subject_id or "", row.event_type, row.hub_ts, row.stream_seq
 
 
 def sort_events(rows: "pa.Table") -> "pa.Table":
-    """The same order, for rows that are Arrow already."""
+    """Sort an Arrow table by `event_order`."""
     keys = [(name, "ascending") for name in ("subject_id", "event_type", "hub_ts", "stream_seq")]
     return rows.sort_by(keys)
 
@@ -143,6 +141,6 @@ def file_name(label: bytes, first: int, last: int) -> str:
 
 
 def escaped(name: str) -> str:
-    """A stream's name as a folder's; one that is too long goes by its id, which names the stream as well."""
+    """The folder name of a stream. If the name is too long, its stream id is used instead."""
     made = "".join(f"%{ord(one):02X}" if one in _ESCAPED else one for one in name)
-    return made if len(made.encode()) <= _LONGEST_NAME else naming.stream_id(name).hex()
+    return made if len(made.encode()) <= _MAX_NAME_BYTES else naming.stream_id(name).hex()

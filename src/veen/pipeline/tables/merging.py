@@ -1,7 +1,7 @@
-"""Several files as one, in the order of their table, without holding all of their rows at once.
+"""Merge several files into one, in the order of their table, without holding all rows at once.
 
-Files of events are sorted by subject, so what they have of a range of subjects lies in a few row groups of each: the
-ranges are gone through one after the other. All other files follow on each other as they are.
+Files of events are sorted by subject, so a range of subjects occupies a few row groups of each file. The ranges are
+merged one after the other. All other files are concatenated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,12 @@ from typing import Any
 from veen.pipeline.tables import layout
 from veen.pipeline.tables.layout import Table
 
-SLICE_ROWS = 100_000  # about as many are sorted at a time
+SLICE_ROWS = 100_000  # sorted at a time, approximately
 _SUBJECT = "subject_id"
 
 
 def merged(table: Table, files: Sequence[bytes], slice_rows: int = SLICE_ROWS) -> bytes:
-    """The rows of Parquet files that follow on each other, as one such file."""
+    """The rows of consecutive Parquet files as one file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -38,7 +38,7 @@ def _events(files: Sequence[Any], slice_rows: int) -> Iterator[Any]:
     for low, high in zip([None, *cuts], [*cuts, None], strict=True):
         found = []
         for file, of_file in zip(files, bounds, strict=True):
-            numbers = [number for number, (least, most) in enumerate(of_file) if _meet(least, most, low, high)]
+            numbers = [number for number, (least, most) in enumerate(of_file) if _may_overlap(least, most, low, high)]
             if numbers:
                 rows = file.read_row_groups(numbers)
                 found.append(rows.filter(_within(rows[_SUBJECT], low, high)))
@@ -47,19 +47,19 @@ def _events(files: Sequence[Any], slice_rows: int) -> Iterator[Any]:
 
 
 def _bounds(metadata: Any, number: int) -> tuple[str | None, str | None]:
-    """The least and the greatest subject of a row group; None where it does not say, or has events without one."""
+    """The smallest and largest subject of a row group; None if unknown or if it has events without subject."""
     group = metadata.row_group(number)
     column = next(at for at in range(group.num_columns) if group.column(at).path_in_schema == _SUBJECT)
-    said = group.column(column).statistics
-    if said is None or not said.has_min_max:
+    statistics = group.column(column).statistics
+    if statistics is None or not statistics.has_min_max:
         return None, None
-    return said.min, None if said.null_count is None or said.null_count else said.max
+    return statistics.min, None if statistics.null_count is None or statistics.null_count else statistics.max
 
 
 def _cuts(
     files: Sequence[Any], bounds: Sequence[Sequence[tuple[str | None, str | None]]], slice_rows: int
 ) -> list[str]:
-    """Subjects that ranges begin with: as many as leave about as many rows in each."""
+    """The first subjects of ranges with about `slice_rows` rows each."""
     begins = sorted(
         (least, file.metadata.row_group(number).num_rows)
         for file, of_file in zip(files, bounds, strict=True)
@@ -76,13 +76,13 @@ def _cuts(
     return cuts
 
 
-def _meet(least: str | None, most: str | None, low: str | None, high: str | None) -> bool:
-    """Whether a row group can have anything of a range; one that does not say can."""
+def _may_overlap(least: str | None, most: str | None, low: str | None, high: str | None) -> bool:
+    """Whether a row group may contain rows of a range; unknown bounds mean yes."""
     return (low is None or most is None or most >= low) and (high is None or least is None or least < high)
 
 
 def _within(subjects: Any, low: str | None, high: str | None) -> Any:
-    """Which rows are of a range. Those without a subject are behind all others, so they are of the last one."""
+    """The rows of a range. Rows without subject sort last, so they belong to the last range."""
     import pyarrow.compute as pc
 
     kept = pc.if_else(pc.is_null(subjects), high is None, True)

@@ -1,4 +1,4 @@
-"""Rows written aside: what a worker does with the entries it was given, before anything of it is in the tables."""
+"""Stage rows: a worker writes files next to the tables, before a commit adds them."""
 
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -13,13 +13,13 @@ from veen.pipeline.tables.commit import CommitSpan, FileRef
 from veen.pipeline.tables.layout import Table
 
 _PLAIN_FILE = 0o644
-_FIRST_DAY = "1970-01-01"  # of entries that nobody can date
+_FIRST_DAY = "1970-01-01"  # for entries without a trustworthy time
 _UNDATED = {"hub_sig", "form", "frame", "order"}
 
 
 @dataclass(slots=True)
 class Staged:
-    """What a worker made: runs of entries, and the files that hold them, each under its name in the staging folder."""
+    """The result of a worker: spans of entries and their files in the staging folder."""
 
     spans: list[CommitSpan]
     files: list[FileRef]
@@ -34,12 +34,12 @@ class Staged:
 
 
 def staged_name(file: FileRef) -> str:
-    """What a file is called while it is staged: unlike any other file's of the commit."""
+    """The file name in the staging folder, unique within the commit."""
     return f"{file.table}-{file.path.rpartition('/')[2]}"
 
 
 class Stager:
-    """Takes entries in order, and cuts them into files: by label, by day, and where they get long."""
+    """Takes entries in order and splits them into files by label, day and number of rows."""
 
     def __init__(self, folder: Path, hub_id: bytes, streams: dict[bytes, LabelStream], decoder: Decoder) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class Stager:
         return self._made
 
     def _day_of(self, found: DecodedEntry) -> str:
-        """When it came, by the hub's word; where that is not to be had, with the entry before it."""
+        """The day by `hub_ts`; without a trustworthy receipt, the day of the entry before it."""
         doubtful = any(check in _UNDATED for check, _ in found.faults)
         if found.receipt is None or doubtful or found.receipt.hub_ts > layout.LAST_SEC:
             return self._day if found.label == self._label else _FIRST_DAY
@@ -84,7 +84,7 @@ class Stager:
 
 
 def stage_rows(folder: Path, span: CommitSpan, day: str, rows: DecodedRows) -> list[FileRef]:
-    """Write the rows of one run and one day aside: a file for each table that has any."""
+    """Stage the rows of one span and one day, one file per table that has rows."""
     rows.events.sort(key=layout.event_order)
     made, disk = [], Disk()
     for table, found in (
@@ -101,7 +101,7 @@ def stage_rows(folder: Path, span: CommitSpan, day: str, rows: DecodedRows) -> l
 
 
 def bounds(table: Table, rows: Any) -> dict[str, Any]:
-    """What a look-up can tell of a file without opening it."""
+    """File statistics that let a lookup skip a file without opening it."""
     if table is not Table.EVENTS:
         return {"rows": len(rows)}
     named = [row.subject_id for row in rows if row.subject_id is not None]
@@ -118,7 +118,7 @@ def bounds(table: Table, rows: Any) -> dict[str, Any]:
 def file_ref(
     table: Table, stream: str, day: str, run: tuple[bytes, int, int], data: bytes, known: dict[str, Any]
 ) -> FileRef:
-    """The reference of a file with these bytes."""
+    """A `FileRef` for these bytes."""
     label, first, last = run
     path = f"{layout.folder_of(table, stream, day)}/{layout.file_name(label, first, last)}"
     digest = sha256(data).digest()

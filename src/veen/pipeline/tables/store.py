@@ -1,8 +1,8 @@
-"""The folder of the tables: commits that happen entirely or not at all, whenever the process dies.
+"""The folder of the tables, with atomic commits: after a crash, a commit has happened entirely or not at all.
 
-A commit is prepared aside, in `_veen/staging`. Then its intent is written; from there on it will happen, now or when
-the tables are next written to: files are given their names, the commit is listed, and what they replace is removed. So
-dying before the intent leaves nothing, and dying after it leaves nothing undone.
+A commit is prepared in `_veen/staging`. Then its intent is written and synced. From then on it will complete, now or
+at the next write: staged files get their final names, the commit is listed, and replaced files are removed. A crash
+before the intent leaves no trace, and recovery after the intent finishes the commit.
 """
 
 import shutil
@@ -28,13 +28,13 @@ class Tables:
     """The tables in one folder."""
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
-        """Raises `Malformed` for a URL: locks and renames need a folder, on a cluster one that all workers share."""
+        """Raises `Malformed` for a URL: locks and renames need a folder; on a cluster, one that all workers share."""
         durable.check_local(root)
         self.root = root
         self.own = root / OWN
         self._disk = disk or Disk()
-        self._known: dict[tuple[str, int, int], Commit] = {}  # by name, inode and time: a commit is read once
-        self._turn = threading.Lock()  # between threads; between processes a file is locked
+        self._known: dict[tuple[str, int, int], Commit] = {}  # by name, inode and mtime: each commit is read once
+        self._turn = threading.Lock()  # between threads; a file lock serves between processes
 
     @property
     def exist(self) -> bool:
@@ -42,20 +42,20 @@ class Tables:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a commit is under way, or was when its process died."""
+        """Whether a commit is in progress, or was when its process died."""
         return (self.own / _PENDING).exists()
 
     def view(self) -> TablesView:
-        """What is in them. Raises `Unavailable` where there are none."""
+        """The current content. Raises `Unavailable` if there are no tables."""
         if not self.exist:
-            raise Unavailable(f"there are no tables in {self.root}: veen pipeline run makes them")
+            raise Unavailable(f"there are no tables in {self.root}; create them with veen pipeline run")
         while True:
             paths = self._listed()
             try:
                 return self._view(paths)
             except (Malformed, Unavailable):
                 if self._listed() == paths:
-                    raise  # otherwise commits were made into one meanwhile, and those before it forgotten
+                    raise  # otherwise a base commit replaced the listed ones meanwhile
 
     def _listed(self) -> list[Path]:
         return sorted((self.own / _COMMITS).glob("*.json"))
@@ -80,7 +80,7 @@ class Tables:
 
     @contextmanager
     def writing(self) -> Iterator[TablesView]:
-        """The right to change them, one process at a time, with what was begun before brought to its end."""
+        """Lock the tables for writing, and finish an interrupted commit first."""
         need_pyarrow()
         self._make()
         with self._turn, durable.locked(self.own / _LOCK, str(self.root)):
@@ -89,11 +89,11 @@ class Tables:
 
     @contextmanager
     def merging(self) -> Iterator[Path]:
-        """A folder for what is made of committed files, one process at a time, while others go on writing."""
+        """A folder for merged files. One process at a time may merge, while others continue to write."""
         self._make()
         with durable.locked(self.own / _MERGE_LOCK, f"{self.root}, to merge files,"):
             folder = self.own / _MERGING
-            with self.writing():  # an intent that was left may need what is in it
+            with self.writing():  # finish an interrupted commit first: it may need the files in the folder
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
             try:
@@ -104,7 +104,7 @@ class Tables:
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A folder for files to be committed. What is left in it is removed, unless an intent still needs it."""
+        """A folder for files to commit. Leftovers are removed unless an intent still needs them."""
         folder = Path(mkdtemp(dir=self.own / _STAGING))
         folder.chmod(0o755)
         try:
@@ -114,7 +114,7 @@ class Tables:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, commit: Commit, moves: Mapping[str, Path]) -> None:
-        """Let a commit happen. `moves` are the staged files by the paths they get; the caller is in `writing`."""
+        """Commit. `moves` maps final paths to staged files. The caller must hold `writing`."""
         staged = {target: str(path.relative_to(self.own)) for target, path in moves.items()}
         intent = commits.encode({"commit": commits.decode(commit.encode()), "moves": staged})
         self._disk.write_file(self.own / _PENDING, intent, _PLAIN_FILE)
@@ -122,13 +122,13 @@ class Tables:
         self._finish()
 
     def forget(self, number: int) -> None:
-        """Remove the commits before one that lists all there is."""
+        """Remove the commits before a base commit."""
         for path in (self.own / _COMMITS).glob("*.json"):
             if int(path.stem) < number:
                 path.unlink()
 
     def _finish(self) -> None:
-        """Carry out the intent, or the rest of it."""
+        """Carry out the intent, or the rest of it after a crash."""
         pending = self.own / _PENDING
         intent = commits.decode(pending.read_bytes())
         commit = Commit.decode(commits.encode(intent["commit"]))
@@ -143,7 +143,7 @@ class Tables:
             self._disk.sync_folder(folder)
         self._disk.write_file(self.own / _COMMITS / f"{commit.number:08}.json", commit.encode(), _PLAIN_FILE)
         self._disk.sync_folder(self.own / _COMMITS)
-        for name in commit.removes:  # only now: whoever goes by the commits never misses a file
+        for name in commit.removes:  # after the commit is listed, so that every listed file exists
             (self.root / name).unlink(missing_ok=True)
         pending.unlink()
         self._disk.sync_folder(self.own)
@@ -174,5 +174,5 @@ def _commit(path: Path) -> Commit:
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
     if path.stem != f"{found.number:08}":
-        raise Malformed(str(path), f"it is commit {found.number}")
+        raise Malformed(str(path), f"it contains commit {found.number}")
     return found

@@ -1,7 +1,7 @@
 """Tables that follow a log: each batch of a streaming query becomes one commit, exactly once.
 
-What makes it once is the tables themselves: a batch that is run again, because its query died before Spark had noted
-it, finds its entries there and leaves them out. So a query may also be begun anew without its checkpoint.
+The tables themselves make it exactly once: if a batch runs again because the query died before Spark recorded it, its
+entries are already in the tables and are skipped. A query can therefore also restart without its checkpoint.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ from veen.client.durable import Busy
 from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import jobs, read_plan
 from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream
-from veen.pipeline.rows import settle
+from veen.pipeline.rows import freeze_loaded_objects
 from veen.pipeline.selection import Selection, Verify
 from veen.pipeline.sources import open_source
 from veen.pipeline.tables.commit import CommitSpan
 from veen.pipeline.tables.compacting import tidy
-from veen.pipeline.tables.loading import check_basis, in_epochs, labels_of, possible_streams, publish
+from veen.pipeline.tables.loading import check_basis, in_epochs, known_streams, labels_of, publish
 from veen.pipeline.tables.staging import Staged, Stager
 from veen.pipeline.tables.store import CHECKPOINT, Tables
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-AHEAD = 1_000  # epochs whose labels a stream over files looks out for; over a hub, each would be asked for in vain
+AHEAD = 1_000  # future epochs to watch for in files; a hub would get one request for each
 COLUMNS = ("hub_id", "label", "stream_seq", "msg", "receipt", "ok", "faults")
 
-Told = Callable[[tuple[CommitSpan, ...]], None]  # the runs that a batch brought in
+BatchCallback = Callable[[tuple[CommitSpan, ...]], None]  # the spans of one batch
 
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """What a worker must know to stage its part of a batch. It names places, never keys."""
+    """Everything a worker needs to stage its part of a batch. It contains locations of keys, never keys."""
 
     streams: tuple[LabelStream, ...]
-    done: tuple[tuple[bytes, int], ...]  # how far each label is in the tables
+    done: tuple[tuple[bytes, int], ...]  # last entry of each label in the tables
     keys: Keys
     folder: str
 
@@ -52,36 +52,38 @@ def follow(
     *,
     once: bool = False,
     every_sec: float = 1,
-    told: Told | None = None,
+    told: BatchCallback | None = None,
 ) -> "StreamingQuery":
-    """A running query that brings in what comes; with `once`, what is there by now, and then it ends.
+    """Start a query that loads entries as they arrive; with `once`, it loads the present ones and ends.
 
-    Over Spark Connect, batches are taken where its server is, and nobody here is told of them.
+    Over Spark Connect the server processes the batches, and `told` is not called.
     """
     tables_at = Tables(tables.root.resolve())
     names = dict.fromkeys((*selection.streams, *keys.names()))
-    asked = replace(selection, columns=COLUMNS, verify=Verify.ENTRY)
-    if not asked.labels and not asked.streams and any(path.startswith("http") for path in asked.paths):
-        asked = replace(asked, streams=tuple(names))
-    hub_metadata = open_source(asked.paths[0]).hub_metadata()
-    asked = in_epochs(asked, hub_metadata, 0 if asked.paths[0].startswith("http") else AHEAD)
+    selected = replace(selection, columns=COLUMNS, verify=Verify.ENTRY)
+    if not selected.labels and not selected.streams and any(path.startswith("http") for path in selected.paths):
+        selected = replace(selected, streams=tuple(names))
+    metadata = open_source(selected.paths[0]).metadata()
+    selected = in_epochs(selected, metadata, 0 if selected.paths[0].startswith("http") else AHEAD)
     with tables_at.writing():
-        pass  # what was begun before is brought to its end, and a folder that cannot be written to is noticed now
-    frame = spark.readStream.format("veen").options(**asked.options()).load()
+        pass  # finish an interrupted commit, and fail early if the folder is not writable
+    frame = spark.readStream.format("veen").options(**selected.options()).load()
 
-    take = _taker(tables_at.root, asked, keys, None if jobs.is_remote(spark) else told)
+    take = _batch_handler(tables_at.root, selected, keys, None if jobs.is_remote(spark) else told)
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tables_at.own / CHECKPOINT))
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_sec} seconds")
     return writer.start()
 
 
-def _taker(root: Path, asked: Selection, keys: Keys, told: Told | None) -> "Callable[[DataFrame, int], None]":
-    """What is done with a batch. Spark Connect sends it to its server, so it holds plain values only."""
+def _batch_handler(
+    root: Path, selected: Selection, keys: Keys, told: BatchCallback | None
+) -> "Callable[[DataFrame, int], None]":
+    """The batch handler. Spark Connect sends it to its server, so it captures plain values only."""
 
     def take(batch: "DataFrame", number: int) -> None:
         tables = Tables(root)
-        made = _take(tables, asked, keys, batch)
-        with suppress(Busy):  # then another process does that
+        made = _load_batch(tables, selected, keys, batch)
+        with suppress(Busy):  # another process is merging
             tidy(tables)
         if told is not None:
             told(tuple(made.spans))
@@ -89,17 +91,17 @@ def _taker(root: Path, asked: Selection, keys: Keys, told: Told | None) -> "Call
     return take
 
 
-def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") -> Staged:
-    """One batch, into the tables."""
+def _load_batch(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") -> Staged:
+    """Load one batch."""
     with tables.writing() as view, tables.staging() as folder:
         streams: dict[bytes, LabelStream] = {}
         for path in selection.paths:
             source = open_source(path)
-            hub_metadata = read_plan.pinned(source.hub_metadata(), selection.pin)
-            chunks = source.chunks(labels_of(selection, hub_metadata, keys, source))
-            found = possible_streams(source, hub_metadata, chunks, selection, keys)
+            metadata = read_plan.pinned(source.metadata(), selection.pin)
+            chunks = source.chunks(labels_of(selection, metadata, keys, source))
+            found = known_streams(source, metadata, chunks, selection, keys)
             for label in found:
-                check_basis(source, hub_metadata, chunks, view, label)
+                check_basis(source, metadata, chunks, view, label)
             streams |= found
         done = tuple((label, view.upto(label)) for label in streams)
         work = TableBatch(tuple(streams.values()), done, keys, str(folder))
@@ -112,8 +114,8 @@ def _take(tables: Tables, selection: Selection, keys: Keys, batch: "DataFrame") 
 
 
 def staged(batches: "Iterator[pa.RecordBatch]", work: TableBatch) -> "Iterator[pa.RecordBatch]":
-    """What a worker does with its part of a batch; an error of ours comes back in words."""
-    settle()
+    """Worker: stage one part of a batch. A `VeenError` is returned as text."""
+    freeze_loaded_objects()
     yield jobs.batch_of([(0, jobs.outcome(lambda given: _stage(given, work), batches))])
 
 
@@ -132,12 +134,13 @@ def _stage(batches: "Iterator[pa.RecordBatch]", work: TableBatch) -> bytes:
 
 
 def _found(row: dict[str, Any]) -> DecodedEntry:
-    """An entry as the reader handed it over."""
+    """The entry in a row of the reader."""
     place = f"label {row['label'].hex()[:16]}…, entry {row['stream_seq']}"
     if "frame" in row["faults"]:
-        raise Unverified(place, "nothing behind it in its chunk can be read: a run of its own puts that in quarantine")
+        what = "the rest of its chunk cannot be read; veen pipeline run puts those entries in quarantine"
+        raise Unverified(place, what)
     if row["receipt"] is None:
-        raise Unverified(place, "the data directory does not hold it: veen audit names what is missing")
+        raise Unverified(place, "the data directory does not have it; run veen audit to list what is missing")
     message: Msg | None = None
     receipt: Receipt | None = None
     faults = tuple((name, "it does not hold") for name in row["faults"])

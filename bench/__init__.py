@@ -1,1 +1,4 @@
-"""Measurements, as ratios within one run: machines differ and drift, the ratio of two things done in turn does not."""
+"""Measurements for developers, as ratios within one run: machines differ and drift, ratios taken in turn do not.
+
+`veen.bench` has the measurements of `veen bench`; this package adds those that users do not need.
+"""

@@ -1,4 +1,4 @@
-"""`python -m bench [NAME…]`: run all measurements, or the named ones, and say which promises are kept."""
+"""`python -m bench [NAME…]`: run all measurements, or the named ones, and report which promises are kept."""
 
 import sys
 from collections.abc import Callable
@@ -10,41 +10,41 @@ from veen.bench.rounds import Progress, silent
 from veen.core import VeenError
 
 
-def say(words: str) -> None:
-    """Progress, on a line that the next one replaces."""
-    print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+def show_progress(text: str) -> None:
+    """Print progress on a line that the next one replaces."""
+    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-tell: Progress = say if sys.stderr.isatty() else silent
+progress: Progress = show_progress if sys.stderr.isatty() else silent
 
 MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "decode": decode.measure,
     "seal": seal.measure,
     "prove": prove.measure,
     "client": client.measure,
-    "hub": lambda: hub_throughput.run(tell=tell),
-    "labels": lambda: many_labels.run(tell=tell),
-    "growth": lambda: scaling.run(tell=tell),
-    "overlays": lambda: overlays.measure(tell),
+    "hub": lambda: hub_throughput.run(progress=progress),
+    "labels": lambda: many_labels.run(progress=progress),
+    "growth": lambda: scaling.run(progress=progress),
+    "overlays": lambda: overlays.measure(progress),
     "veil": veil_codec.measure,
     "veil-node": veil_node.measure,
-    "pipeline": lambda: pipeline.measure(tell),
-    "folding": lambda: folding.measure(tell),
-    "questions": lambda: questions.measure(tell),
+    "pipeline": lambda: pipeline.measure(progress),
+    "folding": lambda: folding.measure(progress),
+    "questions": lambda: questions.measure(progress),
 }
 
 
 def main(names: list[str]) -> int:
     unknown = [name for name in names if name not in MEASUREMENTS]
     if unknown:
-        return failed(f"no measurement is called {unknown[0]}", f"there are {', '.join(MEASUREMENTS)}", 2)
+        return failed(f"unknown measurement {unknown[0]}", f"choose from {', '.join(MEASUREMENTS)}", 2)
     kept = True
     for name in names or MEASUREMENTS:
         try:
             report = MEASUREMENTS[name]()
         except VeenError as error:
-            return failed(f"{name}: {error}", "nothing is left behind; run it again", 1)
-        tell("")
+            return failed(f"{name}: {error}", "temporary files are removed; run it again", 1)
+        progress("")
         print(f"{report.text()}\n", flush=True)
         kept = kept and report.kept
     return 0 if kept else 1

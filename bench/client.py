@@ -1,7 +1,7 @@
-"""Sending and reading through the client with everything verified, beside the cryptography that takes by itself.
+"""Sending and reading through the client with full verification, compared with the cryptography alone.
 
-Both are CPU time of this process, measured in one run: the hub is a process of its own. The cryptography is measured
-again and again while the client works, on the same thread and against the same neighbours, and taken off its bill.
+Both are CPU time of this process, measured in one run; the hub runs in its own process. The cryptography is measured
+repeatedly while the client works, on the same thread and under the same load, and subtracted from the client's time.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ _HASHES = (200, 100, _CIPHERTEXT_BYTES, 170, _MSG_BYTES, 200, 80, 320)
 _LADDER_HASHES = (100,) * 4  # the rekey ladder: one step per receipt
 
 
-class Needed:
-    """One message's worth of primitives and nothing around them."""
+class Primitives:
+    """The cryptographic primitives for one message, without anything around them."""
 
     def __init__(self) -> None:
         self._secret, self._peer = os.urandom(32), bindings.crypto_scalarmult_base(os.urandom(32))
@@ -55,7 +55,7 @@ class Needed:
         self._ladder = [os.urandom(size) for size in _LADDER_HASHES]
 
     def send(self) -> None:
-        """Seal, sign; verify the receipt and follow the tree."""
+        """Seal and sign; verify the receipt and extend the tree."""
         bindings.crypto_scalarmult_base(self._secret)
         bindings.crypto_scalarmult(self._secret, self._peer)
         ChaCha20Poly1305(self._secret).encrypt(self._nonce[:12], self._header, self._secret)
@@ -66,7 +66,7 @@ class Needed:
             sha256(data).digest()
 
     def read(self) -> None:
-        """Verify hub and client, follow the tree; open."""
+        """Verify hub and client signatures, extend the tree, open."""
         signing.verify(self._key.public_key, self._digest, self._sig)
         signing.verify(self._key.public_key, self._digest, self._sig)
         bindings.crypto_scalarmult(self._secret, self._peer)
@@ -77,7 +77,7 @@ class Needed:
 
 
 class Sampler:
-    """Measures an action every now and then while something else goes on."""
+    """Measures an action periodically while other work runs."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action
@@ -93,7 +93,7 @@ class Sampler:
 
     @property
     def seconds(self) -> float:
-        """Of one call, on average: what is beside it meets the average weather too."""
+        """Average time of one call, because the other work meets average conditions too."""
         return sum(self._samples) / len(self._samples) / _CALLS
 
     @property
@@ -103,7 +103,7 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one message, in seconds."""
+    """Seconds per message."""
 
     cpu: float
     needed: float
@@ -136,8 +136,8 @@ async def _read(client: Client) -> None:
 
 
 async def _round(url: str, pin: Pin, writer: ClientDir, reader: ClientDir) -> tuple[Cost, Cost]:
-    """What sending and what reading cost."""
-    needed = Needed()
+    """The costs of sending and of reading."""
+    needed = Primitives()
     async with Client(url, writer, pin=pin) as client:
         send = await _cost(_send(client), needed.send)
     async with Client(url, reader, pin=pin) as client:
@@ -146,7 +146,7 @@ async def _round(url: str, pin: Pin, writer: ClientDir, reader: ClientDir) -> tu
 
 
 def measure() -> BenchReport:
-    rounds = [_with_a_hub() for _ in range(ROUNDS)]
+    rounds = [_with_hub() for _ in range(ROUNDS)]
     rows: list[BenchRow] = []
     for name, costs in (("send", [send for send, _ in rounds]), ("read", [read for _, read in rounds])):
         rows += [
@@ -157,12 +157,10 @@ def measure() -> BenchReport:
         ]
     together = [(send.cpu + read.cpu) / (send.needed + read.needed) for send, read in rounds]
     rows.append(BenchRow.of("send and read", together, "of their cryptography", most=PROMISED))
-    return BenchReport(
-        "client", tuple(rows), (f"{MESSAGES:,} messages of {BODY_BYTES} bytes, each verified in every way",)
-    )
+    return BenchReport("client", tuple(rows), (f"{MESSAGES:,} messages of {BODY_BYTES} bytes, each fully verified",))
 
 
-def _with_a_hub() -> tuple[Cost, Cost]:
+def _with_hub() -> tuple[Cost, Cost]:
     with tempfile.TemporaryDirectory(prefix="veen-bench-") as name:
         place, now = Path(name), int(time.time())
         with (

@@ -1,10 +1,11 @@
-"""Decoding and validating a MSG, beside the signature check that follows it."""
+"""Decoding and validating a MSG, compared with the signature check that follows."""
 
 import os
 
 import cbor2
 
-from veen.bench.bench_report import BenchReport, BenchRow, microseconds, per_call
+from bench.call_times import microseconds, per_call
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.core import Msg, Profile, SigningKey, msg, signing
 from veen.core.cbor import Wire
 

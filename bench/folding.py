@@ -1,7 +1,7 @@
-"""A million wallet events of a sealed log, folded on Spark, beside the same fold entry by entry; and a thousand more.
+"""A million wallet events of a sealed log, folded on Spark, compared with a sequential fold; then a thousand more.
 
-The log is a data directory as a hub writes it. Spark reads, verifies and opens it into tables, and folds those; what is
-timed as the fold begins with the tables, as the walk begins with entries that are in memory.
+The log is a data directory as a hub writes it. Spark reads, verifies and opens it into tables and folds those. The
+timed fold starts with the tables, as the sequential fold starts with entries in memory.
 """
 
 import json
@@ -17,7 +17,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from bench.pipeline import cpu_of
-from bench.sealedlog import SealedLog
+from bench.sealed_log import SealedLog
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Progress, silent
@@ -29,7 +29,7 @@ from veen.pipeline.tables import Tables
 EVENTS, WALLET_COUNT, MORE = 1_000_000, 10_000, 1_000
 STREAM = "payments"
 _BATCH = 20_000
-_BACK = 30_000  # a multiple of the wallets, so that both are of the same ones, and more than one run
+_BACK = 30_000  # a multiple of the wallets, so both transfers have the same wallets, and longer than one run
 _LABEL, _REALM = sha256(b"a label").digest(), bytes(32)
 _START = 1_700_000_000
 
@@ -39,7 +39,7 @@ def owner(number: int) -> bytes:
 
 
 def payments(wallets: int, count: int) -> Iterator[Event]:
-    """Every wallet is opened, then all are paid in and out of in turn; one transfer in a hundred came before."""
+    """Open every wallet, then deposit and withdraw in turn; one transfer in a hundred repeats an earlier one."""
     ids = [wallet_id(_REALM, owner(number), "JPY") for number in range(wallets)]
     for number in range(count):
         at, ts = number * 7919 % wallets, _START + number // 100
@@ -51,7 +51,7 @@ def payments(wallets: int, count: int) -> Iterator[Event]:
             yield Withdraw(ids[at], 10, ts)
         else:
             again = number % 1_000 < 10 and number > 2 * wallets + _BACK and number // _BACK % 2
-            same = number - _BACK if again else number  # of a block whose own ids are new
+            same = number - _BACK if again else number  # taken from a block whose own ids are new
             yield Transfer(ids[at], ids[(at + 1) % wallets], 5, ts, sha256(b"transfer %d" % same).digest())
 
 
@@ -63,30 +63,30 @@ def entries(wallets: int, count: int) -> Iterator[FoldEntry]:
         yield FoldEntry(_LABEL, 0, stream_seq, hub_ts, owner(0), None, msg_id, header, body)
 
 
-def measure(tell: Progress = silent, events: int = EVENTS, wallets: int = WALLET_COUNT) -> BenchReport:
+def measure(progress: Progress = silent, events: int = EVENTS, wallets: int = WALLET_COUNT) -> BenchReport:
     with TemporaryDirectory(prefix="veen-bench-") as made:
-        log, walk = SealedLog(Path(made) / "hub", [STREAM], per_sec=100), Fold(WALLETS)
+        log, sequential = SealedLog(Path(made) / "hub", [STREAM], per_sec=100), Fold(WALLETS)
         key = log.key_file(STREAM, Path(made))
-        said, read = payments(wallets, events + MORE), entries(wallets, events + MORE)
-        walked = 0.0
+        written, read = payments(wallets, events + MORE), entries(wallets, events + MORE)
+        sequential_s = 0.0
         for start in range(0, events, _BATCH):
-            tell(f"folding: {start:,} of {events:,} events sealed, and folded one by one")
+            progress(f"folding: {start:,} of {events:,} events sealed and folded sequentially")
             count = min(_BATCH, events - start)
-            walked += _grow(log, walk, islice(said, count), list(islice(read, count)))
-        tell("folding: on Spark")
+            sequential_s += _grow(log, sequential, islice(written, count), list(islice(read, count)))
+        progress("folding: on Spark")
         first = _on_spark(Path(made), key)
-        _compare(first, walk)
-        _grow(log, walk, said, list(read))
-        tell("folding: a thousand more")
+        _compare(first, sequential)
+        _grow(log, sequential, written, list(read))
+        progress("folding: a thousand more")
         again = _on_spark(Path(made), key)
-        _compare(again, walk)
+        _compare(again, sequential)
     rows = (
         BenchRow.of(
             "sealed entries read, verified and opened on Spark, local[2]", [events / first["load_s"]], "entries/s"
         ),
-        BenchRow.of("folded one by one, one process", [events / walked], "events/s"),
+        BenchRow.of("folded one by one, one process", [events / sequential_s], "events/s"),
         BenchRow.of("folded on Spark, local[2]", [events / first["seconds"]], "events/s"),
-        BenchRow.of("CPU for each, one by one", [walked / events * 1e6], "µs"),
+        BenchRow.of("CPU for each, one by one", [sequential_s / events * 1e6], "µs"),
         BenchRow.of("CPU for each, on Spark", [first["cpu"] / events * 1e6], "µs"),
         BenchRow.of("runs read at first", [first["chunks"]], "runs"),
         BenchRow.of("entries of the log read after a thousand more", [again["loaded"]], "entries", most=MORE),
@@ -100,27 +100,27 @@ def measure(tell: Progress = silent, events: int = EVENTS, wallets: int = WALLET
     return BenchReport("pipeline: fold", rows, notes)
 
 
-def _grow(log: SealedLog, walk: Fold[Any, Any], said: Iterable[Event], read: Sequence[FoldEntry]) -> float:
-    """Add events to the log, and to the walk; how long the walk took."""
-    log.say((STREAM, event) for event in said)
+def _grow(log: SealedLog, sequential: Fold[Any, Any], written: Iterable[Event], read: Sequence[FoldEntry]) -> float:
+    """Add events to the log and to the sequential fold; returns the CPU time of the fold."""
+    log.say((STREAM, event) for event in written)
     begun = process_time()
-    walk.extend(read)
+    sequential.extend(read)
     return process_time() - begun
 
 
-def _compare(told: dict[str, Any], walked: Fold[Any, Any]) -> None:
-    if told["state_hash"] != state_hash(walked.overlay, walked.states).hex():
-        raise Unavailable("the fold on Spark came to another state than the walk")
+def _compare(result: dict[str, Any], sequential_s: Fold[Any, Any]) -> None:
+    if result["state_hash"] != state_hash(sequential_s.overlay, sequential_s.states).hex():
+        raise Unavailable("the fold on Spark has another state than the sequential fold")
 
 
 def _on_spark(root: Path, key: Path) -> dict[str, Any]:
-    """In a process of its own, since Spark stays in one once it was started there."""
+    """Run in its own process, because Spark cannot be stopped within one."""
     command = [sys.executable, "-m", "bench.folding", str(root), str(key)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     if done.returncode:
-        raise Unavailable("Spark did not start, or ended: veen audit --spark shows what it says")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+        raise Unavailable("Spark did not start or exited: run veen audit --spark to see its error")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def serve(root: str, key: str) -> None:
@@ -137,7 +137,7 @@ def serve(root: str, key: str) -> None:
     loaded = load(tables, select(f"{root}/hub"), Keys((key,)), do)
     load_s, used, begun = perf_counter() - begun, _used(), perf_counter()
     made = fold(tables, WALLETS.CLASS, STREAM, do)
-    told = {
+    result = {
         "load_s": load_s,
         "loaded": loaded.entries,
         "seconds": perf_counter() - begun,
@@ -146,12 +146,12 @@ def serve(root: str, key: str) -> None:
         "entries": made.read.entries,
         "state_hash": made.state_hash.hex(),
     }
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(result) + "\n")
     spark.stop()
 
 
 def _used() -> float:
-    """CPU time of this process and all that it started."""
+    """CPU time of this process and its descendants."""
     return cpu_of([os.getpid(), *hub_process.children(os.getpid())])
 
 

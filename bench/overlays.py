@@ -1,4 +1,4 @@
-"""Folding with a warm cache: what a thousand times the events cost a reader."""
+"""Folding with a warm cache: the cost of a thousand times more events for a reader."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from veen.bench.bench_report import Action, BenchReport, BenchRow, microseconds, per_call
+from bench.call_times import Action, microseconds, per_call
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Progress, silent
 from veen.core import Mmr
 from veen.overlays import AnyOverlay, At, Event, FoldEntry
@@ -30,7 +31,7 @@ WALLET = wallet_id(_LABEL, _OWNER, "JPY")
 
 
 def writes(count: int) -> Iterator[Event]:
-    """Every other write to one key, the rest to all others in no order."""
+    """Every other write goes to one key, the rest to all others in scattered order."""
     for number in range(count):
         yield Write(BUSY if number % 2 else key(number // 2 * 7919 % KEYS), 0, b"value %d" % number)
 
@@ -40,7 +41,7 @@ def key(number: int) -> bytes:
 
 
 def payments(count: int) -> Iterator[Event]:
-    """A wallet with a daily limit, paid into and out of, a hundred times a day."""
+    """A wallet with a daily limit and a hundred deposits and withdrawals a day."""
     yield Open(WALLET, _LABEL, _OWNER, "JPY", 1)
     yield Limit(WALLET, 10_000, 1)
     for number in range(count - 2):
@@ -55,14 +56,14 @@ def entries(events: Iterator[Event]) -> Iterator[FoldEntry]:
         yield FoldEntry(_LABEL, 0, stream_seq, stream_seq, _OWNER, None, msg_id, header, body)
 
 
-def fill(cache: Cache[Any, Any], events: Iterator[Event], tell: Callable[[int], None]) -> None:
-    """Take a log in, batch by batch, as a reader does."""
+def fill(cache: Cache[Any, Any], events: Iterator[Event], progress: Callable[[int], None]) -> None:
+    """Read a log batch by batch, as a reader does."""
     tree, log = Mmr(), entries(events)
     while batch := list(islice(log, _BATCH)):
         for entry in batch:
             tree.append(entry.msg_id)
         cache.extend(batch, tree.root())
-        tell(tree.size)
+        progress(tree.size)
 
 
 def kv_reads(timeline: Timeline[Any, Any], count: int) -> dict[str, Action]:
@@ -94,30 +95,34 @@ Reads = Callable[[Timeline[Any, Any], int], dict[str, Action]]
 
 
 def compared(
-    folder: Path, overlay: AnyOverlay, log: Callable[[int], Iterator[Event]], reads: dict[Reads, int], tell: Progress
+    folder: Path,
+    overlay: AnyOverlay,
+    log: Callable[[int], Iterator[Event]],
+    reads: dict[Reads, int],
+    progress: Progress,
 ) -> Iterator[tuple[str, float, float]]:
-    """`(what, seconds with few events, seconds with many)`, taken in turn; `reads` says how often in a round."""
+    """`(what, seconds with few events, seconds with many)`, in turn; `reads` has the calls per round."""
     with ExitStack() as stack:
         timelines = {}
         for count in (FEW, MANY):
             cache = stack.enter_context(Cache(folder / f"{overlay.CLASS}-{count}", overlay))
-            fill(cache, log(count), lambda done: tell(f"overlays: {overlay.CLASS}, {done:,} entries taken in"))
+            fill(cache, log(count), lambda done: progress(f"overlays: {overlay.CLASS}, {done:,} entries read"))
             timelines[count] = stack.enter_context(cache.reading())
         for make, calls in reads.items():
             actions = {
                 f"{what}, {count:,}": run for count in timelines for what, run in make(timelines[count], count).items()
             }
-            tell(f"overlays: {overlay.CLASS}, reading")
+            progress(f"overlays: {overlay.CLASS}, reading")
             times = per_call(actions, rounds=15, calls=calls)
             for what in make(timelines[FEW], FEW):
                 yield what, times[f"{what}, {FEW:,}"], times[f"{what}, {MANY:,}"]
 
 
-def measure(tell: Progress = silent) -> BenchReport:
+def measure(progress: Progress = silent) -> BenchReport:
     rows: list[BenchRow] = []
     with TemporaryDirectory(prefix="veen-bench-") as made:
-        kv = compared(Path(made), KV, writes, {kv_reads: 50, kv_folds: 1}, tell)
-        wallets = compared(Path(made), WALLETS, payments, {wallet_reads: 10}, tell)
+        kv = compared(Path(made), KV, writes, {kv_reads: 50, kv_folds: 1}, progress)
+        wallets = compared(Path(made), WALLETS, payments, {wallet_reads: 10}, progress)
         for what, few, many in (*kv, *wallets):
             rows += microseconds({f"{what}, {FEW:,} events": few, f"{what}, {MANY:,} events": many})
             rows.append(BenchRow.of(f"{what}: a thousand times the events", [many / few], "times", most=MOST_TIMES))

@@ -1,10 +1,10 @@
-"""Reading and verifying on Spark, beside the same work in plain processes of this machine.
+"""Reading and verifying on Spark, compared with the same work in plain processes of this machine.
 
-Both do the same tasks with the same code: Arrow batches of verified entries. What differs is who hands the tasks out
-and takes the batches, so the ratio is what Spark costs. Each runs in processes that are warm, in turn, in one run.
-Spark ends workers that idle for a minute, so each is warmed up again before it is measured.
+Both run the same tasks with the same code: Arrow batches of verified entries. Only the distribution of tasks differs,
+so the ratio is the overhead of Spark. All runs use warm processes, in turn. Spark ends workers that idle for a minute,
+so each is warmed up again before it is measured.
 
-Beside every ratio of rates stands that of CPU time: a machine that others use changes the one more than the other.
+Each ratio of rates has a ratio of CPU times, which other load on the machine changes less.
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Progress, silent
@@ -36,14 +36,14 @@ SPARK_ONE, SPARK_TWO = "Spark, local[1]", "Spark, local[2]"
 COLUMNS = ("label", "stream_seq", "hub_ts", "client_id", "leaf_hash")
 
 
-def measure(tell: Progress = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -> BenchReport:
+def measure(progress: Progress = silent, rounds: int = ROUNDS, entries: int = ENTRIES) -> BenchReport:
     with ExitStack() as stack:
         root = Path(stack.enter_context(TemporaryDirectory(prefix="veen-bench-"))) / "hub"
-        tell(f"making {entries:,} entries")
+        progress(f"making {entries:,} entries")
         limits = Limits(max_checkpoint_interval=CHUNK_ENTRIES)
         BigLog(root, streams=STREAMS, limits=limits).grow(entries)
         selected = select(root, columns=COLUMNS, parallelism=2)
-        tell("starting")
+        progress("starting")
         runs: dict[str, PlainRun | SparkRun] = {
             PLAIN_TWO: stack.enter_context(plain(2, selected)),
             SPARK_TWO: stack.enter_context(spark("local[2]", selected)),
@@ -54,7 +54,7 @@ def measure(tell: Progress = silent, rounds: int = ROUNDS, entries: int = ENTRIE
         cpu: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(rounds):
             for name, run in list(runs.items())[:: -1 if number % 2 else 1]:
-                tell(f"round {number + 1} of {rounds}: {name}")
+                progress(f"round {number + 1} of {rounds}: {name}")
                 run.warm()
                 used, start = cpu_of(run.processes()), perf_counter()
                 if run() != entries:
@@ -66,7 +66,7 @@ def measure(tell: Progress = silent, rounds: int = ROUNDS, entries: int = ENTRIE
 
 
 def cpu_of(pids: list[int]) -> float:
-    """What these processes have used so far; one that has ended meanwhile used little."""
+    """CPU time of these processes so far. Processes that have ended are ignored; they used little."""
     total = 0.0
     for pid in pids:
         with suppress(Unavailable):
@@ -82,7 +82,7 @@ def _rates(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list
 
 
 def _ratios(seconds: dict[str, list[float]], cpu: dict[str, list[float]]) -> list[BenchRow]:
-    """Of runs that were beside each other. Each ratio is better the greater it is."""
+    """Ratios of adjacent runs. Greater is better."""
     two, one = _each(seconds, PLAIN_TWO, SPARK_TWO), _each(seconds, PLAIN_ONE, SPARK_ONE)
     plain_up, spark_up = _each(seconds, PLAIN_ONE, PLAIN_TWO), _each(seconds, SPARK_ONE, SPARK_TWO)
     followed = [ours / theirs for ours, theirs in zip(spark_up, plain_up, strict=True)]
@@ -103,14 +103,14 @@ def _each(of: dict[str, list[float]], a: str, b: str) -> list[float]:
 
 @contextmanager
 def plain(workers: int, selected: Selection) -> "Iterator[PlainRun]":
-    """A pool of processes that take the tasks one by one."""
+    """A pool of processes that run the tasks."""
     with get_context("spawn").Pool(workers) as pool:
         pool.map(_warm, range(workers))
         yield PlainRun(pool, selected)
 
 
 class PlainRun:
-    """The tasks of a selection, done in a pool."""
+    """Runs the tasks of a selection in a pool."""
 
     def __init__(self, pool: Pool, selected: Selection) -> None:
         self._pool = pool
@@ -141,7 +141,7 @@ def _count(job: tuple[Task, Selection]) -> int:
 
 @contextmanager
 def spark(master: str, selected: Selection) -> "Iterator[SparkRun]":
-    """A Spark driver in a process of its own, since a process has one master."""
+    """A Spark driver in its own process, because a process can have only one master."""
     found = SparkRun(master, selected)
     try:
         yield found
@@ -150,7 +150,7 @@ def spark(master: str, selected: Selection) -> "Iterator[SparkRun]":
 
 
 class SparkRun:
-    """Reads the selection whenever it is told to."""
+    """Reads the selection on request."""
 
     def __init__(self, master: str, selected: Selection) -> None:
         command = [sys.executable, "-m", "bench.pipeline", master, json.dumps(selected.options())]
@@ -178,7 +178,7 @@ class SparkRun:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line.strip().isdigit():
-            raise Unavailable("Spark did not start, or ended: veen audit --spark shows what it says")
+            raise Unavailable("Spark did not start or exited: run veen audit --spark to see its error")
         return int(line)
 
     def close(self) -> None:
@@ -188,10 +188,10 @@ class SparkRun:
 
 
 def serve(master: str, options: dict[str, str]) -> None:
-    """The driver: warm up on a little of it, then read it for each line that comes, with the options it has."""
+    """The driver: warm up on a small part, then read once for each input line, with the options in it."""
     from veen.pipeline import session
 
-    found = session(master=master, in_python=True)  # as `veen audit --spark` has it
+    found = session(master=master, in_python=True)  # as in `veen audit --spark`
 
     def read(given: dict[str, str]) -> int:
         return found.read.format("veen").options(**given).load().count()

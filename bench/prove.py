@@ -3,7 +3,8 @@
 import os
 from hashlib import sha256
 
-from veen.bench.bench_report import BenchReport, BenchRow, microseconds, per_call
+from bench.call_times import microseconds, per_call
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.core import Checkpoint, Mmr, MmrProof, Receipt, mmr, proof
 
 SIZE = 1 << 20

@@ -1,8 +1,8 @@
-"""`python -m bench.recorded [--few N] [--many N] [--keep DIR]`: questions to a service, and ten times the events.
+"""`python -m bench.recorded [--few N] [--many N] [--keep DIR]`: queries to a service, with ten times the events.
 
-All of it is real: two hubs, events recorded by two producers each, two services that fill and tidy their own tables,
-and someone who asks over HTTP. Both are asked in turn, so what else the machine does falls on both. Recording a million
-events takes a quarter of an hour on two cores; with --keep they are kept, and not recorded again.
+Everything is real: two hubs, events recorded by two producers each, two services that fill and compact their own
+tables, and a client that queries over HTTP. Both services are queried in turn, so other load affects both. Recording a
+million events takes a quarter of an hour on two cores; with --keep they are kept and reused.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.recordedsite import MATCH, ROBOT, WEB, Site, events
+from bench.recorded_site import MATCH, ROBOT, WEB, Site, events
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Progress, silent
@@ -43,7 +43,7 @@ Filter = dict[str, Any]
 
 @dataclass(slots=True)
 class Service:
-    """A running service, and a connection to it."""
+    """A running service and its address."""
 
     site: Site
     pid: int
@@ -68,22 +68,22 @@ class Service:
         return found
 
     def rows(self, **asked: Any) -> list[dict[str, Any]]:
-        """The rows of a query, waited for however long it takes."""
+        """Run a query and wait for its rows, however long it takes."""
         query = {"scope": [WEB], "filter": {}, "projection": ["*"], "evidence": {"mode": "none"}, **asked}
         found = self.ask("POST", "/api/query/submit", query, prefer="wait=30")
         while "rows" not in found:
-            told = self.ask("GET", f"/api/query/status/{found['result_id']}")
-            if told["status"] == "completed":
+            state = self.ask("GET", f"/api/query/status/{found['result_id']}")
+            if state["status"] == "completed":
                 found = self.ask("GET", f"/api/query/result/{found['result_id']}?limit=10000")
-            elif told["status"] == "failed":
-                raise Unavailable(told["message"])
+            elif state["status"] == "failed":
+                raise Unavailable(state["message"])
             else:
                 time.sleep(_POLL_S)
         rows: list[dict[str, Any]] = found["rows"]
         return rows
 
     def settle(self) -> int:
-        """Have the tables brought up to the log, and wait until the service has tidied them: how many files it has."""
+        """Refresh the tables and wait until the service has compacted them; returns the number of files."""
         self.rows(aggregate={"group_by": [], "metrics": ["count"]}, filter={"subject_id": "nobody"})
         while due(self.tables.view()):
             time.sleep(_POLL_S)
@@ -92,22 +92,22 @@ class Service:
 
 @contextmanager
 def service(site: Site) -> Iterator[Service]:
-    """A service on a site, with Spark for what is large; it ends with the block, and so does its hub."""
+    """A service on a site, with Spark for large queries. Service and hub stop with the block."""
     site.start_hub()
     try:
         site.record()
-        card = json.loads(site.done("card", "admin", "--json"))["id_sign"]
-        whose = ("alice", "--client-id", card, "--scope", WEB, "--name", f"run {time.time_ns()}")
-        made = site.done("query", "token", "queries", *whose, "--json")
+        card = json.loads(site.run("card", "admin", "--json"))["id_sign"]
+        options = ("alice", "--client-id", card, "--scope", WEB, "--name", f"run {time.time_ns()}")
+        made = site.run("query", "token", "queries", *options, "--json")
         tables = ("--tables", "tables", "--source", site.url, "--listen", "127.0.0.1:0", "--spark", "--json")
         with (site.root / "service.log").open("a") as log:
             running = site.veen("query", "serve", "queries", *tables, "--client", "service", "--pin", "hub", stderr=log)
         assert running.stdout is not None
         try:
-            said = running.stdout.readline()
-            if not said:
-                raise Unavailable(f"the service did not start: {site.root / 'service.log'} says why")
-            port = int(json.loads(said)["url"].rpartition(":")[2])
+            line = running.stdout.readline()
+            if not line:
+                raise Unavailable(f"the service did not start: see {site.root / 'service.log'}")
+            port = int(json.loads(line)["url"].rpartition(":")[2])
             yield Service(site, running.pid, port, json.loads(made)["token"])
         finally:
             running.terminate()
@@ -118,13 +118,13 @@ def service(site: Site) -> Iterator[Service]:
 
 
 def window(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The seconds in which these events were committed, as a filter has them."""
+    """The time filter that covers the commits of these events."""
     times = sorted(row["hub_commit_time"] for row in rows)
     return {"from": times[0], "to": times[-1][:-4] + "999Z"}
 
 
-def asked_of(at: Service) -> dict[str, Filter]:
-    """Two questions that match a hundred events: spread over all the log, and close together amid a tenth of it."""
+def queries_of(at: Service) -> dict[str, Filter]:
+    """Two queries that match a hundred events: spread over the whole log, and close together in a tenth of it."""
     made = {}
     for what, subject, kind in (("spread out", _USER, "view"), ("in one place", ROBOT, "alarm")):
         found: Filter = {"subject_id": subject, "event_type": [kind]}
@@ -136,7 +136,7 @@ def asked_of(at: Service) -> dict[str, Filter]:
 
 
 def in_turn(asked: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each, one after the other in every round; each must find its hundred."""
+    """Milliseconds of each query, in turn in every round; each must find a hundred events."""
     times: dict[str, list[float]] = {name: [] for name in asked}
     for number in range(rounds):
         for name, work in list(asked.items())[:: -1 if number % 2 else 1]:
@@ -148,12 +148,12 @@ def in_turn(asked: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, li
     return times
 
 
-def look_ups(at: dict[int, Service], rounds: int, tell: Progress) -> Iterator[BenchRow]:
-    """The same questions to both services, and to their tables alone."""
-    filters = {count: asked_of(one) for count, one in at.items()}
+def look_ups(at: dict[int, Service], rounds: int, progress: Progress) -> Iterator[BenchRow]:
+    """The same queries to both services, and directly to their tables."""
+    filters = {count: queries_of(one) for count, one in at.items()}
     engines = {count: Engine(one.tables.root) for count, one in at.items()}
     for what in next(iter(filters.values())):
-        tell(f"recorded: {MATCH} events, {what}")
+        progress(f"recorded: {MATCH} events, {what}")
         queries = {count: _query(found[what]) for count, found in filters.items()}
         over_http = {str(count): partial(_matches, one, filters[count][what]) for count, one in at.items()}
         of_tables = {str(count): partial(_matches_here, engine, queries[count]) for count, engine in engines.items()}
@@ -175,17 +175,17 @@ def _matches_here(engine: Engine, query: EventQuery) -> int:
 
 
 def _query(found: Filter) -> EventQuery:
-    """The same as it reaches the tables."""
+    """The same query in the form that the tables execute."""
     asked: Any = {"scope": [WEB], "filter": found, "projection": list(SHOWN), "evidence": {"mode": "none"}}
     return descriptor.normalise(asked, "q-bench").query()
 
 
-def aggregates(at: Service, tell: Progress) -> Iterator[BenchRow]:
-    """All events in groups, through the service; and the same counted from what was recorded."""
+def aggregates(at: Service, progress: Progress) -> Iterator[BenchRow]:
+    """Aggregate all events through the service, and compare with a count of the recorded events."""
     expected, name = counted(at.site.count), f"an aggregate over {at.site.count:,}"
     large = at.site.count > SMALL_ROWS
     for what in ("on Spark, which starts with it", "on Spark") if large else ("without Spark",):
-        tell(f"recorded: {name}, {what}")
+        progress(f"recorded: {name}, {what}")
         before, began = spark_seconds(at.pid), time.perf_counter()
         rows = at.rows(aggregate={"group_by": ["event_type"], "metrics": list(METRICS)})
         took, used = time.perf_counter() - began, spark_seconds(at.pid) - before
@@ -198,12 +198,12 @@ def aggregates(at: Service, tell: Progress) -> Iterator[BenchRow]:
 
 
 def spark_seconds(pid: int) -> float:
-    """CPU of what the service has started: Spark, and Spark's workers."""
+    """CPU of Spark and its workers, the children of the service."""
     return sum(map(hub_process.cpu_seconds, hub_process.children(pid)))
 
 
 def counted(count: int) -> list[dict[str, Any]]:
-    """What the aggregate must come to, from the events as they were told to the recorder."""
+    """The expected aggregate, computed from the events given to the recorder."""
     many: Counter[str] = Counter()
     total: Counter[str] = Counter()
     subjects: dict[str, set[str]] = {}
@@ -219,24 +219,24 @@ def counted(count: int) -> list[dict[str, Any]]:
 
 
 def measure(
-    folder: Path, tell: Progress = silent, *, few: int = FEW, many: int = MANY, rounds: int = ROUNDS
+    folder: Path, progress: Progress = silent, *, few: int = FEW, many: int = MANY, rounds: int = ROUNDS
 ) -> BenchReport:
-    """Both sizes in one run. An aggregate runs on Spark where there are more events than are small."""
+    """Both sizes in one run. Aggregates over more than SMALL_ROWS events run on Spark."""
     load = Path("/proc/loadavg").read_text().split()[0]
     with ExitStack() as stack:
         at = {}
         for count in (few, many):
-            tell(f"recorded: {count:,} events, which are recorded if they are not there yet")
+            progress(f"recorded: {count:,} events, recorded if they do not exist yet")
             at[count] = stack.enter_context(service(Site(folder / str(count), count)))
         rows = []
         for count, one in at.items():
-            tell(f"recorded: the tables of {count:,} events")
+            progress(f"recorded: the tables of {count:,} events")
             began = time.perf_counter()
             files = one.settle()
             rows.append(BenchRow.of(f"tables of {count:,}: ready after", [time.perf_counter() - began], "s"))
             rows.append(BenchRow.of(f"tables of {count:,}: files of the stream", [files], "files"))
-        rows += look_ups(at, rounds, tell)
-        rows += aggregates(at[many], tell)
+        rows += look_ups(at, rounds, progress)
+        rows += aggregates(at[many], progress)
     return BenchReport("query service: recorded events", tuple(rows), (f"the machine's load before: {load}",))
 
 
@@ -244,16 +244,18 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.recorded")
     parser.add_argument("--few", type=int, default=FEW, help="events of the small log")
     parser.add_argument("--many", type=int, default=MANY, help="events of the large log")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="times that each question is asked")
-    parser.add_argument("--keep", type=Path, help="a folder for the logs, which are used again; else they are removed")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each query runs")
+    parser.add_argument(
+        "--keep", type=Path, help="folder in which the logs are kept and reused; default: a temporary folder"
+    )
     asked = parser.parse_args(words)
 
-    def tell(text: str) -> None:
+    def progress(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     with TemporaryDirectory(prefix="veen-bench-") as own:
         folder = (asked.keep or Path(own)).resolve()
-        report = measure(folder, tell, few=asked.few, many=asked.many, rounds=asked.rounds)
+        report = measure(folder, progress, few=asked.few, many=asked.many, rounds=asked.rounds)
     print(report.text())
     return 0 if report.kept else 1
 

@@ -1,4 +1,4 @@
-"""Sealing a message, beside the primitives it cannot do without; and why the HPKE context and HMAC are our own."""
+"""Sealing a message, compared with its primitives, and our HPKE context and HMAC compared with the libraries."""
 
 import hmac
 import os
@@ -6,7 +6,8 @@ import os
 from nacl import bindings
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
-from veen.bench.bench_report import BenchReport, BenchRow, microseconds, per_call
+from bench.call_times import microseconds, per_call
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.core import DhKey, Limits, PayloadHdr, Place, ciphertext
 from veen.core.hpke import hmac32, setup_sender
 

@@ -1,11 +1,12 @@
-"""VEIL objects of 64 KiB, to shards and back, beside the hash and the seal that nothing can do without."""
+"""VEIL objects of 64 KiB, to shards and back, compared with the necessary hash and seal."""
 
 import os
 
 from blake3 import blake3
 from nacl import bindings
 
-from veen.bench.bench_report import Action, BenchReport, BenchRow, microseconds, per_call
+from bench.call_times import Action, microseconds, per_call
+from veen.bench.bench_report import BenchReport, BenchRow
 from veil import (
     NATIVE,
     Address,
@@ -33,7 +34,7 @@ _POLICY = NamespacePolicy()
 
 
 def encode(payload: bytes, mode: ErasureMode) -> Published:
-    """All that a sender does: sealed, signed, cut, and every shard with its id."""
+    """Everything a sender does: seal, sign, cut, and compute every shard id."""
     made = publish(payload, _ADDRESS, _KEY, signer=_SIGNER, mode=mode)
     for shard in made.shards:
         NATIVE.shard_id(shard)
@@ -41,7 +42,7 @@ def encode(payload: bytes, mode: ErasureMode) -> Published:
 
 
 def decode(shards: tuple[bytes, ...]) -> bytes:
-    """All that a receiver does with k shards, from their bytes to the payload."""
+    """Everything a receiver does with k shards, from their bytes to the payload."""
     inbox, gathered = Inbox(NATIVE), None
     for data in shards:
         NATIVE.shard_id(data)
@@ -70,7 +71,7 @@ def measure() -> BenchReport:
         lost = one.shards[one.of.shape.n - one.of.shape.k :]
         actions[f"{name}: encode"] = lambda mode=mode: encode(payload, mode)  # type: ignore[misc]
         actions[f"{name}: decode, as many lost as may be"] = lambda lost=lost: decode(lost)  # type: ignore[misc]
-    # Short rounds: on a machine that is shared, one that nobody interrupts is found the sooner.
+    # Short rounds: on a shared machine they are more likely to be uninterrupted.
     times = per_call(actions, rounds=200, calls=1)
     needed = times["BLAKE3 and XChaCha20-Poly1305"]
     rows = [*microseconds(times)]

@@ -1,4 +1,4 @@
-"""A VEIL node that takes in shards of 4 KiB: asked for, passed on, put together, opened, delivered, kept."""
+"""A VEIL node that receives shards of 4 KiB: request, forward, reassemble, open, deliver, store."""
 
 import random
 import tempfile
@@ -15,7 +15,7 @@ from veil.tags import feed_tag
 LEAST_SHARDS_S = 5_000
 OBJECTS = 1_000
 ROUNDS = 5
-PAYLOAD_BYTES = 6 * 1024  # cut into three shards of 4 KiB, any two of which are enough
+PAYLOAD_BYTES = 6 * 1024  # cut into three shards of 4 KiB; any two restore it
 EPOCH = 20_000
 NOW = EPOCH * 86_400.0 + 43_200.0
 _PEERS = ("a", "b", "c", "d")
@@ -24,7 +24,7 @@ _TICK_EVERY = 64
 
 
 def node(store: Store) -> Node:
-    """A node with four peers that reads one feed. Its clock runs as the real one does."""
+    """A node with four peers that reads one feed. Its clock runs in real time."""
     started = perf_counter()
     config, chance = NodeConfig(), random.Random(1)
     made = Node(config, store, Identity.generate(), clock=lambda: NOW + perf_counter() - started, random=chance)
@@ -36,7 +36,7 @@ def node(store: Store) -> Node:
 
 
 def shards_per_second(objects: list[Published], count: int, store: Store) -> float:
-    """Shards taken in for a second of this process, with `count` shards of each object, one peer's after the other."""
+    """Shards received per CPU second, with `count` shards of each object from random peers."""
     one, chance = node(store), random.Random(2)
     frames = [(chance.choice(_PEERS), shard) for made in objects for shard in chance.sample(made.shards, count)]
     started = process_time()

@@ -1,8 +1,8 @@
-"""The load generator believes no answer it has not looked at, and waits for all of each."""
+"""The load generator checks every answer and reads each completely."""
 
 import pytest
 
-from tests.bench.answering import answering, ok
+from tests.bench.answer_server import answering, ok
 from tests.hub.client import own_port
 from veen.bench import load
 from veen.bench.load import Http, LoadResult, Nats, Redis
@@ -56,7 +56,7 @@ def test_answers_of_any_length_are_read_to_their_end() -> None:
         assert drive(port, [[request(b"/", body) for body in bodies]]).requests == len(bodies)
 
 
-def test_a_request_larger_than_the_system_takes_at_once_goes_out_whole() -> None:
+def test_a_request_larger_than_the_socket_buffer_is_sent_completely() -> None:
     body = b"y" * (1 << 24)
     seen: list[int] = []
 
@@ -97,12 +97,12 @@ def test_anything_but_200_ends_the_measurement(status: bytes, before: int) -> No
         ok(b"asked") + ok(b"asked"),
     ],
 )
-def test_an_answer_that_is_not_exactly_one_is_refused(answer: bytes) -> None:
+def test_anything_but_one_complete_answer_is_rejected(answer: bytes) -> None:
     with answering(lambda _: answer) as port, pytest.raises(Malformed):
         drive(port, [[ASKED]])
 
 
-def test_a_longer_answer_with_the_head_of_the_last_is_refused() -> None:
+def test_a_longer_answer_with_the_same_head_is_rejected() -> None:
     answers = iter([ok(b"asked"), ok(b"asked") + b"x"])
     with answering(lambda _: next(answers)) as port, pytest.raises(Malformed) as caught:
         drive(port, [[ASKED, ASKED]])
@@ -122,25 +122,25 @@ def test_a_connection_that_closes_instead_of_answering_ends_the_measurement(befo
 
 
 def test_an_answer_that_never_comes_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(load, "_ANSWER_TIMEOUT_S", 0.01)
     with answering(lambda _: b"HTTP/1.1 200") as port, pytest.raises(Unavailable) as caught:
         drive(port, [[ASKED]])
-    assert "no answer came" in str(caught.value)
+    assert "no answer arrived" in str(caught.value)
 
 
-def test_a_port_nobody_listens_on_is_unavailable() -> None:
+def test_a_closed_port_is_unavailable() -> None:
     with own_port() as port, pytest.raises(Unavailable):
         drive(port, [[ASKED]])
 
 
 @pytest.mark.parametrize("cut", range(len(ok(b"asked"))))
-def test_http_knows_that_an_answer_is_not_all_there(cut: int) -> None:
+def test_http_detects_an_incomplete_answer(cut: int) -> None:
     answer = ok(b"asked")
     head = len(answer) - len(b"asked")
     assert Http().whole(answer[:cut]) == (len(answer) if cut >= head else 0)
 
 
-def test_http_believes_no_head_for_being_like_the_last() -> None:
+def test_http_checks_a_head_that_resembles_the_last() -> None:
     http = Http()
     assert http.whole(ok(b"asked")) == len(ok(b"asked"))
     assert http.whole(ok(b"again")) == len(ok(b"again"))
@@ -153,12 +153,12 @@ def test_http_believes_no_head_for_being_like_the_last() -> None:
     ("data", "length"),
     [(b"$3\r\n1-0\r\n", 9), (b"$3\r\n1-0", 9), (b"$3\r\n", 9), (b"$3\r", 0), (b"$", 0), (b"$12\r\n", 19)],
 )
-def test_redis_answers_end_where_they_say(data: bytes, length: int) -> None:
+def test_redis_answers_have_the_announced_length(data: bytes, length: int) -> None:
     assert Redis().whole(data) == length
 
 
 @pytest.mark.parametrize("data", [b"-ERR no\r\n", b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"$\r\n"])
-def test_redis_answers_other_than_an_id_are_refused(data: bytes) -> None:
+def test_redis_answers_other_than_an_id_are_rejected(data: bytes) -> None:
     with pytest.raises(Unavailable):
         Redis().whole(data)
 
@@ -179,7 +179,7 @@ ACK = b'MSG inbox.0 1 11\r\n{"seq": 1 }\r\n'
         (ACK + ACK, len(ACK)),
     ],
 )
-def test_nats_answers_end_where_they_say(data: bytes, length: int) -> None:
+def test_nats_answers_have_the_announced_length(data: bytes, length: int) -> None:
     assert Nats().whole(data) == length
 
 
@@ -193,6 +193,6 @@ def test_nats_answers_end_where_they_say(data: bytes, length: int) -> None:
         b'MSG inbox.0 1 23\r\n{"error":{"code": 503}}\r\n',
     ],
 )
-def test_nats_answers_other_than_an_acknowledgement_are_refused(data: bytes) -> None:
+def test_nats_answers_other_than_an_acknowledgement_are_rejected(data: bytes) -> None:
     with pytest.raises(Unavailable):
         Nats().whole(data)

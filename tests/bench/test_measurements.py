@@ -1,4 +1,4 @@
-"""Each measurement runs from end to end, on real hubs, with so little load that its figures mean nothing."""
+"""Each measurement runs end to end on real hubs, with too little load for meaningful figures."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ TARGET = Target(b"\x01" * 32, Profile().profile_id())
 
 
 def assert_measured(report: BenchReport, folder: Path) -> None:
-    """Nothing is missing, no value is absurd, nothing is left behind."""
+    """Every row is there with a plausible value, and no files are left."""
     assert all(row.low <= row.value <= row.high for row in report.rows)
     assert all(row.value > 0 for row in report.rows if row.unit in ("/s", "ms", "s"))
     assert "MISSED" in report.text() or report.kept
@@ -31,7 +31,7 @@ def test_the_hub_measurement_shows_what_was_promised_of_every_mode(
     monkeypatch.setattr(hub_throughput, "_WARM_UP", 2)
     told: list[str] = []
     report = hub_throughput.run(
-        rounds=1, per_connection=8, connections=8, beside=False, folder=tmp_path, tell=told.append
+        rounds=1, per_connection=8, connections=8, beside=False, folder=tmp_path, progress=told.append
     )
     assert_measured(report, tmp_path)
     bounds = {row.what: row.least for row in report.rows if row.least is not None}
@@ -54,7 +54,7 @@ def test_the_labels_measurement_compares_many_labels_with_one(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_growth_measurement_reads_both_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "_LEFT_OVER", 70)
+    monkeypatch.setattr(scaling, "_JOURNAL_ENTRIES", 70)
     monkeypatch.setattr(scaling, "TURNS", 2)
     report = scaling.run(small=50, large=500, rounds=1, each=1, proofs=5, folder=tmp_path)
     assert_measured(report, tmp_path)
@@ -66,45 +66,45 @@ def test_the_growth_measurement_reads_both_sizes(tmp_path: Path, monkeypatch: py
     assert sorted(set(promised.values())) == [1.1, 2, 3, 64]
 
 
-def test_a_measurement_of_a_hub_that_refuses_is_none(tmp_path: Path) -> None:
+def test_a_round_with_rejected_messages_raises(tmp_path: Path) -> None:
     with HubProcess(HubProcess.init(tmp_path / "hub"), "--workers", "0") as running:
         writers = MessageWriters(running.target, 2, ["refused"])
         plan = writers.plan(4)
         with pytest.raises(Unavailable) as caught:
             run_round(running, [requests[::-1] for requests in plan], 4)
         assert "CLIENT_SEQ" in str(caught.value)
-        # In a batch the refusals are inside a 200: only the hub's own count tells.
+        # The answer to a batch is 200 even if messages are rejected: only the hub's counter shows it.
         twice = MessageWriters(running.target, 1, ["refused too"]).plan(4, 2) * 2
         with pytest.raises(Unavailable) as caught:
             run_round(running, twice, 8)
         assert "accepted 4 of 8" in str(caught.value)
 
 
-def test_a_log_that_does_not_move_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_process, "_PATIENCE_S", 0.01)
+def test_a_log_that_does_not_grow_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_process, "_SETTLE_TIMEOUT_S", 0.01)
     with HubProcess(HubProcess.init(tmp_path / "hub"), "--workers", "0") as running:
         assert running.settle(0) >= 0  # it has that many
         with pytest.raises(Unavailable) as caught:
             running.settle(1)
-    assert "stays at 0 of 1" in str(caught.value)
+    assert "has had 0 of 1 entries" in str(caught.value)
 
 
-def test_a_hub_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_a_hub_that_does_not_start_is_reported_with_its_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as caught:
         HubProcess(tmp_path / "none", "--workers", "0")
     assert "not a hub's data directory" in str(caught.value)
 
 
-def test_a_hub_that_ended_under_load_is_named(tmp_path: Path) -> None:
+def test_a_hub_that_exits_under_load_is_reported(tmp_path: Path) -> None:
     with HubProcess(HubProcess.init(tmp_path / "hub"), "--workers", "0") as running:
         plan = MessageWriters(running.target, 1, ["gone"]).plan(1)
         running.kill()
         with pytest.raises(Unavailable) as caught:
             running.drive(plan)
-    assert "the hub ended" in str(caught.value)
+    assert "the hub exited" in str(caught.value)
 
 
-def test_messages_are_dealt_in_turn_and_count_up_for_each_client_and_label() -> None:
+def test_messages_are_distributed_in_turn_with_consecutive_client_seq() -> None:
     writers = MessageWriters(TARGET, 2, ["a", "b", "c"])
     made = [Msg.decode(writers.one()) for _ in range(12)]
     assert [len({message.client_id for message in made}), len({message.label for message in made})] == [2, 3]
@@ -119,18 +119,18 @@ def test_the_crypto_limit_is_more_than_a_verify_and_takes_a_real_message() -> No
         forged.seconds()
 
 
-def test_a_yardstick_that_is_not_installed_is_skipped_with_a_word(
+def test_a_baseline_that_is_not_installed_is_skipped_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with ExitStack() as stack:
         found = baselines.start(stack, tmp_path, 2)
-    assert found.yardsticks == ()
+    assert found.servers == ()
     assert found.notes == ("redis-server is not installed: skipped", "nats-server is not installed: skipped")
 
 
 @pytest.mark.parametrize("program", ["redis-server", "nats-server"])
-def test_a_yardstick_that_is_installed_is_measured_and_stopped(
+def test_an_installed_baseline_is_measured_and_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     path = shutil.which(program)
@@ -140,9 +140,9 @@ def test_a_yardstick_that_is_installed_is_measured_and_stopped(
     (tmp_path / "bin" / program).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with ExitStack() as stack:
-        (yardstick,) = baselines.start(stack, tmp_path, 4).yardsticks
-        yardstick.take(10)
-        assert yardstick.loads[0].requests == 40
-        assert all(row.value > 0 for row in yardstick.rows())
+        (server,) = baselines.start(stack, tmp_path, 4).servers
+        server.run_round(10)
+        assert server.loads[0].requests == 40
+        assert all(row.value > 0 for row in server.rows())
     with pytest.raises(ProcessLookupError):
-        os.kill(yardstick.pid, 0)
+        os.kill(server.pid, 0)

@@ -1,4 +1,4 @@
-"""What the system says of processes is read as it is meant."""
+"""CPU, memory and children of processes are read correctly."""
 
 import os
 import subprocess
@@ -26,13 +26,13 @@ def test_cpu_time_of_a_process_that_is_gone_is_unavailable() -> None:
         hub_process.cpu_seconds(ended.pid)
 
 
-def test_children_and_their_children_are_found_and_nobody_else() -> None:
-    """Of a process of its own: this one may have children of other tests."""
+def test_exactly_the_descendants_are_found() -> None:
+    """Uses its own process, because this one may have children of other tests."""
     leaf = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITS!r}])"
     middle = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {leaf!r}])"
     with subprocess.Popen([sys.executable, "-c", middle], stdin=subprocess.PIPE) as child:
         while len(found := hub_process.children(child.pid)) < 2:
-            assert child.poll() is None
+            assert child.poll() is None, "the child exited before its own child started"
         assert found[1:] == hub_process.children(found[0])
         assert {child.pid, *found} <= set(hub_process.children(os.getpid()))
         child.communicate()
@@ -48,7 +48,7 @@ def test_resident_memory_is_anonymous_and_files() -> None:
     assert (before + after).resident == before.resident + after.resident
 
 
-def test_a_busy_machine_is_noticed() -> None:
+def test_a_busy_machine_is_detected() -> None:
     before, start = hub_process.busy_seconds(), time.process_time()
     while time.process_time() - start < 0.1:
         pass

@@ -1,10 +1,11 @@
-"""A report says what was promised and whether it was kept."""
+"""A report shows each promise and whether it is kept."""
 
 import json
 
 import pytest
 
-from veen.bench.bench_report import BenchReport, BenchRow, microseconds
+from bench.call_times import microseconds
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import noise_warning, other_load
 
 
@@ -67,6 +68,6 @@ def test_times_become_rows_of_microseconds() -> None:
 
 
 @pytest.mark.parametrize(("others", "warned"), [([0.0, 0.05, 1.5], False), ([0.05, 0.4, 0.5], True)])
-def test_a_machine_that_was_not_quiet_is_told_of(others: list[float], warned: bool) -> None:
+def test_a_busy_machine_gets_a_warning(others: list[float], warned: bool) -> None:
     assert bool(noise_warning(others)) is warned
     assert other_load(others).high == max(others)

@@ -1,4 +1,4 @@
-"""Two zones, each with a hub that takes capabilities only, and the people of an air-gap bridge between them."""
+"""Two zones, each with a hub that requires capabilities, and the identities of an air-gap bridge between them."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ PEOPLE = ("producer", "exporter", "importer", "analyst")
 
 @dataclass
 class Zones:
-    """Where everything is. Folders are named for who owns them."""
+    """The hubs and client directories of both zones. `folders` is keyed by role."""
 
     root: Path
     online: Hub
@@ -36,7 +36,7 @@ class Zones:
 
     @property
     def drop(self) -> Path:
-        """Where bundles are put down."""
+        """The folder that bundles are exported to and imported from."""
         found = self.root / "drop"
         found.mkdir(exist_ok=True)
         return found
@@ -63,7 +63,7 @@ class Zones:
             return await asyncio.gather(*(sender.put(draft) for draft in drafts))
 
     async def export(self, stream: str = EXPORT, sizes: BundleSizes | None = None) -> list[bytes]:
-        """The files of all that has not left yet."""
+        """Export everything that has not left yet; returns the bundle files."""
         async with self.client("exporter", self.online) as client:
             exporter = Exporter(client, self.drop, operator="test")
             made = [found async for found in exporter.run(stream, sizes or BundleSizes())]
@@ -91,8 +91,8 @@ def _share(stream: str, readers: list[ClientDir], writers: list[ClientDir]) -> N
         writer.stream_keys.add_public(stream, key.public_key)
 
 
-def furnish(folders: dict[str, ClientDir], *pairs: tuple[str, str]) -> None:
-    """Keys and capabilities: each role has what it needs, and nothing that would let events flow back."""
+def grant_roles(folders: dict[str, ClientDir], *pairs: tuple[str, str]) -> None:
+    """Give each role the keys and capabilities it needs, and none that would let events flow back."""
     producer, exporter, importer, analyst = (folders[name] for name in PEOPLE)
     for source, target in pairs:
         _share(source, [importer, analyst], [producer])
@@ -124,7 +124,7 @@ def zones(
         (root / name).mkdir()
     folders = {name: ClientDir.create(root / name, None, now) for name in PEOPLE}
     try:
-        furnish(folders, *(pairs or ((EXPORT, IMPORT),)))
+        grant_roles(folders, *(pairs or ((EXPORT, IMPORT),)))
         first = make_dir(root / "online", profile, limits, now - 60)
         second = make_dir(root / "offline", profile, offline_limits or limits, now - 60)
         with (

@@ -1,4 +1,4 @@
-"""Where the bridge tests keep their directories: in memory where the machine has such a place."""
+"""Directories for the bridge tests, in memory if the machine has a RAM disk."""
 
 from tests.client.conftest import place
 

@@ -1,4 +1,4 @@
-"""A hub that can be made to tell anything, a client that knows six of its entries, and other histories of its log."""
+"""A hub that can send anything, a client that knows six of its entries, and other histories of its log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,8 +21,8 @@ KNOWN = 6
 
 
 @dataclass
-class Scene:
-    """A hub, a client that knows six entries, and others who may have been told otherwise."""
+class ForkedHub:
+    """A hub, a client that knows six of its entries, and forks of its log."""
 
     hub: HostileHub
     people: Pair
@@ -33,7 +33,7 @@ class Scene:
         return self.hub.log(self.hub.label(STREAM))
 
     def other(self, common: int, size: int) -> Log:
-        """Another history of the same label, which goes its own way after `common` entries."""
+        """Another history of the same label that forks after `common` entries."""
         made = self.log.cut(common)
         while made.tree.size < size:
             made.append(self.hub.key, self.hub.forged(made.label), START)
@@ -46,21 +46,21 @@ class Scene:
     def shown(self, checkpoint: Checkpoint) -> bytes:
         return ShownCheckpoint(self.hub.identity, identities.sign(self.hub.identity, self.hub.key), checkpoint).encode()
 
-    def judged(self, log: Log) -> VerifiedCheckpoint:
+    def verified(self, log: Log) -> VerifiedCheckpoint:
         return item_verify.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.contact.trust.known)
 
-    async def hold(self, log: Log, *others: Log, ask: bool = True) -> ComparedCheckpoint:
-        holder = CheckpointComparer(
+    async def compare(self, log: Log, *others: Log, ask: bool = True) -> ComparedCheckpoint:
+        comparer = CheckpointComparer(
             self.people.reader_dir, self.reader.contact.trust.known, self.reader if ask else None
         )
-        return await holder.hold(self.judged(log), [self.hub.checkpoint_of(one) for one in others])
+        return await comparer.compare(self.verified(log), [self.hub.checkpoint_of(one) for one in others])
 
-    def proves(self, held: ComparedCheckpoint) -> bool:
-        assert held.evidence is not None
-        return bool(evidence_verify.verify(held.evidence.read_bytes(), self.hub.identity.hub_id).contradictions)
+    def proves(self, compared: ComparedCheckpoint) -> bool:
+        assert compared.evidence is not None, f"no evidence file: {compared.reason}"
+        return bool(evidence_verify.verify(compared.evidence.read_bytes(), self.hub.identity.hub_id).contradictions)
 
 
-def scene(place: Path, then: Callable[[Scene], Awaitable[None]]) -> None:
+def with_forked_hub(place: Path, then: Callable[[ForkedHub], Awaitable[None]]) -> None:
     async def work() -> None:
         with pair(place) as people:
             async with HostileHub() as hub:
@@ -69,6 +69,6 @@ def scene(place: Path, then: Callable[[Scene], Awaitable[None]]) -> None:
                     await send_all(writer, *(b"%d" % number for number in range(KNOWN)))
                 async with people.reader() as reader:
                     await read_all(reader)
-                    await then(Scene(hub, people, reader))
+                    await then(ForkedHub(hub, people, reader))
 
     asyncio.run(work())

@@ -1,4 +1,4 @@
-"""Clients of one hub, each with a VEIL node of its own, and a hub that can be forked by copying its data."""
+"""Clients of one hub, each with its own VEIL node, and a hub that can be forked by copying its data."""
 
 import asyncio
 import shutil
@@ -25,7 +25,7 @@ STREAM = "doors"
 
 @dataclass
 class Side:
-    """One client, the hub that it talks to, and its node."""
+    """One client, its hub, and its node."""
 
     folder: ClientDir
     hub: Hub
@@ -44,9 +44,9 @@ class Side:
         return self.hub.service.hub_metadata.identity.hub_id
 
     @asynccontextmanager
-    async def meeting(self, group: str | None = None) -> AsyncIterator[GossipGroup]:
+    async def group(self, group: str | None = None) -> AsyncIterator[GossipGroup]:
         async with VeilNode(self.node.url, self.node.token) as node:
-            yield await GossipGroup.enter(node, self.hub_id, group)
+            yield await GossipGroup.join(node, self.hub_id, group)
 
     async def write(self, *bodies: bytes, stream: str = STREAM) -> None:
         async with self.client() as client:
@@ -57,30 +57,30 @@ class Side:
         async with self.client() as client:
             return [entry.body async for entry in client.read(STREAM)]
 
-    async def say(self, stream: str = STREAM, group: str | None = None) -> Checkpoint:
-        async with self.client() as client, self.meeting(group) as meeting:
+    async def publish_checkpoint(self, stream: str = STREAM, group: str | None = None) -> Checkpoint:
+        async with self.client() as client, self.group(group) as joined:
             found = await client.checkpoint(stream)
-            await Publisher(meeting, client.contact.trust.known).checkpoint(client, found)
+            await Publisher(joined, client.contact.trust.known).checkpoint(client, found)
             return found
 
     async def put(self, *payloads: bytes | GossipItem) -> None:
-        """Anything at all, as someone who knows the hub can send it."""
-        async with self.meeting() as meeting:
+        """Publish arbitrary payloads, as anyone who knows the hub can."""
+        async with self.group() as group:
             for one in payloads:
                 data = one.encode() if isinstance(one, GossipItem) else one
-                await meeting.node.publish(data, meeting.group, NAMESPACE)
+                await group.node.publish(data, group.group, NAMESPACE)
 
-    async def heard(self, count: int) -> None:
-        """So much has come to the node, in all."""
+    async def wait_received(self, count: int) -> None:
+        """Wait until the node has received `count` payloads in all."""
         await self.node.until(lambda found: len([one for one in found if _is_ours(one.data)]) >= count)
 
-    async def receive(self, room: InboxLimits | None = None, *, ask: bool = True) -> list[ReceivedReport]:
-        """What came of all that waits."""
-        async with self.client(allow_caught=True) as client, self.meeting() as meeting:
+    async def receive(self, limits: InboxLimits | None = None, *, ask: bool = True) -> list[ReceivedReport]:
+        """Receive everything that waits, and return the reports."""
+        async with self.client(allow_caught=True) as client, self.group() as group:
             known = client.contact.trust.known
-            with Inbox(self.inbox, self.hub_id, room) as inbox:
-                receiver = Receiver(meeting, inbox, CheckpointComparer(self.folder, known, client if ask else None))
-                return [told async for told in receiver.receive()]
+            with Inbox(self.inbox, self.hub_id, limits) as inbox:
+                receiver = Receiver(group, inbox, CheckpointComparer(self.folder, known, client if ask else None))
+                return [report async for report in receiver.receive()]
 
     def counts(self) -> dict[str, int]:
         with Inbox(self.inbox, self.hub_id) as inbox:
@@ -101,7 +101,7 @@ class Place:
 
     @contextmanager
     def hubs(self, *, forked: bool) -> Iterator[tuple[Hub, Hub]]:
-        """The hub, twice: the same one, or two that go on from one copy of its data with the same key."""
+        """The hub twice: the same one, or two that continue from one copy of its data with the same key."""
         if not forked:
             with running(self.data_dir) as hub:
                 yield hub, hub
@@ -138,18 +138,18 @@ def place_with(root: Path, *bodies: bytes) -> Iterator[Place]:
 def between(
     root: Path, work: Callable[[Side, Side], Coroutine[Any, Any, None]], *, forked: bool, entries: int = 3
 ) -> None:
-    """Run something with two clients of one hub, whose nodes are linked and are both where the clients meet."""
+    """Run `work` with two clients of one hub, whose nodes are linked and in the same group."""
 
-    async def met(hubs: tuple[Hub, Hub], folders: tuple[ClientDir, ClientDir]) -> None:
+    async def with_nodes(hubs: tuple[Hub, Hub], folders: tuple[ClientDir, ClientDir]) -> None:
         async with town(root / "nodes", "alice", "bob") as nodes:
             alice, bob = (
                 Side(folder, hub, node, root / f"inbox-{name}")
                 for folder, hub, node, name in zip(folders, hubs, nodes, ("alice", "bob"), strict=True)
             )
             for side in (alice, bob):
-                async with side.meeting():
+                async with side.group():
                     pass
             await work(alice, bob)
 
     with place_with(root, *(b"%d" % number for number in range(entries))) as at, at.hubs(forked=forked) as hubs:
-        asyncio.run(met(hubs, at.folders))
+        asyncio.run(with_nodes(hubs, at.folders))

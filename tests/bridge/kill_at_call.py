@@ -1,4 +1,4 @@
-"""A process that ends itself by SIGKILL at a chosen call of a function, for tests of what a crash leaves behind."""
+"""Kills the own process with SIGKILL at a chosen function call, for crash tests."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ from pathlib import Path
 from types import FrameType
 
 
-class Fuse:
-    """Counts the calls of functions below `folder`, and kills the process at one of them.
+class KillAtCall:
+    """Counts calls of functions below `folder` and kills the process at one of them.
 
-    `moment` is the number of that call, or the name of the function. With "0" the process runs to its end. The number
-    of calls of a run depends on how its answers arrive, so a number may lie beyond the last call: the process is then
-    killed at the end of the block. `since` names the function at whose first call the count begins.
+    `moment` is the number of the call or the name of the function. With "0" the process runs to its end. The number of
+    calls depends on how answers arrive, so a number may lie beyond the last call: the process is then killed at the end
+    of the block. `since` names the function at whose first call counting starts.
     """
 
     def __init__(self, moment: str, folder: Path, since: str | None = None) -> None:
@@ -25,7 +25,7 @@ class Fuse:
         self._since = since
 
     @contextmanager
-    def burning(self) -> Iterator[None]:
+    def armed(self) -> Iterator[None]:
         sys.setprofile(self._called)
         try:
             yield

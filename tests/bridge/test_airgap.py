@@ -1,4 +1,4 @@
-"""Events leave one zone in bundles and come into the other: all of them, once, as they were."""
+"""Events cross the air gap in bundles: all of them, once, unchanged."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,7 @@ from veen.overlays.bridging import ONLINE_LOG, BridgeResult, BundleExported, Bun
 from veen.state import HubSource
 
 
-def test_events_arrive_as_they_were_with_their_originals_named(place: Path) -> None:
+def test_events_arrive_unchanged_and_name_their_originals(place: Path) -> None:
     async def run() -> None:
         sent = await at.produce(*(b"event %d" % number for number in range(7)))
         first, second, third = await at.export(sizes=BundleSizes(events=3))
@@ -32,7 +32,7 @@ def test_events_arrive_as_they_were_with_their_originals_named(place: Path) -> N
         asyncio.run(run())
 
 
-def test_both_zones_have_a_record_of_it(place: Path) -> None:
+def test_both_zones_log_the_transfer(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
@@ -50,8 +50,8 @@ def test_both_zones_have_a_record_of_it(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_every_epoch_leaves_and_arrives_and_is_told_apart(place: Path) -> None:
-    """A stream has another label in every epoch, and numbers begin anew in each."""
+def test_every_epoch_is_exported_and_imported_separately(place: Path) -> None:
+    """Each epoch has its own label, and numbers restart in each."""
     clock = Clock(START)
 
     async def run() -> None:
@@ -78,7 +78,7 @@ def test_every_epoch_leaves_and_arrives_and_is_told_apart(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_a_hub_with_small_messages_gets_an_intake_in_parts(place: Path) -> None:
+def test_an_intake_is_split_for_a_hub_with_small_messages(place: Path) -> None:
     async def run() -> None:
         await at.produce(*(b"%d" % number for number in range(12)))
         (data,) = await at.export()

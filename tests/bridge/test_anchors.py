@@ -1,4 +1,4 @@
-"""An anchor binds a checkpoint to something outside its hub, and shows when either has been changed."""
+"""An anchor binds a checkpoint to a system outside its hub, and shows when either has changed."""
 
 import asyncio
 import subprocess
@@ -75,14 +75,14 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path, repo: Path, tsa: Aut
     return made[request.param]
 
 
-def test_what_was_published_is_verified_again_and_again(backend: Backend) -> None:
+def test_a_published_anchor_verifies_repeatedly(backend: Backend) -> None:
     refs = [published(backend, replace(STATEMENT, nonce=bytes([number] * 16))) for number in range(3)]
     for ref in refs:
         assert verified(backend, STATEMENT.root, ref) > 1_700_000_000
         assert AnchorRef.decode(ref).kind == backend.kind
 
 
-def test_an_anchor_is_of_one_statement(backend: Backend) -> None:
+def test_an_anchor_verifies_for_one_statement_only(backend: Backend) -> None:
     ref = published(backend)
     assert isinstance(refused(backend, OTHER.root, ref), Unverified)
     assert isinstance(refused(backend, OTHER.root, changed(ref, statement=OTHER)), Unverified)
@@ -90,11 +90,11 @@ def test_an_anchor_is_of_one_statement(backend: Backend) -> None:
     assert isinstance(refused(backend, STATEMENT.root, changed(ref, statement=later)), Unverified)
 
 
-def test_an_anchor_is_of_one_kind_of_backend(backend: Backend) -> None:
+def test_an_anchor_verifies_with_its_kind_of_backend_only(backend: Backend) -> None:
     assert "backend" in str(refused(backend, STATEMENT.root, changed(published(backend), kind="other")))
 
 
-def test_a_proof_that_is_damaged_does_not_hold(backend: Backend) -> None:
+def test_a_damaged_proof_does_not_verify(backend: Backend) -> None:
     ref = published(backend)
     proof = AnchorRef.decode(ref).proof
     for at in range(0, len(proof), max(1, len(proof) // 23)):
@@ -106,7 +106,7 @@ def test_a_proof_that_is_damaged_does_not_hold(backend: Backend) -> None:
 # A file.
 
 
-def test_a_changed_line_is_noticed_wherever_it_is(tmp_path: Path) -> None:
+def test_any_changed_line_is_detected(tmp_path: Path) -> None:
     log = FileLog(tmp_path / "anchors")
     refs = [published(log, replace(STATEMENT, ts=number)) for number in range(4)]
     good = log.path.read_bytes()
@@ -123,11 +123,11 @@ def test_a_changed_line_is_noticed_wherever_it_is(tmp_path: Path) -> None:
         log.path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
         assert isinstance(refused(log, STATEMENT.root, refs[3]), Unverified)
     log.path.write_bytes(b"".join(lines[:2]))
-    assert "was written" in str(refused(log, STATEMENT.root, refs[3]))
+    assert "is in line 4" in str(refused(log, STATEMENT.root, refs[3]))
     assert verified(log, STATEMENT.root, refs[1])
 
 
-def test_a_line_in_place_of_another_is_noticed_though_it_is_right_by_itself(tmp_path: Path) -> None:
+def test_a_valid_line_in_place_of_another_is_detected(tmp_path: Path) -> None:
     log, forged = FileLog(tmp_path / "anchors"), FileLog(tmp_path / "forged")
     refs = [published(log, replace(STATEMENT, ts=number)) for number in range(2)]
     published(forged, OTHER)
@@ -136,7 +136,7 @@ def test_a_line_in_place_of_another_is_noticed_though_it_is_right_by_itself(tmp_
     assert "line 2" in str(refused(log, STATEMENT.root, refs[1]))
 
 
-def test_a_line_that_a_crash_cut_short_is_taken_off(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_removed(tmp_path: Path) -> None:
     log = FileLog(tmp_path / "anchors")
     first = published(log)
     with log.path.open("ab") as file:
@@ -148,7 +148,7 @@ def test_a_line_that_a_crash_cut_short_is_taken_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fits", [0, 1, 40])
-def test_a_line_that_a_full_disk_cut_short_is_not_answered_for(tmp_path: Path, fits: int) -> None:
+def test_a_full_disk_leaves_no_incomplete_line(tmp_path: Path, fits: int) -> None:
     log = FileLog(tmp_path / "anchors")
     first = published(log)
     whole = log.path.read_bytes()
@@ -160,7 +160,7 @@ def test_a_line_that_a_full_disk_cut_short_is_not_answered_for(tmp_path: Path, f
     assert verified(log, OTHER.root, second)
 
 
-def test_nothing_is_added_to_a_file_that_was_changed(tmp_path: Path) -> None:
+def test_a_changed_file_is_not_extended(tmp_path: Path) -> None:
     log = FileLog(tmp_path / "anchors")
     published(log)
     log.path.write_bytes(b"0" + log.path.read_bytes())
@@ -168,7 +168,7 @@ def test_nothing_is_added_to_a_file_that_was_changed(tmp_path: Path) -> None:
         published(log, OTHER)
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_an_unusable_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="nowhere"):
         published(FileLog(tmp_path / "nowhere" / "anchors"))
     assert isinstance(
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 # A repository.
 
 
-def test_anchors_are_a_chain_of_commits_on_a_branch_of_their_own(repo: Path) -> None:
+def test_anchors_are_a_chain_of_commits_on_their_own_branch(repo: Path) -> None:
     backend = GitRepo(repo)
     refs = [published(backend, replace(STATEMENT, ts=number)) for number in range(3)]
     commits = [AnchorRef.decode(ref).proof.decode() for ref in refs]
@@ -187,7 +187,7 @@ def test_anchors_are_a_chain_of_commits_on_a_branch_of_their_own(repo: Path) -> 
     assert git(repo, "show", "--no-patch", "--format=%s", commits[0]).startswith("anchor ")
 
 
-def test_a_branch_that_was_rewritten_does_not_hold(repo: Path) -> None:
+def test_a_rewritten_branch_does_not_verify(repo: Path) -> None:
     backend = GitRepo(repo)
     ref = published(backend)
     git(repo, "update-ref", "-d", "refs/heads/veen-anchors")
@@ -196,7 +196,7 @@ def test_a_branch_that_was_rewritten_does_not_hold(repo: Path) -> None:
     assert isinstance(refused(backend, STATEMENT.root, ref), Unverified)
 
 
-def test_a_commit_of_something_else_is_no_anchor(repo: Path) -> None:
+def test_a_commit_of_another_file_is_not_an_anchor(repo: Path) -> None:
     backend = GitRepo(repo)
     ref = published(backend)
     other = AnchorRef.decode(published(backend, OTHER)).proof
@@ -208,14 +208,14 @@ def test_a_commit_of_something_else_is_no_anchor(repo: Path) -> None:
     assert isinstance(refused(backend, STATEMENT.root, changed(ref, proof=b"--help")), Malformed)
 
 
-def test_anchors_are_pushed_where_others_keep_them(tmp_path: Path, repo: Path) -> None:
+def test_anchors_are_pushed_to_the_remote(tmp_path: Path, repo: Path) -> None:
     subprocess.run(["git", "init", "--quiet", "--bare", str(tmp_path / "copy.git")], check=True)
     git(repo, "remote", "add", "copy", str(tmp_path / "copy.git"))
     ref = published(GitRepo(repo, remote="copy"))
     assert verified(GitRepo(tmp_path / "copy.git"), STATEMENT.root, ref)
 
 
-def test_what_is_no_repository_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_folder_without_repository_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="not a git repository"):
         published(GitRepo(tmp_path))
 
@@ -223,14 +223,14 @@ def test_what_is_no_repository_is_said_to_be_none(tmp_path: Path) -> None:
 # A time-stamping authority.
 
 
-def test_a_time_stamp_of_another_authority_does_not_hold(tmp_path: Path, tsa: Authority) -> None:
+def test_a_time_stamp_of_another_authority_does_not_verify(tmp_path: Path, tsa: Authority) -> None:
     ref = published(TimeStampingAuthority(tsa.url, tsa.roots))
     certify(tmp_path)
     assert isinstance(refused(TimeStampingAuthority(None, tmp_path / "ca.pem"), STATEMENT.root, ref), Unverified)
     assert verified(TimeStampingAuthority(None, tsa.roots), STATEMENT.root, ref)
 
 
-def test_a_stamp_for_another_statement_is_not_taken(tsa: Authority) -> None:
+def test_a_time_stamp_for_another_request_is_rejected(tsa: Authority) -> None:
     backend = TimeStampingAuthority(tsa.url, tsa.roots)
     kept = AnchorRef.decode(published(backend, OTHER)).proof
     tsa.answer = (200, "application/timestamp-reply", kept)
@@ -251,7 +251,7 @@ def test_a_stamp_for_another_statement_is_not_taken(tsa: Authority) -> None:
     ],
     ids=["an error", "a page", "junk", "a refusal"],
 )
-def test_what_is_no_stamp_is_not_taken_for_one(tsa: Authority, answer: tuple[int, str, bytes]) -> None:
+def test_an_answer_without_time_stamp_is_rejected(tsa: Authority, answer: tuple[int, str, bytes]) -> None:
     tsa.answer = answer
     try:
         with pytest.raises((Unavailable, Malformed)):
@@ -260,7 +260,7 @@ def test_what_is_no_stamp_is_not_taken_for_one(tsa: Authority, answer: tuple[int
         tsa.answer = None
 
 
-def test_an_authority_that_does_not_answer_is_named(tsa: Authority) -> None:
+def test_an_unusable_authority_is_named_in_the_error(tsa: Authority) -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/"):
         published(TimeStampingAuthority("http://127.0.0.1:1/", tsa.roots))
     with pytest.raises(Unavailable, match="address"):
@@ -273,7 +273,7 @@ def test_an_authority_that_does_not_answer_is_named(tsa: Authority) -> None:
 
 
 class Anchorer:
-    """Someone with a stream at one hub, who anchors it."""
+    """An identity with a stream at one hub that it anchors."""
 
     def __init__(self, at: Zones, folder: ClientDir, place: Path) -> None:
         self.at = at
@@ -286,7 +286,7 @@ class Anchorer:
         pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
         return Client(f"http://127.0.0.1:{hub.port}", self.folder, pin=pin)
 
-    async def say(self, count: int) -> None:
+    async def send(self, count: int) -> None:
         async with self.client() as client:
             for number in range(count):
                 await client.send(NEWS, b"%d" % number)
@@ -304,9 +304,9 @@ def anchorer(place: Path) -> Iterator[Anchorer]:
         yield Anchorer(at, folder, place)
 
 
-def test_an_anchor_is_kept_beside_its_checkpoint(anchorer: Anchorer) -> None:
+def test_an_anchor_is_stored_with_its_checkpoint(anchorer: Anchorer) -> None:
     async def run() -> None:
-        await anchorer.say(3)
+        await anchorer.send(3)
         made = await anchorer.publish(anchorer.log)
         ((path, kept),) = anchorer.store
         assert kept == made
@@ -317,9 +317,9 @@ def test_an_anchor_is_kept_beside_its_checkpoint(anchorer: Anchorer) -> None:
     asyncio.run(run())
 
 
-def test_another_hub_is_a_backend_whose_word_holds_offline(anchorer: Anchorer) -> None:
+def test_evidence_of_another_hub_verifies_offline(anchorer: Anchorer) -> None:
     async def run() -> None:
-        await anchorer.say(2)
+        await anchorer.send(2)
         async with anchorer.client(online=False) as other:
             made = await anchorer.publish(OtherHub(other, other.hub_id))
         offline = OtherHub(None, anchorer.at.target_id)
@@ -330,15 +330,15 @@ def test_another_hub_is_a_backend_whose_word_holds_offline(anchorer: Anchorer) -
             await anchors.verify(made, offline, anchorer.at.target_id)
         with pytest.raises(Unavailable):
             await offline.publish(STATEMENT)
-        with pytest.raises(Unverified, match="says this"):
+        with pytest.raises(Unverified, match="no entry with this statement"):
             await offline.verify(STATEMENT, made.ref.proof)
 
     asyncio.run(run())
 
 
-def test_an_anchor_of_a_checkpoint_that_the_hub_did_not_sign_does_not_hold(anchorer: Anchorer) -> None:
+def test_an_anchor_of_an_unsigned_checkpoint_does_not_verify(anchorer: Anchorer) -> None:
     async def run() -> None:
-        await anchorer.say(2)
+        await anchorer.send(2)
         made = await anchorer.publish(anchorer.log)
         checkpoint = made.checkpoint
         forged = (
@@ -350,7 +350,7 @@ def test_an_anchor_of_a_checkpoint_that_the_hub_did_not_sign_does_not_hold(ancho
         for one in forged:
             with pytest.raises(Unverified):
                 await anchors.verify(one, anchorer.log, anchorer.at.source_id)
-        await anchorer.say(1)
+        await anchorer.send(1)
         later = await anchorer.publish(anchorer.log)
         with pytest.raises(Unverified, match="another root"):
             await anchors.verify(replace(later, anchor_ref=made.anchor_ref), anchorer.log, anchorer.at.source_id)
@@ -383,26 +383,26 @@ def test_an_anchor_is_due_by_count_and_by_time(
 
 
 @pytest.mark.parametrize("given", [(None, None), (0, None), (None, 0), (1, 0)])
-def test_a_cadence_is_by_something(given: tuple[int | None, int | None]) -> None:
+def test_a_cadence_needs_entries_or_seconds(given: tuple[int | None, int | None]) -> None:
     with pytest.raises(ValueError, match="cadence"):
         Cadence(*given)
 
 
-def test_a_stream_is_anchored_when_it_is_due_whoever_runs(anchorer: Anchorer) -> None:
+def test_a_due_stream_is_anchored_by_any_process(anchorer: Anchorer) -> None:
     async def run() -> None:
         cadence = Cadence(entries=3)
         async with anchorer.client() as client:
             assert await service.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
-        await anchorer.say(3)
+        await anchorer.send(3)
         async with anchorer.client() as client:
             first = await service.once(client, NEWS, anchorer.log, anchorer.store, cadence)
             assert first
             assert first.anchored.checkpoint.upto_seq == 3
             assert await service.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
-        await anchorer.say(2)
+        await anchorer.send(2)
         async with anchorer.client() as client:
             assert await service.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
-        await anchorer.say(1)
+        await anchorer.send(1)
         async with anchorer.client() as client:
             running = anchors.run(client, NEWS, anchorer.log, anchorer.store, cadence, 0.01)
             assert (await anext(running)).anchored.checkpoint.upto_seq == 6
@@ -411,7 +411,7 @@ def test_a_stream_is_anchored_when_it_is_due_whoever_runs(anchorer: Anchorer) ->
     asyncio.run(run())
 
 
-def test_what_is_no_anchor_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_anchor_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "x.anchor").write_bytes(cbor.encode([1]))
     with pytest.raises(Malformed, match=r"x\.anchor"):
         list(AnchorStore(tmp_path))

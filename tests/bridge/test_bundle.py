@@ -1,4 +1,4 @@
-"""A bundle is verified by its bytes and a trusted hub alone, and no change to it goes unseen."""
+"""A bundle is verified from its bytes and a trusted hub id alone, and every change is detected."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ SAMPLES, SEED = 400, 20_261
 
 
 class Made(NamedTuple):
-    """A bundle of entries 3 to 5 of six, the hub it is of, and bundles beside it."""
+    """A bundle of entries 3 to 5 of six, its hub, and related bundles."""
 
     data: bytes
     later: bytes  # the same events under a later checkpoint
@@ -59,7 +59,7 @@ def fault(data: bytes, *trusted: bytes) -> BundleFault:
     return caught.value
 
 
-def test_a_bundle_holds_by_itself(made: Made) -> None:
+def test_a_bundle_verifies_offline(made: Made) -> None:
     for data in (made.data, made.later, made.before, made.small):
         found = bundle_verify.verify(data, {made.hub_id})
         assert found.bundle.encode() == data
@@ -68,7 +68,7 @@ def test_a_bundle_holds_by_itself(made: Made) -> None:
     assert (shown["export_seq_from"], shown["export_seq_to"], shown["export_stream"]) == (6, 6, EXPORT)
 
 
-def test_it_is_named_by_its_contents(made: Made) -> None:
+def test_a_bundle_is_named_by_its_contents(made: Made) -> None:
     found = Bundle.decode(made.data)
     assert found.name == f"{found.contents.bundle_id().hex()}.bundle"
     assert bundles.claimed_id(made.data) == found.bundle_id
@@ -76,18 +76,18 @@ def test_it_is_named_by_its_contents(made: Made) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xa4", b"\xa4\x01\x6eveen.bundle.v1\x02\x01\x03\x58\x20short"])
-def test_what_is_no_bundle_is_known_by_its_hash(data: bytes) -> None:
+def test_other_files_are_identified_by_their_hash(data: bytes) -> None:
     assert bundles.claimed_id(data) == h(data)
     assert fault(data).code is BundleCode.MALFORMED
 
 
-def test_only_a_trusted_hub_counts(made: Made) -> None:
+def test_only_bundles_of_trusted_hubs_verify(made: Made) -> None:
     assert fault(made.data).code is BundleCode.SOURCE
     assert fault(made.data, made.other_id).code is BundleCode.SOURCE
     assert fault(made.other, made.hub_id).code is BundleCode.SOURCE
 
 
-def test_a_bundle_beyond_every_bound_is_not_read() -> None:
+def test_an_oversized_bundle_is_rejected() -> None:
     with pytest.raises(Malformed):
         bundles.decode(bytes(bundles.MAX_BUNDLE_BYTES + 1))
 
@@ -96,25 +96,25 @@ def flipped(data: bytes, bit: int) -> bytes:
     return data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + data[bit // 8 + 1 :]
 
 
-def test_no_bit_can_be_flipped(made: Made) -> None:
+def test_any_flipped_bit_is_detected(made: Made) -> None:
     chance = Random(SEED)
     for bit in chance.sample(range(8 * len(made.data)), SAMPLES):
         assert fault(flipped(made.data, bit), made.hub_id).code in (BundleCode.MALFORMED, BundleCode.BUNDLE_ID), bit
 
 
 @pytest.mark.slow
-def test_no_bit_of_a_small_bundle_can_be_flipped(made: Made) -> None:
+def test_every_flipped_bit_of_a_small_bundle_is_detected(made: Made) -> None:
     for bit in range(8 * len(made.small)):
         assert fault(flipped(made.small, bit), made.hub_id).code in (BundleCode.MALFORMED, BundleCode.BUNDLE_ID), bit
 
 
 @pytest.mark.parametrize("cut", [1, 33, 200])
-def test_it_ends_where_it_ends(made: Made, cut: int) -> None:
+def test_truncated_and_extended_bundles_are_rejected(made: Made, cut: int) -> None:
     assert fault(made.data[:-cut], made.hub_id).code is BundleCode.MALFORMED
     assert fault(made.data + bytes(cut), made.hub_id).code is BundleCode.MALFORMED
 
 
-# Someone who changes a bundle and gives it the id that goes with the change.
+# An attacker who changes a bundle and recomputes its id.
 
 Change = Callable[[Contents, Made], Contents]
 
@@ -144,7 +144,7 @@ def _proof(**fields: object) -> Change:
 
 
 def _shorter(contents: Contents, made: Made) -> Contents:
-    """Without its last event, and with a header to match."""
+    """Without the last event, with a matching header."""
     last = contents.events[-2].receipt
     header = replace(contents.header, export_seq_to=last.stream_seq, export_time_to=last.hub_ts)
     return replace(contents, header=header, events=contents.events[:-1])
@@ -236,21 +236,21 @@ CHANGES: dict[str, tuple[Change, BundleCode, int | None]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_bundle_with_an_id_to_match_is_refused_for_what_was_changed(made: Made, name: str) -> None:
+def test_a_changed_bundle_with_a_matching_id_is_rejected_for_the_change(made: Made, name: str) -> None:
     change, code, position = CHANGES[name]
     forged = Bundle.of(change(Bundle.decode(made.data).contents, made)).encode()
     found = fault(forged, made.hub_id)
     assert (found.code, found.position) == (code, position), str(found)
 
 
-def test_a_stream_id_that_is_not_that_of_the_stream_does_not_decode(made: Made) -> None:
+def test_a_wrong_stream_id_does_not_decode(made: Made) -> None:
     name = EXPORT.encode()
     assert made.data.count(name) == 1
     found = fault(made.data.replace(name, name[:-1] + b"x"), made.hub_id)
     assert (found.code, "export_stream_id" in str(found)) == (BundleCode.MALFORMED, True)
 
 
-def test_every_code_of_a_bundle_by_itself_is_reached() -> None:
+def test_every_code_of_bundle_verification_is_reached() -> None:
     alone = {code for _, code, _ in CHANGES.values()} | {BundleCode.MALFORMED, BundleCode.BUNDLE_ID}
     later = {
         BundleCode.MAPPING,

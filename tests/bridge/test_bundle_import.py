@@ -1,4 +1,4 @@
-"""Import refuses and records on any fault, writes nothing then, and never leaves a half import unseen."""
+"""Import rejects and logs any faulty bundle, writes nothing then, and never leaves a partial import unnoticed."""
 
 import asyncio
 from pathlib import Path
@@ -25,7 +25,7 @@ async def _ended(at: Zones) -> list[BundleImported]:
     return [BundleImported.decode(entry.body or b"") for entry in found]
 
 
-def test_a_flipped_bit_is_refused_and_audited_and_nothing_comes_in(place: Path) -> None:
+def test_a_flipped_bit_is_rejected_and_logged_and_nothing_is_imported(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b", b"c")
         (data,) = await at.export()
@@ -40,13 +40,13 @@ def test_a_flipped_bit_is_refused_and_audited_and_nothing_comes_in(place: Path) 
             assert said.bundle_hash == h(flipped(data, bit))
             assert said.error_code in (BundleCode.MALFORMED, BundleCode.BUNDLE_ID)
             assert said.reason
-        assert (await at.take(data)).ok  # the true one still comes in
+        assert (await at.take(data)).ok  # the intact bundle is still imported
 
     with zones(place) as at:
         asyncio.run(run())
 
 
-def test_a_bundle_comes_in_once(place: Path) -> None:
+def test_a_bundle_is_imported_once(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
@@ -63,7 +63,7 @@ def test_a_bundle_comes_in_once(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_bundles_that_share_an_event_do_not_both_come_in(place: Path) -> None:
+def test_overlapping_bundles_are_not_both_imported(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b", b"c")
         async with at.client("exporter", at.online) as client:
@@ -78,7 +78,7 @@ def test_bundles_that_share_an_event_do_not_both_come_in(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_another_stream_needs_a_rule(place: Path) -> None:
+def test_a_stream_without_mapping_rule_is_rejected(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", stream="record/app/http")
         (data,) = await at.export("record/app/http")
@@ -98,7 +98,7 @@ def test_another_stream_needs_a_rule(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_what_does_not_open_stops_a_bundle_unless_a_policy_names_it(place: Path) -> None:
+def test_an_unopenable_event_stops_the_import_unless_a_policy_excludes_it(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a")
         stranger = at.folders["exporter"]
@@ -123,7 +123,7 @@ def test_what_does_not_open_stops_a_bundle_unless_a_policy_names_it(place: Path)
         asyncio.run(run())
 
 
-def test_attachments_are_not_lost_in_silence(place: Path) -> None:
+def test_attachments_are_not_dropped_silently(place: Path) -> None:
     async def run() -> None:
         (place / "picture").write_bytes(b"pixels")
         async with at.client("producer", at.online) as client:
@@ -137,7 +137,7 @@ def test_attachments_are_not_lost_in_silence(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_a_refusal_of_the_zone_s_hub_is_on_record_and_the_import_goes_on_later(place: Path) -> None:
+def test_a_rejection_by_the_hub_is_logged_and_the_import_continues_later(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
@@ -158,7 +158,7 @@ def test_a_refusal_of_the_zone_s_hub_is_on_record_and_the_import_goes_on_later(p
         asyncio.run(run())
 
 
-def test_an_event_too_large_for_the_zone_is_known_before_anything_is_written(place: Path) -> None:
+def test_an_event_too_large_for_the_hub_is_detected_before_writing(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"small", bytes(20_000), b"small")
         (data,) = await at.export()
@@ -172,7 +172,7 @@ def test_an_event_too_large_for_the_zone_is_known_before_anything_is_written(pla
         asyncio.run(run())
 
 
-def test_what_another_importer_began_is_not_finished_by_this_one(place: Path) -> None:
+def test_only_the_importer_that_started_a_bundle_finishes_it(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
@@ -212,7 +212,7 @@ def test_an_importer_without_the_keys_writes_nothing(place: Path) -> None:
         asyncio.run(run())
 
 
-# One way only.
+# Separation of roles.
 
 
 def _exporter(at: Zones) -> None:
@@ -223,21 +223,21 @@ def _importer(at: Zones) -> None:
     zone_roles.check_importer(at.folders["importer"], StreamMapping())
 
 
-def test_the_two_roles_hold_nothing_that_lets_events_flow_back(place: Path) -> None:
+def test_the_roles_hold_nothing_that_lets_events_flow_back(place: Path) -> None:
     with zones(place) as at:
         _exporter(at)
         _importer(at)
 
 
 @pytest.mark.parametrize("stream", [EXPORT, "record/app/http", OFFLINE_LOG])
-def test_whoever_exports_writes_nothing_but_the_log(place: Path, stream: str) -> None:
+def test_an_exporter_may_write_only_the_log(place: Path, stream: str) -> None:
     with zones(place) as at:
         allow(at.folders["exporter"], stream)
         with pytest.raises(zone_roles.RoleConflict, match="capability"):
             _exporter(at)
 
 
-def test_whoever_exports_does_not_read_what_came_in(place: Path) -> None:
+def test_an_exporter_may_not_read_import_streams(place: Path) -> None:
     with zones(place) as at:
         at.folders["exporter"].stream_keys.create("import/zone2/x")
         with pytest.raises(zone_roles.RoleConflict, match="import/zone2/x"):
@@ -245,7 +245,7 @@ def test_whoever_exports_does_not_read_what_came_in(place: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", ["import/zone9/x", "record/app/http", ONLINE_LOG])
-def test_whoever_imports_reads_nothing_of_the_zone_but_the_log(place: Path, stream: str) -> None:
+def test_an_importer_may_read_only_the_log_of_its_zone(place: Path, stream: str) -> None:
     with zones(place) as at:
         at.folders["importer"].stream_keys.create(stream)
         with pytest.raises(zone_roles.RoleConflict, match=stream):
@@ -253,14 +253,14 @@ def test_whoever_imports_reads_nothing_of_the_zone_but_the_log(place: Path, stre
 
 
 @pytest.mark.parametrize("stream", [EXPORT, ONLINE_LOG])
-def test_whoever_imports_writes_nothing_of_the_other_zone(place: Path, stream: str) -> None:
+def test_an_importer_may_not_write_export_streams(place: Path, stream: str) -> None:
     with zones(place) as at:
         allow(at.folders["importer"], stream)
         with pytest.raises(zone_roles.RoleConflict, match=stream):
             _importer(at)
 
 
-def test_an_exporter_or_importer_of_both_ways_is_not_even_made(place: Path) -> None:
+def test_an_identity_with_both_roles_is_rejected_by_the_constructors(place: Path) -> None:
     async def run() -> None:
         async with at.client("producer", at.online) as client:
             with pytest.raises(zone_roles.RoleConflict):
@@ -273,7 +273,7 @@ def test_an_exporter_or_importer_of_both_ways_is_not_even_made(place: Path) -> N
         asyncio.run(run())
 
 
-def test_the_hub_itself_keeps_the_exporter_from_writing(place: Path) -> None:
+def test_the_hub_rejects_writes_of_the_exporter(place: Path) -> None:
     async def run() -> None:
         at.folders["exporter"].stream_keys.add_public(EXPORT, DhKey.generate().public_key)
         async with at.client("exporter", at.online) as client:
@@ -294,22 +294,22 @@ def test_a_stream_keeps_its_name_in_the_other_zone(stream: str, target: str) -> 
     assert StreamMapping().target(stream) == target
 
 
-def test_the_longest_rule_counts() -> None:
+def test_the_longest_rule_wins() -> None:
     rules = parse(["export/=import/", "export/secret/=import/sealed/"])
     assert rules.target("export/secret/x") == "import/sealed/x"
     assert rules.target("export/x") == "import/x"
 
 
 @pytest.mark.parametrize("text", ["export/", "=import/", "export/=", "a/=a/"])
-def test_a_rule_without_two_ends_is_none(text: str) -> None:
+def test_an_invalid_mapping_rule_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         parse([text])
 
 
-# The way out.
+# Export.
 
 
-def test_what_left_does_not_leave_again(place: Path) -> None:
+def test_exported_events_are_not_exported_again(place: Path) -> None:
     async def run() -> None:
         await at.produce(*(b"%d" % number for number in range(5)))
         assert len(await at.export(sizes=BundleSizes(events=2))) == 3
@@ -323,7 +323,7 @@ def test_what_left_does_not_leave_again(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_a_draft_the_log_does_not_know_is_forgotten_and_one_it_knows_is_named(place: Path) -> None:
+def test_unannounced_drafts_are_deleted_and_announced_ones_published(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
@@ -341,7 +341,7 @@ def test_a_draft_the_log_does_not_know_is_forgotten_and_one_it_knows_is_named(pl
         asyncio.run(run())
 
 
-def test_bundles_end_where_bytes_do(place: Path) -> None:
+def test_bundles_respect_the_byte_limit(place: Path) -> None:
     async def run() -> None:
         await at.produce(bytes(3000), bytes(3000), b"c")
         assert len(await at.export(sizes=BundleSizes(size=6000))) == 2

@@ -1,4 +1,4 @@
-"""Two clients of one hub compare what it told them, over VEIL, and believe neither the hub nor the network."""
+"""Two clients of one hub compare over VEIL what it sent to each. Neither the hub nor the network is trusted."""
 
 import asyncio
 from dataclasses import replace
@@ -32,7 +32,7 @@ from veen.core.hashing import h
 from veil.node import Event
 
 
-def _shows_a_lie(path: Path | None, hub_id: bytes) -> bool:
+def _shows_a_contradiction(path: Path | None, hub_id: bytes) -> bool:
     assert path is not None
     report = evidence_verify.verify(path.read_bytes(), hub_id)
     return report.pinned and bool(report.contradictions)
@@ -44,24 +44,24 @@ def _payload(event: Event) -> bytes:
 
 
 def _standings(found: list[ReceivedReport]) -> list[tuple[ItemKind | None, ComparisonResult | None]]:
-    return [(told.what, told.standing) for told in found]
+    return [(report.what, report.standing) for report in found]
 
 
-def test_each_client_of_a_forked_hub_finds_out_and_can_prove_it(place: Path) -> None:
+def test_each_client_of_a_forked_hub_detects_and_proves_the_fork(place: Path) -> None:
     async def work(alice: Side, bob: Side) -> None:
         await alice.write(b"for alice")
         await bob.write(b"for bob")
         assert await alice.read() != await bob.read()
-        assert (await alice.say()).upto_seq == (await bob.say()).upto_seq == 4
+        assert (await alice.publish_checkpoint()).upto_seq == (await bob.publish_checkpoint()).upto_seq == 4
         for side in (alice, bob):
-            await side.heard(1)
-            told = (await side.receive())[0]
-            assert (told.what, told.standing) == (ItemKind.CHECKPOINT, ComparisonResult.FORKED)
-            assert _shows_a_lie(told.file, side.hub_id)
-        await alice.heard(2)  # what bob can prove is said to alice, and the other way round
-        (told,) = await alice.receive()
-        assert (told.what, told.standing) == (ItemKind.EVIDENCE, ComparisonResult.FORKED)
-        assert _shows_a_lie(told.file, alice.hub_id)
+            await side.wait_received(1)
+            report = (await side.receive())[0]
+            assert (report.what, report.standing) == (ItemKind.CHECKPOINT, ComparisonResult.FORKED)
+            assert _shows_a_contradiction(report.file, side.hub_id)
+        await alice.wait_received(2)  # both publish their proof
+        (report,) = await alice.receive()
+        assert (report.what, report.standing) == (ItemKind.EVIDENCE, ComparisonResult.FORKED)
+        assert _shows_a_contradiction(report.file, alice.hub_id)
         for side in (alice, bob):
             with Inbox(side.inbox, side.hub_id) as inbox:
                 assert {one.untold for one in inbox.found()} == {False}
@@ -69,45 +69,45 @@ def test_each_client_of_a_forked_hub_finds_out_and_can_prove_it(place: Path) -> 
     between(place, work, forked=True)
 
 
-def test_the_client_that_was_shown_less_learns_of_the_fork_from_the_one_that_was_shown_more(place: Path) -> None:
+def test_the_client_with_fewer_entries_learns_of_the_fork(place: Path) -> None:
     async def work(alice: Side, bob: Side) -> None:
         await alice.write(b"a")
         await bob.write(b"b", b"c", b"d")
-        await bob.say()
-        await alice.heard(1)
-        (told,) = await alice.receive()
-        assert told.standing is ComparisonResult.UNSHOWN
-        assert "signed for 6 entries" in told.reason
-        assert "shows 4" in told.reason
-        assert await alice.receive() == []  # asked again, and nothing has changed
-        await alice.say()
-        await bob.heard(1)
+        await bob.publish_checkpoint()
+        await alice.wait_received(1)
+        (report,) = await alice.receive()
+        assert report.standing is ComparisonResult.UNSHOWN
+        assert "signed 6 entries" in report.reason
+        assert "shows 4" in report.reason
+        assert await alice.receive() == []  # compared again, nothing changed
+        await alice.publish_checkpoint()
+        await bob.wait_received(1)
         assert _standings(await bob.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.FORKED)]
-        await alice.heard(2)
-        (told,) = await alice.receive()
-        assert (told.what, told.standing) == (ItemKind.EVIDENCE, ComparisonResult.FORKED)
-        assert _shows_a_lie(told.file, alice.hub_id)
-        await alice.write(b"e", b"f")  # and now its own hub has to say what its sixth entry is
-        (told,) = await alice.receive()
-        assert (told.result, told.standing) == (LOOKED, ComparisonResult.FORKED)
-        assert _shows_a_lie(told.file, alice.hub_id)
+        await alice.wait_received(2)
+        (report,) = await alice.receive()
+        assert (report.what, report.standing) == (ItemKind.EVIDENCE, ComparisonResult.FORKED)
+        assert _shows_a_contradiction(report.file, alice.hub_id)
+        await alice.write(b"e", b"f")  # now her hub must show its sixth entry
+        (report,) = await alice.receive()
+        assert (report.result, report.standing) == (LOOKED, ComparisonResult.FORKED)
+        assert _shows_a_contradiction(report.file, alice.hub_id)
 
     between(place, work, forked=True)
 
 
-def test_an_honest_hub_is_not_accused_whatever_the_sizes(place: Path) -> None:
+def test_an_honest_hub_is_not_accused_at_any_sizes(place: Path) -> None:
     async def work(alice: Side, bob: Side) -> None:
-        await bob.say()
+        await bob.publish_checkpoint()
         await bob.write(b"a")
-        await bob.say()
+        await bob.publish_checkpoint()
         await bob.write(b"b", b"c")
         await alice.read()
-        await alice.say()
+        await alice.publish_checkpoint()
         await bob.write(b"d")
-        await bob.say()
-        await alice.heard(3)
+        await bob.publish_checkpoint()
+        await alice.wait_received(3)
         assert _standings(await alice.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.AGREES)] * 3
-        await bob.heard(1)
+        await bob.wait_received(1)
         assert _standings(await bob.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.AGREES)]
         for side in (alice, bob):
             assert [*side.folder.evidence.glob("*")] == []
@@ -115,10 +115,10 @@ def test_an_honest_hub_is_not_accused_whatever_the_sizes(place: Path) -> None:
     between(place, work, forked=False)
 
 
-def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receiver(place: Path) -> None:
+def test_invalid_items_are_rejected_and_do_not_stop_the_receiver(place: Path) -> None:
     async def work(alice: Side, bob: Side) -> None:
         await bob.read()
-        true = await alice.say()
+        true = await alice.publish_checkpoint()
         known = alice.hub.service.hub_metadata
         shown = ShownCheckpoint(known.identity, known.signature, true)
         item = GossipItem(alice.hub_id, ItemKind.CHECKPOINT, shown.encode())
@@ -144,46 +144,46 @@ def test_nothing_that_anyone_sends_is_taken_unless_it_holds_or_stops_the_receive
             (replace(item, what=ItemKind.PART, body=b"x").encode(), "staged"),
             (replace(item, what=ItemKind.PART, body=bytes(PART_BYTES)).encode(), "parts"),
         ]
-        await bob.heard(1)
-        assert [told.result for told in await bob.receive()] == [TAKEN]
+        await bob.wait_received(1)
+        assert [report.result for report in await bob.receive()] == [TAKEN]
         for count, (payload, _) in enumerate(hostile, 2):
-            await alice.put(payload)  # one after the other: in VEIL they come in any order
-            await bob.heard(count)
+            await alice.put(payload)  # one by one: VEIL may reorder them
+            await bob.wait_received(count)
         found = await bob.receive()
-        seen = [told.reason.partition(":")[0] if told.result == REFUSED else told.result for told in found]
+        seen = [report.reason.partition(":")[0] if report.result == REFUSED else report.result for report in found]
         assert seen == [reason for _, reason in hostile]
         assert sum(number for name, number in bob.counts().items() if name.startswith("refused ")) == 13
         await alice.write(b"more")
-        await alice.say()
-        await bob.heard(len(hostile) + 2)
+        await alice.publish_checkpoint()
+        await bob.wait_received(len(hostile) + 2)
         assert _standings(await bob.receive()) == [(ItemKind.CHECKPOINT, ComparisonResult.AGREES)]
 
     between(place, work, forked=False)
 
 
-def test_what_is_said_in_a_group_is_heard_by_its_members_alone(place: Path) -> None:
+def test_only_members_of_a_group_receive_its_items(place: Path) -> None:
     async def work(alice: Side, bob: Side) -> None:
         await alice.node.post("/v1/groups", name="auditors")
-        await alice.say(group="auditors")
+        await alice.publish_checkpoint(group="auditors")
         with pytest.raises(Unavailable, match="auditors"):
-            async with bob.meeting("auditors"):
+            async with bob.group("auditors"):
                 pass
         await alice.node.post("/v1/groups/invite", group="auditors", contact="bob")
         await bob.node.until(lambda found: len(bob.node.host.groups.ring.groups) == 2)
-        async with bob.meeting("auditors"):
+        async with bob.group("auditors"):
             pass
         await alice.write(b"more")
-        said = await alice.say(group="auditors")
+        said = await alice.publish_checkpoint(group="auditors")
         await bob.node.until(lambda found: any(said.mmr_root in _payload(one) for one in found))
-        assert 4 in [told.size for told in await bob.receive()]
+        assert 4 in [report.size for report in await bob.receive()]
 
     between(place, work, forked=False)
 
 
-def test_what_does_not_hold_is_not_said(place: Path) -> None:
+def test_invalid_items_are_not_published(place: Path) -> None:
     async def work(alice: Side, bob: Side) -> None:
-        async with alice.client() as client, alice.meeting() as meeting:
-            publisher = Publisher(meeting, client.contact.trust.known)
+        async with alice.client() as client, alice.group() as group:
+            publisher = Publisher(group, client.contact.trust.known)
             with pytest.raises(Unverified, match="evidence"):
                 await publisher.evidence(b"nothing")
             with pytest.raises(Unverified, match="bundle"):
@@ -203,15 +203,15 @@ def test_a_bundle_larger_than_an_object_arrives_verifies_and_is_imported(place: 
         async with town(place / "nodes", "out", "in") as (sender, receiver), at.client("exporter", at.online) as source:
             folder = at.folders["analyst"]
             bob = Side(folder, at.online, receiver, place / "inbox")
-            async with bob.meeting():
+            async with bob.group():
                 pass
             async with VeilNode(sender.url, sender.token) as node:
-                meeting = await GossipGroup.enter(node, at.source_id)
-                said = await Publisher(meeting, source.contact.trust.known).bundle(data)
+                group = await GossipGroup.join(node, at.source_id)
+                said = await Publisher(group, source.contact.trust.known).bundle(data)
             assert len(said.message_ids) == 2 + len(data) // PART_BYTES
-            await bob.heard(len(said.message_ids))
+            await bob.wait_received(len(said.message_ids))
             found = await bob.receive()
-        assert [told.result for told in found] == [STAGED] * (len(found) - 1) + [TAKEN]
+        assert [report.result for report in found] == [STAGED] * (len(found) - 1) + [TAKEN]
         (path,) = (place / "inbox" / BUNDLES).glob("*.bundle")
         assert path == found[-1].file
         assert path.name == bundles.decode(data).name
@@ -224,14 +224,14 @@ def test_a_bundle_larger_than_an_object_arrives_verifies_and_is_imported(place: 
         asyncio.run(work())
 
 
-def test_items_of_another_hub_do_not_mix_with_ours(place: Path) -> None:
-    """Two hubs may meet in one group: each receiver takes what is its own hub's."""
+def test_items_about_another_hub_are_ignored(place: Path) -> None:
+    """Two hubs may share a group: each receiver accepts items about its own hub."""
 
     async def work(alice: Side, bob: Side) -> None:
         data = b"x" * (PART_BYTES + 1)
         foreign = [*items_of(h(b"another"), ItemKind.EVIDENCE, data)]
         await alice.put(*foreign)
-        await bob.heard(len(foreign))
-        assert [told.reason.partition(":")[0] for told in await bob.receive()] == ["foreign"] * len(foreign)
+        await bob.wait_received(len(foreign))
+        assert [report.reason.partition(":")[0] for report in await bob.receive()] == ["foreign"] * len(foreign)
 
     between(place, work, forked=False, entries=1)

@@ -1,4 +1,4 @@
-"""What is received is kept within bounds: items have one form, parts one sender's share, and an inbox one hub."""
+"""The inbox has limits: items have one encoding, parts are bounded per sender, and an inbox belongs to one hub."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +45,7 @@ def inbox(place: Path) -> Iterator[Inbox]:
 
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES])
-def test_contents_come_out_as_they_went_in_whatever_their_size(place: Path, size: int) -> None:
+def test_content_of_any_size_is_reassembled_unchanged(place: Path, size: int) -> None:
     content = b"".join(bytes((n % 251,)) * 997 for n in range(size // 997 + 1))[:size]
     items = [*items_of(HUB, ItemKind.BUNDLE, content)]
     assert all(len(item.encode()) <= MAX_PAYLOAD_BYTES for item in items)
@@ -54,21 +54,21 @@ def test_contents_come_out_as_they_went_in_whatever_their_size(place: Path, size
         assert items == [GossipItem(HUB, ItemKind.BUNDLE, content)]
         return
     with Inbox(place / "inbox", HUB) as inbox, inbox.change():
-        staging = PartStore(inbox)
-        for item in reversed(items[1:]):  # the manifest last, and the parts the wrong way round
-            assert staging.put_part(item.body, ALICE) == []
-        (manifest,) = staging.put_manifest(items[0].body, BOB)
-        assert staging.take(manifest) == content
-        assert staging.bytes_held() == 0
+        parts = PartStore(inbox)
+        for item in reversed(items[1:]):  # parts in reverse order, then the manifest
+            assert parts.put_part(item.body, ALICE) == []
+        (manifest,) = parts.put_manifest(items[0].body, BOB)
+        assert parts.take(manifest) == content
+        assert parts.bytes_held() == 0
 
 
-def test_more_than_is_carried_is_not_cut_up() -> None:
+def test_oversized_content_is_not_cut() -> None:
     with pytest.raises(ValueError, match=str(MAX_CONTENT_BYTES)):
         next(items_of(HUB, ItemKind.BUNDLE, bytes(MAX_CONTENT_BYTES + 1)))
 
 
 @given(st.binary(max_size=200), st.data())
-def test_bytes_are_no_item_or_encode_to_themselves(noise: bytes, data: st.DataObject) -> None:
+def test_decoded_items_encode_to_the_same_bytes(noise: bytes, data: st.DataObject) -> None:
     true = GossipItem(HUB, ItemKind.PART, noise).encode()
     at = data.draw(st.integers(0, len(true) - 1))
     changed = true[:at] + bytes((data.draw(st.integers(0, 255)),)) + true[at + 1 :]
@@ -90,7 +90,7 @@ def test_bytes_are_no_item_or_encode_to_themselves(noise: bytes, data: st.DataOb
         PartsManifest(ItemKind.BUNDLE, MAX_CONTENT_BYTES + 1, HUB, (HUB,) * 2),
     ],
 )
-def test_a_manifest_that_cannot_be_is_none(wrong: PartsManifest) -> None:
+def test_an_inconsistent_manifest_is_rejected(wrong: PartsManifest) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         wrong.encode()
 
@@ -106,47 +106,47 @@ def _manifest(*parts: bytes, digest: bytes | None = None) -> bytes:
     ).encode()
 
 
-def test_parts_that_two_contents_share_serve_both(inbox: Inbox) -> None:
+def test_shared_parts_serve_both_contents(inbox: Inbox) -> None:
     common, one, two = bytes(PART_BYTES), b"one", b"two"
-    staging = PartStore(inbox)
+    parts = PartStore(inbox)
     with inbox.change():
         for part in (one, common, two):
-            assert staging.put_part(part, ALICE) == []
-        (first,) = staging.put_manifest(_manifest(common, one), ALICE)
-        staging.put_manifest(_manifest(common, two), ALICE)
-        assert staging.take(first) == common + one
-        (second,) = staging.put_part(b"", ALICE) or staging._whole([h(_manifest(common, two))])
-        assert staging.take(second) == common + two
+            assert parts.put_part(part, ALICE) == []
+        (first,) = parts.put_manifest(_manifest(common, one), ALICE)
+        parts.put_manifest(_manifest(common, two), ALICE)
+        assert parts.take(first) == common + one
+        (second,) = parts.put_part(b"", ALICE) or parts._complete([h(_manifest(common, two))])
+        assert parts.take(second) == common + two
 
 
-def test_parts_that_are_not_what_the_manifest_says_are_nothing(inbox: Inbox) -> None:
-    staging = PartStore(inbox)
+def test_parts_that_do_not_match_the_manifest_are_discarded(inbox: Inbox) -> None:
+    parts = PartStore(inbox)
     with inbox.change():
-        staging.put_part(bytes(PART_BYTES), ALICE)
-        staging.put_part(b"x", ALICE)
-        (manifest,) = staging.put_manifest(_manifest(bytes(PART_BYTES), b"x", digest=HUB), ALICE)
-        assert staging.take(manifest) is None
-        assert staging.bytes_held() == 0
+        parts.put_part(bytes(PART_BYTES), ALICE)
+        parts.put_part(b"x", ALICE)
+        (manifest,) = parts.put_manifest(_manifest(bytes(PART_BYTES), b"x", digest=HUB), ALICE)
+        assert parts.take(manifest) is None
+        assert parts.bytes_held() == 0
 
 
-def test_who_fills_the_room_loses_its_own(inbox: Inbox) -> None:
-    staging, mine = PartStore(inbox), (bytes(PART_BYTES), b"mine")
+def test_the_sender_that_fills_the_inbox_loses_its_own_parts(inbox: Inbox) -> None:
+    parts, mine = PartStore(inbox), (bytes(PART_BYTES), b"mine")
     with inbox.change():
-        staging.put_part(mine[0], BOB)
-        staging.put_manifest(_manifest(*mine), BOB)
+        parts.put_part(mine[0], BOB)
+        parts.put_manifest(_manifest(*mine), BOB)
         for number in range(20):
-            staging.put_part(bytes((number,)) * (PART_BYTES - number), ALICE)
-            assert staging.bytes_held() <= inbox.room.staged_bytes
+            parts.put_part(bytes((number,)) * (PART_BYTES - number), ALICE)
+            assert parts.bytes_held() <= inbox.limits.staged_bytes
         assert inbox.counts()["let go"] > 10
-        (manifest,) = staging.put_part(mine[1], BOB)
-        assert staging.take(manifest) == b"".join(mine)
+        (manifest,) = parts.put_part(mine[1], BOB)
+        assert parts.take(manifest) == b"".join(mine)
 
 
-def test_many_small_parts_are_no_way_around_the_bound(inbox: Inbox) -> None:
-    staging = PartStore(inbox)
+def test_many_small_parts_cannot_exceed_the_limit(inbox: Inbox) -> None:
+    parts = PartStore(inbox)
     with inbox.change():
         for number in range(2000):
-            staging.put_part(b"%d" % number, ALICE)
+            parts.put_part(b"%d" % number, ALICE)
         (rows,) = inbox.rows.execute("SELECT COUNT(*) FROM parts").fetchone()
     assert rows < 400
 
@@ -154,7 +154,7 @@ def test_many_small_parts_are_no_way_around_the_bound(inbox: Inbox) -> None:
 # The inbox.
 
 
-def test_what_is_seen_is_forgotten_the_oldest_first(inbox: Inbox) -> None:
+def test_seen_digests_are_forgotten_oldest_first(inbox: Inbox) -> None:
     digests = [h(bytes((number,))) for number in range(6)]
     with inbox.change():
         for digest in digests:
@@ -163,7 +163,7 @@ def test_what_is_seen_is_forgotten_the_oldest_first(inbox: Inbox) -> None:
     assert [inbox.has_seen(digest) for digest in digests] == [False, False, True, True, True, True]
 
 
-def test_what_needs_a_decision_does_not_give_way(inbox: Inbox) -> None:
+def test_undecided_checkpoints_are_not_displaced(inbox: Inbox) -> None:
     def put(number: int, *, is_open: bool) -> None:
         inbox.put_head(LABEL, number, StoredCheckpoint(b"%d" % number, "x", ""), is_open=is_open)
 
@@ -171,8 +171,8 @@ def test_what_needs_a_decision_does_not_give_way(inbox: Inbox) -> None:
         put(1, is_open=True)
         put(2, is_open=False)
         put(3, is_open=False)
-        put(4, is_open=True)  # 2 goes
-        put(5, is_open=True)  # 3 goes
+        put(4, is_open=True)  # displaces 2
+        put(5, is_open=True)  # displaces 3
     assert [kept.shown for kept in inbox.open_heads()] == [b"1", b"4", b"5"]
     with pytest.raises(InboxFull), inbox.change():
         put(6, is_open=True)
@@ -184,7 +184,7 @@ def test_what_needs_a_decision_does_not_give_way(inbox: Inbox) -> None:
     assert inbox.heads_at(LABEL, 5) == [b"5"]
 
 
-def test_files_that_nobody_takes_out_have_a_bound_of_their_own(inbox: Inbox) -> None:
+def test_unread_files_have_their_own_limit(inbox: Inbox) -> None:
     path = inbox.put_file(BUNDLES, "a.bundle", bytes(900))
     assert inbox.put_file(BUNDLES, "a.bundle", bytes(900)) == path
     with pytest.raises(InboxFull):
@@ -194,7 +194,7 @@ def test_files_that_nobody_takes_out_have_a_bound_of_their_own(inbox: Inbox) -> 
     inbox.put_file(BUNDLES, "b.bundle", bytes(101))
 
 
-def test_a_change_that_fails_changes_nothing(inbox: Inbox) -> None:
+def test_a_failed_transaction_changes_nothing(inbox: Inbox) -> None:
     def fail() -> None:
         with inbox.change():
             inbox.count("x")
@@ -207,7 +207,7 @@ def test_a_change_that_fails_changes_nothing(inbox: Inbox) -> None:
     assert (inbox.counts(), inbox.cursor(ALICE), inbox.found()) == ({}, 0, [])
 
 
-def test_an_inbox_is_of_one_hub_and_of_one_receiver_at_a_time(place: Path) -> None:
+def test_an_inbox_belongs_to_one_hub_and_one_receiver_at_a_time(place: Path) -> None:
     with Inbox(place / "inbox", HUB), pytest.raises(Busy):
         Inbox(place / "inbox", HUB)
     with pytest.raises(Malformed, match=HUB.hex()):

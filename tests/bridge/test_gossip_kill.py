@@ -1,4 +1,4 @@
-"""A receiver that is killed at any moment loses nothing, and counts and keeps nothing twice, when it runs again."""
+"""A receiver that is killed at any moment loses nothing, and counts and stores nothing twice, when it runs again."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from veen.bridge.veil_gossip.exchange import Publisher
 from veen.bridge.veil_gossip.gossip_inbox import BUNDLES, EVIDENCE, Inbox, PartStore
 from veen.bridge.veil_gossip.gossip_items import PART_BYTES, GossipItem, ItemKind
 
-Kept = tuple[dict[str, int], list[str], list[str], int, int]
+Stored = tuple[dict[str, int], list[str], list[str], int, int]
 
 
 async def _process(side: Side, inbox: Path, moment: int) -> tuple[int | None, bytes]:
@@ -24,8 +24,8 @@ async def _process(side: Side, inbox: Path, moment: int) -> tuple[int | None, by
     return ran.returncode, said
 
 
-def _kept(side: Side) -> Kept:
-    """All that a receiver has at its end."""
+def _stored(side: Side) -> Stored:
+    """Everything that a receiver has stored at its end."""
     with Inbox(side.inbox, side.hub_id) as inbox:
         files = [path.name for name in (BUNDLES, EVIDENCE) for path in (side.inbox / name).iterdir()]
         rows = [inbox.rows.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in ("heads", "seen")]
@@ -33,10 +33,10 @@ def _kept(side: Side) -> Kept:
         return inbox.counts(), sorted(files), sorted(found), rows[0], PartStore(inbox).bytes_held()
 
 
-async def _say_all(alice: Side, bob: Side) -> None:
+async def _publish_all(alice: Side, bob: Side) -> None:
     await bob.read()
-    async with alice.client() as client, alice.meeting() as meeting:
-        publisher = Publisher(meeting, client.contact.trust.known)
+    async with alice.client() as client, alice.group() as group:
+        publisher = Publisher(group, client.contact.trust.known)
         await publisher.checkpoint(client, await client.checkpoint(STREAM))
         for number in range(3):
             await client.send(STREAM, bytes((number,)) * 40_000)
@@ -45,17 +45,17 @@ async def _say_all(alice: Side, bob: Side) -> None:
         assert len(large) > PART_BYTES
         said = await publisher.evidence(large)
     await alice.put(b"junk", GossipItem(bytes(32), ItemKind.PART, b""), b"more junk")
-    await bob.heard(2 + len(said.message_ids) + 3)
+    await bob.wait_received(2 + len(said.message_ids) + 3)
 
 
 def _killed_at_each(place: Path, moments: int) -> None:
     async def work(alice: Side, bob: Side) -> None:
         await bob.write(b"for bob")
-        await _say_all(alice, bob)
+        await _publish_all(alice, bob)
         bob.inbox = place / "whole"
         status, said = await _process(bob, bob.inbox, 0)
         assert status == 0
-        wanted = _kept(bob)
+        wanted = _stored(bob)
         assert wanted[0] == {"checkpoints": 2, "evidence": 1, "refused foreign": 1, "refused malformed": 2}
         assert (len(wanted[1]), len(wanted[2]), wanted[3:]) == (1, 1, (2, 0))
         for number in range(1, moments + 1):
@@ -63,7 +63,7 @@ def _killed_at_each(place: Path, moments: int) -> None:
             status, _ = await _process(bob, bob.inbox, int(said) * number // (moments + 1))
             assert status == -signal.SIGKILL
             await bob.receive()
-            assert _kept(bob) == wanted
+            assert _stored(bob) == wanted
             assert await bob.receive() == []
 
     between(place, work, forked=True)

@@ -1,11 +1,11 @@
-"""What a receiver makes of what comes, one by one: nothing is missed in silence, or grows without end."""
+"""A receiver processes items one by one: losses are counted, and storage stays within its limits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bridge.forked_histories import KNOWN, Scene, scene
+from tests.bridge.forked_histories import KNOWN, ForkedHub, with_forked_hub
 from tests.client.hostile import Log
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparisonResult
 from veen.bridge.veil_gossip.exchange import MISSED, REFUSED, ReceivedReport, Receiver
@@ -19,12 +19,12 @@ NODE = h(b"node")
 
 
 class MemoryNode(VeilNode):
-    """A node without a network: what is put here was delivered, and what is said goes to `said`."""
+    """A node without network: payloads put here count as delivered, published ones go to `said`."""
 
     def __init__(self) -> None:
         self.first_seq = 1
         self.events: list[Delivered] = []
-        self.said: list[GossipItem] = []
+        self.published: list[GossipItem] = []
         self.pages = 2
 
     def put(self, *payloads: bytes | GossipItem, sender: bytes = NODE) -> None:
@@ -32,7 +32,7 @@ class MemoryNode(VeilNode):
             data = one.encode() if isinstance(one, GossipItem) else one
             self.events.append(Delivered(self.first_seq + len(self.events), sender, data))
 
-    def let_go(self, count: int) -> None:
+    def discard(self, count: int) -> None:
         self.first_seq += count
         del self.events[:count]
 
@@ -40,8 +40,8 @@ class MemoryNode(VeilNode):
         return NODE
 
     async def publish(self, payload: bytes, group: str, namespace: int) -> int:
-        self.said.append(GossipItem.decode(payload))
-        return len(self.said)
+        self.published.append(GossipItem.decode(payload))
+        return len(self.published)
 
     async def page(self, since: int, namespace: int, wait_s: int = 0) -> FeedPage:
         assert namespace == NAMESPACE
@@ -53,11 +53,11 @@ class MemoryNode(VeilNode):
 class Listener:
     """A receiver over such a node."""
 
-    def __init__(self, at: Scene, folder: Path, room: InboxLimits | None = None) -> None:
+    def __init__(self, at: ForkedHub, folder: Path, limits: InboxLimits | None = None) -> None:
         self.at = at
         self.node = MemoryNode()
         self._folder = folder
-        self._room = room
+        self._room = limits
 
     def checkpoint(self, log: Log) -> GossipItem:
         return GossipItem(
@@ -81,22 +81,22 @@ class Listener:
             return inbox.counts()
 
 
-def test_what_the_node_let_go_before_it_was_read_is_counted(place: Path) -> None:
-    async def then(at: Scene) -> None:
+def test_events_that_the_node_discarded_unread_are_counted(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
         one = Listener(at, place / "inbox")
         one.node.put(b"a", b"b", b"c")
         assert len(await one.receive()) == 3
         one.node.put(b"d", b"e", b"f", b"g")
-        one.node.let_go(5)
+        one.node.discard(5)
         assert len(await one.receive()) == 2
         assert one.counts() == {"refused malformed": 5, MISSED: 2}
         assert await one.receive() == []
 
-    scene(place, then)
+    with_forked_hub(place, then)
 
 
-def test_a_node_that_begins_its_numbers_anew_is_read_from_the_start(place: Path) -> None:
-    async def then(at: Scene) -> None:
+def test_a_node_whose_numbers_restart_is_read_from_the_start(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
         one = Listener(at, place / "inbox")
         one.node.put(b"a", b"b", b"c")
         await one.receive()
@@ -105,13 +105,13 @@ def test_a_node_that_begins_its_numbers_anew_is_read_from_the_start(place: Path)
         assert len(await one.receive()) == 1
         assert MISSED not in one.counts()
 
-    scene(place, then)
+    with_forked_hub(place, then)
 
 
-def test_a_label_that_was_proved_once_is_not_proved_again_and_again(place: Path) -> None:
-    """A hub that forked goes on signing: each of its checkpoints would be one more proof of the same."""
+def test_a_fork_of_a_label_is_proved_once(place: Path) -> None:
+    """A forked hub continues signing: each of its checkpoints would prove the same again."""
 
-    async def then(at: Scene) -> None:
+    async def then(at: ForkedHub) -> None:
         one, other = Listener(at, place / "inbox"), at.other(4, KNOWN + 20)
         at.grow(KNOWN + 20)
         one.node.put(*(one.checkpoint(other.cut(size)) for size in range(5, KNOWN + 20)))
@@ -119,19 +119,19 @@ def test_a_label_that_was_proved_once_is_not_proved_again_and_again(place: Path)
         assert {told.standing for told in found} == {ComparisonResult.FORKED}
         assert len({told.file for told in found}) == 1
         assert len([*at.people.reader_dir.evidence.glob("*")]) == 1
-        assert [item.what for item in one.node.said] == [ItemKind.EVIDENCE]
+        assert [item.what for item in one.node.published] == [ItemKind.EVIDENCE]
         await one.receive()
-        assert len(one.node.said) == 1
+        assert len(one.node.published) == 1
 
-    scene(place, then)
+    with_forked_hub(place, then)
 
 
-def test_evidence_in_other_words_is_the_same_evidence(place: Path) -> None:
-    async def then(at: Scene) -> None:
+def test_evidence_with_another_claim_is_the_same_evidence(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
         one, hub_id = Listener(at, place / "inbox", InboxLimits(found=2)), at.hub.identity.hub_id
-        held = await at.hold(at.other(4, KNOWN))
-        assert held.evidence
-        shown = Evidence.decode(held.evidence.read_bytes())
+        compared = await at.compare(at.other(4, KNOWN))
+        assert compared.evidence
+        shown = Evidence.decode(compared.evidence.read_bytes())
         words = [replace(shown, claim=f"claim {number}", made_at=number) for number in range(3)]
         fewer = [replace(shown, checkpoints=(*shown.checkpoints, at.hub.checkpoint_of(at.log.cut(n)))) for n in (1, 2)]
         for each in (*words, *fewer):
@@ -142,14 +142,14 @@ def test_evidence_in_other_words_is_the_same_evidence(place: Path) -> None:
         with one.inbox() as inbox:
             assert len(inbox.found()) == 2
 
-    scene(place, then)
+    with_forked_hub(place, then)
 
 
-def test_what_there_was_no_room_for_is_taken_when_it_comes_again(place: Path) -> None:
-    async def then(at: Scene) -> None:
-        held = await at.hold(at.other(4, KNOWN))
-        assert held.evidence
-        content = held.evidence.read_bytes()
+def test_an_item_rejected_for_space_is_accepted_later(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
+        compared = await at.compare(at.other(4, KNOWN))
+        assert compared.evidence
+        content = compared.evidence.read_bytes()
         item = GossipItem(at.hub.identity.hub_id, ItemKind.EVIDENCE, content)
         one = Listener(at, place / "inbox", InboxLimits(evidence_bytes=len(content) - 1))
         one.node.put(item)
@@ -159,38 +159,38 @@ def test_what_there_was_no_room_for_is_taken_when_it_comes_again(place: Path) ->
         found = await one.receive()
         assert [told.result for told in found] == ["taken", REFUSED]
 
-    scene(place, then)
+    with_forked_hub(place, then)
 
 
-def test_what_cannot_be_decided_is_asked_again_until_it_can(place: Path) -> None:
-    async def then(at: Scene) -> None:
+def test_undecided_checkpoints_are_compared_until_decided(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
         one, other = Listener(at, place / "inbox"), at.other(4, KNOWN + 3)
         one.node.put(one.checkpoint(other))
         assert [told.standing for told in await one.receive()] == [ComparisonResult.UNSHOWN]
         assert await one.receive() == []
         at.grow(KNOWN + 3)
         assert [told.standing for told in await one.receive()] == [ComparisonResult.FORKED]
-        assert [item.what for item in one.node.said] == [ItemKind.EVIDENCE]
+        assert [item.what for item in one.node.published] == [ItemKind.EVIDENCE]
         assert await one.receive() == []
 
-    scene(place, then)
+    with_forked_hub(place, then)
 
 
-def test_evidence_that_its_owner_took_away_is_not_waited_for(place: Path) -> None:
-    async def then(at: Scene) -> None:
+def test_removed_evidence_is_not_published(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
         one = Listener(at, place / "inbox")
         with one.inbox() as inbox, inbox.change():
             inbox.put_found(ProvedContradiction(str(place / "gone.evidence"), "it lied", untold=True))
         await one.receive()
-        assert one.node.said == []
+        assert one.node.published == []
         with one.inbox() as inbox:
             assert [found.untold for found in inbox.found()] == [False]
 
-    scene(place, then)
+    with_forked_hub(place, then)
 
 
-def test_a_flood_of_parts_that_belong_to_nothing_fills_its_room_and_no_more(place: Path) -> None:
-    async def then(at: Scene) -> None:
+def test_a_flood_of_unrelated_parts_stays_within_its_limit(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
         one, hub_id = Listener(at, place / "inbox", InboxLimits(staged_bytes=1 << 20, seen=100)), at.hub.identity.hub_id
         for number in range(200):
             one.node.put(
@@ -201,4 +201,4 @@ def test_a_flood_of_parts_that_belong_to_nothing_fills_its_room_and_no_more(plac
         assert one.counts() == {"let go": 189, "refused malformed": 200}
         assert (place / "inbox" / "received.db").stat().st_size < 2 << 20
 
-    scene(place, then)
+    with_forked_hub(place, then)

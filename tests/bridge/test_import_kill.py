@@ -1,4 +1,4 @@
-"""An importer that is killed at any moment finishes exactly once when it runs again, and is seen to be unfinished."""
+"""An importer that is killed at any moment finishes exactly once when it runs again."""
 
 import asyncio
 import signal
@@ -35,8 +35,8 @@ async def _report(at: Zones) -> ReconcileReport:
 
 
 def _killed_at_each(place: Path, calls: int) -> None:
-    """Kill an import at so many calls, and at two functions that a run reaches when its intake is in the log."""
-    named = ("_settled", "_end")
+    """Kill an import at `calls` calls, and at two functions that run after its intake is logged."""
+    named = ("_wait_all", "_end")
     moments = calls + len(named)
 
     async def export() -> list[Path]:
@@ -57,7 +57,7 @@ def _killed_at_each(place: Path, calls: int) -> None:
             assert killed.returncode == -signal.SIGKILL, killed.stderr
             report = asyncio.run(_report(at))
             unfinished = {one.bundle_id.hex() for one in (*report.missing, *report.partial)}
-            done = EVENTS * (number + 1) <= report.regions[0].upto_seq  # killed after its last word was in the log
+            done = EVENTS * (number + 1) <= report.regions[0].upto_seq  # killed after its result was logged
             assert (file.stem in unfinished) is not done
             if report.partial:
                 partial.add(moment)

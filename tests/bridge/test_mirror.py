@@ -1,4 +1,4 @@
-"""A mirror copies each message once, says where it comes from, and finds what two hubs do not agree on."""
+"""A mirror copies each message once, records its origin, and finds differences between two hubs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -29,7 +29,7 @@ ROUTE = MirrorRoute(NEWS, NEWS)
 
 
 class Hubs:
-    """Two hubs, and one who reads and writes at both."""
+    """Two hubs and an identity that reads and writes at both."""
 
     def __init__(self, at: Zones, keeper: ClientDir) -> None:
         self.at = at
@@ -48,7 +48,7 @@ class Hubs:
         async with one as source, two as target:
             yield source, target
 
-    async def say(self, *bodies: bytes, hub: int = 0, **options: Any) -> None:
+    async def send(self, *bodies: bytes, hub: int = 0, **options: Any) -> None:
         async with self.both() as clients:
             for body in bodies:
                 await clients[hub].send(NEWS, body, **options)
@@ -75,13 +75,13 @@ def between(place: Path, work: Callable[[Hubs], Coroutine[Any, Any, None]], prof
         asyncio.run(work(Hubs(at, keeper)))
 
 
-def test_each_message_is_there_once_however_often_it_is_mirrored(place: Path) -> None:
+def test_each_message_is_copied_once_however_often_the_mirror_runs(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a", b"b")
+        await hubs.send(b"a", b"b")
         first = await hubs.mirror()
         assert [(one.entry.body, one.copy is not None) for one in first] == [(b"a", True), (b"b", True)]
         assert await hubs.mirror() == []
-        await hubs.say(b"c")
+        await hubs.send(b"c")
         assert len(await hubs.mirror()) == 1
         assert await hubs.bodies(1) == [b"a", b"b", b"c"]
         report = await hubs.compared()
@@ -92,7 +92,7 @@ def test_each_message_is_there_once_however_often_it_is_mirrored(place: Path) ->
 
 def test_a_copy_names_its_original_and_so_does_its_record(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a", expires_at=4_000_000_000)
+        await hubs.send(b"a", expires_at=4_000_000_000)
         (done,) = await hubs.mirror()
         async with hubs.both() as (source, target):
             copy, record = [one async for one in target.read(NEWS)]
@@ -109,13 +109,13 @@ def test_a_copy_names_its_original_and_so_does_its_record(place: Path) -> None:
     between(place, work)
 
 
-def test_someone_else_goes_on_where_the_first_stopped(place: Path) -> None:
-    """What is mirrored is known from the target's log, not from whoever mirrored it."""
+def test_another_identity_continues_where_the_first_stopped(place: Path) -> None:
+    """The target's log shows what is mirrored; the first mirror's state is not needed."""
 
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a", b"b")
+        await hubs.send(b"a", b"b")
         await hubs.mirror()
-        await hubs.say(b"c")
+        await hubs.send(b"c")
         with ClientDir.create(place / "second", None, 1) as second:
             key = hubs.keeper.stream_keys.secret(naming.stream_id(NEWS))
             assert key
@@ -128,7 +128,7 @@ def test_someone_else_goes_on_where_the_first_stopped(place: Path) -> None:
 
 def test_a_copy_that_a_crash_left_without_a_record_is_not_made_twice(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a")
+        await hubs.send(b"a")
         async with hubs.both() as (source, target):
             (original,) = [one async for one in source.read(NEWS)]
             await target.send(NEWS, b"a", schema=original.schema or b"", parent_id=original.msg_id)
@@ -142,7 +142,7 @@ def test_a_copy_that_a_crash_left_without_a_record_is_not_made_twice(place: Path
 
 def test_records_alone_need_no_reader_key(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a", b"b")
+        await hubs.send(b"a", b"b")
         with ClientDir.create(place / "blind", None, 1) as blind:
             blind.stream_keys.create("records")
             route = MirrorRoute(NEWS, "records", copies=False)
@@ -153,7 +153,7 @@ def test_records_alone_need_no_reader_key(place: Path) -> None:
     between(place, work)
 
 
-def test_what_does_not_open_has_a_record_and_is_told(place: Path) -> None:
+def test_an_unopenable_message_gets_a_record_and_is_reported(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
         with ClientDir.create(place / "stranger", None, 1) as stranger:
             stranger.stream_keys.add_public(NEWS, DhKey.generate().public_key)
@@ -167,10 +167,10 @@ def test_what_does_not_open_has_a_record_and_is_told(place: Path) -> None:
     between(place, work)
 
 
-def test_attachments_go_along(place: Path) -> None:
+def test_attachments_are_mirrored(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
         (place / "picture").write_bytes(b"pixels")
-        await hubs.say(b"see", attachments=[place / "picture"])
+        await hubs.send(b"see", attachments=[place / "picture"])
         await hubs.mirror()
         async with hubs.both() as (_, target):
             copy, _ = [one async for one in target.read(NEWS)]
@@ -181,9 +181,9 @@ def test_attachments_go_along(place: Path) -> None:
     between(place, work)
 
 
-def test_entries_that_come_are_followed(place: Path) -> None:
+def test_new_entries_are_followed(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a")
+        await hubs.send(b"a")
         async with hubs.both() as (source, target):
             run = Mirrorer(source, target, ROUTE).run(follow=True)
             seen = [(await anext(run)).entry.body]
@@ -202,23 +202,23 @@ def test_entries_that_come_are_followed(place: Path) -> None:
     between(place, work)
 
 
-def test_nothing_is_sent_for_a_message_that_was_not_validated(place: Path) -> None:
-    """F1: without its proof a message is not mirrored."""
+def test_a_message_that_was_not_validated_is_not_mirrored(place: Path) -> None:
+    """F1: a message without its proof is not mirrored."""
 
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a")
+        await hubs.send(b"a")
         async with hubs.both() as (source, target):
             (entry,) = [one async for one in source.read(NEWS)]
-            with pytest.raises(Unverified, match="without a proof"):
+            with pytest.raises(Unverified, match="no inclusion proof"):
                 await Mirrorer(source, target, ROUTE)._put([entry])
         assert await hubs.bodies(1) == []
 
     between(place, work)
 
 
-def test_a_target_that_cannot_be_read_is_not_written(place: Path) -> None:
+def test_an_unreadable_target_is_not_written(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a")
+        await hubs.send(b"a")
         with ClientDir.create(place / "writer", None, 1) as writer:
             key = hubs.keeper.stream_keys.secret(naming.stream_id(NEWS))
             assert key
@@ -230,7 +230,7 @@ def test_a_target_that_cannot_be_read_is_not_written(place: Path) -> None:
     between(place, work)
 
 
-def test_a_stream_is_not_mirrored_onto_itself(place: Path) -> None:
+def test_a_stream_is_not_mirrored_to_itself(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
         async with hubs.both() as (source, _):
             with pytest.raises(ValueError, match="itself"):
@@ -239,7 +239,7 @@ def test_a_stream_is_not_mirrored_onto_itself(place: Path) -> None:
     between(place, work)
 
 
-# What two hubs do not agree on.
+# Differences between two hubs.
 
 
 async def _record_of(hubs: Hubs, **fields: Any) -> Draft:
@@ -262,11 +262,11 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_a_record_that_says_otherwise_is_found(place: Path, name: str) -> None:
+def test_a_wrong_record_is_found(place: Path, name: str) -> None:
     fields, what = DIFFERENCES[name]
 
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a")
+        await hubs.send(b"a")
         await hubs.mirror()
         draft = await _record_of(hubs, **fields)
         async with hubs.both() as (_, target):
@@ -278,9 +278,9 @@ def test_a_record_that_says_otherwise_is_found(place: Path, name: str) -> None:
     between(place, work)
 
 
-def test_what_is_missing_altered_or_not_copied_is_found(place: Path) -> None:
+def test_missing_altered_and_uncopied_messages_are_found(place: Path) -> None:
     async def work(hubs: Hubs) -> None:
-        await hubs.say(b"a")
+        await hubs.send(b"a")
         assert [one.what for one in (await hubs.compared()).differences] == ["missing"]
         draft = await _record_of(hubs)
         async with hubs.both() as (_, target):
@@ -289,13 +289,13 @@ def test_what_is_missing_altered_or_not_copied_is_found(place: Path) -> None:
         async with hubs.both() as (_, target):
             await target.send(NEWS, b"A", parent_id=draft.parent_id)
         assert [one.what for one in (await hubs.compared()).differences] == ["altered"]
-        await hubs.say(b"A", hub=1, parent_id=draft.parent_id)
+        await hubs.send(b"A", hub=1, parent_id=draft.parent_id)
         assert {one.what for one in (await hubs.compared()).differences} == {"altered", "repeated"}
 
     between(place, work)
 
 
-# Identities and wallets by the same machinery: ids stay, copies count once.
+# Identities and wallets: ids do not change, copies count once.
 
 HISTORIES: list[tuple[AnyOverlay, Callable[[Random], Event]]] = [
     (WALLETS, wallets.random_event),
@@ -304,7 +304,7 @@ HISTORIES: list[tuple[AnyOverlay, Callable[[Random], Event]]] = [
 
 
 @pytest.mark.parametrize(("overlay", "event"), HISTORIES, ids=["wallet", "identity"])
-def test_the_state_at_the_target_is_that_of_the_source(
+def test_source_and_target_have_the_same_state(
     place: Path, overlay: AnyOverlay, event: Callable[[Random], Event]
 ) -> None:
     async def work(hubs: Hubs) -> None:
@@ -319,7 +319,7 @@ def test_the_state_at_the_target_is_that_of_the_source(
         assert here
         if overlay is WALLETS:
             assert here == there
-        async with hubs.both() as (source, target):  # a second bridge that knows nothing of the first
+        async with hubs.both() as (source, target):  # a second bridge without state of the first
             for entry in [one async for one in source.read(NEWS)]:
                 await target.send(NEWS, entry.body or b"", schema=entry.schema or b"", parent_id=entry.msg_id)
         assert (await _parts(hubs, overlay))[1] == there

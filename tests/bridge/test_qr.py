@@ -1,4 +1,4 @@
-"""A bundle goes through a set of QR images and back, and what is missing or damaged is named."""
+"""A bundle survives the way through QR images, and missing or damaged parts are named."""
 
 from pathlib import Path
 from random import Random
@@ -18,18 +18,18 @@ ENDLESS = f"VEEN1/{'A' * 24}/1/{'9' * 5_000}/{'B' * 12}/00"
 @pytest.mark.parametrize(
     ("data", "text"), [(b"AB", "BB8"), (b"Hello!!", "%69 VD92EX0"), (b"base-45", "UJCLQE7W581"), (b"ietf!", "QED8WEX0")]
 )
-def test_base45_is_that_of_the_rfc(data: bytes, text: str) -> None:
+def test_base45_matches_the_rfc(data: bytes, text: str) -> None:
     assert qr.encode(data) == text
     assert qr.decode(text) == data
 
 
 @given(st.binary(max_size=200))
-def test_base45_comes_back(data: bytes) -> None:
+def test_base45_round_trips(data: bytes) -> None:
     assert qr.decode(qr.encode(data)) == data
 
 
 @pytest.mark.parametrize("text", ["GGW", ":::", "A", "::", "a00", "BB8A"])
-def test_what_is_no_base45_is_refused(text: str) -> None:
+def test_invalid_base45_is_rejected(text: str) -> None:
     with pytest.raises(Malformed):
         qr.decode(text)
 
@@ -41,7 +41,7 @@ def test_parts_join_in_any_order(data: bytes, part_bytes: int, chance: Random) -
     assert qr.join(texts + texts[:1]) == data
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_parts_are_named() -> None:
     texts = qr.split(bytes(100), 10)
     with pytest.raises(Malformed, match="2 of 10 parts are missing: 3, 7"):
         qr.join([text for number, text in enumerate(texts, 1) if number not in (3, 7)])
@@ -70,23 +70,23 @@ def test_parts_of_two_files_do_not_mix() -> None:
 @pytest.mark.parametrize(
     "text", ["", "VEEN1/", "HELLO", "VEEN1/AB/1/1/CD/00", f"VEEN1/{'A' * 24}/2/1/{'B' * 12}/00", ENDLESS]
 )
-def test_what_is_no_part_is_refused(text: str) -> None:
+def test_other_codes_are_rejected(text: str) -> None:
     with pytest.raises(Malformed):
         qr.join([text])
 
 
 @pytest.mark.parametrize("part_bytes", [0, qr.MAX_PART_BYTES + 1])
-def test_a_part_has_bounds(part_bytes: int) -> None:
+def test_part_sizes_are_bounded(part_bytes: int) -> None:
     with pytest.raises(ValueError, match="part"):
         qr.split(b"x", part_bytes)
 
 
-def test_there_are_not_too_many_codes() -> None:
+def test_the_number_of_codes_is_bounded() -> None:
     with pytest.raises(ValueError, match="codes"):
         qr.split(bytes(qr.MAX_PARTS + 1), 1)
 
 
-def test_a_file_goes_through_images_and_back(tmp_path: Path) -> None:
+def test_a_file_survives_images(tmp_path: Path) -> None:
     data = Random(SEED).randbytes(2_500)
     paths = qr.write(qr.split(data), tmp_path)
     assert [path.name for path in paths] == [f"{number}-of-5.png" for number in range(1, 6)]
@@ -98,7 +98,7 @@ def test_the_largest_part_fits_into_a_code(tmp_path: Path) -> None:
     assert qr.join(qr.scan(qr.write(qr.split(data, qr.MAX_PART_BYTES), tmp_path))) == data
 
 
-def test_one_image_may_hold_several_codes(tmp_path: Path) -> None:
+def test_one_image_may_contain_several_codes(tmp_path: Path) -> None:
     from PIL import Image
 
     data = Random(SEED).randbytes(500)
@@ -118,7 +118,7 @@ def test_an_svg_is_written_as_well(tmp_path: Path) -> None:
     assert b"<svg" in path.read_bytes()
 
 
-def test_what_is_no_image_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(b"no image")
     with pytest.raises(Unavailable, match=r"x\.png"):
         qr.scan([tmp_path / "x.png"])

@@ -1,4 +1,4 @@
-"""Reconciliation finds what is missing, half there, there twice or of nobody, and says how far both zones agree."""
+"""Reconciliation finds missing, partial, duplicate and unexplained events, and how far both zones agree."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ async def _report(at: Zones, *, by_bundles: bool = False) -> ReconcileReport:
         return reconcile(await reconciliation.read_input(HubSource(client), left))
 
 
-async def _say(at: Zones, person: str, stream: str, *drafts: Draft) -> None:
+async def _send(at: Zones, person: str, stream: str, *drafts: Draft) -> None:
     async with at.client(person, at.offline) as client:
         for draft in drafts:
             await client.sender(stream).put(draft)
@@ -46,7 +46,7 @@ def test_two_zones_that_agree_are_clean_by_the_log_and_by_the_bundles(place: Pat
         asyncio.run(run())
 
 
-def test_the_same_from_copies_of_the_data_alone(place: Path) -> None:
+def test_copies_of_the_data_directories_are_enough(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
@@ -60,7 +60,7 @@ def test_the_same_from_copies_of_the_data_alone(place: Path) -> None:
         assert reconcile(found).clean
 
 
-def test_a_missing_bundle_is_named_and_what_comes_after_it_is_not_settled(place: Path) -> None:
+def test_a_missing_bundle_is_named_and_leaves_a_gap(place: Path) -> None:
     async def run() -> None:
         await at.produce(*(b"%d" % number for number in range(6)))
         first, second, third = await at.export(sizes=BundleSizes(events=2))
@@ -74,7 +74,7 @@ def test_a_missing_bundle_is_named_and_what_comes_after_it_is_not_settled(place:
         assert (region.upto_seq, region.gaps) == (2, ((3, 4),))
         refused = await at.take(second[:-1] + bytes([second[-1] ^ 1]))
         assert not refused.ok
-        assert "refused" in (await _report(at)).missing[0].reason
+        assert "rejected" in (await _report(at)).missing[0].reason
         await at.take(second)
         assert (await _report(at)).clean
 
@@ -82,17 +82,17 @@ def test_a_missing_bundle_is_named_and_what_comes_after_it_is_not_settled(place:
         asyncio.run(run())
 
 
-def test_a_half_import_is_named_with_what_it_lacks(place: Path) -> None:
+def test_a_partial_import_is_named_with_its_missing_events(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
         assert not (await at.take(data)).ok
         report = await _report(at)
         (half,) = report.partial
-        assert (half.reason, half.lacking) == ("begun, and not ended", (1, 2))
+        assert (half.reason, half.lacking) == ("import started, not finished", (1, 2))
         assert report.missing == ()
-        (told,) = json.loads(json.dumps(report.to_json()))["partial"]
-        assert (told["bundle_id"], told["lacking"]) == (half.bundle_id.hex(), [1, 2])
+        (report,) = json.loads(json.dumps(report.to_json()))["partial"]
+        assert (report["bundle_id"], report["lacking"]) == (half.bundle_id.hex(), [1, 2])
         allow(at.folders["importer"], IMPORT)
         assert (await at.take(data)).ok
         assert (await _report(at)).clean
@@ -103,8 +103,8 @@ def test_a_half_import_is_named_with_what_it_lacks(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_an_import_that_is_said_and_did_not_happen_is_named(place: Path) -> None:
-    """An importer that lies about success: J2."""
+def test_an_import_that_was_logged_but_not_made_is_named(place: Path) -> None:
+    """J2: an importer that falsely logs success."""
 
     async def run() -> None:
         await at.produce(b"a", b"b")
@@ -120,38 +120,38 @@ def test_an_import_that_is_said_and_did_not_happen_is_named(place: Path) -> None
             found.bundle_id, found.bundle_hash, IMPORT, (TargetRange(0, 1, 2),), 2, BridgeResult.SUCCESS, "liar"
         )
         drafts = [Draft(one.encode(), one.SCHEMA) for one in (intake, ended)]
-        await _say(at, "importer", OFFLINE_LOG, *drafts)
+        await _send(at, "importer", OFFLINE_LOG, *drafts)
         report = await _report(at)
         (half,) = report.partial
-        assert (half.reason, half.lacking) == ("said to be imported, and is not", (1, 2))
+        assert (half.reason, half.lacking) == ("logged as imported, but events are missing", (1, 2))
 
     with zones(place) as at:
         asyncio.run(run())
 
 
-def test_an_event_that_is_there_twice_or_of_nobody_is_named(place: Path) -> None:
-    """J1: exactly one original for each."""
+def test_duplicate_and_unexplained_events_are_named(place: Path) -> None:
+    """J1: exactly one original for each event."""
 
     async def run() -> None:
         (sent,) = await at.produce(b"a")
         (data,) = await at.export()
         await at.take(data)
-        await _say(at, "importer", IMPORT, Draft(b"a", parent_id=sent.msg_id), Draft(b"invented"))
+        await _send(at, "importer", IMPORT, Draft(b"a", parent_id=sent.msg_id), Draft(b"invented"))
         report = await _report(at)
         (twice,) = report.duplicates
         assert (twice.origin_msg_id, [place.stream_seq for place in twice.places]) == (sent.msg_id, [1, 2])
         assert [one.at.stream_seq for one in report.unexplained] == [3]
         assert not report.clean
-        told = json.loads(json.dumps(report.to_json()))
+        report = json.loads(json.dumps(report.to_json()))
         place_of = {"origin_msg_id": sent.msg_id.hex(), "import_stream": IMPORT, "places": [[0, 1], [0, 2]]}
-        assert (told["clean"], told["duplicates"]) == (False, [place_of])
-        assert told["unexplained"] == [{"import_stream": IMPORT, "epoch": 0, "stream_seq": 3}]
+        assert (report["clean"], report["duplicates"]) == (False, [place_of])
+        assert report["unexplained"] == [{"import_stream": IMPORT, "epoch": 0, "stream_seq": 3}]
 
     with zones(place) as at:
         asyncio.run(run())
 
 
-def test_a_bundle_that_never_left_is_named(place: Path) -> None:
+def test_an_imported_bundle_that_was_never_exported_is_named(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a")
         (data,) = await at.export()

@@ -1,4 +1,4 @@
-"""A folder of bundles: what cannot be one keeps no other waiting, and is moved aside."""
+"""A watched folder: paths that cannot be bundles do not block others and are moved aside."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def loop(path: Path) -> None:
 
 
 BAD: dict[str, Callable[[Path], None]] = {
-    "a file without end": endless,
+    "an endless file": endless,
     "a folder": folder,
     "a link to nowhere": lambda path: path.symlink_to("nowhere"),
     "a link round in circles": loop,
@@ -40,7 +40,7 @@ BAD: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_cannot_be_a_bundle_does_not_keep_others_from_being_seen(tmp_path: Path, bad: str) -> None:
+def test_paths_that_cannot_be_bundles_come_last(tmp_path: Path, bad: str) -> None:
     BAD[bad](tmp_path / "0.bundle")
     (tmp_path / "1.bundle").write_bytes(b"junk")
     assert [path.name for path in watched_folder.waiting(tmp_path)] == ["0.bundle", "1.bundle"]
@@ -52,7 +52,7 @@ async def _swept(at: Zones) -> list[ProcessedFile]:
         return [one async for one in watched_folder.sweep(importer, at.drop)]
 
 
-def test_bundles_come_in_whatever_else_has_the_name_of_one(place: Path) -> None:
+def test_bundles_are_imported_despite_other_paths_with_their_suffix(place: Path) -> None:
     async def run() -> None:
         await at.produce(b"a", b"b")
         await at.export(sizes=BundleSizes(events=1))
@@ -72,7 +72,7 @@ def test_bundles_come_in_whatever_else_has_the_name_of_one(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_a_folder_that_was_refused_before_does_not_stand_in_the_way(place: Path) -> None:
+def test_a_folder_moved_aside_before_is_not_overwritten(place: Path) -> None:
     async def run() -> None:
         for make in (folder, folder, lambda path: path.write_bytes(b"junk")):
             make(at.drop / "x.bundle")

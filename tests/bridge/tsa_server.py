@@ -43,7 +43,7 @@ def _openssl(root: Path, *arguments: str) -> None:
 
 
 def certify(root: Path) -> None:
-    """A root certificate, and one for time stamps under it."""
+    """Create a root certificate and a time-stamping certificate under it."""
     (root / "tsa.cnf").write_text(_CONFIG.format(root=root))
     (root / "serial").write_text("01")
     common = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-config", "tsa.cnf")
@@ -57,7 +57,7 @@ def certify(root: Path) -> None:
 
 @dataclass
 class Authority:
-    """Where it is, and what it answers to a query: what openssl makes of it, unless told otherwise."""
+    """The server's address and certificates. `answer` replaces the time stamp that openssl creates."""
 
     root: Path
     url: str = ""

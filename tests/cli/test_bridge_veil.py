@@ -38,20 +38,20 @@ def test_two_who_were_told_different_histories_find_out_and_prove_it(veen: Veen,
         alice, bob = Person(veen, one), Person(veen, two)
         said = await bob.publish(STREAM, "--json")
         assert [(row["what"], row["of"], row["upto_seq"]) for row in said.json()] == [("checkpoint", STREAM, 5)]
-        await one.heard(1)
+        await one.wait_received(1)
         ran = await alice.receive("--json")
         assert ran.status == FAILED_STATUS
         assert [row["standing"] for row in ran.json()["undecided"]] == ["unshown"]
         assert "not proved yet" in ran.err
         assert (await alice.publish(STREAM)).status == 0
-        await two.heard(1)
+        await two.wait_received(1)
         ran = await bob.receive("--json")
         assert ran.status == CONTRADICTED_STATUS
         (proof,) = ran.json()["contradictions"]
         shown = await bob.run("evidence", "verify", proof["file"], "--pin", two.hub_id.hex(), "--json")
         assert shown.status == CONTRADICTED_STATUS
         assert shown.json()["contradictions"] == [proof["reason"]]
-        await one.heard(2)
+        await one.wait_received(2)
         ran = await alice.receive("--follow", "--json")  # ends by itself once it is proved
         assert ran.status == CONTRADICTED_STATUS
         assert "THE HUB SIGNED TWO HISTORIES" in ran.err
@@ -72,7 +72,7 @@ def test_two_who_were_told_the_same_have_nothing_to_say(veen: Veen, tmp_path: Pa
         alice, bob = Person(veen, one), Person(veen, two)
         assert (await alice.publish(STREAM)).status == 0
         await one.put(b"junk")
-        await two.heard(2)
+        await two.wait_received(2)
         ran = await bob.receive("--offline", "--json")
         assert ran.status == 0, ran.err
         assert sorted((row["result"], row["standing"]) for row in ran.json()["received"]) == [
@@ -113,7 +113,7 @@ def test_a_node_that_is_not_there_or_not_here_is_named(veen: Veen, tmp_path: Pat
             assert said in (await bob.run(*receive, *node)).error
         (tmp_path / "wrong").write_text("wrong")
         ran = await bob.run(*receive, "--node", two.node.url, "--token-file", tmp_path / "wrong")
-        assert (ran.status, "said no (401)" in ran.err) == (6, True)
+        assert (ran.status, "rejected the request (401)" in ran.err) == (6, True)
         assert not two.inbox.exists()
 
     between(tmp_path, work, forked=False, entries=1)

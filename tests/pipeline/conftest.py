@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from tests.storage.hubs import SCRATCH
 from veen.core import Limits
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, rewrite, swap
 from veen.core import Profile
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import findings
 

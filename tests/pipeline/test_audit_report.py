@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from tests.cli.runner import Veen
 from tests.pipeline.damage import copied, flip, look
 from veen.core import Malformed, SigningKey, Unverified

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from tests.pipeline.cluster import cluster, environment
 from tests.pipeline.cluster_job import PARALLELISM
 from veen.core import Limits

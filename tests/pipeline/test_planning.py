@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.biglog import BORN, BigLog
+from bench.big_log import BORN, BigLog
 from tests.pipeline.damage import copied
 from veen.core import Malformed, Unavailable, Unverified
 from veen.pipeline import Piece, Selection, Verify, plan, select

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.biglog import BORN, BigLog
+from bench.big_log import BORN, BigLog
 from tests.hub.client import running
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import Damage, copied, flip, frames, look, rewrite, swap

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.biglog import BORN, BigLog
+from bench.big_log import BORN, BigLog
 from tests.hub.client import running
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import copied, flip, frames, rewrite

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[sp
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from tests.pipeline.damage import copied, flip, frames, look
 from veen.pipeline import plan, read, read_stream, select
 from veen.pipeline.audit import audit, join_on, on_spark

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from tests.pipeline.conftest import SMALL
 from veen.core import Malformed, Unverified
 from veen.pipeline import select

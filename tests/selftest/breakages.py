@@ -1,4 +1,4 @@
-"""One thing wrong at a time: for every check at least one way to break a hub that it must notice."""
+"""Ways to break a hub, one behaviour at a time; every check must detect at least one of them."""
 
 import re
 import secrets
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.selftest.brokenhub import Answer, Breakage, Call, Handle, Liar, asked, on, refusals
-from tests.selftest.judge import Judge
+from tests.selftest.admission_oracle import AdmissionOracle
+from tests.selftest.broken_hub import Answer, Breakage, Call, Forger, Handle, alter_answer, alter_request, refusals
 from veen.core import CapToken, MmrProof, Msg, Receipt, SigningKey, hub_identity, naming, wire_json
 from veen.core import receipt as receipts
 from veen.core.admission import BY_DETAIL, STATUS, AdmissionStage
@@ -30,40 +30,40 @@ SUBMIT, STREAM, AUTHORIZE = "/v1/submit", "/v1/stream", "/tooling/authorize"
 
 @dataclass(frozen=True)
 class Case:
-    """A breakage, and the check that must fail for it."""
+    """A breakage and the check that must fail because of it."""
 
     check: str
     name: str
     breakage: Breakage
-    strict: bool = False  # behind which of the two hubs
+    strict: bool = False  # use the strict hub instead of the open one
 
     def __str__(self) -> str:
         return f"{self.check}: {self.name}"
 
 
-# Refusals that are none, or others.
+# Changed rejections.
 
 
 def accepts(row: str, path: str | None = None, *, only_json: bool = False) -> Breakage:
-    """What that row refuses is accepted, with a receipt the hub's own key signs."""
+    """Accept what that row rejects, with a receipt signed by the hub's own key."""
 
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         place = Counter[str]()
 
         def accepted(answer: Answer) -> Answer:
             place["next"] += 1
             made = receipts.sign(
-                liar.key,
+                forger.key,
                 label=secrets.token_bytes(32),
                 stream_seq=1000 + place["next"],
                 leaf_hash=secrets.token_bytes(32),
                 mmr_root=secrets.token_bytes(32),
-                hub_ts=int(liar.hub.clock()),
+                hub_ts=int(forger.hub.clock()),
             )
-            told = AuthorizeResponse(secrets.token_bytes(32), made.hub_ts, made) if path == AUTHORIZE else None
-            return replace(answer.write(told or SubmitResponse(made), 200), headers=without_retry(answer))
+            response = AuthorizeResponse(secrets.token_bytes(32), made.hub_ts, made) if path == AUTHORIZE else None
+            return replace(answer.write(response or SubmitResponse(made), 200), headers=without_retry(answer))
 
-        return refusals(row, accepted, path, only_json=only_json)(liar)
+        return refusals(row, accepted, path, only_json=only_json)(forger)
 
     return make
 
@@ -73,7 +73,7 @@ def without_retry(answer: Answer) -> dict[str, str]:
 
 
 def as_row(answer: Answer, row: str) -> Answer:
-    """The refusal that another row would be."""
+    """Turn an answer into the rejection of another row."""
     due = BY_DETAIL[row]
     return answer.error(due.code, stage=str(due.stage), detail_enum=row)
 
@@ -95,14 +95,14 @@ def crash(answer: Answer) -> Answer:
 
 
 def row_cases(row: str) -> list[Case]:
-    """Every part of a refusal can be wrong by itself."""
+    """Break each part of a rejection separately."""
     check, path = f"refuse.{row}", AUTHORIZE if row == "CAP_INVALID" else SUBMIT
     strict = row == "EPOCH"
     cases = [
         Case(check, "accepted", accepts(row, path), strict),
         Case(check, "another detail_enum", refusals(row, lambda a: detail(a, detail_enum="OTHER"), path), strict),
     ]
-    if row != "CAP_TTL":  # each run of which waits for a capability to expire
+    if row != "CAP_TTL":  # each run waits for a capability to expire
         cases += [
             Case(check, "another code", refusals(row, other_code, path), strict),
             Case(check, "another stage", refusals(row, lambda a: detail(a, stage="nowhere"), path), strict),
@@ -114,18 +114,18 @@ def row_cases(row: str) -> list[Case]:
 
 
 def latest(first: AdmissionStage | None = None, second: AdmissionStage | None = None) -> Breakage:
-    """Of two faults at these stages, or of all, the last in the table is the answer."""
+    """Report the last fault in the table instead of the first, for these two stages or all."""
 
-    def make(liar: Liar) -> Handle:
-        judge = Judge(liar.hub)
+    def make(forger: Forger) -> Handle:
+        oracle = AdmissionOracle(forger.hub)
 
         def handle(call: Call) -> Answer:
             answer = call.ask()
-            judge.watch(call, answer)
+            oracle.watch(call, answer)
             if call.path != SUBMIT or answer.status == 200:
                 return answer
             found = answer.row() or ""
-            others = [row for row in judge.rows(call.body) if row != found]
+            others = [row for row in oracle.rows(call.body) if row != found]
             if first is not None:
                 others = [row for row in others if (BY_DETAIL[found].stage, BY_DETAIL[row].stage) == (first, second)]
             return as_row(answer, others[-1]) if others else answer
@@ -135,29 +135,31 @@ def latest(first: AdmissionStage | None = None, second: AdmissionStage | None = 
     return make
 
 
-# Receipts, proofs, checkpoints, pages that are others.
+# Changed receipts, proofs, checkpoints and pages.
 
 
 def flip(data: bytes) -> bytes:
     return bytes([data[0] ^ 1]) + data[1:]
 
 
-def receipts_say(change: Callable[[Liar, Receipt], Receipt]) -> Breakage:
-    return on(SUBMIT, SubmitResponse, lambda liar, told: replace(told, receipt=change(liar, told.receipt)))
+def receipts_say(change: Callable[[Forger, Receipt], Receipt]) -> Breakage:
+    return alter_answer(
+        SUBMIT, SubmitResponse, lambda forger, response: replace(response, receipt=change(forger, response.receipt))
+    )
 
 
 def fetched_receipts_say(**changed: Callable[[Receipt], Any]) -> Breakage:
-    def change(liar: Liar, told: ReceiptResponse) -> ReceiptResponse:
-        wanted = {name: make(told.receipt) for name, make in changed.items()}
-        return replace(told, receipt=liar.receipt(told.receipt, **wanted))
+    def change(forger: Forger, response: ReceiptResponse) -> ReceiptResponse:
+        wanted = {name: make(response.receipt) for name, make in changed.items()}
+        return replace(response, receipt=forger.receipt(response.receipt, **wanted))
 
-    return on("/v1/receipt", ReceiptResponse, change)
+    return alter_answer("/v1/receipt", ReceiptResponse, change)
 
 
 def counted(key: Callable[[Msg], bytes]) -> Breakage:
-    """stream_seq counts something else than the entries of a label."""
+    """Let stream_seq count something other than the entries of a label."""
 
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         count = Counter[bytes]()
 
         def handle(call: Call) -> Answer:
@@ -166,8 +168,8 @@ def counted(key: Callable[[Msg], bytes]) -> Breakage:
                 return answer
             name = key(call.read(SubmitRequest).msg)
             count[name] += 1
-            told = answer.read(SubmitResponse)
-            return answer.write(replace(told, receipt=liar.receipt(told.receipt, stream_seq=count[name])))
+            response = answer.read(SubmitResponse)
+            return answer.write(replace(response, receipt=forger.receipt(response.receipt, stream_seq=count[name])))
 
         return handle
 
@@ -176,8 +178,12 @@ def counted(key: Callable[[Msg], bytes]) -> Breakage:
 
 def proofs_say(path: str, change: Callable[[MmrProof], MmrProof]) -> Breakage:
     if path == "/v1/proof":
-        return on(path, ProofResponse, lambda _, told: replace(told, mmr_proof=change(told.mmr_proof)))
-    return on(path, ProofAtResponse, lambda _, told: replace(told, mmr_proof=change(told.mmr_proof)))
+        return alter_answer(
+            path, ProofResponse, lambda _, response: replace(response, mmr_proof=change(response.mmr_proof))
+        )
+    return alter_answer(
+        path, ProofAtResponse, lambda _, response: replace(response, mmr_proof=change(response.mmr_proof))
+    )
 
 
 def other_sibling(proof: MmrProof) -> MmrProof:
@@ -195,27 +201,27 @@ def leaf_flipped(proof: MmrProof) -> MmrProof:
 
 
 def checkpoints_say(**changed: Callable[[Any], Any]) -> Breakage:
-    def change(liar: Liar, told: CheckpointResponse) -> CheckpointResponse:
-        wanted = {name: make(told.checkpoint) for name, make in changed.items()}
-        return replace(told, checkpoint=liar.checkpoint(told.checkpoint, **wanted))
+    def change(forger: Forger, response: CheckpointResponse) -> CheckpointResponse:
+        wanted = {name: make(response.checkpoint) for name, make in changed.items()}
+        return replace(response, checkpoint=forger.checkpoint(response.checkpoint, **wanted))
 
-    return on("/v1/checkpoint", CheckpointResponse, change)
-
-
-def random_witness(_: Liar, told: CheckpointResponse) -> CheckpointResponse:
-    return replace(told, checkpoint=replace(told.checkpoint, witness_sigs=(secrets.token_bytes(64),)))
+    return alter_answer("/v1/checkpoint", CheckpointResponse, change)
 
 
-def bad_checkpoint_sig(_: Liar, told: CheckpointResponse) -> CheckpointResponse:
-    return replace(told, checkpoint=replace(told.checkpoint, hub_sig=flip(told.checkpoint.hub_sig)))
+def random_witness(_: Forger, response: CheckpointResponse) -> CheckpointResponse:
+    return replace(response, checkpoint=replace(response.checkpoint, witness_sigs=(secrets.token_bytes(64),)))
+
+
+def bad_checkpoint_sig(_: Forger, response: CheckpointResponse) -> CheckpointResponse:
+    return replace(response, checkpoint=replace(response.checkpoint, hub_sig=flip(response.checkpoint.hub_sig)))
 
 
 def pages_say(change: Callable[[StreamResponse], StreamResponse]) -> Breakage:
-    return on(STREAM, StreamResponse, lambda _, page: change(page))
+    return alter_answer(STREAM, StreamResponse, lambda _, page: change(page))
 
 
 def pages_for(change: Callable[[StreamRequest], StreamRequest]) -> Breakage:
-    return asked(STREAM, StreamRequest, change)
+    return alter_request(STREAM, StreamRequest, change)
 
 
 def last_two_swapped(page: StreamResponse) -> StreamResponse:
@@ -246,8 +252,8 @@ def exclusive(request: StreamRequest) -> StreamRequest:
     return replace(request, to_seq=None if request.to_seq is None else max(request.to_seq, 1) - 1)
 
 
-def no_empty_pages(liar: Liar) -> Handle:
-    """A range beyond the end is an error."""
+def no_empty_pages(forger: Forger) -> Handle:
+    """Answer a range beyond the end with an error."""
 
     def handle(call: Call) -> Answer:
         answer = call.ask()
@@ -258,11 +264,11 @@ def no_empty_pages(liar: Liar) -> Handle:
     return handle
 
 
-# What needs a word of its own.
+# Other breakages.
 
 
 def stranger(shown: dict[str, Any]) -> None:
-    """All of it true, of another hub."""
+    """A consistent status of another hub."""
     key = SigningKey.generate()
     record = hub_identity.create(key, valid_from=0)
     shown["identity"] = wire_json.to_json(record)
@@ -272,25 +278,25 @@ def stranger(shown: dict[str, Any]) -> None:
 
 
 def backwards() -> Callable[[dict[str, Any]], object]:
-    """Each look at the clock is earlier than the one before."""
+    """Each status has an earlier time than the one before."""
     count = Counter[str]()
 
     def change(shown: dict[str, Any]) -> None:
         count["looks"] += 1
-        shown["hub_ts"] -= 60 * count["looks"]  # more than may pass between two looks
+        shown["hub_ts"] -= 60 * count["looks"]  # more than can pass between two requests
 
     return change
 
 
 def answers_status(path: str, status: int) -> Breakage:
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         return lambda call: replace(call.ask(), status=status) if call.path == path else call.ask()
 
     return make
 
 
-def refused_count(liar: Liar) -> Handle:
-    """A refusal at commit uses up the number it was for."""
+def refused_count(forger: Forger) -> Handle:
+    """A rejection at commit uses up its client_seq."""
     burnt: set[bytes] = set()
 
     def handle(call: Call) -> Answer:
@@ -306,8 +312,8 @@ def refused_count(liar: Liar) -> Handle:
     return handle
 
 
-def narrow(liar: Liar) -> Handle:
-    """Only labels of the current epoch are taken."""
+def narrow(forger: Forger) -> Handle:
+    """Accept only labels of the current epoch."""
     tokens: dict[bytes, CapToken] = {}
 
     def handle(call: Call) -> Answer:
@@ -316,8 +322,8 @@ def narrow(liar: Liar) -> Handle:
             token = CapToken.decode(call.body)
             tokens[token.auth_ref()] = token
         elif call.path == SUBMIT and answer.status == 200:
-            message, rules = call.read(SubmitRequest).msg, liar.hub.service.rules
-            now = rules.profile.epoch(int(liar.hub.clock()))
+            message, rules = call.read(SubmitRequest).msg, forger.hub.service.rules
+            now = rules.profile.epoch(int(forger.hub.clock()))
             streams = tokens[message.auth_ref or b""].allow.stream_ids
             if message.label not in {naming.label(rules.routing_key, stream, now) for stream in streams}:
                 return as_row(answer, "EPOCH")
@@ -326,7 +332,7 @@ def narrow(liar: Liar) -> Handle:
     return handle
 
 
-def no_capability_admits(liar: Liar) -> Handle:
+def no_capability_admits(forger: Forger) -> Handle:
     def handle(call: Call) -> Answer:
         answer = call.ask()
         if call.path == SUBMIT and answer.status == 200 and call.read(SubmitRequest).msg.auth_ref:
@@ -336,18 +342,18 @@ def no_capability_admits(liar: Liar) -> Handle:
     return handle
 
 
-def renewed(liar: Liar) -> Handle:
-    """A capability shown again lasts longer."""
+def renewed(forger: Forger) -> Handle:
+    """A capability authorized again gets a later expiry."""
     count = Counter[str]()
 
-    def change(_: Liar, told: AuthorizeResponse) -> AuthorizeResponse:
+    def change(_: Forger, response: AuthorizeResponse) -> AuthorizeResponse:
         count["shown"] += 1
-        return replace(told, expires_at=told.expires_at + count["shown"])
+        return replace(response, expires_at=response.expires_at + count["shown"])
 
-    return on(AUTHORIZE, AuthorizeResponse, change)(liar)
+    return alter_answer(AUTHORIZE, AuthorizeResponse, change)(forger)
 
 
-def no_long_chains(liar: Liar) -> Handle:
+def no_long_chains(forger: Forger) -> Handle:
     def handle(call: Call) -> Answer:
         answer = call.ask()
         if call.path == AUTHORIZE and answer.status == 200 and len(CapToken.decode(call.body).sig_chain) > 1:
@@ -357,8 +363,8 @@ def no_long_chains(liar: Liar) -> Handle:
     return handle
 
 
-def refusals_spend(liar: Liar) -> Handle:
-    """What is refused takes a token from the bucket, too."""
+def refusals_spend(forger: Forger) -> Handle:
+    """Rejected messages use up rate, too."""
     refused = Counter[bytes | None]()
 
     def handle(call: Call) -> Answer:
@@ -374,7 +380,7 @@ def refusals_spend(liar: Liar) -> Handle:
 
 
 def too_large_above(size: int) -> Breakage:
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         def handle(call: Call) -> Answer:
             answer = call.ask()
             big = call.path == SUBMIT and len(call.body) > size
@@ -385,9 +391,9 @@ def too_large_above(size: int) -> Breakage:
     return make
 
 
-def takes_one_more(liar: Liar) -> Handle:
-    """The size cap is one byte too high."""
-    most = liar.hub.service.rules.limits.max_msg_bytes
+def takes_one_more(forger: Forger) -> Handle:
+    """Accept one byte more than the size limit."""
+    most = forger.hub.service.rules.limits.max_msg_bytes
 
     def handle(call: Call) -> Answer:
         answer = call.ask()
@@ -398,9 +404,9 @@ def takes_one_more(liar: Liar) -> Handle:
 
 
 def json_answers(change: Callable[[Answer], Answer]) -> Breakage:
-    """Whatever is asked in JSON."""
+    """Change every answer to a JSON request."""
 
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         return lambda call: change(call.ask()) if call.is_json else call.ask()
 
     return make
@@ -411,16 +417,16 @@ def capital_digits(answer: Answer) -> Answer:
     return replace(answer, body=body)
 
 
-def json_receipt_of_another_time(liar: Liar) -> Handle:
-    def change(_: Liar, told: SubmitResponse) -> SubmitResponse:
-        return replace(told, receipt=liar.receipt(told.receipt, hub_ts=told.receipt.hub_ts + 1))
+def json_receipt_of_another_time(forger: Forger) -> Handle:
+    def change(_: Forger, response: SubmitResponse) -> SubmitResponse:
+        return replace(response, receipt=forger.receipt(response.receipt, hub_ts=response.receipt.hub_ts + 1))
 
-    lying = on(SUBMIT, SubmitResponse, change)(liar)
-    return lambda call: lying(call) if call.is_json else call.ask()
+    changed = alter_answer(SUBMIT, SubmitResponse, change)(forger)
+    return lambda call: changed(call) if call.is_json else call.ask()
 
 
 def batch_says(change: Callable[[bytes], bytes]) -> Breakage:
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         def handle(call: Call) -> Answer:
             answer = call.ask()
             return replace(answer, body=change(answer.body)) if call.path == "/tooling/submit-batch" else answer
@@ -436,19 +442,19 @@ def first_outcome_last(body: bytes) -> bytes:
 
 
 def attachments_say(method: str, change: Callable[[Call, Answer], Answer]) -> Breakage:
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         def handle(call: Call) -> Answer:
             answer = call.ask()
-            meant = call.path.startswith("/tooling/attachments/") and call.method == method
-            return change(call, answer) if meant else answer
+            applies = call.path.startswith("/tooling/attachments/") and call.method == method
+            return change(call, answer) if applies else answer
 
         return handle
 
     return make
 
 
-def sulks(liar: Liar) -> Handle:
-    """After a damaged message nothing is accepted any more."""
+def rejects_after_damage(forger: Forger) -> Handle:
+    """Reject everything after a damaged message."""
     hurt = Counter[str]()
 
     def handle(call: Call) -> Answer:

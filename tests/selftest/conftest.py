@@ -1,4 +1,4 @@
-"""Two hubs of ours, each behind a proxy that is honest until it is told otherwise."""
+"""Two real hubs, each behind a proxy that forwards unchanged until a test breaks something."""
 
 import time
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ import pytest
 
 from tests.hub.client import make_dir, running
 from tests.hub.disks import QuickDisk
-from tests.selftest.brokenhub import BrokenHub
+from tests.selftest.broken_hub import BrokenHub
 from veen.core import Limits, Profile
 from veen.hub.admission_rules import Admission
 
-# Short epochs, so that one can be seen to end; a window of several, so that no check outlasts its label.
+# Short epochs, so a test can see one end; a window of several, so no check outlasts its label.
 EPOCHS = Profile(epoch_sec=2)
 LIMITS = Limits(max_msg_bytes=4096, max_checkpoint_interval=4, max_epoch_skew_sec=60)
 
@@ -22,7 +22,7 @@ def _born() -> int:
 
 @pytest.fixture(scope="session")
 def open_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenHub]:
-    """Admits anyone, knows no epochs, has the limits a hub has unless it is told otherwise."""
+    """Open admission, no epochs, default limits."""
     with running(make_dir(tmp_path_factory.mktemp("open"), now=_born()), time.time, QuickDisk()) as hub:
         proxy = BrokenHub(hub)
         yield proxy
@@ -31,7 +31,7 @@ def open_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenHub]:
 
 @pytest.fixture(scope="session")
 def strict_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenHub]:
-    """Every rule in force: capabilities, epochs, small messages."""
+    """Every rule active: capabilities, epochs, small messages."""
     data_dir = make_dir(tmp_path_factory.mktemp("strict"), EPOCHS, LIMITS, now=_born())
     with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
         proxy = BrokenHub(hub)

@@ -1,4 +1,4 @@
-"""The claims of `veen selftest airgap` hold between two hubs of ours, and each fails where a bridge breaks it."""
+"""The claims of `veen selftest airgap` pass between two real hubs, and each fails for a bridge that breaks it."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from veen.client.entry import Entry
 from veen.core import VeenError, naming
 from veen.hub.admission_rules import Admission
 from veen.selftest.airgap import CHECKS, run
-from veen.selftest.airgap.two_hubs import Crossing, Zone
+from veen.selftest.airgap.two_hubs import BridgeRun, Zone
 from veen.selftest.selftest_report import CheckOutcome
 from veen.selftest.verdict import Failed
 
@@ -52,13 +52,13 @@ def test_a_bridge_between_two_hubs_keeps_every_invariant(hubs: tuple[Hub, Hub]) 
     }
 
 
-def test_without_an_issuer_nothing_can_be_tried(hubs: tuple[Hub, Hub]) -> None:
+def test_without_an_issuer_every_claim_is_skipped(hubs: tuple[Hub, Hub]) -> None:
     report = run(zone(hubs[0], issuer=False), zone(hubs[1], issuer=False), seed=SEED, count=COUNT)
     assert {one.outcome for one in report.results} == {CheckOutcome.SKIP}
     assert not report.ok
 
 
-def test_open_hubs_keep_all_but_what_only_capabilities_enforce(tmp_path: Path) -> None:
+def test_open_hubs_skip_only_the_claim_that_needs_capabilities(tmp_path: Path) -> None:
     for name in ("online", "offline"):
         (tmp_path / name).mkdir()
     dirs = [make_dir(tmp_path / name, now=int(time.time()) - 60) for name in ("online", "offline")]
@@ -71,11 +71,11 @@ def test_open_hubs_keep_all_but_what_only_capabilities_enforce(tmp_path: Path) -
     assert report.ok
 
 
-class Doubling(Crossing):
-    """Each import leaves one event twice."""
+class Doubling(BridgeRun):
+    """Each import writes one event twice."""
 
-    async def take(self, data: bytes) -> Taken:
-        taken = await super().take(data)
+    async def import_bundle(self, data: bytes) -> Taken:
+        taken = await super().import_bundle(data)
         (first, *_) = await self.read(self.offline, self.names.arrived)
         async with self.client("importer", self.offline) as client:
             parent = first.header.parent_id if first.header else None
@@ -83,16 +83,16 @@ class Doubling(Crossing):
         return taken
 
 
-class Forgetful(Crossing):
-    """The last event of an import stream is not there."""
+class Forgetful(BridgeRun):
+    """The last event of an import stream is missing."""
 
     async def read(self, zone: Zone, stream: str) -> list[Entry]:
         found = await super().read(zone, stream)
         return found[:-1] if stream == self.names.arrived else found
 
 
-class Lenient(Crossing):
-    """Whatever it is given, the first bundle it was ever given comes in."""
+class Lenient(BridgeRun):
+    """It always imports the first bundle, whatever it is given."""
 
     true: bytes | None = None
 
@@ -101,28 +101,28 @@ class Lenient(Crossing):
         self.true = self.true or made[0]
         return made
 
-    async def take(self, data: bytes) -> Taken:
-        return await super().take(self.true or data)
+    async def import_bundle(self, data: bytes) -> Taken:
+        return await super().import_bundle(self.true or data)
 
 
-class Unrecorded(Crossing):
-    """Nothing is said to have left."""
+class Unrecorded(BridgeRun):
+    """Exports are not logged."""
 
     async def read(self, zone: Zone, stream: str) -> list[Entry]:
         return [] if stream == self.names.online_log else await super().read(zone, stream)
 
 
-class BothWays(Crossing):
-    """The exporter may write where events come from."""
+class BothWays(BridgeRun):
+    """The exporter has permission to write the source stream."""
 
-    def _furnish(self) -> None:
-        super()._furnish()
+    def _grant_roles(self) -> None:
+        super()._grant_roles()
         stream = naming.stream_id(self.names.record)
         for token in capabilities.issue(ISSUER, self.folders["exporter"].card, [stream], 60):
             self.folders["exporter"].caps.add(token)
 
 
-BROKEN: list[tuple[type[Crossing], str]] = [
+BROKEN: list[tuple[type[BridgeRun], str]] = [
     (Doubling, "airgap.j1"),
     (Doubling, "airgap.j2"),
     (Forgetful, "airgap.j1"),
@@ -137,14 +137,14 @@ BROKEN: list[tuple[type[Crossing], str]] = [
 
 @pytest.mark.parametrize(("kind", "claim"), BROKEN, ids=lambda one: one if isinstance(one, str) else one.__name__)
 def test_a_bridge_that_breaks_an_invariant_fails_its_claim(
-    hubs: tuple[Hub, Hub], tmp_path: Path, kind: type[Crossing], claim: str
+    hubs: tuple[Hub, Hub], tmp_path: Path, kind: type[BridgeRun], claim: str
 ) -> None:
-    crossing = kind(tmp_path, (zone(hubs[0]), zone(hubs[1])), SEED, COUNT)
+    bridge = kind(tmp_path, (zone(hubs[0]), zone(hubs[1])), SEED, COUNT)
     try:
         with pytest.raises((Failed, VeenError)):
-            crossing.do(BY_ID[claim].run)
+            bridge.do(BY_ID[claim].run)
     finally:
-        crossing.close()
+        bridge.close()
 
 
 def test_every_claim_has_been_seen_to_fail() -> None:

@@ -1,22 +1,22 @@
-"""Every check can fail: for each there is a hub that breaks just that, and it is noticed."""
+"""Every check can fail: for each there is a broken hub that it detects."""
 
 import pytest
 
+from tests.selftest.breakage_cases import CASES, ROWS
 from tests.selftest.breakages import Case
-from tests.selftest.brokenhub import BrokenHub
-from tests.selftest.cases import CASES, ROWS
-from tests.selftest.trying import BY_ID, one
+from tests.selftest.broken_hub import BrokenHub
+from tests.selftest.check_runs import BY_ID, run_one
 from veen.core.admission import ADMISSION
 from veen.selftest import CheckOutcome, CheckResult
 
 
-def tried(hub: BrokenHub, check_id: str) -> CheckResult:
-    """What becomes of one check, by itself."""
-    return one(hub.url, check_id, hub.hub.service.hub_metadata.identity.hub_id)
+def result_of(hub: BrokenHub, check_id: str) -> CheckResult:
+    """Run one check against the proxy."""
+    return run_one(hub.url, check_id, hub.hub.service.hub_metadata.identity.hub_id)
 
 
 def test_for_every_check_there_is_a_breakage() -> None:
-    # A subscription does not come as one answer: its breakages are below.
+    # A subscription has no single answer to change: its breakages are below.
     assert {case.check for case in CASES} | {"tool.subscribe"} == set(BY_ID)
 
 
@@ -26,17 +26,17 @@ def test_every_row_that_can_be_provoked_from_outside_has_a_check() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_check_fails_where_its_claim_is_broken(case: Case, open_hub: BrokenHub, strict_hub: BrokenHub) -> None:
+def test_a_check_fails_if_its_claim_is_broken(case: Case, open_hub: BrokenHub, strict_hub: BrokenHub) -> None:
     hub = strict_hub if case.strict else open_hub
     with hub.broken(case.breakage):
-        result = tried(hub, case.check)
+        result = result_of(hub, case.check)
     assert result.outcome is CheckOutcome.FAIL, result.reason
     assert result.id == case.check, result.reason
     assert result.reason
 
 
 @pytest.mark.parametrize("at", [0, -1])
-def test_a_subscription_that_brings_something_else_is_noticed(open_hub: BrokenHub, at: int) -> None:
+def test_an_altered_subscription_is_detected(open_hub: BrokenHub, at: int) -> None:
     def alter(data: bytes) -> bytes:
         if len(data) < 400 or data.startswith(b"HTTP/"):
             return data
@@ -46,11 +46,11 @@ def test_a_subscription_that_brings_something_else_is_noticed(open_hub: BrokenHu
 
     open_hub.alter = alter
     try:
-        result = tried(open_hub, "tool.subscribe")
+        result = result_of(open_hub, "tool.subscribe")
     finally:
         open_hub.alter = lambda data: data
     assert result.outcome is CheckOutcome.FAIL, result.reason
 
 
 def test_the_proxy_by_itself_breaks_nothing(open_hub: BrokenHub) -> None:
-    assert tried(open_hub, "tool.subscribe").outcome is CheckOutcome.PASS
+    assert result_of(open_hub, "tool.subscribe").outcome is CheckOutcome.PASS

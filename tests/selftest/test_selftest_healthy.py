@@ -1,4 +1,4 @@
-"""A hub that keeps its word passes; what cannot be tried is said to be skipped, and why."""
+"""A correct hub passes; checks that cannot run are reported as skipped, with a reason."""
 
 import time
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from tests.hub.client import ISSUER, make_dir, running
 from tests.hub.disks import QuickDisk
-from tests.selftest.brokenhub import BrokenHub
-from tests.selftest.trying import failures, outcomes, skipped, some
+from tests.selftest.broken_hub import BrokenHub
+from tests.selftest.check_runs import failures, outcomes, run_some, skipped
 from veen import selftest
 from veen.core import Limits, Profile, SigningKey
 from veen.core.hashing import h
@@ -18,7 +18,7 @@ from veen.selftest import CheckOutcome
 SEED, COUNT = 7, 40
 
 
-def test_a_hub_with_every_rule_in_force_passes_every_check(strict_hub: BrokenHub) -> None:
+def test_a_strict_hub_passes_every_check(strict_hub: BrokenHub) -> None:
     hub_id = strict_hub.hub.service.hub_metadata.identity.hub_id
     report = selftest.run("all", strict_hub.url, issuer=ISSUER, pin=hub_id, seed=SEED, count=COUNT)
     assert failures(report) == {}
@@ -26,7 +26,7 @@ def test_a_hub_with_every_rule_in_force_passes_every_check(strict_hub: BrokenHub
     assert report.ok
 
 
-def test_an_open_hub_passes_all_that_can_be_tried_there(open_hub: BrokenHub) -> None:
+def test_an_open_hub_passes_every_applicable_check(open_hub: BrokenHub) -> None:
     pin = h(open_hub.hub.hub_pk)
     report = selftest.run("all", open_hub.url, issuer=ISSUER, pin=pin, seed=SEED, count=COUNT)
     assert failures(report) == {}
@@ -35,7 +35,7 @@ def test_an_open_hub_passes_all_that_can_be_tried_there(open_hub: BrokenHub) -> 
     assert [(result.suite, result.id) for result in report.results] == wanted
 
 
-def test_without_an_issuer_key_an_open_hub_is_tried_in_all_but_capabilities(open_hub: BrokenHub) -> None:
+def test_without_an_issuer_key_capability_checks_are_skipped(open_hub: BrokenHub) -> None:
     report = selftest.run("core", open_hub.url, seed=SEED, count=COUNT)
     assert failures(report) == {}
     rows = {f"refuse.{row}" for row in ("AUTH_REF", "CAP_INVALID", "CAP_RATE", "CAP_TTL", "EPOCH")}
@@ -43,7 +43,7 @@ def test_without_an_issuer_key_an_open_hub_is_tried_in_all_but_capabilities(open
     assert skipped(report) == caps | rows | {"epoch.roll", "epoch.window", "hub.pin"}
 
 
-def test_without_an_issuer_key_a_strict_hub_is_tried_as_far_as_strangers_get(strict_hub: BrokenHub) -> None:
+def test_without_an_issuer_key_a_strict_hub_is_checked_up_to_admission(strict_hub: BrokenHub) -> None:
     report = selftest.run("all", strict_hub.url, seed=SEED, count=COUNT)
     assert failures(report) == {}
     passed = {name for name, outcome in outcomes(report).items() if outcome is CheckOutcome.PASS}
@@ -52,11 +52,13 @@ def test_without_an_issuer_key_a_strict_hub_is_tried_as_far_as_strangers_get(str
     assert all(result.reason for result in report.results if result.outcome is CheckOutcome.SKIP)
 
 
-def test_a_hub_whose_labels_run_out_with_each_epoch_passes(tmp_path: Path) -> None:
-    """No window at all: whatever straddles the end of an epoch is tried again in the next."""
+def test_a_hub_whose_labels_expire_with_each_epoch_passes(tmp_path: Path) -> None:
+    """No epoch window: a check that spans the end of an epoch is repeated."""
     data_dir = make_dir(tmp_path, Profile(epoch_sec=10), Limits(max_epoch_skew_sec=0), now=int(time.time()) - 60)
     with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
-        report = some(f"http://127.0.0.1:{hub.port}", "share", "checkpoint", "epoch", "refuse", "cap.ttl", "order.all")
+        report = run_some(
+            f"http://127.0.0.1:{hub.port}", "share", "checkpoint", "epoch", "refuse", "cap.ttl", "order.all"
+        )
     assert failures(report) == {}
     assert skipped(report) == set()
 
@@ -66,7 +68,9 @@ def test_a_hub_with_low_limits_passes(tmp_path: Path, burst: int) -> None:
     limits = Limits(max_msg_bytes=1024, max_hdr_bytes=200, max_body_bytes=800, max_cap_rate_burst=burst)
     data_dir = make_dir(tmp_path, Profile(pad_block=0), limits, now=int(time.time()) - 60)
     with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
-        report = some(f"http://127.0.0.1:{hub.port}", "share.resend", "share.refused", "refuse", "page.next", "fuzz")
+        report = run_some(
+            f"http://127.0.0.1:{hub.port}", "share.resend", "share.refused", "refuse", "page.next", "fuzz"
+        )
     assert failures(report) == {}
     assert skipped(report) == {"refuse.EPOCH"}
 
@@ -78,7 +82,7 @@ def test_an_issuer_the_hub_does_not_trust_makes_capabilities_fail(open_hub: Brok
 
 
 @pytest.mark.parametrize("suite", ["props", "fuzz"])
-def test_a_suite_is_run_by_itself(open_hub: BrokenHub, suite: str) -> None:
+def test_a_suite_can_run_alone(open_hub: BrokenHub, suite: str) -> None:
     report = selftest.run(suite, open_hub.url, issuer=ISSUER, seed=SEED, count=5)
     assert {result.suite for result in report.results} == {suite}
     assert [result.id for result in report.results] == [check.id for check in selftest.SUITES[suite]]

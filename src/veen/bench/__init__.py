@@ -1,1 +1,1 @@
-"""Measurements of a running hub, as ratios within one run: machines differ and drift, what is done in turn does not."""
+"""Measurements of a hub, run by `veen bench`."""

@@ -1,7 +1,7 @@
 """Two well-known logs on the same machine under the same load: a Redis stream and NATS JetStream.
 
-They sign nothing, prove nothing and check nobody's signature: they show what a log costs without that. Each is started
-here on a loopback port, spoken to in its own protocol by the same load generator, and stopped by its process.
+They verify and sign nothing, so they show what a log costs without that. Each is started on a loopback port, driven in
+its own protocol by the same load generator, and stopped through its process.
 """
 
 import json
@@ -22,15 +22,15 @@ from veen.bench.load import Framing, LoadResult, Nats, Redis
 from veen.bench.load_messages import BODY_BYTES
 from veen.core import Unavailable
 
-_PATIENCE_S = 20.0
-_LOOK_EVERY_S = 0.05
+_START_TIMEOUT_S = 20.0
+_POLL_S = 0.05
 _READ_BYTES = 1 << 16
 _SUBJECT = b"bench"
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A server that runs, how to speak to it, and its rounds so far."""
+    """A running server, its protocol, and its rounds so far."""
 
     name: str
     pid: int
@@ -42,8 +42,8 @@ class Baseline:
     loads: list[LoadResult] = field(default_factory=list)
     server_us: list[float] = field(default_factory=list)
 
-    def take(self, each: int) -> None:
-        """One more round of that many messages a connection, as long as a hub's bodies."""
+    def run_round(self, each: int) -> None:
+        """Run one more round of `each` messages per connection, with bodies as long as a hub's."""
         plan = [
             [self.request(number, os.urandom(BODY_BYTES)) for _ in range(each)] for number in range(self.connections)
         ]
@@ -66,26 +66,26 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """Those that are installed, and a word on each."""
+    """The installed servers, and a note on each."""
 
-    yardsticks: tuple[Baseline, ...] = ()
+    servers: tuple[Baseline, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def start(stack: ExitStack, place: Path, connections: int) -> Baselines:
-    """Start whichever is installed; the stack stops them."""
-    yardsticks, notes = [], []
-    for program, begin in (("redis-server", _redis), ("nats-server", _nats)):
+    """Start the installed servers; the stack stops them."""
+    servers, notes = [], []
+    for program, start_server in (("redis-server", _redis), ("nats-server", _nats)):
         path = shutil.which(program)
         if path is None:
             notes.append(f"{program} is not installed: skipped")
             continue
         folder = place / program
         folder.mkdir()
-        yardstick, note = begin(stack, path, folder, connections)
-        yardsticks.append(yardstick)
+        baseline, note = start_server(stack, path, folder, connections)
+        servers.append(baseline)
         notes.append(note)
-    return Baselines(tuple(yardsticks), tuple(notes))
+    return Baselines(tuple(servers), tuple(notes))
 
 
 def _redis(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple[Baseline, str]:
@@ -105,7 +105,7 @@ def _redis(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple
 
 def _nats(stack: ExitStack, path: str, folder: Path, connections: int) -> tuple[Baseline, str]:
     port, version = _free_port(), _version(path)
-    syncs = tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 10)  # older ones cannot be told to
+    syncs = tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 10)  # older versions lack the option
     settings = folder / "nats.conf"
     sync = "sync_interval: always\n" if syncs else ""
     settings.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{\nstore_dir: "{folder}"\n{sync}}}\n')
@@ -127,7 +127,7 @@ def _publish(subject: bytes, number: int, body: bytes) -> bytes:
 
 
 def _nats_connect(port: int, number: int) -> socket.socket:
-    """A connection with an inbox of its own, where its acknowledgements come."""
+    """A connection with its own inbox for acknowledgements."""
     connection = load.connect(port)
     connection.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\nSUB inbox.%d 1\r\nPING\r\n' % number)
     data = b""
@@ -135,31 +135,31 @@ def _nats_connect(port: int, number: int) -> socket.socket:
         received = connection.recv(_READ_BYTES)
         if not received or b"-ERR" in data + received:
             connection.close()
-            raise Unavailable(f"nats-server said {data + received!r}")
+            raise Unavailable(f"nats-server answered {data + received!r}")
         data += received
     return connection
 
 
 def _run(stack: ExitStack, command: list[str], port: int) -> int:
-    """Start a server, wait for its port, and see that it ends with the stack."""
+    """Start a server, wait for its port, and stop it with the stack."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     stack.callback(server.wait)
     stack.callback(server.terminate)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _START_TIMEOUT_S
     while True:
         try:
             load.connect(port).close()
             return server.pid
         except OSError:
             if server.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable(f"{Path(command[0]).name} did not start") from None
-        time.sleep(_LOOK_EVERY_S)
+                raise Unavailable(f"{Path(command[0]).name} did not start within {_START_TIMEOUT_S:g} s") from None
+        time.sleep(_POLL_S)
 
 
 def _version(path: str) -> str:
-    """What the program says of itself, as far as the version."""
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\d+\.\d+\.\d+", said)
+    """Name and version of the program."""
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+\.\d+\.\d+", output)
     return f"{Path(path).name} {found.group() if found else 'of unknown version'}"
 
 

@@ -1,37 +1,26 @@
-"""Timing on machines that are shared and noisy."""
+"""Bench reports, and the one-core limit of the cryptography of a submit."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from statistics import median
-from time import perf_counter, thread_time
+from time import thread_time
 
 from veen.core import Msg, SigningKey, msg, signing
 from veen.core.hashing import HASH_BYTES
 
-Action = Callable[[], object]
-
 LIMIT_MESSAGES = 256
 _SLICES = 9
-# Hashed once for each message whatever its size: leaf, one tree node, the peaks of a tree, the receipt.
+# Sizes hashed per message besides the message: leaf, one tree node, the peaks of a tree, the receipt.
 _FIXED_HASHES = (170, 96, 320, 200)
 
 
-def per_call(actions: dict[str, Action], rounds: int = 40, calls: int = 100) -> dict[str, float]:
-    """Seconds per call: the best of many short rounds, taken in turn so that all actions meet the same weather."""
-    best = dict.fromkeys(actions, float("inf"))
-    for _ in range(rounds):
-        for name, action in actions.items():
-            best[name] = min(best[name], _seconds(action, calls, perf_counter))
-    return best
-
-
 class CryptoLimit:
-    """What one submit cannot do without on one core: a verify, a sign and the hashes, and nothing around them.
+    """The minimum cost of one submit on one core: a verify, a sign and the hashes.
 
-    A hub whose submits a second times this is 1 does as much as one core could if everything else were free. It takes
-    as many messages as a slice has calls: the same signature over and over is one that the processor learns by heart.
+    Submits per second times `seconds()` is 1 if a hub does as much as one core could with nothing else to do. It uses
+    different messages, because the processor speeds up repeated verification of one signature.
     """
 
     def __init__(self, encoded: Sequence[bytes]) -> None:
@@ -39,39 +28,34 @@ class CryptoLimit:
         self._needs = [_needs(one) for one in encoded]
 
     def seconds(self) -> float:
-        """Now: the middle of several short slices, as load too meets the middle of the weather.
+        """The current limit: the median of several short slices, because the load meets average conditions too.
 
-        Of CPU, not of the wall clock: where others take the core away, the limit must not look easier to reach.
+        It is CPU time, not wall time: if other processes take the core, the limit must not look easier to reach.
         """
-        return median(_seconds(self._all, 1, thread_time) for _ in range(_SLICES)) / len(self._needs)
+        return median(self._slice() for _ in range(_SLICES)) / len(self._needs)
 
-    def _all(self) -> None:
+    def _slice(self) -> float:
+        start = thread_time()
         for signed, hashed in self._needs:
             signing.verify(*signed)
             self._signer.sign(self._receipt)
             for data in hashed:
                 sha256(data).digest()
+        return thread_time() - start
 
 
 def _needs(encoded: bytes) -> tuple[tuple[bytes, bytes, bytes], tuple[bytes, ...]]:
-    """What is verified of a message, and what is hashed."""
+    """The signature to verify and the bytes to hash for one message."""
     message = Msg.decode(encoded)
-    # The ciphertext, what the client signs, and the entry as it stands in the log.
+    # The ciphertext, the bytes that the client signs, and the entry in the log.
     whole = (message.ciphertext, encoded, encoded)
     signed = (message.client_id, msg.signing_digest(encoded), message.sig)
     return signed, (*whole, *(os.urandom(size) for size in _FIXED_HASHES))
 
 
-def _seconds(action: Action, calls: int, clock: Callable[[], float]) -> float:
-    start = clock()
-    for _ in range(calls):
-        action()
-    return (clock() - start) / calls
-
-
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """One figure: the median of several, the least and the greatest of them, and its bounds where one was promised."""
+    """One figure: the median of several, their range, and its bounds if one was promised."""
 
     what: str
     value: float
@@ -93,7 +77,7 @@ class BenchRow:
 
     @property
     def promise(self) -> str:
-        """The bound and whether it is kept; empty where nothing was promised."""
+        """The bound and whether it is kept; empty if nothing was promised."""
         bounds = [
             f"at {word} {bound:g}" for word, bound in (("least", self.least), ("most", self.most)) if bound is not None
         ]
@@ -116,12 +100,12 @@ class BenchReport:
         return next(row for row in self.rows if row.what == what)
 
     def as_json(self) -> dict[str, object]:
-        """For machines: every row with its bounds."""
+        """Every row with its bounds."""
         rows = [{**asdict(row), "kept": row.kept} for row in self.rows]
         return {"name": self.name, "kept": self.kept, "rows": rows, "notes": list(self.notes)}
 
     def text(self) -> str:
-        """For people: a line a row; the spread where there is one."""
+        """A line per row, with the spread if there is one."""
         width = max(len(row.what) for row in self.rows)
         unit = max(len(row.unit) for row in self.rows)
         lines = [self.name, *(f"  {note}" for note in self.notes)]
@@ -130,11 +114,6 @@ class BenchReport:
             line = f"  {row.what:<{width}}  {_number(row.value):>9} {row.unit:<{unit}}  {spread:<19}  {row.promise}"
             lines.append(line.rstrip())
         return "\n".join(lines)
-
-
-def microseconds(times: Mapping[str, float]) -> tuple[BenchRow, ...]:
-    """A row for each time, given in seconds."""
-    return tuple(BenchRow.of(what, [seconds * 1e6], "µs") for what, seconds in times.items())
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What the system knows of running processes: CPU, memory, children. Linux only, from clocks and /proc."""
+"""A hub in its own process, and CPU, memory and children of processes. Linux only: clocks and /proc."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _IDLE, _IOWAIT, _FIELDS = 3, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident bytes: all, those only this process has, and those that are pages of files."""
+    """Resident bytes: all, anonymous, and file-backed."""
 
     resident: int
     anonymous: int
@@ -39,12 +39,12 @@ class Memory:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process since it began, ended threads included."""
-    # What clock_getcpuclockid(3) answers on Linux; /proc counts in hundredths of a second, this in nanoseconds.
+    """CPU time of all threads of a process since its start, including ended threads."""
+    # The clock id of clock_getcpuclockid(3) on Linux. It counts nanoseconds; /proc counts hundredths of a second.
     try:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
-        raise Unavailable(f"process {pid} is gone") from None
+        raise Unavailable(f"process {pid} has ended") from None
 
 
 def memory(pid: int) -> Memory:
@@ -54,15 +54,15 @@ def memory(pid: int) -> Memory:
 
 
 def children(pid: int) -> list[int]:
-    """Processes started by a process, and by those."""
+    """All descendants of a process."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text()
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended while we looked
-            # The second field is a name in parentheses that may hold anything.
+                continue  # it ended meanwhile
+            # The second field is a name in parentheses that may contain any character.
             parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
     found = [pid]
     for parent in found:
@@ -71,20 +71,20 @@ def children(pid: int) -> list[int]:
 
 
 def busy_seconds() -> float:
-    """CPU time of the whole machine that somebody had, neighbours on the same hardware included."""
+    """CPU time used on the whole machine, including steal time."""
     line = Path("/proc/stat").read_text().partition("\n")[0].split()[1 : _FIELDS + 1]
     ticks = [int(field) for field in line]
     return (sum(ticks) - ticks[_IDLE] - ticks[_IOWAIT]) / _TICKS_PER_S
 
 
-_LOOK_EVERY_S = 0.05
-_PATIENCE_S = 60.0
-_LAST_WORDS = 5
+_POLL_S = 0.05
+_SETTLE_TIMEOUT_S = 60.0
+_LAST_LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds so far, of the hub's process and of its verification workers."""
+    """CPU seconds of the hub's process and of its verification workers."""
 
     hub_s: float
     workers_s: float
@@ -94,10 +94,10 @@ class Usage:
 
 
 class HubProcess:
-    """One run of a hub with open admission, from start to stop."""
+    """A running hub with open admission."""
 
     def __init__(self, data_dir: Path, *options: str) -> None:
-        """Returns when the port is open; raises `Unavailable` with the hub's words where it never is."""
+        """Returns when the port is open. Raises `Unavailable` with the hub's last output if it does not start."""
         self.data_dir = data_dir
         command = [sys.executable, "-m", "veen.cli", "hub", "start", "--foreground", "--data-dir", str(data_dir)]
         began = time.perf_counter()
@@ -107,16 +107,16 @@ class HubProcess:
         assert self._process.stderr is not None
         first = self._process.stderr.readline()
         self.start_s = time.perf_counter() - began
-        self._words: deque[str] = deque([first], _LAST_WORDS)
-        # Nobody else reads what the hub says, and a full pipe would stop it.
-        self._listener = Thread(target=_listen, args=(self._process.stderr, self._words), daemon=True)
-        self._listener.start()
+        self._last_lines: deque[str] = deque([first], _LAST_LINES)
+        # Drain stderr: a full pipe would block the hub.
+        self._stderr_thread = Thread(target=_read_lines, args=(self._process.stderr, self._last_lines), daemon=True)
+        self._stderr_thread.start()
         try:
             started = json.loads(first)
             self.port = int(started["listen"].rpartition(":")[2])
         except (ValueError, KeyError):
             self.kill()
-            raise Unavailable(f"the hub did not start: {''.join(self._words).strip()}") from None
+            raise Unavailable(f"the hub did not start: {''.join(self._last_lines).strip()}") from None
         self.replayed = int(started["replayed"])
         self._reader = LogReader(data_dir)
         hub_metadata = self._reader.hub_metadata
@@ -124,7 +124,7 @@ class HubProcess:
 
     @staticmethod
     def init(data_dir: Path) -> Path:
-        """A new data directory."""
+        """Create a data directory."""
         metadata.create(Disk(), data_dir, Profile(), Limits(), int(time.time()))
         return data_dir
 
@@ -135,84 +135,84 @@ class HubProcess:
         self.stop()
 
     def stop(self) -> None:
-        """As an operator would; a hub that was killed stays as it is."""
+        """Stop like an operator; does nothing to a hub that was killed."""
         if self._process.poll() is None:
             self._process.terminate()
-        self._leave()
+        self._close()
 
     def kill(self) -> None:
-        """As a power cut would. What is in the journal waits there for the next start."""
+        """Kill like a power cut. The next start replays the journal."""
         self._process.kill()
-        self._leave()
+        self._close()
 
-    def _leave(self) -> None:
+    def _close(self) -> None:
         self._process.wait()
-        self._listener.join()
+        self._stderr_thread.join()
         assert self._process.stderr is not None
         self._process.stderr.close()
         if hasattr(self, "_reader"):
             self._reader.close()
 
     def drive(self, plan: Plan) -> LoadResult:
-        """Send every request of the plan; all are answered with 200."""
+        """Send every request of the plan; all answers must be 200."""
         try:
             return load.drive(plan, Http(), lambda _: load.connect(self.port))
         except Unavailable as error:
             if self._process.poll() is None:
                 raise
-            raise Unavailable(f"the hub ended: {''.join(self._words).strip()}") from error
+            raise Unavailable(f"the hub exited: {''.join(self._last_lines).strip()}") from error
 
     def usage(self) -> Usage:
         workers = children(self._process.pid)
         return Usage(cpu_seconds(self._process.pid), sum(map(cpu_seconds, workers)))
 
     def memory(self) -> Memory:
-        """Of the hub and its workers."""
+        """Memory of the hub and its workers."""
         found = memory(self._process.pid)
         for worker in children(self._process.pid):
             found += memory(worker)
         return found
 
     def metrics(self) -> dict[str, float]:
-        """The values of /metrics that have no labels."""
+        """The values of /metrics without labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         rows = [line.split(" ") for line in lines if not line.startswith("#") and "{" not in line]
         return {name: float(value) for name, value, *_ in rows}
 
     def accepted(self) -> int:
-        """Messages accepted since this start."""
+        """Messages accepted since the start."""
         return int(self.metrics()["veen_submit_ok_total"])
 
     def entries(self) -> int:
-        """How many entries the hub says it has, in the log or on the way there."""
+        """The number of entries according to the status, including those in the journal."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/tooling/status") as answer:
             return int(json.load(answer)["entries"])
 
     def applied(self) -> int:
-        """The last group that the log has: it goes up once for each catch-up behind the journal."""
+        """The last group in the log; increases once for each catch-up."""
         with self._reader.index().read() as rows:
             return rows.number("applied")
 
     def logged(self) -> int:
-        """How many entries the log has, all labels together."""
+        """The number of entries in the log, over all labels."""
         return sum(head.size for _, head in self._reader.labels())
 
     def settle(self, entries: int) -> float:
-        """Wait until the log has that many entries; how many seconds that took."""
+        """Wait until the log has that many entries; returns the seconds it took."""
         began = moved = time.perf_counter()
         had = -1
         while (has := self.logged()) < entries:
             now = time.perf_counter()
             if self._process.poll() is not None:
-                raise Unavailable(f"the hub ended: {''.join(self._words).strip()}")
+                raise Unavailable(f"the hub exited: {''.join(self._last_lines).strip()}")
             if has != had:
                 had, moved = has, now
-            elif now - moved > _PATIENCE_S:
-                raise Unavailable(f"the log stays at {has} of {entries} entries")
-            time.sleep(_LOOK_EVERY_S)
+            elif now - moved > _SETTLE_TIMEOUT_S:
+                raise Unavailable(f"the log has had {has} of {entries} entries for {_SETTLE_TIMEOUT_S:g} s")
+            time.sleep(_POLL_S)
         return time.perf_counter() - began
 
 
-def _listen(said: IO[str], words: deque[str]) -> None:
-    words.extend(said)
+def _read_lines(stream: IO[str], lines: deque[str]) -> None:
+    lines.extend(stream)

@@ -1,4 +1,4 @@
-"""A hub under load: submits a second and latency, beside the one-core limit of the cryptography each submit needs."""
+"""A hub under load: submits per second and latency, compared with the one-core limit of the cryptography per submit."""
 
 import os
 import tempfile
@@ -19,12 +19,12 @@ CONNECTIONS = 64
 ROUNDS = 7
 PER_CONNECTION = 320
 _WARM_UP = 64
-_MOST_P99 = 5
+_MAX_TAIL_RATIO = 5  # of p99 to p50
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way to run a hub and to send to it, and what was promised of it."""
+    """One way to run a hub and to send to it, and its promised ratio."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ MODES = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
+class _HubUnderTest:
     """A hub in one mode, and its rounds so far."""
 
     mode: Mode
@@ -49,8 +49,8 @@ class _Subject:
     rounds: list[Round] = field(default_factory=list)
     limits: list[float] = field(default_factory=list)  # seconds, one for each round
 
-    def take(self, each: int, limit: CryptoLimit) -> None:
-        """One more round, with the limit measured right before and right after it."""
+    def run_round(self, each: int, limit: CryptoLimit) -> None:
+        """Run one more round, and measure the limit directly before and after it."""
         messages = each * self.writers.connections
         plan = self.writers.plan(messages, self.mode.batch)
         before = limit.seconds()
@@ -67,7 +67,7 @@ class _Subject:
             BenchRow.of(f"{name}: of the one-core crypto limit", ratios, "", least=self.mode.least),
             BenchRow.of(f"{name}: p50", [seconds * 1e3 for seconds in p50], "ms"),
             BenchRow.of(f"{name}: p99", [seconds * 1e3 for seconds in p99], "ms"),
-            BenchRow.of(f"{name}: p99 / p50", tails, "", most=_MOST_P99),
+            BenchRow.of(f"{name}: p99 / p50", tails, "", most=_MAX_TAIL_RATIO),
             *cost_rows(name, rounds),
         ]
 
@@ -80,11 +80,11 @@ def run(
     modes: Sequence[Mode] = MODES,
     beside: bool = True,
     folder: Path | None = None,
-    tell: Progress = silent,
+    progress: Progress = silent,
 ) -> BenchReport:
-    """All modes, and the yardsticks where `beside` is set, in turn, for so many rounds.
+    """Run all modes, and the baselines if `beside` is set, in turn, for `rounds` rounds.
 
-    The data directories are made under `folder`, or where temporary files go, and are removed again.
+    The data directories are created under `folder` or the temporary directory, and removed afterwards.
     """
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="veen-bench-", dir=folder)))
@@ -95,11 +95,11 @@ def run(
         limit = CryptoLimit(samples)
         for number in range(rounds):
             for subject in subjects:
-                tell(f"round {number + 1} of {rounds}: {subject.mode.name}")
-                subject.take(per_connection, limit)
-            for yardstick in found.yardsticks:
-                tell(f"round {number + 1} of {rounds}: {yardstick.name}")
-                yardstick.take(per_connection)
+                progress(f"round {number + 1} of {rounds}: {subject.mode.name}")
+                subject.run_round(per_connection, limit)
+            for baseline in found.servers:
+                progress(f"round {number + 1} of {rounds}: {baseline.name}")
+                baseline.run_round(per_connection)
     others = [one.others for subject in subjects for one in subject.rounds]
     limits = [seconds * 1e6 for subject in subjects for seconds in subject.limits]
     return BenchReport(
@@ -107,28 +107,28 @@ def run(
         (
             BenchRow.of("one-core crypto limit, a message", limits, "µs"),
             *(row for subject in subjects for row in subject.rows()),
-            *(row for yardstick in found.yardsticks for row in _beside(subjects[0], yardstick)),
+            *(row for baseline in found.servers for row in _comparison(subjects[0], baseline)),
             other_load(others),
         ),
         (
             f"closed loop, {connections} connections, {BODY_BYTES}-byte bodies in {len(samples[0])}-byte messages, "
             f"synced before the answer, {os.cpu_count()} cores",
-            f"{rounds} rounds in turn of about {per_connection * connections:,} messages: the median, and the spread",
+            f"{rounds} rounds in turn of about {per_connection * connections:,} messages: median and spread",
             *found.notes,
             *noise_warning(others),
         ),
     )
 
 
-def _start(stack: ExitStack, place: Path, mode: Mode, connections: int) -> _Subject:
+def _start(stack: ExitStack, place: Path, mode: Mode, connections: int) -> _HubUnderTest:
     data_dir = HubProcess.init(place / mode.name.replace(" ", "-"))
     hub = stack.enter_context(HubProcess(data_dir, *mode.options))
     writers = MessageWriters(hub.target, connections, [f"bench {mode.name}"])
-    # Processes have loaded, tables have grown and every client is known before the clock starts.
+    # Warm up: processes have loaded, tables have grown and every client is known before the clock starts.
     run_round(hub, writers.plan(_WARM_UP * connections, mode.batch), _WARM_UP * connections)
-    return _Subject(mode, hub, writers)
+    return _HubUnderTest(mode, hub, writers)
 
 
-def _beside(first: _Subject, yardstick: Baseline) -> list[BenchRow]:
-    share = median(one.rate for one in first.rounds) / median(yardstick.rates)
-    return [*yardstick.rows(), BenchRow.of(f"{first.mode.name} beside {yardstick.name}", [share], "of its rate")]
+def _comparison(first: _HubUnderTest, baseline: Baseline) -> list[BenchRow]:
+    share = median(one.rate for one in first.rounds) / median(baseline.rates)
+    return [*baseline.rows(), BenchRow.of(f"{first.mode.name} beside {baseline.name}", [share], "of its rate")]

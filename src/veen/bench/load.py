@@ -1,4 +1,4 @@
-"""A closed loop over many connections, as lean as Python allows: it shares the cores with what it measures."""
+"""A closed-loop load generator over many connections. It is lean, because it shares the cores with the server."""
 
 import gc
 import select
@@ -16,18 +16,18 @@ _LINE = b"\r\n"
 
 
 class Framing(Protocol):
-    """Knows one protocol's answers."""
+    """Finds the end of an answer in one protocol."""
 
     def whole(self, data: bytes) -> int:
-        """The length of the answer that `data` starts with; 0 where that cannot be told yet.
+        """The length of the answer at the start of `data`; 0 if it is not known yet.
 
-        Raises `Unavailable` where the answer is a refusal, `Malformed` where it is none.
+        Raises `Unavailable` for a rejection and `Malformed` for anything that is not an answer.
         """
         ...
 
 
 class Http:
-    """HTTP/1.1 with `content-length`; anything but 200 is a refusal."""
+    """HTTP/1.1 with `content-length`; any status except 200 is a rejection."""
 
     __slots__ = ("_end", "_head", "_length", "_start")
 
@@ -36,7 +36,7 @@ class Http:
     _HEAD_END = b"\r\n\r\n"
 
     def __init__(self) -> None:
-        # The part of the last head that says how long the answer is, where it stood, and what it came to.
+        # Cache of the last head: its length field, where it was, and the resulting length.
         self._head = b""
         self._start = self._end = self._length = 0
 
@@ -51,13 +51,13 @@ class Http:
             return 0
         head = data[:end].lower()
         if not data.startswith(b"HTTP/1.1 "):
-            raise Malformed("answer", f"{data[:_SHOWN_BYTES]!r} is no HTTP/1.1")
+            raise Malformed("answer", f"{data[:_SHOWN_BYTES]!r} is not HTTP/1.1")
         if not data.startswith(self._OK):
             raise Unavailable(f"the answer was {data[:_SHOWN_BYTES]!r}")
         start = head.find(self._LENGTH)
         stated = head[start + len(self._LENGTH) :].partition(_LINE)[0].strip()
         if start < 0 or not stated.isdigit() or head.count(self._LENGTH) > 1:
-            raise Malformed("answer", f"{data[:end]!r} does not say once how long it is")
+            raise Malformed("answer", f"{data[:end]!r} does not have exactly one valid content-length")
         self._start, self._end = start, end + len(self._HEAD_END)
         self._head = data[start : self._end]
         self._length = self._end + int(stated)
@@ -65,7 +65,7 @@ class Http:
 
 
 class Redis:
-    """RESP bulk strings, which is how an id of a stream comes."""
+    """RESP bulk strings, such as the id of a stream entry."""
 
     def whole(self, data: bytes) -> int:
         line, mark, _ = data.partition(_LINE)
@@ -77,7 +77,7 @@ class Redis:
 
 
 class Nats:
-    """One MSG on the connection's inbox: the acknowledgement of a publication. The server's PING may come around it."""
+    """One MSG on the connection's inbox, which acknowledges a publication. The server may add a PING."""
 
     _PING = b"PING\r\n"
 
@@ -95,20 +95,20 @@ class Nats:
         return length + (len(self._PING) if data[length:] == self._PING else 0)
 
 
-# Below what the allocator would take from the system each time; longer answers come in several pieces.
+# Below the allocator's mmap threshold; longer answers arrive in several pieces.
 _READ_BYTES = 1 << 15
-_PATIENCE_S = 60.0
+_ANSWER_TIMEOUT_S = 60.0
 
 Plan = Sequence[Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What came of it: every answer was the one hoped for, or there would be no such object."""
+    """The result of a run. Every answer was as expected; otherwise the run raised."""
 
     seconds: float
     requests: int
-    generator_s: float  # CPU of this process, which is the generator's
+    generator_s: float  # CPU of this process
     latencies: tuple[float, ...]  # ascending
 
     def percentile(self, share: float) -> float:
@@ -127,8 +127,8 @@ class _Connection:
         self.send = connected.send
         self.following: Iterator[bytes] = iter(requests)
         self.sent_at = 0.0
-        self.got = b""  # of an answer that is not all there
-        self.unsent = b""  # of a request that the system did not take in one piece
+        self.got = b""  # incomplete answer
+        self.unsent = b""  # rest of a request that the socket did not accept at once
 
 
 def connect(port: int) -> socket.socket:
@@ -136,7 +136,7 @@ def connect(port: int) -> socket.socket:
 
 
 def drive(plan: Plan, framing: Framing, connected: Callable[[int], socket.socket]) -> LoadResult:
-    """Send each connection's requests, one at a time, the next when the answer to the last is all there."""
+    """Send each connection's requests one at a time, each after the previous answer is complete."""
     sockets: list[socket.socket] = []
     try:
         connections = []
@@ -162,9 +162,9 @@ def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Frami
         _send_first(poll, connection)
     running = len(connections)
     while running:
-        events = poll.poll(_PATIENCE_S, running)
+        events = poll.poll(_ANSWER_TIMEOUT_S, running)
         if not events:
-            raise Unavailable(f"no answer came in {_PATIENCE_S:g} seconds")
+            raise Unavailable(f"no answer arrived within {_ANSWER_TIMEOUT_S:g} seconds")
         for number, event in events:
             connection = connections[number]
             if event & select.EPOLLOUT:
@@ -178,7 +178,7 @@ def _run(poll: select.epoll, connections: dict[int, _Connection], framing: Frami
             length = whole(data)
             if length != len(data):
                 if length and length < len(data):
-                    raise Malformed("answer", f"{len(data)} bytes where {length} were announced")
+                    raise Malformed("answer", f"{len(data)} bytes, but {length} were announced")
                 connection.got = data
                 continue
             connection.got = b""
@@ -206,7 +206,7 @@ def _send_first(poll: select.epoll, connection: _Connection) -> None:
 
 
 def _keep_rest(poll: select.epoll, connection: _Connection, rest: bytes) -> None:
-    """The rest of a request goes out when there is room. No answer is due before, so nothing is read meanwhile."""
+    """Send the rest when the socket is writable. No answer is due before, so nothing is read meanwhile."""
     connection.unsent = rest
     poll.modify(connection.number, select.EPOLLOUT)
 
@@ -219,7 +219,7 @@ def _send_rest(poll: select.epoll, connection: _Connection) -> None:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """No pauses of our own while the clock runs."""
+    """Disable the garbage collector while the clock runs."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

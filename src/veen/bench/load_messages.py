@@ -1,4 +1,4 @@
-"""Ready-made submits: signed before the clock starts, so that only the hub is measured."""
+"""Prepared submit requests, signed before the clock starts, so only the hub is measured."""
 
 import os
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from veen.core.hashing import HASH_BYTES
 
 BODY_BYTES = 300
 PAD_BLOCK = 256
-# The one encoding of a submit request is this and then the MSG.
+# A submit request is this prefix followed by the encoded MSG.
 ENVELOPE = b"\xa2\x01\x01\x02"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a client must know of a hub."""
+    """What a client must know about a hub."""
 
     hub_id: bytes
     profile_id: bytes
@@ -25,7 +25,7 @@ class Target:
 
 
 class MessageWriters:
-    """Clients that write to some labels in turn, each client on a connection of its own."""
+    """Clients that write to some labels in turn, each on its own connection."""
 
     def __init__(self, target: Target, connections: int, streams: Sequence[str]) -> None:
         self._profile_id = target.profile_id
@@ -47,7 +47,7 @@ class MessageWriters:
         self._made += 1
         seq = self._seqs.get((client, label), 0) + 1
         self._seqs[client, label] = seq
-        # The hub cannot tell a real ciphertext from one with another `enc`; sealing each would only take longer.
+        # The hub cannot distinguish a real ciphertext from one with another `enc`, and sealing each takes longer.
         message = msg.sign(
             self._keys[client],
             profile_id=self._profile_id,
@@ -60,11 +60,11 @@ class MessageWriters:
         return message.encode()
 
     def plan(self, count: int, batch: int = 0) -> list[list[bytes]]:
-        """HTTP requests for each connection, of one message each or of at most `batch`: `count` messages in all."""
-        dealt: list[list[bytes]] = [[] for _ in self._keys]
+        """HTTP requests for each connection: `count` messages in all, one or up to `batch` per request."""
+        by_connection: list[list[bytes]] = [[] for _ in self._keys]
         for _ in range(count):
-            dealt[self._made % len(dealt)].append(self.one() if batch else submit(self.one()))
-        return [_batches(encoded, batch) for encoded in dealt] if batch else dealt
+            by_connection[self._made % len(by_connection)].append(self.one() if batch else submit(self.one()))
+        return [_batches(encoded, batch) for encoded in by_connection] if batch else by_connection
 
 
 def submit(encoded: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Ten thousand labels written in turn, beside one: two hubs, by turns, past several catch-ups of the log."""
+"""Ten thousand labels written in turn, compared with one label: two hubs in turn, over several catch-ups of the log."""
 
 import os
 import tempfile
@@ -16,16 +16,16 @@ LABELS = 10_000
 ROUNDS = 2
 PER_ROUND = 307_200
 CONNECTIONS = 64
-_LEAST = 0.7
-_LEAST_CATCH_UPS = 3
-_LOOK_EVERY_S = 0.05
+_MIN_RATIO = 0.7
+_MIN_CATCH_UPS = 3
+_POLL_S = 0.05
 _WARM_UP = 16
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Subject:
-    """A hub, those who write to it, and its rounds so far."""
+class _HubUnderTest:
+    """A hub, its writers, and its rounds so far."""
 
     name: str
     hub: HubProcess
@@ -33,8 +33,8 @@ class _Subject:
     rounds: list[Round] = field(default_factory=list)
     catch_ups: list[float] = field(default_factory=list)
 
-    def take(self, messages: int) -> None:
-        """One more round, counting how often the log caught up while the load lasted."""
+    def run_round(self, messages: int) -> None:
+        """Run one more round and count the catch-ups of the log during the load."""
         seen = _CatchUps(self.hub)
         self.rounds.append(run_round(self.hub, self.writers.plan(messages), messages, seen))
         self.catch_ups.append(seen.count)
@@ -44,7 +44,7 @@ class _Subject:
         return [
             BenchRow.of(f"{self.name}: submits", [one.rate for one in self.rounds], "/s"),
             BenchRow.of(f"{self.name}: until the log has them", sustained, "/s"),
-            BenchRow.of(f"{self.name}: catch-ups of the log", self.catch_ups, "a round", least=_LEAST_CATCH_UPS),
+            BenchRow.of(f"{self.name}: catch-ups of the log", self.catch_ups, "a round", least=_MIN_CATCH_UPS),
             BenchRow.of(f"{self.name}: journal at the end", [one.behind_bytes / _MIB for one in self.rounds], "MiB"),
             BenchRow.of(f"{self.name}: p50", [one.load.percentile(0.5) * 1e3 for one in self.rounds], "ms"),
             BenchRow.of(f"{self.name}: p99", [one.load.percentile(0.99) * 1e3 for one in self.rounds], "ms"),
@@ -53,12 +53,12 @@ class _Subject:
 
 
 class _CatchUps(AbstractContextManager[object]):
-    """Counts, at least, how often the log catches up with the journal."""
+    """Counts catch-ups of the log with the journal; may miss some, never counts too many."""
 
     def __init__(self, hub: HubProcess) -> None:
         self._hub = hub
         self._done = Event()
-        self._thread = Thread(target=self._look, name="catch-ups")
+        self._thread = Thread(target=self._poll, name="catch-ups")
         self.count = 0
 
     def __enter__(self) -> "_CatchUps":
@@ -69,9 +69,9 @@ class _CatchUps(AbstractContextManager[object]):
         self._done.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         last = self._hub.applied()
-        while not self._done.wait(_LOOK_EVERY_S):
+        while not self._done.wait(_POLL_S):
             now = self._hub.applied()
             self.count += now != last
             last = now
@@ -84,24 +84,24 @@ def run(
     per_round: int = PER_ROUND,
     connections: int = CONNECTIONS,
     folder: Path | None = None,
-    tell: Progress = silent,
+    progress: Progress = silent,
 ) -> BenchReport:
-    """One label, many labels, one label, many labels: each hub keeps what it has, the first round makes the labels."""
+    """Alternate rounds with one label and with many. Both hubs keep their data; the first round creates the labels."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="veen-bench-", dir=folder)))
         one = _start(stack, place / "one", "one label", 1, connections)
         many = _start(stack, place / "many", f"{labels:,} labels in turn", labels, connections)
         for number in range(rounds):
             for subject in (one, many):
-                tell(f"round {number + 1} of {rounds}: {subject.name}")
-                subject.take(per_round)
-    # Whole times, not medians: what was put off in one round must not be left out in another.
+                progress(f"round {number + 1} of {rounds}: {subject.name}")
+                subject.run_round(per_round)
+    # Use total times, not medians: work postponed in one round shows up in another.
     spent = [sum(found.load.seconds for found in subject.rounds) for subject in (one, many)]
     waited = [sum(found.load.seconds + found.behind_s for found in subject.rounds) for subject in (one, many)]
     paired = [later.rate / earlier.rate for earlier, later in zip(one.rounds, many.rounds, strict=True)]
     ratio = spent[0] / spent[1]
     low, high = min(*paired, ratio), max(*paired, ratio)
-    kept = BenchRow(many.name, ratio, "of one label's rate", low, high, least=_LEAST)
+    kept = BenchRow(many.name, ratio, "of one label's rate", low, high, least=_MIN_RATIO)
     others = [found.others for subject in (one, many) for found in subject.rounds]
     return BenchReport(
         "labels",
@@ -120,8 +120,10 @@ def run(
     )
 
 
-def _start(stack: ExitStack, data_dir: Path, name: str, labels: int, connections: int) -> _Subject:
+def _start(stack: ExitStack, data_dir: Path, name: str, labels: int, connections: int) -> _HubUnderTest:
     hub = stack.enter_context(HubProcess(HubProcess.init(data_dir)))
     warm = MessageWriters(hub.target, connections, ["bench warm-up"])
     run_round(hub, warm.plan(_WARM_UP * connections), _WARM_UP * connections)
-    return _Subject(name, hub, MessageWriters(hub.target, connections, [f"bench {number}" for number in range(labels)]))
+    return _HubUnderTest(
+        name, hub, MessageWriters(hub.target, connections, [f"bench {number}" for number in range(labels)])
+    )

@@ -1,4 +1,4 @@
-"""One round of load on one hub, and what it cost whom."""
+"""One round of load on one hub, and its costs."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,23 +12,23 @@ from veen.bench.hub_process import HubProcess, Usage
 from veen.bench.load import LoadResult, Plan
 from veen.core import Unavailable
 
-_QUIET_CORES = 0.15
+_MAX_OTHER_CORES = 0.15  # above this, other processes distort the figures
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What happened between the first request and the log's having caught up with the last."""
+    """One round, from the first request until the log has caught up with the last."""
 
     messages: int
     load: LoadResult
-    usage: Usage  # until the log has caught up, so that no work is left out
+    usage: Usage  # measured until the log has caught up, so no work is left out
     entries_per_sync: float
     sync_ms: float
-    behind_bytes: float  # in the journal, when the last answer came
-    behind_s: float  # from then until the log had it all
-    others: float  # cores that everyone else had meanwhile, the kernel's own threads included
+    behind_bytes: float  # journal size when the last answer arrived
+    behind_s: float  # time from then until the log had caught up
+    others: float  # cores used by everything else meanwhile, including kernel threads
 
     @property
     def rate(self) -> float:
@@ -39,9 +39,9 @@ class Round:
 
 
 def run_round(hub: HubProcess, plan: Plan, messages: int, watch: AbstractContextManager[object] | None = None) -> Round:
-    """Load the hub with a plan of so many messages. Raises `Unavailable` unless it accepts every one.
+    """Send a plan of `messages` messages to the hub. Raises `Unavailable` unless it accepts every one.
 
-    `watch` is entered while requests are under way, and at no other time.
+    `watch` is entered only while requests are in flight.
     """
     had, before, usage = hub.logged(), hub.metrics(), hub.usage()
     busy = hub_process.busy_seconds()
@@ -71,7 +71,7 @@ def run_round(hub: HubProcess, plan: Plan, messages: int, watch: AbstractContext
 
 
 def cost_rows(name: str, rounds: Sequence[Round]) -> list[BenchRow]:
-    """What a message cost in CPU, and what shared a sync."""
+    """CPU per message, and messages per sync."""
     return [
         BenchRow.of(f"{name}: CPU a message, hub", [one.each_us(one.usage.hub_s) for one in rounds], "µs"),
         BenchRow.of(f"{name}: CPU a message, workers", [one.each_us(one.usage.workers_s) for one in rounds], "µs"),
@@ -82,16 +82,16 @@ def cost_rows(name: str, rounds: Sequence[Round]) -> list[BenchRow]:
 
 
 def other_load(others: Sequence[float]) -> BenchRow:
-    """What the machine did besides: the neighbours of a virtual machine, other processes, the kernel's own threads."""
-    return BenchRow.of(f"what everyone else had, of {os.cpu_count()} cores", others, "cores")
+    """CPU used by other processes, other virtual machines on the same hardware, and kernel threads."""
+    return BenchRow.of(f"CPU of other processes, of {os.cpu_count()} cores", others, "cores")
 
 
 def noise_warning(others: Sequence[float]) -> tuple[str, ...]:
-    """A note that the machine was not quiet, where it was not."""
-    if median(others) <= _QUIET_CORES:
+    """A note if the machine was not idle otherwise."""
+    if median(others) <= _MAX_OTHER_CORES:
         return ()
-    return ("the machine was not quiet, so these figures are not what it can do: see the last row",)
+    return ("other processes used the CPU, so this machine can do better: see the last row",)
 
 
 def silent(_: str) -> None:
-    """Tell nobody."""
+    """Report no progress."""

@@ -1,4 +1,4 @@
-"""What a hub costs when its log is a hundred times longer: one label of 10^4 entries beside one of 10^6."""
+"""Costs of a hub when its log is a hundred times longer: one label of 10^4 entries compared with one of 10^6."""
 
 import os
 import random
@@ -32,9 +32,9 @@ PARTS = (": anonymous", ": pages of files")
 _BATCH = 64
 _SLICE = 40_960
 _WARM_UP = 20
-_LEFT_OVER = 3_000  # fewer than a catch-up waits for, so they are still in the journal when the hub is killed
+_JOURNAL_ENTRIES = 3_000  # fewer than trigger a catch-up, so they are still in the journal when the hub is killed
 _MIB = 1 << 20
-_MOST_SUBMIT, _MOST_PROOF, _MOST_START_S, _MOST_MEMORY_MIB = 1.1, 3, 2, 64
+_MAX_SUBMIT_RATIO, _MAX_PROOF_RATIO, _MAX_START_S, _MAX_MEMORY_MIB = 1.1, 3, 2, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class ScalingSample:
 
     start_s: float
     replayed: int
-    submit_us: tuple[float, ...]  # wall time a message, one for each turn
-    cpu_us: float  # of the hub, a message, until its log has them all
-    proof_us: float  # one after the other, as the asker sees it
-    made_us: float  # as the hub does: without HTTP
+    submit_us: tuple[float, ...]  # wall time per message, one for each turn
+    cpu_us: float  # CPU of the hub per message, until its log has them all
+    proof_us: float  # sequential requests, as seen by the client
+    made_us: float  # as measured by the hub, without HTTP
 
 
 def run(
@@ -57,11 +57,11 @@ def run(
     each: int = EACH,
     proofs: int = PROOFS,
     folder: Path | None = None,
-    tell: Progress = silent,
+    progress: Progress = silent,
 ) -> BenchReport:
-    """Grow one hub in one run and watch its memory; then load a small and a large one by turns, and ask both.
+    """Grow one hub and record its memory; then load a small and a large hub in turn, and request proofs from both.
 
-    A round starts both anew, the small one from a copy, so that it never becomes a large one; the large one is killed.
+    Each round restarts both: the small hub from a copy, so it stays small; the large hub is killed at the end.
     """
     readings: dict[int, list[ScalingSample]] = {small: [], large: []}
     others = []
@@ -69,15 +69,15 @@ def run(
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="veen-bench-", dir=folder)))
         short, long = HubProcess.init(place / "short"), HubProcess.init(place / "long")
         with HubProcess(short) as hub:
-            _fill(hub, small, tell)
+            _fill(hub, small, progress)
         with HubProcess(long) as hub:
-            memory = [_fill(hub, upto, tell) for upto in _sizes(small, large)]
+            memory = [_fill(hub, upto, progress) for upto in _sizes(small, large)]
         for number in range(rounds):
-            tell(f"round {number + 1} of {rounds}")
+            progress(f"round {number + 1} of {rounds}")
             copy = Path(shutil.copytree(short, place / f"short-{number}"))
             with HubProcess(copy) as first, HubProcess(long) as second:
                 found, busy = _by_turns({small: first, large: second}, each, proofs)
-                second.drive(_writers(second).plan(_LEFT_OVER))
+                second.drive(_writers(second).plan(_JOURNAL_ENTRIES))
                 second.kill()
             others.append(busy)
             for size, reading in found.items():
@@ -92,9 +92,9 @@ def run(
         *_submit_rows(readings[small], readings[large], (small, large)),
         *_proof_rows(readings[small], readings[large], (small, large)),
         BenchRow.of(
-            f"start at {large:,}, after a stop", [seconds for seconds, _ in after_stop], "s", most=_MOST_START_S
+            f"start at {large:,}, after a stop", [seconds for seconds, _ in after_stop], "s", most=_MAX_START_S
         ),
-        BenchRow.of(f"start at {large:,}, after a kill", kills, "s", most=_MOST_START_S),
+        BenchRow.of(f"start at {large:,}, after a kill", kills, "s", most=_MAX_START_S),
         BenchRow.of("entries replayed from the journal", replayed, ""),
         *_memory_rows(memory, _sizes(small, large)),
         other_load(others),
@@ -104,21 +104,21 @@ def run(
 
 
 def _sizes(small: int, large: int) -> list[int]:
-    """Where memory is read: tenfold steps."""
+    """The sizes at which memory is read: tenfold steps."""
     sizes = [small]
     while sizes[-1] * 10 < large:
         sizes.append(sizes[-1] * 10)
     return [*sizes, large]
 
 
-def _fill(hub: HubProcess, upto: int, tell: Progress) -> Memory:
-    """Batches until the label has so many entries; what the hub then holds in memory."""
+def _fill(hub: HubProcess, upto: int, progress: Progress) -> Memory:
+    """Send batches until the label has `upto` entries; returns the memory of the hub then."""
     has = hub.logged()
     before = hub.accepted() - has
     while has < upto:
-        tell(f"{has:,} of {upto:,} entries")
+        progress(f"{has:,} of {upto:,} entries")
         count = min(upto - has, _SLICE)
-        # New clients each time: what a hub remembers of clients must not add up either.
+        # New clients each time: per-client state must not grow either.
         hub.drive(_writers(hub).plan(count, _BATCH))
         has += count
     if hub.accepted() - before != upto:
@@ -132,7 +132,7 @@ def _writers(hub: HubProcess) -> MessageWriters:
 
 
 def _by_turns(hubs: Mapping[int, HubProcess], each: int, proofs: int) -> tuple[dict[int, ScalingSample], float]:
-    """What a submit and a proof cost at each size, taken by turns; and the cores that everyone else had."""
+    """Costs of a submit and a proof at each size, measured in turn; and the cores used by other processes."""
     messages = each * CONNECTIONS
     plans = {}
     for size, hub in hubs.items():
@@ -144,7 +144,7 @@ def _by_turns(hubs: Mapping[int, HubProcess], each: int, proofs: int) -> tuple[d
     loads: dict[int, list[LoadResult]] = {size: [] for size in hubs}
     busy, start = hub_process.busy_seconds(), time.perf_counter()
     for turn in range(TURNS):
-        # Each goes first as often as the other.
+        # Alternate which hub goes first.
         for size in sorted(hubs, reverse=bool(turn % 2)):
             loads[size].append(hubs[size].drive(plans[size][turn]))
     seconds, busy = time.perf_counter() - start, hub_process.busy_seconds() - busy
@@ -167,11 +167,11 @@ def _settle(hubs: Iterable[HubProcess]) -> None:
 
 
 def _proof_us(hub: HubProcess, size: int, proofs: int) -> tuple[float, float]:
-    """Proofs of leaves from anywhere in the tree of that size: as asked for over HTTP, and as made."""
+    """Time of proofs for random leaves in the tree of that size: over HTTP, and inside the hub."""
     label, chosen = hub.target.label(STREAM), random.Random(size)
-    asked = [ProofAtRequest(label, chosen.randrange(1, size + 1), size).encode() for _ in range(proofs)]
+    requests = [ProofAtRequest(label, chosen.randrange(1, size + 1), size).encode() for _ in range(proofs)]
     before = hub.metrics()
-    answered = hub.drive([[request(b"/tooling/proof", body) for body in asked]])
+    answered = hub.drive([[request(b"/tooling/proof", body) for body in requests]])
     after = hub.metrics()
     made_ms = after["veen_proof_latency_ms_sum"] - before["veen_proof_latency_ms_sum"]
     return answered.seconds / proofs * 1e6, made_ms / proofs * 1e3
@@ -191,8 +191,10 @@ def _submit_rows(
     cpus = [large.cpu_us / small.cpu_us for small, large in pairs]
     return [
         *rows,
-        BenchRow.of(f"submit at {sizes[1]:,}", walls, f"of that at {sizes[0]:,}", most=_MOST_SUBMIT),
-        BenchRow.of(f"submit at {sizes[1]:,}: CPU of the hub", cpus, f"of that at {sizes[0]:,}", most=_MOST_SUBMIT),
+        BenchRow.of(f"submit at {sizes[1]:,}", walls, f"of that at {sizes[0]:,}", most=_MAX_SUBMIT_RATIO),
+        BenchRow.of(
+            f"submit at {sizes[1]:,}: CPU of the hub", cpus, f"of that at {sizes[0]:,}", most=_MAX_SUBMIT_RATIO
+        ),
     ]
 
 
@@ -206,17 +208,19 @@ def _proof_rows(
             BenchRow.of(f"proof at {size:,}, made", [one.made_us for one in readings], "µs"),
         ]
     pairs = list(zip(at_small, at_large, strict=True))
-    asked = [large.proof_us / small.proof_us for small, large in pairs]
+    requests = [large.proof_us / small.proof_us for small, large in pairs]
     made = [large.made_us / small.made_us for small, large in pairs]
     return [
         *rows,
-        BenchRow.of(f"proof at {sizes[1]:,}, asked over HTTP", asked, f"of that at {sizes[0]:,}", most=_MOST_PROOF),
-        BenchRow.of(f"proof at {sizes[1]:,}, made", made, f"of that at {sizes[0]:,}", most=_MOST_PROOF),
+        BenchRow.of(
+            f"proof at {sizes[1]:,}, asked over HTTP", requests, f"of that at {sizes[0]:,}", most=_MAX_PROOF_RATIO
+        ),
+        BenchRow.of(f"proof at {sizes[1]:,}, made", made, f"of that at {sizes[0]:,}", most=_MAX_PROOF_RATIO),
     ]
 
 
 def _memory_rows(memory: Sequence[Memory], sizes: Sequence[int]) -> list[BenchRow]:
-    """All that is resident, and how much of it is pages of files, which the system may take back at any time."""
+    """Resident memory, and how much of it is anonymous or file-backed; the system can reclaim file pages any time."""
     rows = []
     for size, found in zip(sizes, memory, strict=True):
         rows += [
@@ -228,6 +232,6 @@ def _memory_rows(memory: Sequence[Memory], sizes: Sequence[int]) -> list[BenchRo
     span = f"from {sizes[0]:,} to {sizes[-1]:,}"
     return [
         *rows,
-        BenchRow.of(f"resident {span}", [(last.resident - first.resident) / _MIB], "MiB more", most=_MOST_MEMORY_MIB),
+        BenchRow.of(f"resident {span}", [(last.resident - first.resident) / _MIB], "MiB more", most=_MAX_MEMORY_MIB),
         BenchRow.of(f"resident {span}{PARTS[0]}", [(last.anonymous - first.anonymous) / _MIB], "MiB more"),
     ]

@@ -1,7 +1,7 @@
-"""The export bundle: a stretch of a stream with all that proves it, in one file named by its contents. 001, AGB0 §4.4.
+"""The export bundle: a range of a stream and its proofs, in one file that is named by its contents. 001, AGB0 §4.4.
 
-Events travel as the hub has them: MSG and RECEIPT, sealed. Nothing is in plain on the way, and whoever carries a bundle
-need not be able to read it. `verifying.verify` judges one; nothing is believed for being in it.
+Events travel as the hub stores them: sealed MSG and RECEIPT. A carrier of a bundle cannot read it. No field of a bundle
+is trusted before `bundle_verify.verify` has checked it.
 """
 
 from collections.abc import Sequence
@@ -30,28 +30,28 @@ from veen.core.origin import ForkOrigin
 
 
 class BundleCode(StrEnum):
-    """Which check a bundle failed, in the order in which they are made."""
+    """The check that a bundle failed, in the order of the checks."""
 
-    MALFORMED = "malformed"  # the bytes are no bundle
-    BUNDLE_ID = "bundle_id"  # the contents are not those that the id is the hash of
-    SOURCE = "source"  # the hub is not trusted, or its papers do not hold
-    HEADER = "header"  # the header says otherwise than what is in the bundle
-    CHECKPOINT = "checkpoint"  # the checkpoint is not the hub's, or not of this stream
-    RECEIPT = "receipt"  # a receipt is not the hub's, or not for its message
-    SIGNATURE = "signature"  # a message is not signed by its client
+    MALFORMED = "malformed"  # the bytes do not decode as a bundle
+    BUNDLE_ID = "bundle_id"  # bundle_id is not the hash of the contents
+    SOURCE = "source"  # the hub is not trusted, or its metadata does not verify
+    HEADER = "header"  # the header contradicts the contents
+    CHECKPOINT = "checkpoint"  # the hub did not sign the checkpoint, or it belongs to another stream
+    RECEIPT = "receipt"  # the hub did not sign a receipt, or it belongs to another message
+    SIGNATURE = "signature"  # the client signature of a message is invalid
     ORDER = "order"  # events are missing, repeated or out of order
     PROOF = "proof"  # the events are not in the log of the checkpoint
-    MAPPING = "mapping"  # no import stream stands for the export stream
-    SEALED = "sealed"  # an event does not open
+    MAPPING = "mapping"  # no rule maps the export stream to an import stream
+    SEALED = "sealed"  # an event cannot be opened
     ATTACHMENT = "attachment"  # an event has attachments, which a bundle does not carry
     DUPLICATE = "duplicate"  # it was imported before
-    OVERLAP = "overlap"  # some of its events came with another bundle
-    PARTIAL = "partial"  # another importer began with it and has not ended
-    REFUSED = "refused"  # the hub of this zone did not take an event
+    OVERLAP = "overlap"  # another bundle already delivered some of its events
+    PARTIAL = "partial"  # another importer started it and has not finished
+    REFUSED = "refused"  # the hub of this zone rejected an event
 
 
 class BundleFault(Unverified):
-    """A bundle that is refused: by which check, and at which of its events, counted from 1."""
+    """A rejected bundle: the failed check and, if known, the position of the event, counted from 1."""
 
     def __init__(self, code: BundleCode, reason: str, position: int | None = None) -> None:
         super().__init__("bundle", reason if position is None else f"event {position}: {reason}")
@@ -68,10 +68,10 @@ _TAG = "veen/bundle"
 
 @dataclass(frozen=True, slots=True)
 class Header(Wire):
-    """What the bundle is of. All of it follows from the rest, and is checked against it."""
+    """Describes the bundle. Every field is redundant and is checked against the contents."""
 
     source_hub_id: bytes
-    source_profile_id: str  # what the source stream is kept under: SDR0 for a recorder's
+    source_profile_id: str  # profile of the source stream, such as SDR0 for a recorder
     export_stream: str
     export_stream_id: bytes
     epoch: int
@@ -97,9 +97,9 @@ class Header(Wire):
 
     def flaw(self) -> str | None:
         if self.export_seq_from > self.export_seq_to or self.export_time_from > self.export_time_to:
-            return "it ends before it begins"
+            return "the range ends before it begins"
         same = naming.stream_id(self.export_stream) == self.export_stream_id
-        return None if same else "export_stream_id is not that of export_stream"
+        return None if same else "export_stream_id is not the id of export_stream"
 
     @property
     def count(self) -> int:
@@ -108,14 +108,14 @@ class Header(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ExportCheckpoint(Wire):
-    """The hub's word on the log that the events are from: its root, its last number, its time, and who signed."""
+    """The signed state of the log that the events come from."""
 
     root: bytes
     last_seq: int
     timestamp: int
     hub_public: bytes
     checkpoint: Checkpoint
-    receipt: Receipt  # of the last entry: it signs the time together with the root
+    receipt: Receipt  # of the last entry: it signs time and root together
 
     LAYOUT: ClassVar = Map(
         "export checkpoint",
@@ -137,7 +137,7 @@ class ExportCheckpoint(Wire):
 
 @dataclass(frozen=True, slots=True)
 class BundleEvent(Wire):
-    """One event: what its writer signed, and what the hub signed for it."""
+    """One event: the message its writer signed, and the hub's receipt."""
 
     msg: Msg
     receipt: Receipt
@@ -147,9 +147,9 @@ class BundleEvent(Wire):
 
 @dataclass(frozen=True, slots=True)
 class BundleProof(Wire):
-    """That the events, in this order and without a gap, are in the log of the checkpoint.
+    """Proves that the log of the checkpoint contains the events, in this order and without gaps.
 
-    From the peaks before the first event each further root can be worked out, and `growth` ties the last one to the
+    The peaks before the first event determine every following root, and `growth` connects the last one to the
     checkpoint: O(log n) hashes, however many events.
     """
 
@@ -164,12 +164,12 @@ class BundleProof(Wire):
 
 @dataclass(frozen=True, slots=True)
 class BundleSource(Wire):
-    """The hub that signed, as it shows itself: enough to check its signatures, once its id is trusted."""
+    """The hub metadata needed to verify the hub's signatures, once the hub id is trusted."""
 
     identity: HubIdentity
     signature: IdentitySignature
     profile: Profile
-    origin: ForkOrigin | None = None  # where the hub is a fork
+    origin: ForkOrigin | None = None  # set if the hub is a fork
 
     LAYOUT: ClassVar = Map(
         "bundle source",
@@ -188,7 +188,7 @@ class BundleSource(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Contents(Wire):
-    """All that `bundle_id` is the hash of."""
+    """Everything that `bundle_id` hashes."""
 
     header: Header
     source: BundleSource
@@ -213,7 +213,7 @@ class Contents(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Bundle(Wire):
-    """The file. The same events under the same checkpoint make the same bytes."""
+    """The file. The same events under the same checkpoint give the same bytes."""
 
     bundle_id: bytes
     contents: Contents
@@ -237,11 +237,10 @@ class Bundle(Wire):
 
     @property
     def name(self) -> str:
-        """What its file is called."""
         return f"{self.bundle_id.hex()}{SUFFIX}"
 
 
-# All that stands before the id: kind and version are the same in every bundle.
+# The bytes before the id. Kind and version are constant.
 _BEFORE_ID = (
     write_head(MAP, len(Bundle.LAYOUT.kinds))
     + b"\x01"
@@ -254,13 +253,12 @@ _BEFORE_ID = (
 
 
 def claimed_id(data: bytes) -> bytes:
-    """The id that a file says it has; the hash of the file where it says none, so that a failure has a name."""
+    """The id that a file claims, else the hash of the file: the audit entry of a failure needs an id."""
     end = len(_BEFORE_ID) + HASH_BYTES
     return data[len(_BEFORE_ID) : end] if data.startswith(_BEFORE_ID) and len(data) >= end else h(data)
 
 
 def decode(data: bytes) -> Bundle:
-    """The bundle whose encoding this is. Raises `Malformed`."""
     if len(data) > MAX_BUNDLE_BYTES:
-        raise Malformed("bundle", f"{len(data)} bytes, above {MAX_BUNDLE_BYTES}")
+        raise Malformed("bundle", f"{len(data)} bytes, the maximum is {MAX_BUNDLE_BYTES}")
     return Bundle.decode(data)

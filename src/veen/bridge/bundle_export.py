@@ -1,9 +1,10 @@
-"""Taking events out of a zone: bundles of what has not left yet, each in the audit log before its file is there.
+"""Export: bundle the events that have not left the zone, and announce each bundle in the audit log before it appears.
 
-A bundle is written as a draft, announced on `bridge/online/log`, and then given its name. What a crash leaves:
+The exporter writes a bundle as a draft, announces it on `bridge/online/log`, and then renames it to its final name.
+A crash leaves one of these:
 
-    a draft that the log does not know    nobody has seen it: it is removed, and its events go into another bundle
-    a draft that the log knows            it is given its name when the exporter runs again
+    a draft that the log does not mention    deleted; its events go into another bundle
+    a draft that the log announces           renamed when the exporter runs again
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -39,20 +40,22 @@ from veen.state import HubSource, StateView
 DRAFT_SUFFIX = ".draft"
 DEFAULT_EVENTS = 1_000
 DEFAULT_BYTES = 1 << 24
-_MARK = b"bridge/export"
-_AROUND_BYTES = 700  # all of a carried event but its ciphertext, at most
+_MARK_PREFIX = b"bridge/export"
+_EVENT_OVERHEAD_BYTES = 700  # upper bound for a bundled event without its ciphertext
 
 
 @dataclass(frozen=True, slots=True)
 class BundleSizes:
-    """How large a bundle may get: it ends with whatever comes first."""
+    """The maximum size of a bundle; a bundle ends at the limit it reaches first."""
 
     events: int = DEFAULT_EVENTS
     size: int = DEFAULT_BYTES
 
     def __post_init__(self) -> None:
         if not 1 <= self.events <= MAX_BUNDLE_EVENTS or not 1 <= self.size <= bundles.MAX_BUNDLE_BYTES // 2:
-            raise ValueError("a bundle has at least one event, and no more than the format allows")
+            raise ValueError(
+                f"a bundle has 1 to {MAX_BUNDLE_EVENTS} events and 1 to {bundles.MAX_BUNDLE_BYTES // 2} bytes"
+            )
 
 
 DEFAULT_SIZES = BundleSizes()
@@ -60,7 +63,7 @@ DEFAULT_SIZES = BundleSizes()
 
 @dataclass(frozen=True, slots=True)
 class ExportRange:
-    """A stretch of a stream in one epoch."""
+    """A range of a stream within one epoch."""
 
     epoch: int
     first: int
@@ -70,27 +73,27 @@ class ExportRange:
 async def build(
     client: Client, stream: str, wanted: ExportRange, *, profile_id: str = "", upto_seq: int | None = None
 ) -> Bundle:
-    """The bundle of exactly these events, under the checkpoint that ends with them or a later one.
+    """Build the bundle of exactly these events, under a checkpoint of `upto_seq` entries (default: the last event).
 
-    The same events and the same `upto_seq` make the same bytes, whenever it is made.
+    The bytes depend only on the events and `upto_seq`, not on when the bundle is built.
     """
     events = []
     async with aclosing(client.read(stream, wanted.first, wanted.last, epoch=wanted.epoch)) as entries:
         async for entry in entries:
             events.append(BundleEvent(entry.msg, entry.receipt))
     if len(events) != wanted.last - wanted.first + 1:
-        raise Unavailable(f"the stream has no entry {wanted.last} yet")
-    return await _bundle(client, stream, wanted.epoch, events, profile_id, upto_seq)
+        raise Unavailable(f"stream {stream!r} has no entry {wanted.last} yet")
+    return await _build_bundle(client, stream, wanted.epoch, events, profile_id, upto_seq)
 
 
-async def _bundle(
+async def _build_bundle(
     client: Client, stream: str, epoch: int, events: Sequence[BundleEvent], profile_id: str, upto_seq: int | None
 ) -> Bundle:
     known, stream_id = client.contact.trust.known, naming.stream_id(stream)
     first, last = events[0].receipt, events[-1].receipt
     upto = last.stream_seq if upto_seq is None else upto_seq
     if upto < last.stream_seq:
-        raise ValueError(f"the log of {upto} entries does not have entry {last.stream_seq}")
+        raise ValueError(f"upto_seq {upto} is below the last event {last.stream_seq}")
     checkpoint = await client.checkpoint(stream_id, upto, epoch=epoch)
     receipt = last if upto == last.stream_seq else await client.receipt(stream_id, upto, epoch=epoch)
     before = await client.follower(stream_id, epoch).tree_at(first.stream_seq - 1)
@@ -109,7 +112,7 @@ async def _bundle(
 
 
 class Exporter:
-    """One zone's way out."""
+    """Exports streams of one zone as bundles."""
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class Exporter:
         profile_id: str = "",
         log: str = ONLINE_LOG,
     ) -> None:
-        """`folder` is where bundles are put down. Raises `BothWays` where this identity may not be the exporter."""
+        """Bundles are written to `folder`. Raises `RoleConflict` if this identity may not export."""
         zone_roles.check_exporter(client.dir, log)
         self._log = log
         self.client = client
@@ -129,7 +132,7 @@ class Exporter:
         self._profile_id = profile_id
 
     async def recover(self) -> list[VerifiedBundle]:
-        """Give drafts that the log knows their names, and remove the rest: what a crash left."""
+        """Finish after a crash: publish drafts that the log announces, delete the others."""
         await self.client.recover()
         done = []
         for draft in sorted(self.folder.glob(f".*{SUFFIX}{DRAFT_SUFFIX}")):
@@ -139,14 +142,14 @@ class Exporter:
                 draft.unlink()
                 continue
             if self._announced(found.bundle):
-                self._name(draft, found.bundle)
+                self._publish_file(draft, found.bundle)
                 done.append(found)
             else:
                 draft.unlink()
         return done
 
     async def run(self, stream: str, sizes: BundleSizes = DEFAULT_SIZES) -> AsyncGenerator[VerifiedBundle, None]:
-        """Bundles of all that has not left yet, by what the audit log says."""
+        """Export every event that the audit log does not list as exported."""
         for found in await self.recover():
             yield found
         for wanted in await self.waiting(stream):
@@ -155,7 +158,7 @@ class Exporter:
                     yield await self.put(bundle)
 
     async def waiting(self, stream: str) -> list[ExportRange]:
-        """What has not left yet, in order."""
+        """The ranges that have not been exported, in order."""
         source, stream_id = HubSource(self.client), naming.stream_id(stream)
         async with StateView(source, self._log, EXPORTS) as view, view.reading() as reading:
             gone = exported_ranges(dict(reading.states))
@@ -180,17 +183,17 @@ class Exporter:
         async with aclosing(self.client.read(stream, wanted.first, wanted.last, epoch=wanted.epoch)) as entries:
             async for entry in entries:
                 carried = BundleEvent(entry.msg, entry.receipt)
-                grown = size + len(entry.msg.ciphertext) + _AROUND_BYTES
+                grown = size + len(entry.msg.ciphertext) + _EVENT_OVERHEAD_BYTES
                 if events and (len(events) == sizes.events or grown > sizes.size):
-                    yield await _bundle(self.client, stream, wanted.epoch, events, self._profile_id, None)
+                    yield await _build_bundle(self.client, stream, wanted.epoch, events, self._profile_id, None)
                     events, grown = [], grown - size
                 events.append(carried)
                 size = grown
         if events:
-            yield await _bundle(self.client, stream, wanted.epoch, events, self._profile_id, None)
+            yield await _build_bundle(self.client, stream, wanted.epoch, events, self._profile_id, None)
 
     async def put(self, bundle: Bundle) -> VerifiedBundle:
-        """Announce a bundle and put it down: the file is there entirely, and only once the log knows of it."""
+        """Announce a bundle, then publish its file. The file never appears before the log entry, or incomplete."""
         data = bundle.encode()
         found = self._verified(data)
         draft = self.folder / f".{bundle.name}{DRAFT_SUFFIX}"
@@ -200,19 +203,19 @@ class Exporter:
             event = exported(found, self.operator)
             body = Draft(event.encode(), event.SCHEMA, mark=self._mark(bundle))
             await self.client.sender(self._log).put(body)
-        self._name(draft, bundle)
+        self._publish_file(draft, bundle)
         return found
 
     def _verified(self, data: bytes) -> VerifiedBundle:
-        """What leaves is verified as whoever receives it will."""
+        """Verify with the receiver's checks before the bundle leaves."""
         return bundle_verify.verify(data, {self.client.hub_id})
 
-    def _name(self, draft: Path, bundle: Bundle) -> None:
+    def _publish_file(self, draft: Path, bundle: Bundle) -> None:
         DISK.replace(draft, self.folder / bundle.name)
         DISK.sync_folder(self.folder)
 
     def _mark(self, bundle: Bundle) -> bytes:
-        return _MARK + self.client.hub_id + bundle.bundle_id
+        return _MARK_PREFIX + self.client.hub_id + bundle.bundle_id
 
     def _announced(self, bundle: Bundle) -> bool:
         mark = self._mark(bundle)

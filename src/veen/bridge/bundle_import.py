@@ -1,4 +1,8 @@
-"""Where messages went to, as ranges of the target stream."""
+"""Import: verify a bundle, open its events, and write them to the import stream of this zone. 001, AGB0 §4.5.
+
+The importer first announces the bundle with its origins in the audit log (intake), then writes the events, then logs
+the result. Each message carries a mark in the outbox, so a run after a crash writes only what is missing.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -33,7 +37,7 @@ from veen.state import HubSource, StateView
 
 
 class TargetPlaces:
-    """The places of one stream that messages of ours were given."""
+    """The places in the target stream where this client's messages ended up."""
 
     def __init__(self, client: Client, stream_id: bytes) -> None:
         self._client = client
@@ -44,7 +48,7 @@ class TargetPlaces:
         self._found[sent.epoch].append((sent.stream_seq, sent.stream_seq))
 
     def find(self, leaves: Iterable[bytes]) -> None:
-        """Messages of an earlier run, by the receipts that are kept of everything that was sent."""
+        """Add messages of an earlier run, located by the stored receipts."""
         wanted = set(leaves)
         if not wanted:
             return
@@ -56,7 +60,9 @@ class TargetPlaces:
                     wanted.remove(receipt.leaf_hash)
                     self._found[self._epoch(receipt)].append((receipt.stream_seq, receipt.stream_seq))
         if wanted:
-            raise Unavailable(f"{len(wanted)} messages of an earlier run have no receipt yet")
+            raise Unavailable(
+                f"{len(wanted)} messages of an earlier run have no receipt yet; run the import again later"
+            )
 
     def _epoch(self, receipt: Receipt) -> int:
         known = self._client.contact.trust.known
@@ -64,7 +70,7 @@ class TargetPlaces:
         return next(epoch for epoch in around if self._client.label(self._stream_id, epoch) == receipt.label)
 
     def ranges(self) -> tuple[TargetRange, ...]:
-        """By epoch and number; where others wrote in between so often that it would be too many, the whole span."""
+        """Ranges by epoch. If other writers split them into more than MAX_RANGES, one span per epoch."""
         found = [
             TargetRange(epoch, first, last)
             for epoch in sorted(self._found)
@@ -80,7 +86,7 @@ _INTAKE, _EVENT = b"bridge/intake", b"bridge/event"
 
 
 class ImportPolicy(StrEnum):
-    """What may be left out, and is then named in the audit entry. 001, AGB0 J2."""
+    """Kinds of events that may be excluded; the audit entry lists them. 001, AGB0 J2."""
 
     SEALED = "sealed"
     ATTACHMENT = "attachment"
@@ -88,7 +94,7 @@ class ImportPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ImportOutcome:
-    """How an import ended. `written` are events of this run; the rest was there from a run before it."""
+    """The result of an import. `written` counts this run only; `event_count` includes earlier runs."""
 
     bundle_id: bytes
     result: BridgeResult
@@ -105,7 +111,7 @@ class ImportOutcome:
 
 
 class Importer:
-    """One zone's way in."""
+    """Imports bundles into one zone."""
 
     def __init__(
         self,
@@ -117,7 +123,7 @@ class Importer:
         exclude: Iterable[ImportPolicy] = (),
         log: str = OFFLINE_LOG,
     ) -> None:
-        """`trusted` are the ids of source hubs. Raises `BothWays` where this identity may not be the importer."""
+        """`trusted` are the ids of source hubs. Raises `RoleConflict` if this identity may not import."""
         self.client = client
         self.mapping = mapping or StreamMapping()
         zone_roles.check_importer(client.dir, self.mapping, log)
@@ -127,35 +133,35 @@ class Importer:
         self._exclude = frozenset(exclude)
 
     async def take(self, data: bytes) -> ImportOutcome:
-        """Import a bundle, or say in the audit log why not. Raises only where a hub does not answer."""
+        """Import a bundle, or log in the audit log why it was rejected. Raises only if a hub does not answer."""
         await self.client.recover()
         stream = ""
         try:
             found = bundle_verify.verify(data, self._trusted)
             stream = self.mapping.target(found.bundle.header.export_stream)
-            plan = self._planned(found, stream)
+            plan = self._plan(found, stream)
             await self._check_new(plan)
             return await self._write(plan)
         except BundleFault as fault:
             return await self._fail(data, stream, fault)
 
-    def _planned(self, found: VerifiedBundle, stream: str) -> "ImportPlan":
-        """Everything opened, before anything is written."""
+    def _plan(self, found: VerifiedBundle, stream: str) -> "ImportPlan":
+        """Open every event before anything is written."""
         header = found.bundle.header
         key = self.client.dir.stream_keys.secret(header.export_stream_id)
         if key is None:
-            raise Unavailable(f"there is no reader key of stream {header.export_stream!r} here: nothing can be opened")
+            raise Unavailable(f"no reader key for stream {header.export_stream!r}: its events cannot be opened")
         if self.client.dir.stream_keys.public(naming.stream_id(stream)) is None:
-            raise Unavailable(f"the key of stream {stream!r} is not known here: nobody could read it")
+            raise Unavailable(f"no public key for stream {stream!r}: events cannot be sealed for it")
         drafts: list[Draft | None] = []
         for position, event in enumerate(found.bundle.events, 1):
             drafts.append(self._draft(event, key, header.epoch, stream, position))
         return ImportPlan(found, stream, tuple(drafts))
 
     def _draft(self, event: BundleEvent, key: DhKey, epoch: int, stream: str, position: int) -> Draft | None:
-        """The message that stands for an event; None where policy leaves it out."""
+        """The message to write for an event, or None if the policy excludes it."""
         entry = Opener(key).entry(epoch, event.msg, event.receipt)
-        fault = _unfit(entry)
+        fault = _unfit_reason(entry)
         if fault is None:
             assert entry.header is not None
             assert entry.body is not None
@@ -170,7 +176,7 @@ class Importer:
         raise BundleFault(code, reason, position)
 
     def _check_fits(self, draft: Draft, position: int) -> None:
-        """The limits of this zone's hub may be lower than those of the other."""
+        """This hub's limits may be lower than those of the source hub."""
         trust = self.client.contact.trust
         try:
             draft.check(trust.limits, trust.profile.pad_block)
@@ -178,7 +184,7 @@ class Importer:
             raise BundleFault(BundleCode.REFUSED, str(refused), position) from None
 
     async def _check_new(self, plan: "ImportPlan") -> None:
-        """Raise where the audit log has another story of these events than that they are new, or ours to finish."""
+        """Raise unless the audit log shows that the events are new, or that this importer started them."""
         bundle_id, header = plan.bundle_id, plan.found.bundle.header
         async with StateView(HubSource(self.client), self._log, IMPORTS) as view, view.reading() as reading:
             states = dict(reading.states)
@@ -187,11 +193,11 @@ class Importer:
             raise BundleFault(BundleCode.DUPLICATE, "it was imported before")
         if standing.announced and not self._marks(_INTAKE + self.client.hub_id + bundle_id):
             raise BundleFault(
-                BundleCode.PARTIAL, "another importer began with it and has not ended: that one must finish"
+                BundleCode.PARTIAL, "another importer started this bundle; run that importer again to finish it"
             )
         for other_id, other in states.items():
             if other_id != bundle_id and other.announced and _overlaps(other, header):
-                raise BundleFault(BundleCode.OVERLAP, f"some of its events came with bundle {other_id.hex()}")
+                raise BundleFault(BundleCode.OVERLAP, f"bundle {other_id.hex()} already delivered some of its events")
 
     def _marks(self, prefix: bytes) -> dict[bytes, bytes]:
         return self.client.dir.outbox.marks(prefix)
@@ -215,7 +221,7 @@ class Importer:
             if sender.is_full:
                 await sender.drain()
             written.append((position, sender.put(draft)))
-        await _settled(written)
+        await _wait_all(written)
         for _, future in written:
             places.add(future.result())
         places.find(known)
@@ -232,7 +238,7 @@ class Importer:
         return outcome
 
     async def _announce(self, plan: "ImportPlan") -> None:
-        """The intake, in as many records as it takes; those of a run before this are there already."""
+        """Write the intake, split into as many records as needed, and skip those of an earlier run."""
         header = plan.found.bundle.header
         origins = [EventOrigin.of(event.msg, event.receipt) for event in plan.found.bundle.events]
         prefix = _INTAKE + self.client.hub_id + plan.bundle_id
@@ -256,7 +262,7 @@ class Importer:
                 await self.client.sender(self._log).put(Draft(intake.encode(), intake.SCHEMA, mark=mark))
 
     def _per_intake(self) -> int:
-        """How many origins fit into one message of this hub, with room for the names beside them."""
+        """The number of origins that fit into one message of this hub, with room for the stream names."""
         room = self.client.contact.trust.limits.max_msg_bytes // 2 - 2 * MAX_TEXT_BYTES
         return max(1, min(room // ORIGIN_BYTES, MAX_ORIGINS))
 
@@ -276,7 +282,7 @@ class Importer:
         await self.client.sender(self._log).put(Draft(event.encode(), event.SCHEMA))
 
     async def _fail(self, data: bytes, stream: str, fault: BundleFault) -> ImportOutcome:
-        """Put a failure on record: the id, the reason, the position."""
+        """Log a failure with bundle id, reason and position."""
         bundle_id = bundles.claimed_id(data)
         reason = str(fault).encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
         event = BundleImported(
@@ -297,7 +303,7 @@ class Importer:
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """A bundle that holds, and the message that each of its events will be; None for what is left out."""
+    """A verified bundle and the message for each of its events; None for an excluded event."""
 
     found: VerifiedBundle
     stream: str
@@ -313,17 +319,17 @@ class ImportPlan:
         return tuple(first + at for at, draft in enumerate(self.drafts) if draft is None)
 
 
-def _unfit(entry: Entry) -> tuple[BundleCode, str] | None:
-    """Why an event cannot be written again as it is; None where it can."""
+def _unfit_reason(entry: Entry) -> tuple[BundleCode, str] | None:
+    """The reason why an event cannot be written as it is, or None."""
     if entry.fault is not None or entry.body is None:
-        return BundleCode.SEALED, f"it does not open: {entry.fault}"
+        return BundleCode.SEALED, f"cannot be opened: {entry.fault}"
     if entry.attachments:
-        return BundleCode.ATTACHMENT, "it has attachments, which a bundle does not carry"
+        return BundleCode.ATTACHMENT, "has attachments, which a bundle does not carry"
     return None
 
 
-async def _settled(written: Sequence[tuple[int, "asyncio.Future[Sent]"]]) -> None:
-    """Wait for every answer; a refusal of the hub is a fault at the first event that it refused."""
+async def _wait_all(written: Sequence[tuple[int, "asyncio.Future[Sent]"]]) -> None:
+    """Wait for every receipt. A rejection becomes a fault at the first rejected event."""
     await asyncio.gather(*(future for _, future in written), return_exceptions=True)
     for position, future in written:
         error = future.exception()

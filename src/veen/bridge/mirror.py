@@ -1,10 +1,10 @@
-"""Online mirrors: the messages of chosen streams of one hub, written to another with where they come from.
+"""Online mirrors: copy messages of one hub to another, with a record of their origin. 001, ANCHOR0.3, spec-3 §10.
 
-For each message two are written to the target: the payload as it was, whose `parent_id` is the original, and a
-`federation.mirror.v1` record of what the source's receipt says. Overlays count a copy once, by its `parent_id`: ids of
-wallets and identities stay what they are. 001, ANCHOR0.3, spec-3 §10.
+The mirror writes two messages to the target for each source message: the payload with `parent_id` set to the original,
+and a `federation.mirror.v1` record with the content of the source's receipt. Overlays count a copy once, by its
+`parent_id`, so ids of wallets and identities do not change.
 
-What is mirrored is known from the target's log itself, so a mirror can be stopped, killed, or run by someone else.
+The target's log itself shows what is mirrored. A mirror can be stopped, killed, or continued by another operator.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ from veen.overlays.operations import MIRRORS, Mirror, missing, record, validate
 from veen.overlays.operations.mirror import Validated, mismatch, source_of
 from veen.state import HubSource, StateView
 
-_TOGETHER = 200  # messages between two looks at what became of them
+_BATCH_MESSAGES = 200  # messages sent before waiting for their receipts
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorRoute:
-    """Which stream goes where. Without `copies` only records are written, for which no reader key is needed."""
+    """Source and target streams. Without `copies` only records are written, which needs no reader key."""
 
     source: str
     target: str
-    records: str | None = None  # the stream of the records; that of the copies where it is None
+    records: str | None = None  # stream for the records; default: the target stream
     copies: bool = True
 
     @property
@@ -45,7 +45,7 @@ class MirrorRoute:
 
 @dataclass(frozen=True, slots=True)
 class MirroredMessage:
-    """One message that is at the target now. `unopened` where only its record could be written."""
+    """One mirrored message. `unopened` is the reason if only its record could be written."""
 
     entry: Entry
     copy: Sent | None
@@ -54,11 +54,11 @@ class MirroredMessage:
 
 
 class Mirrorer:
-    """One stream's way from one hub to another. The clients stay their owner's to close."""
+    """Mirrors one stream from one hub to another. The caller closes the clients."""
 
     def __init__(self, source: Client, target: Client, route: MirrorRoute) -> None:
         if source.hub_id == target.hub_id and route.source in (route.target, route.record_stream):
-            raise ValueError("a stream is not mirrored onto itself")
+            raise ValueError(f"stream {route.source!r} cannot be mirrored to itself on the same hub")
         self.source = source
         self.target = target
         self.route = route
@@ -66,14 +66,14 @@ class Mirrorer:
         self._copied: set[bytes] | None = None
 
     async def run(self, *, follow: bool = False) -> AsyncGenerator[MirroredMessage, None]:
-        """Mirror all that is not mirrored yet; with `follow`, then what comes."""
+        """Mirror everything that is missing; with `follow`, continue with new messages."""
         await self.target.recover()
         stream_id = naming.stream_id(self.route.source)
         for epoch in await HubSource(self.source).epochs(stream_id, None):
             last = await self._end(stream_id, epoch)
             for first, upto in await self._missing(epoch, last):
                 read = self.source.read(stream_id, first, upto, with_proof=True, epoch=epoch)
-                async with aclosing(self._mirrored(read)) as done:
+                async with aclosing(self._mirror_batches(read)) as done:
                     async for one in done:
                         yield one
         if follow:
@@ -100,33 +100,33 @@ class Mirrorer:
             raise
 
     async def _missing(self, epoch: int, last: int) -> Sequence[tuple[int, int]]:
-        """What the target has no record of."""
+        """The ranges of the source stream that the target has no record of."""
         source_label = self.source.label(self.route.source, epoch)
         async with (
             StateView(HubSource(self.target), self.route.record_stream, MIRRORS) as view,
             view.reading() as reading,
         ):
             known = dict(reading.states)
-        # A target with epochs has several labels over time; records on this stream are all of this route.
+        # With epochs the target has several labels over time. All records on this stream belong to this route.
         of_source = (self.hub_identifier, source_label)
         ranges = [one for part, state in known.items() if source_of(part)[:2] == of_source for one in state]
         return missing(joined(ranges), last)
 
-    async def _mirrored(self, read: AsyncGenerator[Entry, None]) -> AsyncGenerator[MirroredMessage, None]:
-        together: list[Entry] = []
+    async def _mirror_batches(self, read: AsyncGenerator[Entry, None]) -> AsyncGenerator[MirroredMessage, None]:
+        batch: list[Entry] = []
         async with aclosing(read) as entries:
             async for entry in entries:
-                together.append(entry)
-                if len(together) == _TOGETHER:
-                    for one in await self._put(together):
+                batch.append(entry)
+                if len(batch) == _BATCH_MESSAGES:
+                    for one in await self._put(batch):
                         yield one
-                    together = []
-        if together:
-            for one in await self._put(together):
+                    batch = []
+        if batch:
+            for one in await self._put(batch):
                 yield one
 
     async def _put(self, entries: Sequence[Entry]) -> list[MirroredMessage]:
-        """Each copy, then each record: what a record says is there."""
+        """Write the copies, then the records, so a record never exists without its copy."""
         checked = [self._checked(entry) for entry in entries]
         copies = await self._copies(entries)
         sender = self.target.sender(self.route.record_stream)
@@ -137,10 +137,10 @@ class Mirrorer:
         ]
 
     def _checked(self, entry: Entry) -> Validated:
-        """All that a mirror must check before it sends anything: F1. Raises `Unverified`."""
+        """The checks a mirror must make before it sends anything: F1. Raises `Unverified`."""
         known = self.source.contact.trust.known
         if entry.proof is None:
-            raise Unverified("mirror", f"entry {entry.stream_seq} came without a proof")
+            raise Unverified("mirror", f"entry {entry.stream_seq} has no inclusion proof")
         line = lineage(known.identity, known.origin)
         signer = line.identity_at(entry.receipt.label, entry.stream_seq).verify_receipt(entry.receipt)
         return validate(self.hub_identifier, entry.msg, entry.receipt, entry.proof, signer.hub_pk)
@@ -150,7 +150,7 @@ class Mirrorer:
         return Draft(event.encode(), event.SCHEMA, event.source_leaf_hash)
 
     async def _copies(self, entries: Sequence[Entry]) -> list[tuple[Sent | None, str | None]]:
-        """The payloads, but for those that the target has already: a crash may have left copies without records."""
+        """Copy the payloads that the target lacks. A crash may have left copies without records."""
         if not self.route.copies:
             return [(None, None)] * len(entries)
         known = await self._known()
@@ -169,7 +169,7 @@ class Mirrorer:
 
     @asynccontextmanager
     async def _copy(self, entry: Entry) -> AsyncIterator[Draft]:
-        """The payload as a message to be; attachments are fetched and sealed anew, and their files go with this."""
+        """Draft the copy. Attachments are downloaded, sealed again, and deleted when this context ends."""
         assert entry.body is not None
         assert entry.header is not None
         assert entry.schema is not None
@@ -187,30 +187,30 @@ class Mirrorer:
             yield Draft(entry.body, entry.schema, entry.msg_id, ends, tuple(files))
 
     async def _known(self) -> set[bytes]:
-        """The originals of everything in the target stream, by the log itself; read once."""
+        """The originals of everything in the target stream, read once from its log."""
         if self._copied is None:
             found = set()
             source, stream_id = HubSource(self.target), naming.stream_id(self.route.target)
             if source.key(stream_id) is None:
                 raise Unavailable(
-                    f"there is no reader key of stream {self.route.target!r} here: what it has is unknown"
+                    f"no reader key for stream {self.route.target!r}: existing copies cannot be recognized"
                 )
             for epoch in await source.epochs(stream_id, None):
                 async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
                     async for page in pages:
-                        found |= {parent for one in page if (parent := _original(one)) is not None}
+                        found |= {parent for one in page if (parent := _parent_of(one)) is not None}
             self._copied = found
         return self._copied
 
 
-def _original(entry: Entry) -> bytes | None:
-    """The message that an entry is a copy of; None for what is none, a mirror record included."""
+def _parent_of(entry: Entry) -> bytes | None:
+    """The message that an entry copies; None if it is not a copy (mirror records are not)."""
     return None if entry.header is None or entry.schema == Mirror.SCHEMA else entry.header.parent_id
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A message on which the two hubs do not agree, by its number at the source where it has one."""
+    """A message on which the hubs disagree, with its number at the source if it has one."""
 
     what: str  # missing, repeated, mismatch, uncopied, altered, unknown
     epoch: int
@@ -223,7 +223,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was compared, and what was found."""
+    """Result of comparing source and target."""
 
     source_entries: int
     records: int
@@ -245,62 +245,66 @@ class Comparison:
 
 
 async def compare(source: Client, target: Client, route: MirrorRoute) -> Comparison:
-    """Read both, verified, and hold one against the other."""
-    theirs = await _entries(source, route.source)
+    """Read both streams with verification and compare them."""
+    entries = await _entries(source, route.source)
     records: dict[tuple[bytes, int], list[tuple[Entry, Mirror]]] = defaultdict(list)
     copies: dict[bytes, list[Entry]] = defaultdict(list)
     found: list[Difference] = []
     for entry in await _entries(target, route.record_stream):
         if entry.schema == Mirror.SCHEMA and entry.body is not None:
             try:
-                said = Mirror.decode(entry.body)
+                event = Mirror.decode(entry.body)
             except Malformed as error:
-                found.append(Difference("unknown", entry.epoch, entry.stream_seq, f"a record at the target: {error}"))
+                found.append(
+                    Difference("unknown", entry.epoch, entry.stream_seq, f"invalid record at the target: {error}")
+                )
                 continue
-            if said.source_hub_identifier == source.hub_id.hex():
-                records[said.source_label, said.source_stream_seq].append((entry, said))
+            if event.source_hub_identifier == source.hub_id.hex():
+                records[event.source_label, event.source_stream_seq].append((entry, event))
     for entry in await _entries(target, route.target):
         if entry.header is not None and entry.header.parent_id and entry.schema != Mirror.SCHEMA:
             copies[entry.header.parent_id].append(entry)
-    for entry in theirs:
-        found += _judged(entry, records.pop((entry.receipt.label, entry.stream_seq), []), copies, route)
-    labels = {entry.receipt.label for entry in theirs}
+    for entry in entries:
+        found += _compare_entry(entry, records.pop((entry.receipt.label, entry.stream_seq), []), copies, route)
+    labels = {entry.receipt.label for entry in entries}
     for (label, seq), listed in records.items():
         if label in labels:
             at = listed[0][0]
-            found.append(Difference("unknown", at.epoch, seq, "a record of a message that the source does not have"))
+            found.append(
+                Difference("unknown", at.epoch, seq, "the target has a record of a message that the source lacks")
+            )
     counted = sum(map(len, copies.values()))
-    return Comparison(len(theirs), len(theirs) - sum(one.what == "missing" for one in found), counted, tuple(found))
+    return Comparison(len(entries), len(entries) - sum(one.what == "missing" for one in found), counted, tuple(found))
 
 
-def _judged(
+def _compare_entry(
     entry: Entry, records: list[tuple[Entry, Mirror]], copies: dict[bytes, list[Entry]], route: MirrorRoute
 ) -> list[Difference]:
     at = (entry.epoch, entry.stream_seq)
     if not records:
-        return [Difference("missing", *at, "there is no record of it")]
+        return [Difference("missing", *at, "the target has no record of it")]
     found = []
     if len(records) > 1:
-        found.append(Difference("repeated", *at, f"there are {len(records)} records of it"))
-    for logged, said in records:
-        fault = mismatch(said, entry.receipt)
+        found.append(Difference("repeated", *at, f"the target has {len(records)} records of it"))
+    for logged, event in records:
+        fault = mismatch(event, entry.receipt)
         if fault is None and (logged.header is None or logged.header.parent_id != entry.msg_id):
-            fault = "its parent_id is not the original"
+            fault = "the parent_id of the record is not the original"
         if fault is not None:
             found.append(Difference("mismatch", *at, fault))
     if route.copies and entry.fault is None:
-        found += _judged_copies(entry, copies.get(entry.msg_id, []), at)
+        found += _compare_copies(entry, copies.get(entry.msg_id, []), at)
     return found
 
 
-def _judged_copies(entry: Entry, copies: list[Entry], at: tuple[int, int]) -> list[Difference]:
+def _compare_copies(entry: Entry, copies: list[Entry], at: tuple[int, int]) -> list[Difference]:
     if not copies:
-        return [Difference("uncopied", *at, "there is a record of it, and no copy")]
+        return [Difference("uncopied", *at, "the target has a record of it but no copy")]
     found = []
     if len(copies) > 1:
-        found.append(Difference("repeated", *at, f"there are {len(copies)} copies of it"))
+        found.append(Difference("repeated", *at, f"the target has {len(copies)} copies of it"))
     if any((one.schema, one.body) != (entry.schema, entry.body) for one in copies):
-        found.append(Difference("altered", *at, "a copy says otherwise than the original"))
+        found.append(Difference("altered", *at, "the copy differs from the original"))
     return found
 
 

@@ -1,9 +1,9 @@
-"""A bundle as a set of QR images, for gaps that no medium may cross: numbered parts, each with a digest of its own.
+"""A bundle as a set of QR codes, for gaps that no storage medium may cross.
 
-    VEEN1/digest of the file/number/of how many/digest of the part/data
+    VEEN1/digest of the file/part number/number of parts/digest of the part/data
 
-All of it is in the alphanumeric mode, the data in base45. Parts are put together in any order; what is missing, of
-another file or damaged is named. Whether the file is a bundle is for its own id to show.
+The text uses QR's alphanumeric mode with base45 data. Parts are joined in any order. Missing, damaged and foreign parts
+are reported by number. This module does not check that the file is a bundle; its bundle_id does.
 """
 
 import re
@@ -21,7 +21,7 @@ _VALUES = {character: value for value, character in enumerate(ALPHABET)}
 
 
 def encode(data: bytes) -> str:
-    """Two bytes are three characters, a last one is two; the least significant first."""
+    """Base45: two bytes become three characters, a single last byte two; least significant first."""
     found = []
     for start in range(0, len(data), 2):
         pair = data[start : start + 2]
@@ -33,36 +33,36 @@ def encode(data: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """The bytes whose one encoding this is. Raises `Malformed`."""
+    """The inverse of `encode`. Raises `Malformed` for text that `encode` cannot produce."""
     found = bytearray()
     for start in range(0, len(text), 3):
         digits = text[start : start + 3]
         if len(digits) == 1 or any(character not in _VALUES for character in digits):
-            raise Malformed("base45", f"no bytes are written {digits!r}")
+            raise Malformed("base45", f"{digits!r} is not valid base45")
         number = sum(_VALUES[character] * _BASE**place for place, character in enumerate(digits))
         try:
             found += number.to_bytes(len(digits) - 1, "big")
         except OverflowError:
-            raise Malformed("base45", f"no bytes are written {digits!r}") from None
+            raise Malformed("base45", f"{digits!r} is not valid base45") from None
     return bytes(found)
 
 
 MAX_PARTS = 10_000
 MAX_PART_BYTES = 2_000
-DEFAULT_PART_BYTES = 600  # a code of 97 by 97 at level M: a printer and a phone manage it
+DEFAULT_PART_BYTES = 600  # a code of 97 by 97 modules at level M, which printers and phones can handle
 _FILE_DIGITS, _PART_DIGITS = 24, 12
-_FORM = re.compile(
+_PART_PATTERN = re.compile(
     rf"VEEN1/([0-9A-F]{{{_FILE_DIGITS}}})/([1-9]\d*)/([1-9]\d*)/([0-9A-F]{{{_PART_DIGITS}}})/(.+)", re.ASCII
 )
 
 
 def split(data: bytes, part_bytes: int = DEFAULT_PART_BYTES) -> list[str]:
-    """The texts of the codes. Raises `ValueError` where there would be too many."""
+    """The texts of the codes. Raises `ValueError` if there would be more than MAX_PARTS."""
     if not 1 <= part_bytes <= MAX_PART_BYTES:
-        raise ValueError(f"a part has 1 to {MAX_PART_BYTES} bytes")
+        raise ValueError(f"a part has 1 to {MAX_PART_BYTES} bytes, not {part_bytes}")
     total = -(-len(data) // part_bytes)
     if not 1 <= total <= MAX_PARTS:
-        raise ValueError(f"{len(data)} bytes would be {total} codes, and there are at most {MAX_PARTS}")
+        raise ValueError(f"{len(data)} bytes need {total} codes, but 1 to {MAX_PARTS} are allowed")
     digest = _file_digest(data)
     pieces = [data[start : start + part_bytes] for start in range(0, len(data), part_bytes)]
     return [
@@ -72,15 +72,15 @@ def split(data: bytes, part_bytes: int = DEFAULT_PART_BYTES) -> list[str]:
 
 
 def join(texts: Iterable[str]) -> bytes:
-    """The file that these codes are of. Raises `Malformed`, naming what is missing or damaged."""
+    """The file that the codes contain. Raises `Malformed` with the missing or damaged parts."""
     parts: dict[int, bytes] = {}
     file, total = "", 0
     for text in texts:
         digest, number, count, piece = _read(text)
         if parts and (digest, count) != (file, total):
-            raise Malformed("qr code", f"part {number} is of another file than the others")
+            raise Malformed("qr code", f"part {number} belongs to another file")
         if parts.setdefault(number, piece) != piece:
-            raise Malformed("qr code", f"there are two different parts {number}")
+            raise Malformed("qr code", f"two different codes claim to be part {number}")
         file, total = digest, count
     missing = [number for number in range(1, total + 1) if number not in parts]
     if missing or not parts:
@@ -88,17 +88,17 @@ def join(texts: Iterable[str]) -> bytes:
         raise Malformed("qr code", f"{len(missing)} of {total} parts are missing: {shown}" if parts else "no parts")
     data = b"".join(parts[number] for number in range(1, total + 1))
     if _file_digest(data) != file:
-        raise Malformed("qr code", "the parts do not make the file that they name")
+        raise Malformed("qr code", "the joined parts do not match the digest of the file")
     return data
 
 
 def _read(text: str) -> tuple[str, int, int, bytes]:
-    form = _FORM.fullmatch(text)
+    form = _PART_PATTERN.fullmatch(text)
     if form is None:
-        raise Malformed("qr code", "it is no part of a bundle")
+        raise Malformed("qr code", "not a part of a bundle")
     digest, number, total, check, encoded = form.groups()
     if max(len(number), len(total)) > len(str(MAX_PARTS)) or not int(number) <= int(total) <= MAX_PARTS:
-        raise Malformed("qr code", f"part {number[:20]} of {total[:20]}")
+        raise Malformed("qr code", f"invalid part number {number[:20]} of {total[:20]}")
     piece = decode(encoded)
     if _part_digest(digest, int(number), int(total), piece) != check:
         raise Malformed("qr code", f"part {number} is damaged")
@@ -117,13 +117,13 @@ def _part_digest(file: str, number: int, total: int, piece: bytes) -> str:
 
 
 def write(texts: Sequence[str], folder: Path, form: str = "png", scale: int = 4) -> list[Path]:
-    """One image for each, PNG or SVG, named by number."""
+    """Write one PNG or SVG image per code, named by number."""
     try:
         import segno
     except ImportError:
-        raise _absent("segno") from None
+        raise _not_installed("segno") from None
     if form not in ("png", "svg"):
-        raise ValueError("an image is png or svg")
+        raise ValueError(f"image format {form!r} is neither png nor svg")
     digits = len(str(len(texts)))
     paths = []
     for number, text in enumerate(texts, 1):
@@ -134,12 +134,12 @@ def write(texts: Sequence[str], folder: Path, form: str = "png", scale: int = 4)
 
 
 def scan(paths: Iterable[Path]) -> list[str]:
-    """Every code that is in these images: photographs and scans may have several. Others' codes are passed by."""
+    """Every bundle code in these images. An image may contain several codes; other codes are ignored."""
     try:
         import zxingcpp
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        raise _absent("zxing-cpp and pillow") from None
+        raise _not_installed("zxing-cpp and pillow") from None
     texts = []
     for path in paths:
         try:
@@ -151,5 +151,5 @@ def scan(paths: Iterable[Path]) -> list[str]:
     return texts
 
 
-def _absent(what: str) -> Unavailable:
+def _not_installed(what: str) -> Unavailable:
     return Unavailable(f"{what} must be installed for QR codes: " + install_hint("airgap"))

@@ -1,4 +1,7 @@
-"""The books of a reconciliation, each read from whoever has it: a hub, a copy of its data, or bundles themselves."""
+"""Reconciliation: compare what left one zone with what arrived in the other.
+
+Each side can be read from a hub, from a copy of its data directory, or (exports) from the bundle files.
+"""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +36,7 @@ from veen.state.entry_source import EntrySource
 
 @dataclass(frozen=True, slots=True)
 class ImportedEntry:
-    """An entry of an import stream: where it is, and which original it names."""
+    """An entry of an import stream, its place, and the original it names."""
 
     stream: str
     at: At
@@ -44,16 +47,16 @@ class ImportedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """How far one stream of one epoch is the same in both zones: from its first entry to `upto_seq`, without a gap.
+    """How far one stream of one epoch is identical in both zones: from its first entry to `upto_seq`, without a gap.
 
-    What lies beyond is not settled: `gaps` are numbers that left, or are before one that left, and have not come in.
+    `gaps` are the numbers up to the last exported or imported one that have not been imported.
     """
 
     source_hub_id: bytes
     export_stream: str
     epoch: int
     upto_seq: int
-    upto_time: int | None  # hub_ts of that entry in the zone it is from
+    upto_time: int | None  # hub_ts of that entry at the source hub
     exported: Ranges
     imported: Ranges
     gaps: Ranges
@@ -65,15 +68,15 @@ class Region:
             "epoch": self.epoch,
             "consistent_upto_seq": self.upto_seq,
             "consistent_upto_time": self.upto_time,
-            "exported": _plain(self.exported),
-            "imported": _plain(self.imported),
-            "gaps": _plain(self.gaps),
+            "exported": _ranges_json(self.exported),
+            "imported": _ranges_json(self.imported),
+            "gaps": _ranges_json(self.gaps),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class MissingBundle:
-    """A bundle that left and did not come in, or not as a whole."""
+    """A bundle that was exported and not imported, or only in part."""
 
     bundle_id: bytes
     export_stream: str
@@ -81,7 +84,7 @@ class MissingBundle:
     export_seq_from: int
     export_seq_to: int
     reason: str
-    lacking: tuple[int, ...] = ()  # numbers of a partial import that are not in the import stream
+    lacking: tuple[int, ...] = ()  # numbers of a partial import that the import stream lacks
 
     def to_json(self) -> Json:
         return {
@@ -97,7 +100,7 @@ class MissingBundle:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateEvent:
-    """One original that stands more than once in an import stream, and where."""
+    """One original that occurs more than once in an import stream, and its places."""
 
     origin_msg_id: bytes
     stream: str
@@ -113,13 +116,13 @@ class DuplicateEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileReport:
-    """What a reconciliation found. It is clean where nothing is in any list but `regions`."""
+    """The result. It is clean if all lists except `regions` are empty and no region has gaps."""
 
     missing: tuple[MissingBundle, ...]
     partial: tuple[MissingBundle, ...]
     duplicates: tuple[DuplicateEvent, ...]
-    unexplained: tuple[ImportedEntry, ...]  # in an import stream, and of no origin that an intake names
-    unannounced: tuple[bytes, ...]  # bundles that came in and never left, as far as the zone they are from says
+    unexplained: tuple[ImportedEntry, ...]  # import stream entries whose origin no intake names
+    unannounced: tuple[bytes, ...]  # imported bundles that the source zone's log does not list as exported
     regions: tuple[Region, ...]
     events: int
 
@@ -146,7 +149,7 @@ class ReconcileReport:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileInput:
-    """All that is compared. `exports` are of the one zone, the rest is of the other."""
+    """Everything that is compared. `exports` come from the source zone, the rest from the import zone."""
 
     exports: Sequence[BundleExported]
     imports: ImportStates
@@ -155,7 +158,6 @@ class ReconcileInput:
 
 
 def reconcile(books: ReconcileInput) -> ReconcileReport:
-    """Compare the two zones."""
     arrivals: dict[tuple[str, bytes], list[At]] = defaultdict(list)
     for one in books.arrived:
         if one.parent_id is not None:
@@ -169,7 +171,7 @@ def reconcile(books: ReconcileInput) -> ReconcileReport:
         for bundle_id, standing in books.imports.items()
         if standing.announced
     }
-    missing, partial = _missed(books, lacking)
+    missing, partial = _missing_and_partial(books, lacking)
     left = {one.bundle_id for one in books.exports}
     return ReconcileReport(
         missing,
@@ -186,7 +188,7 @@ def reconcile(books: ReconcileInput) -> ReconcileReport:
     )
 
 
-def _missed(
+def _missing_and_partial(
     books: ReconcileInput, lacking: Mapping[bytes, tuple[int, ...]]
 ) -> tuple[tuple[MissingBundle, ...], tuple[MissingBundle, ...]]:
     missing, partial = [], []
@@ -194,16 +196,16 @@ def _missed(
         standing = books.imports.get(one.bundle_id, NOTHING)
         named = (one.bundle_id, one.export_stream, one.epoch, one.export_seq_from, one.export_seq_to)
         if not standing.announced:
-            why = f"refused: {standing.reason}" if standing.failures else "there is no record of it"
+            why = f"rejected: {standing.reason}" if standing.failures else "the import log does not mention it"
             missing.append(MissingBundle(*named, why))
         elif not standing.imported or lacking[one.bundle_id]:
-            why = "said to be imported, and is not" if standing.imported else "begun, and not ended"
+            why = "logged as imported, but events are missing" if standing.imported else "import started, not finished"
             partial.append(MissingBundle(*named, why, lacking[one.bundle_id]))
     return tuple(missing), tuple(partial)
 
 
 def _lacking(standing: ImportStatus, origins: Mapping[int, EventOrigin], present: set[bytes]) -> tuple[int, ...]:
-    """The numbers of a bundle whose events are not in the import stream, though no policy left them out."""
+    """The numbers of a bundle whose events the import stream lacks, except those that the policy excluded."""
     return tuple(
         seq
         for seq in range(standing.export_seq_from, standing.export_seq_to + 1)
@@ -217,39 +219,41 @@ _Key = tuple[bytes, str, int]
 def _regions(
     books: ReconcileInput, lacking: Mapping[bytes, tuple[int, ...]], carried: Mapping[bytes, Mapping[int, EventOrigin]]
 ) -> Iterator[Region]:
-    """By hub, stream and epoch: what left, what is there, and from where on that is not the same."""
-    gone: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
-    there: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+    """By hub, stream and epoch: exported ranges, imported ranges, and where they start to differ."""
+    exported_by_key: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+    imported_by_key: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
     times: dict[_Key, dict[int, int]] = defaultdict(dict)
     for one in books.exports:
-        gone[one.source_hub_id, one.export_stream, one.epoch].append((one.export_seq_from, one.export_seq_to))
+        exported_by_key[one.source_hub_id, one.export_stream, one.epoch].append(
+            (one.export_seq_from, one.export_seq_to)
+        )
     for bundle_id, absent in lacking.items():
         standing = books.imports[bundle_id]
         if standing.source_hub_id is None or not standing.imported:
             continue
         key = standing.source_hub_id, standing.export_stream, standing.epoch
         seqs = range(standing.export_seq_from, standing.export_seq_to + 1)
-        there[key] += [(seq, seq) for seq in seqs if seq not in absent]
+        imported_by_key[key] += [(seq, seq) for seq in seqs if seq not in absent]
         times[key].update((seq, origin.receipt.hub_ts) for seq, origin in carried[bundle_id].items())
-    for key in sorted({*gone, *there}):
-        exported, imported = joined(gone[key]), joined(there[key])
+    for key in sorted({*exported_by_key, *imported_by_key}):
+        exported, imported = joined(exported_by_key[key]), joined(imported_by_key[key])
         last = max((end for _, end in (*exported, *imported)), default=0)
         upto = imported[0][1] if imported and imported[0][0] == 1 else 0
         yield Region(*key, upto, times[key].get(upto), exported, imported, missing_of(imported, last))
 
 
-def _plain(ranges: Ranges) -> Json:
+def _ranges_json(ranges: Ranges) -> Json:
     return [[first, last] for first, last in ranges]
 
 
 async def exports_of(source: EntrySource, log: str = ONLINE_LOG) -> list[BundleExported]:
-    """What left a zone, by its own audit log."""
+    """The exports that a zone's own audit log lists."""
     async with StateView(source, log, EXPORTS) as view, view.reading() as reading:
         return [state for state in dict(reading.states).values() if state is not None]
 
 
 def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]:
-    """What left a zone, by the bundles that are there: each is verified first. Raises `BundleFault`."""
+    """The exports that the bundle files in a folder show. Each is verified first. Raises `BundleFault`."""
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         one = bundle_verify.verify(durable.read_file(path, bundles.MAX_BUNDLE_BYTES), trusted)
@@ -258,7 +262,7 @@ def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]
 
 
 def exported(found: bundle_verify.VerifiedBundle, operator: str) -> BundleExported:
-    """What the audit log of the zone it is from says of a bundle."""
+    """The audit event that announces a bundle in its source zone."""
     bundle, header = found.bundle, found.bundle.header
     return BundleExported(
         bundle.bundle_id,
@@ -275,17 +279,17 @@ def exported(found: bundle_verify.VerifiedBundle, operator: str) -> BundleExport
 
 
 async def read_input(target: EntrySource, exports: Iterable[BundleExported], log: str = OFFLINE_LOG) -> ReconcileInput:
-    """What came in, beside what left. The reader needs the keys of the audit log and of every import stream."""
+    """Read the import side. The reader needs the keys of the audit log and of every import stream."""
     async with StateView(target, log, IMPORTS) as view, view.reading() as reading:
         imports: ImportStates = dict(reading.states)
     async with StateView(target, log, ORIGINS) as view_of, view_of.reading() as origins:
         traced: dict[bytes, Traced] = {part: one for part, one in dict(origins.states).items() if one is not None}
     streams = sorted({one.import_stream for one in imports.values() if one.import_stream})
-    arrived = [one for stream in streams async for one in _arrived(target, stream)]
+    arrived = [one for stream in streams async for one in _imported_entries(target, stream)]
     return ReconcileInput(tuple(exports), imports, traced, tuple(arrived))
 
 
-async def _arrived(source: EntrySource, stream: str) -> AsyncIterator[ImportedEntry]:
+async def _imported_entries(source: EntrySource, stream: str) -> AsyncIterator[ImportedEntry]:
     stream_id = naming.stream_id(stream)
     for epoch in await source.epochs(stream_id, None):
         async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:

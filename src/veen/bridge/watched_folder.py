@@ -1,11 +1,11 @@
-"""A folder in which bundles are put down, and what is made of them.
+"""Imports bundles from a watched folder.
 
-A file that has its name is whole: whoever puts one down writes it under another name first. What was dealt with is
-moved aside, so that a folder on a medium that goes back and forth shows what is left. A crash between an import and
-its move is no harm: the bundle is found to be imported.
+A file under its final name is complete: exporters write it under another name first. Processed files are moved aside,
+so the folder shows what is left to import. A crash between the import and the move is harmless, because the next run
+recognizes the bundle as imported.
 
-What has the name of a bundle and cannot be one, a folder or a file without end, keeps no other waiting: it comes last,
-and is moved aside as well. It has no bytes to put on record, so only the operator hears of it.
+A path that has a bundle's name but can never be one (a directory, a pipe, a file that is too long) does not block
+others: it sorts last and is moved aside too. The operator sees the reason; there are no bytes to log.
 """
 
 import errno
@@ -24,20 +24,20 @@ from veen.core import Malformed, Unavailable
 from veen.overlays.bridging import BridgeResult
 
 IMPORTED, REFUSED = "imported", "refused"
-# A link that leads nowhere or round in circles, what we may not read, a socket: the same the next time.
-_LASTING = frozenset({errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO})
+# Errors that will not go away by themselves: dangling or circular links, no permission, sockets.
+_PERMANENT_ERRORS = frozenset({errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO})
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessedFile:
-    """A file, what became of it, and where it is now."""
+    """A processed file: its new path and the result."""
 
     path: Path
     outcome: ImportOutcome
 
 
 def waiting(folder: Path) -> list[Path]:
-    """The bundles that are there, in the order of the streams they are of; what is no bundle comes last."""
+    """The bundles in the folder, ordered by stream and range; other files come last."""
     return sorted(folder.glob(f"*{SUFFIX}"), key=_order)
 
 
@@ -50,44 +50,44 @@ def _order(path: Path) -> tuple[bool, str, int, int, str]:
 
 
 def _read(path: Path) -> bytes:
-    """A file of no more than a bundle's length. Raises `BundleFault` where there is none, and never will be."""
+    """Read a file of at most a bundle's size. Raises `BundleFault` if the path can never be read as a bundle."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: opening a pipe must not block
     except OSError as error:
-        if error.errno in _LASTING:
-            raise _no_bundle(f"it cannot be read: {error.strerror}") from None
+        if error.errno in _PERMANENT_ERRORS:
+            raise _not_a_bundle(f"cannot be read: {error.strerror}") from None
         raise Unavailable(f"{path}: {error.strerror}") from None
     with named(path):
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise _no_bundle("it is not a file")
+                raise _not_a_bundle("not a regular file")
             if found.st_size > bundles.MAX_BUNDLE_BYTES:
-                raise _no_bundle(f"it has {found.st_size} bytes, above {bundles.MAX_BUNDLE_BYTES}")
+                raise _not_a_bundle(f"{found.st_size} bytes, the maximum is {bundles.MAX_BUNDLE_BYTES}")
             with open(fd, "rb", closefd=False) as file:
                 return file.read(found.st_size)
         finally:
             os.close(fd)
 
 
-def _no_bundle(reason: str) -> BundleFault:
+def _not_a_bundle(reason: str) -> BundleFault:
     return BundleFault(BundleCode.MALFORMED, reason)
 
 
 async def sweep(importer: Importer, folder: Path) -> AsyncIterator[ProcessedFile]:
-    """Import all that is there, one by one, and move each aside once it is dealt with."""
+    """Import every bundle in the folder, one by one, and move each aside afterwards."""
     for path in waiting(folder):
         if not os.path.lexists(path):
-            continue  # it was taken away again
+            continue  # removed meanwhile
         try:
             outcome = await importer.take(_read(path))
         except BundleFault as fault:
             outcome = ImportOutcome(bundles.claimed_id(b""), BridgeResult.FAILURE, "", 0, 0, (), fault=fault)
-        yield ProcessedFile(_moved(path, folder / (IMPORTED if outcome.ok else REFUSED)), outcome)
+        yield ProcessedFile(_move_aside(path, folder / (IMPORTED if outcome.ok else REFUSED)), outcome)
 
 
-def _moved(path: Path, aside: Path) -> Path:
-    """Where it is now. A file takes the place of one of the same name; where a folder is involved, both stay."""
+def _move_aside(path: Path, aside: Path) -> Path:
+    """Move aside and return the new path. A file replaces one of the same name; directories get a new name."""
     DISK.make_folder(aside)
     target = aside / path.name
     if os.path.lexists(target) and (_is_folder(target) or _is_folder(path)):

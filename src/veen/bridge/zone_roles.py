@@ -1,4 +1,7 @@
-"""Which import stream stands for which export stream. 001, AGB0 §4.5 step 3."""
+"""Roles of an air-gap bridge: the mapping of export to import streams, and which keys each role may hold.
+
+001, AGB0 §4.5 step 3.
+"""
 
 from dataclasses import dataclass
 
@@ -12,23 +15,23 @@ EXPORT, IMPORT = "export/", "import/"
 
 @dataclass(frozen=True, slots=True)
 class StreamMapping:
-    """Rules by the beginning of a name; the longest that fits counts."""
+    """Prefix rules; the longest matching prefix wins."""
 
     rules: tuple[tuple[str, str], ...] = ((EXPORT, IMPORT),)
 
     def __post_init__(self) -> None:
         if any(not source or not target or source == target for source, target in self.rules):
-            raise ValueError("a rule has two different beginnings of names")
+            raise ValueError("a mapping rule needs two different, non-empty prefixes")
         if len({source for source, _ in self.rules}) != len(self.rules):
-            raise ValueError("two rules have the same beginning")
+            raise ValueError("two mapping rules have the same source prefix")
 
     def target(self, stream: str) -> str:
-        """export/zone1/doors -> import/zone1/doors. Raises `BundleFault` where no rule fits."""
-        fitting = [rule for rule in self.rules if stream.startswith(rule[0]) and len(stream) > len(rule[0])]
-        if not fitting:
-            begins = ", ".join(source for source, _ in self.rules)
-            raise BundleFault(BundleCode.MAPPING, f"no import stream stands for {stream!r}: names begin with {begins}")
-        source, target = max(fitting, key=lambda rule: len(rule[0]))
+        """export/zone1/doors -> import/zone1/doors. Raises `BundleFault` if no rule matches."""
+        matching = [rule for rule in self.rules if stream.startswith(rule[0]) and len(stream) > len(rule[0])]
+        if not matching:
+            prefixes = ", ".join(source for source, _ in self.rules)
+            raise BundleFault(BundleCode.MAPPING, f"no import stream for {stream!r}: rules exist for {prefixes}")
+        source, target = max(matching, key=lambda rule: len(rule[0]))
         return target + stream.removeprefix(source)
 
     def is_source(self, stream: str) -> bool:
@@ -36,14 +39,14 @@ class StreamMapping:
 
 
 def parse(texts: list[str] | None) -> StreamMapping:
-    """From options of the form FROM=TO. Raises `ValueError`."""
+    """Parse options of the form FROM=TO. Raises `ValueError`."""
     if not texts:
         return StreamMapping()
     rules = []
     for text in texts:
         source, given, target = text.partition("=")
         if not given:
-            raise ValueError(f"{text!r} is not FROM=TO, like export/=import/")
+            raise ValueError(f"{text!r} is not FROM=TO, such as export/=import/")
         rules.append((source, target))
     return StreamMapping(tuple(rules))
 
@@ -52,7 +55,7 @@ CODE = "E.ROLE"
 
 
 class RoleConflict(Refused):
-    """An identity holds what would let events flow back; `held` says what."""
+    """An identity holds keys or capabilities that would let events flow back; `held` lists them."""
 
     def __init__(self, role: str, held: list[str]) -> None:
         super().__init__(CODE, f"{role} may not hold {'; '.join(held)}")
@@ -61,18 +64,18 @@ class RoleConflict(Refused):
 
 
 def check_exporter(folder: ClientDir, log: str = ONLINE_LOG) -> None:
-    """Raise unless this identity can write nothing of the zone but the bridge's own log, and reads no import stream."""
+    """Raise unless this identity can write only the bridge's own log and reads no import stream."""
     own = naming.stream_id(log)
     named = {key.stream_id: key.name for key, _ in folder.stream_keys.all()}
     writable = {stream for token in folder.caps for stream in token.allow.stream_ids} - {own}
-    held = [f"a capability to write to {_shown(stream, named)}" for stream in sorted(writable)]
+    held = [f"a capability to write to {_stream_name(stream, named)}" for stream in sorted(writable)]
     held += [f"the reader key of {name}" for name in _readable(folder) if name.startswith(IMPORT)]
     if held:
-        raise RoleConflict("whoever exports", held)
+        raise RoleConflict("the exporter", held)
 
 
 def check_importer(folder: ClientDir, mapping: StreamMapping, log: str = OFFLINE_LOG) -> None:
-    """Raise unless this identity can read nothing of the zone but the bridge's own log, and writes no export stream."""
+    """Raise unless this identity can read only the bridge's own log and source streams, and writes no export stream."""
     held = [f"the reader key of {name}" for name in _readable(folder) if name != log and not mapping.is_source(name)]
     sources = {key.stream_id: key.name for key, _ in folder.stream_keys.all() if mapping.is_source(key.name)}
     writable = {stream for token in folder.caps for stream in token.allow.stream_ids}
@@ -80,11 +83,12 @@ def check_importer(folder: ClientDir, mapping: StreamMapping, log: str = OFFLINE
     if naming.stream_id(ONLINE_LOG) in writable:
         held.append(f"a capability to write to {ONLINE_LOG}")
     if held:
-        raise RoleConflict("whoever imports", held)
+        raise RoleConflict("the importer", held)
 
 
 def enforces_capabilities(admission: str) -> bool:
-    """Whether the hub holds writers to their capabilities; an open one lets anyone write who knows a stream's key."""
+    """Whether the hub enforces capabilities. An open hub accepts writes from anyone who knows a stream's key."""
+
     return admission != "open"
 
 
@@ -92,5 +96,5 @@ def _readable(folder: ClientDir) -> list[str]:
     return [key.name for key, secret in folder.stream_keys.all() if secret]
 
 
-def _shown(stream_id: bytes, named: dict[bytes, str]) -> str:
+def _stream_name(stream_id: bytes, named: dict[bytes, str]) -> str:
     return named.get(stream_id, f"stream {stream_id.hex()[:16]}…")

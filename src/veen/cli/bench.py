@@ -51,14 +51,14 @@ def hub(
     """Measure submits a second and latency, beside what the cryptography alone would take."""
     from veen.bench import hub_throughput as measured
 
-    with _progress() as tell:
+    with _progress() as progress:
         report = measured.run(
             rounds=rounds or measured.ROUNDS,
             connections=connections or measured.CONNECTIONS,
             per_connection=per_connection or measured.PER_CONNECTION,
             beside=not alone,
             folder=folder,
-            tell=tell,
+            progress=progress,
         )
     _show(report, as_json)
 
@@ -73,9 +73,9 @@ def labels(
     """Measure what writing to many labels in turn costs beside writing to one."""
     from veen.bench import many_labels as measured
 
-    with _progress() as tell:
+    with _progress() as progress:
         chosen, turns = count or measured.LABELS, rounds or measured.ROUNDS
-        report = measured.run(labels=chosen, rounds=turns, folder=folder, tell=tell)
+        report = measured.run(labels=chosen, rounds=turns, folder=folder, progress=progress)
     _show(report, as_json)
 
 
@@ -89,9 +89,9 @@ def growth(
     """Measure whether time and memory stay flat as a log grows."""
     from veen.bench import scaling as measured
 
-    with _progress() as tell:
+    with _progress() as progress:
         most, turns = large or measured.LARGE, rounds or measured.ROUNDS
-        report = measured.run(large=most, rounds=turns, folder=folder, tell=tell)
+        report = measured.run(large=most, rounds=turns, folder=folder, progress=progress)
     _show(report, as_json)
 
 

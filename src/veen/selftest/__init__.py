@@ -1,7 +1,7 @@
-"""Conformance of any running hub, over its public API: claims that are tried, and a report as data.
+"""Conformance checks for any running hub, over its public API, with a report as data.
 
-`core` tries scenarios A to D, the admission table, pages and forms; `props` tries what must hold of any history on a
-random one; `fuzz` throws damaged input. Everything is written to streams of its own, under keys made for the run.
+`core` checks scenarios A to D, the admission table, pages and encodings. `history_properties` checks invariants on a
+random history. `fuzz` sends damaged input. Every run writes to its own streams under new keys.
 """
 
 from veen.selftest.runner import ALL, SUITES, Progress, run

@@ -1,4 +1,4 @@
-"""A check: one claim about a hub, the section it comes from, and how to try it."""
+"""A check: one claim about a hub, its section in the specification, and the code that tests it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Body: TypeAlias = Callable[[CheckContext], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`run` returns, or returns a word on what it covered, or raises `Failed` or `Skipped`."""
+    """`run` returns None or a note on what it covered, or raises `Failed` or `Skipped`."""
 
     id: str
     claim: str
@@ -20,5 +20,5 @@ class Check:
 
 
 def claim(check_id: str, text: str, spec: str) -> Callable[[Body], Check]:
-    """Make a function the way to try a claim."""
+    """Turn a function into the check of a claim."""
     return lambda run: Check(check_id, text, spec, run)

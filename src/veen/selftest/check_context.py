@@ -1,4 +1,4 @@
-"""What a check has to hand: the hub, who may write to it, chance with a seed, and what is made once for several."""
+"""What a check works with: the hub, writers, a seeded random generator, and data shared between checks."""
 
 import time
 from collections.abc import Callable
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 _GRANT_SEC = 86_400
 _SHORT_GRANT_SEC = 2
-_FILLED = 11  # 0b1011: a tree with three peaks
-_LONGEST_WAIT_SEC = 30
-_MOST_ENTRIES = 100_000  # more than any check writes
+_FILLED_ENTRIES = 11  # 0b1011: a tree with three peaks
+_MAX_WAIT_SEC = 30
+_MAX_ENTRIES = 100_000  # more than any check writes
 
 
 class ExpiredWriters(NamedTuple):
-    """Whose capability has run out, and another writer under the same label; each has one accepted message."""
+    """A writer with an expired capability and another writer under the same label; each has one accepted message."""
 
     owner: Writer
     other: Writer
@@ -34,14 +34,14 @@ class ExpiredWriters(NamedTuple):
 
 
 class ExpiredCapabilities(NamedTuple):
-    """One who had more to give, and one whose only message was all that the rate allowed."""
+    """One owner with rate left, and one whose only message used up the rate."""
 
     idle: ExpiredWriters
     spent: ExpiredWriters
 
 
 class CheckContext:
-    """One run against one hub. Names and keys are new in every run; only choices follow the seed."""
+    """One run against one hub. Names and keys are new in every run; only random choices follow the seed."""
 
     def __init__(
         self, probe: Probe, facts: HubFacts, *, issuer: SigningKey | None, pin: bytes | None, seed: int, count: int
@@ -56,31 +56,31 @@ class CheckContext:
         self.rng = Random(seed)
 
     def begin(self, check_id: str) -> None:
-        """A check's choices do not depend on which checks ran before it."""
+        """Seed the generator for a check, so its choices do not depend on the checks before it."""
         self.rng = Random(f"{self._seed}/{check_id}")
 
     # Time.
 
     def status(self) -> HubFacts:
-        """What the hub says of itself now."""
+        """The hub's current status."""
         return HubFacts.read(self.probe.get("/tooling/status").json())
 
     def wait_until(self, hub_ts: int) -> None:
-        """Until the hub's own time is that, or later."""
-        for _ in range(_LONGEST_WAIT_SEC):
+        """Wait until the hub's own time reaches `hub_ts`."""
+        for _ in range(_MAX_WAIT_SEC):
             behind = hub_ts - self.status().hub_ts
             if behind <= 0:
                 return
-            if behind > _LONGEST_WAIT_SEC:
+            if behind > _MAX_WAIT_SEC:
                 break
             time.sleep(1)
-        raise Failed(f"the hub's status does not get to hub_ts {hub_ts}, though a second passes in a second")
+        raise Failed(f"the hub's status does not reach hub_ts {hub_ts} although enough time has passed")
 
     @property
     def profile(self) -> Profile:
         return self.facts.profile
 
-    # Who may write.
+    # Writers.
 
     @property
     def issuer(self) -> SigningKey:
@@ -90,7 +90,7 @@ class CheckContext:
 
     @property
     def may_write(self) -> bool:
-        """Whether a message of ours can be accepted at all."""
+        """Whether this run can get a message accepted."""
         return self._issuer is not None or not self._needs_capability
 
     @property
@@ -99,7 +99,7 @@ class CheckContext:
 
     @property
     def _needs_capability(self) -> bool:
-        """With epochs a hub must have been told of a stream, and a capability is how it is told."""
+        """With epochs a hub must know a stream, and it learns streams from capabilities."""
         return self.facts.admission != OPEN or bool(self.profile.epoch_sec)
 
     def need_epochs(self) -> None:
@@ -107,34 +107,34 @@ class CheckContext:
             raise Skipped("the hub has no epochs")
 
     def stranger(self, stream_id: bytes | None = None) -> Writer:
-        """Someone with a new key and no capability."""
+        """A writer with a new key and no capability."""
         stream_id = stream_id or token_bytes(32)
         label = self.facts.label(stream_id, self.status().epoch)
         return Writer(self.probe, self.facts, stream_id, label, SigningKey.generate())
 
     def writer(self, stream_id: bytes | None = None) -> Writer:
-        """Someone with a new key who may write to a stream, by default to a new one."""
+        """A writer with a new key and permission for a stream, by default a new one."""
         if not self.may_write:
-            raise Skipped("nobody may write without a capability, and no issuer key was given")
+            raise Skipped("writing needs a capability, and no issuer key was given")
         found = self.stranger(stream_id)
         if self._needs_capability:
             found.auth_ref = self.grant(found).auth_ref()
         return found
 
     def grant(self, to: Writer, *streams: bytes, ttl: int = _GRANT_SEC, rate: Rate | None = None) -> CapToken:
-        """A capability for the writer's key, authorised; for its own stream where none are named."""
+        """Issue and authorize a capability for the writer's key; by default for its own stream."""
         token = cap_token.mint(self.issuer, to.key.public_key, streams or [to.stream_id], ttl, rate)
         self.authorize(token)
         return token
 
     def authorize(self, token: CapToken) -> AuthorizeResponse:
-        """Show the hub a capability that it must take."""
+        """Present a capability that the hub must accept."""
         return self.probe.post("/tooling/authorize", token).offered(AuthorizeResponse)
 
-    # Made once.
+    # Shared data.
 
     def once(self, make: Callable[["CheckContext"], T]) -> T:
-        """What `make` makes, the same for every check of the run, and by the same choices whichever asks first."""
+        """The result of `make`, shared by all checks. Its random choices do not depend on which check calls first."""
         if make not in self._made:
             before, self.rng = self.rng, Random(f"{self._seed}/{make.__name__}")
             try:
@@ -145,18 +145,18 @@ class CheckContext:
 
     @cached_property
     def filled(self) -> tuple[AcceptedMessage, ...]:
-        """A label with some entries by one writer: for whoever only reads."""
+        """A label with entries by one writer, for checks that only read."""
         writer = self.writer()
-        return tuple(writer.send(b"%d" % number) for number in range(_FILLED))
+        return tuple(writer.send(b"%d" % number) for number in range(_FILLED_ENTRIES))
 
     @cached_property
     def expired(self) -> ExpiredCapabilities:
-        """Capabilities that have run out; with short epochs, their labels may have run out with them."""
-        idle, spent = self._lapsing(None), self._lapsing(Rate(0, 1))
+        """Expired capabilities. With short epochs their labels may have expired too."""
+        idle, spent = self._short_grant(None), self._short_grant(Rate(0, 1))
         self.wait_until(max(idle.last_ts, spent.last_ts) + _SHORT_GRANT_SEC + 1)
         return ExpiredCapabilities(idle, spent)
 
-    def _lapsing(self, rate: Rate | None) -> ExpiredWriters:
+    def _short_grant(self, rate: Rate | None) -> ExpiredWriters:
         owner = self.stranger()
         owner.auth_ref = self.grant(owner, ttl=_SHORT_GRANT_SEC, rate=rate).auth_ref()
         last_ts = owner.send().receipt.hub_ts
@@ -179,8 +179,8 @@ class CheckContext:
             page = self.page(asked)
             found += page.items
             after = page.next_cursor
-            expect(after is None or after > cursor, f"next_cursor {after} does not lead on from {cursor}")
+            expect(after is None or after > cursor, f"next_cursor {after} is not after {cursor}")
             expect(after is None or bool(page.items), f"next_cursor {after} follows an empty page")
-            expect(len(found) <= _MOST_ENTRIES, f"a label of ours has no end: {len(found)} entries so far")
+            expect(len(found) <= _MAX_ENTRIES, f"the label has no end: {len(found)} entries so far")
             cursor = after
         return found

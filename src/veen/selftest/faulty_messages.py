@@ -1,7 +1,7 @@
-"""Messages with chosen faults of the admission table, each wrong in exactly the ways it is asked to be. Spec §8.2.
+"""Messages with chosen faults of the admission table, and no other faults. Spec §8.2.
 
-Three rows of the table are not here. `att_root` is sealed and a hub cannot see it (ATT_ROOT), a stateless policy is a
-hub's own (PREFILTER_REJECT), and a capability's chain is judged where it is shown, at authorize (CAP_INVALID).
+Three rows are missing: a hub cannot see `att_root`, which is sealed (ATT_ROOT); a stateless policy is specific to a hub
+(PREFILTER_REJECT); and a capability's chain is checked at authorize (CAP_INVALID).
 """
 
 from dataclasses import dataclass, replace
@@ -18,15 +18,15 @@ from veen.selftest.check_context import CheckContext
 from veen.selftest.verdict import Skipped
 from veen.selftest.writer import Writer
 
-_ELSEWHERE = frozenset(("PREFILTER_REJECT", "ATT_ROOT", "CAP_INVALID"))
-FAULTS = tuple(row.detail_enum for row in ADMISSION if row.detail_enum not in _ELSEWHERE)
+_NOT_COVERED = frozenset(("PREFILTER_REJECT", "ATT_ROOT", "CAP_INVALID"))
+FAULTS = tuple(row.detail_enum for row in ADMISSION if row.detail_enum not in _NOT_COVERED)
 _NEED_ISSUER = frozenset(("AUTH_REF", "CAP_TTL", "CAP_RATE"))
 _FAR_AHEAD = 1 << 40
 _FAR_EPOCHS = 1000
-_STEPS = 4
+_MAX_STEPS = 4
 
-# No message can have both: a capability is known or it is not, and client_seq was used or not. A label of a far epoch
-# has no entries and no bucket.
+# Pairs that no message can have: a capability is known or unknown, a client_seq is used or unused. A label of a far
+# epoch has no entries and no rate bucket.
 _EXCLUSIVE = frozenset(
     frozenset(pair)
     for pair in (
@@ -38,47 +38,47 @@ _EXCLUSIVE = frozenset(
         ("CAP_RATE", "EPOCH"),
     )
 )
-# Where the fields stand in a MSG.
+# Positions of the fields in a MSG.
 _VER, _PROFILE_ID, _CLIENT_SEQ, _PREV_ACK, _AUTH_REF, _CT_HASH, _CIPHERTEXT = 0, 1, 4, 5, 6, 7, 8
 
 
-def why_not(trial: CheckContext, fault: str) -> str | None:
-    """Why this fault cannot be provoked at this hub with what was given; None where it can."""
-    if fault == "EPOCH" and not trial.profile.epoch_sec:
+def skip_reason(context: CheckContext, fault: str) -> str | None:
+    """Why this fault cannot be provoked at this hub with the given options; None if it can."""
+    if fault == "EPOCH" and not context.profile.epoch_sec:
         return "the hub has no epochs"
-    if fault in _NEED_ISSUER and not trial.has_issuer:
+    if fault in _NEED_ISSUER and not context.has_issuer:
         return "no issuer key was given"
-    if BY_DETAIL[fault].stage == "commit" and not trial.may_write:
-        return "nobody gets that far without a capability, and no issuer key was given"
+    if BY_DETAIL[fault].stage == "commit" and not context.may_write:
+        return "this stage is only reached with a capability, and no issuer key was given"
     return None
 
 
-def possible(trial: CheckContext) -> tuple[str, ...]:
-    """The faults that can be provoked here, in the order of the table."""
-    return tuple(fault for fault in FAULTS if why_not(trial, fault) is None)
+def possible(context: CheckContext) -> tuple[str, ...]:
+    """The faults that can be provoked, in the order of the table."""
+    return tuple(fault for fault in FAULTS if skip_reason(context, fault) is None)
 
 
-def pairs(trial: CheckContext) -> list[tuple[str, str]]:
-    """Every two faults that one message can have here, the earlier row first."""
-    return [pair for pair in combinations(possible(trial), 2) if frozenset(pair) not in _EXCLUSIVE]
+def pairs(context: CheckContext) -> list[tuple[str, str]]:
+    """Every two faults that one message can have, the earlier row first."""
+    return [pair for pair in combinations(possible(context), 2) if frozenset(pair) not in _EXCLUSIVE]
 
 
 @dataclass(frozen=True, slots=True)
 class FaultyMessage:
-    """The fields of a MSG before its signature as plain values, and what is done to the bytes at the end."""
+    """The fields of a MSG before signing, and the faults applied while encoding."""
 
     fields: tuple[int | bytes | None, ...]
     key: SigningKey
     faults: frozenset[str]
 
     def encode(self) -> bytes:
-        """Signed last, so that each fault stands alone."""
+        """Sign last, so each fault is independent."""
         encoded = self._signed()
-        # The head of the array in two bytes where one will do.
+        # A two-byte array head where one byte suffices.
         return b"\x98\x0a" + encoded[1:] if "CBOR_INVALID" in self.faults else encoded
 
     def json(self) -> bytes:
-        """The submit request in JSON that stands for it."""
+        """The equivalent submit request in JSON."""
         found = cbor.decode(self._signed())
         assert isinstance(found, tuple)
         shown: list[strict_json.Json] = [item.hex() if isinstance(item, bytes) else item for item in found]
@@ -90,30 +90,30 @@ class FaultyMessage:
         return _encoded(self.fields, None if "SIG_INVALID" in self.faults else self.key)
 
 
-def anyone(trial: CheckContext) -> Writer:
-    """Someone who may write or, where nobody may, someone whose message is refused only after it was looked at."""
-    return trial.writer() if trial.may_write else trial.stranger()
+def any_writer(context: CheckContext) -> Writer:
+    """A writer with permission or, if there is none, one whose message is rejected only after all earlier checks."""
+    return context.writer() if context.may_write else context.stranger()
 
 
 def of_size(writer: Writer, size: int) -> bytes:
-    """The writer's next message, padded until it has exactly this many bytes."""
+    """The writer's next message, padded to exactly this many bytes."""
     message = writer.message()
     encoded, sealed = message.encode(), message.ciphertext
     if len(encoded) > size:
-        raise Skipped(f"a message has {len(encoded)} bytes and more, not {size}")
-    for _ in range(_STEPS):  # a longer string has a longer head, so it takes more than one
+        raise Skipped(f"a message has at least {len(encoded)} bytes, not {size}")
+    for _ in range(_MAX_STEPS):  # a longer string may need a longer head, so one step may not be enough
         missing = size - len(encoded)
         if not missing:
             return encoded
         sealed = sealed + bytes(missing) if missing > 0 else sealed[:missing]
-        encoded = _plain(message, sealed, writer.key)
-    raise Skipped(f"no message has {size} bytes")  # where the head grows, some sizes are left out
+        encoded = _with_ciphertext(message, sealed, writer.key)
+    raise Skipped(f"no message has {size} bytes")  # sizes at which the head grows cannot be reached
 
 
-def draft(trial: CheckContext, *wanted: str) -> FaultyMessage:
-    """A message that is wrong in these ways only. What it takes to be so is submitted first."""
+def draft(context: CheckContext, *wanted: str) -> FaultyMessage:
+    """A message with exactly these faults. Messages that it depends on are submitted first."""
     faults = frozenset(wanted)
-    writer = _author(trial, faults)
+    writer = _author(context, faults)
     message = writer.message(
         b"draft",
         client_seq=1 if "DUPLICATE" in faults else 77 if "CLIENT_SEQ" in faults else None,
@@ -124,7 +124,7 @@ def draft(trial: CheckContext, *wanted: str) -> FaultyMessage:
     if "FIELD_SIZE" in faults:
         sealed = sealed[:ENC_BYTES] + b"\xff" * 4 + sealed[ENC_BYTES + 4 :]  # hdr_len, beyond any limit
     if "SIZE_PREFILTER" in faults:
-        sealed += bytes(trial.facts.max_msg_bytes)
+        sealed += bytes(context.facts.max_msg_bytes)
     fields[_CIPHERTEXT] = sealed
     fields[_CT_HASH] = bytes(HASH_BYTES) if "CT_HASH" in faults else h(sealed)
     if "VERSION" in faults:
@@ -134,60 +134,60 @@ def draft(trial: CheckContext, *wanted: str) -> FaultyMessage:
     return FaultyMessage(tuple(fields), writer.key, faults)
 
 
-def _plain(message: Msg, sealed: bytes, key: SigningKey) -> bytes:
-    """The message around another ciphertext, however long that is."""
+def _with_ciphertext(message: Msg, sealed: bytes, key: SigningKey) -> bytes:
+    """The message with another ciphertext of any length."""
     fields = _fields(message)
     fields[_CT_HASH], fields[_CIPHERTEXT] = h(sealed), sealed
     return _encoded(tuple(fields), key)
 
 
 def _fields(message: Msg) -> list[int | bytes | None]:
-    """All but the signature."""
+    """All fields except the signature."""
     return [1, *(getattr(message, kind.name) for kind in message.LAYOUT.kinds if not kind.fixed)][:-1]
 
 
 def _encoded(fields: tuple[int | bytes | None, ...], key: SigningKey | None) -> bytes:
-    """The MSG of these fields, signed or with a signature that does not hold."""
+    """The MSG with these fields, signed or with an invalid signature."""
     unsigned = cbor.encode([*fields, bytes(SIGNATURE_BYTES)])
     if key is None:
         return unsigned
     return cbor.encode([*fields, key.sign(msg.signing_digest(unsigned))])
 
 
-def _author(trial: CheckContext, faults: frozenset[str]) -> Writer:
-    """Whoever would send it: with the label, the capability and the past that the faults ask for."""
-    owner, other = _lapsed(trial, faults) if "CAP_TTL" in faults else _current(trial, faults)
+def _author(context: CheckContext, faults: frozenset[str]) -> Writer:
+    """The writer for these faults, with the label, capability and earlier messages that they need."""
+    owner, other = _expired_writers(context, faults) if "CAP_TTL" in faults else _current_writers(context, faults)
     author = other if "AUTH_REF" in faults else owner
     if "DUPLICATE" in faults and not author.client_seq:
         author.send()
     if "AUTH_REF" in faults:
-        author.auth_ref = owner.auth_ref or trial.grant(owner).auth_ref()
+        author.auth_ref = owner.auth_ref or context.grant(owner).auth_ref()
     if "CAP_MISSING" in faults:
         author.auth_ref = token_bytes(HASH_BYTES)
     if "EPOCH" in faults:
-        far = trial.status().epoch + trial.facts.window() + _FAR_EPOCHS
-        author = replace(author, label=trial.facts.label(owner.stream_id, far), client_seq=0, prev_ack=0)
+        far = context.status().epoch + context.facts.window() + _FAR_EPOCHS
+        author = replace(author, label=context.facts.label(owner.stream_id, far), client_seq=0, prev_ack=0)
     return author
 
 
-def _lapsed(trial: CheckContext, faults: frozenset[str]) -> tuple[Writer, Writer]:
-    found = trial.expired.spent if "CAP_RATE" in faults else trial.expired.idle
+def _expired_writers(context: CheckContext, faults: frozenset[str]) -> tuple[Writer, Writer]:
+    found = context.expired.spent if "CAP_RATE" in faults else context.expired.idle
     return replace(found.owner), replace(found.other)
 
 
-def _current(trial: CheckContext, faults: frozenset[str]) -> tuple[Writer, Writer]:
-    owner = anyone(trial)
+def _current_writers(context: CheckContext, faults: frozenset[str]) -> tuple[Writer, Writer]:
+    owner = any_writer(context)
     if "CAP_RATE" in faults:
-        owner.auth_ref = trial.grant(owner, rate=Rate(0, 1)).auth_ref()
+        owner.auth_ref = context.grant(owner, rate=Rate(0, 1)).auth_ref()
         owner.send()
     other = owner
     if "AUTH_REF" in faults:
-        other = replace(trial.writer(owner.stream_id), label=owner.label)
+        other = replace(context.writer(owner.stream_id), label=owner.label)
     return owner, other
 
 
 def signed_wrong(rng: Random, good: Msg, key: SigningKey, max_hdr_bytes: int) -> bytes:
-    """A message with one field that cannot be right, signed by its own key as if it were."""
+    """A message with one invalid field, correctly signed by its own key."""
     fields = _fields(good)
     sealed = good.ciphertext
     match rng.randrange(7):

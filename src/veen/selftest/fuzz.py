@@ -1,4 +1,4 @@
-"""The fuzz suite: damaged messages and requests are refused, each with a word, and the hub goes on. Spec §8, §10."""
+"""The fuzz suite: damaged input is rejected with an error envelope, and the hub continues. Spec §8, §10."""
 
 import re
 from collections.abc import Callable
@@ -29,8 +29,8 @@ from veen.selftest.probe import OK, SUBMIT_HEAD, ProbeReply
 from veen.selftest.verdict import Failed, expect, expect_equal
 from veen.selftest.writer import AcceptedMessage, Writer
 
-# One-byte items of every type, an indefinite one of each that can be, tags, floats, and heads that claim too much.
-_TELLING = (
+# One-byte items of every type, indefinite-length items, tags, floats, and heads that claim too much.
+_SUSPICIOUS_ITEMS = (
     *(b"\x00", b"\x17", b"\x20", b"\x40", b"\x60", b"\x80", b"\xa0", b"\xf4", b"\xf5", b"\xf6", b"\xf7", b"\xff"),
     *(b"\x5f\xff", b"\x7f\xff", b"\x9f\xff", b"\xbf\xff", b"\xc0\x00", b"\xd9\xd9\xf7\x00", b"\xf9\x00\x00"),
     *(b"\x18\x00", b"\x19\x00\x01", b"\x1b" + b"\xff" * 8, b"\x3b" + b"\xff" * 8, b"\xfb" + bytes(8), b"\xf8\xff"),
@@ -43,13 +43,13 @@ _SNIPPETS = (
     *(b'{"":0}', b"\xef\xbb\xbf", b"[" * 300, b'{"a":' * 300),
 )
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.\w]+|[^\s]')
-_LONGEST = 40
+_MAX_RANGE_BYTES = 40
 
 
 def bytewise(rng: Random, data: bytes) -> bytes:
-    """One bit, byte or stretch otherwise."""
+    """Change one bit, byte or range."""
     start = rng.randrange(len(data))
-    end = min(len(data), start + rng.randint(1, _LONGEST))
+    end = min(len(data), start + rng.randint(1, _MAX_RANGE_BYTES))
     match rng.randrange(7):
         case 0:
             return data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
@@ -63,11 +63,11 @@ def bytewise(rng: Random, data: bytes) -> bytes:
             return data[:start] + rng.randbytes(end - start) + data[start:]
         case 5:
             return data[:start]
-    return data[:start] + rng.choice(_TELLING) + data[start:]
+    return data[:start] + rng.choice(_SUSPICIOUS_ITEMS) + data[start:]
 
 
 def itemwise(rng: Random, data: bytes) -> bytes:
-    """One item of the outermost array or map dropped, doubled, exchanged for another, or for a telling one."""
+    """Drop, double or replace one item of the outermost array or map."""
     spans = _spans(data)
     start, end = rng.choice(spans)
     match rng.randrange(5):
@@ -80,11 +80,11 @@ def itemwise(rng: Random, data: bytes) -> bytes:
             return data[:start] + data[other_start:other_end] + data[end:]
         case 3:
             return bytes([data[0] & 0xE0 | rng.randrange(24)]) + data[1:]
-    return data[:start] + rng.choice(_TELLING) + data[end:]
+    return data[:start] + rng.choice(_SUSPICIOUS_ITEMS) + data[end:]
 
 
 def tokenwise(rng: Random, data: bytes) -> bytes:
-    """One token of a JSON text dropped, doubled, or exchanged for another."""
+    """Drop, double or replace one token of a JSON text."""
     tokens = [found.span() for found in _TOKEN.finditer(data)]
     start, end = rng.choice(tokens)
     match rng.randrange(4):
@@ -99,12 +99,12 @@ def tokenwise(rng: Random, data: bytes) -> bytes:
 
 
 def item(rng: Random) -> bytes:
-    """An item that is not what it stands in for."""
-    return rng.choice(_TELLING)
+    """A random suspicious item."""
+    return rng.choice(_SUSPICIOUS_ITEMS)
 
 
 def _spans(data: bytes) -> list[tuple[int, int]]:
-    """Where the items of the outermost array or map are, its keys and values alike."""
+    """The positions of the keys and items of the outermost array or map."""
     spans, pos = [], 1
     try:
         while pos < len(data):
@@ -124,41 +124,41 @@ _BURST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """A label with a few entries, and the message that would be accepted next: what the damage is done to."""
+class FuzzTarget:
+    """A label with a few entries, and the next valid message, which the checks damage."""
 
     writer: Writer
     entries: tuple[AcceptedMessage, ...]
     good: Msg
 
 
-def ground(trial: CheckContext) -> Ground:
-    writer = trial.writer()
+def fuzz_target(context: CheckContext) -> FuzzTarget:
+    writer = context.writer()
     entries = tuple(writer.send() for _ in range(3))
-    return Ground(writer, entries, writer.message(b"the next"))
+    return FuzzTarget(writer, entries, writer.message(b"the next"))
 
 
-def _throw(trial: CheckContext, make: Make, ask: Ask, answer: type[Wire] | None = None) -> str:
-    """Ask with damaged input, over and over. `answer` is what a request that is still good is answered with."""
-    for number in range(trial.count):
-        body = make(trial.rng)
+def _send_damaged(context: CheckContext, make: Make, ask: Ask, answer: type[Wire] | None = None) -> str:
+    """Send damaged input repeatedly. `answer` is the type of a successful answer to input that is still valid."""
+    for number in range(context.count):
+        body = make(context.rng)
         try:
             _check_answer(ask(body), answer)
         except (Failed, Unavailable) as error:
             shown = body[:_SHOWN_BYTES].hex() + ("…" if len(body) > _SHOWN_BYTES else "")
             raise Failed(f"{error}; input {number}, of {len(body)} bytes, was {shown}") from None
-    return f"{trial.count} inputs"
+    return f"{context.count} inputs"
 
 
 def _check_answer(reply: ProbeReply, answer: type[Wire] | None) -> None:
     if reply.status == OK and answer is not None:
         reply.read(answer)
     else:
-        reply.error()  # which is under the status of its code, so never under a 5xx but 503
+        reply.error()  # checks the status of the code too, so 503 is the only possible 5xx
 
 
-def _other(good: bytes, *ways: Callable[[Random, bytes], bytes]) -> Make:
-    """Good bytes damaged in one of these ways, and not by chance what they were."""
+def _damage(good: bytes, *ways: Callable[[Random, bytes], bytes]) -> Make:
+    """Valid bytes damaged in one of these ways, and never unchanged."""
 
     def make(rng: Random) -> bytes:
         while (damaged := rng.choice(ways)(rng, good)) == good:
@@ -168,33 +168,33 @@ def _other(good: bytes, *ways: Callable[[Random, bytes], bytes]) -> Make:
     return make
 
 
-@claim("fuzz.messages", "a damaged message is refused, with a word on why", "§7 I10, §8.1–8.2")
-def messages(trial: CheckContext) -> str:
-    good = trial.once(ground).good.encode()
-    make = _other(good, bytewise, itemwise)
-    return _throw(trial, make, lambda body: trial.probe.post("/v1/submit", SUBMIT_HEAD + body))
+@claim("fuzz.messages", "a damaged message is rejected with a reason", "§7 I10, §8.1–8.2")
+def messages(context: CheckContext) -> str:
+    good = context.once(fuzz_target).good.encode()
+    make = _damage(good, bytewise, itemwise)
+    return _send_damaged(context, make, lambda body: context.probe.post("/v1/submit", SUBMIT_HEAD + body))
 
 
-@claim("fuzz.envelopes", "a damaged submit request is refused, with a word on why", "§10.4.1, §8.2")
-def envelopes(trial: CheckContext) -> str:
-    good = SUBMIT_HEAD + trial.once(ground).good.encode()
-    make = _other(good, bytewise, itemwise)
-    return _throw(trial, make, lambda body: trial.probe.post("/v1/submit", body))
+@claim("fuzz.envelopes", "a damaged submit request is rejected with a reason", "§10.4.1, §8.2")
+def envelopes(context: CheckContext) -> str:
+    good = SUBMIT_HEAD + context.once(fuzz_target).good.encode()
+    make = _damage(good, bytewise, itemwise)
+    return _send_damaged(context, make, lambda body: context.probe.post("/v1/submit", body))
 
 
-@claim("fuzz.signed", "a message that is wrong, and signed as it is, is refused, with a word on why", "§7, §8.2")
-def signed(trial: CheckContext) -> str:
-    stand = trial.once(ground)
-    most = trial.facts.limits["max_hdr_bytes"]
+@claim("fuzz.signed", "an invalid message with a valid signature is rejected with a reason", "§7, §8.2")
+def signed(context: CheckContext) -> str:
+    target = context.once(fuzz_target)
+    most = context.facts.limits["max_hdr_bytes"]
 
     def make(rng: Random) -> bytes:
-        return faulty_messages.signed_wrong(rng, stand.good, stand.writer.key, most)
+        return faulty_messages.signed_wrong(rng, target.good, target.writer.key, most)
 
-    return _throw(trial, make, lambda body: trial.probe.post("/v1/submit", SUBMIT_HEAD + body))
+    return _send_damaged(context, make, lambda body: context.probe.post("/v1/submit", SUBMIT_HEAD + body))
 
 
-def _reads(trial: CheckContext) -> list[tuple[str, Wire, type[Wire]]]:
-    label = trial.once(ground).writer.label
+def _reads(context: CheckContext) -> list[tuple[str, Wire, type[Wire]]]:
+    label = context.once(fuzz_target).writer.label
     return [
         ("/v1/stream", StreamRequest(label, 1, 3, 2, 1, True, True), StreamResponse),
         ("/v1/receipt", ReceiptRequest(label, 2), ReceiptResponse),
@@ -203,70 +203,70 @@ def _reads(trial: CheckContext) -> list[tuple[str, Wire, type[Wire]]]:
     ]
 
 
-@claim("fuzz.reads", "a damaged read request is answered or refused, with a word on why", "§10.4, §10.6")
-def reads(trial: CheckContext) -> str:
-    for path, request, answer in _reads(trial):
-        make = _other(request.encode(), bytewise, itemwise)
-        _throw(trial, make, lambda body, path=path: trial.probe.post(path, body), answer)  # type: ignore[misc]
-    return f"{trial.count} inputs for each read"
+@claim("fuzz.reads", "a damaged read request is answered, or rejected with a reason", "§10.4, §10.6")
+def reads(context: CheckContext) -> str:
+    for path, request, answer in _reads(context):
+        make = _damage(request.encode(), bytewise, itemwise)
+        _send_damaged(context, make, lambda body, path=path: context.probe.post(path, body), answer)  # type: ignore[misc]
+    return f"{context.count} inputs for each read"
 
 
-@claim("fuzz.tooling", "a damaged capability or proof request is refused, or answered where it is none", "§6, §10.6")
-def tooling(trial: CheckContext) -> str:
-    label = trial.once(ground).writer.label
-    issuer = trial.issuer if trial.has_issuer else SigningKey.generate()
+@claim("fuzz.tooling", "a damaged capability or proof request is rejected, or answered if still valid", "§6, §10.6")
+def tooling(context: CheckContext) -> str:
+    label = context.once(fuzz_target).writer.label
+    issuer = context.issuer if context.has_issuer else SigningKey.generate()
     token = cap_token.resign(cap_token.mint(issuer, SigningKey.generate().public_key, [label], 60), issuer)
-    make = _other(token.encode(), bytewise, itemwise)
-    _throw(trial, make, lambda body: trial.probe.post("/tooling/authorize", body))
-    make = _other(ProofAtRequest(label, 1, 2).encode(), bytewise, itemwise)
-    _throw(trial, make, lambda body: trial.probe.post("/tooling/proof", body), ProofAtResponse)
-    make = _other(ConsistencyRequest(label, 1, 2).encode(), bytewise, itemwise)
-    _throw(trial, make, lambda body: trial.probe.post("/tooling/consistency", body), ProofAtResponse)
-    return f"{trial.count} inputs for each"
+    make = _damage(token.encode(), bytewise, itemwise)
+    _send_damaged(context, make, lambda body: context.probe.post("/tooling/authorize", body))
+    make = _damage(ProofAtRequest(label, 1, 2).encode(), bytewise, itemwise)
+    _send_damaged(context, make, lambda body: context.probe.post("/tooling/proof", body), ProofAtResponse)
+    make = _damage(ConsistencyRequest(label, 1, 2).encode(), bytewise, itemwise)
+    _send_damaged(context, make, lambda body: context.probe.post("/tooling/consistency", body), ProofAtResponse)
+    return f"{context.count} inputs for each"
 
 
-@claim("fuzz.json", "a damaged request in JSON is refused, with a word on why", "§10.3, §10.6")
-def in_json(trial: CheckContext) -> str:
-    good = wire_json.encode(SubmitRequest(trial.once(ground).good))
-    make = _other_text(good)
-    _throw(trial, make, lambda body: trial.probe.post_json("/v1/submit", body))
-    for path, request, answer in _reads(trial):
-        make = _other_text(wire_json.encode(request))
-        _throw(trial, make, lambda body, path=path: trial.probe.post_json(path, body), answer)  # type: ignore[misc]
-    return f"{trial.count} inputs for each path"
+@claim("fuzz.json", "a damaged JSON request is rejected with a reason", "§10.3, §10.6")
+def in_json(context: CheckContext) -> str:
+    good = wire_json.encode(SubmitRequest(context.once(fuzz_target).good))
+    make = _damage_json(good)
+    _send_damaged(context, make, lambda body: context.probe.post_json("/v1/submit", body))
+    for path, request, answer in _reads(context):
+        make = _damage_json(wire_json.encode(request))
+        _send_damaged(context, make, lambda body, path=path: context.probe.post_json(path, body), answer)  # type: ignore[misc]
+    return f"{context.count} inputs for each path"
 
 
-def _other_text(good: bytes) -> Make:
-    """JSON text damaged so that it says something else: spaces between tokens say nothing."""
-    said = strict_json.decode(good, "request")
+def _damage_json(good: bytes) -> Make:
+    """JSON text damaged so that its value changes; whitespace changes do not count."""
+    original = strict_json.decode(good, "request")
 
     def make(rng: Random) -> bytes:
-        while _says(damaged := rng.choice((bytewise, tokenwise))(rng, good)) == said:
+        while _json_value(damaged := rng.choice((bytewise, tokenwise))(rng, good)) == original:
             pass
         return damaged
 
     return make
 
 
-def _says(text: bytes) -> strict_json.Json:
+def _json_value(text: bytes) -> strict_json.Json:
     try:
         return strict_json.decode(text, "request")
     except Malformed:
         return None
 
 
-@claim("fuzz.afterwards", "after damage the log is what it was, and the next message is accepted", "§7 I13, §8.1")
-def afterwards(trial: CheckContext) -> None:
-    new = ground(trial)  # of its own: the label that the others damaged messages for may have run out since
-    make = _other(SUBMIT_HEAD + new.good.encode(), bytewise)
+@claim("fuzz.afterwards", "after damaged input the log is unchanged and the next message is accepted", "§7 I13, §8.1")
+def afterwards(context: CheckContext) -> None:
+    new = fuzz_target(context)  # its own, because the label of the shared one may have expired
+    make = _damage(SUBMIT_HEAD + new.good.encode(), bytewise)
     for _ in range(_BURST):
-        trial.probe.post("/v1/submit", make(trial.rng))
-    for stand in (trial.once(ground), new):
-        found = [(item.msg, item.receipt) for item in trial.pages(stand.writer.label, with_receipts=True)]
-        expect(found == list(stand.entries), "the log is not what it was before")
+        context.probe.post("/v1/submit", make(context.rng))
+    for target in (context.once(fuzz_target), new):
+        found = [(item.msg, item.receipt) for item in context.pages(target.writer.label, with_receipts=True)]
+        expect(found == list(target.entries), "the log has changed")
     receipt = new.writer.accept(new.good).receipt
     expect_equal(receipt.stream_seq, len(new.entries) + 1, "stream_seq of the next message")
-    expect(trial.probe.get("/readyz").status == OK, "the hub is not ready any more")
+    expect(context.probe.get("/readyz").status == OK, "the hub is no longer ready")
 
 
 CHECKS: tuple[Check, ...] = (messages, envelopes, signed, reads, tooling, in_json, afterwards)

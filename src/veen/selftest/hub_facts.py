@@ -1,4 +1,4 @@
-"""What a hub says of itself, as far as the checks build on it. Spec §12: epoch discovery; §8.4, §14.1."""
+"""The hub status, as far as the checks depend on it. Spec §12: epoch discovery; §8.4, §14.1."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from veen.core.strict_json import Json
 from veen.core.wire_json import Fields
 
 OPEN, CAPABILITY = "open", "capability"
-# The registry of spec §14.1, with the most a hub may set where spec §14 has a number.
+# The limit registry of spec §14.1, with the maximum that spec §14 allows.
 REGISTRY: dict[str, int] = {
     "max_msg_bytes": limits.MAX_MSG_BYTES,
     "max_hdr_bytes": limits.MAX_HDR_BYTES,
@@ -35,83 +35,83 @@ REGISTRY: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class HubFacts:
-    """GET /tooling/status, read."""
+    """A parsed GET /tooling/status."""
 
     hub_id: bytes
     hub_pk: bytes
     key_id: bytes
     profile: Profile
-    profile_id: bytes  # as it says; whether it is that of the profile is for a check
+    profile_id: bytes  # as claimed; a check compares it with the profile
     routing_key: bytes
     limits: dict[str, int]
     admission: str
     epoch: int
     hub_ts: int
-    identity: HubIdentity | None  # only some hubs show theirs
+    identity: HubIdentity | None  # only some hubs include it
     signature: IdentitySignature | None
-    identity_holds: bool  # good enough to judge by; that one does not hold, a check of its own says
+    identity_holds: bool  # whether it verifies; a separate check reports if it does not
 
     @classmethod
     def read(cls, found: dict[str, Json]) -> "HubFacts":
-        """Raises `Malformed` where something is missing that the checks cannot do without."""
-        said = Fields("status", found)
+        """Raises `Malformed` if a field is missing that the checks need."""
+        status = Fields("status", found)
         shows_identity = "identity" in found and "identity_sig" in found
-        identity = said.wire("identity", HubIdentity) if shows_identity else None
-        signature = said.wire("identity_sig", IdentitySignature) if shows_identity else None
-        hub_id = said.hash("hub_id")
+        identity = status.wire("identity", HubIdentity) if shows_identity else None
+        signature = status.wire("identity_sig", IdentitySignature) if shows_identity else None
+        hub_id = status.hash("hub_id")
         return cls(
             hub_id=hub_id,
-            hub_pk=said.hash("hub_pk"),
-            key_id=said.hash("key_id"),
-            profile=said.wire("profile", Profile),
-            profile_id=said.hash("profile_id"),
+            hub_pk=status.hash("hub_pk"),
+            key_id=status.hash("key_id"),
+            profile=status.wire("profile", Profile),
+            profile_id=status.hash("profile_id"),
             routing_key=identity.routing_key if identity else naming.routing_key(hub_id),
-            limits=_limits(said),
-            admission=_admission(said),
-            epoch=said.number("epoch"),
-            hub_ts=said.number("hub_ts"),
+            limits=_limits(status),
+            admission=_admission(status),
+            epoch=status.number("epoch"),
+            hub_ts=status.number("hub_ts"),
             identity=identity,
             signature=signature,
-            identity_holds=bool(identity and signature and _holds(identity, signature, hub_id)),
+            identity_holds=bool(identity and signature and _verifies(identity, signature, hub_id)),
         )
 
     def verify_receipt(self, receipt: Receipt) -> None:
-        """Raise `Unverified` unless a key of the hub that was active then signed it."""
+        """Raise `Unverified` unless a hub key that was active then signed it."""
         if self.identity and self.identity_holds:
             self.identity.verify_receipt(receipt)
         else:
             receipt.verify_signature(self.hub_pk)
 
     def verify_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Raise `Unverified` unless a key of the hub that was active in its epoch signed it."""
+        """Raise `Unverified` unless a hub key that was active in its epoch signed it."""
         if self.identity and self.identity_holds:
             self.identity.verify_checkpoint(checkpoint, self.profile)
         else:
             checkpoint.verify_signature(self.hub_pk)
 
     def verify_identity(self, pin: bytes) -> None:
-        """Raise `Unverified` unless this is the hub with that `hub_id`, or with that `H(hub_pk)`."""
+        """Raise `Unverified` unless the hub has this `hub_id` or `H(hub_pk)`."""
         if self.identity and self.signature:
             self.identity.verify(self.signature, pin)
         elif pin not in (self.hub_id, h(self.hub_pk)):
-            raise Unverified("hub", "it is not the pinned hub")
+            raise Unverified("hub", "is not the pinned hub")
 
     def label(self, stream_id: bytes, epoch: int) -> bytes:
         if not 0 <= epoch <= U64_MAX:
-            raise Malformed("status", f"epoch {epoch} is beyond what a label can name")
+            raise Malformed("status", f"epoch {epoch} does not fit into a label")
         return naming.label(self.routing_key, stream_id, epoch)
 
     @property
     def max_msg_bytes(self) -> int:
-        """Whatever a hub says, nothing larger is made here."""
+        """Bounded by the protocol maximum, whatever the hub claims."""
         return min(self.limits["max_msg_bytes"], limits.MAX_MSG_BYTES)
 
     def window(self) -> int:
-        """How many epochs around its own a hub takes. Spec §12."""
+        """The number of epochs before and after its own that the hub accepts. Spec §12."""
         return self.limits["max_epoch_skew_sec"] // self.profile.epoch_sec if self.profile.epoch_sec else 0
 
 
-def _holds(identity: HubIdentity, signature: IdentitySignature, hub_id: bytes) -> bool:
+def _verifies(identity: HubIdentity, signature: IdentitySignature, hub_id: bytes) -> bool:
     try:
         identity.verify(signature, hub_id)
     except Unverified:
@@ -119,16 +119,16 @@ def _holds(identity: HubIdentity, signature: IdentitySignature, hub_id: bytes) -
     return True
 
 
-def _limits(said: Fields) -> dict[str, int]:
-    shown = said.field("limits")
-    if not isinstance(shown, dict):
+def _limits(status: Fields) -> dict[str, int]:
+    limits_object = status.field("limits")
+    if not isinstance(limits_object, dict):
         raise Malformed("status", "limits is not an object")
-    registry = Fields("status", shown)
+    registry = Fields("status", limits_object)
     return {name: registry.number(name) for name in REGISTRY}
 
 
-def _admission(said: Fields) -> str:
-    mode = said.field("admission")
+def _admission(status: Fields) -> str:
+    mode = status.field("admission")
     if mode not in (OPEN, CAPABILITY):
         raise Malformed("status", f"admission is neither {OPEN} nor {CAPABILITY}")
     return str(mode)

@@ -1,4 +1,4 @@
-"""Requests to a hub as raw as a check wants them, and answers read as strictly as the tables allow."""
+"""Raw requests to a hub, and strict parsing of its answers."""
 
 import socket
 import ssl
@@ -31,85 +31,85 @@ W = TypeVar("W", bound=Wire)
 CBOR, JSON, OCTETS = "application/cbor", "application/json", "application/octet-stream"
 OK, NOT_FOUND, METHOD_NOT_ALLOWED, UNSUPPORTED, TOO_MANY, UNAVAILABLE = 200, 404, 405, 415, 429, 503
 SUBMIT_HEAD = b"\xa2\x01\x01\x02"  # {1: 1, 2: msg}: the rest of a submit request is the encoded MSG
-_CONNECT_S, _ANSWER_S = 5.0, 30.0
-_BUSY_ATTEMPTS, _LONGEST_WAIT_S = 5, 5
-_MOST_BYTES = 4 * MAX_PAGE_BYTES + MAX_MSG_BYTES  # a page in JSON, where each byte is two digits
+_CONNECT_TIMEOUT_S, _ANSWER_TIMEOUT_S = 5.0, 30.0
+_BUSY_ATTEMPTS, _MAX_RETRY_WAIT_S = 5, 5
+_MAX_ANSWER_BYTES = 4 * MAX_PAGE_BYTES + MAX_MSG_BYTES  # a page in JSON, where each byte is two digits
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """An answer as it came."""
+    """A raw answer."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    asked: str  # for what is said when it is wrong
-    form: str  # of the request; the answer's must be the same
+    asked: str  # method and path, for failure messages
+    form: str  # content type of the request; the answer must have the same
 
     def read(self, cls: type[W]) -> W:
-        """The object in the body of a success."""
+        """Decode the body of a successful answer."""
         if self.status != OK:
-            raise Failed(f"{self.asked} answered {self.status}{self._said()}")
+            raise Failed(f"{self.asked} answered {self.status}{self._error_text()}")
         return self._decode(cls)
 
     def offered(self, cls: type[W]) -> W:
-        """As `read`, for an endpoint that a hub may leave out."""
+        """Like `read`, for an optional endpoint."""
         if self.status in (NOT_FOUND, METHOD_NOT_ALLOWED):
             raise Skipped(f"the hub does not offer {self.asked}")
         return self.read(cls)
 
     def error(self) -> ErrorEnvelope:
-        """The error envelope of a refusal, under the status of its code. Spec §10.6."""
+        """The error envelope of a rejection; its HTTP status must match its code. Spec §10.6."""
         expect(self.status != OK, f"{self.asked} was accepted")
-        expect(400 <= self.status < 600, f"{self.asked} answered {self.status}, which is no error status")
+        expect(400 <= self.status < 600, f"{self.asked} answered {self.status}, which is not an error status")
         envelope = self._decode(ErrorEnvelope)
         wanted = STATUS.get(envelope.code)
-        expect(wanted is not None, f"{self.asked} answered with an unknown code, {envelope.code!r}")
-        expect(self.status == wanted, f"{self.asked} answered {envelope.code} under {self.status}, not {wanted}")
+        expect(wanted is not None, f"{self.asked} answered with the unknown code {envelope.code!r}")
+        expect(self.status == wanted, f"{self.asked} answered {envelope.code} with status {self.status}, not {wanted}")
         return envelope
 
     def refused(self) -> Refused:
         return self.error().refused()
 
     def expect_code(self, code: str) -> Refused:
-        """A refusal of an endpoint itself."""
+        """Expect a rejection by the endpoint itself."""
         refused = self.refused()
         expect(refused.code == code, f"{self.asked} answered {refused.code}, not {code}")
         return refused
 
     def expect_row(self, name: str) -> Refused:
-        """A refusal by one row of the admission table. Spec §8.2: `detail_enum` may be missing, but not another."""
+        """Expect a rejection by one row of the admission table. `detail_enum` is optional. Spec §8.2."""
         row = BY_DETAIL[name]
-        expect(self.status != OK, f"accepted, where {row.code}/{name} is due")
+        expect(self.status != OK, f"accepted instead of rejected with {row.code}/{name}")
         refused = self.refused()
         found = (refused.code, refused.stage, refused.detail_enum or name)
         wanted = (row.code, str(row.stage), name)
         shown, due = ("{} {} {}".format(*triple) for triple in (found, wanted))
-        expect(found == wanted, f"refused with {shown}, not {due}")
+        expect(found == wanted, f"rejected with {shown}, not {due}")
         return refused
 
     def retry_after(self) -> int | None:
-        """The header's seconds, where it names some."""
-        said = self.headers.get("retry-after", "")
-        return int(said) if said.isascii() and said.isdigit() else None
+        """The seconds of the Retry-After header, if it is valid."""
+        seconds = self.headers.get("retry-after", "")
+        return int(seconds) if seconds.isascii() and seconds.isdigit() else None
 
     def json(self) -> dict[str, Json]:
-        """The JSON object in the body of a success."""
+        """The JSON object in the body of a successful answer."""
         expect(self.status == OK, f"{self.asked} answered {self.status}")
         found = strict_json.decode(self.body, self.asked)
         if not isinstance(found, dict):
-            raise Failed(f"{self.asked} answered with something else than an object")
+            raise Failed(f"{self.asked} did not answer with a JSON object")
         return found
 
     def _decode(self, cls: type[W]) -> W:
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        expect(kind == self.form, f"{self.asked} answered {kind or 'without a content-type'} to {self.form}")
+        expect(kind == self.form, f"{self.asked} answered {kind or 'without content-type'} to {self.form}")
         try:
             return wire_json.decode(cls, self.body) if self.form == JSON else cls.decode(self.body)
         except Malformed as error:
-            raise Failed(f"{self.asked} answered {self.status} with a body that is none: {error}") from None
+            raise Failed(f"{self.asked} answered {self.status} with an invalid body: {error}") from None
 
-    def _said(self) -> str:
+    def _error_text(self) -> str:
         try:
             decoded = (
                 wire_json.decode(ErrorEnvelope, self.body) if self.form == JSON else ErrorEnvelope.decode(self.body)
@@ -120,9 +120,9 @@ class ProbeReply:
 
 
 class Probe:
-    """One hub, spoken to over HTTP. Safe on several threads."""
+    """HTTP client of one hub. Thread-safe."""
 
-    def __init__(self, url: str, tls: ssl.SSLContext | None = None, *, answer_s: float = _ANSWER_S) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None, *, answer_s: float = _ANSWER_TIMEOUT_S) -> None:
         self._answer_s = answer_s
         self.url = url.rstrip("/")
         self.tls = tls
@@ -136,7 +136,7 @@ class Probe:
             httpx.AsyncClient(
                 base_url=base,
                 verify=True if tls is None else tls,
-                # Shorter than any hub keeps an idle connection, so that none is found closed.
+                # Shorter than any hub's idle timeout, so no reused connection is already closed.
                 limits=httpx.Limits(keepalive_expiry=1.0),
                 headers={"accept-encoding": "identity", "user-agent": "veen-selftest"},
                 trust_env=False,
@@ -147,63 +147,63 @@ class Probe:
         self._exchange.close()
 
     def get(self, path: str) -> ProbeReply:
-        return self._ask("GET", path, None, JSON)
+        return self._request("GET", path, None, JSON)
 
     def post(self, path: str, body: bytes | Wire) -> ProbeReply:
-        """Ask in CBOR."""
-        return self._ask("POST", path, body.encode() if isinstance(body, Wire) else body, CBOR)
+        """Send a CBOR request."""
+        return self._request("POST", path, body.encode() if isinstance(body, Wire) else body, CBOR)
 
     def post_json(self, path: str, body: bytes | Wire) -> ProbeReply:
-        """Ask in JSON, which a hub may leave out."""
-        reply = self._ask("POST", path, wire_json.encode(body) if isinstance(body, Wire) else body, JSON)
+        """Send a JSON request; hubs need not support JSON."""
+        reply = self._request("POST", path, wire_json.encode(body) if isinstance(body, Wire) else body, JSON)
         if reply.status == UNSUPPORTED:
-            raise Skipped("the hub does not speak JSON")
+            raise Skipped("the hub does not support JSON")
         return reply
 
     def put(self, path: str, body: bytes, authorization: str | None = None) -> ProbeReply:
-        """Bring bytes that are no object."""
-        return self._ask("PUT", path, body, OCTETS, authorization)
+        """Upload raw bytes."""
+        return self._request("PUT", path, body, OCTETS, authorization)
 
     def submit(self, message: Msg | bytes, *, patient: bool = True) -> ProbeReply:
-        """Submit a message, or the bytes of what claims to be one. A spent rate is waited for, if it says how long."""
+        """Submit a message, or arbitrary bytes as one. If the rate is exhausted, wait as long as the hub says."""
         body = SUBMIT_HEAD + (message if isinstance(message, bytes) else message.encode())
         reply = self.post("/v1/submit", body)
         for _ in range(_BUSY_ATTEMPTS if patient else 0):
             wait = reply.retry_after()
-            if reply.status != TOO_MANY or wait is None or wait > _LONGEST_WAIT_S:
+            if reply.status != TOO_MANY or wait is None or wait > _MAX_RETRY_WAIT_S:
                 break
             time.sleep(wait)
             reply = self.post("/v1/submit", body)
         return reply
 
-    def _ask(
+    def _request(
         self, method: str, path: str, body: bytes | None, form: str, authorization: str | None = None
     ) -> ProbeReply:
-        """Busy is no answer: it is asked again, a few times. What never comes raises `Unavailable`."""
+        """Retry a few times while the hub is busy. Raises `Unavailable` if no answer comes."""
         headers = {"accept": form} if body is None else {"content-type": form, "accept": form}
         if authorization is not None:
             headers["authorization"] = authorization
         for _ in range(_BUSY_ATTEMPTS - 1):
-            reply = self._once(method, path, body, headers)
+            reply = self._request_once(method, path, body, headers)
             if reply.status != UNAVAILABLE:
                 return reply
             wait = reply.retry_after()
-            time.sleep(1 if wait is None else min(wait, _LONGEST_WAIT_S))
-        return self._once(method, path, body, headers)
+            time.sleep(1 if wait is None else min(wait, _MAX_RETRY_WAIT_S))
+        return self._request_once(method, path, body, headers)
 
-    def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> ProbeReply:
+    def _request_once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> ProbeReply:
         try:
             answer, found = self._exchange(
                 method,
                 path,
                 limit_s=self._answer_s,
-                connect_s=_CONNECT_S,
-                most=_MOST_BYTES,
+                connect_s=_CONNECT_TIMEOUT_S,
+                most=_MAX_ANSWER_BYTES,
                 content=body,
                 headers=headers,
             )
         except Malformed:
-            raise Failed(f"{method} {path} answered more than {_MOST_BYTES} bytes") from None
+            raise Failed(f"{method} {path} answered with more than {_MAX_ANSWER_BYTES} bytes") from None
         except httpx.TransportError as error:
             raise Unavailable(f"{self.url} did not answer {method} {path}: {reason_of(error)}") from None
         named = {name.lower(): text for name, text in answer.headers.items()}
@@ -213,18 +213,18 @@ class Probe:
 _PATH = "/tooling/subscribe"
 _PORTS = {"http": 80, "https": 443}
 _WAIT_S = 30.0
-_LEAST_S = 0.001  # a socket's timeout of 0 would mean something else
+_MIN_TIMEOUT_S = 0.001  # a socket timeout of 0 would mean non-blocking
 _READ_BYTES = 1 << 16
 
 
 class Listener:
-    """One subscription to one label, from one place on."""
+    """A subscription to one label, starting at one place."""
 
     def __init__(self, probe: Probe, label: bytes, from_seq: int, *, wait_s: float = _WAIT_S) -> None:
         self._wait_s = wait_s
         where = urlsplit(probe.url)
         host = where.hostname or ""
-        self._ends = monotonic() + self._wait_s  # for the answer that makes it a subscription
+        self._ends = monotonic() + self._wait_s  # deadline for the upgrade response
         try:
             self._socket = socket.create_connection((host, where.port or _PORTS[where.scheme]), wait_s)
             if where.scheme == "https":
@@ -243,7 +243,7 @@ class Listener:
             raise
         if isinstance(answer, RejectConnection) and answer.status_code in (NOT_FOUND, METHOD_NOT_ALLOWED):
             raise Skipped(f"the hub does not offer {_PATH}")
-        expect(isinstance(answer, AcceptConnection), f"{_PATH} did not become a WebSocket")
+        expect(isinstance(answer, AcceptConnection), f"{_PATH} was not upgraded to a WebSocket")
 
     def __enter__(self) -> Self:
         return self
@@ -252,7 +252,7 @@ class Listener:
         self._socket.close()
 
     def item(self) -> StreamItem:
-        """The next entry, waited for."""
+        """Wait for the next entry."""
         self._ends = monotonic() + self._wait_s
         whole = b""
         while True:
@@ -264,19 +264,19 @@ class Listener:
                 case Ping() as ping:
                     self._socket.sendall(self._frames.send(ping.response()))
                 case CloseConnection(code=code):
-                    raise Failed(f"the hub ended the subscription: {code}")
+                    raise Failed(f"the hub closed the subscription with code {code}")
 
     def _event(self) -> Event:
         while not self._events:
             try:
-                self._socket.settimeout(max(self._ends - monotonic(), _LEAST_S))
+                self._socket.settimeout(max(self._ends - monotonic(), _MIN_TIMEOUT_S))
                 data = self._socket.recv(_READ_BYTES)
                 self._frames.receive_data(data or None)
             except TimeoutError:
-                raise Failed(f"{_PATH} sent nothing whole for {self._wait_s:g} s") from None
+                raise Failed(f"{_PATH} sent no complete message for {self._wait_s:g} s") from None
             except OSError as error:
                 raise Unavailable(f"the subscription broke: {error}") from None
             except ProtocolError as error:
-                raise Failed(f"{_PATH} does not speak as a WebSocket: {error}") from None
+                raise Failed(f"{_PATH} violates the WebSocket protocol: {error}") from None
             self._events.extend(self._frames.events())
         return self._events.popleft()

@@ -1,8 +1,8 @@
-"""The recorder suite: what evidence rests on, tried with events of two producers. 001, products-spec-1 §3.4.
+"""The recorder suite: what evidence depends on, tested with events of two producers. 001, products-spec-1 §3.4.
 
-I1  any replay by range gives events in the order of their places
-I2  what a checkpoint covers is verifiable against it, or its loss is seen
-I3  what is recorded under a principal is what that principal wrote, all of it and nothing else
+I1  any replay by range returns events in the order of their places
+I2  everything that a checkpoint covers verifies against it, or its loss is detected
+I3  the events recorded under a principal are exactly those that the principal wrote
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ _READABLE = Limits()
 
 @dataclass(frozen=True, slots=True)
 class RecorderRun:
-    """Events by two producers in turn, in the order in which they were accepted, and a checkpoint amid them."""
+    """Events of two producers in accepted order, and a checkpoint in between."""
 
     key: DhKey
     producers: tuple[Writer, Writer]
@@ -40,163 +40,167 @@ class RecorderRun:
         return self.producers[0].label
 
 
-def recording(trial: CheckContext) -> RecorderRun:
-    """Made once for all checks: some events, a checkpoint, and some more."""
+def recording(context: CheckContext) -> RecorderRun:
+    """Shared by all checks: some events, a checkpoint, and more events."""
     key = DhKey.generate()
-    first = trial.writer()
-    second = trial.writer(first.stream_id)
+    first = context.writer()
+    second = context.writer(first.stream_id)
     second.label = first.label
     made: list[tuple[RecordEvent, AcceptedMessage]] = []
     checkpoint: Checkpoint | None = None
     for number in range(_EVENTS):
-        who = trial.rng.choice((first, second)) if number > 1 else (first, second)[number]
+        producer = context.rng.choice((first, second)) if number > 1 else (first, second)[number]
         event = RecordEvent(f"subject-{number % 3}", "selftest.event", number, "selftest", f'{{"n":{number}}}')
-        made.append((event, _record(trial, who, key, event)))
+        made.append((event, _record(context, producer, key, event)))
         if number + 1 == _COVERED:
-            checkpoint = checkpoint_at(trial, first.label, _COVERED)
+            checkpoint = checkpoint_at(context, first.label, _COVERED)
     assert checkpoint is not None
     events, accepted = zip(*made, strict=True)
     return RecorderRun(key, (first, second), events, accepted, checkpoint)
 
 
-def _record(trial: CheckContext, who: Writer, key: DhKey, event: RecordEvent) -> AcceptedMessage:
+def _record(context: CheckContext, producer: Writer, key: DhKey, event: RecordEvent) -> AcceptedMessage:
     place = Place(
-        trial.profile.profile_id(), who.label, who.key.public_key, who.client_seq + 1, who.prev_ack, who.auth_ref
+        context.profile.profile_id(),
+        producer.label,
+        producer.key.public_key,
+        producer.client_seq + 1,
+        producer.prev_ack,
+        producer.auth_ref,
     )
-    header = PayloadHdr(event.SCHEMA, cap_ref=who.auth_ref)
-    sealed = ciphertext.seal(key.public_key, place, header, event.encode(), trial.profile.pad_block)
-    return who.accept(who.message(sealed=sealed))
+    header = PayloadHdr(event.SCHEMA, cap_ref=producer.auth_ref)
+    sealed = ciphertext.seal(key.public_key, place, header, event.encode(), context.profile.pad_block)
+    return producer.accept(producer.message(sealed=sealed))
 
 
-def _range(trial: CheckContext, told: RecorderRun, first: int, last: int) -> tuple[StreamItem, ...]:
-    """A replay by range, both ends included."""
-    asked = StreamRequest(told.label, first, to_seq=last, max_items=MAX_PAGE_ITEMS, with_receipts=True)
-    return trial.page(asked).items
+def _range(context: CheckContext, run: RecorderRun, first: int, last: int) -> tuple[StreamItem, ...]:
+    """Replay a range, both ends included."""
+    asked = StreamRequest(run.label, first, to_seq=last, max_items=MAX_PAGE_ITEMS, with_receipts=True)
+    return context.page(asked).items
 
 
-def _event(told: RecorderRun, item: StreamItem) -> RecordEvent:
-    """What an entry says, read as anyone with the key reads it."""
+def _event(run: RecorderRun, item: StreamItem) -> RecordEvent:
+    """Open and decode an entry as any holder of the reader key does."""
     if item.receipt is None:
-        raise Failed(f"entry {item.stream_seq} has no receipt, though receipts were asked for")
-    opened = ciphertext.open_sealed(told.key, Place.of(item.msg), item.msg.ciphertext, _READABLE)
+        raise Failed(f"entry {item.stream_seq} has no receipt although receipts were requested")
+    opened = ciphertext.open_sealed(run.key, Place.of(item.msg), item.msg.ciphertext, _READABLE)
     steps = RECORD_TALLIES.read(FoldEntry.of(item.msg, item.receipt, opened.header, opened.body))
     if isinstance(steps, EventFault) or not steps:
-        raise Failed(f"entry {item.stream_seq} is no recorder's event")
+        raise Failed(f"entry {item.stream_seq} is not a recorder event")
     event = steps[0].event
     assert isinstance(event, RecordEvent)
     return event
 
 
-@claim(
-    "recorder.order", "I1: any replay by range gives its events, all of them, in their order", "§3.4 of products-spec-1"
-)
-def order(trial: CheckContext) -> str:
-    told = trial.once(recording)
+@claim("recorder.order", "I1: any replay by range returns all its events in order", "§3.4 of products-spec-1")
+def order(context: CheckContext) -> str:
+    run = context.once(recording)
     ranges = [(1, _EVENTS), (1, 1), (_EVENTS, _EVENTS)]
     for _ in range(5):
-        one, other = trial.rng.randint(1, _EVENTS), trial.rng.randint(1, _EVENTS)
+        one, other = context.rng.randint(1, _EVENTS), context.rng.randint(1, _EVENTS)
         ranges.append((min(one, other), max(one, other)))
     for first, last in ranges:
-        items = _range(trial, told, first, last)
+        items = _range(context, run, first, last)
         found = [item.stream_seq for item in items]
-        expect_equal(found, list(range(first, last + 1)), f"the row of entries {first} to {last}")
+        expect_equal(found, list(range(first, last + 1)), f"the sequence of entries {first} to {last}")
         for item in items:
-            expect(
-                _event(told, item) == told.events[item.stream_seq - 1], f"entry {item.stream_seq} says another event"
-            )
+            expect(_event(run, item) == run.events[item.stream_seq - 1], f"entry {item.stream_seq} has another event")
     return f"{len(ranges)} ranges"
 
 
-@claim("recorder.window", "I1: time never runs back, so that a window of it is a range", "§3.2.5 of products-spec-1")
-def window(trial: CheckContext) -> None:
-    told = trial.once(recording)
-    asked = [ReceiptRequest(told.label, seq) for seq in range(1, _EVENTS + 1)]
-    times = [trial.probe.post("/v1/receipt", one).read(ReceiptResponse).receipt.hub_ts for one in asked]
+@claim("recorder.window", "I1: hub time never decreases, so a time window is a range", "§3.2.5 of products-spec-1")
+def window(context: CheckContext) -> None:
+    run = context.once(recording)
+    asked = [ReceiptRequest(run.label, seq) for seq in range(1, _EVENTS + 1)]
+    times = [context.probe.post("/v1/receipt", one).read(ReceiptResponse).receipt.hub_ts for one in asked]
     for seq, (before, after) in enumerate(pairwise(times), 2):
-        expect(before <= after, f"hub_ts {after} of entry {seq} comes after {before}")
-    signed = [accepted.receipt.hub_ts for accepted in told.accepted]
-    expect_equal(times, signed, "the row of hub_ts")
+        expect(before <= after, f"hub_ts decreases from {before} to {after} at entry {seq}")
+    signed = [accepted.receipt.hub_ts for accepted in run.accepted]
+    expect_equal(times, signed, "the sequence of hub_ts")
 
 
-@claim("recorder.covered", "I2: every event that a checkpoint covers is proved against it", "§3.4 of products-spec-1")
-def covered(trial: CheckContext) -> str:
-    told = trial.once(recording)
-    trial.facts.verify_checkpoint(told.checkpoint)
-    expect_equal(told.checkpoint.upto_seq, _COVERED, "the last entry that the checkpoint covers")
-    for accepted in told.accepted[:_COVERED]:
-        asked = ProofAtRequest(told.label, accepted.receipt.stream_seq, _COVERED)
-        shown = trial.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
-        proof.verify_inclusion(shown, proof.Leaf.of(accepted.receipt), told.checkpoint)
+@claim("recorder.covered", "I2: every event that a checkpoint covers is proved in it", "§3.4 of products-spec-1")
+def covered(context: CheckContext) -> str:
+    run = context.once(recording)
+    context.facts.verify_checkpoint(run.checkpoint)
+    expect_equal(run.checkpoint.upto_seq, _COVERED, "the last entry that the checkpoint covers")
+    for accepted in run.accepted[:_COVERED]:
+        asked = ProofAtRequest(run.label, accepted.receipt.stream_seq, _COVERED)
+        shown = context.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
+        proof.verify_inclusion(shown, proof.Leaf.of(accepted.receipt), run.checkpoint)
     return f"{_COVERED} of {_EVENTS} events"
 
 
 @claim(
     "recorder.whole",
-    "I2: what a checkpoint covers is shown whole: its entries come to its root",
+    "I2: the entries that a checkpoint covers are complete: they give its root",
     "§3.4 of products-spec-1",
 )
-def whole(trial: CheckContext) -> None:
-    told = trial.once(recording)
+def whole(context: CheckContext) -> None:
+    run = context.once(recording)
     tree = Mmr()
-    for item in _range(trial, told, 1, _COVERED):
+    for item in _range(context, run, 1, _COVERED):
         expect_equal(item.stream_seq, tree.size + 1, "the place of the next entry")
         tree.append(item.msg.leaf_hash())
-    expect_equal(tree.size, _COVERED, "how many entries are shown")
-    expect_equal(tree.root(), told.checkpoint.mmr_root, "the root that they come to")
+    expect_equal(tree.size, _COVERED, "the number of returned entries")
+    expect_equal(tree.root(), run.checkpoint.mmr_root, "the root of the returned entries")
 
 
-@claim("recorder.stable", "I2: what is recorded later leaves a checkpoint as it was", "§3.4 of products-spec-1")
-def stable(trial: CheckContext) -> None:
-    told = trial.once(recording)
-    expect(checkpoint_at(trial, told.label, _COVERED) == told.checkpoint, "the checkpoint of the same entries changed")
-    later = checkpoint_at(trial, told.label, _EVENTS)
-    trial.facts.verify_checkpoint(later)
-    asked = ConsistencyRequest(told.label, _COVERED, _EVENTS)
-    shown = trial.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
-    proof.verify_consistency(shown, told.checkpoint, later)
+@claim("recorder.stable", "I2: later events do not change a checkpoint", "§3.4 of products-spec-1")
+def stable(context: CheckContext) -> None:
+    run = context.once(recording)
+    expect(checkpoint_at(context, run.label, _COVERED) == run.checkpoint, "the checkpoint of the same entries changed")
+    later = checkpoint_at(context, run.label, _EVENTS)
+    context.facts.verify_checkpoint(later)
+    asked = ConsistencyRequest(run.label, _COVERED, _EVENTS)
+    shown = context.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
+    proof.verify_consistency(shown, run.checkpoint, later)
 
 
 @claim(
     "recorder.actors",
-    "I3: under a principal stands what it wrote, all of it and nothing else",
+    "I3: the events of a principal are exactly those it wrote",
     "§3.4 of products-spec-1",
 )
-def actors(trial: CheckContext) -> str:
-    told = trial.once(recording)
-    items = _range(trial, told, 1, _EVENTS)
+def actors(context: CheckContext) -> str:
+    run = context.once(recording)
+    items = _range(context, run, 1, _EVENTS)
     for item in items:
         item.msg.verify_signature()
         if item.receipt is not None:
             item.receipt.check_binds(item.msg)
-    for who in told.producers:
-        principal = who.key.public_key
-        sent = [accepted.msg for accepted in told.accepted if accepted.msg.client_id == principal]
+    for producer in run.producers:
+        principal = producer.key.public_key
+        sent = [accepted.msg for accepted in run.accepted if accepted.msg.client_id == principal]
         found = [item.msg for item in items if item.msg.client_id == principal]
-        expect(found == sent, f"{len(found)} events stand under a principal that wrote {len(sent)}, or others do")
-        expect_equal([message.client_seq for message in found], list(range(1, len(sent) + 1)), "the row of client_seq")
-    return f"{len(told.producers)} principals"
+        expect(found == sent, f"{len(found)} events have a principal that wrote {len(sent)}, or they differ")
+        expect_equal(
+            [message.client_seq for message in found], list(range(1, len(sent) + 1)), "the sequence of client_seq"
+        )
+    return f"{len(run.producers)} principals"
 
 
-@claim("recorder.forged", "I3: nobody records under another's name", "§3.4, §8.2 of products-spec-1")
-def forged(trial: CheckContext) -> None:
-    told = trial.once(recording)
-    victim, thief = told.producers
+@claim("recorder.forged", "I3: a producer cannot record under another principal", "§3.4, §8.2 of products-spec-1")
+def forged(context: CheckContext) -> None:
+    run = context.once(recording)
+    victim, thief = run.producers
     honest = thief.message()
-    trial.probe.submit(replace(honest, client_id=victim.key.public_key)).expect_row("SIG_INVALID")
+    context.probe.submit(replace(honest, client_id=victim.key.public_key)).expect_row("SIG_INVALID")
 
 
 @claim(
     "recorder.kept-apart",
-    "a producer writes to the streams of its capability and to no other",
+    "a producer can write only to the streams of its capability",
     "§3.2.3 of products-spec-1",
 )
-def kept_apart(trial: CheckContext) -> None:
-    own, other = trial.writer(), trial.stranger()
-    own.auth_ref = trial.grant(own).auth_ref()
+def kept_apart(context: CheckContext) -> None:
+    own, other = context.writer(), context.stranger()
+    own.auth_ref = context.grant(own).auth_ref()
     own.send()
     stray = replace(own, stream_id=other.stream_id, label=other.label, client_seq=0, prev_ack=0)
-    trial.grant(other)  # so that the hub knows the stream, and only the capability is in the way
-    trial.probe.submit(stray.message()).expect_row("AUTH_REF")
+    context.grant(other)  # the hub must know the stream, so only the capability is missing
+
+    context.probe.submit(stray.message()).expect_row("AUTH_REF")
 
 
 CHECKS: tuple[Check, ...] = (order, window, covered, whole, stable, actors, forged, kept_apart)

@@ -1,4 +1,4 @@
-"""A run: every check of a suite against one hub, and a report of what became of each."""
+"""Runs every check of a suite against one hub and reports the results."""
 
 import ssl
 import time
@@ -22,14 +22,14 @@ SUITES: Mapping[str, tuple[Check, ...]] = MappingProxyType(
 )
 
 
-def named(suite: str) -> tuple[tuple[str, Check], ...]:
-    """The checks of a suite, each with the name of the suite it is of. Raises `ValueError` for a name there is not."""
+def checks_of(suite: str) -> tuple[tuple[str, Check], ...]:
+    """The checks of a suite, each with the name of its suite. Raises `ValueError` for an unknown suite."""
     if suite != ALL and suite not in SUITES:
-        raise ValueError(f"there is no suite {suite!r}, only {', '.join(SUITES)} and {ALL}")
+        raise ValueError(f"unknown suite {suite!r}; choose {', '.join(SUITES)} or {ALL}")
     return tuple((name, check) for name, checks in SUITES.items() if suite in (name, ALL) for check in checks)
 
 
-Progress: TypeAlias = Callable[[int, int, CheckResult], None]  # how many are done, of how many, and the last of them
+Progress: TypeAlias = Callable[[int, int, CheckResult], None]  # checks done, checks in all, last result
 
 
 def run(
@@ -43,17 +43,17 @@ def run(
     tls: ssl.SSLContext | None = None,
     progress: Progress | None = None,
 ) -> SelftestReport:
-    """Try every claim of a suite at the hub at `url`.
+    """Run every check of a suite against the hub at `url`.
 
-    `issuer` is the key of an issuer the hub trusts: without it, what needs a capability is skipped. `pin` is the
-    `hub_id` or the `H(hub_pk)` the hub must have. `count` is how many messages `props` sends, and how many damaged
-    inputs each check of `fuzz` tries. Raises `Unavailable` where no hub answers at all.
+    `issuer` is the key of an issuer that the hub trusts; without it, checks that need a capability are skipped. `pin`
+    is the `hub_id` or `H(hub_pk)` that the hub must have. `count` is the number of messages that `props` sends and of
+    damaged inputs that each `fuzz` check sends. Raises `Unavailable` if no hub answers at all.
     """
     if count < 1:
-        raise ValueError("a run tries at least one input")
+        raise ValueError(f"count must be at least 1, not {count}")
     probe = Probe(url, tls)
     try:
-        return run_checks(named(suite), probe, suite, issuer, pin, seed, count, progress or _silently)
+        return run_checks(checks_of(suite), probe, suite, issuer, pin, seed, count, progress or _no_progress)
     finally:
         probe.close()
 
@@ -68,7 +68,7 @@ def run_checks(
     count: int,
     progress: Progress,
 ) -> SelftestReport:
-    """Try these checks, in order."""
+    """Run these checks in order."""
     results: list[CheckResult] = []
 
     def note(result: CheckResult) -> None:
@@ -82,38 +82,38 @@ def run_checks(
         note(_result("core", tooling_checks.status, CheckOutcome.FAIL, str(error), 0.0))
         for name, check in checks:
             if check is not tooling_checks.status:
-                note(_result(name, check, CheckOutcome.SKIP, "what the hub says of itself cannot be read", 0.0))
+                note(_result(name, check, CheckOutcome.SKIP, "the hub status cannot be read", 0.0))
     else:
         hub_id = facts.hub_id
-        trial = CheckContext(probe, facts, issuer=issuer, pin=pin, seed=seed, count=count)
+        context = CheckContext(probe, facts, issuer=issuer, pin=pin, seed=seed, count=count)
         for name, check in checks:
-            note(_tried(name, check, trial))
+            note(_run_check(name, check, context))
     return SelftestReport(suite, probe.url, hub_id, seed, count, tuple(results))
 
 
-def _tried(suite: str, check: Check, trial: CheckContext) -> CheckResult:
-    """A check that fails while an epoch ends is tried once more: its labels may have run out under it."""
-    before = _epoch(trial)
-    result = _once(suite, check, trial)
-    if result.outcome is CheckOutcome.FAIL and _epoch(trial) != before:
-        result = _once(suite, check, trial)
+def _run_check(suite: str, check: Check, context: CheckContext) -> CheckResult:
+    """Run a check. If it fails while an epoch ends, run it once more: its labels may have expired meanwhile."""
+    before = _epoch(context)
+    result = _run_once(suite, check, context)
+    if result.outcome is CheckOutcome.FAIL and _epoch(context) != before:
+        result = _run_once(suite, check, context)
     return result
 
 
-def _epoch(trial: CheckContext) -> int:
-    if not trial.profile.epoch_sec:
+def _epoch(context: CheckContext) -> int:
+    if not context.profile.epoch_sec:
         return 0
     try:
-        return trial.status().epoch
+        return context.status().epoch
     except (Failed, VeenError):
-        return -1  # a hub that has no answer to this will fail the check, too
+        return -1  # the check itself will fail if the status cannot be read
 
 
-def _once(suite: str, check: Check, trial: CheckContext) -> CheckResult:
-    trial.begin(check.id)
+def _run_once(suite: str, check: Check, context: CheckContext) -> CheckResult:
+    context.begin(check.id)
     start = time.monotonic()
     try:
-        outcome, reason = CheckOutcome.PASS, check.run(trial) or ""
+        outcome, reason = CheckOutcome.PASS, check.run(context) or ""
     except Skipped as skipped:
         outcome, reason = CheckOutcome.SKIP, str(skipped)
     except (Failed, VeenError) as failed:
@@ -125,5 +125,5 @@ def _result(suite: str, check: Check, outcome: CheckOutcome, reason: str, second
     return CheckResult(suite, check.id, check.claim, check.spec, outcome, reason, seconds)
 
 
-def _silently(done: int, total: int, result: CheckResult) -> None:
+def _no_progress(done: int, total: int, result: CheckResult) -> None:
     pass

@@ -1,4 +1,4 @@
-"""What a run found, as data: one result for every check, whatever became of it."""
+"""The report of a run: one result per check."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -8,8 +8,6 @@ from veen.core.strict_json import Json
 
 
 class CheckOutcome(StrEnum):
-    """What became of a check."""
-
     PASS = "pass"
     FAIL = "fail"
     SKIP = "skip"
@@ -17,14 +15,14 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check: what it claims, by which section of which specification, and what was seen."""
+    """One check: claim, section of the specification, and outcome."""
 
     suite: str
     id: str
     claim: str
     spec: str
     outcome: CheckOutcome
-    reason: str  # why it failed or was skipped; of a pass, what it covered, where that is worth a word
+    reason: str  # why it failed or was skipped; for a pass, an optional note on what it covered
     seconds: float
 
     def to_json(self) -> dict[str, Json]:
@@ -41,18 +39,18 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class SelftestReport:
-    """A whole run. The seed and the count are what it takes to make the same choices again."""
+    """A whole run. Seed and count are enough to repeat its random choices."""
 
     suite: str
     url: str
-    hub_id: bytes | None  # None where the hub did not say
+    hub_id: bytes | None  # None if the status could not be read
     seed: int
     count: int
     results: tuple[CheckResult, ...]
 
     @property
     def ok(self) -> bool:
-        """Nothing failed, and something was tried."""
+        """No check failed and at least one passed."""
         return not self.failures and any(result.outcome is CheckOutcome.PASS for result in self.results)
 
     @property

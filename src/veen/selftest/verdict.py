@@ -1,44 +1,44 @@
-"""How a check ends other than well: the claim does not hold, or nothing here can tell."""
+"""How a check ends unless it passes: `Failed` or `Skipped`."""
 
 from collections.abc import Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
-_LONGEST = 100
+_MAX_SHOWN_CHARS = 100
 
 
 class Failed(Exception):
-    """The claim does not hold; the text says what was seen."""
+    """The claim is false; the text says what was observed."""
 
 
 class Skipped(Exception):
-    """The claim cannot be tried at this hub, with what was given; the text says why."""
+    """The claim cannot be tested at this hub with the given options; the text says why."""
 
 
 def expect(holds: bool, otherwise: str) -> None:
-    """Go on where it holds. Not an `assert`: it must be there however Python is started."""
+    """Raise `Failed` unless `holds`. Not an `assert`, because `python -O` must not remove it."""
     if not holds:
         raise Failed(otherwise)
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:
-    """Go on where both are the same."""
+    """Raise `Failed` unless both are equal."""
     if found != wanted:
-        raise Failed(f"{what} is {_shown(found)}, not {_shown(wanted)}")
+        raise Failed(f"{what} is {_format(found)}, not {_format(wanted)}")
 
 
 def only(items: Iterable[T], what: str) -> T:
-    """The one item there must be."""
+    """The single item; raise `Failed` if there is not exactly one."""
     found = list(items)
     if len(found) != 1:
-        raise Failed(f"{len(found)} {what}, not one")
+        raise Failed(f"found {len(found)} {what}, expected one")
     return found[0]
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, tuple):
-        return f"({', '.join(map(_shown, value))})"
+        return f"({', '.join(map(_format, value))})"
     text = repr(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 1] + "…"

@@ -1,4 +1,4 @@
-"""A client of one label that counts as it should, so that a check can let it count wrong."""
+"""A client of one label with correct counters, which checks can override to send wrong messages."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,20 +12,20 @@ SCHEMA = naming.schema_id("veen.selftest.v1")
 
 
 class AcceptedMessage(NamedTuple):
-    """A message, and the hub's word on it."""
+    """A message and its receipt."""
 
     msg: Msg
     receipt: Receipt
 
 
-def _someone() -> bytes:
-    """A reader nobody is: what a hub does must not depend on what it carries."""
+def _random_reader() -> bytes:
+    """A reader key whose secret is discarded: the hub's behaviour must not depend on the content."""
     return DhKey.generate().public_key
 
 
 @dataclass(slots=True)
 class Writer:
-    """One key under one label."""
+    """One client key under one label."""
 
     probe: Probe
     facts: HubFacts
@@ -35,7 +35,7 @@ class Writer:
     auth_ref: bytes | None = None
     client_seq: int = 0
     prev_ack: int = 0
-    reader_pk: bytes = field(default_factory=_someone)
+    reader_pk: bytes = field(default_factory=_random_reader)
 
     def message(
         self,
@@ -45,7 +45,7 @@ class Writer:
         prev_ack: int | None = None,
         sealed: bytes | None = None,
     ) -> Msg:
-        """The next message, or one that counts otherwise, or one that carries these sealed bytes."""
+        """The next message, optionally with other counters or with these sealed bytes."""
         place = Place(
             self.facts.profile.profile_id(),
             self.label,
@@ -67,11 +67,11 @@ class Writer:
         )
 
     def send(self, body: bytes = b"selftest") -> AcceptedMessage:
-        """Submit the next message, which must be accepted."""
+        """Submit the next message; the hub must accept it."""
         return self.accept(self.message(body))
 
     def accept(self, message: Msg) -> AcceptedMessage:
-        """Submit this message, which must be accepted."""
+        """Submit this message; the hub must accept it."""
         receipt = self.probe.submit(message).read(SubmitResponse).receipt
         self.client_seq, self.prev_ack = message.client_seq, receipt.stream_seq
         return AcceptedMessage(message, receipt)

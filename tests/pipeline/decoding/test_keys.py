@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.sealedlog import SealedLog
+from bench.sealed_log import SealedLog
 from tests.pipeline.tables.logs import DOORS, OTHERS
 from veen.client import ClientDir
 from veen.core import DhKey, Malformed, Unavailable, naming

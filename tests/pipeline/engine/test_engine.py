@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
-from bench.entrytables import HUB_ID, Filler
+from bench.entry_tables import HUB_ID, Filler
 from tests.overlays.logs import CLIENTS
 from veen.core import Malformed, Unavailable, canonical_json
 from veen.overlays import Event, FoldEntry

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
-from bench.entrytables import Filler
+from bench.entry_tables import Filler
 from tests.overlays.logs import CLIENTS
 from veen.core import canonical_json
 from veen.overlays import FoldEntry

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
-from bench.entrytables import Filler
+from bench.entry_tables import Filler
 from tests.overlays import identities, wallets
 from tests.overlays.logs import LABEL, Said, label_of, log, msg_id
 from tests.pipeline.damage import flip

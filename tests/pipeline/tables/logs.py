@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.sealedlog import SealedLog
+from bench.sealed_log import SealedLog
 from veen.core import Limits, PayloadHdr, canonical_json, naming
 from veen.overlays import Event
 from veen.overlays.kv import Write

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
-from bench.biglog import BigLog
-from bench.sealedlog import SealedLog
+from bench.big_log import BigLog
+from bench.sealed_log import SealedLog
 from tests.pipeline.damage import flip, frames
 from tests.pipeline.tables.dying import DyingDisk
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, begun, contents, everything, filled, recorded, writes

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 
 import pyarrow.parquet
 
-from bench.entrytables import Filler
+from bench.entry_tables import Filler
 from tests.pipeline.tables.dying import deaths
 from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, recorded, writes
 from tests.pipeline.tables.test_verify import changed, rewrite

@@ -1,7 +1,7 @@
 """Anchors: a checkpoint bound to something that its hub cannot change. 001, ANCHOR0.
 
-`statement` has what is published and what is kept of it; `filelog`, `gitrepo`, `tsa` and `otherhub` are where;
-`keeping` stores anchors beside their checkpoints; `service` publishes by count and by time.
+`statement` defines what is published and the anchor file. `backends` are the systems it is published to. `service`
+publishes by entry count and by time, stores the anchor files, and verifies them.
 """
 
 from veen.bridge.anchors.service import AnchorStore, Cadence, publish, run, verify

@@ -1,10 +1,4 @@
-"""An append-only file as a backend: one line for each statement, chained, so that no line before can be changed.
-
-    number, digest of the statement, hash of the line before, hash of this line; then the time it was written
-
-Whoever keeps a copy of the last line can tell that nothing before it was changed. A line that a crash cut short was
-never answered for, and is taken off before the next is written.
-"""
+"""Anchor backends: an append-only file, a git branch, a stream of another hub, a time-stamping authority."""
 
 import asyncio
 import fcntl
@@ -19,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import httpx
+from cryptography import x509
 
 from plumbing.cli.extras import install_hint
 from veen.bridge.anchors.statement import MAX_PROOF_BYTES, AnchorStatement
@@ -29,11 +24,9 @@ from veen.core import Malformed, Unavailable, Unverified, cbor
 from veen.core.hashing import HASH_BYTES, ht, u64be
 
 if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
     from rfc3161_client import TimeStampResponse
 
-
-_FIELDS = 5
+_LINE_FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,13 @@ class _Line:
 
 
 class FileLog:
-    """One file."""
+    """An append-only file with one line per statement, chained by hashes.
+
+        number, digest of the statement, hash of the line before, hash of this line, time of writing
+
+    A copy of the last line proves that no line before it has changed. A crash may leave an incomplete last line; its
+    publication was never confirmed, and the next publication removes it.
+    """
 
     kind = "file"
 
@@ -64,46 +63,46 @@ class FileLog:
         return str(self.path)
 
     async def publish(self, statement: AnchorStatement) -> bytes:
-        # A write to a file that is opened so is on disk when it returns.
+        # O_DSYNC: the line is on disk when write returns.
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_DSYNC | os.O_CLOEXEC
         try:
             with open(os.open(self.path, flags, 0o644), "r+b", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 data = file.read()
-                whole = data.rfind(b"\n") + 1
-                if whole != len(data):
-                    file.truncate(whole)
-                lines = _read(data[:whole])
+                complete = data.rfind(b"\n") + 1
+                if complete != len(data):
+                    file.truncate(complete)
+                lines = _read_lines(data[:complete])
                 before = lines[-1].hash if lines else bytes(HASH_BYTES)
                 line = _Line(len(lines) + 1, _digest(statement), before, int(time.time()))
-                _append(file, line.text(), whole)
+                _append(file, line.text(), complete)
         except OSError as error:
             raise Unavailable(f"{self.path}: {error.strerror}") from None
         return cbor.encode([line.number, line.hash])
 
     async def verify(self, statement: AnchorStatement, proof: bytes) -> int:
-        number, wanted = _place(proof)
+        number, expected_hash = _line_of(proof)
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise Unavailable(f"{self.path}: {error.strerror}") from None
-        lines = _read(data[: data.rfind(b"\n") + 1])
+        lines = _read_lines(data[: data.rfind(b"\n") + 1])
         if number > len(lines):
-            raise Unverified("anchor file", f"it has {len(lines)} lines, and line {number} was written")
+            raise Unverified("anchor file", f"has {len(lines)} lines, but the anchor is in line {number}")
         line = lines[number - 1]
-        if line.hash != wanted or line.digest != _digest(statement):
-            raise Unverified("anchor file", f"line {number} is another than was written")
+        if line.hash != expected_hash or line.digest != _digest(statement):
+            raise Unverified("anchor file", f"line {number} is not the line that was written")
         return line.ts
 
 
 def _append(file: FileIO, text: bytes, size: int) -> None:
-    """All of it, or the file is as it was: a full disk takes the beginning of a line."""
+    """Write the whole line, or leave the file as it was: a full disk may accept only part of it."""
     try:
         view = memoryview(text)
         while view:
             view = view[os.write(file.fileno(), view) :]
     except OSError:
-        with suppress(OSError):  # the next line takes it off where this does not
+        with suppress(OSError):  # if this fails too, the next publication truncates
             file.truncate(size)
         raise
 
@@ -112,47 +111,51 @@ def _digest(statement: AnchorStatement) -> bytes:
     return ht("veen/anchor", statement.encode())
 
 
-def _place(proof: bytes) -> tuple[int, bytes]:
+def _line_of(proof: bytes) -> tuple[int, bytes]:
     match cbor.decode(proof, "anchor proof"):
-        case (int() as number, bytes() as wanted) if number >= 1:
-            return number, wanted
-    raise Malformed("anchor proof", "no line of an anchor file")
+        case (int() as number, bytes() as line_hash) if number >= 1:
+            return number, line_hash
+    raise Malformed("anchor proof", "does not name a line of an anchor file")
 
 
-def _read(data: bytes) -> list[_Line]:
-    """The lines, each chained to the one before. Raises `Unverified` at the first that is not."""
+def _read_lines(data: bytes) -> list[_Line]:
+    """Parse the lines and check the hash chain. Raises `Unverified` at the first broken line."""
     lines: list[_Line] = []
     for text in data.splitlines():
         before = lines[-1].hash if lines else bytes(HASH_BYTES)
         parts = text.decode("ascii", "replace").split(" ")
         number = len(lines) + 1
         try:
-            if len(parts) != _FIELDS:
+            if len(parts) != _LINE_FIELDS:
                 raise ValueError
             line = _Line(int(parts[0]), bytes.fromhex(parts[1]), bytes.fromhex(parts[2]), int(parts[4]))
-            right = line.text() == text + b"\n" and line.number == number and line.before == before
+            valid = line.text() == text + b"\n" and line.number == number and line.before == before
         except (ValueError, OverflowError):
-            right = False
-        if not right:
-            raise Unverified("anchor file", f"line {number} does not follow on the one before it")
+            valid = False
+        if not valid:
+            raise Unverified("anchor file", f"line {number} does not continue the hash chain")
         lines.append(line)
     return lines
 
 
 DEFAULT_BRANCH = "veen-anchors"
-_FILE = "anchor.cbor"
-_WHO = {
+_ANCHOR_FILE = "anchor.cbor"
+_COMMIT_IDENTITY = {
     "GIT_AUTHOR_NAME": "veen",
     "GIT_AUTHOR_EMAIL": "veen@localhost",
     "GIT_COMMITTER_NAME": "veen",
     "GIT_COMMITTER_EMAIL": "veen@localhost",
 }
-_TRIES = 5
-_DIGITS = (40, 64)
+_UPDATE_ATTEMPTS = 5
+_COMMIT_HEX_DIGITS = (40, 64)
 
 
 class GitRepo:
-    """One branch of one repository; with `remote`, each anchor is pushed there."""
+    """A branch of a git repository with one commit per statement; with `remote`, each anchor is pushed there.
+
+    The commit contains the statement as a file, and its parent is the previous anchor. Once it is pushed to a
+    repository that others copy, it cannot be removed without notice. No working tree is needed or changed.
+    """
 
     kind = "git"
 
@@ -167,62 +170,64 @@ class GitRepo:
         return f"{self.path}#{self.branch}"
 
     async def publish(self, statement: AnchorStatement) -> bytes:
-        blob = await self._git("hash-object", "-w", "--stdin", given=statement.encode())
-        tree = await self._git("mktree", given=f"100644 blob {blob}\t{_FILE}\n".encode())
+        blob = await self._git("hash-object", "-w", "--stdin", stdin=statement.encode())
+        tree = await self._git("mktree", stdin=f"100644 blob {blob}\t{_ANCHOR_FILE}\n".encode())
         message = f"anchor {ht('veen/anchor', statement.encode()).hex()}"
-        for _ in range(_TRIES):
+        for _ in range(_UPDATE_ATTEMPTS):
             before = await self._head()
             parents = () if before is None else ("-p", before)
             commit = await self._git("commit-tree", tree, *parents, "-m", message)
             try:
                 await self._git("update-ref", self._ref, commit, before or "0" * len(commit))
             except Unavailable:
-                continue  # someone else anchored meanwhile: after theirs, then
+                continue  # another process anchored meanwhile: retry on top of its commit
             if self._remote is not None:
                 await self._git("push", "--quiet", self._remote, f"{self._ref}:{self._ref}")
             return commit.encode()
-        raise Unavailable(f"{self.path}: branch {self.branch} cannot be moved on")
+        raise Unavailable(f"{self.path}: cannot update branch {self.branch}: it changed {_UPDATE_ATTEMPTS} times")
 
     async def verify(self, statement: AnchorStatement, proof: bytes) -> int:
         commit = proof.decode("ascii", "replace")
-        if len(commit) not in _DIGITS or any(digit not in "0123456789abcdef" for digit in commit):
-            raise Malformed("anchor proof", "no commit")
+        if len(commit) not in _COMMIT_HEX_DIGITS or any(digit not in "0123456789abcdef" for digit in commit):
+            raise Malformed("anchor proof", "not a commit id")
         head = await self._head()
         try:
             if head is None:
-                raise Unavailable("there is no such branch")
+                raise Unavailable("the branch does not exist")
             await self._git("merge-base", "--is-ancestor", commit, head)
-            found = await self._run("cat-file", "blob", f"{commit}:{_FILE}")
+            found = await self._run("cat-file", "blob", f"{commit}:{_ANCHOR_FILE}")
         except Unavailable as error:
-            raise Unverified("anchor commit", f"{commit[:12]} is no anchor on branch {self.branch}: {error}") from None
+            raise Unverified(
+                "anchor commit", f"{commit[:12]} is not an anchor on branch {self.branch}: {error}"
+            ) from None
         if found != statement.encode():
-            raise Unverified("anchor commit", f"{commit[:12]} holds another statement")
+            raise Unverified("anchor commit", f"{commit[:12]} contains another statement")
         return int(await self._git("show", "--no-patch", "--format=%ct", commit))
 
     async def _head(self) -> str | None:
         try:
             return await self._git("rev-parse", "--verify", "--quiet", self._ref)
         except Unavailable:
-            await self._git("rev-parse", "--git-dir")  # says so where there is no repository at all
+            await self._git("rev-parse", "--git-dir")  # raises if there is no repository at all
             return None
 
-    async def _git(self, *arguments: str, given: bytes = b"") -> str:
-        return (await self._run(*arguments, given=given)).decode("utf-8", "replace").strip()
+    async def _git(self, *arguments: str, stdin: bytes = b"") -> str:
+        return (await self._run(*arguments, stdin=stdin)).decode("utf-8", "replace").strip()
 
-    async def _run(self, *arguments: str, given: bytes = b"") -> bytes:
-        return await asyncio.to_thread(self._call, arguments, given)
+    async def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        return await asyncio.to_thread(self._call, arguments, stdin)
 
-    def _call(self, arguments: tuple[str, ...], given: bytes) -> bytes:
-        # What a hook or another command of git set for itself would lead elsewhere.
-        env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _WHO
+    def _call(self, arguments: tuple[str, ...], stdin: bytes) -> bytes:
+        # Variables that a hook or another git command has set would select another repository.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _COMMIT_IDENTITY
         command = ["git", "-C", str(self.path), *arguments]
         try:
-            ran = subprocess.run(command, input=given, capture_output=True, env=env)
+            ran = subprocess.run(command, input=stdin, capture_output=True, env=env)
         except OSError as error:
             raise Unavailable(f"git: {error.strerror}") from None
         if ran.returncode:
-            said = ran.stderr.decode("utf-8", "replace").strip() or f"git {arguments[0]} ended with {ran.returncode}"
-            raise Unavailable(f"{self.path}: {said}")
+            reason = ran.stderr.decode("utf-8", "replace").strip() or f"git {arguments[0]} exited with {ran.returncode}"
+            raise Unavailable(f"{self.path}: {reason}")
         return ran.stdout
 
 
@@ -230,12 +235,12 @@ DEFAULT_STREAM = "anchors"
 
 
 class OtherHub:
-    """A stream of another hub. `pin` is that hub's id or a fingerprint: the evidence must be its word."""
+    """A stream of another hub. The proof is evidence signed by that hub; `pin` is its id or a fingerprint."""
 
     kind = "hub"
 
     def __init__(self, client: Client | None, pin: bytes, stream: str = DEFAULT_STREAM) -> None:
-        """Without a client it can only verify, which asks nobody."""
+        """Without a client it can only verify, which works offline."""
         self._client = client
         self._pin = pin
         self._stream = stream
@@ -246,7 +251,7 @@ class OtherHub:
 
     async def publish(self, statement: AnchorStatement) -> bytes:
         if self._client is None:
-            raise Unavailable("the hub to publish at is not known")
+            raise Unavailable("publishing needs a client of the other hub")
         sent = await self._client.send(self._stream, statement.encode(), schema=statement.SCHEMA)
         claim = f"anchor of {statement.root.hex()}"
         shown = await self._client.evidence(
@@ -261,28 +266,29 @@ class OtherHub:
                 continue
             if entry.opened.body == statement.encode():
                 return entry.receipt.hub_ts
-        raise Unverified("anchor evidence", "it shows no entry that says this")
+        raise Unverified("anchor evidence", "contains no entry with this statement")
 
 
-_ASKED, _ANSWERED = "application/timestamp-query", "application/timestamp-reply"
-_ANSWER_S = 30.0
+_QUERY_TYPE, _REPLY_TYPE = "application/timestamp-query", "application/timestamp-reply"
+_REPLY_TIMEOUT_S = 30.0
 
 
 class TimeStampingAuthority:
-    """One authority, by its address and the root certificates that its own must lead to."""
+    """An RFC 3161 authority: it signs the hash of a statement and the time.
+
+    The token can be verified offline against `roots`, the root certificates of the authority.
+    """
 
     kind = "tsa"
 
-    def __init__(self, url: str | None, roots: Path, *, answer_s: float = _ANSWER_S) -> None:
-        """Without `url` it can only verify. Raises `Unavailable` where the certificates cannot be read."""
-        from cryptography import x509
-
+    def __init__(self, url: str | None, roots: Path, *, answer_s: float = _REPLY_TIMEOUT_S) -> None:
+        """Without `url` it can only verify. Raises `Unavailable` if the certificates cannot be read."""
         self.url = url
         self._answer_s = answer_s
         try:
-            self._roots: list[Certificate] = x509.load_pem_x509_certificates(roots.read_bytes())
+            self._roots = x509.load_pem_x509_certificates(roots.read_bytes())
         except (OSError, ValueError) as error:
-            raise Unavailable(f"{roots}: no certificates in PEM can be read from it: {error}") from None
+            raise Unavailable(f"{roots}: cannot read PEM certificates: {error}") from None
 
     @property
     def place(self) -> str:
@@ -291,23 +297,23 @@ class TimeStampingAuthority:
     async def publish(self, statement: AnchorStatement) -> bytes:
         rfc3161 = _library()
         if self.url is None:
-            raise Unavailable("the address of the time-stamping authority is not known")
+            raise Unavailable("publishing needs the address of a time-stamping authority")
         data = statement.encode()
         builder = rfc3161.TimestampRequestBuilder().data(data).hash_algorithm(rfc3161.HashAlgorithm.SHA256)
         request = builder.nonce(nonce=True).cert_request(cert_request=True).build()
         answer = await self._post(request.as_bytes())
-        token = _decoded(answer)
-        if _refusal(token):
-            raise Unavailable(f"{self.url}: it refuses: {_refusal(token)}")
+        token = _decode_token(answer)
+        if refusal := _refusal(token):
+            raise Unavailable(f"{self.url}: the authority refused the request: {refusal}")
         if token.tst_info.nonce != request.nonce:
-            raise Unverified("time stamp", "it answers another request")
+            raise Unverified("time stamp", "answers another request (the nonce differs)")
         return answer
 
     async def _post(self, query: bytes) -> bytes:
         assert self.url is not None
         try:
             async with httpx.AsyncClient(follow_redirects=False) as http:
-                headers = {"content-type": _ASKED, "accept-encoding": "identity"}
+                headers = {"content-type": _QUERY_TYPE, "accept-encoding": "identity"}
                 answer, content = await exchange(
                     http, "POST", self.url, limit_s=self._answer_s, content=query, headers=headers
                 )
@@ -317,15 +323,17 @@ class TimeStampingAuthority:
         except httpx.HTTPError as error:
             raise Unavailable(f"{self.url}: {reason_of(error)}") from None
         kind = answer.headers.get("content-type", "").partition(";")[0]
-        if answer.status_code != httpx.codes.OK or kind != _ANSWERED or len(content) > MAX_PROOF_BYTES:
-            raise Unavailable(f"{self.url}: it answers {answer.status_code} with {kind or 'nothing'}, not a time stamp")
+        if answer.status_code != httpx.codes.OK or kind != _REPLY_TYPE or len(content) > MAX_PROOF_BYTES:
+            raise Unavailable(
+                f"{self.url}: answered {answer.status_code} with {kind or 'no content type'}, not a time stamp"
+            )
         return content
 
     async def verify(self, statement: AnchorStatement, proof: bytes) -> int:
         rfc3161 = _library()
-        token = _decoded(proof)
-        if _refusal(token):
-            raise Unverified("time stamp", f"it is a refusal: {_refusal(token)}")
+        token = _decode_token(proof)
+        if refusal := _refusal(token):
+            raise Unverified("time stamp", f"the token is a refusal: {refusal}")
         builder = rfc3161.VerifierBuilder()
         for root in self._roots:
             builder = builder.add_root_certificate(root)
@@ -336,7 +344,7 @@ class TimeStampingAuthority:
         return int(token.tst_info.gen_time.timestamp())
 
 
-def _decoded(data: bytes) -> "TimeStampResponse":
+def _decode_token(data: bytes) -> "TimeStampResponse":
     try:
         return cast("TimeStampResponse", _library().decode_timestamp_response(data))
     except ValueError as error:
@@ -344,7 +352,7 @@ def _decoded(data: bytes) -> "TimeStampResponse":
 
 
 def _refusal(token: "TimeStampResponse") -> str | None:
-    """What a token says that is none."""
+    """The reason stdin in a response that grants no token."""
     status = _library().PKIStatus
     if status(token.status) is status.GRANTED:
         return None

@@ -1,4 +1,4 @@
-"""Publishing anchors of a stream: once, or by count and by time; and verifying them."""
+"""Publishes anchors of a stream, once or periodically; stores them; verifies them. 001, ANCHOR0.2."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -25,13 +25,13 @@ ANCHOR_SUFFIX = ".anchor"
 
 
 class AnchorStore:
-    """A folder of anchored checkpoints, by label, number and backend."""
+    """A folder with one file per anchored checkpoint, named by label, number and backend."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def put(self, anchored: Anchored) -> Path:
-        """Keep one. The same again is the same file."""
+        """Store an anchor durably. Storing it again gives the same file."""
         data = anchored.encode()
         checkpoint = anchored.checkpoint
         place = f"{checkpoint.label_curr.hex()}-{checkpoint.upto_seq:020}"
@@ -42,12 +42,12 @@ class AnchorStore:
         return path
 
     def __iter__(self) -> Iterator[tuple[Path, Anchored]]:
-        """All of them, by label and number. Raises `Malformed` where one is none."""
+        """All anchors, by label and number. Raises `Malformed` for a file that is not an anchor."""
         for path in sorted(self.folder.glob(f"*{ANCHOR_SUFFIX}")):
             yield path, read_anchor(path)
 
     def last(self, label: bytes, kind: str) -> Anchored | None:
-        """The anchor of a label at that kind of backend that reaches furthest."""
+        """The anchor of a label with this kind of backend that covers most entries."""
         paths = sorted(self.folder.glob(f"{label.hex()}-*-{kind}-*{ANCHOR_SUFFIX}"))
         return read_anchor(paths[-1]) if paths else None
 
@@ -61,7 +61,7 @@ def read_anchor(path: Path) -> Anchored:
 
 @dataclass(frozen=True, slots=True)
 class Cadence:
-    """When the next anchor is due: after so many entries, or so many seconds where anything is new."""
+    """The next anchor is due after `entries` new entries, or after `seconds` if there is any new entry."""
 
     entries: int | None = None
     seconds: int | None = None
@@ -69,10 +69,10 @@ class Cadence:
     def __post_init__(self) -> None:
         given = [one for one in (self.entries, self.seconds) if one is not None]
         if not given or any(one < 1 for one in given):
-            raise ValueError("a cadence is by entries, by seconds, or both, each at least 1")
+            raise ValueError("a cadence needs entries, seconds or both, each at least 1")
 
     def due(self, last: tuple[int, int] | None, size: int, now: int) -> bool:
-        """`last` is the size and time of the anchor before, None where there is none."""
+        """`last` is the size and time of the previous anchor, None if there is none."""
         anchored, since = last or (0, 0)
         if size <= anchored:
             return False
@@ -82,7 +82,7 @@ class Cadence:
 
 @dataclass(frozen=True, slots=True)
 class PublishedAnchor:
-    """An anchor that holds, and where it is kept."""
+    """A verified anchor and its file."""
 
     path: Path
     anchored: Anchored
@@ -91,7 +91,7 @@ class PublishedAnchor:
 async def publish(
     client: Client, stream: str, backend: Backend, store: AnchorStore, *, upto_seq: int | None = None
 ) -> PublishedAnchor:
-    """Anchor the checkpoint of a stream, and keep the `anchor_ref` beside it."""
+    """Anchor the checkpoint of a stream and store the `anchor_ref` with it."""
     stream_id, epoch = naming.stream_id(stream), client.epoch()
     checkpoint = await client.checkpoint(stream_id, upto_seq, epoch=epoch)
     statement = AnchorStatement.of(checkpoint, max(client.contact.clock.now(), 0))
@@ -103,7 +103,7 @@ async def publish(
 async def run(
     client: Client, stream: str, backend: Backend, store: AnchorStore, cadence: Cadence, poll_s: float
 ) -> AsyncIterator[PublishedAnchor]:
-    """Anchor a stream for ever. What was anchored before is known from the store."""
+    """Anchor a stream for ever. The store shows what was anchored before."""
     while True:
         found = await once(client, stream, backend, store, cadence)
         if found is not None:
@@ -126,9 +126,9 @@ async def once(
 
 
 async def verify(anchored: Anchored, backend: Backend, pin: bytes) -> int:
-    """When the checkpoint was anchored. Raises where it is not the pinned hub's, or the anchor does not hold."""
+    """The time the checkpoint was anchored. Raises if the pinned hub did not sign it or the anchor does not verify."""
     anchored.check_checkpoint(pin)
     try:
         return await anchor_verify(backend, anchored.checkpoint.mmr_root, anchored.anchor_ref)
     except Unavailable as error:
-        raise Unavailable(f"the anchor cannot be looked up: {error}") from None
+        raise Unavailable(f"the anchor cannot be checked: {error}") from None

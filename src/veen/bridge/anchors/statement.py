@@ -1,4 +1,4 @@
-"""What is published of a checkpoint, what a backend gives for it, and the file that holds it beside the checkpoint."""
+"""The published statement, the proof of a backend, and the anchor file that stores both with the checkpoint."""
 
 import secrets
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MAX_ANCHOR_BYTES = 2 * MAX_PROOF_BYTES
 
 @dataclass(frozen=True, slots=True)
 class AnchorStatement(Event):
-    """`anchor.v1`: a root at a time. The nonce keeps two publications of one root apart."""
+    """`anchor.v1`: a root at a time. The nonce distinguishes two publications of one root."""
 
     root: bytes
     epoch: int
@@ -38,10 +38,10 @@ class AnchorStatement(Event):
 
 @dataclass(frozen=True, slots=True)
 class AnchorRef(Wire):
-    """`anchor_ref`: what was published, where, and what the backend gave for it."""
+    """`anchor_ref`: the published statement, the backend, and its proof."""
 
     kind: str
-    place: str  # for people: it proves nothing
+    place: str  # display only; not verified
     statement: AnchorStatement
     proof: bytes
 
@@ -57,45 +57,45 @@ class AnchorRef(Wire):
 
 
 class Backend(Protocol):
-    """Something outside the hub that takes statements and keeps them as they are."""
+    """A system outside the hub that stores statements unchanged."""
 
     kind: str
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """The location, for display."""
         ...
 
     async def publish(self, statement: AnchorStatement) -> bytes:
-        """The proof that it was taken. Raises `Unavailable` where it was not."""
+        """Publish and return the proof. Raises `Unavailable` if it was not accepted."""
         ...
 
     async def verify(self, statement: AnchorStatement, proof: bytes) -> int:
-        """When it was taken, as far as the backend can tell. Raises `Unverified` where it never was."""
+        """The time of publication according to the backend. Raises `Unverified` if it was never published."""
         ...
 
 
 async def anchor_publish(backend: Backend, root: bytes, epoch: int, ts: int, nonce: bytes) -> bytes:
-    """ANCHOR0.1: the `anchor_ref` of a root."""
+    """ANCHOR0.1: publish a root and return its `anchor_ref`."""
     statement = AnchorStatement(root, epoch, ts, nonce)
     proof = await backend.publish(statement)
-    await backend.verify(statement, proof)  # what does not hold now will not hold later
+    await backend.verify(statement, proof)  # never return a proof that does not verify
     return AnchorRef(backend.kind, backend.place[:MAX_TEXT_BYTES], statement, proof).encode()
 
 
 async def anchor_verify(backend: Backend, root: bytes, anchor_ref: bytes) -> int:
-    """ANCHOR0.1: when the root was anchored. Raises `Malformed` or `Unverified` where it was not."""
+    """ANCHOR0.1: the time the root was anchored. Raises `Malformed` or `Unverified` if it was not."""
     ref = AnchorRef.decode(anchor_ref)
     if ref.kind != backend.kind:
-        raise Unverified("anchor", f"it is of a backend {ref.kind!r}, not {backend.kind!r}")
+        raise Unverified("anchor", f"made with backend {ref.kind!r}, not {backend.kind!r}")
     if ref.statement.root != root:
-        raise Unverified("anchor", "it is of another root")
+        raise Unverified("anchor", "belongs to another root")
     return await backend.verify(ref.statement, ref.proof)
 
 
 @dataclass(frozen=True, slots=True)
 class Anchored(Wire):
-    """A checkpoint with its `anchor_ref` beside it, and the papers of the hub that signed it."""
+    """A checkpoint, its `anchor_ref`, and the metadata of the hub that signed it."""
 
     source: BundleSource
     stream_id: bytes
@@ -119,7 +119,7 @@ class Anchored(Wire):
         return AnchorRef.decode(self.anchor_ref)
 
     def check_checkpoint(self, pin: bytes) -> None:
-        """Raise unless the checkpoint is the pinned hub's, of this stream."""
+        """Raise unless the pinned hub signed the checkpoint for this stream."""
         source, checkpoint = self.source, self.checkpoint
         source.identity.verify(source.signature, pin)
         line = lineage(source.identity, source.origin)
@@ -127,4 +127,4 @@ class Anchored(Wire):
         hub.verify_checkpoint(checkpoint, source.profile)
         checkpoint.check_labels(source.profile, source.identity.routing_key, self.stream_id)
         if self.ref.statement.epoch != checkpoint.epoch:
-            raise Unverified("anchor", "it is of another epoch than the checkpoint")
+            raise Unverified("anchor", "its epoch differs from the checkpoint")

@@ -1,6 +1,6 @@
-"""Checkpoints, evidence and bundles as VEIL objects, so that clients of one hub can compare what it told each of them.
+"""Exchange of checkpoints, evidence and bundles over VEIL, so the clients of one hub can compare what it sent to each.
 
-`items` says what travels; `node` and `meeting` are the way to a VEIL node that runs on this machine; `publishing` says
-something; `inbox`, `staging`, `judging`, `holding` and `receiving` take in what others said and hold it against what is
-known here. Neither the hub nor the network in between is believed.
+`gossip_items` defines the objects, `veil_node` calls the VEIL node on this machine, `item_verify` verifies received
+items, `checkpoint_compare` compares them with what this client knows, `gossip_inbox` stores them, and `exchange`
+publishes and receives. Neither the hub nor the network in between is trusted.
 """

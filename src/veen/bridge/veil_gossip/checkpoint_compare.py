@@ -1,11 +1,11 @@
-"""A checkpoint that someone else was given, held against what this client was told. RESYNC0.2, invariants of spec §9.
+"""Compares a checkpoint that another client received with what this client knows. RESYNC0.2, invariants of spec §9.
 
-Both are signed by the hub, so it is the hub that must explain a difference:
+The hub signed both, so a difference is the hub's fault:
 
-    two roots for one size      proved: the two signatures are the evidence, for anyone
-    another size                the hub is asked for its own word on that size, and for the proof that this word and the
-                                history known here are one; a word that differs is the proof of the first kind
-    no word on that size        the hub signed for more than it shows: nothing is proved yet, and it is asked again
+    two roots for one size      proved: the two signatures are evidence for anyone
+    another size                ask the hub for its receipt at that size and a proof that it extends the history known
+                                here; a receipt with another root is proof of the first kind
+    no receipt at that size     the hub signed more entries than it shows: nothing is proved yet; ask again later
 """
 
 import math
@@ -29,25 +29,23 @@ from veen.core.proof import Head
 
 
 class ComparisonResult(StrEnum):
-    """How a checkpoint stands to what is known here."""
-
-    AGREES = "agrees"  # one history, as far as it goes
-    UNFOLLOWED = "unfollowed"  # of a label that this client does not follow: held against other checkpoints only
-    UNASKED = "unasked"  # the hub was not asked, or did not answer
-    UNSHOWN = "unshown"  # the hub signed for more than it shows here
-    DOUBTED = "doubted"  # the hub does not prove what it says, which is no proof to others
+    AGREES = "agrees"  # the same history, as far as it reaches
+    UNFOLLOWED = "unfollowed"  # this client does not follow the label: compared with other checkpoints only
+    UNASKED = "unasked"  # the hub was not asked or did not answer
+    UNSHOWN = "unshown"  # the hub signed more entries than it shows here
+    DOUBTED = "doubted"  # the hub's proof fails here, which proves nothing to others
     FORKED = "forked"  # proved: the hub signed two histories
 
 
-# A hub that does not answer is waited for once, not once for each checkpoint.
-_SILENCE_S = 15.0
-# What may yet become another: asked again each time.
+# After a timeout, do not wait for the hub again for each further checkpoint.
+_HUB_SILENCE_S = 15.0
+# Results that may still change; these checkpoints are compared again.
 OPEN = frozenset({ComparisonResult.UNASKED, ComparisonResult.UNSHOWN, ComparisonResult.DOUBTED})
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCheckpoint:
-    """What came of a comparison; `evidence` is the file that shows it, where anything does."""
+    """The result of a comparison; `evidence` is the saved evidence file, if any."""
 
     standing: ComparisonResult
     reason: str = ""
@@ -55,7 +53,7 @@ class ComparedCheckpoint:
 
 
 class CheckpointComparer:
-    """What one client knows of one hub. Without a hub to ask, all that is kept is what is compared."""
+    """Compares with what one client knows about one hub. Without `client`, only with stored data."""
 
     def __init__(
         self,
@@ -79,21 +77,21 @@ class CheckpointComparer:
 
     @property
     def known(self) -> HubRecord:
-        """What is known of the hub by now: whoever asks it learns of its new keys."""
+        """The current hub record; requests to the hub may have added new keys."""
         return self._client.contact.trust.known if self._client else self._known
 
-    async def hold(self, judged: VerifiedCheckpoint, others: Iterable[Checkpoint] = ()) -> ComparedCheckpoint:
-        """Against what is kept, then against the hub's own word. `others` are checkpoints that were received before."""
-        shown = judged.checkpoint
-        mine = list(self._kept(shown.label_curr, shown.upto_seq))
-        held = None
+    async def compare(self, received: VerifiedCheckpoint, others: Iterable[Checkpoint] = ()) -> ComparedCheckpoint:
+        """Compare with stored data, then with the hub's receipt. `others` are checkpoints received earlier."""
+        shown = received.checkpoint
+        mine = list(self._stored(shown.label_curr, shown.upto_seq))
+        result = None
         for other in (*mine, *others):
             if other.mmr_root != shown.mmr_root:
-                held = self._caught(judged.record, local_tree.forked(other, shown))
-                if held.standing is ComparisonResult.FORKED:
+                result = self._save_contradiction(received.record, local_tree.forked(other, shown))
+                if result.standing is ComparisonResult.FORKED:
                     break
-        if held is not None:
-            return held
+        if result is not None:
+            return result
         if mine:
             return ComparedCheckpoint(ComparisonResult.AGREES)
         if not self._follows(shown.label_curr):
@@ -102,20 +100,20 @@ class CheckpointComparer:
             return ComparedCheckpoint(ComparisonResult.UNASKED, "the hub was not asked")
         if self._clock() < self._silent_until:
             return ComparedCheckpoint(
-                ComparisonResult.UNASKED, "the hub was not asked, since it was silent a moment ago"
+                ComparisonResult.UNASKED, f"the hub was not asked: it did not answer in the last {_HUB_SILENCE_S:g} s"
             )
         follower = Follower(self._client.contact, shown.label_curr)
         try:
-            return await self._ask(follower, judged)
+            return await self._compare_with_hub(follower, received)
         except Contradiction as error:
-            return await self._doubted(follower, judged.record, error)
+            return await self._doubted(follower, received.record, error)
         except (Unavailable, Refused, Malformed, Unverified) as error:
             if isinstance(error, Unavailable):
-                self._silent_until = self._clock() + _SILENCE_S
-            return ComparedCheckpoint(ComparisonResult.UNASKED, f"the hub gave no answer: {error}")
+                self._silent_until = self._clock() + _HUB_SILENCE_S
+            return ComparedCheckpoint(ComparisonResult.UNASKED, f"the hub did not answer: {error}")
 
-    def _kept(self, label: bytes, size: int) -> Iterator[Head]:
-        """Everything of that size that this client has verified itself."""
+    def _stored(self, label: bytes, size: int) -> Iterator[Head]:
+        """Everything of that size that this client verified itself."""
         state, hub_id = self._dir.state, self.hub_id
         at = state.label(hub_id, label)
         if at is not None and at.size == size:
@@ -131,8 +129,8 @@ class CheckpointComparer:
     def _follows(self, label: bytes) -> bool:
         return label in self._labels or self._dir.state.label(self.hub_id, label) is not None
 
-    async def _ask(self, follower: Follower, judged: VerifiedCheckpoint) -> ComparedCheckpoint:
-        shown = judged.checkpoint
+    async def _compare_with_hub(self, follower: Follower, received: VerifiedCheckpoint) -> ComparedCheckpoint:
+        shown = received.checkpoint
         size = shown.upto_seq
         try:
             now = await follower.receipt(size)
@@ -141,42 +139,42 @@ class CheckpointComparer:
                 raise
             return await self._unshown(follower, shown)
         if now.mmr_root != shown.mmr_root:
-            return self._caught(judged.record, local_tree.forked(now, shown))
+            return self._save_contradiction(received.record, local_tree.forked(now, shown))
         await follower.check(now)
         return ComparedCheckpoint(ComparisonResult.AGREES)
 
     async def _unshown(self, follower: Follower, shown: Checkpoint) -> ComparedCheckpoint:
-        """The hub has no receipt there: it has fewer entries than it signed for, or keeps no receipts so old."""
+        """The hub has no receipt there: it shows fewer entries than it signed, or no longer has old receipts."""
         end, size = await follower.end(), shown.upto_seq
         if end < size or follower.tree.head is None:
-            return ComparedCheckpoint(ComparisonResult.UNSHOWN, self._what_would_decide(follower, size, end))
+            return ComparedCheckpoint(ComparisonResult.UNSHOWN, self._missing_proof(follower, size, end))
         await follower.check(shown)
         return ComparedCheckpoint(ComparisonResult.AGREES)
 
     @staticmethod
-    def _what_would_decide(follower: Follower, size: int, end: int) -> str:
-        asked = f"not proved yet: the hub signed for {size} entries of label {follower.label.hex()} and shows {end}"
-        from_them = f"; a checkpoint of at most {end} entries from whoever sent this one would decide it" if end else ""
-        return f"{asked}{from_them or '; whoever sent this one can show the entries'}, or the hub's own receipt {size}"
+    def _missing_proof(follower: Follower, size: int, end: int) -> str:
+        signed = f"not proved yet: the hub signed {size} entries of label {follower.label.hex()} and shows {end}"
+        wanted = f"a checkpoint of at most {end} entries" if end else "the entries"
+        return f"{signed}; to decide it, get {wanted} from the sender of this one, or receipt {size} from the hub"
 
     async def _doubted(self, follower: Follower, record: HubRecord, error: Contradiction) -> ComparedCheckpoint:
-        """The hub's answers do not fit what it said before: look for what proves it to others too."""
-        held = self._caught(record, error)
-        if held.standing is ComparisonResult.FORKED or not follower.tree.size:
-            return held
+        """The hub's answers contradict what it signed before: look for evidence that convinces others too."""
+        result = self._save_contradiction(record, error)
+        if result.standing is ComparisonResult.FORKED or not follower.tree.size:
+            return result
         try:
             following = await follower.receipt(follower.tree.size + 1)
             follower.tree.copy().append(following)
         except Contradiction as sharper:
-            found = self._caught(record, sharper)
-            return found if found.standing is ComparisonResult.FORKED else held
+            found = self._save_contradiction(record, sharper)
+            return found if found.standing is ComparisonResult.FORKED else result
         except VeenError:
-            return held
-        return held
+            return result
+        return result
 
-    def _caught(self, record: HubRecord, error: Contradiction) -> ComparedCheckpoint:
-        """Save what shows it. It is proved where the file by itself shows a contradiction, and not before."""
-        newest = _with_keys(record, self.known)
+    def _save_contradiction(self, record: HubRecord, error: Contradiction) -> ComparedCheckpoint:
+        """Save the evidence. The fork counts as proved only if the file alone shows a contradiction."""
+        newest = _with_more_keys(record, self.known)
         _, contradictions = evidence_verify.shows(newest, error)
         if not contradictions:
             return ComparedCheckpoint(ComparisonResult.DOUBTED, _not_proved(error))
@@ -184,11 +182,11 @@ class CheckpointComparer:
         return ComparedCheckpoint(ComparisonResult.FORKED, contradictions[0], error.evidence)
 
 
-def _with_keys(one: HubRecord, other: HubRecord) -> HubRecord:
-    """The record with more keys, each of which continues the other."""
+def _with_more_keys(one: HubRecord, other: HubRecord) -> HubRecord:
+    """The record with more keys. The caller has checked that one continues the other."""
     return one if len(one.identity.hub_keys) >= len(other.identity.hub_keys) else other
 
 
 def _not_proved(error: Contradiction) -> str:
-    what = "what it signed for sizes that can be compared" if error.lie is Lie.FORKED_HISTORY else "more of it"
-    return f"not proved to others: {error.lie}: {error.reason}; ask for {what}"
+    wanted = "receipts or checkpoints for comparable sizes" if error.lie is Lie.FORKED_HISTORY else "more entries"
+    return f"not proved to others: {error.lie}: {error.reason}; ask for {wanted}"

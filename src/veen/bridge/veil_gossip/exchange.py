@@ -1,4 +1,4 @@
-"""Saying something: a checkpoint of this client's hub, evidence, or a bundle. What does not hold is not said."""
+"""Publishes and receives checkpoints, evidence and bundles. Only items that verify are published."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +43,7 @@ from veen.core.strict_json import Json
 
 @dataclass(frozen=True, slots=True)
 class PublishedItem:
-    """What was handed to the node: on its disk, and sent as soon as somebody is there to take it."""
+    """An item stored on the node's disk. The node sends it when peers are connected."""
 
     what: ItemKind
     digest: bytes
@@ -52,37 +52,39 @@ class PublishedItem:
 
 
 class Publisher:
-    """Says things of one hub where its clients meet."""
+    """Publishes items about one hub to the group of its clients."""
 
-    def __init__(self, meeting: GossipGroup, known: HubRecord) -> None:
-        self._meeting = meeting
+    def __init__(self, group: GossipGroup, known: HubRecord) -> None:
+        self._group = group
         self._known = known
 
     async def checkpoint(self, client: Client, found: Checkpoint) -> PublishedItem:
-        """A checkpoint that the client has verified, with the papers that anyone else needs for it."""
+        """Publish a checkpoint that the client verified, with the hub metadata needed to verify it."""
         known = client.contact.trust.known
-        return await self._say(ItemKind.CHECKPOINT, ShownCheckpoint(known.identity, known.signature, found).encode())
+        return await self._publish(
+            ItemKind.CHECKPOINT, ShownCheckpoint(known.identity, known.signature, found).encode()
+        )
 
     async def evidence(self, data: bytes) -> PublishedItem:
-        """An evidence file about this hub."""
-        return await self._say(ItemKind.EVIDENCE, data)
+        """Publish an evidence file about this hub."""
+        return await self._publish(ItemKind.EVIDENCE, data)
 
     async def bundle(self, data: bytes) -> PublishedItem:
-        """A bundle of this hub's events. Nothing in it is in plain but the name of the stream, and who wrote when."""
-        return await self._say(ItemKind.BUNDLE, data)
+        """Publish a bundle. Only the stream name and the authors and times of messages are readable."""
+        return await self._publish(ItemKind.BUNDLE, data)
 
-    async def _say(self, what: ItemKind, content: bytes) -> PublishedItem:
+    async def _publish(self, what: ItemKind, content: bytes) -> PublishedItem:
         if len(content) > MAX_CONTENT_BYTES:
-            raise Malformed(what.word, f"{len(content)} bytes, above the {MAX_CONTENT_BYTES} that are carried")
+            raise Malformed(what.word, f"{len(content)} bytes, the maximum is {MAX_CONTENT_BYTES}")
         try:
-            _JUDGES[what](content, self._known)
+            _VERIFIERS[what](content, self._known)
         except item_verify.ItemRejected as refusal:
-            raise Unverified(what.word, f"it is not said, since nobody would take it: {refusal}") from None
-        ids = [await self._meeting.say(item) for item in items_of(self._meeting.hub_id, what, content)]
+            raise Unverified(what.word, f"not published, because receivers would reject it: {refusal}") from None
+        ids = [await self._group.publish(item) for item in items_of(self._group.hub_id, what, content)]
         return PublishedItem(what, digest_of(what, content), len(content), tuple(ids))
 
 
-_JUDGES = {
+_VERIFIERS = {
     ItemKind.CHECKPOINT: item_verify.checkpoint,
     ItemKind.EVIDENCE: item_verify.evidence,
     ItemKind.BUNDLE: item_verify.bundled,
@@ -91,14 +93,14 @@ _JUDGES = {
 
 TAKEN, REFUSED, STAGED, LOOKED = "taken", "refused", "staged", "looked at again"
 MISSED = "missed"
-# How long a node holds an answer back while nothing happens.
-_WAIT_S = 20
+# How long the node waits for an event before it answers.
+_LONG_POLL_S = 20
 _TAKEN_COUNTS = {ItemKind.CHECKPOINT: "checkpoints", ItemKind.EVIDENCE: "evidence", ItemKind.BUNDLE: "bundles"}
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedReport:
-    """What became of one thing that came. `standing` is that of a checkpoint; evidence that shows a lie is `forked`."""
+    """What happened to one item. `standing` belongs to a checkpoint; evidence of a contradiction is `forked`."""
 
     result: str
     what: ItemKind | None = None
@@ -123,48 +125,48 @@ class ReceivedReport:
 
 
 class Receiver:
-    """Reads one node for one client of one hub."""
+    """Receives items from one node for one client of one hub."""
 
     def __init__(
         self,
-        meeting: GossipGroup,
+        group: GossipGroup,
         inbox: Inbox,
-        holder: CheckpointComparer,
+        comparer: CheckpointComparer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._meeting = meeting
+        self._group = group
         self._inbox = inbox
-        self._staging = PartStore(inbox)
-        self._holder = holder
+        self._parts = PartStore(inbox)
+        self._comparer = comparer
         self._clock = clock
 
     async def receive(self) -> AsyncIterator[ReceivedReport]:
-        """All that waits at the node, then all that could not be decided before."""
-        async for told in self._drain():
-            yield told
-        async for told in self._look_again():
-            yield told
-        await self.tell_others()
+        """Read every waiting item, then compare undecided checkpoints again."""
+        async for report in self._drain():
+            yield report
+        async for report in self._compare_again():
+            yield report
+        await self.publish_contradictions()
 
     async def follow(self) -> AsyncIterator[ReceivedReport]:
-        """The same for ever, as things come."""
-        node = await self._meeting.node.pubkey()
-        looked = -float(_WAIT_S)
+        """Do the same for ever, as items arrive."""
+        node = await self._group.node.pubkey()
+        compared_at = -float(_LONG_POLL_S)
         while True:
-            async for told in self._drain(node, _WAIT_S if self._clock() - looked < _WAIT_S else 0):
-                yield told
-            if self._clock() - looked >= _WAIT_S:  # a hub is asked again now and then, however much comes
-                looked = self._clock()
-                async for told in self._look_again():
-                    yield told
-            await self.tell_others()
+            async for report in self._drain(node, _LONG_POLL_S if self._clock() - compared_at < _LONG_POLL_S else 0):
+                yield report
+            if self._clock() - compared_at >= _LONG_POLL_S:  # also under constant load
+                compared_at = self._clock()
+                async for report in self._compare_again():
+                    yield report
+            await self.publish_contradictions()
 
     async def _drain(self, node: bytes | None = None, wait_s: int = 0) -> AsyncIterator[ReceivedReport]:
-        node = node or await self._meeting.node.pubkey()
+        node = node or await self._group.node.pubkey()
         while True:
             since = self._inbox.cursor(node)
-            page = await self._meeting.node.page(since, NAMESPACE, wait_s)
-            if page.last_seq < since:  # the same key with another store: its numbers begin anew
+            page = await self._group.node.page(since, NAMESPACE, wait_s)
+            if page.last_seq < since:  # the node has the same key and a new store: its numbers restarted
                 with self._inbox.change():
                     self._inbox.put_cursor(node, 0)
                 continue
@@ -173,10 +175,10 @@ class Receiver:
                     self._inbox.count(MISSED, page.first_seq - since - 1)
             for one in page.delivered:
                 with self._inbox.change():
-                    told = await self._take(one)
-                    self._count(told)
+                    report = await self._receive_payload(one)
+                    self._count(report)
                     self._inbox.put_cursor(node, one.seq)
-                yield told
+                yield report
             if page.upto_seq > since:
                 with self._inbox.change():
                     self._inbox.put_cursor(node, page.upto_seq)
@@ -184,46 +186,45 @@ class Receiver:
                 return
             wait_s = 0
 
-    def _count(self, told: ReceivedReport) -> None:
-        if told.result == REFUSED:
-            self._inbox.count(f"refused {told.reason.partition(':')[0]}")
-        elif told.result == TAKEN and told.what:
-            self._inbox.count(_TAKEN_COUNTS[told.what])
+    def _count(self, report: ReceivedReport) -> None:
+        if report.result == REFUSED:
+            self._inbox.count(f"refused {report.reason.partition(':')[0]}")
+        elif report.result == TAKEN and report.what:
+            self._inbox.count(_TAKEN_COUNTS[report.what])
 
-    async def _take(self, one: Delivered) -> ReceivedReport:
-        """One payload, whatever it is."""
+    async def _receive_payload(self, one: Delivered) -> ReceivedReport:
+        """Process one payload of any sender."""
         what = None
         try:
             item = self._item(one.payload)
             what = ItemKind(item.what)
-            told = await self._take_item(item, what, one.sender)
+            return await self._receive_item(item, what, one.sender)
         except ItemRejected as refusal:
             if refusal.reason not in (RejectReason.ROOM, RejectReason.AGAIN, RejectReason.OVERSIZED):
                 self._inbox.see(h(one.payload))
             return ReceivedReport(REFUSED, what, str(refusal), sender=one.sender)
-        return told
 
     def _item(self, payload: bytes) -> GossipItem:
         if len(payload) > MAX_PAYLOAD_BYTES:
-            raise ItemRejected(RejectReason.OVERSIZED, f"{len(payload)} bytes, above {MAX_PAYLOAD_BYTES}")
+            raise ItemRejected(RejectReason.OVERSIZED, f"{len(payload)} bytes, the maximum is {MAX_PAYLOAD_BYTES}")
         if self._inbox.has_seen(h(payload)):
-            raise ItemRejected(RejectReason.AGAIN, "it came before")
+            raise ItemRejected(RejectReason.AGAIN, "already received")
         try:
             item = GossipItem.decode(payload)
         except Malformed as error:
             raise ItemRejected(RejectReason.MALFORMED, error.reason) from None
-        if item.hub_id != self._holder.hub_id:
-            raise ItemRejected(RejectReason.FOREIGN, f"it is of hub {item.hub_id.hex()}")
+        if item.hub_id != self._comparer.hub_id:
+            raise ItemRejected(RejectReason.FOREIGN, f"belongs to hub {item.hub_id.hex()}")
         return item
 
-    async def _take_item(self, item: GossipItem, what: ItemKind, sender: bytes) -> ReceivedReport:
+    async def _receive_item(self, item: GossipItem, what: ItemKind, sender: bytes) -> ReceivedReport:
         if what is ItemKind.MANIFEST:
-            return await self._put_together(self._manifest(item.body, sender), what, sender)
+            return await self._assemble(self._manifest(item.body, sender), what, sender)
         if what is ItemKind.PART:
             if self._inbox.has_seen(part_name(item.body)):
-                raise ItemRejected(RejectReason.AGAIN, "what it is a part of is here")
-            return await self._put_together(self._staging.put_part(item.body, sender), what, sender)
-        return await self._take_content(what, item.body, sender)
+                raise ItemRejected(RejectReason.AGAIN, "the content it belongs to is already complete")
+            return await self._assemble(self._parts.put_part(item.body, sender), what, sender)
+        return await self._receive_content(what, item.body, sender)
 
     def _manifest(self, body: bytes, sender: bytes) -> list[PartsManifest]:
         try:
@@ -231,71 +232,69 @@ class Receiver:
         except Malformed as error:
             raise ItemRejected(RejectReason.MALFORMED, error.reason) from None
         if self._inbox.has_seen(manifest.digest):
-            raise ItemRejected(RejectReason.AGAIN, "what it lists is here")
-        return self._staging.put_manifest(body, sender)
+            raise ItemRejected(RejectReason.AGAIN, "the content it lists is already complete")
+        return self._parts.put_manifest(body, sender)
 
-    async def _put_together(self, whole: list[PartsManifest], what: ItemKind, sender: bytes) -> ReceivedReport:
-        """The last of a part's manifests tells what became of it; it seldom has more than one."""
-        told = ReceivedReport(STAGED, what, sender=sender)
+    async def _assemble(self, whole: list[PartsManifest], what: ItemKind, sender: bytes) -> ReceivedReport:
+        """A part seldom belongs to several manifests; the report is about the last one."""
+        report = ReceivedReport(STAGED, what, sender=sender)
         for manifest in whole:
-            content = self._staging.take(manifest)
+            content = self._parts.take(manifest)
             if content is None:
-                raise ItemRejected(RejectReason.PARTS, "the parts are not those of what the manifest says")
-            told = await self._take_content(ItemKind(manifest.what), content, sender)
+                raise ItemRejected(RejectReason.PARTS, "the parts do not match the manifest")
+            report = await self._receive_content(ItemKind(manifest.what), content, sender)
             for part in manifest.parts:
                 self._inbox.see(part)
-        return told
+        return report
 
-    async def _take_content(self, what: ItemKind, content: bytes, sender: bytes) -> ReceivedReport:
+    async def _receive_content(self, what: ItemKind, content: bytes, sender: bytes) -> ReceivedReport:
         digest = digest_of(what, content)
         if self._inbox.has_seen(digest):
-            raise ItemRejected(RejectReason.AGAIN, "it came before")
+            raise ItemRejected(RejectReason.AGAIN, "already received")
         try:
             if what is ItemKind.CHECKPOINT:
-                told = await self._checkpoint(content, sender)
+                report = await self._checkpoint(content, sender)
             elif what is ItemKind.EVIDENCE:
-                told = self._evidence(content, sender)
+                report = self._evidence(content, sender)
             else:
-                found = item_verify.bundled(content, self._holder.known)
-                told = ReceivedReport(
+                found = item_verify.bundled(content, self._comparer.known)
+                report = ReceivedReport(
                     TAKEN, what, file=self._inbox.put_file(BUNDLES, found.name, content), sender=sender
                 )
         except InboxFull:
-            raise ItemRejected(
-                RejectReason.ROOM, "there is no room for it until what is there has been dealt with"
-            ) from None
+            raise ItemRejected(RejectReason.ROOM, "the inbox is full; process or remove what it contains") from None
         self._inbox.see(digest)
-        return told
+        return report
 
     async def _checkpoint(self, content: bytes, sender: bytes) -> ReceivedReport:
-        judged = item_verify.checkpoint(content, self._holder.known)
-        held = await self._hold(content, judged)
-        return _told(TAKEN, judged, held, sender)
+        received = item_verify.checkpoint(content, self._comparer.known)
+        compared = await self._compare(content, received)
+        return _report(TAKEN, received, compared, sender)
 
-    async def _hold(self, content: bytes, judged: VerifiedCheckpoint) -> ComparedCheckpoint:
-        label, size = judged.checkpoint.label_curr, judged.checkpoint.upto_seq
+    async def _compare(self, content: bytes, received: VerifiedCheckpoint) -> ComparedCheckpoint:
+        label, size = received.checkpoint.label_curr, received.checkpoint.upto_seq
         before = self._inbox.found_at(label)
         if before is not None:
-            held = ComparedCheckpoint(
+            compared = ComparedCheckpoint(
                 ComparisonResult.FORKED,
-                f"the hub was caught at this label before: {before.reason}",
+                f"a contradiction at this label is already proved: {before.reason}",
                 Path(before.file),
             )
         else:
             others = [ShownCheckpoint.decode(one).checkpoint for one in self._inbox.heads_at(label, size)]
-            held = await self._holder.hold(judged, others)
-        if held.standing is ComparisonResult.FORKED and before is None:
-            self._inbox.put_found(ProvedContradiction(str(held.evidence), held.reason, label, untold=True))
-        kept = StoredCheckpoint(content, held.standing, held.reason)
-        with suppress(InboxFull) if held.standing is ComparisonResult.FORKED else nullcontext():
-            self._inbox.put_head(label, size, kept, is_open=held.standing in OPEN)
-        return held
+            compared = await self._comparer.compare(received, others)
+        if compared.standing is ComparisonResult.FORKED and before is None:
+            self._inbox.put_found(ProvedContradiction(str(compared.evidence), compared.reason, label, untold=True))
+        kept = StoredCheckpoint(content, compared.standing, compared.reason)
+        with suppress(InboxFull) if compared.standing is ComparisonResult.FORKED else nullcontext():
+            self._inbox.put_head(label, size, kept, is_open=compared.standing in OPEN)
+        return compared
 
     def _evidence(self, content: bytes, sender: bytes) -> ReceivedReport:
-        report, plain = item_verify.evidence(content, self._holder.known)
+        report, plain = item_verify.evidence(content, self._comparer.known)
         if self._inbox.has_seen(plain):
-            raise ItemRejected(RejectReason.AGAIN, "it says what came before, in other words")
-        if report.contradictions and len(self._inbox.found()) >= self._inbox.room.found:
+            raise ItemRejected(RejectReason.AGAIN, "the same evidence was already received with another claim")
+        if report.contradictions and len(self._inbox.found()) >= self._inbox.limits.found:
             raise InboxFull
         path = self._inbox.put_file(EVIDENCE, f"{h(content).hex()}.evidence", content)
         self._inbox.see(plain)
@@ -306,37 +305,39 @@ class Receiver:
             TAKEN, ItemKind.EVIDENCE, report.contradictions[0], ComparisonResult.FORKED, file=path, sender=sender
         )
 
-    async def _look_again(self) -> AsyncIterator[ReceivedReport]:
-        """What could not be decided; told again only where that has changed."""
+    async def _compare_again(self) -> AsyncIterator[ReceivedReport]:
+        """Compare undecided checkpoints again; report only changes."""
         for kept in self._inbox.open_heads():
             with self._inbox.change():
                 try:
-                    judged = item_verify.checkpoint(kept.shown, self._holder.known)
+                    received = item_verify.checkpoint(kept.shown, self._comparer.known)
                 except ItemRejected as refusal:
-                    # What is known of the hub now says otherwise than when it came.
+                    # The current hub record no longer accepts it.
                     shown = ShownCheckpoint.decode(kept.shown).checkpoint
                     gone = StoredCheckpoint(kept.shown, ComparisonResult.UNFOLLOWED, str(refusal))
                     self._inbox.put_head(shown.label_curr, shown.upto_seq, gone, is_open=False)
                     continue
-                held = await self._hold(kept.shown, judged)
-            if held.standing != kept.standing:
-                yield _told(LOOKED, judged, held, b"")
+                compared = await self._compare(kept.shown, received)
+            if compared.standing != kept.standing:
+                yield _report(LOOKED, received, compared, b"")
 
-    async def tell_others(self) -> None:
-        """What was proved here. A crash between saying and noting it says it again, which others take once."""
+    async def publish_contradictions(self) -> None:
+        """Publish contradictions proved here. After a crash an item may be sent twice; receivers accept it once."""
         for one in self._inbox.found():
             path = Path(one.file)
             if not one.untold:
                 continue
-            data = durable.read_file(path, MAX_EVIDENCE_BYTES) if path.exists() else b""  # its owner took it away
-            for item in items_of(self._holder.hub_id, ItemKind.EVIDENCE, data) if data else ():
-                await self._meeting.say(item)
+            data = durable.read_file(path, MAX_EVIDENCE_BYTES) if path.exists() else b""  # removed by the user
+            for item in items_of(self._comparer.hub_id, ItemKind.EVIDENCE, data) if data else ():
+                await self._group.publish(item)
             with self._inbox.change():
-                self._inbox.told(one.file)
-                self._inbox.see(digest_of(ItemKind.EVIDENCE, data))  # where it comes back, it is ours
+                self._inbox.mark_published(one.file)
+                self._inbox.see(digest_of(ItemKind.EVIDENCE, data))  # do not accept our own item when it comes back
 
 
-def _told(result: str, judged: VerifiedCheckpoint, held: ComparedCheckpoint, sender: bytes) -> ReceivedReport:
-    found = judged.checkpoint
+def _report(result: str, received: VerifiedCheckpoint, compared: ComparedCheckpoint, sender: bytes) -> ReceivedReport:
+    found = received.checkpoint
     at = (found.label_curr, found.upto_seq)
-    return ReceivedReport(result, ItemKind.CHECKPOINT, held.reason, held.standing, *at, held.evidence, sender)
+    return ReceivedReport(
+        result, ItemKind.CHECKPOINT, compared.reason, compared.standing, *at, compared.evidence, sender
+    )

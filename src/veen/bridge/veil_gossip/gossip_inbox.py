@@ -1,15 +1,15 @@
-"""What was received, on disk: each thing once, however often it comes and whenever the receiver is killed.
+"""Received items on disk. Each is stored once, however often it arrives and whenever the receiver is killed.
 
-    received.db   how far the node's events were read; what was seen, refused, put aside and found
-    evidence/     evidence files that verify, by the hash of their contents
-    bundles/      bundles that verify, by their id: `veen bridge watch` and `import` take them from here
+    received.db   position in the node's events; seen, rejected, incomplete and proved items
+    evidence/     verified evidence files, named by the hash of their contents
+    bundles/      verified bundles, named by their id; input of `veen bridge watch` and `import`
 
-All that one event leads to is one transaction, and the place in the node's events is part of it. A file is written,
-under the name that its contents give it, before the transaction that knows of it ends: a crash in between leaves a file
-that the same event, read again, leaves as it is.
+Everything that one event causes is one transaction, including the position in the node's events. A file is written,
+under the name its contents determine, before its transaction commits: after a crash in between, the same event is read
+again and leaves the file as it is.
 
-Nobody can make it grow beyond its bounds. What is only remembered gives way to what is newer; what still needs a
-decision never does, and where that takes all the room, new things are refused.
+Senders cannot make the inbox exceed its limits. Newer items displace remembered ones. Items that need a decision are
+never displaced; when they use all the space, new items are rejected.
 """
 
 import sqlite3
@@ -47,25 +47,25 @@ CREATE TABLE IF NOT EXISTS wanted (part BLOB, manifest BLOB, PRIMARY KEY (part, 
 
 
 class InboxFull(Exception):
-    """There is no room for it, now."""
+    """No space for this item now."""
 
 
 @dataclass(frozen=True, slots=True)
 class InboxLimits:
-    """The bounds of an inbox."""
+    """Limits of an inbox."""
 
     seen: int = 1 << 16
     heads: int = 1 << 12
     staged_bytes: int = 1 << 26
-    found: int = 64  # one is enough: the rest is for those who want to see more
-    # Of files that nobody has taken out.
+    found: int = 64  # one contradiction is enough proof; the rest is for inspection
+    # Files that have not been removed by the user.
     evidence_bytes: int = 1 << 28
     bundle_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint that was received, as it came, and how it stands to what is known here."""
+    """A received checkpoint as encoded by its sender, and its comparison result."""
 
     shown: bytes
     standing: str
@@ -74,30 +74,30 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ProvedContradiction:
-    """A contradiction that is proved: the hub signed both halves of what is in the file."""
+    """A proved contradiction: the hub signed both statements in the file."""
 
     file: str
     reason: str
-    label: bytes | None = None  # of a checkpoint that was compared here
-    untold: bool = False  # made here, and not yet said to the others
+    label: bytes | None = None  # label of the checkpoint that was compared here
+    untold: bool = False  # proved here and not yet published
 
 
 class Inbox:
-    """A folder that one receiver has at a time, for one hub."""
+    """The folder of one receiver for one hub; locked while open."""
 
-    def __init__(self, folder: Path, hub_id: bytes, room: InboxLimits | None = None) -> None:
+    def __init__(self, folder: Path, hub_id: bytes, limits: InboxLimits | None = None) -> None:
         self.folder = folder
-        self.room = room or InboxLimits()
+        self.limits = limits or InboxLimits()
         for path in (folder, folder / EVIDENCE, folder / BUNDLES):
             DISK.make_folder(path)
-        with ExitStack() as stack, self._named():
+        with ExitStack() as stack, self._database_errors():
             stack.enter_context(durable.locked_folder(folder))
             self.rows = sqlite3.connect(folder / _FILE, isolation_level=None)
             stack.callback(self.rows.close)
             self.rows.execute("PRAGMA synchronous = FULL")
             self.rows.executescript(_TABLES)
             self._check(hub_id)
-            self._held = stack.pop_all()
+            self._resources = stack.pop_all()
 
     def _check(self, hub_id: bytes) -> None:
         with self.change():
@@ -105,12 +105,14 @@ class Inbox:
                 self.rows.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (name, value))
             kept = dict(self.rows.execute("SELECT name, value FROM meta"))
         if kept["format"] != bytes((FORMAT,)):
-            raise Malformed(str(self.folder), f"its format is not {FORMAT}, which this program knows")
+            raise Malformed(
+                str(self.folder), f"has format {kept['format'].hex()}, this program reads format {FORMAT:02x}"
+            )
         if kept["hub_id"] != hub_id:
-            raise Malformed(str(self.folder), f"it is of hub {kept['hub_id'].hex()}: each hub has a folder of its own")
+            raise Malformed(str(self.folder), f"belongs to hub {kept['hub_id'].hex()}; use another folder for each hub")
 
     def close(self) -> None:
-        self._held.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -120,8 +122,8 @@ class Inbox:
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """All that is done in here is on disk when it ends, or none of it."""
-        with self._named():
+        """One transaction: everything in it is on disk when it ends, or nothing."""
+        with self._database_errors():
             self.rows.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -132,13 +134,13 @@ class Inbox:
                 raise
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _database_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
             raise Unavailable(f"{self.folder / _FILE}: {error}") from None
 
-    # How far, and how much.
+    # Position and counters.
 
     def cursor(self, node: bytes) -> int:
         row = self.rows.execute("SELECT seq FROM cursors WHERE node = ?", (node,)).fetchone()
@@ -156,7 +158,7 @@ class Inbox:
     def counts(self) -> dict[str, int]:
         return dict(self.rows.execute("SELECT name, number FROM counts ORDER BY name"))
 
-    # What was seen.
+    # Seen digests.
 
     def has_seen(self, digest: bytes) -> bool:
         return self.rows.execute("SELECT 1 FROM seen WHERE digest = ?", (digest,)).fetchone() is not None
@@ -165,22 +167,22 @@ class Inbox:
         if self.has_seen(digest):
             return
         self.rows.execute("INSERT INTO seen (digest) VALUES (?)", (digest,))
-        self.rows.execute("DELETE FROM seen WHERE n <= (SELECT MAX(n) FROM seen) - ?", (self.room.seen,))
+        self.rows.execute("DELETE FROM seen WHERE n <= (SELECT MAX(n) FROM seen) - ?", (self.limits.seen,))
 
     # Checkpoints.
 
     def open_heads(self) -> list[StoredCheckpoint]:
-        """Those that need another look, the oldest first."""
+        """Checkpoints to compare again, oldest first."""
         found = self.rows.execute("SELECT shown, standing, reason FROM heads WHERE open ORDER BY n")
         return [StoredCheckpoint(*row) for row in found]
 
     def heads_at(self, label: bytes, size: int) -> list[bytes]:
-        """All that were received of one size of one label."""
+        """All received checkpoints of one size of one label."""
         found = self.rows.execute("SELECT shown FROM heads WHERE label = ? AND size = ?", (label, u64be(size)))
         return [row[0] for row in found]
 
     def put_head(self, label: bytes, size: int, kept: StoredCheckpoint, *, is_open: bool) -> None:
-        """Keep a checkpoint, or how it stands by now. Raises `NoRoom` where all that are kept need another look."""
+        """Store a checkpoint or its new result. Raises `InboxFull` if every stored one needs another comparison."""
         row = (label, u64be(size), kept.shown, kept.standing, kept.reason, is_open)
         self.rows.execute(
             "INSERT INTO heads (label, size, shown, standing, reason, open) VALUES (?, ?, ?, ?, ?, ?) "
@@ -188,80 +190,80 @@ class Inbox:
             "open = excluded.open",
             row,
         )
-        if self.rows.execute("SELECT COUNT(*) FROM heads").fetchone()[0] > self.room.heads:
+        if self.rows.execute("SELECT COUNT(*) FROM heads").fetchone()[0] > self.limits.heads:
             oldest = "SELECT MIN(n) FROM heads WHERE NOT open AND shown != ?"
             gone = self.rows.execute(f"DELETE FROM heads WHERE n = ({oldest})", (kept.shown,)).rowcount
             if not gone:
                 self.rows.execute("DELETE FROM heads WHERE shown = ?", (kept.shown,))
                 raise InboxFull
 
-    # What was found.
+    # Proved contradictions.
 
     def found(self) -> list[ProvedContradiction]:
         found = self.rows.execute("SELECT file, reason, label, untold FROM found ORDER BY file")
         return [ProvedContradiction(file, reason, label, bool(untold)) for file, reason, label, untold in found]
 
     def found_at(self, label: bytes) -> ProvedContradiction | None:
-        """What the hub was caught at before in a label: each further proof of it would say the same."""
+        """The contradiction that is already proved at a label; more proofs would add nothing."""
         return next((one for one in self.found() if one.label == label), None)
 
     def put_found(self, one: ProvedContradiction) -> None:
         row = (one.file, one.reason, one.label, one.untold)
         self.rows.execute("INSERT OR IGNORE INTO found VALUES (?, ?, ?, ?)", row)
 
-    def told(self, file: str) -> None:
+    def mark_published(self, file: str) -> None:
         self.rows.execute("UPDATE found SET untold = 0 WHERE file = ?", (file,))
 
     # Files.
 
     def put_file(self, folder: str, name: str, data: bytes) -> Path:
-        """A file that verifies. One that is there is left as it is: its name is that of its contents."""
+        """Write a verified file. An existing one is left alone, because its name identifies its contents."""
         path = self.folder / folder / name
         if not path.exists():
-            most = self.room.evidence_bytes if folder == EVIDENCE else self.room.bundle_bytes
-            if len(data) + sum(one.stat().st_size for one in path.parent.rglob("*")) > most:
+            limit = self.limits.evidence_bytes if folder == EVIDENCE else self.limits.bundle_bytes
+            if len(data) + sum(one.stat().st_size for one in path.parent.rglob("*")) > limit:
                 raise InboxFull
             DISK.write_file(path, data)
             DISK.sync_folder(path.parent)
         return path
 
 
-# What a row costs beside its bytes, so that many small parts are no way around the bound.
+# Cost of a row in addition to its bytes, so many small parts cannot exceed the limit.
 _ROW_BYTES = 1024
 
 
 class PartStore:
-    """The parts and manifests of one inbox. Its methods are called within a change of the inbox."""
+    """Incomplete items of one inbox: parts and manifests. Call its methods within `Inbox.change`."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._rows = inbox.rows
 
     def put_manifest(self, encoded: bytes, sender: bytes) -> list[PartsManifest]:
-        """Take a manifest that decodes. Gives it back where all its parts are there."""
+        """Store a manifest that decodes. Returns it if all its parts are present."""
         name = h(encoded)
         if not self._put(name, sender, b""):
             return []
         self._rows.execute("INSERT OR REPLACE INTO manifests VALUES (?, ?)", (name, encoded))
         manifest = PartsManifest.decode(encoded)
-        self._rows.execute("UPDATE parts SET cost = cost + ? WHERE name = ?", (self._weight(manifest), name))
+        self._rows.execute("UPDATE parts SET cost = cost + ? WHERE name = ?", (self._manifest_cost(manifest), name))
         self._rows.executemany("INSERT OR IGNORE INTO wanted VALUES (?, ?)", [(part, name) for part in manifest.parts])
         self._make_room()
-        return self._whole([name])
+        return self._complete([name])
 
     def put_part(self, body: bytes, sender: bytes) -> list[PartsManifest]:
-        """Take a part. Gives every manifest that lacks nothing now."""
+        """Store a part. Returns every manifest that is complete now."""
         name = part_name(body)
         if not self._put(name, sender, body):
             return []
         waiting = self._rows.execute("SELECT manifest FROM wanted WHERE part = ?", (name,)).fetchall()
         self._make_room()
-        return self._whole([row[0] for row in waiting])
+        return self._complete([row[0] for row in waiting])
 
     def take(self, manifest: PartsManifest) -> bytes | None:
-        """What was cut, and let go of all of it; None where the parts are not those of what the manifest says."""
+        """Assemble the content and delete its parts. None if the parts do not match the manifest."""
         content = b"".join(self._body(part) for part in manifest.parts)
-        self._let_go(h(manifest.encode()))
+        self._delete(h(manifest.encode()))
         for part in manifest.parts:
             if not self._rows.execute("SELECT 1 FROM wanted WHERE part = ?", (part,)).fetchone():
                 self._rows.execute("DELETE FROM parts WHERE name = ?", (part,))
@@ -271,8 +273,8 @@ class PartStore:
         return int(self._rows.execute("SELECT COALESCE(SUM(cost), 0) FROM parts").fetchone()[0])
 
     @staticmethod
-    def _weight(manifest: PartsManifest) -> int:
-        return 3 * sum(map(len, manifest.parts))  # in the manifest, and in both columns of what it wants
+    def _manifest_cost(manifest: PartsManifest) -> int:
+        return 3 * sum(map(len, manifest.parts))  # stored in the manifest and in both columns of `wanted`
 
     def _put(self, name: bytes, sender: bytes, body: bytes) -> bool:
         row = (name, sender, _ROW_BYTES + len(body), body)
@@ -283,25 +285,25 @@ class PartStore:
         row = self._rows.execute("SELECT body FROM parts WHERE name = ?", (name,)).fetchone()
         return bytes(row[0]) if row else b""
 
-    def _whole(self, names: list[bytes]) -> list[PartsManifest]:
+    def _complete(self, names: list[bytes]) -> list[PartsManifest]:
         missing = "SELECT 1 FROM wanted WHERE manifest = ? AND part NOT IN (SELECT name FROM parts) LIMIT 1"
-        there = "SELECT body FROM manifests WHERE name = ?"
+        manifest_body = "SELECT body FROM manifests WHERE name = ?"
         found = [
-            self._rows.execute(there, (name,)).fetchone()
+            self._rows.execute(manifest_body, (name,)).fetchone()
             for name in names
             if not self._rows.execute(missing, (name,)).fetchone()
         ]
         return [PartsManifest.decode(row[0]) for row in found if row]
 
     def _make_room(self) -> None:
-        while self.bytes_held() > self._inbox.room.staged_bytes:
-            most = "SELECT sender FROM parts GROUP BY sender ORDER BY SUM(cost) DESC LIMIT 1"
-            oldest = f"SELECT name FROM parts WHERE sender = ({most}) ORDER BY n LIMIT 1"
-            self._let_go(self._rows.execute(oldest).fetchone()[0])
+        while self.bytes_held() > self._inbox.limits.staged_bytes:
+            largest = "SELECT sender FROM parts GROUP BY sender ORDER BY SUM(cost) DESC LIMIT 1"
+            oldest = f"SELECT name FROM parts WHERE sender = ({largest}) ORDER BY n LIMIT 1"
+            self._delete(self._rows.execute(oldest).fetchone()[0])
             self._inbox.count("let go")
 
-    def _let_go(self, name: bytes) -> None:
-        """Of a part, or of a manifest and what it wants."""
+    def _delete(self, name: bytes) -> None:
+        """Delete a part, or a manifest and its entries in `wanted`."""
         self._rows.execute("DELETE FROM parts WHERE name = ?", (name,))
         self._rows.execute("DELETE FROM manifests WHERE name = ?", (name,))
         self._rows.execute("DELETE FROM wanted WHERE manifest = ?", (name,))

@@ -1,8 +1,8 @@
-"""What travels: one item for each VEIL object, typed, of one hub, and in one encoding.
+"""The objects that travel: one item per VEIL object, typed, about one hub, in one encoding.
 
-Contents are a checkpoint with the papers that its signature is checked with, an evidence file, or a bundle. What is
-too long for one item goes in parts, each known by its hash, and a manifest that lists them: parts come in any order and
-from anyone, and what is put together is what the manifest says or nothing.
+The content is a checkpoint with the hub metadata that verifies it, an evidence file, or a bundle. Content that is too
+long for one item is cut into parts named by their hash, and a manifest lists them. Parts may arrive in any order and
+from any sender; assembled content that does not match the manifest is discarded.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,15 @@ from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Uint, Ver
 from veen.core.hashing import ht
 
 KIND = "veen.carriage.v1"
-# What fills the shards of one VEIL object as well as it can be done, with room for the item around it.
+# Fills the shards of one VEIL object well and leaves room for the item around it.
 PART_BYTES = 88 * 1024
 MAX_PAYLOAD_BYTES = PART_BYTES + 128
-# A node keeps about twice as much of what it was sent, until it is read.
+# A node keeps about twice this much unread data.
 MAX_CONTENT_BYTES = 1 << 25
 MAX_PARTS = -(-MAX_CONTENT_BYTES // PART_BYTES)
 
 
 class ItemKind(IntEnum):
-    """What an item holds."""
-
     CHECKPOINT = 1
     EVIDENCE = 2
     BUNDLE = 3
@@ -40,7 +38,7 @@ class ItemKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GossipItem(Wire):
-    """One payload. The hub is the one that the contents are about; nothing is believed for being said here."""
+    """One payload. `hub_id` is the hub that the content is about. The receiver verifies the content itself."""
 
     hub_id: bytes
     what: int
@@ -60,9 +58,9 @@ class GossipItem(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ShownCheckpoint(Wire):
-    """A checkpoint, and the hub's papers as its publisher knows them: they may name a key that others do not know yet.
+    """A checkpoint with the hub metadata known to its publisher, which may name keys that receivers do not know yet.
 
-    Profile and origin are not here: a hub has one of each for ever, and who compares knows the hub already.
+    Profile and origin of a hub never change and are known to the receiver, so they are not included.
     """
 
     identity: HubIdentity
@@ -81,7 +79,7 @@ class ShownCheckpoint(Wire):
 
 @dataclass(frozen=True, slots=True)
 class PartsManifest(Wire):
-    """How something long was cut: every part is full but the last."""
+    """How long content was cut: every part except the last has PART_BYTES."""
 
     what: int
     size: int
@@ -100,10 +98,10 @@ class PartsManifest(Wire):
 
     def flaw(self) -> str | None:
         wanted = -(-self.size // PART_BYTES)
-        return None if len(self.parts) == wanted else f"{len(self.parts)} parts, where its size makes it {wanted}"
+        return None if len(self.parts) == wanted else f"{len(self.parts)} parts, but its size requires {wanted}"
 
     def holds(self, content: bytes) -> bool:
-        """Whether this is what was cut."""
+        """Whether this is the content that was cut."""
         return len(content) == self.size and digest_of(ItemKind(self.what), content) == self.digest
 
 
@@ -112,14 +110,14 @@ def part_name(data: bytes) -> bytes:
 
 
 def digest_of(what: ItemKind, content: bytes) -> bytes:
-    """What contents are known by, however they came."""
+    """Identifies content, whether it came in one item or in parts."""
     return ht("veen/carriage", bytes((what,)) + content)
 
 
 def items_of(hub_id: bytes, what: ItemKind, content: bytes) -> Iterator[GossipItem]:
-    """The items that carry some contents: one, or a manifest and then its parts."""
+    """The items for some content: one item, or a manifest followed by its parts."""
     if len(content) > MAX_CONTENT_BYTES:
-        raise ValueError(f"{len(content)} bytes, above {MAX_CONTENT_BYTES}")
+        raise ValueError(f"{len(content)} bytes, the maximum is {MAX_CONTENT_BYTES}")
     if len(content) <= PART_BYTES:
         yield GossipItem(hub_id, what, content)
         return
@@ -130,17 +128,17 @@ def items_of(hub_id: bytes, what: ItemKind, content: bytes) -> Iterator[GossipIt
         yield GossipItem(hub_id, ItemKind.PART, part)
 
 
-# Of the range that VEIL leaves to applications; what is said elsewhere at the node is none of ours.
+# From the range that VEIL reserves for applications. Items in other namespaces are ignored.
 NAMESPACE = 0x5645
 
 
 def secret_of(hub_id: bytes) -> bytes:
-    """What everyone who knows the hub shares."""
+    """The group secret, which anyone who knows the hub id can derive."""
     return ht("veen/carriage-meeting", hub_id)
 
 
 class GossipGroup:
-    """A node that is where the others are."""
+    """The VEIL group in which the clients of one hub exchange items."""
 
     def __init__(self, node: VeilNode, hub_id: bytes, group: str) -> None:
         self.node = node
@@ -148,12 +146,12 @@ class GossipGroup:
         self.group = group
 
     @classmethod
-    async def enter(cls, node: VeilNode, hub_id: bytes, group: str | None = None) -> "GossipGroup":
-        """Listen where the hub's clients meet, or in a group that the node is in."""
+    async def join(cls, node: VeilNode, hub_id: bytes, group: str | None = None) -> "GossipGroup":
+        """Join and subscribe to the group of the hub's clients, or subscribe to a group that the node is in."""
         if group is None:
             group = await node.join(f"veen-{hub_id.hex()[:16]}", secret_of(hub_id), NAMESPACE)
         await node.subscribe(group, NAMESPACE)
         return cls(node, hub_id, group)
 
-    async def say(self, item: GossipItem) -> int:
+    async def publish(self, item: GossipItem) -> int:
         return await self.node.publish(item.encode(), self.group, NAMESPACE)

@@ -1,6 +1,6 @@
-"""Whether what was received holds: judged by its bytes, and by what is known of the hub. Nobody is asked.
+"""Verifies received items offline, from their bytes and the known hub record.
 
-Anyone can send anything, so that whatever does not hold is a `Refusal` with a reason that can be counted.
+Anyone can send anything. An item that does not verify raises `ItemRejected` with a countable reason.
 """
 
 from dataclasses import dataclass, replace
@@ -19,23 +19,19 @@ from veen.core.origin import lineage
 
 
 class RejectReason(StrEnum):
-    """Why something is not taken."""
-
-    OVERSIZED = "oversized"  # more bytes than any item has
-    MALFORMED = "malformed"  # the bytes are no item, or not the object that the item says
-    FOREIGN = "foreign"  # it is of another hub
-    AGAIN = "again"  # it came before
-    PARTS = "parts"  # the parts are not those of what the manifest says
-    IDENTITY = "identity"  # its papers are not the hub's, or do not continue those that are known
-    SIGNATURE = "signature"  # no key of the hub that counts then signed it
+    OVERSIZED = "oversized"  # longer than any item
+    MALFORMED = "malformed"  # the bytes do not decode as the item or the object it names
+    FOREIGN = "foreign"  # belongs to another hub
+    AGAIN = "again"  # already received
+    PARTS = "parts"  # the parts do not match the manifest
+    IDENTITY = "identity"  # the identity record is not the hub's, or does not continue the known one
+    SIGNATURE = "signature"  # no hub key that was valid then signed it
     EVIDENCE = "evidence"  # the file proves nothing
-    BUNDLE = "bundle"  # the bundle does not hold
-    ROOM = "room"  # there is no room for it, now
+    BUNDLE = "bundle"  # the bundle does not verify
+    ROOM = "room"  # the inbox is full
 
 
 class ItemRejected(Exception):
-    """It is not taken, and this is why."""
-
     def __init__(self, reason: RejectReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
@@ -44,14 +40,14 @@ class ItemRejected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCheckpoint:
-    """A checkpoint that a key of the hub signed, and the record that names the key."""
+    """A checkpoint signed by a hub key, and the record that names the key."""
 
     checkpoint: Checkpoint
     record: HubRecord
 
 
 def checkpoint(body: bytes, known: HubRecord) -> VerifiedCheckpoint:
-    """The checkpoint of an item, if the hub that is known here signed it. Raises `Refusal`."""
+    """Decode and verify a checkpoint of the known hub. Raises `ItemRejected`."""
     try:
         shown = ShownCheckpoint.decode(body)
     except Malformed as error:
@@ -59,7 +55,7 @@ def checkpoint(body: bytes, known: HubRecord) -> VerifiedCheckpoint:
     record = newer(known, shown.identity, shown.signature)
     found = shown.checkpoint
     try:
-        # Of a fork, what it kept is its origin's word.
+        # A fork's origin signed the entries that the fork kept.
         signer = lineage(record.identity, record.origin).identity_at(found.label_curr, found.upto_seq)
         signer.verify_checkpoint(found, record.profile)
     except Unverified as error:
@@ -68,9 +64,9 @@ def checkpoint(body: bytes, known: HubRecord) -> VerifiedCheckpoint:
 
 
 def evidence(body: bytes, known: HubRecord) -> tuple[EvidenceReport, bytes]:
-    """What an evidence file shows of the hub that is known here, and the hash of what is no words of its maker's.
+    """Verify evidence about the known hub. Also returns the hash of its content without claim and time.
 
-    Raises `Refusal`.
+    Raises `ItemRejected`.
     """
     try:
         shown = Evidence.decode(body)
@@ -78,7 +74,7 @@ def evidence(body: bytes, known: HubRecord) -> tuple[EvidenceReport, bytes]:
         raise ItemRejected(RejectReason.MALFORMED, error.reason) from None
     newer(known, shown.identity, shown.signature)
     if shown.profile != known.profile:
-        raise ItemRejected(RejectReason.IDENTITY, "its profile is not the hub's, which has one for ever")
+        raise ItemRejected(RejectReason.IDENTITY, "the profile differs from the hub's, which never changes")
     try:
         report = evidence_verify.verify(body, known.identity.hub_id)
     except (Malformed, Unverified) as error:
@@ -87,7 +83,7 @@ def evidence(body: bytes, known: HubRecord) -> tuple[EvidenceReport, bytes]:
 
 
 def bundled(body: bytes, known: HubRecord) -> bundle.Bundle:
-    """A bundle of the hub that is known here. Raises `Refusal`."""
+    """Verify a bundle of the known hub. Raises `ItemRejected`."""
     try:
         return bundle_verify.verify(body, {known.identity.hub_id}).bundle
     except BundleFault as fault:
@@ -95,9 +91,9 @@ def bundled(body: bytes, known: HubRecord) -> bundle.Bundle:
 
 
 def newer(known: HubRecord, identity: HubIdentity, signature: IdentitySignature) -> HubRecord:
-    """What is known of the hub, with the keys that these papers add. Raises `Refusal` where they do not continue it.
+    """The known hub record with any new keys of this identity record. Raises `ItemRejected` if they do not continue it.
 
-    Papers with fewer keys are no lie: who wrote them has not heard of the newest.
+    A record with fewer keys is not a contradiction: its sender may not know the newest keys.
     """
     try:
         identity.verify(signature, known.identity.hub_id)

@@ -1,4 +1,4 @@
-"""The VEIL node on this machine, by its local API. What it gives is what anyone sent: bytes, and who signed them."""
+"""Client of the local API of the VEIL node on this machine. Anyone may have sent the payloads it delivers."""
 
 import base64
 import binascii
@@ -14,17 +14,17 @@ from veen.client import durable
 from veen.client.exchange import TimedOut, exchange, reason_of
 from veen.core import Malformed, Unavailable
 
-_MOST_FILE = 1 << 16
-# A page of events is never more than this; one event is never more than an object of VEIL.
+_MAX_FILE_BYTES = 1 << 16
+# One page of events is at most this long; one event is at most one VEIL object.
 _PAGE_EVENTS = 32
-_MOST_ANSWER = 1 << 26
-_ANSWER_S = 90.0  # longer than the node lets an event be waited for
+_MAX_ANSWER_BYTES = 1 << 26
+_ANSWER_TIMEOUT_S = 90.0  # longer than the node's own long poll
 _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One payload, and the key of the node that signed it; which node that is says nothing about its truth."""
+    """One payload and the key of the node that signed it. The sender says nothing about the payload's truth."""
 
     seq: int
     sender: bytes
@@ -33,7 +33,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """What happened at the node after a number: how far this goes, what is still kept, and what was delivered."""
+    """A page of node events: the first and last number that the node stores, the last one read, and the payloads."""
 
     first_seq: int
     last_seq: int
@@ -42,23 +42,23 @@ class FeedPage:
 
 
 class VeilNode:
-    """An async context manager."""
+    """The local node. Use as an async context manager."""
 
-    def __init__(self, url: str, token: str, *, answer_s: float = _ANSWER_S) -> None:
+    def __init__(self, url: str, token: str, *, answer_s: float = _ANSWER_TIMEOUT_S) -> None:
         self.url = url
         self._answer_s = answer_s
         self._http = httpx.AsyncClient(
             base_url=url,
-            verify=False,  # loopback, in plain: there is no certificate to look at
+            verify=False,  # plain HTTP on loopback: there is no certificate
             headers={"authorization": f"Bearer {token}", "accept-encoding": "identity"},
             trust_env=False,
         )
 
     @classmethod
     def of(cls, folder: Path) -> "VeilNode":
-        """The node of a folder, while it runs: `api.json` says where, `api.token` lets in who can read it."""
+        """The running node of a folder. `api.json` has its address, `api.token` its access token."""
         try:
-            where = json.loads(durable.read_file(folder / "api.json", _MOST_FILE))["url"]
+            where = json.loads(durable.read_file(folder / "api.json", _MAX_FILE_BYTES))["url"]
             return cls(str(where), read_token(folder / "api.token"))
         except (Unavailable, ValueError, KeyError, TypeError):
             away = Unavailable(f"the VEIL node of {folder} is not running")
@@ -74,29 +74,31 @@ class VeilNode:
         await self._http.aclose()
 
     async def pubkey(self) -> bytes:
-        return _key(await self._ask("GET", "/v1/status"), "pubkey")
+        return _key(await self._request("GET", "/v1/status"), "pubkey")
 
     async def join(self, name: str, secret: bytes, namespace: int) -> str:
-        """Be in the group of all who have a secret. Gives the group's id."""
+        """Join the group of all holders of a secret. Returns the group id."""
         asked = {"name": name, "secret": secret.hex(), "namespace": namespace}
-        return _text(await self._ask("POST", "/v1/groups", asked), "group_id")
+        return _text(await self._request("POST", "/v1/groups", asked), "group_id")
 
     async def subscribe(self, group: str, namespace: int) -> None:
-        await self._ask("POST", "/v1/subscriptions", {"kind": "group", "group": group, "namespace": namespace})
+        await self._request("POST", "/v1/subscriptions", {"kind": "group", "group": group, "namespace": namespace})
 
     async def publish(self, payload: bytes, group: str, namespace: int) -> int:
-        """Say something to a group: on the node's disk when this returns, and sent when somebody is there."""
+        """Publish to a group. The payload is on the node's disk when this returns; it is sent when peers connect."""
         coded = base64.b64encode(payload).decode()
-        said = await self._ask("POST", "/v1/publish", {"payload_b64": coded, "group": group, "namespace": namespace})
-        return _number(said, "message_id")
+        received = await self._request(
+            "POST", "/v1/publish", {"payload_b64": coded, "group": group, "namespace": namespace}
+        )
+        return _number(received, "message_id")
 
     async def page(self, since: int, namespace: int, wait_s: int = 0) -> FeedPage:
-        """What was delivered in a namespace, of the events after a number; waits for one where there is none."""
+        """Payloads delivered in a namespace after event `since`; waits up to `wait_s` if there are no events."""
         query = {"since": since, "limit": _PAGE_EVENTS, "wait_s": wait_s}
-        found = await self._ask("GET", "/v1/events", query=query)
+        found = await self._request("GET", "/v1/events", query=query)
         events = found.get("events")
         if not isinstance(events, list):
-            raise _strange("events that are no list")
+            raise _unexpected("events is not a list")
         upto, delivered = since, []
         for event in events:
             upto = _number(event, "seq")
@@ -106,18 +108,18 @@ class VeilNode:
                 delivered.append(Delivered(upto, sender, _payload(data)))
         return FeedPage(_number(found, "first_seq"), _number(found, "last_seq"), upto, tuple(delivered))
 
-    async def _ask(
+    async def _request(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, query: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         try:
             content = None if body is None else json.dumps(body).encode()
             headers = None if body is None else {"content-type": "application/json"}
-            answer, said = await exchange(
+            answer, received = await exchange(
                 self._http,
                 method,
                 path,
                 limit_s=self._answer_s,
-                most=_MOST_ANSWER,
+                most=_MAX_ANSWER_BYTES,
                 content=content,
                 headers=headers,
                 params=query,
@@ -130,49 +132,51 @@ class VeilNode:
             away.add_note("veil node status shows whether it runs")
             raise away from None
         try:
-            found = json.loads(said)
+            found = json.loads(received)
         except ValueError:
-            raise _strange(f"an answer {answer.status_code} that is not JSON") from None
+            raise _unexpected(f"answer {answer.status_code} is not JSON") from None
         if not isinstance(found, dict):
-            raise _strange("an answer that is no JSON object")
+            raise _unexpected("the answer is not a JSON object")
         if answer.is_error:
             raise _refused(answer.status_code, found)
         return found
 
 
 def read_token(path: Path) -> str:
-    """The token that a node's API asks for, from a file that its owner alone can read."""
+    """Read the API token from a file that only its owner can read."""
     try:
-        return durable.read_file(path, _MOST_FILE).decode("ascii").strip()
+        return durable.read_file(path, _MAX_FILE_BYTES).decode("ascii").strip()
     except UnicodeDecodeError:
-        raise Malformed(str(path), "it is no token") from None
+        raise Malformed(str(path), "not a token") from None
 
 
 def _refused(status: int, found: dict[str, Any]) -> Unavailable:
-    """What a node says no to now, it may take later: its queue empties, its owner lets it join."""
-    told = found.get("error")
-    told = told if isinstance(told, dict) else {}
-    error = Unavailable(f"the VEIL node said no ({status}): {told.get('what', '')}: {told.get('reason', 'no reason')}")
-    for hint in told.get("hints") or ():
+    """A refusal may be temporary: a full queue empties, the owner may permit a group."""
+    details = found.get("error")
+    details = details if isinstance(details, dict) else {}
+    what, reason = details.get("what", ""), details.get("reason", "no reason")
+    error = Unavailable(f"the VEIL node rejected the request ({status}): {what}: {reason}")
+    for hint in details.get("hints") or ():
         error.add_note(str(hint))
     return error
 
 
-def _strange(reason: str) -> Malformed:
+def _unexpected(reason: str) -> Malformed:
+
     return Malformed("VEIL node", reason)
 
 
 def _number(found: Any, name: str) -> int:
     number = found.get(name) if isinstance(found, dict) else None
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise _strange(f"{name} is missing, or no number")
+        raise _unexpected(f"{name} is missing, or not a number")
     return number
 
 
 def _text(found: dict[str, Any], name: str) -> str:
     text = found.get(name)
     if not isinstance(text, str):
-        raise _strange(f"{name} is missing, or no text")
+        raise _unexpected(f"{name} is missing, or not text")
     return text
 
 
@@ -182,14 +186,14 @@ def _key(found: dict[str, Any], name: str) -> bytes:
     except ValueError:
         key = b""
     if len(key) != _KEY_BYTES:
-        raise _strange(f"{name} is no key")
+        raise _unexpected(f"{name} is not a key")
     return key
 
 
 def _payload(found: dict[str, Any]) -> bytes:
     if found.get("invitation"):
-        return b""  # of a group, which the node has dealt with and shows to nobody
+        return b""  # a group invitation, which the node has processed itself
     try:
         return base64.b64decode(_text(found, "payload_b64"), validate=True)
     except binascii.Error:
-        raise _strange("a payload that is not base64") from None
+        raise _unexpected("payload_b64 is not base64") from None

@@ -120,7 +120,7 @@ def publish(
         from veen.bridge.veil_gossip.gossip_items import GossipGroup
 
         async with node_at(node, token_file) as veil:
-            publisher = Publisher(await GossipGroup.enter(veil, known.identity.hub_id, group), known)
+            publisher = Publisher(await GossipGroup.join(veil, known.identity.hub_id, group), known)
             rows = [await _file(publisher, what, path) for what, path in files]
             at: dict[str, bytes] = {}
             rows += await _checkpoints(publisher, client, streams or [], at) if client else []
@@ -265,7 +265,7 @@ class _Hearing:
         ids = [naming.stream_id(one) for one in self._streams]
         labels = [naming.label(known.identity.routing_key, one, epoch) for one in ids]
         async with node_at(*self._node) as veil:
-            meeting = await GossipGroup.enter(veil, hub_id, self._group)
+            meeting = await GossipGroup.join(veil, hub_id, self._group)
             with Inbox(self._inbox, hub_id) as inbox:
                 return await self._receive(meeting, inbox, CheckpointComparer(folder, known, client, labels))
 
@@ -280,7 +280,7 @@ class _Hearing:
         async for told in receiver.follow():
             _tell([told], None, self._as_json)
             if told.standing is ComparisonResult.FORKED:
-                await receiver.tell_others()
+                await receiver.publish_contradictions()
                 return _status(inbox, holder.hub_id)
         return 0
 

@@ -1,6 +1,6 @@
-"""An air-gap bridge between two running hubs: the invariants of its profile, each tried so that it can fail.
+"""Checks of an air-gap bridge between two running hubs: the invariants of its profile.
 
-Nothing of it is written to a zone's own streams: names and keys are made for the run.
+A run writes only to its own streams under new keys.
 """
 
 from veen.selftest.airgap.airgap_run import run

@@ -1,4 +1,4 @@
-"""A run of the claims: each with streams and keys of its own."""
+"""Runs the air-gap claims, each with its own streams and keys."""
 
 import tempfile
 import time
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from veen.core import VeenError
 from veen.selftest.airgap.claims import CHECKS, AirgapClaim
-from veen.selftest.airgap.two_hubs import Crossing, Zone
+from veen.selftest.airgap.two_hubs import BridgeRun, Zone
 from veen.selftest.selftest_report import CheckOutcome, CheckResult, SelftestReport
 from veen.selftest.verdict import Failed, Skipped
 
 SUITE = "airgap"
-_MOST_EVENTS = 200
+_MAX_EVENTS = 200
 
 
 def run(
@@ -24,25 +24,25 @@ def run(
     claims: tuple[AirgapClaim, ...] = CHECKS,
     progress: Callable[[int, int, CheckResult], None] | None = None,
 ) -> SelftestReport:
-    """Try every claim between two hubs, from the first to the second."""
+    """Test every claim between two hubs; events go from the first to the second."""
     results: list[CheckResult] = []
     for claim in claims:
-        results.append(_tried(claim, (online, offline), seed, min(count, _MOST_EVENTS)))
+        results.append(_run_claim(claim, (online, offline), seed, min(count, _MAX_EVENTS)))
         if progress:
             progress(len(results), len(claims), results[-1])
     return SelftestReport(SUITE, f"{online.url} -> {offline.url}", online.pin, seed, count, tuple(results))
 
 
-def _tried(claim: AirgapClaim, zones: tuple[Zone, Zone], seed: int, count: int) -> CheckResult:
+def _run_claim(claim: AirgapClaim, zones: tuple[Zone, Zone], seed: int, count: int) -> CheckResult:
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="veen-airgap-") as folder:
-        crossing = Crossing(Path(folder), zones, seed, count)
+        bridge = BridgeRun(Path(folder), zones, seed, count)
         try:
-            outcome, reason = CheckOutcome.PASS, crossing.do(claim.run) or ""
+            outcome, reason = CheckOutcome.PASS, bridge.do(claim.run) or ""
         except Skipped as skipped:
             outcome, reason = CheckOutcome.SKIP, str(skipped)
         except (Failed, VeenError) as failed:
             outcome, reason = CheckOutcome.FAIL, str(failed)
         finally:
-            crossing.close()
+            bridge.close()
     return CheckResult(SUITE, claim.id, claim.claim, claim.spec, outcome, reason, time.monotonic() - start)

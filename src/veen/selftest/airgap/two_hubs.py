@@ -1,4 +1,4 @@
-"""Two hubs and the people of a bridge between them: what a claim about it has to hand."""
+"""Two hubs and the roles of a bridge between them, for the air-gap claims."""
 
 import asyncio
 import time
@@ -27,12 +27,12 @@ from veen.state import HubSource
 
 T = TypeVar("T")
 _GRANT_SEC = 86_400
-PEOPLE = ("producer", "exporter", "importer", "analyst")
+ROLES = ("producer", "exporter", "importer", "analyst")
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A hub, who it must be, and whose capabilities it takes."""
+    """A hub, its expected id, and the issuer key that it trusts."""
 
     url: str
     pin: bytes | None = None
@@ -41,7 +41,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The streams of one crossing, which nobody else has."""
+    """The streams of one run."""
 
     run: str = field(default_factory=lambda: token_hex(8))
 
@@ -66,8 +66,8 @@ class Names:
         return StreamMapping((("record/", "import/"),))
 
 
-class Crossing:
-    """One way from a zone to another, with keys and capabilities of its own. Use as `async with crossing(…)`."""
+class BridgeRun:
+    """A bridge from one zone to the other with its own keys and capabilities. Call `close` at the end."""
 
     def __init__(self, root: Path, zones: tuple[Zone, Zone], seed: int, count: int) -> None:
         self.names = Names()
@@ -78,15 +78,15 @@ class Crossing:
         self.drop.mkdir()
         self._root = root
         now = int(time.time())
-        self.folders = {person: ClientDir.create(root / person, None, now) for person in PEOPLE}
-        self._furnish()
+        self.folders = {person: ClientDir.create(root / person, None, now) for person in ROLES}
+        self._grant_roles()
 
     def close(self) -> None:
         for folder in self.folders.values():
             folder.close()
 
-    def _furnish(self) -> None:
-        """Each role has what it needs, and nothing that would let events flow back."""
+    def _grant_roles(self) -> None:
+        """Give each role the keys and capabilities it needs, and none that would let events flow back."""
         names, people = self.names, self.folders
         for stream, readers, writers in (
             (names.record, ("importer", "analyst"), ("producer",)),
@@ -114,16 +114,16 @@ class Crossing:
         pin = FIRST_USE if zone.pin is None else Pin(key=zone.pin)
         async with Client(zone.url, self.folders[person], pin=pin) as client:
             if client.contact.status.admission != "open" and zone.issuer is None:
-                raise Skipped("a hub takes capabilities only, and no issuer key was given")
+                raise Skipped("a hub requires capabilities, and no issuer key was given")
             yield client
 
-    def do(self, work: Callable[["Crossing"], Awaitable[T]]) -> T:
+    def do(self, work: Callable[["BridgeRun"], Awaitable[T]]) -> T:
         return asyncio.run(self._done(work))
 
-    async def _done(self, work: Callable[["Crossing"], Awaitable[T]]) -> T:
+    async def _done(self, work: Callable[["BridgeRun"], Awaitable[T]]) -> T:
         return await work(self)
 
-    # What the people do.
+    # Actions of the roles.
 
     async def produce(self, *events: Event) -> list[Sent]:
         async with self.client("producer", self.online) as client:
@@ -132,13 +132,13 @@ class Crossing:
             return list(await asyncio.gather(*(sender.put(draft) for draft in drafts)))
 
     async def export(self, events: int) -> list[bytes]:
-        """The bundles of all that has not left, of so many events each."""
+        """Export everything new, in bundles of at most `events` events."""
         async with self.client("exporter", self.online) as client:
             exporter = Exporter(client, self.drop, operator="selftest", log=self.names.online_log)
             made = [found async for found in exporter.run(self.names.record, BundleSizes(events=events))]
         return [(self.drop / found.bundle.name).read_bytes() for found in made]
 
-    async def take(self, data: bytes) -> ImportOutcome:
+    async def import_bundle(self, data: bytes) -> ImportOutcome:
         async with self.client("importer", self.offline) as client:
             trusted = {await self.source_id()}
             names = self.names

@@ -1,4 +1,4 @@
-"""The core suite: scenarios A to D, the admission table, pages, forms and requests."""
+"""The core suite: scenarios A to D, the admission table, pages, encodings and requests."""
 
 from veen.selftest.check import Check
 from veen.selftest.core import capabilities, checkpoints, log_growth, refusals, request_checks, tooling_checks

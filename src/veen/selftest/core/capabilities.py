@@ -14,105 +14,105 @@ from veen.selftest.verdict import Failed, Skipped, expect, expect_equal, only
 
 _TTL_SEC = 3600
 _BURST = 3
-_LONGEST_WAIT_SEC = 5
-_SLOW = 10
+_MAX_WAIT_SEC = 5
+_MAX_ACCEPTED = 10
 
 
-def _token(trial: CheckContext, subject_pk: bytes | None = None, issuer: SigningKey | None = None) -> CapToken:
-    """A capability nobody has seen, for a stream of its own."""
+def _token(context: CheckContext, subject_pk: bytes | None = None, issuer: SigningKey | None = None) -> CapToken:
+    """A new capability for a new stream."""
     subject_pk = subject_pk or SigningKey.generate().public_key
-    return cap_token.mint(issuer or trial.issuer, subject_pk, [token_bytes(32)], _TTL_SEC)
+    return cap_token.mint(issuer or context.issuer, subject_pk, [token_bytes(32)], _TTL_SEC)
 
 
-def _shown(trial: CheckContext, token: CapToken | bytes) -> ProbeReply:
-    return trial.probe.post("/tooling/authorize", token)
+def _present(context: CheckContext, token: CapToken | bytes) -> ProbeReply:
+    return context.probe.post("/tooling/authorize", token)
 
 
-@claim("cap.authorize", "a capability that is shown is named, dated and receipted", "§6, §6.1")
-def authorize(trial: CheckContext) -> None:
-    token = _token(trial)
-    found = trial.authorize(token)
+@claim("cap.authorize", "an authorized capability gets its auth_ref, an expiry and a receipt", "§6, §6.1")
+def authorize(context: CheckContext) -> None:
+    token = _token(context)
+    found = context.authorize(token)
     expect_equal(found.auth_ref, token.auth_ref(), "auth_ref")
     expect_equal(found.expires_at, found.receipt.hub_ts + _TTL_SEC, "expires_at")
-    trial.facts.verify_receipt(found.receipt)
+    context.facts.verify_receipt(found.receipt)
 
 
-@claim("cap.logged", "the receipt of an authorisation is that of an entry anyone can read", "§6.1")
-def logged(trial: CheckContext) -> None:
-    receipt = trial.authorize(_token(trial)).receipt
-    page = trial.page(StreamRequest(receipt.label, receipt.stream_seq, to_seq=receipt.stream_seq, with_receipts=True))
+@claim("cap.logged", "the receipt of an authorization belongs to an entry that anyone can read", "§6.1")
+def logged(context: CheckContext) -> None:
+    receipt = context.authorize(_token(context)).receipt
+    page = context.page(StreamRequest(receipt.label, receipt.stream_seq, to_seq=receipt.stream_seq, with_receipts=True))
     item = only(page.items, "entries at the receipt's place")
-    expect(item.receipt == receipt, "the log holds another receipt at that place")
+    expect(item.receipt == receipt, "the log has another receipt at that place")
     receipt.check_binds(item.msg)
     item.msg.verify_signature()
 
 
-@claim("cap.again", "showing a capability again changes nothing, its expiry neither", "§6 issued_at")
-def again(trial: CheckContext) -> None:
-    token = _token(trial)
-    first = trial.authorize(token)
-    trial.wait_until(first.receipt.hub_ts + 1)
-    expect(trial.authorize(token) == first, "the second answer is another than the first")
+@claim("cap.again", "authorizing a capability again changes nothing, including its expiry", "§6 issued_at")
+def again(context: CheckContext) -> None:
+    token = _token(context)
+    first = context.authorize(token)
+    context.wait_until(first.receipt.hub_ts + 1)
+    expect(context.authorize(token) == first, "the second answer differs from the first")
 
 
-@claim("cap.admits", "the subject of a capability writes to its streams", "§6, §7 I7")
-def admits(trial: CheckContext) -> None:
-    writer = trial.stranger()
-    writer.auth_ref = trial.grant(writer, writer.stream_id, token_bytes(32)).auth_ref()
+@claim("cap.admits", "the subject of a capability can write to its streams", "§6, §7 I7")
+def admits(context: CheckContext) -> None:
+    writer = context.stranger()
+    writer.auth_ref = context.grant(writer, writer.stream_id, token_bytes(32)).auth_ref()
     receipt = writer.send().receipt
-    trial.facts.verify_receipt(receipt)
+    context.facts.verify_receipt(receipt)
 
 
-@claim("cap.needed", "where capabilities are needed, a message without one is refused", "§8.2")
-def needed(trial: CheckContext) -> None:
-    if trial.facts.admission == OPEN:
-        raise Skipped("the hub admits anyone")
-    trial.probe.submit(trial.stranger().message()).expect_row("CAP_MISSING")
+@claim("cap.needed", "if capabilities are required, a message without one is rejected", "§8.2")
+def needed(context: CheckContext) -> None:
+    if context.facts.admission == OPEN:
+        raise Skipped("the hub has open admission")
+    context.probe.submit(context.stranger().message()).expect_row("CAP_MISSING")
 
 
-@claim("cap.unknown", "a capability that was not shown to the hub admits nothing", "§8.2")
-def unknown(trial: CheckContext) -> None:
-    writer = trial.stranger()
+@claim("cap.unknown", "a capability that was not presented to the hub admits nothing", "§8.2")
+def unknown(context: CheckContext) -> None:
+    writer = context.stranger()
     writer.auth_ref = token_bytes(32)
-    trial.probe.submit(writer.message()).expect_row("CAP_MISSING")
+    context.probe.submit(writer.message()).expect_row("CAP_MISSING")
 
 
 @claim("cap.subject", "a capability admits no other key", "§6, §8.2")
-def subject(trial: CheckContext) -> None:
-    owner = trial.stranger()
-    owner.auth_ref = trial.grant(owner).auth_ref()
+def subject(context: CheckContext) -> None:
+    owner = context.stranger()
+    owner.auth_ref = context.grant(owner).auth_ref()
     thief = replace(owner, key=SigningKey.generate())
-    trial.probe.submit(thief.message()).expect_row("AUTH_REF")
+    context.probe.submit(thief.message()).expect_row("AUTH_REF")
     owner.send()
 
 
-@claim("cap.streams", "a capability admits to no other stream", "§6, §8.2")
-def streams(trial: CheckContext) -> None:
-    owner, other = trial.stranger(), trial.stranger()
-    trial.grant(other)  # so that the hub knows the other stream, with epochs too
-    owner.auth_ref = trial.grant(owner).auth_ref()
-    trial.probe.submit(replace(owner, label=other.label).message()).expect_row("AUTH_REF")
+@claim("cap.streams", "a capability admits no other stream", "§6, §8.2")
+def streams(context: CheckContext) -> None:
+    owner, other = context.stranger(), context.stranger()
+    context.grant(other)  # with epochs, the hub must know the other stream
+    owner.auth_ref = context.grant(owner).auth_ref()
+    context.probe.submit(replace(owner, label=other.label).message()).expect_row("AUTH_REF")
     owner.send()
 
 
-@claim("cap.chain", "a capability may be signed again, and every link of the chain must hold", "§6")
-def chain(trial: CheckContext) -> None:
-    writer = trial.stranger()
-    token = cap_token.mint(trial.issuer, writer.key.public_key, [writer.stream_id], _TTL_SEC)
-    longer = cap_token.resign(cap_token.resign(token, trial.issuer), trial.issuer)
+@claim("cap.chain", "a capability may be signed again, and every link of the chain must verify", "§6")
+def chain(context: CheckContext) -> None:
+    writer = context.stranger()
+    token = cap_token.mint(context.issuer, writer.key.public_key, [writer.stream_id], _TTL_SEC)
+    longer = cap_token.resign(cap_token.resign(token, context.issuer), context.issuer)
     for number, link in enumerate(longer.sig_chain):
         links = list(longer.sig_chain)
         links[number] = bytes([link[0] ^ 1]) + link[1:]
-        _shown(trial, replace(longer, sig_chain=tuple(links))).expect_row("CAP_INVALID")
+        _present(context, replace(longer, sig_chain=tuple(links))).expect_row("CAP_INVALID")
     swapped = replace(longer, sig_chain=longer.sig_chain[1:])
-    _shown(trial, swapped).expect_row("CAP_INVALID")
-    writer.auth_ref = trial.authorize(longer).auth_ref
+    _present(context, swapped).expect_row("CAP_INVALID")
+    writer.auth_ref = context.authorize(longer).auth_ref
     writer.send()
 
 
-@claim("cap.altered", "nothing of a capability can be changed after it was signed", "§6")
-def altered(trial: CheckContext) -> None:
-    token = _token(trial)
+@claim("cap.altered", "no field of a capability can be changed after it was signed", "§6")
+def altered(context: CheckContext) -> None:
+    token = _token(context)
     changes = [
         replace(token, subject_pk=SigningKey.generate().public_key),
         replace(token, allow=replace(token.allow, ttl=token.allow.ttl + 1)),
@@ -120,21 +120,21 @@ def altered(trial: CheckContext) -> None:
         replace(token, allow=replace(token.allow, rate=Rate(1, 1))),
     ]
     for changed in changes:
-        _shown(trial, changed).expect_row("CAP_INVALID")
+        _present(context, changed).expect_row("CAP_INVALID")
 
 
-@claim("cap.issuer", "a capability counts only from an issuer the operator trusts", "§6.1")
-def issuer(trial: CheckContext) -> None:
-    _ = trial.issuer  # without one that is trusted, a refusal would prove nothing
+@claim("cap.issuer", "only capabilities of an issuer that the operator trusts are accepted", "§6.1")
+def issuer(context: CheckContext) -> None:
+    _ = context.issuer  # without a trusted issuer a rejection would prove nothing
     stranger = SigningKey.generate()
-    token = _token(trial, issuer=stranger)
-    reply = _shown(trial, token)
-    expect(reply.status in (401, 403), f"a stranger's capability was answered with {reply.status}")
+    token = _token(context, issuer=stranger)
+    reply = _present(context, token)
+    expect(reply.status in (401, 403), f"the capability of an unknown issuer was answered with {reply.status}")
     reply.refused()
 
 
-def _bent(token: CapToken) -> dict[str, bytes]:
-    """A capability in forms that no issuer may give it."""
+def _invalid_encodings(token: CapToken) -> dict[str, bytes]:
+    """A capability in encodings that no issuer may use."""
     ids = sorted(token_bytes(32) for _ in range(2))
 
     def built(allow: cbor.Value, links: cbor.Value = token.sig_chain) -> bytes:
@@ -153,55 +153,55 @@ def _bent(token: CapToken) -> dict[str, bytes]:
     }
 
 
-@claim("cap.form", "a capability that is not in the one form is refused", "§6, §3.1")
-def form(trial: CheckContext) -> None:
-    for name, bent in _bent(_token(trial)).items():
+@claim("cap.form", "a capability in a non-canonical encoding is rejected", "§6, §3.1")
+def form(context: CheckContext) -> None:
+    for name, encoded in _invalid_encodings(_token(context)).items():
         try:
-            _shown(trial, bent).expect_code("E.BAD_REQUEST")
+            _present(context, encoded).expect_code("E.BAD_REQUEST")
         except Failed as failed:
             raise Failed(f"{name}: {failed}") from None
 
 
-@claim("cap.ttl", "a capability admits until its time is over, and not after", "§6, §8.2")
-def ttl(trial: CheckContext) -> None:
-    trial.probe.submit(trial.expired.idle.owner.message()).expect_row("CAP_TTL")
+@claim("cap.ttl", "a capability admits until it expires, and not after", "§6, §8.2")
+def ttl(context: CheckContext) -> None:
+    context.probe.submit(context.expired.idle.owner.message()).expect_row("CAP_TTL")
 
 
-@claim("cap.burst", "a capability admits as many at once as its burst says", "§6, §8.2; 001 OP0.3")
-def burst(trial: CheckContext) -> None:
-    writer = trial.stranger()
-    writer.auth_ref = trial.grant(writer, rate=Rate(0, _BURST)).auth_ref()
+@claim("cap.burst", "a capability admits as many messages at once as its burst", "§6, §8.2; 001 OP0.3")
+def burst(context: CheckContext) -> None:
+    writer = context.stranger()
+    writer.auth_ref = context.grant(writer, rate=Rate(0, _BURST)).auth_ref()
     for _ in range(_BURST):
-        trial.probe.submit(writer.message(client_seq=9), patient=False)  # what is refused spends nothing
+        context.probe.submit(writer.message(client_seq=9), patient=False)  # a rejected message uses no rate
         writer.send()
-    trial.probe.submit(writer.message(), patient=False).expect_row("CAP_RATE")
+    context.probe.submit(writer.message(), patient=False).expect_row("CAP_RATE")
 
 
-@claim("cap.refill", "a spent capability says how long to wait, and admits again then", "§6, §8.2; 001 OP0.3")
-def refill(trial: CheckContext) -> None:
-    writer, once = trial.stranger(), Rate(1, 1)
-    writer.auth_ref = trial.grant(writer, rate=once).auth_ref()
+@claim("cap.refill", "an exhausted capability states how long to wait, and admits again then", "§6, §8.2; 001 OP0.3")
+def refill(context: CheckContext) -> None:
+    writer, once = context.stranger(), Rate(1, 1)
+    writer.auth_ref = context.grant(writer, rate=once).auth_ref()
     accepted: list[int] = []
-    while (reply := trial.probe.submit(writer.message(), patient=False)).status == 200:
+    while (reply := context.probe.submit(writer.message(), patient=False)).status == 200:
         accepted.append(reply.read(SubmitResponse).receipt.hub_ts)
         _check_possible(once, accepted)
-        if len(accepted) == _SLOW:
-            raise Skipped("the hub is too slow to be sent two messages in a second")
+        if len(accepted) == _MAX_ACCEPTED:
+            raise Skipped("the hub is too slow to receive two messages within a second")
         writer.client_seq += 1
     wait = reply.expect_row("CAP_RATE").retry_after
     if wait is None:
-        raise Failed("the refusal has no retry_after, though the bucket refills")
-    expect(1 <= wait <= _LONGEST_WAIT_SEC, f"retry_after is {wait} for a rate of one a second")
+        raise Failed("the rejection has no retry_after although the rate refills")
+    expect(1 <= wait <= _MAX_WAIT_SEC, f"retry_after is {wait} for a rate of one a second")
     expect_equal(reply.headers.get("retry-after"), str(wait), "the header Retry-After")
     time.sleep(wait)
-    expect(trial.probe.submit(writer.message()).status == 200, f"still refused after the {wait} s it asked for")
+    expect(context.probe.submit(writer.message()).status == 200, f"still rejected after the stated {wait} s")
 
 
 def _check_possible(allowed: Rate, accepted: list[int]) -> None:
     try:
         cap_token.replay(allowed, accepted)
     except ValueError:
-        raise Failed(f"{len(accepted)} messages were admitted by hub_ts {accepted[-1]}, above the rate") from None
+        raise Failed(f"{len(accepted)} messages were accepted by hub_ts {accepted[-1]}, above the rate") from None
 
 
 CHECKS = (

@@ -1,4 +1,4 @@
-"""Scenario C: checkpoints that can be made again, and epochs that follow each other. Spec 001 §20; §4.4, §12."""
+"""Scenario C: reproducible checkpoints, and epochs that follow each other. Spec 001 §20; §4.4, §12."""
 
 from veen.core import Checkpoint, proof
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
@@ -8,98 +8,98 @@ from veen.selftest.check_context import CheckContext
 from veen.selftest.verdict import Skipped, expect, expect_equal
 from veen.selftest.writer import Writer
 
-_LONGEST_WAIT_SEC = 10
+_MAX_WAIT_SEC = 10
 _ATTEMPTS = 3
 
 
-def checkpoint_at(trial: CheckContext, label: bytes, upto_seq: int) -> Checkpoint:
+def checkpoint_at(context: CheckContext, label: bytes, upto_seq: int) -> Checkpoint:
     asked = CheckpointRequest(label, upto_seq)
-    return trial.probe.post("/v1/checkpoint", asked).read(CheckpointResponse).checkpoint
+    return context.probe.post("/v1/checkpoint", asked).read(CheckpointResponse).checkpoint
 
 
-@claim("checkpoint.prefix", "there is a checkpoint of any prefix: its place, its root, signed by the hub", "§4.4")
-def prefix(trial: CheckContext) -> None:
-    for accepted in trial.filled:
+@claim("checkpoint.prefix", "every prefix has a checkpoint with its place and root, signed by the hub", "§4.4")
+def prefix(context: CheckContext) -> None:
+    for accepted in context.filled:
         label, upto_seq = accepted.receipt.label, accepted.receipt.stream_seq
-        found = checkpoint_at(trial, label, upto_seq)
+        found = checkpoint_at(context, label, upto_seq)
         expect_equal((found.label_curr, found.upto_seq), (label, upto_seq), "the place of a checkpoint")
         expect_equal(found.mmr_root, accepted.receipt.mmr_root, f"the root of the checkpoint at {upto_seq}")
-        trial.facts.verify_checkpoint(found)
+        context.facts.verify_checkpoint(found)
 
 
-@claim("checkpoint.again", "the same prefix gives the same checkpoint, however much was added since", "§4.4")
-def again(trial: CheckContext) -> None:
-    writer = trial.writer()
+@claim("checkpoint.again", "the checkpoint of a prefix does not change when the log grows", "§4.4")
+def again(context: CheckContext) -> None:
+    writer = context.writer()
     writer.send()
     seq = writer.send().receipt.stream_seq
-    first = checkpoint_at(trial, writer.label, seq)
+    first = checkpoint_at(context, writer.label, seq)
     writer.send()
-    expect(checkpoint_at(trial, writer.label, seq) == first, "the checkpoint of the same prefix changed")
+    expect(checkpoint_at(context, writer.label, seq) == first, "the checkpoint of the same prefix changed")
 
 
-@claim("checkpoint.labels", "a checkpoint names its label, its epoch, and the label before it", "§4.4.1")
-def labels(trial: CheckContext) -> None:
-    writer = trial.writer()
+@claim("checkpoint.labels", "a checkpoint names its label, its epoch and the previous label", "§4.4.1")
+def labels(context: CheckContext) -> None:
+    writer = context.writer()
     seq = writer.send().receipt.stream_seq
-    found = checkpoint_at(trial, writer.label, seq)
-    found.check_labels(trial.profile, trial.facts.routing_key, writer.stream_id)
+    found = checkpoint_at(context, writer.label, seq)
+    found.check_labels(context.profile, context.facts.routing_key, writer.stream_id)
 
 
-@claim("checkpoint.grown", "each tree is proved to be a prefix of every later one", "§5.4, §4.4.1")
-def grown(trial: CheckContext) -> None:
-    new = checkpoint_at(trial, trial.filled[-1].msg.label, len(trial.filled))
-    for accepted in trial.filled:
+@claim("checkpoint.grown", "a consistency proof exists from each tree to every later one", "§5.4, §4.4.1")
+def grown(context: CheckContext) -> None:
+    new = checkpoint_at(context, context.filled[-1].msg.label, len(context.filled))
+    for accepted in context.filled:
         old = accepted.receipt
         asked = ConsistencyRequest(old.label, old.stream_seq, new.upto_seq)
-        found = trial.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
+        found = context.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
         proof.verify_consistency(found, old, new)
 
 
-def _in_epoch(trial: CheckContext, writer: Writer, epoch: int) -> Writer:
+def _in_epoch(context: CheckContext, writer: Writer, epoch: int) -> Writer:
     """The same writer under its stream's label of another epoch, where it has not written yet."""
-    label = trial.facts.label(writer.stream_id, epoch)
-    return Writer(trial.probe, trial.facts, writer.stream_id, label, writer.key, writer.auth_ref)
+    label = context.facts.label(writer.stream_id, epoch)
+    return Writer(context.probe, context.facts, writer.stream_id, label, writer.key, writer.auth_ref)
 
 
-@claim("epoch.window", "labels are taken from the epochs around the hub's own, and from no others", "§12, §7 I12")
-def window(trial: CheckContext) -> str:
-    trial.need_epochs()
-    reach = trial.facts.window()
+@claim("epoch.window", "labels of the epochs around the hub's own are accepted, and no others", "§12, §7 I12")
+def window(context: CheckContext) -> str:
+    context.need_epochs()
+    reach = context.facts.window()
     for _ in range(_ATTEMPTS):
-        writer = trial.writer()
-        before = trial.status().epoch
-        outside = [trial.probe.submit(_in_epoch(trial, writer, before + away).message()) for away in _beyond(reach)]
-        inside = [trial.probe.submit(_in_epoch(trial, writer, before + away).message()) for away in {-reach, reach}]
-        if trial.status().epoch != before:
-            continue  # the window moved while it was looked at
+        writer = context.writer()
+        before = context.status().epoch
+        outside = [context.probe.submit(_in_epoch(context, writer, before + away).message()) for away in _beyond(reach)]
+        inside = [context.probe.submit(_in_epoch(context, writer, before + away).message()) for away in {-reach, reach}]
+        if context.status().epoch != before:
+            continue  # the epoch changed during the check
         for reply in outside:
             reply.expect_row("EPOCH")
-        expect(all(reply.status == 200 for reply in inside), f"a label {reach} epochs away was refused")
-        return f"{reach} epochs either way"
-    raise Skipped(f"an epoch of {trial.profile.epoch_sec} s is over before its window can be tried")
+        expect(all(reply.status == 200 for reply in inside), f"a label {reach} epochs away was rejected")
+        return f"{reach} epochs in each direction"
+    raise Skipped(f"an epoch of {context.profile.epoch_sec} s ends before its window can be tested")
 
 
 def _beyond(reach: int) -> tuple[int, ...]:
     return -reach - 1, reach + 1, reach + 1000
 
 
-@claim("epoch.roll", "in the next epoch a stream goes on under a label that leads back to the one before", "§4.4.1")
-def roll(trial: CheckContext) -> None:
-    trial.need_epochs()
-    writer = trial.writer()
-    now = trial.status()
-    starts = (now.epoch + 1) * trial.profile.epoch_sec
-    if starts - now.hub_ts > _LONGEST_WAIT_SEC:
-        raise Skipped(f"the next epoch begins in {starts - now.hub_ts} s, and {_LONGEST_WAIT_SEC} are waited for")
-    old = _in_epoch(trial, writer, now.epoch)
+@claim("epoch.roll", "in the next epoch a stream continues under a label that refers to the previous one", "§4.4.1")
+def roll(context: CheckContext) -> None:
+    context.need_epochs()
+    writer = context.writer()
+    now = context.status()
+    starts = (now.epoch + 1) * context.profile.epoch_sec
+    if starts - now.hub_ts > _MAX_WAIT_SEC:
+        raise Skipped(f"the next epoch begins in {starts - now.hub_ts} s; the check waits at most {_MAX_WAIT_SEC} s")
+    old = _in_epoch(context, writer, now.epoch)
     old.send()
-    trial.wait_until(starts)
-    new = _in_epoch(trial, writer, now.epoch + 1)
+    context.wait_until(starts)
+    new = _in_epoch(context, writer, now.epoch + 1)
     expect_equal(new.send().receipt.stream_seq, 1, "stream_seq of a stream's first message in an epoch")
     for one in (old, new):
-        found = checkpoint_at(trial, one.label, 1)
-        found.check_labels(trial.profile, trial.facts.routing_key, writer.stream_id)
-        trial.facts.verify_checkpoint(found)
+        found = checkpoint_at(context, one.label, 1)
+        found.check_labels(context.profile, context.facts.routing_key, writer.stream_id)
+        context.facts.verify_checkpoint(found)
     expect_equal(found.label_prev, old.label, "label_prev of the first checkpoint after a rotation")
 
 

@@ -1,4 +1,4 @@
-"""Tables of entries that were opened beforehand: what is made of tables can be measured without crypto."""
+"""Tables of entries that are already opened, to measure work on tables without cryptography."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -18,7 +18,7 @@ _NO_SIG = bytes(64)
 
 
 class Filler:
-    """Puts entries into tables, in order, as a run over their log would."""
+    """Fills tables with entries, in order, as a pipeline run over their log would."""
 
     def __init__(self, tables: Tables, stream: str) -> None:
         self.tables = tables
@@ -27,7 +27,7 @@ class Filler:
         self._decoder = Decoder({}, Keys())
 
     def add(self, entries: Iterable[FoldEntry], per_file: int = FILE_ROWS) -> None:
-        """One commit. Where they were ended before, they go on."""
+        """Append the entries in one commit."""
         with self.tables.writing() as view, self.tables.staging() as folder:
             made = Staged([], [])
             for (label, day), group in groupby(entries, key=lambda entry: (entry.label, day_of(entry.hub_ts))):

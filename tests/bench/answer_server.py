@@ -11,12 +11,12 @@ HEAD_END = b"\r\n\r\n"
 
 @contextmanager
 def answering(answer: Answer) -> Iterator[int]:
-    """The port. A request that is answered with nothing ends its connection."""
+    """Yields the port. An empty answer closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         accepting = Thread(target=_accept, args=(server, answer))
         accepting.start()
         yield server.getsockname()[1]
-        # A listener that is shut down lets go of whoever waits on it.
+        # Shutting down the listener unblocks accept().
         server.shutdown(socket.SHUT_RDWR)
         accepting.join()
 
@@ -43,7 +43,7 @@ def _serve(connection: socket.socket, answer: Answer) -> None:
                     return
                 connection.sendall(reply)
         except ConnectionError:
-            return  # the other side has seen enough
+            return  # the client disconnected
 
 
 def _read_request(read_line: Callable[[], bytes], read: Callable[[int], bytes]) -> bytes | None:

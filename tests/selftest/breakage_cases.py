@@ -1,11 +1,11 @@
-"""Which check must notice which breakage."""
+"""The breakages that each check must detect."""
 
 from dataclasses import replace
 from itertools import combinations_with_replacement
 
 from tests.selftest import breakages as b
 from tests.selftest.breakages import AUTHORIZE, Case
-from tests.selftest.brokenhub import Answer, on, refusals, status_says
+from tests.selftest.broken_hub import Answer, alter_answer, refusals, status_says
 from veen.core.admission import AdmissionStage
 from veen.core.envelopes import CheckpointResponse, StreamResponse
 from veen.core.tooling_messages import AuthorizeResponse, CheckpointList
@@ -29,27 +29,33 @@ ROWS = (
     "EPOCH",
 )
 
-_bad_sig = b.receipts_say(lambda _, told: replace(told, hub_sig=b.flip(told.hub_sig)))
-_other_leaf = b.receipts_say(lambda liar, told: liar.receipt(told, leaf_hash=b.flip(told.leaf_hash)))
-_other_root = b.receipts_say(lambda liar, told: liar.receipt(told, mmr_root=b.flip(told.mmr_root)))
-_twice = b.receipts_say(lambda liar, told: liar.receipt(told, stream_seq=max(1, told.stream_seq - 1)))
-_gap = b.receipts_say(lambda liar, told: liar.receipt(told, stream_seq=told.stream_seq + (told.stream_seq > 2)))
+_bad_sig = b.receipts_say(lambda _, response: replace(response, hub_sig=b.flip(response.hub_sig)))
+_other_leaf = b.receipts_say(lambda forger, response: forger.receipt(response, leaf_hash=b.flip(response.leaf_hash)))
+_other_root = b.receipts_say(lambda forger, response: forger.receipt(response, mmr_root=b.flip(response.mmr_root)))
+_twice = b.receipts_say(lambda forger, response: forger.receipt(response, stream_seq=max(1, response.stream_seq - 1)))
+_gap = b.receipts_say(
+    lambda forger, response: forger.receipt(response, stream_seq=response.stream_seq + (response.stream_seq > 2))
+)
 _per_client = b.counted(lambda message: message.client_id)
 _over_all = b.counted(lambda message: b"")
-_late_receipt = b.fetched_receipts_say(hub_ts=lambda told: told.hub_ts + 1)
-_other_proof_root = b.checkpoints_say(mmr_root=lambda told: b.flip(told.mmr_root))
-_no_chain = b.checkpoints_say(label_prev=lambda told: told.label_curr)
+_late_receipt = b.fetched_receipts_say(hub_ts=lambda response: response.hub_ts + 1)
+_other_proof_root = b.checkpoints_say(mmr_root=lambda response: b.flip(response.mmr_root))
+_no_chain = b.checkpoints_say(label_prev=lambda response: response.label_curr)
 
-STANDING = [
-    Case("hub.status", "says nothing of its limits", status_says(lambda shown: shown.pop("limits"))),
-    Case("hub.status", "an admission nobody knows", status_says(lambda shown: shown.update(admission="maybe"))),
+STATUS = [
+    Case("hub.status", "no limits", status_says(lambda shown: shown.pop("limits"))),
+    Case("hub.status", "an unknown admission rule", status_says(lambda shown: shown.update(admission="maybe"))),
     Case("hub.status", "digits in capitals", status_says(lambda s: s.update(hub_id=s["hub_id"].upper()))),
     Case("hub.status", "another identity every time", status_says(b.stranger)),
     Case("hub.profile", "another profile_id", status_says(lambda shown: shown.update(profile_id="00" * 32))),
     Case("hub.limits", "above the protocol", status_says(lambda s: s["limits"].update(max_msg_bytes=2 << 20))),
     Case("hub.time", "an epoch of another time", status_says(lambda shown: shown.update(epoch=shown["epoch"] + 1))),
     Case("hub.time", "time goes back", status_says(b.backwards())),
-    Case("hub.time", "receipts from the past", b.receipts_say(lambda liar, told: liar.receipt(told, hub_ts=1))),
+    Case(
+        "hub.time",
+        "receipts from the past",
+        b.receipts_say(lambda forger, response: forger.receipt(response, hub_ts=1)),
+    ),
     Case("hub.identity", "its signature fails", status_says(lambda s: s["identity_sig"].update(sig="00" * 64))),
     Case("hub.identity", "another key is active", status_says(lambda shown: shown.update(hub_pk="11" * 32))),
     Case("hub.pin", "another hub", status_says(b.stranger)),
@@ -63,7 +69,9 @@ APPENDING = [
     Case("append.sequence", "a number left out", _gap),
     Case("append.sequence", "a number twice", _twice),
     Case(
-        "append.time", "runs back", b.receipts_say(lambda liar, told: liar.receipt(told, hub_ts=99 - told.stream_seq))
+        "append.time",
+        "runs back",
+        b.receipts_say(lambda forger, response: forger.receipt(response, hub_ts=99 - response.stream_seq)),
     ),
     Case("append.root", "another root", _other_root),
     Case("append.proof", "another sibling", b.proofs_say("/v1/proof", b.other_sibling)),
@@ -90,11 +98,19 @@ SHARING = [
 
 CHECKPOINTS = [
     Case("checkpoint.prefix", "another root", _other_proof_root),
-    Case("checkpoint.prefix", "the signature fails", on("/v1/checkpoint", CheckpointResponse, b.bad_checkpoint_sig)),
-    Case("checkpoint.prefix", "another place", b.checkpoints_say(upto_seq=lambda told: told.upto_seq + 1)),
-    Case("checkpoint.again", "never twice the same", on("/v1/checkpoint", CheckpointResponse, b.random_witness)),
-    Case("checkpoint.labels", "a label from nowhere", b.checkpoints_say(label_prev=lambda told: bytes(32))),
-    Case("checkpoint.labels", "another epoch", b.checkpoints_say(epoch=lambda told: told.epoch + 1), strict=True),
+    Case(
+        "checkpoint.prefix",
+        "the signature fails",
+        alter_answer("/v1/checkpoint", CheckpointResponse, b.bad_checkpoint_sig),
+    ),
+    Case("checkpoint.prefix", "another place", b.checkpoints_say(upto_seq=lambda response: response.upto_seq + 1)),
+    Case(
+        "checkpoint.again", "never twice the same", alter_answer("/v1/checkpoint", CheckpointResponse, b.random_witness)
+    ),
+    Case("checkpoint.labels", "a label from nowhere", b.checkpoints_say(label_prev=lambda response: bytes(32))),
+    Case(
+        "checkpoint.labels", "another epoch", b.checkpoints_say(epoch=lambda response: response.epoch + 1), strict=True
+    ),
     Case("checkpoint.grown", "another sibling", b.proofs_say("/tooling/consistency", b.other_sibling)),
     Case("checkpoint.grown", "another leaf", b.proofs_say("/tooling/consistency", b.leaf_flipped)),
     Case("epoch.window", "any epoch is taken", b.accepts("EPOCH"), strict=True),
@@ -107,20 +123,24 @@ CAPABILITIES = [
     Case(
         "cap.authorize",
         "expires later than it says",
-        on(AUTHORIZE, AuthorizeResponse, lambda _, told: replace(told, expires_at=told.expires_at + 1)),
+        alter_answer(
+            AUTHORIZE, AuthorizeResponse, lambda _, response: replace(response, expires_at=response.expires_at + 1)
+        ),
     ),
     Case(
         "cap.authorize",
         "another name",
-        on(AUTHORIZE, AuthorizeResponse, lambda _, told: replace(told, auth_ref=b.flip(told.auth_ref))),
+        alter_answer(
+            AUTHORIZE, AuthorizeResponse, lambda _, response: replace(response, auth_ref=b.flip(response.auth_ref))
+        ),
     ),
     Case(
         "cap.logged",
         "a place where nothing is",
-        on(
+        alter_answer(
             AUTHORIZE,
             AuthorizeResponse,
-            lambda liar, t: replace(t, receipt=liar.receipt(t.receipt, stream_seq=1 << 40)),
+            lambda forger, t: replace(t, receipt=forger.receipt(t.receipt, stream_seq=1 << 40)),
         ),
     ),
     Case("cap.again", "lasts longer each time", b.renewed),
@@ -210,7 +230,7 @@ TOOLING = [
     Case(
         "tool.checkpoints",
         "of another label",
-        on("/tooling/checkpoints", CheckpointList, lambda _, t: replace(t, label=bytes(32))),
+        alter_answer("/tooling/checkpoints", CheckpointList, lambda _, t: replace(t, label=bytes(32))),
     ),
     Case(
         "tool.attachment", "comes back otherwise", b.attachments_say("GET", lambda _, a: replace(a, body=a.body[:-1]))
@@ -245,16 +265,16 @@ FUZZ = [
     Case("fuzz.tooling", "anything goes", b.accepts("E.BAD_REQUEST", AUTHORIZE)),
     Case("fuzz.tooling", "crashes", refusals("E.BAD_REQUEST", b.crash, "/tooling/consistency")),
     Case("fuzz.json", "answered as HTML", refusals("E.BAD_REQUEST", _as_html, only_json=True)),
-    Case("fuzz.afterwards", "nothing is accepted any more", b.sulks),
+    Case("fuzz.afterwards", "rejects everything afterwards", b.rejects_after_damage),
     Case("fuzz.afterwards", "the log is another", b.pages_say(b.last_two_swapped)),
 ]
 
-_unlike = b.checkpoints_say(mmr_root=lambda told: b.flip(told.mmr_root))
+_unlike = b.checkpoints_say(mmr_root=lambda response: b.flip(response.mmr_root))
 _one_less = b.pages_say(lambda page: replace(page, items=page.items[:-1]))
 _one_passed_over = b.pages_say(lambda page: replace(page, items=page.items[:1] + page.items[2:]))
 
 
-def _turned(page: StreamResponse) -> StreamResponse:
+def _reversed(page: StreamResponse) -> StreamResponse:
     return replace(page, items=page.items[::-1])
 
 
@@ -265,18 +285,24 @@ def _all_by_one(page: StreamResponse) -> StreamResponse:
 
 
 RECORDER = [
-    Case("recorder.order", "in another order", b.pages_say(_turned)),
+    Case("recorder.order", "reversed", b.pages_say(_reversed)),
     Case("recorder.order", "two events swapped", b.pages_say(b.last_two_swapped)),
     Case("recorder.order", "the last left out", b.pages_for(b.exclusive)),
-    Case("recorder.window", "time runs back", b.fetched_receipts_say(hub_ts=lambda told: 99 - told.stream_seq)),
+    Case("recorder.window", "time runs back", b.fetched_receipts_say(hub_ts=lambda response: 99 - response.stream_seq)),
     Case("recorder.window", "another time than was signed", _late_receipt),
     Case("recorder.covered", "another root", _unlike),
     Case("recorder.covered", "another sibling", b.proofs_say("/tooling/proof", b.other_sibling)),
-    Case("recorder.covered", "the signature fails", on("/v1/checkpoint", CheckpointResponse, b.bad_checkpoint_sig)),
-    Case("recorder.whole", "one left out in silence", _one_passed_over),
-    Case("recorder.whole", "the last left out in silence", _one_less),
+    Case(
+        "recorder.covered",
+        "the signature fails",
+        alter_answer("/v1/checkpoint", CheckpointResponse, b.bad_checkpoint_sig),
+    ),
+    Case("recorder.whole", "one entry missing", _one_passed_over),
+    Case("recorder.whole", "the last entry missing", _one_less),
     Case("recorder.whole", "two swapped", b.pages_say(b.last_two_swapped)),
-    Case("recorder.stable", "never twice the same", on("/v1/checkpoint", CheckpointResponse, b.random_witness)),
+    Case(
+        "recorder.stable", "never twice the same", alter_answer("/v1/checkpoint", CheckpointResponse, b.random_witness)
+    ),
     Case("recorder.stable", "another sibling", b.proofs_say("/tooling/consistency", b.other_sibling)),
     Case("recorder.actors", "one name for all", b.pages_say(_all_by_one)),
     Case("recorder.actors", "one left out", _one_less),
@@ -285,7 +311,7 @@ RECORDER = [
 ]
 
 CASES = [
-    *STANDING,
+    *STATUS,
     *APPENDING,
     *SHARING,
     *CHECKPOINTS,

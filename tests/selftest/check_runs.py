@@ -1,4 +1,4 @@
-"""Runs of some checks only: most need no waiting, and a test that is about one should not wait for the others."""
+"""Runs of selected checks, so a test does not wait for checks that it does not need."""
 
 import ssl
 
@@ -16,14 +16,14 @@ WAITING = {"cap.ttl", "refuse.CAP_TTL", "order.all", "json.refusals"} | {
 }
 
 
-def some(url: str, *wanted: str, pin: bytes | None = None, tls: ssl.SSLContext | None = None) -> SelftestReport:
-    """The checks whose names begin so, or all; but for those that wait, unless they are named in full."""
+def run_some(url: str, *wanted: str, pin: bytes | None = None, tls: ssl.SSLContext | None = None) -> SelftestReport:
+    """Run the checks whose names have one of these prefixes, or all. Checks that wait need their full name."""
     chosen = [
         ("some", check)
         for name, check in BY_ID.items()
         if name in wanted or (name not in WAITING and (not wanted or name.startswith(wanted)))
     ]
-    assert chosen
+    assert chosen, f"no check matches {wanted}"
     probe = Probe(url, tls)
     try:
         return run_checks(chosen, probe, "some", ISSUER, pin, SEED, COUNT, lambda *_: None)
@@ -31,8 +31,8 @@ def some(url: str, *wanted: str, pin: bytes | None = None, tls: ssl.SSLContext |
         probe.close()
 
 
-def one(url: str, check_id: str, pin: bytes | None = None) -> CheckResult:
-    """What becomes of one check, by itself: or of the status, without which none is tried."""
+def run_one(url: str, check_id: str, pin: bytes | None = None) -> CheckResult:
+    """Run one check. If the status cannot be read, the result is that of the status check."""
     probe = Probe(url)
     try:
         report = run_checks([("one", BY_ID[check_id])], probe, "one", ISSUER, pin, SEED, COUNT, lambda *_: None)

@@ -1,4 +1,4 @@
-"""A data directory whose entries say something: sealed for a reader whose key is in a file, and no disk waited for."""
+"""A data directory with sealed events that a reader key can open; nothing is synced."""
 
 import os
 from collections import deque
@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from bench.biglog import BigLog
+from bench.big_log import BigLog
 from veen.client.stream_keys import ReaderKey
 from veen.core import DhKey, Limits, PayloadHdr, Place, Sealer, msg, receipt
 from veen.overlays import Event
 from veen.storage import frame
 from veen.storage.accepted_entry import AcceptedEntry
 
-Said = tuple[str, PayloadHdr, bytes]  # the stream, a header and a body
+StreamPayload = tuple[str, PayloadHdr, bytes]  # the stream, a header and a body
 
 
 class SealedLog(BigLog):
-    """A log over some streams, by name. Whoever has the key file of a stream can open it."""
+    """A log over some named streams. The key file of a stream opens it."""
 
     def __init__(
         self, root: Path, names: Iterable[str], *, clients: int = 3, limits: Limits | None = None, per_sec: int = 50
@@ -26,7 +26,7 @@ class SealedLog(BigLog):
         self.names = tuple(names)
         self.keys = {name: DhKey(sha256(b"reader of " + name.encode()).digest()) for name in self.names}
         self._begin({name: self.label(name) for name in self.names})
-        self._said: deque[Said] = deque()
+        self._pending: deque[StreamPayload] = deque()
 
     def _begin(self, labels: dict[str, bytes]) -> None:
         from veen.core import Mmr
@@ -36,7 +36,7 @@ class SealedLog(BigLog):
         self._trees = {label: Mmr() for label in self.labels}
 
     def key_file(self, name: str, folder: Path) -> Path:
-        """The reader key of a stream, as one reader gives it to another."""
+        """Write the reader key of a stream to a file, in the export format."""
         path = folder / f"{sha256(name.encode()).hexdigest()[:16]}.key"
         with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
             file.write(ReaderKey(name, self.keys[name].secret).encode())
@@ -46,15 +46,15 @@ class SealedLog(BigLog):
         """Add events, each to its stream."""
         return self.put((name, *event.payload()) for name, event in events)
 
-    def put(self, said: Iterable[Said]) -> int:
+    def put(self, payloads: Iterable[StreamPayload]) -> int:
         """Add payloads that need not be events."""
-        self._said.extend(said)
-        count = len(self._said)
+        self._pending.extend(payloads)
+        count = len(self._pending)
         self.grow(count)
         return count
 
     def _record(self, body: int) -> AcceptedEntry:
-        stream, header, payload = self._said.popleft()
+        stream, header, payload = self._pending.popleft()
         client, label = self._made % len(self._keys), self._label_of[stream]
         hub_ts = self._born + self._made // self._per_sec
         self._made += 1

@@ -1,4 +1,4 @@
-"""A real hub of ours behind a real HTTP proxy that breaks exactly one thing, by name."""
+"""A real hub behind a real HTTP proxy that breaks exactly one behaviour."""
 
 import http.client
 import socket
@@ -21,13 +21,13 @@ from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
 CBOR, JSON = "application/cbor", "application/json"
-_PASSED_ON = ("content-type", "accept", "authorization", "content-length")
-_GIVEN_BACK = ("content-type", "retry-after")
+_REQUEST_HEADERS = ("content-type", "accept", "authorization", "content-length")
+_ANSWER_HEADERS = ("content-type", "retry-after")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer on its way back."""
+    """An answer of the hub, which a breakage may change."""
 
     status: int
     body: bytes
@@ -45,7 +45,7 @@ class Answer:
         return replace(self, body=body, status=status or self.status)
 
     def row(self) -> str | None:
-        """The detail_enum of a refusal, or its code."""
+        """The detail_enum of a rejection, or its code."""
         if self.status < 400:
             return None
         refused = self.read(ErrorEnvelope).refused()
@@ -57,7 +57,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Call:
-    """A request on its way to the hub."""
+    """A request to the hub, which a breakage may change."""
 
     method: str
     path: str
@@ -73,14 +73,14 @@ class Call:
         return wire_json.decode(cls, self.body) if self.is_json else cls.decode(self.body)
 
     def ask(self, changed: Wire | None = None) -> Answer:
-        """The hub's true answer, to this request or to another in its place."""
+        """Forward this request, or another in its place, and return the hub's answer."""
         if changed is None:
             return self.forward(self.body)
         return self.forward(wire_json.encode(changed) if self.is_json else changed.encode())
 
 
-class Liar:
-    """Whoever breaks something may sign with the hub's own key."""
+class Forger:
+    """Signs false receipts and checkpoints with the hub's own key."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
@@ -112,25 +112,25 @@ class Liar:
 
 
 class HangUp(Exception):
-    """No answer at all."""
+    """Close the connection without an answer."""
 
 
 Handle: TypeAlias = Callable[[Call], Answer]
-Breakage: TypeAlias = Callable[[Liar], Handle]  # made anew for each test: some keep count
+Breakage: TypeAlias = Callable[[Forger], Handle]  # created per test, because some count calls
 
 
-def honest(liar: Liar) -> Handle:
-    """The proxy alone changes nothing."""
+def honest(forger: Forger) -> Handle:
+    """Forward everything unchanged."""
     return lambda call: call.ask()
 
 
 class BrokenHub:
-    """The proxy. `alter` changes the bytes that come back over a WebSocket."""
+    """The proxy. `alter` changes bytes that the hub sends over a WebSocket."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.liar = Liar(hub)
-        self.handle = honest(self.liar)
+        self.forger = Forger(hub)
+        self.handle = honest(self.forger)
         self.alter: Callable[[bytes], bytes] = lambda data: data
         self._lock = Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -144,11 +144,11 @@ class BrokenHub:
 
     @contextmanager
     def broken(self, breakage: Breakage) -> Iterator[None]:
-        self.handle = breakage(self.liar)
+        self.handle = breakage(self.forger)
         try:
             yield
         finally:
-            self.handle = honest(self.liar)
+            self.handle = honest(self.forger)
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -158,16 +158,18 @@ class BrokenHub:
     def _forward(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.hub.port, timeout=PATIENCE_S)
         try:
-            sent = {name: text for name, text in headers.items() if name in _PASSED_ON and name != "content-length"}
+            sent = {
+                name: text for name, text in headers.items() if name in _REQUEST_HEADERS and name != "content-length"
+            }
             connection.request(method, path, body, sent)
             answer = connection.getresponse()
-            given = {name.lower(): text for name, text in answer.getheaders() if name.lower() in _GIVEN_BACK}
+            given = {name.lower(): text for name, text in answer.getheaders() if name.lower() in _ANSWER_HEADERS}
             return Answer(answer.status, answer.read(), given)
         finally:
             connection.close()
 
     def _tunnel(self, peer: socket.socket, head: bytes) -> None:
-        """A WebSocket: bytes both ways until either side ends."""
+        """Forward a WebSocket in both directions until either side closes."""
         with socket.create_connection(("127.0.0.1", self.hub.port), PATIENCE_S) as hub:
             hub.sendall(head)
             back = Thread(target=_pump, args=(hub, peer, self.alter))
@@ -180,7 +182,7 @@ class BrokenHub:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            wbufsize = -1  # head and body in one piece, or each answer waits for an acknowledgement
+            wbufsize = -1  # send head and body together; otherwise delayed ACKs slow every answer
 
             def _serve(self) -> None:
                 headers = {name.lower(): text for name, text in self.headers.items()}
@@ -196,7 +198,7 @@ class BrokenHub:
 
                 call = Call(self.command, self.path, headers, body, forward)
                 try:
-                    with outer._lock:  # so that a breakage may keep count
+                    with outer._lock:  # breakages may count calls
                         answer = outer.handle(call)
                 except HangUp:
                     self.close_connection = True
@@ -224,28 +226,28 @@ def _pump(source: socket.socket, sink: socket.socket, alter: Callable[[bytes], b
         sink.shutdown(socket.SHUT_WR)
 
 
-# Breakages are made of these.
+# Building blocks of breakages.
 
 
-def on(path: str, cls: type[W], change: Callable[[Liar, W], Wire]) -> Breakage:
-    """Whatever succeeds at `path` says something else."""
+def alter_answer(path: str, cls: type[W], change: Callable[[Forger, W], Wire]) -> Breakage:
+    """Change successful answers of `path`."""
 
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         def handle(call: Call) -> Answer:
             answer = call.ask()
             if call.path.partition("?")[0] != path or answer.status != 200:
                 return answer
-            return answer.write(change(liar, answer.read(cls)))
+            return answer.write(change(forger, answer.read(cls)))
 
         return handle
 
     return make
 
 
-def asked(path: str, cls: type[W], change: Callable[[W], W]) -> Breakage:
-    """Requests to `path` are taken for others."""
+def alter_request(path: str, cls: type[W], change: Callable[[W], W]) -> Breakage:
+    """Change requests to `path` before they reach the hub."""
 
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         def handle(call: Call) -> Answer:
             if call.path != path:
                 return call.ask()
@@ -257,9 +259,9 @@ def asked(path: str, cls: type[W], change: Callable[[W], W]) -> Breakage:
 
 
 def status_says(change: Callable[[dict[str, Any]], object]) -> Breakage:
-    """The status is changed in place."""
+    """Change the status in place."""
 
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         def handle(call: Call) -> Answer:
             answer = call.ask()
             if call.path != "/tooling/status":
@@ -277,13 +279,13 @@ def status_says(change: Callable[[dict[str, Any]], object]) -> Breakage:
 def refusals(
     row: str, change: Callable[[Answer], Answer], path: str | None = None, *, only_json: bool = False
 ) -> Breakage:
-    """A refusal by that row, or with that code, is answered otherwise."""
+    """Change rejections by that row or code."""
 
-    def make(liar: Liar) -> Handle:
+    def make(forger: Forger) -> Handle:
         def handle(call: Call) -> Answer:
             answer = call.ask()
-            meant = (path is None or call.path == path) and (call.is_json or not only_json)
-            return change(answer) if meant and answer.row() == row else answer
+            applies = (path is None or call.path == path) and (call.is_json or not only_json)
+            return change(answer) if applies and answer.row() == row else answer
 
         return handle
 

@@ -1,7 +1,6 @@
-"""A recorder with as many events as are asked for, set up and filled by the commands that people type.
+"""A recorder with a given number of events, set up and filled with the commands that users type.
 
-Everything is in one folder, and what is there already is used again: an input goes on where it was left, so a run that
-was ended early is simply run again.
+Everything is in one folder and is reused: an input continues where it stopped, so an interrupted run can be repeated.
 """
 
 import json
@@ -24,7 +23,7 @@ _DONE = "recorded.json"
 
 
 def event(number: int, count: int) -> dict[str, Any]:
-    """Event `number` of `count`: a hundred views and as many clicks of each user, and a hundred alarms of one robot."""
+    """Event `number` of `count`: a hundred views and clicks of each user, and a hundred alarms of one robot."""
     content = {"event_time": 1_700_000_000_000 + number, "n": number, "status": 200 + number % 4, "ms": number % 997}
     turn, place = divmod(number, _ROBOT_EVERY)
     if not place:
@@ -41,14 +40,14 @@ def events(count: int) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Site:
-    """A hub, an administrator, two producers, a service and someone who asks, each in a folder of its own."""
+    """A hub, an administrator, two producers, a service and a client, each in its own folder."""
 
     root: Path
     count: int
     url: str = ""
 
     def veen(self, *words: object, **given: Any) -> "subprocess.Popen[str]":
-        """One command, as it is typed; it works in the folder, and knows nothing of the user's own contexts."""
+        """Start one command in the folder, without the user's own contexts."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("VEEN_")}
         paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
         own = {"XDG_CONFIG_HOME": str(self.root / "config"), "PYTHONPATH": paths, "VEEN_HUB": self.url}
@@ -57,44 +56,44 @@ class Site:
         usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=self.root, env=env, **{**usual, **given})
 
-    def done(self, *words: object) -> str:
-        """What a command says, once it has ended well."""
-        return said(self.veen(*words))
+    def run(self, *words: object) -> str:
+        """Run a command and return its output. Raises if it fails."""
+        return output_of(self.veen(*words))
 
     def start_hub(self) -> None:
-        """Set all of it up where that was not done yet, and start the hub."""
+        """Start the hub, after setting everything up if necessary."""
         self.root.mkdir(parents=True, exist_ok=True)
         new = not (self.root / "service.kit").exists()
         if new and not (self.root / "hub").exists():
-            self.done("keygen", "--out", "admin", "--no-passphrase")
-            self.done("hub", "init", "--data-dir", "hub")
+            self.run("keygen", "--out", "admin", "--no-passphrase")
+            self.run("hub", "init", "--data-dir", "hub")
         options = ("--issuer", "admin", "--listen", "127.0.0.1:0", "--json")
-        self.url = json.loads(self.done("hub", "start", "--data-dir", "hub", *options))["url"]
+        self.url = json.loads(self.run("hub", "start", "--data-dir", "hub", *options))["url"]
         if new:
             self._set_up()
 
     def stop_hub(self) -> None:
-        self.done("hub", "stop", "--data-dir", "hub")
+        self.run("hub", "stop", "--data-dir", "hub")
 
     def _set_up(self) -> None:
         types = [word for name, stream in TYPES.items() for word in ("--type", f"{name}={stream}")]
-        self.done("recorder", "init", "--client", "admin", "--pin", "hub", *types)
+        self.run("recorder", "init", "--client", "admin", "--pin", "hub", *types)
         for name in PRODUCERS:
             self._enrol(name, name, WEB)
         self._enrol("service", "veen.query", REQUESTS, RESULTS)
         for number, stream in enumerate((WEB, REQUESTS, RESULTS)):
-            self.done("stream-key", "export", stream, "--out", f"key{number}", "--client", "admin")
-            self.done("stream-key", "import", f"key{number}", "--client", "service")
+            self.run("stream-key", "export", stream, "--out", f"key{number}", "--client", "admin")
+            self.run("stream-key", "import", f"key{number}", "--client", "service")
 
     def _enrol(self, name: str, origin: str, *streams: str) -> None:
         named = [word for stream in streams for word in ("--stream", stream)]
-        self.done("keygen", "--out", name, "--no-passphrase")
+        self.run("keygen", "--out", name, "--no-passphrase")
         card = ("--client", "admin", "--card", name, "--origin", origin)
-        self.done("recorder", "enrol", name, *card, *named, "--out", f"{name}.kit")
-        self.done("recorder", "join", f"{name}.kit", "--client", name)
+        self.run("recorder", "enrol", name, *card, *named, "--out", f"{name}.kit")
+        self.run("recorder", "join", f"{name}.kit", "--client", name)
 
     def record(self) -> None:
-        """Every event into the log, by two producers who each follow a file of JSON lines."""
+        """Record every event with two producers that each follow a file of JSON lines."""
         if (self.root / _DONE).exists():
             return
         for number, name in enumerate(PRODUCERS):
@@ -108,14 +107,14 @@ class Site:
             for name in PRODUCERS
         ]
         for process in running:
-            if json.loads(said(process))["refused"]:
-                raise Unavailable("the recorder did not take every event")
+            if json.loads(output_of(process))["refused"]:
+                raise Unavailable("the recorder rejected some events")
         (self.root / _DONE).write_text(json.dumps({"events": self.count}))
 
 
-def said(process: "subprocess.Popen[str]") -> str:
-    """What a process wrote, once it has ended well."""
+def output_of(process: "subprocess.Popen[str]") -> str:
+    """The output of a process. Raises if it fails."""
     out, err = process.communicate()
     if process.returncode:
-        raise Unavailable(f"{' '.join(map(str, process.args[3:6]))} ended with {process.returncode}: {err.strip()}")  # type: ignore[index]
+        raise Unavailable(f"{' '.join(map(str, process.args[3:6]))} exited with {process.returncode}: {err.strip()}")  # type: ignore[index]
     return str(out)

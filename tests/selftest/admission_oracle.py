@@ -1,10 +1,10 @@
-"""Everything that is wrong with a message, not just the first thing: what a hub with another order would see."""
+"""Computes all admission rows that a message violates, as a hub with another order would need."""
 
 import time
 from collections import Counter
 
 from tests.hub.client import Hub
-from tests.selftest.brokenhub import Answer, Call
+from tests.selftest.broken_hub import Answer, Call
 from veen.core import CapToken, cbor, msg, naming, signing
 from veen.core.admission import ADMISSION
 from veen.core.hashing import h
@@ -14,8 +14,8 @@ _ENVELOPE_BYTES = 4
 _FAR = 1 << 39
 
 
-class Judge:
-    """Watches what a hub accepts, and knows of each message all the rows it falls under."""
+class AdmissionOracle:
+    """Observes what a hub accepts, and lists for each message all rows that reject it."""
 
     def __init__(self, hub: Hub) -> None:
         self._rules = hub.service.rules
@@ -27,15 +27,15 @@ class Judge:
         if answer.status != 200:
             return
         if call.path == "/tooling/authorize":
-            token, told = CapToken.decode(call.body), AuthorizeResponse.decode(answer.body)
-            self._tokens[told.auth_ref] = token, told.receipt.hub_ts
+            token, response = CapToken.decode(call.body), AuthorizeResponse.decode(answer.body)
+            self._tokens[response.auth_ref] = token, response.receipt.hub_ts
         elif call.path == "/v1/submit":
             fields = self._fields(call.body)
             self._accepted.add((fields[2], fields[3], fields[4]))
             self._spent[fields[6], fields[2]] += 1
 
     def rows(self, body: bytes) -> list[str]:
-        """In the order of the table."""
+        """The rows that reject this submit request, in the order of the table."""
         fields = self._fields(body)
         ver, profile_id, label, client_id, client_seq, prev_ack, auth_ref, ct_hash, sealed, sig = fields
         assert isinstance(sealed, bytes)
@@ -44,7 +44,7 @@ class Judge:
         assert isinstance(prev_ack, int)
         limits = self._rules.limits
         digest = msg.signing_digest(cbor.encode(fields))
-        wrong = {
+        violated = {
             "SIZE_PREFILTER": len(body) - _ENVELOPE_BYTES > limits.max_msg_bytes,
             "CBOR_INVALID": body[_ENVELOPE_BYTES] != 0x8A,
             "FIELD_SIZE": int.from_bytes(sealed[32:36], "big") > limits.max_hdr_bytes,
@@ -57,7 +57,7 @@ class Judge:
             "CLIENT_SEQ": client_seq == 77,
             **self._capability(label, client_id, auth_ref),
         }
-        return [row.detail_enum for row in ADMISSION if wrong.get(row.detail_enum)]
+        return [row.detail_enum for row in ADMISSION if violated.get(row.detail_enum)]
 
     def _capability(self, label: object, client_id: bytes, auth_ref: object) -> dict[str, bool]:
         found = self._tokens.get(auth_ref) if isinstance(auth_ref, bytes) else None

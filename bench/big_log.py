@@ -1,4 +1,4 @@
-"""A large data directory in little time: every entry signed by its client and by its hub, and no disk waited for."""
+"""Creates a large data directory quickly: every entry is signed by client and hub, but nothing is synced."""
 
 import os
 import shutil
@@ -22,8 +22,8 @@ BODY_BYTES = 400
 _BATCH = 20_000
 
 
-class PatientDisk(Disk):
-    """The real disk, for data that may be lost."""
+class UnsyncedDisk(Disk):
+    """The real disk without syncs, for data that may be lost."""
 
     def sync(self, fd: int) -> None:
         os.fstat(fd)
@@ -36,7 +36,7 @@ class PatientDisk(Disk):
 
 
 class BigLog:
-    """A data directory that grows by as many entries as are asked for, over some streams and clients in turn."""
+    """A data directory that grows by a given number of entries, over some streams and clients in turn."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BigLog:
         profile: Profile | None = None,
     ) -> None:
         """`per_sec` entries have the same `hub_ts`."""
-        metadata.create(PatientDisk(), root, profile or Profile(), limits or Limits(), BORN)
+        metadata.create(UnsyncedDisk(), root, profile or Profile(), limits or Limits(), BORN)
         self._open(root)
         self.labels = [self.label(f"stream {number}") for number in range(streams)]
         self._keys = [SigningKey(sha256(b"client %d" % number).digest()) for number in range(clients)]
@@ -61,12 +61,12 @@ class BigLog:
 
     def _open(self, root: Path) -> None:
         self.folders = Folders(root)
-        self._disk = PatientDisk()
+        self._disk = UnsyncedDisk()
         self.hub_metadata = metadata.read_metadata(self.folders)
         self._hub = metadata.read_signing_key(self.folders, self.hub_metadata.identity.newest.key_id)
 
     def copied(self, root: Path) -> "BigLog":
-        """The same hub once more, in another folder: what it takes from now on, this one does not know."""
+        """A copy of the hub in another folder; the two diverge from here on."""
         shutil.copytree(self.folders.root, root)
         made = copy(self)
         made._open(root)
@@ -75,7 +75,7 @@ class BigLog:
         return made
 
     def rotate(self) -> None:
-        """From now on, the hub signs with another key."""
+        """Rotate the hub key."""
         self._born += 10
         key_rotation.rotate(self._disk, self.folders, self._born + self._made // self._per_sec, 0)
         self._open(self.folders.root)
@@ -84,7 +84,7 @@ class BigLog:
         return naming.label(self.hub_metadata.identity.routing_key, naming.stream_id(stream), 0)
 
     def grow(self, entries: int, body: int = BODY_BYTES) -> None:
-        """Add entries, and close what chunks they fill."""
+        """Add entries and close the chunks that they fill."""
         index = Index(self.folders.index, durable=False)
         with index.write() as rows:
             rows.put_number("format", FORMAT)
@@ -107,7 +107,7 @@ class BigLog:
         hub_ts = self._born + self._made // self._per_sec
         self._made += 1
         seq = self._seqs[client, label] = self._seqs.get((client, label), 0) + 1
-        # Nobody opens it, and a hub cannot tell.
+        # Random bytes: it is never opened, and a hub cannot distinguish it from real ciphertext.
         sealed = os.urandom(32) + (16).to_bytes(4, "big") + body.to_bytes(4, "big") + os.urandom(16 + body)
         message = msg.sign(
             self._keys[client],

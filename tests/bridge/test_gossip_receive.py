@@ -72,9 +72,9 @@ class Listener:
     async def receive(self) -> list[ReceivedReport]:
         hub_id = self.at.hub.identity.hub_id
         with self.inbox() as inbox:
-            holder = CheckpointComparer(self.at.people.reader_dir, self.at.reader.contact.trust.known, self.at.reader)
-            receiver = Receiver(GossipGroup(self.node, hub_id, "here"), inbox, holder)
-            return [told async for told in receiver.receive()]
+            comparer = CheckpointComparer(self.at.people.reader_dir, self.at.reader.contact.trust.known, self.at.reader)
+            receiver = Receiver(GossipGroup(self.node, hub_id, "here"), inbox, comparer)
+            return [report async for report in receiver.receive()]
 
     def counts(self) -> dict[str, int]:
         with self.inbox() as inbox:
@@ -116,8 +116,8 @@ def test_a_fork_of_a_label_is_proved_once(place: Path) -> None:
         at.grow(KNOWN + 20)
         one.node.put(*(one.checkpoint(other.cut(size)) for size in range(5, KNOWN + 20)))
         found = await one.receive()
-        assert {told.standing for told in found} == {ComparisonResult.FORKED}
-        assert len({told.file for told in found}) == 1
+        assert {report.standing for report in found} == {ComparisonResult.FORKED}
+        assert len({report.file for report in found}) == 1
         assert len([*at.people.reader_dir.evidence.glob("*")]) == 1
         assert [item.what for item in one.node.published] == [ItemKind.EVIDENCE]
         await one.receive()
@@ -137,7 +137,7 @@ def test_evidence_with_another_claim_is_the_same_evidence(place: Path) -> None:
         for each in (*words, *fewer):
             one.node.put(*items_of(hub_id, ItemKind.EVIDENCE, each.encode()))
         found = await one.receive()
-        reasons = [told.reason.partition(":")[0] for told in found if told.result == REFUSED]
+        reasons = [report.reason.partition(":")[0] for report in found if report.result == REFUSED]
         assert reasons == ["again", "again", "room"]
         with one.inbox() as inbox:
             assert len(inbox.found()) == 2
@@ -153,11 +153,11 @@ def test_an_item_rejected_for_space_is_accepted_later(place: Path) -> None:
         item = GossipItem(at.hub.identity.hub_id, ItemKind.EVIDENCE, content)
         one = Listener(at, place / "inbox", InboxLimits(evidence_bytes=len(content) - 1))
         one.node.put(item)
-        assert [told.reason.partition(":")[0] for told in await one.receive()] == ["room"]
+        assert [report.reason.partition(":")[0] for report in await one.receive()] == ["room"]
         one._room = InboxLimits()
         one.node.put(item, item)
         found = await one.receive()
-        assert [told.result for told in found] == ["taken", REFUSED]
+        assert [report.result for report in found] == ["taken", REFUSED]
 
     with_forked_hub(place, then)
 
@@ -166,10 +166,10 @@ def test_undecided_checkpoints_are_compared_until_decided(place: Path) -> None:
     async def then(at: ForkedHub) -> None:
         one, other = Listener(at, place / "inbox"), at.other(4, KNOWN + 3)
         one.node.put(one.checkpoint(other))
-        assert [told.standing for told in await one.receive()] == [ComparisonResult.UNSHOWN]
+        assert [report.standing for report in await one.receive()] == [ComparisonResult.UNSHOWN]
         assert await one.receive() == []
         at.grow(KNOWN + 3)
-        assert [told.standing for told in await one.receive()] == [ComparisonResult.FORKED]
+        assert [report.standing for report in await one.receive()] == [ComparisonResult.FORKED]
         assert [item.what for item in one.node.published] == [ItemKind.EVIDENCE]
         assert await one.receive() == []
 
@@ -196,8 +196,8 @@ def test_a_flood_of_unrelated_parts_stays_within_its_limit(place: Path) -> None:
             one.node.put(
                 GossipItem(hub_id, ItemKind.PART, number.to_bytes(2, "big") * (PART_BYTES // 2)), b"junk %d" % number
             )
-        told = await one.receive()
-        assert {each.result for each in told} == {"staged", REFUSED}
+        report = await one.receive()
+        assert {each.result for each in report} == {"staged", REFUSED}
         assert one.counts() == {"let go": 189, "refused malformed": 200}
         assert (place / "inbox" / "received.db").stat().st_size < 2 << 20
 

@@ -159,8 +159,8 @@ def test_an_unopenable_message_gets_a_record_and_is_reported(place: Path) -> Non
             stranger.stream_keys.add_public(NEWS, DhKey.generate().public_key)
             async with hubs.both(stranger) as (source, _):
                 await source.send(NEWS, b"for nobody")
-        (told,) = await hubs.mirror()
-        assert told.unopened
+        (report,) = await hubs.mirror()
+        assert report.unopened
         assert await hubs.bodies(1) == []
         assert (await hubs.compared()).clean
 

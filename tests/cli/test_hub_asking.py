@@ -280,7 +280,7 @@ def test_a_checkpoint_that_does_not_hold_is_refused(veen: Veen, hub: Hub) -> Non
     forged = ask_a_liar(veen, hub, SigningKey.generate(), true)
     assert (forged.status, forged.error) == (
         4,
-        "checkpoint: it is not signed by a key of the hub that was active at that time",
+        "checkpoint: no key of the hub that was active at that time signed it",
     )
     for place in ({"upto_seq": 4}, {"label_curr": other, "label_prev": other}):
         swapped = ask_a_liar(veen, hub, key, replace(true, **place))

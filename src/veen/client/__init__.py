@@ -1,6 +1,6 @@
-"""The client: keys, sending, reading, and verifying all that a hub says.
+"""The client: keys, sending, reading, and verification of everything that a hub returns.
 
-What talks to a hub is loaded when it is first asked for: who only makes keys need not wait for it.
+Modules that connect to a hub are imported on first use, so that programs which only handle keys start faster.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The client for programs without a loop: the same calls, each waiting for its answer on a loop in a thread of its own.
+"""The client for programs without an event loop. Each call runs on a loop in a separate thread and waits for it.
 
 with BlockingClient("https://hub.example", folder, pin=pin) as client:
     client.send("news", b"hello")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class BlockingClient:
-    """A context manager. Any thread may call it; `client` is the async one behind it."""
+    """A context manager. Any thread may call it. `client` is the async client that it uses."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BlockingClient:
             self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of anything that the async client is used for, on its loop."""
+        """Run any coroutine of the async client on its loop and return the result."""
         return self._do(work)
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -91,7 +91,7 @@ class BlockingClient:
         )
 
     def send_many(self, stream: str | bytes, drafts: Iterable[Draft]) -> list[Sent]:
-        """In order, in batches. Raises the first failure once all are answered."""
+        """Send in order and in batches. Raises the first failure after all have an outcome."""
 
         async def all_sent() -> list[Sent]:
             sender = self.client.sender(stream)
@@ -118,15 +118,15 @@ class BlockingClient:
         with_proof: bool = False,
         epoch: int | None = None,
     ) -> Generator[Entry, None, None]:
-        """Entries as `Client.read` gives them, a few at a time from the loop."""
+        """Entries as from `Client.read`, fetched from the loop in batches."""
         entries = self.client.read(stream, from_seq, to_seq, follow=follow, with_proof=with_proof, epoch=epoch)
 
-        async def few() -> list[Entry]:
+        async def next_batch() -> list[Entry]:
             found = []
             async for entry in entries:
                 found.append(entry)
-                # Following, nobody knows when the next comes.
-                if follow or len(found) == _FEW:
+                # When following, do not wait for a full batch.
+                if follow or len(found) == _BATCH_ENTRIES:
                     break
             return found
 
@@ -135,7 +135,7 @@ class BlockingClient:
                 pass
 
         try:
-            while found := self._do(few()):
+            while found := self._do(next_batch()):
                 yield from found
         finally:
             self._do(close())
@@ -172,4 +172,4 @@ class BlockingClient:
         self._do(self.client.forget(stream, epoch=epoch))
 
 
-_FEW = 256
+_BATCH_ENTRIES = 256

@@ -1,4 +1,4 @@
-"""The capabilities a client holds: files of tokens, and what each hub said of them. Spec §6, KEX1+ §4.2."""
+"""The capabilities of a client: files of tokens, and their expiry at each hub. Spec §6, KEX1+ §4.2."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ _PATTERN = "*.cbor"
 
 
 class CapBox:
-    """Tokens by name. A file that someone puts into the folder counts from the next opening on."""
+    """Tokens by auth_ref. A file that is copied into the folder is used after the next opening."""
 
     def __init__(self, folder: Path, state: ClientState, disk: Disk) -> None:
         self._folder = folder
@@ -30,11 +30,11 @@ class CapBox:
         return (self._tokens[auth_ref] for auth_ref in sorted(self._tokens))
 
     def add(self, token: CapToken) -> None:
-        """Keep a token. Raises where its signatures do not hold."""
+        """Store a token. Raises unless its signatures verify."""
         self.add_all(token.encode())
 
     def add_all(self, data: bytes) -> tuple[CapToken, ...]:
-        """Keep every token of a CBOR sequence, or none of them: an issuer makes one per client_id, in one file."""
+        """Store all tokens of a CBOR sequence, or none. An issuer writes one per client_id, in one file."""
         tokens = decode_tokens(data, "capabilities")
         new = {auth_ref: token for token in tokens if (auth_ref := token.auth_ref()) not in self._tokens}
         if new:
@@ -45,10 +45,10 @@ class CapBox:
         return tokens
 
     def for_writer(self, client_id: bytes, stream_id: bytes, now: int, hub_id: bytes) -> CapToken | None:
-        """The token this key should name when it writes to the stream of that hub; None where it has none.
+        """The token that this key should use for the stream at that hub; None if it has none.
 
-        Of several, one the hub has been shown and that lasts longest; else one it has not been shown, whose time has
-        not begun. The hub's clock decides about expiry; ours only avoids asking in vain.
+        Prefers the token that the hub already knows and that is valid longest; else one that the hub does not know, so
+        its validity has not started. The hub's clock decides about expiry; this check only avoids useless requests.
         """
         best, best_rank = None, (-1, -1)
         with self._tables.read() as rows:
@@ -62,7 +62,7 @@ class CapBox:
         return best
 
     def lapsed_at(self, client_id: bytes, stream_id: bytes, hub_id: bytes) -> int | None:
-        """The last second in which that hub honoured a token of this key for the stream; None where it never did."""
+        """The last second in which that hub accepted a token of this key for the stream; None if it never did."""
         ends = [
             self.granted(hub_id, auth_ref)
             for auth_ref, token in self._tokens.items()
@@ -71,13 +71,13 @@ class CapBox:
         return max((end for end in ends if end is not None), default=None)
 
     def granted(self, hub_id: bytes, auth_ref: bytes) -> int | None:
-        """The last second in which the hub honours a token; None where it has not been shown it."""
+        """The last second in which the hub accepts a token; None if the hub does not know it."""
         with self._tables.read() as rows:
             row = rows.get("grants", hub_id + auth_ref)
         return None if row is None else int.from_bytes(row, "big")
 
     def put_granted(self, hub_id: bytes, auth_ref: bytes, expires_at: int) -> None:
-        """Keep what the hub answered to `authorize`."""
+        """Store the hub's answer to `authorize`."""
         with self._tables.write() as rows:
             rows.put("grants", hub_id + auth_ref, u64be(expires_at))
 
@@ -85,9 +85,9 @@ class CapBox:
 def issue(
     issuer: SigningKey, card: Card, streams: Iterable[bytes], ttl: int, rate: Rate | None = None
 ) -> tuple[CapToken, ...]:
-    """One token for each client_id on a card, so that its owner can rotate through them. Raises unless the card holds.
+    """One token for each client_id on a card, so that its owner can rotate. Raises unless the card verifies.
 
-    Each one's time begins when a hub is first shown it.
+    The validity of each token starts when a hub first logs it.
     """
     card.verify()
     wanted = tuple(streams)
@@ -95,17 +95,17 @@ def issue(
 
 
 def renew(issuer: SigningKey, tokens: Iterable[CapToken]) -> tuple[CapToken, ...]:
-    """The same leave once more: a hub knows none of these, so their time begins when it is first shown them."""
+    """The same grants with new auth_refs. No hub knows them yet, so their validity starts when one first logs them."""
     return tuple(cap_token.renew(token, issuer) for token in tokens)
 
 
 def read_tokens(path: Path) -> tuple[CapToken, ...]:
-    """The tokens of a file, each verified."""
+    """Read and verify the tokens of a file."""
     return decode_tokens(durable.read_file(path, MAX_FILE_BYTES), str(path))
 
 
 def decode_tokens(data: bytes, what: str) -> tuple[CapToken, ...]:
-    """The tokens of a CBOR sequence, each verified; none at all is refused too."""
+    """Decode and verify the tokens of a CBOR sequence. An empty sequence is rejected."""
     try:
         tokens = cbor_sequence.decode(CapToken, data)
         for token in tokens:
@@ -115,5 +115,5 @@ def decode_tokens(data: bytes, what: str) -> tuple[CapToken, ...]:
     except Unverified as error:
         raise Unverified(what, str(error)) from None
     if not tokens:
-        raise Malformed(what, "there is no cap_token in it")
+        raise Malformed(what, "it contains no cap_token")
     return tokens

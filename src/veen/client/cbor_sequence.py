@@ -1,4 +1,4 @@
-"""CBOR sequences of wire objects: one after the other, nothing between them. RFC 8742."""
+"""CBOR sequences of wire objects, concatenated without separators. RFC 8742."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from veen.core import Malformed
 from veen.core.cbor import DeferredFaults, Wire
 from veen.core.limits import MAX_MSG_BYTES
 
-# No object of ours is longer, so this many bytes hold a whole one or the end of the file.
+# No wire object is longer, so this many bytes contain a whole one or the end of the file.
 _MOST_BYTES = 2 * MAX_MSG_BYTES
 
 W = TypeVar("W", bound=Wire)
@@ -20,7 +20,7 @@ def encode(objects: Iterable[Wire]) -> bytes:
 
 
 def decode(cls: type[W], data: bytes) -> tuple[W, ...]:
-    """Every object of the sequence. Raises `Malformed` and names the one that is not."""
+    """Decode every object. Raises `Malformed` with the number of the object."""
     found: list[W] = []
     pos = 0
     while pos < len(data):
@@ -30,7 +30,7 @@ def decode(cls: type[W], data: bytes) -> tuple[W, ...]:
 
 
 def read_file(cls: type[W], path: Path, most_bytes: int = _MOST_BYTES) -> Iterator[W]:
-    """Every object of a file that may be larger than memory, where none has more than `most_bytes`."""
+    """Decode the objects of a file that may not fit in memory. No object may exceed `most_bytes`."""
     count = 0
     with named(path), path.open("rb") as file:
         rest, more = b"", True

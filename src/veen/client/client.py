@@ -1,4 +1,4 @@
-"""A client of one hub: sends, reads, and believes nothing that is not proved.
+"""The client of one hub. It sends and reads, and verifies everything that the hub returns.
 
 async with Client("https://hub.example", folder, pin=Pin.parse(text)) as client:
     sent = await client.send("news", b"hello")
@@ -34,7 +34,7 @@ from veen.core.tooling_messages import AuthorizeResponse
 
 
 class Client:
-    """An async context manager. The client directory stays its owner's to close."""
+    """An async context manager. The caller keeps ownership of the client directory and closes it."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Client:
         http2: bool = False,
         allow_caught: bool = False,
     ) -> None:
-        """`pin` may be left out once this directory knows the hub at that address.
+        """`pin` is optional once this directory knows the hub at that address.
 
-        A hub that was caught at a contradiction is refused with `Caught`. `allow_caught` opens it all the same, for
-        `forget`, or to compare what the hub signed.
+        A hub that contradicted itself is rejected with `Caught`. `allow_caught` opens it anyway, to call `forget` or to
+        compare what the hub signed.
         """
         self.url = url.rstrip("/")
         self.dir = folder
@@ -88,10 +88,10 @@ class Client:
         self.contact = await Contact.make(link, self.dir, self._pin, allow_caught=self._allow_caught)
         self._followers = Followers(self.contact)
 
-    # What the hub is.
+    # Hub state.
 
     async def status(self) -> HubStatus:
-        """What the hub says of itself now; its keys are followed."""
+        """Fetch the hub's status, and follow its keys and time."""
         return await self.contact.refresh()
 
     @property
@@ -99,31 +99,31 @@ class Client:
         return self.contact.hub_id
 
     def epoch(self) -> int:
-        """The hub's present epoch; 0 where it has none."""
+        """The hub's current epoch; 0 if it has no epochs."""
         return self.contact.labels.epoch(self.contact.clock.now())
 
     def label(self, stream: str | bytes, epoch: int | None = None) -> bytes:
-        """Where the hub keeps a stream, now or in another epoch."""
+        """The label of a stream, in the current or the given epoch."""
         return self.contact.labels.label(_stream_id(stream), self.epoch() if epoch is None else epoch)
 
     def follower(self, stream: str | bytes, epoch: int | None = None) -> Follower:
-        """How far a stream's log has been verified."""
+        """The verified state of a stream's log."""
         return self._followers.of(self.label(stream, epoch))
 
     # Sending.
 
     async def authorize(self, token: CapToken) -> AuthorizeResponse:
-        """Show the hub a capability and keep it. Sending does this by itself where it must."""
+        """Store a capability and register it at the hub. Sending does this when needed."""
         self.dir.caps.add(token)
         return await message_builder.authorize(self.contact, token)
 
     def sender(self, stream: str | bytes) -> Sender:
-        """The sender of a stream. The first takes the client directory's right to send until the client closes."""
+        """The sender of a stream. The first call locks the client directory for sending until the client closes."""
         stream_id = _stream_id(stream)
         if stream_id not in self._senders:
             reader_pk = self.dir.stream_keys.public(stream_id)
             if reader_pk is None:
-                raise Unavailable(f"the key of stream {_shown(stream)} is not known here: nobody could read it")
+                raise Unavailable(f"the public key of stream {_shown(stream)} is unknown; create or import it first")
             recovery = self._sending()
             sender = Sender(self.contact, self._followers, Sealing(self.contact, stream_id, reader_pk), recovery)
             self._stack.push_async_callback(sender.close)
@@ -137,7 +137,7 @@ class Client:
         return self._recovery
 
     async def recover(self) -> Sequence[Settled]:
-        """Send what earlier runs left in the outbox, and say what became of it. Sending does this by itself."""
+        """Send the messages that earlier runs left in the outbox. Returns their outcomes. Sending does this too."""
         return await self._sending().run()
 
     async def send(
@@ -150,7 +150,7 @@ class Client:
         attachments: Sequence[Path] = (),
         expires_at: int | None = None,
     ) -> Sent:
-        """One message, and its verified place. For many, `sender(stream).put` does not wait for each."""
+        """Send one message and wait for its verified receipt. `sender(stream).put` sends many without waiting."""
         draft = Draft(body, _schema_id(schema), parent_id, expires_at, tuple(attachments))
         return await self.sender(stream).put(draft)
 
@@ -166,12 +166,12 @@ class Client:
         with_proof: bool = False,
         epoch: int | None = None,
     ) -> AsyncGenerator[Entry, None]:
-        """The entries of a stream in an epoch, now or for ever, each verified before it is opened.
+        """The entries of a stream in one epoch. Each is verified before it is opened.
 
-        With `follow` it goes on into the epochs after it, and ends only where its consumer does.
+        With `follow`, it continues with new entries and later epochs until the caller stops.
         """
         if follow and to_seq is not None:
-            raise ValueError("to follow a stream is to read it without an end")
+            raise ValueError("follow and to_seq exclude each other")
         stream_id = _stream_id(stream)
         wanted = ReadRange(from_seq, to_seq, with_proof)
         reader = StreamReader(self.contact, self._followers, stream_id, self.dir.stream_keys.secret(stream_id), wanted)
@@ -181,15 +181,15 @@ class Client:
                 yield entry
 
     async def attachment(self, entry: Entry, index: int) -> bytes:
-        """An attachment of an entry, which is what its writer sealed or nothing."""
+        """Download and open an attachment of an entry. Raises unless it is what the writer sealed."""
         if entry.opened is None or not 0 <= index < len(entry.attachments):
-            raise ValueError(f"entry {entry.stream_seq} has no attachment {index} that could be opened")
+            raise ValueError(f"entry {entry.stream_seq} has no attachment {index}, or was not opened")
         return await message_attachments.download(self.contact.link, entry.opened, index, entry.attachments[index])
 
     # Proving.
 
     async def receipt(self, stream: str | bytes, stream_seq: int, *, epoch: int | None = None) -> Receipt:
-        """The hub's word on one place, tied to the history we know."""
+        """The receipt of one place, verified against the known history."""
         follower = self.follower(stream, epoch)
         receipt = await follower.receipt(stream_seq)
         await follower.check(receipt)
@@ -198,17 +198,17 @@ class Client:
     async def proof(
         self, stream: str | bytes, stream_seq: int, upto_seq: int | None = None, *, epoch: int | None = None
     ) -> Proved:
-        """That an entry is in the log: at its own size, or in the log of `upto_seq` entries."""
+        """The inclusion proof of an entry, in the tree that ends with it or in the tree of `upto_seq` entries."""
         return await prove(self.follower(stream, epoch), stream_seq, upto_seq)
 
     async def checkpoint(
         self, stream: str | bytes, upto_seq: int | None = None, *, epoch: int | None = None
     ) -> Checkpoint:
-        """The hub's word on a whole prefix; on all there is, where none is named."""
+        """The checkpoint of a prefix; without `upto_seq`, of the whole log."""
         follower = self.follower(stream, epoch)
         upto = await follower.end() if upto_seq is None else upto_seq
         if upto == 0:
-            raise Unavailable(f"stream {_shown(stream)} is empty: there is nothing to sign")
+            raise Unavailable(f"stream {_shown(stream)} is empty and has no checkpoint")
         return await resync.checkpoint(self.contact, follower, _stream_id(stream), upto)
 
     async def evidence(
@@ -220,25 +220,25 @@ class Client:
         disclose: bool = False,
         epoch: int | None = None,
     ) -> Evidence:
-        """One file that shows these entries to anyone; with `disclose`, also what they say."""
+        """Evidence that proves these entries to anyone. With `disclose`, it also proves their content."""
         key = self.dir.stream_keys.secret(_stream_id(stream)) if disclose else None
         if disclose and key is None:
-            raise Unavailable(f"there is no reader key of stream {_shown(stream)} here: nothing can be disclosed")
+            raise Unavailable(f"cannot disclose entries: no reader key for stream {_shown(stream)}")
         upto = await self.checkpoint(stream, epoch=epoch)
         return await exhibit(self.contact, self.follower(stream, epoch), upto, seqs, claim, key)
 
-    # After trouble.
+    # Recovery.
 
     async def resync(
         self, stream: str | bytes, *, replay_from: int | None = None, epoch: int | None = None
     ) -> Resynced:
-        """Bring a stream's tree to the hub's present end, verified against all that is known."""
+        """Advance a stream's tree to the end of the hub's log, verified against the known history."""
         return await resync.resync(self.contact, self.follower(stream, epoch), _stream_id(stream), replay_from)
 
     async def forget(self, stream: str | bytes, *, epoch: int | None = None) -> None:
-        """Start a stream over after the hub was caught: the user's decision, never the client's.
+        """Start a stream over after the hub contradicted itself. Only the user may decide this.
 
-        The hub is relied on again, for every stream; the evidence files stay.
+        The hub is accepted again for every stream. The evidence files stay.
         """
         await resync.forget(self.contact, self.follower(stream, epoch))
 

@@ -1,13 +1,13 @@
-"""A client directory: everything one identity keeps.
+"""A client directory: everything that one identity stores.
 
     card.cbor      the public identity card
-    keystore.enc   the secrets, under a passphrase; or keystore.key, without one
+    keystore.enc   the secrets, encrypted with a passphrase; keystore.key without one
     state/         LMDB: labels, outbox, client_ids, hubs, receipts and checkpoints
-    caps/          capabilities, CBOR sequences of cap_token
-    evidence/      what a hub contradicted itself with
-    lock           held by whoever sends; keystore.lock by whoever changes the keystore
+    caps/          capabilities, as CBOR sequences of cap_token
+    evidence/      evidence of contradictions of hubs
+    lock           held by the process that sends; keystore.lock by the process that changes the keystore
 
-Folders have mode 0700, files 0600. One that others can look into is not opened.
+Folders have mode 0700, files 0600. A directory that others can read is not opened.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ class ClientDir:
             self.stream_keys = StreamKeys(opened, self.state)
             self.writers = WriterKeys(self.state, self.identity, self.caps, bounds)
             self.outbox = Outbox(self.state)
-            self.writers.current()  # a state that lost its rows would hand out places that were used before
+            self.writers.current()  # raises if the state lost its rows, which would assign used places again
         except BaseException:
             self.state.close()
             raise
@@ -68,7 +68,7 @@ class ClientDir:
         bounds: KeyBounds = DEFAULT_BOUNDS,
         disk: Disk = DISK,
     ) -> Self:
-        """A new identity in a new directory, or in an empty one: it is there whole, or not at all."""
+        """Create a new identity in a new or empty directory. A crash leaves a complete directory or none."""
         secrets = Secrets.of(ClientIdentity.generate(now))
         with scaffold(path, disk) as folder:
             write_client(
@@ -80,13 +80,13 @@ class ClientDir:
     def open(
         cls, path: Path, passphrase: bytes | None = None, *, bounds: KeyBounds = DEFAULT_BOUNDS, disk: Disk = DISK
     ) -> Self:
-        """Raises `Unavailable` where this is no client directory or others can read it, `WrongPassphrase`."""
+        """Raises `Unavailable` if this is not a client directory or others can read it, `WrongPassphrase`."""
         check_client(path)
         return cls(path, Keystore.open(path, passphrase, disk), bounds, disk)
 
     @staticmethod
     def is_encrypted(path: Path) -> bool:
-        """Whether opening takes a passphrase."""
+        """Whether a passphrase is needed to open the directory."""
         check_client(path)
         return keystore_file(path).name == ENCRYPTED
 
@@ -105,7 +105,7 @@ class ClientDir:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """The right to send. Raises `Busy`, which names the process, where another has it."""
+        """Hold the right to send. Raises `Busy` with the pid if another process holds it."""
         with durable.locked(self.path / _LOCK, str(self.path)):
             yield
 
@@ -120,7 +120,7 @@ class ClientDir:
         capability: bool = False,
         limits: Limits | None = None,
     ) -> WriterKey:
-        """As `Writers.writer` says; after a rotation the card lists the client_ids from there on."""
+        """As `WriterKeys.writer`. After a rotation it also writes a card with the new client_ids."""
         writer = self.writers.writer(
             hub_id, label, stream_id, now=now, epoch=epoch, capability=capability, limits=limits
         )
@@ -129,7 +129,7 @@ class ClientDir:
         return writer
 
     def renew_card(self, now: int) -> Card:
-        """A card with the client_ids and prekeys from the current generation on, for issuers and peers."""
+        """Write a card with the client_ids and prekeys from the current generation on, for issuers and peers."""
         self.card = _make_card(self.identity, self.writers.refresh(now), self.writers.bounds)
         self.disk.write_file(self.path / CARD, self.card.encode())
         self.disk.sync_folder(self.path)
@@ -137,9 +137,9 @@ class ClientDir:
 
 
 def check_client(path: Path) -> None:
-    """Raise unless this is a client directory that only its owner can look into."""
+    """Raise `Unavailable` unless this is a client directory that only its owner can read."""
     if not path.is_dir():
-        raise Unavailable(f"there is no client directory at {path}")
+        raise Unavailable(f"no client directory at {path}")
     missing = [name for name in (CARD, _STATE, CAPS) if not (path / name).exists()]
     if missing:
         raise Unavailable(f"{path} is not a client directory: it has no {missing[0]}")
@@ -156,7 +156,7 @@ def write_client(
     disk: Disk,
     fill: Callable[[ClientState, TableRows], object],
 ) -> None:
-    """The files of a client whose state is what `fill` puts there: a generation in use at least."""
+    """Write the files of a client directory. `fill` writes the state, with at least one generation in use."""
     identity = secrets.identity()
     for name in (_STATE, CAPS, EVIDENCE):
         disk.make_folder(folder / name)
@@ -179,5 +179,5 @@ def _read_card(path: Path, identity: ClientIdentity) -> Card:
     card = Card.decode(durable.read_file(path / CARD, MAX_CARD_BYTES))
     card.verify()
     if (card.id_sign, card.id_dh) != (identity.id_sign.public_key, identity.id_dh.public_key):
-        raise Unverified(str(path / CARD), "it is not the card of this keystore's identity")
+        raise Unverified(str(path / CARD), "its keys differ from those of the keystore")
     return card

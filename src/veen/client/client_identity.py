@@ -1,4 +1,4 @@
-"""A client's secrets: who it is for years, and the keys it writes with for a day. Spec 001 §3, KEX0.2."""
+"""A client's secrets: long-term keys, and the seed of the short-lived keys that it writes with. Spec 001 §3, KEX0.2."""
 
 import os
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ SEED_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """The long-term keys, and the seed that client_ids come from.
+    """The long-term keys, and the seed from which client_ids are derived.
 
-    A client_id is derived from its generation, so nothing about it is stored, and nobody without the seed can tell
-    that two of them belong together. Prekeys are derived from the long-term key: a copy of the identity that draws a
-    seed of its own can still open what was sealed to them.
+    A client_id is derived from its generation, so it is not stored, and only the holder of the seed can link two of
+    them. Prekeys are derived from the long-term key, so a copy of the identity with another seed can still open what
+    was sealed to them.
     """
 
     id_sign: SigningKey
@@ -30,19 +30,19 @@ class ClientIdentity:
         return cls(SigningKey.generate(), DhKey.generate(), os.urandom(SEED_BYTES), now)
 
     def client_key(self, generation: int) -> SigningKey:
-        """The key whose public half is the client_id of that generation."""
+        """The key pair whose public half is the client_id of that generation."""
         return SigningKey(_derived(self.client_seed, b"veen/client-id" + u64be(generation)))
 
     def prekey(self, number: int) -> DhKey:
-        """The key pair of a prekey: peers seal to its public half until it expires."""
+        """The key pair of a prekey. Peers seal to its public half until it expires."""
         return DhKey(_derived(self.id_dh.secret, b"veen/prekey" + u64be(number)))
 
     def state_key(self) -> bytes:
-        """What the secrets within the state are sealed under."""
+        """The key that seals secrets within the state."""
         return _derived(self.client_seed, b"veen/client-state")
 
     def first_rk(self, label: bytes) -> bytes:
-        """The foot of a label's rekey ladder."""
+        """The first key of a label's rekey ladder."""
         return _derived(self.client_seed, b"veen/rk" + label)
 
 

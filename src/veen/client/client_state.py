@@ -1,6 +1,7 @@
-"""The rekey ladder: one step per receipt, never back. Spec 001 §9, 002 §9.1.
+"""The state of one client directory: verified labels, receipts, hubs, contradictions and the rekey ladder.
 
-Nothing on the wire is sealed under these keys: they are there for what two ends agree on beside the log.
+The rekey ladder derives a new key per receipt, one way. Spec 001 §9, 002 §9.1. Nothing on the wire is sealed with these
+keys.
 """
 
 import os
@@ -23,29 +24,21 @@ _NO_SALT = Hmac(b"")
 
 
 def step(rk: bytes, stream_seq: int) -> bytes:
-    """The rung after the receipt at `stream_seq`; the rung before it cannot be worked out from it."""
+    """The key after the receipt at `stream_seq`. The previous key cannot be derived from it."""
     return _hkdf(rk, b"veen/rk" + u64be(stream_seq))
 
 
-def send_key(rk: bytes) -> bytes:
-    return _hkdf(rk, b"veen/send")
-
-
-def recv_key(rk: bytes) -> bytes:
-    return _hkdf(rk, b"veen/recv")
-
-
 def _hkdf(rk: bytes, info: bytes) -> bytes:
-    """HKDF without salt and with one block of output, written out because a bulk sender takes one per message."""
+    """HKDF without salt and with one block of output. Written out, because senders call it for every message."""
     return hmac32(_NO_SALT.digest(rk), info + b"\x01")
 
 
-# The longest of the two objects that can sign a head: a checkpoint with every witness.
+# The longest statement that can sign a root: a checkpoint with all witness signatures.
 _MAX_HEAD_BYTES = 256 + MAX_WITNESS_SIGS * (SIGNATURE_BYTES + 2)
 
 
 class Moved(Unavailable):
-    """Another task or process changed what the caller built on: look again and decide again."""
+    """Another task or process changed the state that the caller read: read it again and retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +63,22 @@ class LabelState(Wire):
 
     def flaw(self) -> str | None:
         if len(self.peaks) != self.size.bit_count():
-            return f"{len(self.peaks)} peaks cannot be those of {self.size} leaves"
-        return None if mmr.root_of(self.peaks) == self.root else "its peaks do not give its root"
+            return f"a tree of {self.size} leaves cannot have {len(self.peaks)} peaks"
+        return None if mmr.root_of(self.peaks) == self.root else "its peaks do not match its root"
 
     def tree(self) -> mmr.Mmr:
-        """The tip of the tree, to append to."""
+        """The tree, ready to append to."""
         return mmr.Mmr(self.size, self.peaks)
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtRow(Wire):
-    """One proven contradiction: what the hub did, when it was noticed, and the file that shows it."""
+    """One proven contradiction: its kind, when it was detected, and its evidence file."""
 
     lie: str
     reason: str
     caught_at: int
-    file: str  # below the client directory, which may be moved
+    file: str  # relative to the client directory, which may be moved
 
     LAYOUT: ClassVar = Array(
         "caught hub",
@@ -97,7 +90,7 @@ class CaughtRow(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if self.lie in set(Lie) else f"{self.lie!r} is no contradiction that has a name"
+        return None if self.lie in set(Lie) else f"unknown kind of contradiction {self.lie!r}"
 
 
 class ClientState:
@@ -113,17 +106,17 @@ class ClientState:
         self.tables.close()
 
     def label(self, hub_id: bytes, label: bytes) -> LabelState | None:
-        """How far this label has been verified; None where it never was."""
+        """How far this label was verified; None if never."""
         with self.tables.read() as rows:
             return _label(rows, hub_id + label)
 
     def rk(self, hub_id: bytes, label: bytes) -> bytes:
-        """The label's rung of the rekey ladder."""
+        """The current key of the label's rekey ladder."""
         with self.tables.read() as rows:
             return self._rk(rows, hub_id + label)
 
     def labels(self, hub_id: bytes = b"") -> tuple[tuple[bytes, bytes, LabelState], ...]:
-        """`(hub_id, label, state)` of every label, or of every one of this hub."""
+        """`(hub_id, label, state)` of every label, or of every label of one hub."""
         with self.tables.read() as rows:
             return tuple(
                 (key[:HASH_BYTES], key[HASH_BYTES:], LabelState.decode(row)) for key, row in rows.scan("labels", hub_id)
@@ -139,24 +132,24 @@ class ClientState:
         receipts: Iterable[Receipt] = (),
         done: Collection[bytes] = (),
     ) -> None:
-        """Move a label from `after` to `new`, keep these receipts, and take the `done` leaves out of the outbox.
+        """Move a label from `after` to `new`, store these receipts, and remove the `done` leaves from the outbox.
 
-        `new` may equal `after`, where a receipt came for a place already passed. Raises `Moved` where the label is
-        not at `after` any more, `Caught` where any process of this client caught the hub meanwhile, and `Unverified`
-        where a kept receipt says otherwise about the same place.
+        `new` may equal `after` if a receipt is for a place already passed. Raises `Moved` if the label is no longer at
+        `after`, `Caught` if another process of this client caught the hub meanwhile, and `Unverified` if a stored
+        receipt contradicts one of these.
         """
         kept = sorted(receipts, key=lambda receipt: receipt.stream_seq)
         if not set(done) <= {receipt.leaf_hash for receipt in kept}:
-            raise ValueError("a message leaves the outbox only with its receipt")
+            raise ValueError("a message can leave the outbox only with its receipt")
         if after is not None and (new.size < after.size or (new.size == after.size and new.root != after.root)):
-            raise ValueError(f"a label does not go back from {after.size} to {new.size}")
+            raise ValueError(f"a label cannot go back from {after.size} to {new.size} entries")
         key = hub_id + label
         with self.tables.write() as rows:
             for caught in self._caught(rows, hub_id):
                 raise caught
             stored = _label(rows, key)
             if stored != after:
-                raise Moved(f"label {label.hex()[:8]} is at {stored.size if stored else 0} by now")
+                raise Moved(f"label {label.hex()[:8]} has {stored.size if stored else 0} entries now")
             rows.put("labels", key, new.encode())
             self._keep_receipts(rows, key, kept)
             for leaf in done:
@@ -166,11 +159,11 @@ class ClientState:
                     rows.delete("leaves", leaf)
 
     def forget(self, hub_id: bytes, label: bytes) -> tuple[bytes, ...]:
-        """Drop what a hub said of a label, because the client's owner decided to start over with it.
+        """Delete a label's state, because the user decided to start over with the hub.
 
-        The hub is no longer held to what it was caught at, on any label; the evidence files stay.
-        Gives the receipts and checkpoints that were kept, which another history would contradict. What used up
-        client_seqs, the outbox and the rekey ladder stay: they never go back.
+        Also clears the hub's proven contradictions, for all labels; the evidence files stay. Returns the stored
+        receipts and checkpoints, which another history would contradict. Used client_seqs, the outbox and the rekey
+        ladder stay, because they must never go back.
         """
         dropped = []
         with self.tables.write() as rows:
@@ -184,28 +177,28 @@ class ClientState:
         return tuple(dropped)
 
     def receipt(self, hub_id: bytes, label: bytes, stream_seq: int) -> bytes | None:
-        """The kept receipt of that place."""
+        """The stored receipt of that place."""
         with self.tables.read() as rows:
             return rows.get("receipts", hub_id + label + u64be(stream_seq))
 
     def checkpoint(self, hub_id: bytes, label: bytes) -> bytes | None:
-        """The kept checkpoint with the highest upto_seq."""
+        """The stored checkpoint with the highest upto_seq."""
         with self.tables.read() as rows:
             found = rows.last("checkpoints", hub_id + label)
         return found[1] if found else None
 
     def put_checkpoint(self, hub_id: bytes, checkpoint: Checkpoint) -> None:
-        """Keep a checkpoint under its label_curr. Raises `Unverified` where a kept one says otherwise."""
+        """Store a checkpoint under its label_curr. Raises `Unverified` if a stored one contradicts it."""
         key = hub_id + checkpoint.label_curr + u64be(checkpoint.upto_seq)
         with self.tables.write() as rows:
             row = rows.get("checkpoints", key)
-            # Witnesses may have signed since; what they sign may not have changed.
+            # Witness signatures may have been added, but the signed content must be the same.
             if row is not None and Checkpoint.decode(row).signing_digest() != checkpoint.signing_digest():
-                raise Unverified("checkpoint", f"another is kept up to {checkpoint.upto_seq}: the hub signed both")
+                raise Unverified("checkpoint", f"it contradicts the stored one at {checkpoint.upto_seq}")
             rows.put("checkpoints", key, checkpoint.encode())
 
     def hub(self, hub_id: bytes) -> bytes | None:
-        """What is known of a hub, as `put_hub` was given it."""
+        """The record that was stored with `put_hub`."""
         with self.tables.read() as rows:
             return rows.get("hubs", hub_id)
 
@@ -214,12 +207,12 @@ class ClientState:
             rows.put("hubs", hub_id, known)
 
     def caught(self, hub_id: bytes) -> tuple[Caught, ...]:
-        """What the hub was proven to contradict itself with, in order of time."""
+        """The proven contradictions of the hub, oldest first."""
         with self.tables.read() as rows:
             return tuple(sorted(self._caught(rows, hub_id), key=lambda caught: caught.caught_at))
 
     def put_caught(self, hub_id: bytes, found: Contradiction, now: int) -> None:
-        """Hold the hub to a proven contradiction, once per evidence file."""
+        """Record a proven contradiction, once per evidence file."""
         assert found.evidence is not None
         reason = found.reason.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
         row = CaughtRow(str(found.lie), reason, now, str(found.evidence.relative_to(self._home)))
@@ -234,7 +227,7 @@ class ClientState:
             yield Caught(hub_id, Lie(row.lie), row.reason, row.caught_at, self._home / row.file)
 
     def hub_of(self, url: str) -> bytes | None:
-        """The hub_id that a URL was pinned to."""
+        """The hub_id that was stored for a URL."""
         with self.tables.read() as rows:
             return rows.get("urls", url.encode())
 
@@ -251,12 +244,12 @@ class ClientState:
                 rows.put("receipts", place, encoded)
                 rk = step(rk, receipt.stream_seq)
             elif kept != encoded:
-                raise Unverified("receipt", f"another is kept for place {receipt.stream_seq}: the hub signed both")
+                raise Unverified("receipt", f"it contradicts the stored one at {receipt.stream_seq}")
         if rk != first:
             self._put_rk(rows, key, rk)
 
     def start_ladder(self, rows: TableRows, key: bytes) -> None:
-        """Begin a label's ladder where nobody has begun it before."""
+        """Start a new rekey ladder for a label with a random key."""
         self._put_rk(rows, key, os.urandom(HASH_BYTES))
 
     def _put_rk(self, rows: TableRows, key: bytes, rk: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a hub can be caught at. Each way to lie has one name, and every check that finds it says that name."""
+"""The contradictions that a hub can be caught at. Each kind has one name, which every check uses."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -9,27 +9,27 @@ from veen.core.proof import Head
 
 
 class Lie(StrEnum):
-    """What the hub did."""
+    """The kind of a contradiction."""
 
-    SIGNATURE = "signature"  # it is signed by nobody who should have
-    WRONG_KEY = "wrong key"  # it is signed, by a key that does not count then or was never this hub's
-    ROOT = "root"  # the signed root is not that of the tree that ends with the signed leaf
-    SEQ_GAP = "seq gap"  # a number is left out
-    DUPLICATE_SEQ = "duplicate seq"  # one number is given to two entries
-    REPEATED_MESSAGE = "repeated message"  # one message is entered twice, or a client's messages out of their order
-    SWAPPED_MESSAGE = "swapped message"  # the message is not the one the receipt is for
-    TRUNCATED_STREAM = "truncated stream"  # entries that the hub has signed for are not there any more
-    STALE_CHECKPOINT = "stale checkpoint"  # an older checkpoint than the one asked for, or than one seen before
-    FORKED_HISTORY = "forked history"  # what it shows now does not continue what it showed before
-    REPLAYED_RECEIPT = "replayed receipt"  # a receipt that was given before, for something else
-    TIME = "time"  # the signed times of a label go back, or one entry has two
+    SIGNATURE = "signature"  # no valid signature
+    WRONG_KEY = "wrong key"  # signed by a key that was not active, or never a key of this hub
+    ROOT = "root"  # the signed root is not that of the tree which ends with the signed leaf
+    SEQ_GAP = "seq gap"  # a stream_seq or client_seq is missing
+    DUPLICATE_SEQ = "duplicate seq"  # two entries have the same stream_seq
+    REPEATED_MESSAGE = "repeated message"  # a message occurs twice, or a client's messages are out of order
+    SWAPPED_MESSAGE = "swapped message"  # the receipt is for another message
+    TRUNCATED_STREAM = "truncated stream"  # signed entries are missing
+    STALE_CHECKPOINT = "stale checkpoint"  # not the requested checkpoint
+    FORKED_HISTORY = "forked history"  # the log does not continue what the hub signed before
+    REPLAYED_RECEIPT = "replayed receipt"  # a receipt of another entry
+    TIME = "time"  # hub_ts decreases, or one entry has two
 
 
 class Contradiction(Unverified):
-    """The hub contradicts itself, or what it signed. Never retried, and never accepted in silence.
+    """The hub contradicts itself, or what it signed. Never retried, and never accepted silently.
 
-    `statements` are what it signed. Where they contradict each other by themselves, `evidence` is the file that shows
-    it to anyone.
+    `statements` were signed by the hub. If they prove the contradiction by themselves, `evidence` is the file that
+    shows it to anyone.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Contradiction(Unverified):
         self.lie = lie
         self.statements = statements
         self.messages = messages
-        self.peaks = peaks  # of the tree that the first statement signs, where its growth is what is wrong
-        self.rival = rival  # a signed identity record of the same hub that the known one excludes
+        self.peaks = peaks  # peaks of the tree that the first statement signs, if its growth is wrong
+        self.rival = rival  # a signed identity record of the same hub that contradicts the known one
         self.evidence: Path | None = None
         self.hub_id: bytes | None = None  # the hub that the evidence is about
-        self.proven = False  # True: the file shows the contradiction by itself, to anyone
+        self.proven = False  # True: the evidence proves the contradiction to anyone
 
     def __str__(self) -> str:
         kept = f" (evidence: {self.evidence})" if self.evidence else ""
@@ -58,7 +58,7 @@ class Contradiction(Unverified):
 
 
 class Caught(Contradiction):
-    """The hub was proven to contradict itself before, and nobody started over with it since."""
+    """The hub was proven to contradict itself before, and the user has not started over with it."""
 
     def __init__(self, hub_id: bytes, lie: Lie, reason: str, caught_at: int, evidence: Path) -> None:
         super().__init__(lie, reason)

@@ -1,4 +1,4 @@
-"""What a caller wants to send, before it has a place; and what it gets once the message is in the log."""
+"""A message before it has a place, and the result of sending it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,24 +15,24 @@ from veen.core.msg import MAX_CIPHERTEXT_BYTES
 
 DEFAULT_SCHEMA = naming.schema_id("veen.bytes.v1")
 _LENGTHS_BYTES = 8
-# All of a MSG but its ciphertext, where every number is as long as it can be.
+# The size of a MSG without its ciphertext, with all numbers at their maximum length.
 _AROUND_BYTES = MAX_MSG_BYTES - MAX_CIPHERTEXT_BYTES
 _MOST_HEADER = len(PayloadHdr(bytes(32), bytes(32), bytes(32), bytes(32), U64_MAX).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One message to be."""
+    """A message to send."""
 
     body: bytes = field(repr=False)
     schema: bytes = DEFAULT_SCHEMA
     parent_id: bytes | None = None
     expires_at: int | None = None
     files: tuple[Path, ...] = ()
-    mark: bytes | None = None  # what its writer knows it by, kept from the moment it has a place: `Outbox.marks`
+    mark: bytes | None = None  # the program's own id for it, stored together with its place: see `Outbox.marks`
 
     def header(self, auth_ref: bytes | None, att_root: bytes | None = None) -> PayloadHdr:
-        """The header it is sealed with; it names the capability it was admitted under."""
+        """The header to seal. It names the capability that the message is admitted with."""
         schema = ATTACHED_SCHEMA if self.files else self.schema
         return PayloadHdr(schema, self.parent_id, att_root, auth_ref, self.expires_at)
 
@@ -40,14 +40,14 @@ class Draft:
         return AttachedBody(parts, self.schema, self.body).encode() if self.files else self.body
 
     def check(self, limits: Limits, pad_block: int) -> None:
-        """Refuse here what the hub would refuse: before it has a place, a refusal costs nothing.
+        """Raise `Refused` for sizes that the hub would reject. Before it has a place, a rejection costs nothing.
 
-        What is not known yet is taken to be as long as it can be.
+        Assumes the maximum length for values that are not known yet.
         """
         around = _MOST_HEADER + ENC_BYTES + _LENGTHS_BYTES + 2 * TAG_BYTES + pad_block + _AROUND_BYTES
         room = min(limits.max_body_bytes - TAG_BYTES, limits.max_msg_bytes - around)
         if not self.files and len(self.body) <= room and limits.max_hdr_bytes >= _MOST_HEADER + TAG_BYTES:
-            return  # it fits whatever its header holds
+            return  # it fits with any header
         message_attachments.check_files(self.files, limits)
         named = tuple(
             Attachment(bytes(32), limits.max_attachment_bytes, message_attachments.name_of(path)) for path in self.files
@@ -63,13 +63,13 @@ class Draft:
         ):
             if size > most:
                 raise BY_DETAIL["SIZE_PREFILTER"].refused(
-                    f"a {what} of {size} bytes when sealed, above {most}", max_allowed=most
+                    f"the sealed {what} has {size} bytes, above {most}", max_allowed=most
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that is in the log: its receipt is verified, the tree has followed it, and both are on disk."""
+    """A message in the log. Its receipt is verified, the tree contains it, and both are on disk."""
 
     epoch: int
     receipt: Receipt

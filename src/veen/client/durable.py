@@ -1,11 +1,11 @@
-"""The one place of the client that makes bytes durable, and the locks between processes.
+"""Durable file operations of the client, and the locks between processes. Only this module syncs.
 
-What a power cut leaves behind, by operation:
+After a power cut:
 
-    write_file    the old file or the new one, never a mixture; the new one for certain once the folder is synced
-    replace       the old name or the new one, never both; the new one for certain once the folder is synced
+    write_file    the old file or the new one, never a mixture; certainly the new one once the folder is synced
+    replace       the old name or the new one, never both; certainly the new one once the folder is synced
 
-LMDB syncs its own commits. Tests put a disk here that dies at every call in turn.
+LMDB syncs its own commits. Tests use a `Disk` that fails at every call in turn.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/.*|)", re.DOTALL)
 
 
 class Busy(Unavailable):
-    """Another process holds the lock; `pid` is the one that said so last, None where it cannot be told."""
+    """Another process holds the lock. `pid` is the last process that recorded itself, None if unknown."""
 
     def __init__(self, message: str, pid: int | None) -> None:
         super().__init__(message)
@@ -35,19 +35,19 @@ class Busy(Unavailable):
 
 
 class Disk:
-    """The real disk. Its faults are `Unavailable` and name the file."""
+    """The file system. Errors are `Unavailable` and name the file."""
 
     def make_folder(self, path: Path) -> None:
         with named(path):
             path.mkdir(PRIVATE_FOLDER, exist_ok=True)
 
     def make_scaffold(self, beside: Path) -> Path:
-        """A new folder next to `beside`, on the same file system, for `replace` to put in its place."""
+        """A new folder beside `beside`, on the same file system, so that `replace` can rename it."""
         with named(beside):
             return Path(tempfile.mkdtemp(prefix=f".{beside.name}{SCAFFOLD_INFIX}", dir=beside.parent))
 
     def write_file(self, path: Path, data: bytes | Iterable[bytes], mode: int = PRIVATE_FILE) -> None:
-        """A whole file, of one part or many, there entirely or not at all. The folder is the caller's to sync."""
+        """Write a file atomically, from one part or many. The caller syncs the folder."""
         with named(path):
             fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
             draft = Path(name)
@@ -67,7 +67,7 @@ class Disk:
                 raise
 
     def sync_folder(self, folder: Path) -> None:
-        """Names made, replaced and removed in the folder are on disk when this returns."""
+        """When this returns, names that were created, replaced or removed in the folder are on disk."""
         with named(folder):
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -76,12 +76,12 @@ class Disk:
                 os.close(fd)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Give a file or folder its name. A folder takes the place of an empty one, and of nothing else."""
+        """Rename a file or folder. A folder can only replace an empty folder."""
         with named(target):
             os.replace(source, target)
 
     def remove_folder(self, path: Path) -> None:
-        """The folder and all that is in it, as far as it goes: for what nobody has seen yet."""
+        """Remove an unpublished folder with its content. Errors are ignored."""
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -93,38 +93,36 @@ def read_file(path: Path, most: int) -> bytes:
     with named(path), path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise Unavailable(f"{path} is longer than {most} bytes, which no file of its kind is")
+        raise Unavailable(f"{path} is longer than {most} bytes, the limit for files of its kind")
     return data
 
 
 def check_local(path: Path) -> None:
-    """Raise `Malformed` for a URL: as a path it would name a folder of this machine that is called like its scheme."""
+    """Raise `Malformed` for a URL, which as a path would name a local folder such as `https:`."""
     found = _URL.fullmatch(str(path))
     if found:
-        scheme, rest = found[1], found[2] or "/"  # a path has lost one of the two slashes
+        scheme, rest = found[1], found[2] or "/"  # Path merges the two slashes
         is_file = scheme.lower() == "file"
-        error = Malformed(
-            f"{scheme}:/{'/' if is_file else ''}{rest}", "it is a URL, and files are written to a folder only"
-        )
+        error = Malformed(f"{scheme}:/{'/' if is_file else ''}{rest}", "URLs are not supported, only local paths")
         hint = f"give the path alone: {rest}" if is_file else "give a path, for instance where that storage is mounted"
         error.add_note(hint)
         raise error
 
 
 def check_private(path: Path) -> None:
-    """Raise where anyone but the owner could read or change what is there."""
+    """Raise `Unavailable` if anyone but the owner can read or change the file."""
     with named(path):
         mode = path.stat().st_mode
     if mode & _OTHERS:
         wanted = PRIVATE_FOLDER if path.is_dir() else PRIVATE_FILE
         raise Unavailable(
-            f"{path} is open to others (mode {mode & 0o777:o}) and holds secrets: run chmod {wanted:o} on it"
+            f"{path} contains secrets but is accessible to others (mode {mode & 0o777:o}): run chmod {wanted:o} on it"
         )
 
 
 @contextmanager
 def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold an exclusive lock that ends with this process at the latest. Raises `Busy` where another has it."""
+    """Hold an exclusive lock, which ends with this process. Raises `Busy` if another process holds it."""
     with named(path):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
     try:
@@ -134,7 +132,7 @@ def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
             pid = _pid_in(fd)
             raise Busy(f"{what} is in use by process {pid or 'unknown'}", pid) from None
         with named(path):
-            # For whoever finds it locked. Never read as a claim to the lock, so it need not be durable.
+            # For the error message of other processes only. It does not claim the lock, so it need not be durable.
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(os.getpid()).encode(), 0)
         yield
@@ -144,7 +142,7 @@ def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder as ours, until this process ends at the latest. Raises `Busy` where another does."""
+    """Lock a folder, until the block or this process ends. Raises `Busy` if another process holds it."""
     with named(folder):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -164,7 +162,7 @@ def _pid_in(fd: int) -> int | None:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """What the system says no to, as an error that names the file."""
+    """Convert `OSError` into `Unavailable` with the path."""
     try:
         yield
     except OSError as error:
@@ -173,16 +171,16 @@ def named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def scaffold(path: Path, disk: Disk) -> Iterator[Path]:
-    """A folder to build in, which takes its place at `path` when the block ends, and is gone where it raises.
+    """Build a folder in a temporary place. It moves to `path` when the block ends, and is removed if the block raises.
 
-    `path` may be an empty folder, and nothing else that is there. A process that is killed leaves its scaffold behind;
-    the next one to build here removes it. The lock tells one that is being built in from one that is not.
+    `path` must not exist or be an empty folder. A killed process leaves its temporary folder behind; the next call for
+    the same `path` removes it. A lock protects temporary folders that are still in use.
     """
     path = path.absolute()
     if not path.parent.is_dir():
-        raise Unavailable(f"there is no folder {path.parent} to make {path.name} in")
+        raise Unavailable(f"cannot create {path}: there is no folder {path.parent}")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise Unavailable(f"{path} is there already, and not an empty folder")
+        raise Unavailable(f"{path} exists and is not an empty folder")
     _remove_old(path, disk)
     folder = disk.make_scaffold(path)
     try:

@@ -1,4 +1,4 @@
-"""One entry of a stream as a reader gets it: verified first, opened afterwards."""
+"""One entry of a stream for a reader: verified first, then opened."""
 
 from dataclasses import dataclass, field
 
@@ -19,16 +19,16 @@ from veen.core import (
 )
 from veen.core.limits import MAX_ATTACHMENT_BYTES
 
-# What a hub takes may be lowered; what it took before must stay readable.
+# A hub may lower its limits; entries that it admitted before must stay readable.
 READABLE = Limits(max_attachment_bytes=MAX_ATTACHMENT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is at one place of a log. The hub answers for all of it but `fault`, which is its writer's.
+    """The entry at one place of a log. The hub is responsible for all of it except `fault`, which its writer caused.
 
-    Where there is no reader key, or the payload does not open, `header` and `body` are None and `fault` says why: one
-    bad message must not stop those who read past it.
+    Without a reader key, or if the payload does not open, `header` and `body` are None and `fault` is the reason. One
+    bad message must not stop readers.
     """
 
     epoch: int
@@ -41,7 +41,7 @@ class Entry:
     attachments: tuple[Attachment, ...] = ()
     fault: str | None = None
     proof: MmrProof | None = field(default=None, repr=False)
-    opened: Opened | None = field(default=None, repr=False)  # what attachments are opened with
+    opened: Opened | None = field(default=None, repr=False)  # needed to open attachments
 
     @property
     def msg_id(self) -> bytes:
@@ -63,10 +63,10 @@ class Opener:
         self._key = key
 
     def entry(self, epoch: int, message: Msg, receipt: Receipt, proof: MmrProof | None = None) -> Entry:
-        """An entry that has been verified, with what it says."""
+        """Open a verified entry."""
         seq = receipt.stream_seq
         if self._key is None:
-            return Entry(epoch, seq, message, receipt, fault="there is no reader key for this stream here", proof=proof)
+            return Entry(epoch, seq, message, receipt, fault="no reader key for this stream", proof=proof)
         try:
             opened = ciphertext.open_sealed(self._key, Place.of(message), message.ciphertext, READABLE)
             schema, body, attachments = message_attachments.unwrap(opened, READABLE)

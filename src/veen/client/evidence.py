@@ -1,8 +1,7 @@
-"""Evidence: one file that shows what a hub said, to someone who never met the hub.
+"""Evidence: one file that proves what a hub signed, to anyone, offline.
 
-It holds the hub's identity record, what the hub signed, and whatever ties that together: proofs, the peaks a tree had,
-messages and, where a reader chose to disclose them, what they say. `verdict.verify` judges it; nothing is believed for
-being in it.
+It contains the hub's identity record, signed statements, and what connects them: proofs, the peaks of a tree, messages
+and, if a reader disclosed them, their content. `evidence_verify.verify` checks it; nothing in it is trusted unchecked.
 """
 
 import time
@@ -44,10 +43,10 @@ MAX_EVIDENCE_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Opening(Wire):
-    """What opens one message and no other: the secret its sender and the stream's reader share for it.
+    """The shared secret that opens one message and no other.
 
-    With the proof, the message has one content under `reader_pk`. Without it, which is how files were made before there
-    was one, a writer and a discloser who conspire can have chosen among several.
+    With the proof, the message has only one content under `reader_pk`. Without it, as in older files, a writer and a
+    discloser who collude may have chosen among several contents.
     """
 
     reader_pk: bytes
@@ -60,15 +59,15 @@ class Opening(Wire):
 
     @classmethod
     def of(cls, key: DhKey, message: Msg) -> "Opening":
-        """Disclose one message. Raises `Malformed` or `Unverified` where it does not open, or it cannot be proved."""
+        """Disclose one message. Raises `Malformed` or `Unverified` if it does not open or cannot be proved."""
         enc = message.ciphertext[:ENC_BYTES]
         made = cls(key.public_key, key.exchange(enc), dleq.prove(key, enc, message.leaf_hash()))
-        # A message that has another's enc and does not open: its secret would open the other, and is not given away.
+        # A message could copy the `enc` of another and not open. Its secret would open the other one, so check first.
         made.open(message)
         return made
 
     def open(self, message: Msg) -> Opened:
-        """The payload. Raises `Malformed` or `Unverified` where this does not open the message, or its proof fails."""
+        """Open the message. Raises `Malformed` or `Unverified` if it does not open or its proof fails."""
         if self.proof is not None:
             enc = message.ciphertext[:ENC_BYTES]
             dleq.verify(self.proof, message.leaf_hash(), self.reader_pk, enc, self.shared)
@@ -76,7 +75,7 @@ class Opening(Wire):
 
 
 class _OneSecret(DhKey):
-    """A key of which one exchange is known and nothing else."""
+    """A key that knows the result of one exchange only."""
 
     __slots__ = ("_shared",)
 
@@ -90,7 +89,7 @@ class _OneSecret(DhKey):
 
 @dataclass(frozen=True, slots=True)
 class Exhibit(Wire):
-    """A message at its place; with its opening, anyone can read it."""
+    """A message at its place. With its opening, anyone can read it."""
 
     stream_seq: int
     msg: Msg
@@ -104,7 +103,7 @@ class Exhibit(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Tie(Wire):
-    """The proof that the entry at `stream_seq` is in the log of `upto_seq` entries."""
+    """The inclusion proof of the entry at `stream_seq` in the log of `upto_seq` entries."""
 
     label: bytes
     stream_seq: int
@@ -124,7 +123,7 @@ class Tie(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Peaks(Wire):
-    """The peaks of a tree whose root is signed: with them, what the next root must be can be worked out."""
+    """The peaks of a tree whose root is signed. They determine the root after the next entry."""
 
     label: bytes
     size: int
@@ -153,7 +152,7 @@ def _many(name: str, wire: type[Wire]) -> ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Evidence(Wire):
-    """The file. `claim` is its maker's own words, which prove nothing."""
+    """The file. `claim` is a remark by its author and proves nothing."""
 
     claim: str
     made_at: int
@@ -165,7 +164,7 @@ class Evidence(Wire):
     ties: tuple[Tie, ...] = ()
     peaks: tuple[Peaks, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
-    origin: ForkOrigin | None = None  # where the hub is a fork
+    origin: ForkOrigin | None = None  # only if the hub is a fork
     rival: KeyHistory | None = None  # a second history of the hub's keys
 
     LAYOUT: ClassVar = Map(
@@ -200,16 +199,16 @@ def make(
     rival: KeyHistory | None = None,
     now: int | None = None,
 ) -> Evidence:
-    """Put together what is to be shown."""
-    said = tuple(dict.fromkeys(statements))
+    """Assemble evidence."""
+    signed = tuple(dict.fromkeys(statements))
     return Evidence(
         claim.encode()[:MAX_TEXT_BYTES].decode(errors="ignore"),
         int(time.time()) if now is None else now,
         known.identity,
         known.signature,
         known.profile,
-        tuple(head for head in said if isinstance(head, Receipt)),
-        tuple(head for head in said if isinstance(head, Checkpoint)),
+        tuple(head for head in signed if isinstance(head, Receipt)),
+        tuple(head for head in signed if isinstance(head, Checkpoint)),
         tuple(ties),
         tuple(peaks),
         tuple(exhibits),
@@ -219,11 +218,11 @@ def make(
 
 
 def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = None) -> Evidence | None:
-    """What shows a contradiction to others; None where the hub signed nothing that does."""
+    """The evidence of a contradiction; None if the hub signed nothing that proves it."""
     statements, claim = found.statements, f"{found.lie}: {found.reason}"
     if found.rival is not None:
         return make(known, claim, (), rival=KeyHistory(*found.rival), now=now)
-    # One signed statement contradicts itself only where it is a first entry whose root is not its leaf.
+    # A single signed statement contradicts itself only if it is a first entry whose root is not its leaf.
     alone = len(statements) == 1 and isinstance(statements[0], Receipt) and statements[0].stream_seq == 1
     if len(statements) < 2 and not (alone and statements[0].mmr_root != getattr(statements[0], "leaf_hash", None)):
         return None
@@ -239,14 +238,14 @@ def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = N
 
 
 class EvidenceBox:
-    """The folder in which a client keeps evidence."""
+    """The folder in which a client stores evidence."""
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self.folder = folder
         self._disk = disk
 
     def save(self, evidence: Evidence) -> Path:
-        """Named for what it says, not for when it was made: the same contradiction is kept once."""
+        """Save evidence under a hash of its content without the time, so that a contradiction is stored once."""
         data = evidence.encode()
         name = h(replace(evidence, made_at=0).encode()).hex()[:32]
         path = self.folder / f"{name}.evidence"

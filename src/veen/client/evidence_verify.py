@@ -1,4 +1,4 @@
-"""What a piece of evidence shows, judged offline from its bytes and one pin."""
+"""Offline verification of evidence."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -17,33 +17,33 @@ from veen.core.strict_json import Json
 
 @dataclass(frozen=True, slots=True)
 class ShownEntry:
-    """A message the hub signed for, and what it says where that was disclosed."""
+    """A message with a receipt, and its content if it was disclosed."""
 
     receipt: Receipt
     client_id: bytes
     client_seq: int
     opened: Opened | None
-    reader_pk: bytes | None = None  # whose key opens it, where it was disclosed
-    proved: bool = False  # False: the file's maker says that this is what the key opens it to
+    reader_pk: bytes | None = None  # the reader key that opens it, if disclosed
+    proved: bool = False  # False: only the author of the file claims that the key opens it to this content
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceReport:
-    """All of this holds. `contradictions` are what the hub cannot explain away."""
+    """The verified content of evidence. `contradictions` prove misbehaviour of the hub."""
 
     hub_id: bytes
-    pinned: bool  # False: it is some hub's word, and nobody said whose it should be
+    pinned: bool  # False: some hub signed it, and no pin says which one it must be
     claim: str
     receipts: tuple[Receipt, ...]
     checkpoints: tuple[Checkpoint, ...]
     ties: tuple[Tie, ...]
     entries: tuple[ShownEntry, ...]
     contradictions: tuple[str, ...]
-    reader_pinned: bool = False  # True: all that is disclosed is proved, and for the reader's key that was named
+    reader_pinned: bool = False  # True: all disclosed content is proved for the given reader key
 
     @property
     def proved(self) -> bool:
-        """Whether all that is disclosed is proved to be what its reader's key opens."""
+        """Whether all disclosed content is proved to be what the reader key opens."""
         return all(entry.proved for entry in self.entries if entry.opened is not None)
 
     def to_json(self) -> Json:
@@ -87,11 +87,11 @@ def _entry(entry: ShownEntry) -> Json:
 
 
 def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -> EvidenceReport:
-    """What the file shows. Raises `Malformed` or `Unverified` where any part of it does not hold.
+    """Verify evidence. Raises `Malformed` or `Unverified` if any part of it does not verify.
 
-    `pin` is the hub's id or a fingerprint of one of its keys; without it the report says what some hub signed.
-    `reader` is the public key of the stream: all that is disclosed must then be proved to be what this key opens it to.
-    Without it, whoever wrote a message and disclosed it can have made up the key for that.
+    `pin` is the hub's id or a fingerprint of one of its keys; without it, the report shows what some hub signed.
+    `reader` is the public key of the stream. With it, all disclosed content must be proved to be what this key opens.
+    Without it, the writer of a message who also disclosed it may have invented the key.
     """
     if len(data) > MAX_EVIDENCE_BYTES:
         raise Malformed("evidence", f"{len(data)} bytes, above {MAX_EVIDENCE_BYTES}")
@@ -103,8 +103,8 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
     for checkpoint in shown.checkpoints:
         line.identity_at(checkpoint.label_curr, checkpoint.upto_seq).verify_checkpoint(checkpoint, shown.profile)
     heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
-    said: tuple[Head, ...] = (*shown.receipts, *shown.checkpoints)
-    for head in said:
+    signed: tuple[Head, ...] = (*shown.receipts, *shown.checkpoints)
+    for head in signed:
         heads[label_of(head), size_of(head)].append(head)
     for tie in shown.ties:
         _check_tie(tie, heads)
@@ -132,7 +132,7 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
 
 
 def shows(known: HubRecord, found: Contradiction) -> tuple[Evidence | None, tuple[str, ...]]:
-    """The evidence of a contradiction, if anything signed is there, and what it proves by itself to anyone."""
+    """The evidence of a contradiction, if anything was signed, and the contradictions that it proves by itself."""
     made = of_contradiction(known, found)
     if made is None:
         return None, ()
@@ -143,7 +143,7 @@ def shows(known: HubRecord, found: Contradiction) -> tuple[Evidence | None, tupl
 
 
 def _check_tie(tie: Tie, heads: dict[tuple[bytes, int], list[Head]]) -> None:
-    """The proof must tie a receipt of this file to a head of this file."""
+    """Raise unless the proof connects a receipt in this file with a signed root in this file."""
     leaves = [head for head in heads.get((tie.label, tie.stream_seq), []) if isinstance(head, Receipt)]
     roots = heads.get((tie.label, tie.upto_seq), [])
     for leaf in leaves:
@@ -153,11 +153,11 @@ def _check_tie(tie: Tie, heads: dict[tuple[bytes, int], list[Head]]) -> None:
             except Unverified:
                 continue
             return
-    raise Unverified("evidence", f"the proof of entry {tie.stream_seq} ties nothing that is signed to a signed root")
+    raise Unverified("evidence", f"the proof of entry {tie.stream_seq} does not connect a receipt with a signed root")
 
 
 def _check_disclosed(exhibits: tuple[Exhibit, ...], reader: bytes | None) -> None:
-    """One content for one message; where the reader's key was named, that which it opens to."""
+    """A message has one content; with `reader`, the content that this key opens."""
     disclosed: dict[bytes, tuple[bytes, bytes]] = {}
     for exhibit in exhibits:
         opening, where = exhibit.opening, f"entry {exhibit.stream_seq}"
@@ -165,32 +165,32 @@ def _check_disclosed(exhibits: tuple[Exhibit, ...], reader: bytes | None) -> Non
             continue
         secret = opening.reader_pk, opening.shared
         if disclosed.setdefault(exhibit.msg.leaf_hash(), secret) != secret:
-            raise Unverified("evidence", f"{where} is disclosed twice, by two secrets")
+            raise Unverified("evidence", f"{where} is disclosed twice, with different secrets")
         if reader is not None and opening.reader_pk != reader:
             raise Unverified("evidence", f"{where} is opened by {opening.reader_pk.hex()[:16]}…, not the pinned reader")
         if reader is not None and opening.proof is None:
-            raise Unverified("evidence", f"nothing proves that {where} is what the pinned reader's key opens it to")
+            raise Unverified("evidence", f"{where} has no proof that the pinned reader key opens it")
 
 
 def _shown_entry(exhibit: Exhibit, shown: Evidence) -> ShownEntry:
     message = exhibit.msg
     if message.profile_id != shown.profile.profile_id():
-        raise Unverified("evidence", f"the message shown at entry {exhibit.stream_seq} is of another profile")
+        raise Unverified("evidence", f"the message at entry {exhibit.stream_seq} has another profile")
     leaf = message.leaf_hash()
     bound = [one for one in shown.receipts if one.stream_seq == exhibit.stream_seq and one.leaf_hash == leaf]
     if not bound:
-        raise Unverified("evidence", f"no receipt here is for the message shown at entry {exhibit.stream_seq}")
+        raise Unverified("evidence", f"the message at entry {exhibit.stream_seq} has no receipt in this file")
     bound[0].check_binds(message)
     message.verify_signature()
-    said = bound[0], message.client_id, message.client_seq
+    entry = bound[0], message.client_id, message.client_seq
     if exhibit.opening is None:
-        return ShownEntry(*said, None)
+        return ShownEntry(*entry, None)
     opening = exhibit.opening
-    return ShownEntry(*said, opening.open(message), opening.reader_pk, opening.proof is not None)
+    return ShownEntry(*entry, opening.open(message), opening.reader_pk, opening.proof is not None)
 
 
 def _two_key_histories(identity: HubIdentity, rival: KeyHistory | None) -> list[str]:
-    """Two records that the hub's keys signed, of which neither continues the other."""
+    """Two signed identity records of the hub, neither of which continues the other."""
     if rival is None:
         return []
     rival.identity.verify(rival.signature, identity.hub_id)
@@ -200,17 +200,17 @@ def _two_key_histories(identity: HubIdentity, rival: KeyHistory | None) -> list[
         except Unverified:
             continue
         return []
-    return ["two histories of the hub's keys are signed, and neither continues the other"]
+    return ["the hub's keys signed two identity records, and neither continues the other"]
 
 
 def _two_stories(heads: dict[tuple[bytes, int], list[Head]]) -> list[str]:
     found = []
-    for (label, size), said in heads.items():
+    for (label, size), signed in heads.items():
         where = f"entry {size} of label {label.hex()[:16]}…"
-        leaves = {head.leaf_hash for head in said if isinstance(head, Receipt)}
+        leaves = {head.leaf_hash for head in signed if isinstance(head, Receipt)}
         if len(leaves) > 1:
-            found.append(f"two different messages are signed for as {where}")
-        if len({head.mmr_root for head in said}) > 1:
+            found.append(f"two different messages are signed as {where}")
+        if len({head.mmr_root for head in signed}) > 1:
             found.append(f"two different roots are signed for the log that ends with {where}")
     return found
 
@@ -222,7 +222,7 @@ def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> 
     for (label, size), peaks in known.items():
         roots = {head.mmr_root for head in heads.get((label, size), [])}
         if len(peaks) != size.bit_count() or mmr.root_of(peaks) not in roots:
-            raise Unverified("evidence", f"the peaks shown for {size} entries are not those of a signed root")
+            raise Unverified("evidence", f"the peaks for {size} entries do not match a signed root")
     for receipt in shown.receipts:
         before = receipt.stream_seq - 1
         if before and (receipt.label, before) not in known:
@@ -236,16 +236,16 @@ def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> 
 
 
 def _repeats(receipts: tuple[Receipt, ...]) -> list[str]:
-    """One message has one place."""
+    """One message at two places."""
     return [
-        f"one message is signed for as entry {one.stream_seq} and as entry {other.stream_seq}"
+        f"one message is signed as entry {one.stream_seq} and as entry {other.stream_seq}"
         for one, other in combinations(sorted(receipts, key=lambda receipt: receipt.stream_seq), 2)
         if one.leaf_hash == other.leaf_hash and one.stream_seq != other.stream_seq
     ]
 
 
 def _bad_times(receipts: tuple[Receipt, ...]) -> list[str]:
-    """The signed times of a label never go back, and an entry has one."""
+    """Signed times that decrease along a label, or differ for one entry."""
     found: list[str] = []
     latest: dict[bytes, Receipt] = {}
     for receipt in sorted(receipts, key=lambda receipt: receipt.stream_seq):
@@ -259,7 +259,7 @@ def _bad_times(receipts: tuple[Receipt, ...]) -> list[str]:
 
 
 def _disorder(entries: tuple[ShownEntry, ...]) -> list[str]:
-    """A client's messages stand in the order of its client_seq."""
+    """Messages of a client that are not in the order of their client_seq."""
     found = []
     for one, other in combinations(sorted(entries, key=lambda entry: entry.receipt.stream_seq), 2):
         if (one.receipt.label, one.client_id) != (other.receipt.label, other.client_id):

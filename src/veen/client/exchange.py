@@ -1,7 +1,7 @@
-"""One HTTP request and its whole answer, under one deadline.
+"""One HTTP request and its complete response, under one deadline.
 
-httpx bounds each read and each write by itself. A peer that sends one byte a second keeps every such bound and never
-finishes, so the deadline here covers connecting, TLS, the request, the response head and the response body.
+httpx limits each read and each write separately. A peer that sends one byte a second stays within these limits and
+never finishes, so this deadline covers connecting, TLS, the request, the response head and the response body.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import httpx
 from veen.client.loop_thread import LoopThread
 from veen.core import Malformed, Unavailable
 
-SMALL_BYTES = 1 << 20  # an answer of at most this size has a fixed deadline
-MIN_BYTES_PER_S = 8 << 10  # a hub expects the same of its clients: `min_bytes_per_s` of its HTTP settings
+SMALL_BYTES = 1 << 20  # a response of at most this size has a fixed deadline
+MIN_BYTES_PER_S = 8 << 10  # hubs require the same of clients: `min_bytes_per_s` of their HTTP settings
 _PIECE_BYTES = 1 << 16
 _STAGES = {
     "connect_tcp": "the connection was not made",
@@ -30,7 +30,7 @@ _STAGES = {
 
 
 class TimedOut(Unavailable):
-    """The answer was not complete in time. The peer may have done what it was asked to do."""
+    """The response was not complete in time. The peer may have processed the request."""
 
 
 async def exchange(
@@ -45,22 +45,21 @@ async def exchange(
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> tuple[httpx.Response, bytes]:
-    """The answer and its body, not decompressed.
+    """Send a request. Returns the response and its body, not decompressed.
 
-    The time starts when the request has a connection of the client's pool, or begins to make one. Large transfers get
-    more time while they make progress: each 8 KiB of a request body, or of an answer that may exceed `SMALL_BYTES`,
-    gives back one second, and never more than `limit_s` is left.
+    The deadline starts when the request gets a connection of the client's pool, or starts to open one. Large transfers
+    extend it while they make progress: each 8 KiB of a request body, or of a response that may exceed `SMALL_BYTES`,
+    adds one second, up to `limit_s` from now.
 
-    Raises `TimedOut`, `Malformed` for an answer longer than `most` bytes, and httpx's own errors where the connection
-    breaks.
+    Raises `TimedOut`, `Malformed` for a response longer than `most` bytes, and httpx errors if the connection breaks.
     """
     deadline = _Deadline(limit_s)
     sent = dict(headers or {})
     if isinstance(content, bytes) and len(content) > _PIECE_BYTES:
         sent["content-length"] = str(len(content))
-        content = deadline.paid_by(_once(content))
+        content = deadline.extended_by(_once(content))
     elif content is not None and not isinstance(content, bytes):
-        content = deadline.paid_by(content)
+        content = deadline.extended_by(content)
     request = client.build_request(
         method,
         url,
@@ -90,19 +89,19 @@ async def exchange(
 
 
 def reason_of(error: BaseException) -> str:
-    """What the system says about a failed connection; the libraries above it say only that there was an error."""
-    said, found = str(error) or type(error).__name__, error.__cause__ or error.__context__
+    """The system's reason for a failed connection, which httpx hides behind a general error."""
+    message, found = str(error) or type(error).__name__, error.__cause__ or error.__context__
     while found is not None:
         if isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
         if isinstance(found, OSError) and found.errno and not isinstance(found, ssl.SSLError):
-            return found.strerror or said if isinstance(found, socket.gaierror) else os.strerror(found.errno)
+            return found.strerror or message if isinstance(found, socket.gaierror) else os.strerror(found.errno)
         found = found.__cause__ or found.__context__
-    return said
+    return message
 
 
 class _Deadline:
-    """When an exchange must end, and how far it has got."""
+    """The deadline of an exchange, and its progress."""
 
     def __init__(self, limit_s: float) -> None:
         self.timer = asyncio.timeout(None)
@@ -122,16 +121,16 @@ class _Deadline:
             self._half_open = info["return_value"] if step == "connect_tcp" else None
 
     async def close_half_open(self) -> None:
-        """httpcore does not close a connection whose TLS handshake is cancelled."""
+        """Close the connection, because httpcore does not do so if the TLS handshake is cancelled."""
         if self._half_open is not None and self._stage == _STAGES["start_tls"]:
             await self._half_open.aclose()
 
-    async def paid_by(self, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same bytes, in pieces that each give time back."""
+    async def extended_by(self, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same bytes, in pieces that each extend the deadline."""
         async for part in content:
             for at in range(0, len(part), _PIECE_BYTES):
                 piece = part[at : at + _PIECE_BYTES]
-                self._paid(len(piece))
+                self._extend(len(piece))
                 yield piece
 
     async def body(self, answer: httpx.Response, most: int) -> bytes:
@@ -139,9 +138,9 @@ class _Deadline:
         async for part in answer.aiter_raw():
             self._received += len(part)
             if self._received > most:
-                raise Malformed("answer", f"more than {most} bytes")
+                raise Malformed("answer", f"it has more than {most} bytes")
             if most > SMALL_BYTES:
-                self._paid(len(part))
+                self._extend(len(part))
             parts.append(part)
         return b"".join(parts)
 
@@ -155,7 +154,7 @@ class _Deadline:
             f"{limit_s:g} s: {stage}"
         )
 
-    def _paid(self, count: int) -> None:
+    def _extend(self, count: int) -> None:
         ends = self.timer.when()
         if ends is not None and not self.timer.expired():
             latest = asyncio.get_running_loop().time() + self._limit_s
@@ -167,7 +166,7 @@ async def _once(content: bytes) -> AsyncIterator[bytes]:
 
 
 class BlockingExchange:
-    """`exchange` for programs without a loop. Any thread may call it; whoever makes it closes it."""
+    """`exchange` for programs without an event loop. Any thread may call it; the owner closes it."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client

@@ -1,4 +1,4 @@
-"""The hub's time, which decides the epoch and with it the label of a stream. Spec §12."""
+"""The session with one hub: its keys, status, time and labels, shared by reading and sending. Spec §12."""
 
 import asyncio
 import time
@@ -18,36 +18,36 @@ from veen.core.origin import ForkOrigin
 
 
 class HubClock:
-    """What time it is at the hub: what it last said, and the time since."""
+    """The hub's time, estimated from its last status and the time since then."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._ahead = float("-inf")  # of our monotonic clock
-        self._told = asyncio.Event()
+        self._ahead = float("-inf")  # offset to our monotonic clock
+        self._updated = asyncio.Event()
 
     def note(self, hub_ts: int) -> None:
-        """The hub said it was `hub_ts`. It never goes back, so the latest it can be is what counts."""
+        """The hub signed `hub_ts` in a receipt. Hub time never decreases, so the clock only moves forward."""
         self._ahead = max(self._ahead, hub_ts - self._monotonic())
 
     def set(self, hub_ts: int) -> None:
-        """The hub says it is `hub_ts` now, whatever we thought."""
+        """The hub reports `hub_ts` as its current time."""
         self._ahead = hub_ts - self._monotonic()
-        self._told.set()
+        self._updated.set()
 
     async def until(self, hub_ts: int) -> None:
-        """Wait until it is that time at the hub, as far as can be told from here."""
+        """Wait until that hub time, as far as it is known."""
         while (wait := hub_ts - self._monotonic() - self._ahead) > 0:
-            self._told.clear()
+            self._updated.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._told.wait()
+                    await self._updated.wait()
 
     def now(self) -> int:
         return int(self._monotonic() + self._ahead)
 
 
 class Labels:
-    """Where one hub keeps streams, epoch by epoch."""
+    """The labels of one hub's streams, by epoch."""
 
     def __init__(self, routing_key: bytes, profile: Profile) -> None:
         self.routing_key = routing_key
@@ -60,7 +60,7 @@ class Labels:
         return naming.label(self.routing_key, stream_id, epoch)
 
     def ends_at(self, epoch: int) -> int | None:
-        """The first second after an epoch; None where there are no epochs."""
+        """The first second after an epoch; None if there are no epochs."""
         return (epoch + 1) * self.profile.epoch_sec if self.profile.epoch_sec else None
 
 
@@ -69,7 +69,7 @@ _MOST_ORIGIN = 1 << 26
 
 
 class Contact:
-    """What reading and sending share."""
+    """The state that reading and sending share."""
 
     def __init__(
         self, link: HubLink, folder: ClientDir, trust: HubTrust, status: HubStatus, *, allow_caught: bool = False
@@ -88,14 +88,14 @@ class Contact:
 
     @classmethod
     async def make(cls, link: HubLink, folder: ClientDir, pin: Pin | None, *, allow_caught: bool = False) -> "Contact":
-        """Meet the hub. A pin that was used once is kept, so that the next time needs none.
+        """Connect to the hub and verify its identity. The pin is stored, so the next time needs none.
 
-        Raises `Caught` where the hub contradicted itself before, unless `allow_caught` is set: for those who start
-        over with the hub, or compare what it signed.
+        Raises `Caught` if the hub contradicted itself before, unless `allow_caught` is set, which callers use to start
+        over with the hub or to compare what it signed.
         """
         status = HubStatus.read(await link.get_json("/tooling/status"))
         if pin and pin.on_first_use and folder.state.hub_of(link.url):
-            pin = None  # this is not the first
+            pin = None  # the hub is already known
         hub_id = folder.state.hub_of(link.url) if pin is None else status.identity.hub_id
         kept = folder.state.hub(hub_id) if hub_id else None
         record = HubRecord.decode(kept) if kept else None
@@ -119,18 +119,18 @@ class Contact:
         return self.trust.hub_id
 
     def standing(self) -> tuple[Caught, ...]:
-        """What the hub was caught at and is still held to; the oldest first."""
+        """The proven contradictions of the hub, oldest first, unless the user started over with it."""
         return self.dir.state.caught(self.hub_id)
 
     def check_standing(self) -> None:
-        """Raise `Caught` where the hub contradicted itself and nobody started over with it."""
+        """Raise `Caught` if the hub contradicted itself and the user has not started over with it."""
         if self._is_caught and not self._allow_caught:
             for caught in self.standing():
                 raise caught
             self._is_caught = False
 
     async def refresh(self, *, once: bool = False) -> HubStatus:
-        """Ask the hub who it is and what time it is there; keys it added are learned, anything else is refused."""
+        """Fetch the hub's status: follow its time and its new keys. Any other change raises."""
         self.status = HubStatus.read(await self.link.get_json("/tooling/status", once=once))
         self.clock.set(self.status.hub_ts)
         try:
@@ -142,9 +142,9 @@ class Contact:
         return self.status
 
     async def verify(self, heads: Sequence[Receipt | Checkpoint]) -> None:
-        """Raise unless the hub signed every one of them. A signature by a key it added meanwhile is looked into.
+        """Raise `Contradiction` unless the hub signed all of them. Fetches the hub's new keys if one does not verify.
 
-        Nothing that a caught hub signs is accepted.
+        Nothing that a caught hub signed is accepted.
         """
         self.check_standing()
         for head in heads:
@@ -154,7 +154,7 @@ class Contact:
                 await self._verify_again(head, error)
 
     async def _verify_again(self, head: Receipt | Checkpoint, error: Contradiction) -> None:
-        """Once more after asking for the hub's identity: it may have a new key by now."""
+        """Verify again with the hub's current identity, which may have a new key."""
         status = await self.refresh()
         try:
             self._verify(head)
@@ -168,20 +168,20 @@ class Contact:
             self.trust.verify_checkpoint(head)
 
     async def caught(self, error: Contradiction) -> Contradiction:
-        """The same error, with what shows it saved. A proven contradiction is held against the hub from now on."""
+        """Save the evidence of a contradiction and return the error. A proven one makes the hub untrusted."""
         await self.on_disk(lambda: keep_contradiction(self.dir, self.trust.known, error))
         self._is_caught = self._is_caught or error.proven
         return error
 
     async def on_disk(self, work: Callable[[], T]) -> T:
-        """Work that waits for a disk, off the loop."""
+        """Run blocking work outside the event loop."""
         return await asyncio.to_thread(work)
 
 
 def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction) -> None:
-    """Save what shows a contradiction; where the file proves it to anyone, hold it against the hub.
+    """Save the evidence of a contradiction. If it proves the contradiction to anyone, mark the hub as caught.
 
-    The file is on disk before the row that names it, so a crash leaves at most a file that no row names.
+    The file is on disk before the row that names it, so a crash leaves at most a file without a row.
     """
     if error.evidence is not None:
         return
@@ -196,7 +196,7 @@ def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction
 
 
 async def _origin(link: HubLink, status: HubStatus) -> ForkOrigin | None:
-    """Where a fork comes from, in its own words; the identity record names the hash of them."""
+    """The origin of a fork. The identity record contains its digest."""
     if status.identity.origin is None:
         return None
     return ForkOrigin.decode(await link.get("/tooling/origin", _MOST_ORIGIN))

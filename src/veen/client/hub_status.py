@@ -1,4 +1,4 @@
-"""What a hub says of itself, read strictly: the part that a client builds on. Nothing of it is believed unchecked."""
+"""The hub status, decoded strictly. `trust` verifies it before the client uses it."""
 
 from dataclasses import dataclass
 
@@ -9,40 +9,40 @@ from veen.core.wire_json import Fields
 
 @dataclass(frozen=True, slots=True)
 class HubStatus:
-    """GET /tooling/status."""
+    """The response to GET /tooling/status."""
 
     identity: HubIdentity
     signature: IdentitySignature
     profile: Profile
     limits: Limits
-    hub_pk: bytes  # the key it says is active
+    hub_pk: bytes  # the key that the hub claims is active
     hub_ts: int
     epoch: int
     admission: str
     server_version: str
     labels: int
     entries: int
-    shown: dict[str, Json]  # everything it said, for people to read
+    shown: dict[str, Json]  # the whole response, for display
 
     @classmethod
     def read(cls, found: Json) -> "HubStatus":
-        said = Fields.of("hub status", found)
-        made = cls(
-            identity=said.wire("identity", HubIdentity),
-            signature=said.wire("identity_sig", IdentitySignature),
-            profile=said.wire("profile", Profile),
-            limits=said.wire("limits", Limits),
-            hub_pk=said.hash("hub_pk"),
-            hub_ts=said.number("hub_ts"),
-            epoch=said.number("epoch"),
-            admission=said.text("admission"),
-            server_version=said.text("server_version"),
-            labels=said.number("labels"),
-            entries=said.number("entries"),
-            shown=said.found,
+        fields = Fields.of("hub status", found)
+        status = cls(
+            identity=fields.wire("identity", HubIdentity),
+            signature=fields.wire("identity_sig", IdentitySignature),
+            profile=fields.wire("profile", Profile),
+            limits=fields.wire("limits", Limits),
+            hub_pk=fields.hash("hub_pk"),
+            hub_ts=fields.number("hub_ts"),
+            epoch=fields.number("epoch"),
+            admission=fields.text("admission"),
+            server_version=fields.text("server_version"),
+            labels=fields.number("labels"),
+            entries=fields.number("entries"),
+            shown=fields.found,
         )
-        if said.hash("profile_id") != made.profile.profile_id():
-            raise Malformed("hub status", "profile_id is not that of its profile")
-        if said.hash("hub_id") != made.identity.hub_id:
-            raise Malformed("hub status", "hub_id is not that of its identity")
-        return made
+        if fields.hash("profile_id") != status.profile.profile_id():
+            raise Malformed("hub status", "profile_id does not match its profile")
+        if fields.hash("hub_id") != status.identity.hub_id:
+            raise Malformed("hub status", "hub_id does not match its identity")
+        return status

@@ -1,7 +1,7 @@
-"""The identity card: all that others need to know of a client, signed by its long-term key. Spec 001 §15.
+"""The identity card: the public part of a client, signed by its long-term key. Spec 001 §15.
 
-It names the client_ids to come, so that an issuer can make a capability for each of them at once and the client can
-rotate without asking. Whoever holds the card can link them; nobody else can, so it goes to issuers and peers only.
+It lists the next client_ids, so that an issuer can issue capabilities for all of them at once and the client can rotate
+without asking. Only the card links these client_ids, so give it to issuers and peers only.
 """
 
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ MAX_CARD_BYTES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Card(Wire):
-    """The public half of an identity, as it was when its first client_id came into use."""
+    """The public half of an identity, as of the creation of its first client_id."""
 
     id_sign: bytes
     id_dh: bytes
-    generation: int  # of the first client_id; the others follow it
-    created_at: int  # of the first client_id
+    generation: int  # generation of the first client_id; the others follow
+    created_at: int  # time of the first client_id
     client_ids: tuple[bytes, ...]
     prekeys: tuple[Prekey, ...]
     sig: bytes
@@ -51,10 +51,10 @@ class Card(Wire):
         if len(set(self.client_ids)) != len(self.client_ids):
             return "a client_id is listed twice"
         numbers = [prekey.number for prekey in self.prekeys]
-        return None if numbers == sorted(set(numbers)) else "prekeys are not in ascending order, each once"
+        return None if numbers == sorted(set(numbers)) else "prekeys are not in strictly ascending order"
 
     def verify(self) -> None:
-        """Raise unless the long-term key signed the card and each prekey in it."""
+        """Raise `Unverified` unless the long-term key signed the card and each prekey."""
         signing.verify(self.id_sign, self._digest(), self.sig, "card")
         for prekey in self.prekeys:
             prekey.verify(self.id_sign)
@@ -64,7 +64,7 @@ class Card(Wire):
         for prekey in self.prekeys:
             if now <= prekey.expires_at:
                 return prekey
-        raise Unverified("card", f"its last prekey expired at {self.prekeys[-1].expires_at}: ask for a new card")
+        raise Unverified("card", f"its last prekey expired at {self.prekeys[-1].expires_at}: get a new card")
 
     def _digest(self) -> bytes:
         return ht("veen/card", _UNSIGNED.write(_UNSIGNED.fields_of(self)))
@@ -76,7 +76,7 @@ _UNSIGNED = Map("card without sig", dict(zip(range(1, 9), Card.LAYOUT.kinds, str
 def make(
     identity: ClientIdentity, generation: int, created_at: int, lifetime_sec: int, count: int = NEXT_CLIENT_IDS
 ) -> Card:
-    """The card of an identity whose client_id is of that generation, with the `count` client_ids from there on."""
+    """The card of an identity at that generation, with `count` client_ids from there on."""
     generations = range(generation, generation + count)
     card = Card(
         identity.id_sign.public_key,
@@ -84,7 +84,7 @@ def make(
         generation,
         created_at,
         tuple(identity.client_key(number).public_key for number in generations),
-        # Until then each generation is in use at the latest; a later card never moves that further out.
+        # The latest time at which each generation is in use. A later card never extends it.
         tuple(
             prekeys.make(identity, number, min(created_at + lifetime_sec * place, U64_MAX))
             for place, number in enumerate(generations, 1)

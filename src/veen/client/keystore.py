@@ -1,10 +1,10 @@
-"""The keystore: a client's secrets in one file, under a passphrase.
+"""The keystore: a client's secrets in one file, encrypted with a passphrase.
 
     keystore.enc   Argon2id over the passphrase, XChaCha20-Poly1305 over the secrets
-    keystore.key   the same secrets without a passphrase: whoever reads the file has them
+    keystore.key   the same secrets, not encrypted
 
-The cost of guessing is written in the file, and bounded when it is read, so that a file from elsewhere can neither eat
-all memory nor pass for a cheap one of ours. Everything before the ciphertext is authenticated with it.
+The file contains the cost of the key derivation. Reading bounds it, so that a foreign file can neither exhaust memory
+nor weaken the derivation. The AEAD authenticates everything before the ciphertext.
 """
 
 import os
@@ -33,7 +33,7 @@ _KIB = 1_024
 
 
 class WrongPassphrase(Unverified):
-    """The passphrase is not the keystore's, or the keystore was altered: the two cannot be told apart."""
+    """The passphrase is wrong or the keystore was altered; these cases cannot be distinguished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StreamSecret(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Secrets(Wire):
-    """What a keystore guards."""
+    """The content of a keystore."""
 
     id_sign: bytes = field(repr=False)
     id_dh: bytes = field(repr=False)
@@ -82,12 +82,12 @@ class Secrets(Wire):
 
     def flaw(self) -> str | None:
         ids = [stream.stream_id for stream in self.streams]
-        return None if ids == sorted(set(ids)) else "streams are not in ascending order of stream_id, each once"
+        return None if ids == sorted(set(ids)) else "streams are not in strictly ascending order of stream_id"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost(Wire):
-    """What one guess at the passphrase costs. The default is the second choice of RFC 9106 §4, in one lane."""
+    """The cost of one passphrase guess. The default is the second choice of RFC 9106 §4, with one lane."""
 
     passes: int = 3
     memory_kib: int = 65_536
@@ -108,7 +108,7 @@ class Cost(Wire):
                 bindings.crypto_pwhash_ALG_ARGON2ID13,
             )
         except SodiumError:
-            raise Unavailable(f"the keystore's passphrase takes {self.memory_kib} KiB of memory to check") from None
+            raise Unavailable(f"not enough memory: the keystore's key derivation needs {self.memory_kib} KiB") from None
 
 
 DEFAULT_COST = Cost()
@@ -137,13 +137,13 @@ class _Sealed(Wire):
     )
 
 
-# What is authenticated with the ciphertext: all that comes before it.
+# The authenticated data: all fields before the ciphertext.
 _HEADER = Map("keystore header", dict(zip(range(1, 7), _Sealed.LAYOUT.kinds, strict=False)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Lock:
-    """What the passphrase was turned into, so that it need not be kept."""
+    """The key derived from the passphrase, so that the passphrase is not kept."""
 
     cost: Cost
     salt: bytes
@@ -152,7 +152,7 @@ class _Lock:
     @classmethod
     def new(cls, passphrase: bytes, cost: Cost) -> Self:
         if not passphrase:
-            raise Unavailable("an empty passphrase guards nothing: give one, or say that there is none")
+            raise Unavailable("the passphrase is empty: give one, or choose a keystore without passphrase")
         salt = os.urandom(_SALT_BYTES)
         return cls(cost, salt, cost.key(passphrase, salt))
 
@@ -171,7 +171,7 @@ class _Lock:
 
 
 class Keystore:
-    """The opened keystore of one folder."""
+    """The open keystore of one folder."""
 
     def __init__(self, folder: Path, disk: Disk, secrets: Secrets, lock: _Lock | None) -> None:
         self.secrets = secrets
@@ -181,7 +181,7 @@ class Keystore:
 
     @classmethod
     def create(cls, folder: Path, secrets: Secrets, passphrase: bytes | None, cost: Cost, disk: Disk) -> Self:
-        """Write a keystore into a folder that has none. The folder is the caller's to sync."""
+        """Write a keystore into a folder that has none. The caller syncs the folder."""
         lock = None if passphrase is None else _Lock.new(passphrase, cost)
         keystore = cls(folder, disk, secrets, lock)
         keystore._write(secrets)
@@ -189,13 +189,13 @@ class Keystore:
 
     @classmethod
     def open(cls, folder: Path, passphrase: bytes | None, disk: Disk) -> Self:
-        """Raises `WrongPassphrase` where it does not open, `Unavailable` where it cannot be read."""
+        """Raises `WrongPassphrase` if it does not open, `Unavailable` if it cannot be read."""
         path = keystore_file(folder)
         data = durable.read_file(path, MAX_KEYSTORE_BYTES)
         if path.name == PLAIN:
             return cls(folder, disk, Secrets.decode(data), None)
         if passphrase is None:
-            raise Unavailable(f"{path} is encrypted, and no passphrase was given")
+            raise Unavailable(f"{path} is encrypted: a passphrase is required")
         file = _Sealed.decode(data)
         lock = _Lock(file.cost, file.salt, file.cost.key(passphrase, file.salt))
         return cls(folder, disk, lock.unseal(file, path), lock)
@@ -206,11 +206,11 @@ class Keystore:
 
     @property
     def cost(self) -> Cost:
-        """What a guess at its passphrase costs; the default where it has none."""
+        """The cost of its key derivation; the default if it is not encrypted."""
         return self._lock.cost if self._lock else DEFAULT_COST
 
     def reload(self) -> Secrets:
-        """What the file holds by now: another process may have added to it."""
+        """Read the file again: another process may have changed it."""
         path = self._folder / (PLAIN if self._lock is None else ENCRYPTED)
         data = durable.read_file(path, MAX_KEYSTORE_BYTES)
         if self._lock is None:
@@ -220,7 +220,7 @@ class Keystore:
         return self.secrets
 
     def update(self, change: Callable[[Secrets], Secrets]) -> None:
-        """Change what the file holds, whoever else may want to at the same time; all of it or nothing."""
+        """Change the content of the file, under a lock and atomically."""
         with durable.locked(self._folder / LOCK, str(self._folder), wait=True):
             changed = change(self.reload())
             self._write(changed)
@@ -235,10 +235,10 @@ class Keystore:
 
 
 def keystore_file(folder: Path) -> Path:
-    """The one keystore of a folder."""
+    """The keystore file of a folder."""
     found = [folder / name for name in (ENCRYPTED, PLAIN) if (folder / name).exists()]
     if not found:
         raise Unavailable(f"{folder} has neither {ENCRYPTED} nor {PLAIN}")
     if len(found) == 2:
-        raise Unavailable(f"{folder} has both {ENCRYPTED} and {PLAIN}: move away the one that is not meant")
+        raise Unavailable(f"{folder} has both {ENCRYPTED} and {PLAIN}: remove the one that is not used")
     return found[0]

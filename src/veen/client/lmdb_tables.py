@@ -1,23 +1,23 @@
-"""The client's LMDB environment: named tables of rows, and transactions that are there entirely or not at all.
+"""The client's LMDB environment: named tables, changed in atomic transactions.
 
     meta          name                               number: format, next place in the outbox
     labels        hub_id, label                      LabelState
-    ladders       hub_id, label                      rk, sealed: the keystore guards secrets, these files do not
-    receipts      hub_id, label, stream_seq          RECEIPT, kept for ever
-    checkpoints   hub_id, label, upto_seq            CHECKPOINT, kept for ever
-    generations   generation                         ClientKeyUse: which client_id came after which, and when
+    ladders       hub_id, label                      rk, sealed, because only the keystore may contain plain secrets
+    receipts      hub_id, label, stream_seq          RECEIPT, never deleted
+    checkpoints   hub_id, label, upto_seq            CHECKPOINT, never deleted
+    generations   generation                         ClientKeyUse: client_id and time of each generation
     eras          generation, hub_id                 the epoch of that hub in which the client_id first wrote there
-    writers       client_id, hub_id, label           WriterState: which client_seq are taken
-    outbox        hub_id, label, place               MSG: exactly the bytes that leave, or left
+    writers       client_id, hub_id, label           WriterState: the last client_seq used
+    outbox        hub_id, label, place               MSG: exactly the bytes that are or were sent
     leaves        leaf_hash                          its key in the outbox
-    marks         mark                               leaf_hash of the message that a program knows by the mark
-    hubs          hub_id                             what is known of a hub
-    caught        hub_id, digest of the evidence     CaughtRow: what a hub was proven to contradict itself with
+    marks         mark                               leaf_hash of the message that a program gave this mark
+    hubs          hub_id                             HubRecord
+    caught        hub_id, digest of the evidence     CaughtRow: a proven contradiction
     urls          url                                hub_id
-    streams       stream_id                          StreamRow: name and public reader key
-    grants        hub_id, auth_ref                   when a hub stops honouring a capability it was shown
+    streams       stream_id                          StreamKey: name and public reader key
+    grants        hub_id, auth_ref                   when a capability expires at a hub
 
-Every commit is synced before it returns. A method of the state is one transaction, so any thread may call it.
+Every commit is synced before it returns. Each method of the state is one transaction, so any thread may call it.
 """
 
 import os
@@ -55,7 +55,7 @@ TABLES = (
 
 
 class TableRows:
-    """One transaction."""
+    """The tables within one transaction."""
 
     __slots__ = ("_dbs", "_txn")
 
@@ -74,7 +74,7 @@ class TableRows:
         self._txn.delete(key, db=self._dbs[table])
 
     def scan(self, table: str, prefix: bytes = b"", start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Every row whose key has the prefix, ascending, from the one at `start` of what follows the prefix."""
+        """Rows whose keys have the prefix, ascending, from key prefix + `start` on."""
         cursor = self._txn.cursor(self._dbs[table])
         found = cursor.set_range(prefix + start) if prefix + start else cursor.first()
         while found and bytes(cursor.key()).startswith(prefix):
@@ -82,7 +82,7 @@ class TableRows:
             found = cursor.next()
 
     def first_after(self, table: str, prefix: bytes) -> bytes | None:
-        """The first key after all that are the prefix and a number; the first of all after no prefix."""
+        """The first key after all keys made of the prefix and a number; without prefix, the first key."""
         cursor = self._txn.cursor(self._dbs[table])
         found = cursor.set_range(prefix + _PAST_ANY_NUMBER) if prefix else cursor.first()
         return bytes(cursor.key()) if found else None
@@ -103,7 +103,7 @@ class TableRows:
 
 
 class ClientTables:
-    """The environment. Any number of readers, in any process; one writer at a time, the others wait."""
+    """The environment. Any number of readers in any process; one writer at a time, others wait."""
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
         with _named(folder):
@@ -112,7 +112,7 @@ class ClientTables:
             )
             try:
                 _lengthen(self._env, folder)
-                self._env.reader_check()  # readers that were killed keep their seats until someone looks
+                self._env.reader_check()  # free the reader slots of killed processes
                 self._dbs = {name: self._env.open_db(name.encode()) for name in TABLES}
                 self._check_format(folder)
             except BaseException:
@@ -125,13 +125,13 @@ class ClientTables:
 
     @contextmanager
     def read(self) -> Iterator[TableRows]:
-        """A view that does not change while it is held."""
+        """A snapshot that does not change."""
         with _named(self._folder), self._env.begin() as txn:
             yield TableRows(txn, self._dbs)
 
     @contextmanager
     def write(self) -> Iterator[TableRows]:
-        """All of it is on disk when the block ends; none of it where it raises, or the process dies before that."""
+        """Commit when the block ends. If it raises or the process dies before, nothing is written."""
         with _named(self._folder), self._env.begin(write=True) as txn:
             yield TableRows(txn, self._dbs)
 
@@ -142,19 +142,19 @@ class ClientTables:
             with self._env.begin(write=True) as txn:
                 TableRows(txn, self._dbs).put_number("format", FORMAT)
         elif found != FORMAT:
-            raise Malformed(str(folder), f"its format is {found}, and this program knows {FORMAT}")
+            raise Malformed(str(folder), f"unsupported format {found}; this program supports {FORMAT}")
 
 
 def _lengthen(env: lmdb.Environment, folder: Path) -> None:
-    """Make the file reach to its last page: a page that is not there would take the process down when it is touched.
+    """Extend the file to its last page, because access to a missing page would kill the process.
 
-    A whole file may end before it: LMDB never writes pages that it took and gave back in one transaction. In one that
-    was cut short, pages of zeros come to be where others were, and those are found to be of the wrong type.
+    An intact file may be shorter: LMDB never writes pages that were allocated and freed in one transaction. In a
+    truncated file the extension adds pages of zeros, which LMDB detects as pages of the wrong type.
     """
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     with named(folder), (folder / "data.mdb").open("r+b") as file:
         if os.fstat(file.fileno()).st_size < needed:
-            os.posix_fallocate(file.fileno(), 0, needed)  # adds and never cuts, whoever else writes meanwhile
+            os.posix_fallocate(file.fileno(), 0, needed)  # only extends, also while other processes write
 
 
 @contextmanager

@@ -1,14 +1,14 @@
-"""The local copy of a label's tree, which must grow exactly as the hub says it does. Spec §5, §9.
+"""The local copy of a label's tree, which must grow consistently with the hub's signatures. Spec §5, §9.
 
-A tree is taken forward by receipts whose signatures hold. Four things can come:
+Receipts with valid signatures advance the tree. There are four cases:
 
-    the next entry            append its leaf; the root must be the one that is signed
-    an entry further on       others wrote in between: a proof at its own size gives the peaks there, and a proof of
-                              consistency ties them to ours
-    the entry we are at       the same root, or the hub has signed two
-    an entry behind us        a proof of consistency from it to us
+    the next entry            append its leaf; the root must be the signed one
+    a later entry             others wrote in between: a proof in its own tree gives the peaks there, and a consistency
+                              proof connects them with ours
+    the current entry         the root must be the same, or the hub has signed two
+    an earlier entry          a consistency proof from it to our tree
 
-Nothing here asks anyone: proofs are handed in. Whatever does not fit is a `Contradiction` that names it.
+This module sends no requests; callers pass the proofs. A receipt that does not fit raises `Contradiction`.
 """
 
 from veen.client.contradiction import Contradiction, Lie
@@ -26,11 +26,11 @@ def label_of(head: Head) -> bytes:
 
 
 def peaks_from(shown: MmrProof, head: Receipt) -> tuple[bytes, ...]:
-    """All peaks of the tree that ends with a receipt's leaf, from the proof of that leaf at its own size."""
+    """All peaks of the tree that ends with a receipt's leaf, from the proof of that leaf in this tree."""
     proof.verify_in_receipt(shown, head)
     peak = head.leaf_hash
     for step in shown.path:
-        # The last leaf of a tree is the right child all the way up; the verifier has checked that.
+        # The last leaf of a tree is a right child on every level; `verify_in_receipt` has checked that.
         peak = _node(step.sib, peak)
     return (peak, *shown.peaks_after)
 
@@ -41,7 +41,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 class LabelTree:
-    """The tip of one label's tree, and the signed head that vouches for it."""
+    """The size and peaks of one label's tree, and the signed statement that proves them."""
 
     __slots__ = ("_tip", "head", "label")
 
@@ -65,7 +65,7 @@ class LabelTree:
         return LabelTree(self.label, self._tip.size, self.peaks, self.head)
 
     def append(self, receipt: Receipt) -> None:
-        """Grow by the next entry. Leaves the tree as it was where the receipt does not fit."""
+        """Add the next entry. If the receipt does not fit, the tree stays unchanged."""
         tip = self._tip
         if receipt.stream_seq != tip.size + 1:
             raise ValueError(f"entry {receipt.stream_seq} is not the next after {tip.size}")
@@ -81,25 +81,25 @@ class LabelTree:
         self.head = receipt
 
     def _bad_root(self, receipt: Receipt, peaks: list[bytes]) -> Contradiction:
-        said = (self.head, receipt) if self.head else (receipt,)
+        statements = (self.head, receipt) if self.head else (receipt,)
         return Contradiction(
             Lie.ROOT,
-            f"the root signed for entry {receipt.stream_seq} is not that of the tree that ends with it",
-            said,
+            f"the signed root of entry {receipt.stream_seq} is not the root of the tree that ends with it",
+            statements,
             peaks=tuple(peaks),
         )
 
     def jump(self, receipt: Receipt, own: MmrProof, growth: MmrProof | None) -> None:
-        """Go to an entry further on. `own` proves it at its own size, `growth` that our tree is a prefix of that.
+        """Advance to a later entry. `own` proves it in its own tree, `growth` that our tree is a prefix of that tree.
 
-        `growth` may be None only where our tree is empty.
+        `growth` may be None only if our tree is empty.
         """
         try:
             peaks = peaks_from(own, receipt)
         except Unverified as error:
             raise Contradiction(
                 Lie.SEQ_GAP,
-                f"it shows no tree of {receipt.stream_seq} entries behind the receipt for entry {receipt.stream_seq}: "
+                f"the hub has no valid proof for the tree of {receipt.stream_seq} entries that the receipt signs: "
                 f"{error.reason}",
                 (receipt,),
             ) from None
@@ -108,23 +108,23 @@ class LabelTree:
         self.head = receipt
 
     def check_prefix_of(self, later: Head, growth: MmrProof | None) -> None:
-        """Raise unless our tree is a prefix of the one that `later` signs."""
+        """Raise `Contradiction` unless our tree is a prefix of the tree that `later` signs."""
         if self.head is None:
             return
         if growth is None:
-            raise ValueError("a tree that has entries needs proof that it was only added to")
+            raise ValueError("a tree with entries needs a consistency proof")
         self._check_consistent(self.head, later, growth)
 
     def check_behind(self, earlier: Head, growth: MmrProof) -> None:
-        """Raise unless the tree that `earlier` signs is a prefix of ours."""
+        """Raise `Contradiction` unless the tree that `earlier` signs is a prefix of ours."""
         if self.head is None:
-            raise ValueError("nothing is behind an empty tree")
+            raise ValueError("an empty tree has no earlier entries")
         self._check_consistent(earlier, self.head, growth)
 
     def check_here(self, head: Head) -> None:
-        """Raise unless what signs the size we are at signs our root."""
+        """Raise `Contradiction` unless a signed root for our size equals our root."""
         if size_of(head) != self.size:
-            raise ValueError(f"a head of {size_of(head)} entries, not of {self.size}")
+            raise ValueError(f"the signed root is for {size_of(head)} entries, not {self.size}")
         if head.mmr_root != self.root():
             raise forked(self.head, head)
         check_times(self.head, head)
@@ -142,7 +142,7 @@ class LabelTree:
 
 
 def check_times(one: Head | None, other: Head) -> None:
-    """Raise where two receipts of one label sign times that cannot both be true. A checkpoint has no time."""
+    """Raise `Contradiction` if two receipts of one label have contradicting times. A checkpoint has no time."""
     clash = time_clash(one, other) if isinstance(one, Receipt) and isinstance(other, Receipt) else None
     if clash:
         assert one is not None
@@ -150,26 +150,26 @@ def check_times(one: Head | None, other: Head) -> None:
 
 
 def next_proof(tree: LabelTree, leaf_hash: bytes) -> MmrProof:
-    """The proof of the leaf that is about to be appended, at its own size: all of it is in the peaks."""
+    """The proof of the next leaf in its own tree, before it is appended. The peaks contain all of it."""
     peaks, size = tree.peaks, tree.size
     joins = (size ^ (size + 1)).bit_length() - 1
     return MmrProof(leaf_hash, tuple(ProofStep(proof.RIGHT, peak) for peak in peaks[:joins]), peaks[joins:])
 
 
 def forked(known: Head | None, other: Head) -> Contradiction:
-    """Two heads of one size and two roots."""
+    """The contradiction of two roots for one size."""
     reason = f"two roots are signed for the log of {size_of(other)} entries"
     return Contradiction(Lie.FORKED_HISTORY, reason, (known, other) if known else (other,))
 
 
 def same_place(known: Receipt, other: Receipt) -> Contradiction:
-    """Two receipts for one place that do not agree."""
-    reason = f"entry {other.stream_seq} is signed for as two different entries"
+    """The contradiction of two receipts for one place."""
+    reason = f"two different entries are signed as entry {other.stream_seq}"
     return Contradiction(Lie.DUPLICATE_SEQ, reason, (known, other))
 
 
 def decode_head(data: bytes) -> Head:
-    """The receipt or checkpoint that a head was kept as. They differ in their third field."""
+    """Decode a stored receipt or checkpoint. They differ in their third field."""
     try:
         return Receipt.decode(data)
     except Malformed:

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for blocking callers of async code."""
+"""An event loop in a separate thread, for blocking callers of async code."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Starts with the first `run`. Any thread may call `run`; the owner calls `close` once nothing runs."""
+    """Starts with the first `run`. Any thread may call `run`; the owner calls `close` when nothing runs."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -21,7 +21,7 @@ class LoopThread:
         return self._loop is not None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. An interrupt here cancels it there."""
+        """Run `work` on the loop and return its result. An interrupt cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._started())
         try:
             return future.result()

@@ -1,7 +1,7 @@
-"""Attachments of a message: named in its body, sealed one by one, kept by the hub under the hash of what was sealed.
+"""Attachments of a message: listed in its body, sealed separately, stored by the hub under the hash of their bytes.
 
-A body that has attachments is an `AttachedBody`, under a schema of its own, which says what schema the body inside is
-of. So no other schema needs to know of attachments, and its bodies mean what they always meant. Spec §4.6.
+A body with attachments is an `AttachedBody` with its own schema, which names the schema of the inner body. So other
+schemas need not know about attachments, and their bodies keep their meaning. Spec §4.6.
 """
 
 import os
@@ -22,8 +22,8 @@ from veen.core import (
     Unverified,
     attachment,
     naming,
+    upload_proof,
 )
-from veen.core import upload_proof as leaves
 from veen.core.admission import BY_DETAIL
 from veen.core.aead import TAG_BYTES
 from veen.core.attachment import SealedAttachment
@@ -36,7 +36,7 @@ _PIECE_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Attachment(Wire):
-    """What a message says of one of its attachments."""
+    """The entry of an attachment in the body of its message."""
 
     coid: bytes
     size: int
@@ -50,7 +50,7 @@ class Attachment(Wire):
 
 @dataclass(frozen=True, slots=True)
 class AttachedBody(Wire):
-    """A body with attachments: theirs first, then the schema and the body they were attached to."""
+    """A body with attachments: their list, then the schema and the body that they are attached to."""
 
     attachments: tuple[Attachment, ...]
     schema: bytes
@@ -68,23 +68,23 @@ class AttachedBody(Wire):
 
 
 def unwrap(opened: Opened, limits: Limits) -> tuple[bytes, bytes, tuple[Attachment, ...]]:
-    """`(schema, body, attachments)` of a payload, and whether the header commits to just these."""
+    """`(schema, body, attachments)` of a payload. Raises unless the header commits to these attachments."""
     header = opened.header
     if header.schema != ATTACHED_SCHEMA:
         return header.schema, opened.body, ()
-    said = AttachedBody.decode(opened.body)
-    sizes = [part.size for part in said.attachments]
-    attachment.check(header, sizes, [part.coid for part in said.attachments], sizes, limits)
-    return said.schema, said.body, said.attachments
+    wrapped = AttachedBody.decode(opened.body)
+    sizes = [part.size for part in wrapped.attachments]
+    attachment.check(header, sizes, [part.coid for part in wrapped.attachments], sizes, limits)
+    return wrapped.schema, wrapped.body, wrapped.attachments
 
 
 def name_of(path: Path) -> str:
-    """A file's name as others can read it, whatever bytes it is made of."""
+    """A file's name as valid text, whatever bytes it consists of."""
     return os.fsencode(path.name).decode(errors="replace").encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
 
 
 def check_files(files: Sequence[Path], limits: Limits) -> tuple[int, ...]:
-    """The sizes of what is to be attached, refused here where the hub would refuse it."""
+    """The sizes of the files. Raises `Refused` for sizes that the hub would reject."""
     sizes = []
     for path in files:
         try:
@@ -99,7 +99,7 @@ def check_files(files: Sequence[Path], limits: Limits) -> tuple[int, ...]:
 
 
 def seal_file(message: Sealer, path: Path, limits: Limits) -> tuple[Attachment, SealedAttachment]:
-    """The next attachment of a message, from a file as it is now. One at a time is in memory."""
+    """Seal a file as the next attachment of a message. Only one attachment is in memory at a time."""
     try:
         with path.open("rb") as file:
             content = file.read(limits.max_attachment_bytes + 1)
@@ -112,7 +112,7 @@ def seal_file(message: Sealer, path: Path, limits: Limits) -> tuple[Attachment, 
 
 
 async def upload(link: HubLink, sealed: SealedAttachment, headers: dict[str, str]) -> None:
-    """Give it to the hub. The same again is no harm: its address is the hash of what it is."""
+    """Upload an attachment. Repeating it is harmless, because its address is the hash of its bytes."""
 
     async def pieces() -> AsyncIterator[bytes]:
         view = memoryview(sealed.sealed)
@@ -123,28 +123,28 @@ async def upload(link: HubLink, sealed: SealedAttachment, headers: dict[str, str
 
 
 async def download(link: HubLink, opened: Opened, index: int, part: Attachment) -> bytes:
-    """The plaintext of an attachment, which is what the message committed to or nothing."""
+    """Download and open an attachment. Raises unless it is the one to which the message commits."""
     path = f"/tooling/attachments/{part.coid.hex()}"
     try:
         sealed = await link.get(path, part.size + TAG_BYTES)
     except Malformed as error:
-        raise Unverified("attachment", f"attachment {index} is not the one its coid names: {error.reason}") from None
+        raise Unverified("attachment", f"attachment {index} does not match its coid: {error.reason}") from None
     except Refused as refused:
         if refused.code == "E.NOT_FOUND":
-            raise Unavailable(f"the hub does not have attachment {index}, {part.name!r}") from None
+            raise Unavailable(f"the hub does not have attachment {index} ({part.name!r})") from None
         raise
     content = attachment.open_sealed(opened, index, part.coid, sealed)
     if len(content) != part.size:
-        raise Unverified("attachment", f"attachment {index} has {len(content)} bytes, and {part.size} were said")
+        raise Unverified("attachment", f"it has {len(content)} bytes, but the message declares {part.size}")
     return content
 
 
-def leave(
+def upload_headers(
     key: SigningKey, hub_id: bytes, auth_ref: bytes | None, sealed: SealedAttachment, hub_ts: int
 ) -> dict[str, str]:
-    """What shows that the holder of a capability brings this; nothing where the hub asks for none."""
+    """The HTTP headers that authorize an upload; none if the message needs no capability."""
     if auth_ref is None:
         return {}
     size = len(sealed.sealed)
-    proof = leaves.sign(key, hub_id=hub_id, coid=sealed.coid, auth_ref=auth_ref, size=size, made_at=hub_ts)
+    proof = upload_proof.sign(key, hub_id=hub_id, coid=sealed.coid, auth_ref=auth_ref, size=size, made_at=hub_ts)
     return {"authorization": proof.header()}

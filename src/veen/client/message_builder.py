@@ -1,4 +1,4 @@
-"""Giving messages their places: a key, a client_seq, a prev_ack. They are in the outbox before they leave."""
+"""Seals and signs messages for their places. A message is in the outbox before it is sent."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from veen.core.signing import SIGNATURE_BYTES
 from veen.core.tooling_messages import AuthorizeResponse
 
 _NO_SIG = bytes(SIGNATURE_BYTES)
-_SLICE = 32  # messages between two looks at the loop
+_SLICE = 32  # messages sealed before other tasks may run
 
 
 class Sealing:
-    """Seals for one stream."""
+    """Builds the messages of one stream."""
 
     def __init__(self, contact: Contact, stream_id: bytes, reader_pk: bytes) -> None:
         self.stream_id = stream_id
@@ -33,9 +33,9 @@ class Sealing:
         draft.check(self._contact.trust.limits, self._pad_block)
 
     async def writer(self, label: bytes, epoch: int) -> WriterKey:
-        """Who writes next to a label, with leave to do so where the hub asks for one."""
+        """The key that writes next to a label, with an authorized capability if the hub requires one."""
         contact = self._contact
-        # What a hub itself goes by is written by capability, whoever may write else.
+        # Streams that bind the hub itself always need a capability.
         binding = admin.binding_streams(contact.trust.known.identity.realm_id)
         capability = contact.status.admission != "open" or self.stream_id in binding
         writer = await contact.on_disk(
@@ -54,28 +54,28 @@ class Sealing:
         return writer
 
     async def place(self, follower: Follower, epoch: int, drafts: Sequence[Draft]) -> list[Pending]:
-        """Seal as many of these as one key has room for, and put them into the outbox."""
+        """Seal as many drafts as the key has room for, and store them in the outbox."""
         while True:
             writer = await self.writer(follower.label, epoch)
             sealed = await self._sealed(writer, follower, drafts[: writer.room])
             try:
                 await self._put(writer, sealed, _marks(drafts, sealed))
             except Moved:
-                continue  # another process took the places; what was sealed for them never leaves
+                continue  # another process took the places; discard the sealed messages
             return sealed
 
     async def _put(self, writer: WriterKey, sealed: list[Pending], marks: Mapping[bytes, bytes]) -> None:
-        """Into the outbox, in a thread that no cancellation stops: what it put there must not count as never placed.
+        """Store the messages in the outbox. The thread finishes even if this task is cancelled.
 
-        So who is cancelled meanwhile hears of it where it waits next.
+        A message that was stored must not count as never placed, so the cancellation is deferred to the next await.
         """
-        putting = asyncio.create_task(asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed, marks))
+        storing = asyncio.create_task(asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed, marks))
         try:
-            await asyncio.shield(putting)
+            await asyncio.shield(storing)
         except asyncio.CancelledError:
-            await asyncio.wait([putting])
+            await asyncio.wait([storing])
             task = asyncio.current_task()
-            if putting.exception() is not None or task is None:
+            if storing.exception() is not None or task is None:
                 raise
             task.cancel()
 
@@ -117,14 +117,16 @@ class Sealing:
         return Pending(signed, encoded, signed.leaf_hash())
 
     async def _attached(self, sealer: Sealer, key: SigningKey, draft: Draft) -> tuple[Attachment, ...]:
-        """Seal and upload the attachments: a message that is in the log has its attachments at the hub."""
+        """Seal and upload the attachments first, so that the hub has them when the message is in the log."""
         contact, parts = self._contact, []
         for path in draft.files:
             part, sealed = await contact.on_disk(
                 lambda path=path: message_attachments.seal_file(sealer, path, contact.trust.limits)  # type: ignore[misc]
             )
-            shown = message_attachments.leave(key, contact.hub_id, sealer.place.auth_ref, sealed, contact.clock.now())
-            await message_attachments.upload(contact.link, sealed, shown)
+            headers = message_attachments.upload_headers(
+                key, contact.hub_id, sealer.place.auth_ref, sealed, contact.clock.now()
+            )
+            await message_attachments.upload(contact.link, sealed, headers)
             parts.append(part)
         return tuple(parts)
 
@@ -134,12 +136,12 @@ def _marks(drafts: Sequence[Draft], sealed: Sequence[Pending]) -> dict[bytes, by
 
 
 async def authorize(contact: Contact, token: CapToken) -> AuthorizeResponse:
-    """Show the hub a capability. It logs the token and answers with the receipt; again is no harm."""
+    """Register a capability at the hub, which logs it and returns the receipt. Repeating it is harmless."""
     answer = await contact.link.ask("/tooling/authorize", token, AuthorizeResponse)
     await contact.verify([answer.receipt])
     if answer.auth_ref != token.auth_ref():
-        raise Unverified("authorize response", "it names another capability than the one shown")
+        raise Unverified("authorize response", "its auth_ref is not that of the sent capability")
     if answer.expires_at != token.expires_at(answer.receipt.hub_ts):
-        raise Unverified("authorize response", "expires_at does not follow from its receipt")
+        raise Unverified("authorize response", "expires_at does not match its receipt")
     await contact.on_disk(lambda: contact.dir.caps.put_granted(contact.hub_id, token.auth_ref(), answer.expires_at))
     return answer

@@ -1,4 +1,4 @@
-"""TLS to a hub whose certificate is pinned: exactly that certificate, whoever signed it and whatever name it bears."""
+"""TLS to a hub whose certificate is pinned: only that certificate is accepted, whatever its issuer and name."""
 
 import asyncio
 import ssl
@@ -25,14 +25,14 @@ def _first(text: str) -> str:
 
 
 async def pinned(url: str, fingerprint: bytes, timeout_s: float) -> Callable[[], ssl.SSLContext]:
-    """Makes contexts in which only the pinned certificate is valid.
+    """A factory for contexts that accept only the pinned certificate.
 
-    The certificate is fetched first, compared, and then made the only one that is trusted, so that every later
-    connection is checked before anything is said over it.
+    It first fetches the certificate and compares its fingerprint, then makes it the only trusted one. So every later
+    connection is authenticated before any data is sent.
     """
     where = urlsplit(url)
     if where.scheme != "https" or not where.hostname:
-        raise Unverified("hub", f"a certificate is pinned, and {url} is not https")
+        raise Unverified("hub", f"a certificate is pinned, but {url} is not an https address")
     der = await _shown(where.hostname, where.port or _DEFAULT_PORT, timeout_s)
     found = sha256(der).digest()
     if found != fingerprint:
@@ -43,24 +43,24 @@ async def pinned(url: str, fingerprint: bytes, timeout_s: float) -> Callable[[],
 def _only(der: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False  # the pin says more than a name
+    context.check_hostname = False  # the pin is stronger than a name
     context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not have signed itself
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate need not be self-signed
     context.load_verify_locations(cadata=der)
     return context
 
 
 async def _shown(host: str, port: int, timeout_s: float) -> bytes:
-    """The certificate a server shows, believed by nobody yet."""
-    anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anyone.check_hostname = False
-    anyone.verify_mode = ssl.CERT_NONE
+    """The certificate that a server presents, not verified yet."""
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
     try:
         async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(host, port, ssl=anyone, server_hostname=host)
+            _, writer = await asyncio.open_connection(host, port, ssl=unverified, server_hostname=host)
     except TimeoutError:
         raise Unavailable(
-            f"{host}:{port} did not finish connecting and its TLS handshake within {timeout_s:g} s"
+            f"{host}:{port} did not finish the connection and TLS handshake within {timeout_s:g} s"
         ) from None
     except OSError as error:
         raise Unavailable(f"{host}:{port} did not answer: {str(error) or type(error).__name__}") from None

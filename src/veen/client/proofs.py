@@ -1,4 +1,4 @@
-"""Showing others: proofs of entries, and evidence that holds them."""
+"""Inclusion proofs of entries, and evidence that contains them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from veen.core.tooling_messages import ProofAtRequest, ProofAtResponse
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """An entry, a signed root, and the proof that ties them. All of it has been verified."""
+    """An entry, a signed root, and the proof that connects them. All of it is verified."""
 
     receipt: Receipt
     head: Head
@@ -25,7 +25,7 @@ class Proved:
 
 
 async def prove(follower: Follower, stream_seq: int, upto_seq: int | None) -> Proved:
-    """The proof of an entry at its own size, or in a later tree."""
+    """The proof of an entry in the tree that ends with it, or in a later tree."""
     receipt = await follower.receipt(stream_seq)
     await follower.check(receipt)
     if upto_seq is None or upto_seq == stream_seq:
@@ -53,11 +53,11 @@ def _checked(shown: MmrProof, receipt: Receipt, head: Head) -> MmrProof:
 async def exhibit(
     contact: Contact, follower: Follower, upto: Checkpoint, seqs: Sequence[int], claim: str, key: DhKey | None
 ) -> Evidence:
-    """Evidence of entries: each with its receipt, its message, and the proof that ties it to a checkpoint."""
+    """Evidence of entries: receipt, message, and the proof that connects each with a checkpoint."""
     receipts, ties, exhibits = [], [], []
     for seq in sorted(set(seqs)):
         if not 1 <= seq <= upto.upto_seq:
-            raise Refused("E.NOT_FOUND", f"there is no entry {seq} under this label")
+            raise Refused("E.NOT_FOUND", f"no entry {seq} under this label")
         reader = LabelReader(contact, follower, 0, Opener(None), ReadRange(seq, seq))
         (entry,) = [entry async for page in reader.pages() for entry in page]
         shown = await _included(follower, entry.receipt, upto, upto.upto_seq)

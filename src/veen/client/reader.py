@@ -1,4 +1,4 @@
-"""Reading a stream: every entry is verified before it is opened, and tied to all that was verified before. Spec §9."""
+"""Reading a stream. Every entry is verified, and checked against the known history, before it is opened. Spec §9."""
 
 import asyncio
 from collections import OrderedDict
@@ -16,21 +16,21 @@ from veen.client.tree_follower import Follower, Followers
 from veen.core import DhKey, Malformed, MmrProof, Msg, Receipt, Refused, Unavailable, Unverified
 from veen.core.envelopes import StreamItem, StreamResponse
 
-_CLIENTS = 1 << 16
+_MAX_CLIENTS = 1 << 16
 
 
 class ClientOrder:
-    """The last message of each client. Of very many clients the ones longest silent are forgotten."""
+    """The last message of each client. With very many clients, those silent for longest are dropped."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[bytes, tuple[Msg, Receipt]] = OrderedDict()
 
     def check(self, message: Msg, receipt: Receipt) -> None:
-        """Raise unless the message follows its client's last and acknowledges only what was there before it."""
+        """Raise `Contradiction` unless the message follows its client's last one and acknowledges earlier entries."""
         if message.prev_ack >= receipt.stream_seq:
             raise Contradiction(
                 Lie.REPEATED_MESSAGE,
-                f"entry {receipt.stream_seq} acknowledges entry {message.prev_ack}, which came no earlier",
+                f"entry {receipt.stream_seq} acknowledges entry {message.prev_ack}, which is not before it",
                 (receipt,),
                 messages=(message,),
             )
@@ -39,7 +39,7 @@ class ClientOrder:
             raise self._out_of_order(message, receipt, *before)
         self._last[message.client_id] = (message, receipt)
         self._last.move_to_end(message.client_id)
-        if len(self._last) > _CLIENTS:
+        if len(self._last) > _MAX_CLIENTS:
             self._last.popitem(last=False)
 
     @staticmethod
@@ -53,12 +53,12 @@ class ClientOrder:
         return Contradiction(lie, reason, (earlier, receipt), messages=(before, message))
 
 
-_SLICE = 64  # entries between two looks at the loop
+_SLICE = 64  # entries verified before other tasks may run
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """What to read of a label: up to `to_seq`, or as far as it goes."""
+    """The entries of a label to read: up to `to_seq`, or to the end of the log."""
 
     from_seq: int = 1
     to_seq: int | None = None
@@ -66,17 +66,17 @@ class ReadRange:
 
     def __post_init__(self) -> None:
         if self.from_seq < 1 or (self.to_seq is not None and self.to_seq < self.from_seq):
-            raise ValueError(f"{self.from_seq} to {self.to_seq} is not a range of a stream")
+            raise ValueError(f"{self.from_seq} to {self.to_seq} is not a valid range of entries")
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    page: StreamResponse | None  # None where the hub knows nothing of the label
-    known: int  # how far the log was verified when the hub was asked
+    page: StreamResponse | None  # None if the hub does not know the label
+    known: int  # verified size of the log at the time of the request
 
 
 class LabelReader:
-    """A reader's way through one label."""
+    """Reads one label."""
 
     def __init__(self, contact: Contact, follower: Follower, epoch: int, opener: Opener, wanted: ReadRange) -> None:
         self._contact = contact
@@ -85,7 +85,7 @@ class LabelReader:
         self._opener = opener
         self._wanted = wanted
         self._order = ClientOrder()
-        self._tree = LabelTree(follower.label)  # where this reader is, which may be behind the follower
+        self._tree = LabelTree(follower.label)  # this reader's position, which may be behind the follower
         self._begun = wanted.from_seq == 1
 
     @property
@@ -97,7 +97,7 @@ class LabelReader:
         return max(self._tree.size + 1, self._wanted.from_seq)
 
     async def begin(self) -> None:
-        """Go to the place before the first entry."""
+        """Move to the place before the first entry."""
         if self._begun:
             return
         try:
@@ -107,11 +107,11 @@ class LabelReader:
                 raise
             if self._follower.tree.size >= self._wanted.from_seq - 1:
                 raise await self._contact.caught(self._follower.truncated(refused.message)) from None
-            raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq} yet") from None
+            raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq}") from None
         self._begun = True
 
     async def pages(self) -> AsyncGenerator[list[Entry], None]:
-        """Entries in order, a page at a time, to the end of the range or of the log. The next page comes meanwhile."""
+        """Pages of entries in order, to the end of the range or of the log. Prefetches one page."""
         await self.begin()
         ahead: asyncio.Task[_Answer] | None = None
         try:
@@ -135,7 +135,7 @@ class LabelReader:
         return self._wanted.to_seq is not None and self.next_seq > self._wanted.to_seq
 
     async def _ask(self, first: int) -> _Answer:
-        # What we know when we ask: an entry that is verified while the answer is on its way need not be in it.
+        # Taken before the request: an entry that is verified later need not be in the response.
         known = self._follower.tree.size
         try:
             return _Answer(await self._follower.page(first, self._wanted.to_seq), known)
@@ -145,25 +145,25 @@ class LabelReader:
             raise
 
     async def _ended(self, answer: _Answer) -> None:
-        """The hub has nothing to show from here on. It must not have lost what it signed for."""
+        """Check a response without entries: the hub must not have lost entries that it signed."""
         if answer.page is None:
             if answer.known:
-                said = "nothing is logged under this label"
-                raise await self._contact.caught(self._follower.truncated(said))
+                reason = "nothing is logged under this label"
+                raise await self._contact.caught(self._follower.truncated(reason))
             return
         if answer.page.next_cursor is not None:
-            raise Malformed("stream response", "no entries, and yet more to come")
+            raise Malformed("stream response", "a page without entries has a next_cursor")
         await self._check_whole(answer.known, f"the log ends at entry {self.next_seq - 1}")
         await self._follower.check_end()
 
-    async def _check_whole(self, known: int, said: str) -> None:
-        """The hub says that there is no more. It must not have signed for more."""
+    async def _check_whole(self, known: int, answer: str) -> None:
+        """Check the end of the log: the hub must not have signed more entries."""
         expected = known if self._wanted.to_seq is None else min(known, self._wanted.to_seq)
         if self.next_seq <= expected:
-            raise await self._contact.caught(self._follower.truncated(said))
+            raise await self._contact.caught(self._follower.truncated(answer))
 
     async def take(self, items: Sequence[StreamItem], page: StreamResponse | None = None) -> list[Entry]:
-        """Verify the next entries, tie them to the history we know, then open them."""
+        """Verify the next entries, check them against the known history, then open them."""
         tree = self._tree.copy()
         try:
             if page is not None:
@@ -198,10 +198,10 @@ class LabelReader:
         return receipts, proofs
 
     async def _verified_item(self, tree: LabelTree, item: StreamItem, before: Receipt | None) -> Receipt:
-        """One entry by itself: its numbers, the hub's signature, the message it is for, the client's signature."""
+        """Verify one entry by itself: its number, the hub's signature, its message and the client's signature."""
         receipt, expected = item.receipt, tree.size + 1
         if receipt is None:
-            raise Malformed("stream response", "an entry has no receipt, though receipts were asked for")
+            raise Malformed("stream response", "an entry has no receipt, but receipts were requested")
         await self._contact.verify((receipt,))
         if item.stream_seq != expected:
             raise self._misnumbered(item.stream_seq, expected, receipt, before)
@@ -210,7 +210,7 @@ class LabelReader:
         try:
             receipt.check_binds(item.msg)
         except Unverified as error:
-            reason = f"entry {expected} is shown with another message than it was signed for: {error.reason}"
+            reason = f"the message of entry {expected} does not match its receipt: {error.reason}"
             raise Contradiction(Lie.SWAPPED_MESSAGE, reason, (receipt,), messages=(item.msg,)) from None
         try:
             item.msg.verify_signature()
@@ -226,33 +226,33 @@ class LabelReader:
         known = known or self._follower.known(receipt.stream_seq)
         if known and (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
             return trees.same_place(known, receipt)
-        return Contradiction(Lie.DUPLICATE_SEQ, f"entry {found} is shown after entry {expected - 1}", (receipt,))
+        return Contradiction(Lie.DUPLICATE_SEQ, f"entry {found} follows entry {expected - 1}", (receipt,))
 
     def _check_page(self, page: StreamResponse) -> None:
         if page.label != self._follower.label:
-            raise Contradiction(Lie.SWAPPED_MESSAGE, "the page is of another label than the one asked for")
+            raise Contradiction(Lie.SWAPPED_MESSAGE, "the page has another label than the requested one")
         if page.next_cursor is not None and page.next_cursor != page.items[-1].stream_seq + 1:
             last = page.items[-1].stream_seq
-            raise Contradiction(Lie.SEQ_GAP, f"entry {last} is said to be followed by entry {page.next_cursor}")
+            raise Contradiction(Lie.SEQ_GAP, f"next_cursor is {page.next_cursor} after entry {last}")
 
     async def _tie(self, tree: LabelTree, receipts: Sequence[Receipt]) -> None:
-        """The entries are of the history we know: they continue it, or lead up to it."""
+        """Check that the entries belong to the known history: they continue it or lead up to it."""
         known = self._follower.tree.size
         if tree.size <= known:
             await self._follower.check(receipts[-1])
             self._follower.remember(receipts)
         elif not await self._follower.adopt(self._tree, tree, receipts):
-            # From where it is known on; the entry it is known up to is compared as well, if it is among these.
+            # Start at the last known entry, so that it is compared as well if it is among these.
             await self._follower.follow([one for one in receipts if one.stream_seq >= known])
 
     async def _blamed(self, error: Contradiction) -> Contradiction:
-        """A root that does not fit may be the symptom of another history."""
+        """A wrong root may be a symptom of another history, so look for stronger evidence."""
         return await self._follower.sharpened(error, self._tree.head)
 
 
 def _replayed(receipt: Receipt, expected: int, label: bytes) -> Contradiction:
     what = f"entry {receipt.stream_seq}" if receipt.label == label else "another label"
-    return Contradiction(Lie.REPLAYED_RECEIPT, f"entry {expected} is shown with the receipt of {what}", (receipt,))
+    return Contradiction(Lie.REPLAYED_RECEIPT, f"entry {expected} has the receipt of {what}", (receipt,))
 
 
 def _check_last(shown: MmrProof, receipt: Receipt) -> None:
@@ -262,11 +262,11 @@ def _check_last(shown: MmrProof, receipt: Receipt) -> None:
         raise Contradiction(Lie.ROOT, f"the proof of entry {receipt.stream_seq}: {error.reason}", (receipt,)) from None
 
 
-_AHEAD = 4  # pages that wait for a slow consumer
+_AHEAD = 4  # pages queued for a slow consumer
 
 
 class StreamReader:
-    """One way through one stream."""
+    """Reads one stream across its epochs."""
 
     def __init__(
         self, contact: Contact, followers: Followers, stream_id: bytes, key: DhKey | None, wanted: ReadRange
@@ -278,14 +278,14 @@ class StreamReader:
         self._wanted = wanted
 
     async def read(self, epoch: int) -> AsyncGenerator[Entry, None]:
-        """The entries of one epoch, as far as they go."""
+        """The entries of one epoch, to the current end."""
         async with aclosing(self._label(epoch, self._wanted).pages()) as pages:
             async for page in pages:
                 for entry in page:
                     yield entry
 
     async def follow(self, epoch: int) -> AsyncGenerator[Entry, None]:
-        """From an epoch on, for ever. Around its end an epoch is followed together with the one after it."""
+        """Follow from an epoch on. Around its end, an epoch is followed together with the next one."""
         pages: asyncio.Queue[list[Entry] | BaseException] = asyncio.Queue(_AHEAD)
         guide = asyncio.create_task(self._guide(epoch, pages))
         try:
@@ -304,7 +304,7 @@ class StreamReader:
         return LabelReader(self._contact, self._followers.of(label), epoch, self._opener, wanted)
 
     async def _guide(self, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
-        """One task per epoch: the next begins when the hub's time comes to it, the last ends when skew allows."""
+        """Run one task per epoch. The next starts at its begin; the last ends after the allowed skew."""
         try:
             async with asyncio.TaskGroup() as group:
                 wanted = self._wanted
@@ -323,7 +323,7 @@ class StreamReader:
                 await pages.put(batch)
 
     async def _batches(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
-        """Catch up by pages, then listen; when the line breaks, the same again, until nothing more can come."""
+        """Read pages to the end, then subscribe. Repeat if the connection breaks, until the epoch is closed."""
         failures = 0
         while True:
             last = closing is not None and self._now() > closing
@@ -334,8 +334,8 @@ class StreamReader:
                         yield page
                 if last:
                     return
-                async with aclosing(self._listen(reader, closing)) as heard:
-                    async for batch in heard:
+                async with aclosing(self._listen(reader, closing)) as batches:
+                    async for batch in batches:
                         failures = 0
                         yield batch
             except Unavailable as error:
@@ -346,23 +346,23 @@ class StreamReader:
 
     async def _listen(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
         try:
-            feed = await EntrySubscription.open(self._contact.link, reader.label, reader.next_seq)
+            subscription = await EntrySubscription.open(self._contact.link, reader.label, reader.next_seq)
         except Refused:
             await asyncio.sleep(self._contact.link.patience.poll_s)
             return
         if closing is not None:
-            asyncio.get_running_loop().call_later(max(closing + 1 - self._now(), 0), feed.close)
+            asyncio.get_running_loop().call_later(max(closing + 1 - self._now(), 0), subscription.close)
         try:
-            async for items in feed.items():
+            async for items in subscription.items():
                 yield await reader.take(items)
         finally:
-            feed.close()
+            subscription.close()
 
     def _now(self) -> int:
         return self._contact.clock.now()
 
     async def _until(self, hub_ts: int | None) -> None:
-        """Sleep until it is that time at the hub; for ever where there are no epochs."""
+        """Sleep until that hub time; forever if there are no epochs."""
         if hub_ts is None:
             await asyncio.Event().wait()
         else:

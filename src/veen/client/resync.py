@@ -1,7 +1,7 @@
-"""After a divergence, or a doubt: what the hub says now, against everything it said before. RESYNC0.2.
+"""Comparison of the hub's current log with everything that it signed before. RESYNC0.2.
 
-Nothing here ever takes up another history. Where the hub's word now contradicts its word before, both are saved and the
-caller is told; going on from there is the user's decision, made by `forget`.
+This module never accepts another history. If the hub contradicts what it signed before, both statements are saved and
+the caller gets an error. Only the user may decide to continue, with `forget`.
 """
 
 from contextlib import aclosing
@@ -23,23 +23,23 @@ from veen.core.proof import Head
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    """Where a label stood, where it stands, and how much of it was gone through again."""
+    """The sizes of a label before and after, and the number of entries that were verified again."""
 
     label: bytes
     before: int
     size: int
-    checkpoint: Checkpoint | None  # None where the label is empty
+    checkpoint: Checkpoint | None  # None if the label is empty
     replayed: int
 
 
 async def checkpoint(contact: Contact, follower: Follower, stream_id: bytes | None, upto_seq: int) -> Checkpoint:
-    """The hub's checkpoint of a prefix: signed, of this stream, no older than asked for, and of the history we know."""
+    """The hub's checkpoint of a prefix, with signature, stream, size and history verified."""
     request = CheckpointRequest(follower.label, upto_seq)
     try:
         shown = (await contact.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
     except Refused as refused:
         if refused.code == "E.NOT_FOUND" and upto_seq <= follower.tree.size:
-            await follower.check_has(upto_seq)  # having no checkpoint there is no lie; having no entry is
+            await follower.check_has(upto_seq)  # a missing checkpoint is allowed, a missing entry is not
         raise
     try:
         await contact.verify([shown])
@@ -58,9 +58,9 @@ async def checkpoint(contact: Contact, follower: Follower, stream_id: bytes | No
 
 def _check_asked(shown: Checkpoint, label: bytes, upto_seq: int) -> None:
     if shown.label_curr != label:
-        raise Contradiction(Lie.STALE_CHECKPOINT, "the checkpoint is of another label than the one asked for", (shown,))
+        raise Contradiction(Lie.STALE_CHECKPOINT, "the checkpoint has another label than the requested one", (shown,))
     if shown.upto_seq != upto_seq:
-        reason = f"the checkpoint is of {shown.upto_seq} entries, and {upto_seq} were asked for"
+        reason = f"the checkpoint is of {shown.upto_seq} entries, but {upto_seq} were requested"
         raise Contradiction(Lie.STALE_CHECKPOINT, reason, (shown,))
 
 
@@ -73,9 +73,10 @@ def _check_kept(kept: Checkpoint, shown: Checkpoint) -> None:
 async def resync(
     contact: Contact, follower: Follower, stream_id: bytes | None = None, replay_from: int | None = None
 ) -> Resynced:
-    """Bring a label to the hub's present end, verified from what is known; with `replay_from`, entry by entry again.
+    """Advance a label to the end of the hub's log, verified against the known history.
 
-    Raises `Contradiction` where the hub has forked, lost entries it signed for, or cannot prove what it shows.
+    With `replay_from`, all entries from there on are verified again. Raises `Contradiction` if the hub has forked, lost
+    signed entries, or cannot prove what it returns.
     """
     await contact.refresh()
     before = follower.tree.size
@@ -94,7 +95,7 @@ async def resync(
 
 
 async def _replay(contact: Contact, follower: Follower, wanted: ReadRange) -> int:
-    """Verify entries once more, one by one; what they say is nobody's business here."""
+    """Verify entries again, one by one, without opening them."""
     reader = LabelReader(contact, follower, 0, Opener(None), wanted)
     count = 0
     async with aclosing(reader.pages()) as pages:
@@ -104,19 +105,19 @@ async def _replay(contact: Contact, follower: Follower, wanted: ReadRange) -> in
 
 
 async def forget(contact: Contact, follower: Follower) -> None:
-    """Start a label over, because its owner decided so. What the hub signed before stays, as does all evidence."""
-    claim = f"what the hub had signed of label {follower.label.hex()} when it was started over"
-    said = await contact.on_disk(partial(_signed, contact, follower))
-    # Saved before it is dropped, so that a crash between the two loses nothing.
-    for start in range(0, len(said), MAX_PAGE_ITEMS):
-        some = evidence.make(contact.trust.known, claim, said[start : start + MAX_PAGE_ITEMS])
+    """Start a label over, because the user decided so. The signed statements are saved as evidence first."""
+    claim = f"signed statements of label {follower.label.hex()} before it was started over"
+    signed = await contact.on_disk(partial(_signed, contact, follower))
+    # Saved before they are deleted, so that a crash between the two loses nothing.
+    for start in range(0, len(signed), MAX_PAGE_ITEMS):
+        some = evidence.make(contact.trust.known, claim, signed[start : start + MAX_PAGE_ITEMS])
         await contact.on_disk(partial(contact.box.save, some))
     await contact.on_disk(lambda: contact.dir.state.forget(contact.hub_id, follower.label))
     follower.start_over()
 
 
 def _signed(contact: Contact, follower: Follower) -> list[Head]:
-    """Everything that is kept of a label and signed."""
+    """All stored signed statements of a label."""
     found = [follower.tree.head] if follower.tree.head else []
     with contact.dir.state.tables.read() as rows:
         for table in ("receipts", "checkpoints"):

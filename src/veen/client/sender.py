@@ -1,7 +1,7 @@
-"""Sending to a stream: what is put is sealed in order, sent in batches, and answered once it is proved and on disk.
+"""Sending to a stream: messages are sealed in order, sent in batches, and answered once verified and on disk.
 
-While one batch is on its way the next is given its places. A place, once taken, is in the outbox: a crash at any moment
-leaves either nothing or the bytes to send again.
+While one batch is being sent, the next one gets its places. A message with a place is in the outbox, so a crash leaves
+either nothing or the bytes to send again.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from veen.core import Receipt, Unavailable, VeenError
 
 
 class OutboxRecovery:
-    """Once per run, at the first message."""
+    """Sends the outbox of earlier runs, once per run, before the first message."""
 
     def __init__(self, contact: Contact, followers: Followers) -> None:
         self._contact = contact
         self._followers = followers
         self._lock = asyncio.Lock()
         self._done = False
-        self.settled: list[Settled] = []  # what was found, and what became of it
+        self.settled: list[Settled] = []  # the messages found, with their outcomes
 
     async def run(self) -> list[Settled]:
-        """Empty the outbox of this hub's messages. Raises `Unavailable` where the hub does not answer."""
+        """Send this hub's messages in the outbox. Raises `Unavailable` if the hub does not answer."""
         async with self._lock:
             if not self._done:
                 for hub_id, label in self._contact.dir.outbox.places():
@@ -39,13 +39,13 @@ class OutboxRecovery:
         return self.settled
 
     async def _empty(self, label: bytes) -> None:
-        lane = SubmitQueue(self._contact, self._followers.of(label), 0, asyncio.Lock())
-        while lane.waiting:
-            self.settled += await lane.push()
+        queue = SubmitQueue(self._contact, self._followers.of(label), 0, asyncio.Lock())
+        while queue.waiting:
+            self.settled += await queue.push()
 
 
 _MAX_QUEUED = 1 << 14
-_MAX_PLACES = 4  # how often one message is given a new place before its refusal is final
+_MAX_PLACES = 4  # how often a message gets a new place before its rejection is final
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Item:
 
 
 class Sender:
-    """One stream's outgoing messages, in the order of `put`."""
+    """The outgoing messages of one stream, in the order of `put`."""
 
     def __init__(self, contact: Contact, followers: Followers, sealing: Sealing, recovery: OutboxRecovery) -> None:
         self._contact = contact
@@ -65,8 +65,8 @@ class Sender:
         self._recovery = recovery
         self._placing = asyncio.Lock()
         self._queue: deque[_Item] = deque()
-        self._items: dict[bytes, _Item] = {}  # by leaf: sealed, and not yet answered
-        self._lane: SubmitQueue | None = None
+        self._items: dict[bytes, _Item] = {}  # by leaf_hash: sealed and not yet answered
+        self._submit_queue: SubmitQueue | None = None
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -75,10 +75,10 @@ class Sender:
         self._task.add_done_callback(self._ended)
 
     def put(self, draft: Draft) -> "asyncio.Future[Sent]":
-        """Queue a message. The future is done once its receipt is verified, the tree has followed, and it is on disk.
+        """Queue a message. The future completes once the receipt is verified, in the tree and on disk.
 
-        It fails with `Refused` where the hub says no, `Undecided` where nobody knows, `Contradiction` where the hub
-        was caught at a lie, after which nothing more is sent. Sizes are refused here and now.
+        It fails with `Refused` if the hub rejects the message, `Undecided` if the result is unknown, and
+        `Contradiction` if the hub contradicted itself, after which nothing more is sent. Sizes are checked at once.
         """
         if self._broken:
             raise self._broken.with_traceback(None)
@@ -91,25 +91,25 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """Whether a producer should `await drain()` before it puts more."""
+        """Whether a producer should `await drain()` before the next `put`."""
         return len(self._queue) >= _MAX_QUEUED
 
     async def drain(self) -> None:
-        """Wait until everything that was put has been answered, one way or the other."""
+        """Wait until everything that was put has an outcome."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Stop. What has no answer stays in the outbox."""
+        """Stop. Messages without an answer stay in the outbox."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Nobody is left waiting for a task that is gone, least of all where it ended by a mistake of ours."""
-        mistake = None if task.cancelled() else task.exception()
-        self._broken = mistake or Unavailable("the sender was closed")
+        """Fail all waiting futures, with the task's own error if it failed by a bug."""
+        bug = None if task.cancelled() else task.exception()
+        self._broken = bug or Unavailable("the sender was closed")
         for item in (*self._items.values(), *self._queue):
-            if mistake and not item.future.done():
-                item.future.set_exception(mistake)
+            if bug and not item.future.done():
+                item.future.set_exception(bug)
         self._fail(Unavailable("the sender was closed"))
         self._items.clear()
 
@@ -119,7 +119,7 @@ class Sender:
             self._woken.clear()
             try:
                 await self._recovery.run()
-                while self._queue or (self._lane and self._lane.waiting):
+                while self._queue or (self._submit_queue and self._submit_queue.waiting):
                     await self._round()
             except Contradiction as error:
                 self._broken = error
@@ -129,31 +129,31 @@ class Sender:
             self._idle.set()
 
     async def _round(self) -> None:
-        """Send what has a place, and give places to what has none meanwhile."""
-        lane = self._lane
-        if lane is None or not lane.waiting:
+        """Send the messages that have places, and meanwhile give places to the next ones."""
+        queue = self._submit_queue
+        if queue is None or not queue.waiting:
             await self._seal_next()
             return
-        push = asyncio.create_task(lane.push())
+        push = asyncio.create_task(queue.push())
         try:
-            if self._queue and len(lane.waiting) <= BATCH_MESSAGES:
+            if self._queue and len(queue.waiting) <= BATCH_MESSAGES:
                 await self._seal_next()
             settled = await push
         except BaseException:
             push.cancel()
             await asyncio.wait([push])
             raise
-        await self._answer(settled, lane)
+        await self._answer(settled, queue)
 
     async def _seal_next(self) -> None:
-        """Places for the next few of the queue. Where there are none to be had, those few are told."""
+        """Give places to the next group of the queue. If that fails, the whole group fails."""
         async with self._placing:
             group = self._next_group()
             try:
-                lane = self._lane_now()
-                if lane is None:
+                queue = self._current_queue()
+                if queue is None:
                     return
-                sealed = await self._sealing.place(lane.follower, lane.epoch, [item.draft for item in group])
+                sealed = await self._sealing.place(queue.follower, queue.epoch, [item.draft for item in group])
             except VeenError as error:
                 for item in group:
                     self._queue.popleft()
@@ -162,10 +162,10 @@ class Sender:
             for item, pending in zip(group, sealed, strict=False):
                 self._queue.popleft()
                 self._items[pending.leaf_hash] = item
-            lane.put(sealed)
+            queue.put(sealed)
 
     def _next_group(self) -> list[_Item]:
-        """Messages with attachments go alone: theirs must be at the hub first."""
+        """Messages with attachments are sent alone, because their attachments must be uploaded first."""
         group: list[_Item] = []
         for item in self._queue:
             if len(group) == BATCH_MESSAGES or (group and item.draft.files):
@@ -175,18 +175,18 @@ class Sender:
                 break
         return group
 
-    def _lane_now(self) -> SubmitQueue | None:
-        """The lane of the hub's present epoch; None while the one before it still has something to send."""
+    def _current_queue(self) -> SubmitQueue | None:
+        """The submit queue of the hub's current epoch; None while the previous one still has messages to send."""
         epoch = self._contact.labels.epoch(self._contact.clock.now())
-        if self._lane is None or self._lane.epoch != epoch:
-            if self._lane and self._lane.waiting:
+        if self._submit_queue is None or self._submit_queue.epoch != epoch:
+            if self._submit_queue and self._submit_queue.waiting:
                 return None
             label = self._contact.labels.label(self._sealing.stream_id, epoch)
-            self._lane = SubmitQueue(self._contact, self._followers.of(label), epoch, self._placing)
-        return self._lane
+            self._submit_queue = SubmitQueue(self._contact, self._followers.of(label), epoch, self._placing)
+        return self._submit_queue
 
-    async def _answer(self, settled: Sequence[Settled], lane: SubmitQueue) -> None:
-        """Tell those who wait, and put those that lost their places back in front, in their order."""
+    async def _answer(self, settled: Sequence[Settled], queue: SubmitQueue) -> None:
+        """Complete the futures, and put messages that lost their places back to the front, in order."""
         again: list[_Item] = []
         for one in settled:
             item = self._items.pop(one.pending.leaf_hash, None)
@@ -194,8 +194,8 @@ class Sender:
                 continue
             if isinstance(one.outcome, Receipt):
                 if not item.future.done():
-                    item.future.set_result(Sent(lane.epoch, one.outcome))
-            elif one.anew and item.places < _MAX_PLACES:
+                    item.future.set_result(Sent(queue.epoch, one.outcome))
+            elif one.resend and item.places < _MAX_PLACES:
                 item.places += 1
                 again.append(item)
             else:
@@ -205,7 +205,7 @@ class Sender:
             await self._contact.refresh()
 
     def _fail(self, error: VeenError) -> None:
-        """Tell everyone who waits. What has a place keeps it, and is sent again with whatever is put next."""
+        """Fail all waiting futures. Messages with a place keep it, and are sent with whatever is put next."""
         for leaf, item in self._items.items():
             _refuse(item, error if isinstance(error, Contradiction) else Undecided(leaf, error))
         for item in self._queue:

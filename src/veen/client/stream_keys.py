@@ -1,6 +1,6 @@
-"""The reader keys of streams: who has the secret half reads, who has the public half can write for them.
+"""The reader keys of streams. The secret half opens entries; the public half seals to the readers.
 
-Several readers of a stream share its one key. The secret half is in the keystore and leaves it only by `export`.
+All readers of a stream share one key. The secret half is in the keystore and leaves it only by `export`.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from veen.core.limits import MAX_TEXT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class StreamKey(Wire):
-    """A stream and its public reader key: what a writer needs."""
+    """A stream and its public reader key, which a writer needs."""
 
     name: str
     public_key: bytes
@@ -38,7 +38,7 @@ class StreamKey(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ReaderKey(Wire):
-    """A stream and its secret reader key, as one reader gives it to another. Whoever has this can read."""
+    """A stream and its secret reader key, as one reader gives it to another. Its holder can read the stream."""
 
     name: str
     secret: bytes = field(repr=False)
@@ -57,34 +57,34 @@ class StreamKeys:
         self._tables = state.tables
 
     def create(self, name: str) -> DhKey:
-        """A new key for a stream that has none."""
+        """Create the key of a stream that has none."""
         key = DhKey.generate()
         self._add(name, key, fresh=True)
         return key
 
     def import_secret(self, name: str, key: DhKey) -> None:
-        """Become a reader. Doing it again with the same key changes nothing; another key is refused."""
+        """Become a reader. Importing the same key again changes nothing; another key is rejected."""
         self._add(name, key, fresh=False)
 
     def add_public(self, name: str, public_key: bytes) -> None:
-        """Become able to write. Another key than the one known is refused: readers would be left out."""
+        """Become able to write. Rejects another key than the known one, because readers could not open the entries."""
         if len(public_key) != KEY_BYTES:
-            raise Malformed("stream key", f"{len(public_key)} bytes, not {KEY_BYTES}")
+            raise Malformed("stream key", f"it has {len(public_key)} bytes, not {KEY_BYTES}")
         self._check_same(name, self.public(_named(name)), public_key)
         self._put_public(StreamKey(name, public_key))
 
     def public(self, stream_id: bytes) -> bytes | None:
-        """The key to seal for; None where it is not known."""
+        """The key to seal to; None if it is unknown."""
         with self._tables.read() as rows:
             row = rows.get("streams", stream_id)
         if row is not None:
             return StreamKey.decode(row).public_key
-        # A crash between the two writes of `_add` leaves the secret half alone.
+        # A crash between the two writes of `_add` leaves only the secret half.
         key = self.secret(stream_id)
         return None if key is None else key.public_key
 
     def secret(self, stream_id: bytes) -> DhKey | None:
-        """The key to open with; None where this client is no reader of the stream."""
+        """The key to open with; None if this client is not a reader of the stream."""
         found = _find(self._keystore.secrets, stream_id) or _find(self._keystore.reload(), stream_id)
         return None if found is None else DhKey(found.secret)
 
@@ -92,11 +92,11 @@ class StreamKeys:
         """The secret half, for another reader."""
         key = self.secret(naming.stream_id(name))
         if key is None:
-            raise Unavailable(f"there is no reader key for stream {name!r} here")
+            raise Unavailable(f"no reader key for stream {name!r}")
         return ReaderKey(name, key.secret)
 
     def all(self) -> tuple[tuple[StreamKey, bool], ...]:
-        """Every stream whose key is known, and whether its secret half is."""
+        """Every stream with a known key, and whether the secret half is known."""
         secrets = self._keystore.reload()
         known = {each.stream_id: StreamKey(each.name, DhKey(each.secret).public_key) for each in secrets.streams}
         readable = set(known)
@@ -108,7 +108,7 @@ class StreamKeys:
         stream_id = _named(name)
         known = self.public(stream_id)
         if fresh and known is not None:
-            raise Unavailable(f"stream {name!r} has a key already")
+            raise Unavailable(f"stream {name!r} already has a key")
         self._check_same(name, known, key.public_key)
 
         def add(secrets: Secrets) -> Secrets:
@@ -129,11 +129,11 @@ class StreamKeys:
     @staticmethod
     def _check_same(name: str, known: bytes | None, new: bytes) -> None:
         if known is not None and known != new:
-            raise Unavailable(f"stream {name!r} has another key already, {known.hex()[:16]}")
+            raise Unavailable(f"stream {name!r} already has another key, {known.hex()[:16]}")
 
 
 def _named(name: str) -> bytes:
-    """The stream_id of a name that can be kept."""
+    """The stream_id of a name. Raises `Malformed` for a name that is empty or too long."""
     if not name or len(name.encode()) > MAX_TEXT_BYTES:
         raise Malformed("stream name", f"it has {len(name.encode())} bytes, not 1 to {MAX_TEXT_BYTES}")
     return naming.stream_id(name)

@@ -1,7 +1,7 @@
-"""The way of signed messages to one label: in order, as often as it takes, and never past an answer that is unproved.
+"""The messages on their way to one label: sent in order, retried, and settled only by verified answers.
 
-What waits here is what the outbox holds. A message leaves it in one of three ways: its receipt is verified and the
-tree has followed it; it is refused for good; or it must be placed anew, because the place it was sealed for is gone.
+The queue mirrors the outbox. A message leaves it in one of three ways: its receipt is verified and in the tree; the hub
+rejected it permanently; or it must be sealed again for a new place, because its own place is gone.
 """
 
 import asyncio
@@ -20,54 +20,54 @@ from veen.core import Msg, Receipt, Refused, Unavailable, VeenError
 
 BATCH_MESSAGES = 256
 BATCH_BYTES = 1 << 22
-STALLED = 3  # rounds without progress after which everything is looked at afresh. RESYNC0.3
+STALLED = 3  # rounds without progress before reconnecting. RESYNC0.3
 
 
 class Undecided(Unavailable):
-    """The hub did not say, or not yet. The message stays in the outbox, and goes out first next time."""
+    """The result is unknown. The message stays in the outbox and is sent first next time."""
 
     def __init__(self, msg_id: bytes, reason: VeenError) -> None:
-        super().__init__(f"{reason}; message {msg_id.hex()[:16]}… stays in the outbox and goes out first next time")
+        super().__init__(f"{reason}; message {msg_id.hex()[:16]}… stays in the outbox and is sent first next time")
         self.msg_id = msg_id
         self.reason = reason
 
 
 class _Next(Enum):
-    """What follows from a refusal."""
+    """What to do after a rejection."""
 
-    WAIT = "the same again, later"
-    PLACE_ANEW = "its place is gone"
-    GIVE_UP = "refused for good"
+    WAIT = "send it again later"
+    RESEAL = "its place is gone"
+    GIVE_UP = "rejected permanently"
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a message: a receipt, or why not. `anew` says that it may be sealed again for another place."""
+    """The outcome of a message: a receipt or a rejection. With `resend`, it may be sealed again for another place."""
 
     pending: Pending
     outcome: Outcome
-    anew: bool = False
+    resend: bool = False
 
 
-def _judge(refused: Refused) -> _Next:
+def _next_step(refused: Refused) -> _Next:
     if as_try_later(refused) or refused.code == "E.RATE":
         return _Next.WAIT
     if refused.detail_enum in ("EPOCH", "CLIENT_SEQ", "PREV_ACK", "DUPLICATE"):
-        return _Next.PLACE_ANEW
+        return _Next.RESEAL
     return _Next.GIVE_UP
 
 
 class SubmitQueue:
-    """What waits to go to one label."""
+    """The messages that wait to be sent to one label."""
 
     def __init__(self, contact: Contact, follower: Follower, epoch: int, placing: asyncio.Lock) -> None:
-        """`placing` is held by whoever takes places or gives them up, so that neither happens amid the other."""
+        """`placing` is the lock of the tasks that take places or give them up, so that these never overlap."""
         self.epoch = epoch
         self._placing = placing
         self.follower = follower
         self.waiting: deque[Pending] = deque(contact.dir.outbox.pending(contact.hub_id, follower.label))
         self._contact = contact
-        self._tried: set[bytes] = {pending.leaf_hash for pending in self.waiting}  # may have arrived before
+        self._tried: set[bytes] = {pending.leaf_hash for pending in self.waiting}  # may be at the hub already
         self._failures = 0
         self._batches = True
 
@@ -76,14 +76,14 @@ class SubmitQueue:
         return self.follower.label
 
     def put(self, sealed: Sequence[Pending]) -> None:
-        """These are in the outbox already."""
+        """Add messages. They are already in the outbox."""
         self.waiting.extend(sealed)
 
     async def push(self) -> list[Settled]:
-        """One round: send what waits first, and see what becomes of it.
+        """One round: send the next batch and process its outcomes.
 
-        Raises `Contradiction` where the hub's answer does not hold, `Unavailable` where there was none as often as
-        patience allows, `Refused` where it asks for more patience than that. Nothing has left the outbox then.
+        Raises `Contradiction` if the hub's answer does not verify, `Unavailable` if it did not answer after all
+        retries, and `Refused` if its retry_after is too long. Then no message has left the outbox.
         """
         self._contact.check_standing()
         batch = self._next_batch()
@@ -95,7 +95,7 @@ class SubmitQueue:
         settled, stop = await self._settle(batch, outcomes)
         await self._advance([one for one in settled if isinstance(one.outcome, Receipt)])
         async with self._placing:
-            settled = await self._taken_out(settled)
+            settled = await self._remove(settled)
         if settled:
             self._failures = 0
         if stop is not None:
@@ -114,12 +114,12 @@ class SubmitQueue:
         return batch
 
     async def _submit(self, batch: Sequence[Pending]) -> list[Outcome]:
-        """Together where the hub takes batches, else one by one."""
+        """As a batch if the hub accepts batches, else one by one."""
         if self._batches and len(batch) > 1:
             try:
                 return await self._contact.link.submit_batch([pending.encoded for pending in batch])
             except Refused as refused:
-                # A batch may ask for more work at once than its messages do one by one.
+                # A batch may need more proof of work than its messages do separately.
                 if refused.code != "E.NOT_FOUND" and refused.detail_enum != "PREFILTER_REJECT":
                     return [refused] * len(batch)
                 self._batches = False
@@ -131,18 +131,18 @@ class SubmitQueue:
         return outcomes
 
     async def _failed(self, error: Exception, batch: Sequence[Pending], *, progress: bool = False) -> None:
-        """Wait before the next round, or raise where patience is at its end."""
+        """Wait before the next round, or raise after the last retry."""
         self._tried.update(pending.leaf_hash for pending in batch)
         self._failures = 0 if progress else self._failures + 1
         if self._failures >= self._contact.link.patience.attempts:
             self._failures = 0
             raise error if isinstance(error, Unavailable) else Unavailable(str(error))
         if self._failures and self._failures % STALLED == 0:
-            await self._look_afresh()
+            await self._reconnect()
         await asyncio.sleep(self._contact.link.pause_s(error, self._failures))
 
-    async def _look_afresh(self) -> None:
-        """New connections, the hub's keys and time as they are now. Every message has a fresh HPKE context anyway."""
+    async def _reconnect(self) -> None:
+        """Open new connections and fetch the hub's keys and time. Every message has a fresh HPKE context anyway."""
         await self._contact.link.renew()
         with suppress(Unavailable):
             await self._contact.refresh(once=True)
@@ -150,10 +150,10 @@ class SubmitQueue:
     async def _settle(
         self, batch: Sequence[Pending], outcomes: Sequence[Outcome]
     ) -> tuple[list[Settled], Refused | None]:
-        """What each outcome means, up to the first that the rest must wait for.
+        """The meaning of each outcome, up to the first that the rest must wait for.
 
-        Behind a message that was not taken, the hub refuses whatever the same key sent after it: that follows from the
-        first, and says nothing by itself.
+        After a rejected message the hub also rejects all later messages of the same key. Those rejections are a
+        consequence of the first, so they are ignored.
         """
         settled: list[Settled] = []
         blocked: set[bytes] = set()
@@ -168,26 +168,26 @@ class SubmitQueue:
                 settled.append(Settled(pending, outcome))
                 continue
             blocked.add(client_id)
-            meant = _judge(outcome)
-            if meant is _Next.WAIT:
+            step = _next_step(outcome)
+            if step is _Next.WAIT:
                 stop = stop or outcome
             else:
-                settled.append(Settled(pending, outcome, anew=meant is _Next.PLACE_ANEW))
+                settled.append(Settled(pending, outcome, resend=step is _Next.RESEAL))
         return settled, stop
 
     async def _receipt_of(self, pending: Pending, refused: Refused) -> Outcome:
-        """The receipt of a message that was accepted though this answer refuses it, or else the refusal."""
+        """The receipt of a message that was accepted earlier although this answer rejects it, else the rejection."""
         if refused.detail_enum == "DUPLICATE" and "stream_seq" in refused.detail:
             return await self.follower.receipt(int(refused.detail["stream_seq"]))
         if refused.detail_enum == "PREV_ACK":
             await self.follower.check_end()
-        if _judge(refused) is not _Next.WAIT and pending.leaf_hash in self._tried:
-            # An earlier answer was lost, and this one may be about something that has changed since.
+        if _next_step(refused) is not _Next.WAIT and pending.leaf_hash in self._tried:
+            # An earlier answer was lost, and this rejection may be caused by what changed since.
             return await self.follower.find(pending.leaf_hash, pending.msg.prev_ack) or refused
         return refused
 
     async def _advance(self, accepted: Sequence[Settled]) -> None:
-        """Verify every receipt and take the tree past them, and the messages out of the outbox with it."""
+        """Verify the receipts, advance the tree past them, and remove the messages from the outbox."""
         if not accepted:
             return
         receipts = [one.outcome for one in accepted if isinstance(one.outcome, Receipt)]
@@ -201,7 +201,7 @@ class SubmitQueue:
         self._contact.clock.note(ordered[-1].hub_ts)
 
     def _check_bound(self, sent: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
-        """Each receipt is for the message it answers, and a key's messages have ascending places."""
+        """Check that each receipt is for its message, and that the messages of a key have ascending places."""
         leaves = {pending.leaf_hash for pending in sent}
         last: dict[bytes, tuple[Pending, Receipt]] = {}
         places: dict[int, Receipt] = {}
@@ -210,14 +210,14 @@ class SubmitQueue:
             if receipt.label != self.label or receipt.leaf_hash != pending.leaf_hash:
                 raise self._misdirected(receipt, leaves)
             if seq in places:
-                reason = f"two messages are given the place {seq}"
+                reason = f"two messages have the place {seq}"
                 raise Contradiction(Lie.DUPLICATE_SEQ, reason, (places[seq], receipt))
             places[seq] = receipt
             before = last.get(pending.msg.client_id)
             if before and before[1].stream_seq > seq:
                 raise Contradiction(
                     Lie.REPEATED_MESSAGE,
-                    f"message {pending.msg.client_seq} is given the place {seq}, before "
+                    f"message {pending.msg.client_seq} has the place {seq}, before "
                     f"message {before[0].msg.client_seq} at {before[1].stream_seq}",
                     (before[1], receipt),
                     messages=(before[0].msg, pending.msg),
@@ -226,28 +226,28 @@ class SubmitQueue:
             if seq <= pending.msg.prev_ack:
                 raise Contradiction(
                     Lie.DUPLICATE_SEQ,
-                    f"a message that acknowledges entry {pending.msg.prev_ack} is given the place {seq}",
+                    f"a message that acknowledges entry {pending.msg.prev_ack} has the place {seq}",
                     tuple(head for head in (self.follower.known(seq), receipt) if head),
                 )
 
     def _misdirected(self, receipt: Receipt, leaves: set[bytes]) -> Contradiction:
-        """A receipt for something else than what was sent."""
+        """The contradiction of a receipt that is not for the sent message."""
         seq = receipt.stream_seq
         if receipt.label != self.label:
-            return Contradiction(Lie.REPLAYED_RECEIPT, "the receipt is of another label", (receipt,))
+            return Contradiction(Lie.REPLAYED_RECEIPT, "the receipt has another label", (receipt,))
         if receipt.leaf_hash in leaves:
             reason = f"the receipt of entry {seq} answers another message of the same batch"
             return Contradiction(Lie.SWAPPED_MESSAGE, reason, (receipt,))
         if seq > self.follower.tree.size:
-            return Contradiction(Lie.SWAPPED_MESSAGE, f"entry {seq} is signed for with another message", (receipt,))
+            return Contradiction(Lie.SWAPPED_MESSAGE, f"entry {seq} is signed with another message", (receipt,))
         known = self.follower.known(seq)
         if known and (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
-            reason = f"entry {seq} is signed for as two different entries"
+            reason = f"two different entries are signed as entry {seq}"
             return Contradiction(Lie.DUPLICATE_SEQ, reason, (known, receipt))
         return Contradiction(Lie.REPLAYED_RECEIPT, f"the receipt of entry {seq} answers a new message", (receipt,))
 
-    async def _taken_out(self, settled: list[Settled]) -> list[Settled]:
-        """Take what is settled off the queue. A message given up takes along what its key put after it."""
+    async def _remove(self, settled: list[Settled]) -> list[Settled]:
+        """Remove settled messages. An abandoned one also removes the later messages of its key."""
         gone = {one.pending.leaf_hash for one in settled if isinstance(one.outcome, Receipt)}
         found = [one for one in settled if isinstance(one.outcome, Receipt)]
         for one in settled:
@@ -256,9 +256,9 @@ class SubmitQueue:
             msg = one.pending.msg
             for pending in await self._abandon(msg):
                 first = pending.leaf_hash == one.pending.leaf_hash
-                found.append(one if first else Settled(pending, one.outcome, anew=True))
+                found.append(one if first else Settled(pending, one.outcome, resend=True))
                 gone.add(pending.leaf_hash)
-        # In place: whoever seals for this lane adds to the same queue.
+        # In place, because the sender appends to the same queue.
         self._forget(gone)
         return found
 

@@ -1,4 +1,4 @@
-"""New entries as the hub commits them, over a WebSocket. Nothing that comes this way is believed either."""
+"""New entries as the hub commits them, over a WebSocket. The reader verifies them like any other."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ from veen.core.limits import MAX_MSG_BYTES
 _READ_BYTES = 1 << 18
 _MOST_ITEM = MAX_MSG_BYTES + (1 << 12)
 _PORTS = {"http": 80, "https": 443}
-QUIET_S = 30.0  # silence before we ask whether anyone is there; twice that and nobody is
+QUIET_S = 30.0  # send a ping after this silence; fail after twice as long
 
 
 class EntrySubscription:
@@ -39,11 +39,11 @@ class EntrySubscription:
         self._frames = WSConnection(ConnectionType.CLIENT)
         self._part = bytearray()
         self._early: list[Event] = []
-        self._status = 0  # of a refusal whose body is still to come
+        self._status = 0  # status of a rejection whose body has not arrived yet
 
     @classmethod
     async def open(cls, link: HubLink, label: bytes, from_seq: int) -> "EntrySubscription":
-        """Raises `Refused` where the hub offers no subscriptions, `Unavailable` where it does not answer."""
+        """Raises `Refused` if the hub offers no subscriptions, `Unavailable` if it does not answer."""
         where = urlsplit(link.url)
         port = where.port or _PORTS[where.scheme]
         tls = link.tls() if link.is_https else None
@@ -54,40 +54,40 @@ class EntrySubscription:
             raise Unavailable(f"{link.url} did not accept a connection within {link.patience.connect_s:g} s") from None
         except OSError as error:
             raise Unavailable(f"{link.url} did not answer: {str(error) or type(error).__name__}") from None
-        feed = cls(reader, writer)
+        subscription = cls(reader, writer)
         try:
             async with asyncio.timeout(link.patience.answer_s):
                 target = f"{where.path.rstrip('/')}/tooling/subscribe?label={label.hex()}&from={from_seq}"
-                await feed._shake_hands(where.netloc, target)
+                await subscription._shake_hands(where.netloc, target)
         except TimeoutError:
-            feed.close()
+            subscription.close()
             raise Unavailable(f"{link.url} did not open the subscription within {link.patience.answer_s:g} s") from None
         except BaseException:
-            feed.close()
+            subscription.close()
             raise
-        return feed
+        return subscription
 
     def close(self) -> None:
         self._writer.transport.abort()
 
     async def items(self) -> AsyncIterator[list[StreamItem]]:
-        """Entries in the order they come, as many at a time as have come. Raises `Unavailable` when it ends."""
+        """Entries in order, in batches as they arrive. Raises `Unavailable` when the subscription ends."""
         while True:
             items = []
             for event in await self._events():
                 if isinstance(event, BytesMessage):
                     self._part += event.data
                     if len(self._part) > _MOST_ITEM:
-                        raise Malformed("subscription", f"an item of more than {_MOST_ITEM} bytes")
+                        raise Malformed("subscription", f"an item has more than {_MOST_ITEM} bytes")
                     if event.message_finished:
                         items.append(StreamItem.decode(bytes(self._part)))
                         self._part.clear()
                 elif isinstance(event, TextMessage):
-                    raise Malformed("subscription", "text where entries are binary")
+                    raise Malformed("subscription", "a text message instead of a binary one")
                 elif isinstance(event, Ping):
                     self._writer.write(self._frames.send(event.response()))
                 elif isinstance(event, CloseConnection):
-                    raise Unavailable(f"the hub ended the subscription: {event.code}")
+                    raise Unavailable(f"the hub closed the subscription with code {event.code}")
             if items:
                 yield items
 
@@ -97,7 +97,7 @@ class EntrySubscription:
             events = await self._events()
             for number, event in enumerate(events):
                 if isinstance(event, AcceptConnection):
-                    self._early = events[number + 1 :]  # the first entries may come with the answer
+                    self._early = events[number + 1 :]  # the first entries may arrive with the response
                     return
                 if isinstance(event, RejectConnection) and not event.has_body:
                     raise _refused(event.status_code)
@@ -107,7 +107,7 @@ class EntrySubscription:
                     self._status = event.status_code
 
     async def _events(self) -> list[Event]:
-        """What the next bytes hold. One silence is answered by asking, the second ends it."""
+        """The events of the next bytes. The first silence sends a ping, the second one ends the subscription."""
         if self._early:
             events, self._early = self._early, []
             return events
@@ -116,7 +116,7 @@ class EntrySubscription:
             self._writer.write(self._frames.send(Ping()))
             data = await self._read()
         if not data:
-            raise Unavailable("the hub ended the subscription without a word")
+            raise Unavailable("the hub closed the connection of the subscription")
         try:
             self._frames.receive_data(data)
             return [event for event in self._frames.events() if not isinstance(event, Pong)]
@@ -135,5 +135,5 @@ class EntrySubscription:
 
 def _refused(status: int) -> Refused | Unavailable:
     if status >= 500:
-        return Unavailable(f"the hub takes no subscription now: {status}")
-    return Refused("E.NOT_FOUND", f"the hub offers no subscriptions: {status}")
+        return Unavailable(f"the hub accepts no subscription now: HTTP status {status}")
+    return Refused("E.NOT_FOUND", f"the hub offers no subscriptions: HTTP status {status}")

@@ -1,7 +1,7 @@
-"""The way to a hub: HTTP with pooled connections, bounded answers, and retries only where they are safe.
+"""HTTP requests to a hub: pooled connections, bounded responses, and retries.
 
-Everything a client asks may be asked again: reads change nothing, and a message that is sent twice is the same bytes,
-which a hub takes once and answers with the place it has.
+Every request may be repeated. Reads change nothing, and a repeated message has the same bytes: a hub admits it once and
+then answers with the place it already has.
 """
 
 import asyncio
@@ -21,65 +21,65 @@ from veen.core.envelopes import ErrorEnvelope, SubmitResponse
 from veen.core.limits import MAX_MSG_BYTES, MAX_PAGE_BYTES
 from veen.core.proof_of_work import HEADER, challenge_of, solve
 
-# Beyond this many times the usual number of tries something is wrong: nobody is that unlucky.
-_UNLUCKY = 64
+# A solver that needs this many times the expected number of tries is broken, not unlucky.
+_MAX_TRIES_FACTOR = 64
 
 Send = Callable[[dict[str, str]], Awaitable[bytes]]  # with these headers
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRequired:
-    """Which hub wants how many zero bits."""
+    """The proof of work that a hub requires: its id and the number of zero bits."""
 
     hub_id: bytes
     difficulty: int
 
     @classmethod
     def of(cls, refused: Refused, body: bytes) -> "WorkRequired | None":
-        """What a refusal asks for; None where it asks for no work. Only this very request is ever worked for."""
-        said = refused.detail
-        if refused.detail_enum != "PREFILTER_REJECT" or not isinstance(said.get("difficulty"), int):
+        """The work that a rejection requires; None if it requires none. Raises if it is not for this request."""
+        detail = refused.detail
+        if refused.detail_enum != "PREFILTER_REJECT" or not isinstance(detail.get("difficulty"), int):
             return None
-        asked = cls(_bytes(said.get("hub_id")), int(said["difficulty"]))
-        if challenge_of(asked.hub_id, body) != _bytes(said.get("challenge")):
-            raise Malformed("proof of work", "the hub's challenge is not that of this request")
-        return asked
+        required = cls(_bytes(detail.get("hub_id")), int(detail["difficulty"]))
+        if challenge_of(required.hub_id, body) != _bytes(detail.get("challenge")):
+            raise Malformed("proof of work", "the hub's challenge does not match this request")
+        return required
 
 
 class Workbench:
-    """What one hub asked for last."""
+    """Solves the proof of work that one hub requires."""
 
     def __init__(self, most_bits: int) -> None:
         self._most_bits = most_bits
-        self._asked: WorkRequired | None = None
+        self._required: WorkRequired | None = None
 
     async def send(self, body: bytes, send: Send, *, ahead: bool) -> bytes:
-        """Send a request, with work where the hub wants it and it is not too much. Raises what `send` raises.
+        """Send a request, with a proof of work if the hub requires one within `most_bits`. Raises what `send` raises.
 
-        With `ahead`, what the hub asked for last is done before it asks again.
+        With `ahead`, the first attempt already has the work that the hub required last.
         """
         headers: dict[str, str] = {}
-        if ahead and self._asked:
-            headers = await self._worked(self._asked, body)
+        if ahead and self._required:
+            headers = await self._solved(self._required, body)
         try:
             return await send(headers)
         except Refused as refused:
-            asked = WorkRequired.of(refused, body)
-            if asked is None or asked.difficulty > self._most_bits:
+            required = WorkRequired.of(refused, body)
+            if required is None or required.difficulty > self._most_bits:
                 raise
         if ahead:
-            self._asked = asked
-        return await send(await self._worked(asked, body))
+            self._required = required
+        return await send(await self._solved(required, body))
 
-    async def _worked(self, asked: WorkRequired, body: bytes) -> dict[str, str]:
-        challenge, tries = challenge_of(asked.hub_id, body), _UNLUCKY << asked.difficulty
-        cookie = await asyncio.to_thread(lambda: solve(challenge, asked.difficulty, most_tries=tries))
+    async def _solved(self, required: WorkRequired, body: bytes) -> dict[str, str]:
+        challenge, tries = challenge_of(required.hub_id, body), _MAX_TRIES_FACTOR << required.difficulty
+        cookie = await asyncio.to_thread(lambda: solve(challenge, required.difficulty, most_tries=tries))
         return {HEADER: cookie.header()}
 
 
-def _bytes(said: object) -> bytes:
+def _bytes(text: object) -> bytes:
     try:
-        return bytes.fromhex(said) if isinstance(said, str) else b""
+        return bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
         return b""
 
@@ -92,7 +92,7 @@ CBOR = "application/cbor"
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 _SUBMIT_HEAD = b"\xa2\x01\x01\x02"  # {1: 1, 2: msg}: the rest of a submit request is the encoded MSG
-# A page's messages are bounded; its receipts and the frame around them fit in as much again.
+# The messages of a page are bounded. Their receipts and the encoding around them need at most as much again.
 _MOST_PAGE = 2 * MAX_PAGE_BYTES + MAX_MSG_BYTES
 _OUTCOME_BYTES = 8192  # a receipt, or an error with its message and details
 _ARRAY_MAJOR = 4
@@ -100,19 +100,19 @@ _ARRAY_MAJOR = 4
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for a hub, and how often to ask again."""
+    """Timeouts, and how often and when to retry."""
 
     attempts: int = 8
     first_wait_s: float = 0.1
     longest_wait_s: float = 5.0
-    longest_retry_after_s: float = 60.0  # a hub that asks for more is not waited for
-    poll_s: float = 1.0  # between two looks at a hub that offers no subscriptions
-    connect_s: float = 5.0  # to connect, and as long again for the TLS handshake; both count towards answer_s
-    answer_s: float = 30.0  # for one whole exchange, from connecting to the end of the answer: see `exchange`
-    most_pow_bits: int = 22  # a hub that asks for more work than this is not sent to
+    longest_retry_after_s: float = 60.0  # a longer retry_after fails at once
+    poll_s: float = 1.0  # interval for hubs without subscriptions
+    connect_s: float = 5.0  # to connect, and again for the TLS handshake; both count towards answer_s
+    answer_s: float = 30.0  # for one exchange, from connecting to the end of the response: see `exchange`
+    most_pow_bits: int = 22  # requests that need more work fail
 
     def wait_s(self, attempt: int) -> float:
-        """Before attempt `attempt` + 1: doubling, with half of it left to chance, so that clients spread."""
+        """The delay before attempt `attempt` + 1: exponential, with half of it random, so that clients spread out."""
         full = min(self.first_wait_s * 2.0**attempt, self.longest_wait_s)
         return full * (0.5 + random.random() / 2)
 
@@ -129,19 +129,19 @@ class HubLink:
         http2: bool = False,
         connections: int = 16,
     ) -> None:
-        """`tls` makes a context; each kind of connection has its own, since what is agreed on differs."""
+        """`tls` makes a context. HTTP and WebSocket connections need different ones, because they negotiate ALPN."""
         self.url = _checked(url)
         self.tls = tls
         self.patience = patience or Patience()
-        self.on_pause: Callable[[Exception], None] = lambda error: None  # hears why, before it is tried again
+        self.on_pause: Callable[[Exception], None] = lambda error: None  # called with the error before each retry
         self._http2 = http2
         self._connections = connections
         self._client = self._connect()
-        self._before: httpx.AsyncClient | None = None  # before the last renewal
+        self._before: httpx.AsyncClient | None = None  # the client before the last `renew`
         self._bench = Workbench(self.patience.most_pow_bits)
 
     def _connect(self) -> httpx.AsyncClient:
-        # Kept for less time than a hub keeps an idle connection, so that few are found closed.
+        # Shorter than a hub's idle timeout, so that few pooled connections are already closed.
         pool = httpx.Limits(
             max_connections=self._connections, max_keepalive_connections=self._connections, keepalive_expiry=30
         )
@@ -164,25 +164,24 @@ class HubLink:
                 await client.aclose()
 
     async def renew(self) -> None:
-        """Use no connection again: the next request makes a fresh one. What is under way is left to finish."""
+        """Use new connections from now on. Requests in progress finish on the old ones."""
         oldest, self._before, self._client = self._before, self._client, self._connect()
         if oldest is not None:
             await oldest.aclose()
 
-    # Asking.
+    # Requests.
 
     async def ask(self, path: str, request: Wire, answer: type[W], most: int = SMALL_BYTES) -> W:
-        """POST a request and decode the answer. Raises `Refused`, `Unavailable` or `Malformed`."""
+        """POST a request and decode the response. Raises `Refused`, `Unavailable` or `Malformed`."""
         return answer.decode(await self._post(path, request.encode(), most))
 
     async def page(self, request: Wire) -> bytes:
-        """One page of a stream, as it came."""
+        """One encoded page of a stream."""
         return await self._post("/v1/stream", request.encode(), _MOST_PAGE)
 
     async def get_json(self, path: str, *, once: bool = False) -> strict_json.Json:
-        """`once` is for callers that have a patience of their own."""
-        asked = self._request("GET", path, most=SMALL_BYTES) if once else self.get(path, SMALL_BYTES)
-        body = await asked
+        """`once` makes one attempt, for callers that retry themselves."""
+        body = await (self._request("GET", path, most=SMALL_BYTES) if once else self.get(path, SMALL_BYTES))
         return strict_json.decode(body, path)
 
     async def get(self, path: str, most: int) -> bytes:
@@ -191,14 +190,14 @@ class HubLink:
     async def put(
         self, path: str, make: Callable[[], AsyncIterator[bytes]], size: int, headers: dict[str, str] | None = None
     ) -> None:
-        """PUT a body that is read as it goes out; `make` begins it anew for each attempt."""
+        """PUT a streamed body. `make` starts the body again for each attempt."""
         sent = {"content-type": OCTETS, "content-length": str(size), **(headers or {})}
         await self._again(lambda: self._request("PUT", path, make(), most=SMALL_BYTES, headers=sent))
 
-    # Sending. One attempt each: what follows a lost answer is the sender's to know.
+    # Submitting. One attempt each: the sender decides what to do after a lost response.
 
     async def submit(self, encoded: bytes) -> Outcome:
-        """The receipt of one encoded MSG, or why not. Raises `Unavailable` where nobody knows."""
+        """Submit one encoded MSG. Returns its receipt or rejection. Raises `Unavailable` if the result is unknown."""
         try:
             body = await self._worked("/v1/submit", _SUBMIT_HEAD + encoded, SMALL_BYTES, ahead=True)
         except Refused as refused:
@@ -206,18 +205,18 @@ class HubLink:
         return SubmitResponse.decode(body).receipt
 
     async def submit_batch(self, encoded: Sequence[bytes]) -> list[Outcome]:
-        """An outcome for each MSG, in order. Raises `Refused` where the hub takes no batches."""
+        """Submit several MSGs. Returns their outcomes in order. Raises `Refused` if the hub accepts no batches."""
         most = SMALL_BYTES + _OUTCOME_BYTES * len(encoded)
         body = await self._worked("/tooling/submit-batch", b"".join(encoded), most, ahead=False)
         outcomes = _outcomes(body)
         if len(outcomes) != len(encoded):
-            raise Malformed("batch answer", f"{len(outcomes)} outcomes for {len(encoded)} messages")
+            raise Malformed("batch answer", f"expected {len(encoded)} outcomes, got {len(outcomes)}")
         return outcomes
 
-    # Below.
+    # Implementation.
 
     async def _worked(self, path: str, body: bytes, most: int, *, ahead: bool) -> bytes:
-        """One attempt, with a proof of work where the hub asks for one."""
+        """One attempt, with a proof of work if the hub requires one."""
 
         def send(headers: dict[str, str]) -> Awaitable[bytes]:
             return self._request("POST", path, body, most=most, headers={"content-type": CBOR, **headers})
@@ -228,7 +227,7 @@ class HubLink:
         return await self._again(lambda: self._request("POST", path, body, most=most))
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Until it is answered, as often as patience allows."""
+        """Retry while the hub is unavailable."""
         for number in range(self.patience.attempts - 1):
             try:
                 return await attempt()
@@ -237,12 +236,12 @@ class HubLink:
         return await attempt()
 
     def pause_s(self, error: Exception, attempt: int) -> float:
-        """How long to wait before the next attempt: as long as the hub says, if it says and that is bearable."""
-        said = getattr(error, "retry_after", None)
-        if said is not None and said > self.patience.longest_retry_after_s:
+        """The delay before the next attempt: the hub's `retry_after`, if it is not too long, or our own."""
+        retry_after = getattr(error, "retry_after", None)
+        if retry_after is not None and retry_after > self.patience.longest_retry_after_s:
             raise error
         self.on_pause(error)
-        return self.patience.wait_s(attempt) if said is None else float(said)
+        return self.patience.wait_s(attempt) if retry_after is None else float(retry_after)
 
     async def _request(
         self,
@@ -279,12 +278,12 @@ def _checked(url: str) -> str:
     except ValueError:
         whole = False
     if not whole or where.query or where.fragment:
-        raise Malformed("hub address", f"{url!r} is not http:// or https://, a host and maybe a port")
+        raise Malformed("hub address", f"{url!r} is not http://HOST or https://HOST, with an optional port")
     return url.rstrip("/")
 
 
 class TryLater(Unavailable):
-    """The hub answered that it cannot now, and maybe when it can."""
+    """The hub cannot answer now. `retry_after` is set if it says when to try again."""
 
     def __init__(self, message: str, retry_after: int | None) -> None:
         super().__init__(message)
@@ -292,7 +291,7 @@ class TryLater(Unavailable):
 
 
 def _refusal(answer: httpx.Response, content: bytes, path: str) -> Refused | Unavailable | Malformed:
-    """The error an answer carries, as what to raise."""
+    """The error that a response carries."""
     try:
         if answer.headers.get("content-type", "").startswith(JSON):
             refused = wire_json.decode(ErrorEnvelope, content).refused()
@@ -301,17 +300,17 @@ def _refusal(answer: httpx.Response, content: bytes, path: str) -> Refused | Una
     except Malformed:
         if answer.is_server_error or answer.status_code in (408, 429):
             return TryLater(f"{path} answered {answer.status_code}", None)
-        return Malformed("answer", f"{path} answered {answer.status_code} without saying why")
+        return Malformed("answer", f"{path} answered {answer.status_code} without an error envelope")
     return as_try_later(refused) or refused
 
 
 def as_try_later(refused: Refused) -> TryLater | None:
-    """The refusal that is none: the hub cannot now."""
+    """A rejection that only means: try again later. None for any other."""
     return TryLater(str(refused), refused.retry_after) if refused.code == "E.UNAVAILABLE" else None
 
 
 def _outcomes(body: bytes) -> list[Outcome]:
-    """A CBOR sequence of receipts and error envelopes."""
+    """Decode a CBOR sequence of receipts and error envelopes."""
     found: list[Outcome] = []
     pos = 0
     while pos < len(body):

@@ -1,4 +1,4 @@
-"""How a label's tree is kept up with its hub, and kept on disk. Spec §9, RESYNC0."""
+"""Follows the tree of a label: verifies that it grows consistently, and stores how far. Spec §9, RESYNC0."""
 
 import asyncio
 from collections import OrderedDict
@@ -27,13 +27,13 @@ from veen.core.proof import Head
 from veen.core.tooling_messages import ConsistencyRequest, ProofAtResponse
 
 W = TypeVar("W", bound=Wire)
-_REMEMBERED = 4096
-_PAGE = 500
+_MAX_RECENT = 4096
+_PAGE_ENTRIES = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Jump:
-    """From one signed size to a receipt further on, with the proofs that allow it."""
+    """A receipt beyond the next place, with the proofs that connect it to the known tree."""
 
     receipt: Receipt
     own: MmrProof
@@ -41,33 +41,33 @@ class _Jump:
 
 
 class Follower:
-    """One label: the tree as far as it is verified. Shared by all who read and write it."""
+    """The verified tree of one label. All readers and senders of the label share it."""
 
     def __init__(self, contact: Contact, label: bytes) -> None:
         self.label = label
         self._contact = contact
         self._lock = asyncio.Lock()
-        self._recent: OrderedDict[int, Receipt] = OrderedDict()  # of this run, so that repeats need no proof
-        self._take(contact.dir.state.label(contact.hub_id, label))
+        self._recent: OrderedDict[int, Receipt] = OrderedDict()  # receipts of this run, which need no proof again
+        self._load(contact.dir.state.label(contact.hub_id, label))
 
-    def _take(self, stored: LabelState | None) -> None:
-        """Be where the disk is."""
+    def _load(self, stored: LabelState | None) -> None:
+        """Continue from the stored state."""
         self._stored = stored
         head = trees.decode_head(stored.head) if stored else None
         self.tree = LabelTree(self.label, stored.size, stored.peaks, head) if stored else LabelTree(self.label)
 
     def start_over(self) -> None:
-        """Be where the disk is now, with nothing remembered."""
+        """Continue from the stored state, and forget the receipts of this run."""
         self._recent.clear()
-        self._take(self._contact.dir.state.label(self._contact.hub_id, self.label))
+        self._load(self._contact.dir.state.label(self._contact.hub_id, self.label))
 
     async def follow(
         self, receipts: Sequence[Receipt], *, keep: Iterable[Receipt] = (), done: Iterable[bytes] = ()
     ) -> None:
-        """Take the tree past these receipts, ascending, whose signatures hold; then make that durable.
+        """Advance the tree past these receipts, which are ascending and have valid signatures, and store the result.
 
-        `keep` are receipts to keep for ever, `done` the leaves that leave the outbox. Raises `Contradiction` where one
-        does not fit; then nothing has changed, and what shows it is saved.
+        `keep` are receipts to store, `done` the leaves to remove from the outbox. Raises `Contradiction` if a receipt
+        does not fit. Then nothing has changed, and the evidence is saved.
         """
         kept, gone = tuple(keep), tuple(done)
         async with self._lock:
@@ -82,7 +82,7 @@ class Follower:
         self.remember(receipts)
 
     async def adopt(self, before: LabelTree, grown: LabelTree, receipts: Sequence[Receipt]) -> bool:
-        """Take up a tree that grew from `before` by these receipts; False where `before` is not what we have."""
+        """Use a tree that grew from `before` by these receipts; False if `before` is not our current tree."""
         async with self._lock:
             same = (before.size, before.root()) == (self.tree.size, self.tree.root())
             if not same or not await self._persist(grown.copy(), (), ()):
@@ -93,11 +93,11 @@ class Follower:
     def remember(self, receipts: Iterable[Receipt]) -> None:
         for receipt in receipts:
             self._recent[receipt.stream_seq] = receipt
-        while len(self._recent) > _REMEMBERED:
+        while len(self._recent) > _MAX_RECENT:
             self._recent.popitem(last=False)
 
     async def _persist(self, tree: LabelTree, kept: tuple[Receipt, ...], gone: tuple[bytes, ...]) -> bool:
-        """False where another process moved the label meanwhile; then we are where it is."""
+        """False if another process advanced the label meanwhile; then its state is loaded."""
         assert tree.head is not None
         contact, before = self._contact, self._stored
         new = LabelState(contact.profile_id, tree.size, tree.root(), tree.peaks, tree.head.encode())
@@ -110,7 +110,7 @@ class Follower:
                 )
             )
         except Moved:
-            self._take(contact.dir.state.label(contact.hub_id, self.label))
+            self._load(contact.dir.state.label(contact.hub_id, self.label))
             return False
         self._stored, self.tree = new, tree
         return True
@@ -130,7 +130,7 @@ class Follower:
                 await self._check_behind(tree, receipt)
 
     async def _jumps(self, tree: LabelTree, receipts: Sequence[Receipt]) -> dict[int, _Jump]:
-        """The proofs for every gap, asked for together."""
+        """The proofs for every gap, requested together."""
         gaps: list[tuple[Head | None, Receipt]] = []
         size, head = tree.size, tree.head
         for receipt in receipts:
@@ -146,13 +146,13 @@ class Follower:
             own = await self.proof(receipt.stream_seq)
         except Refused as refused:
             raise Contradiction(
-                Lie.SEQ_GAP, f"it signed for entry {receipt.stream_seq} and has no proof of it: {refused}", (receipt,)
+                Lie.SEQ_GAP, f"the hub signed entry {receipt.stream_seq} but has no proof of it: {refused}", (receipt,)
             ) from None
         growth = await self.consistency(before, receipt) if before else None
         return _Jump(receipt, own, growth)
 
     async def _check_behind(self, tree: LabelTree, receipt: Receipt) -> None:
-        """A receipt for a place that we are past."""
+        """Check a receipt of a place that the tree already contains."""
         known = self._recent.get(receipt.stream_seq) or self._kept(receipt.stream_seq)
         if known is None:
             assert tree.head is not None
@@ -167,11 +167,11 @@ class Follower:
         return Receipt.decode(data) if data else None
 
     def known(self, stream_seq: int) -> Receipt | None:
-        """A receipt of that place that was verified before."""
+        """The receipt of that place, if it was verified before."""
         return self._recent.get(stream_seq) or self._kept(stream_seq)
 
     async def check(self, head: Head) -> None:
-        """Raise unless a head whose signature holds is of the history we know, before or behind where we are."""
+        """Raise `Contradiction` unless a signed root with a valid signature belongs to the known history."""
         async with self._lock:
             try:
                 await self._check(head)
@@ -192,12 +192,12 @@ class Follower:
             tree.check_behind(head, await self.consistency(head, tree.head))
 
     async def check_end(self) -> None:
-        """Raise where the hub no longer has what it signed for, or has something else there."""
+        """Raise `Contradiction` if the hub no longer has the last known entry, or has another one there."""
         if self.tree.head is not None:
             await self.check(await self.check_has(self.tree.size))
 
     async def check_has(self, stream_seq: int) -> Receipt:
-        """The receipt at a place that the hub has signed for. Raises `Contradiction` where it has none any more."""
+        """The receipt at a place that the hub has signed. Raises `Contradiction` if the hub no longer has it."""
         try:
             return await self.receipt(stream_seq)
         except Refused as refused:
@@ -205,14 +205,14 @@ class Follower:
                 raise
             raise await self._contact.caught(self.truncated(refused.message)) from None
 
-    def truncated(self, said: str) -> Contradiction:
-        """The hub says that there is less than it signed for."""
+    def truncated(self, answer: str) -> Contradiction:
+        """The contradiction of a hub that reports fewer entries than it signed."""
         head = self.tree.head
-        reason = f"the hub has signed for {self.tree.size} entries, and now says: {said}"
+        reason = f"the hub has signed {self.tree.size} entries, but now answers: {answer}"
         return Contradiction(Lie.TRUNCATED_STREAM, reason, (head,) if head else ())
 
     async def tree_at(self, size: int) -> LabelTree:
-        """The tree as it was with `size` entries, tied to the history we know: where a reader begins."""
+        """The tree with `size` entries, verified against the known history: the start of a reader."""
         if size == 0:
             return LabelTree(self.label)
         if size == self.tree.size:
@@ -228,9 +228,9 @@ class Follower:
         return made
 
     async def sharpened(self, error: Contradiction, known: Head | None = None) -> Contradiction:
-        """What the hub says now of the places we know: another story there tells more than the first symptom.
+        """Look for stronger evidence: another root that the hub signs now proves more than the first symptom.
 
-        The original stands wherever the hub does not answer; what shows it is saved either way.
+        Keeps the original error if the hub does not answer. The evidence is saved in both cases.
         """
         if error.lie in (Lie.ROOT, Lie.SEQ_GAP, Lie.FORKED_HISTORY) and not isinstance(error, Caught):
             error = await self._fork_at(known, self.tree.head) or error
@@ -239,7 +239,7 @@ class Follower:
         return await self._contact.caught(error)
 
     async def _fork_at(self, *heads: Head | None) -> Contradiction | None:
-        """Two roots of one size: that of a signed head, and another that the hub signs for it now."""
+        """Two roots for one size: that of a signed statement, and another that the hub signs now."""
         for head in heads:
             now = await self._told_now(head) if head and trees.label_of(head) == self.label else None
             if head and now and now.mmr_root != head.mmr_root:
@@ -247,9 +247,9 @@ class Follower:
         return None
 
     async def _proof_of(self, error: Contradiction) -> Contradiction | None:
-        """What proves to anyone that a receipt signs a root which is not that of the log.
+        """A contradiction that proves to anyone that the root of a receipt is not that of the log.
 
-        Another root that the hub signs for the same size does, and so does the signed log before the receipt.
+        Another root that the hub signs for the same size proves it, and so does the signed log before the receipt.
         """
         for head in error.statements:
             if not isinstance(head, Receipt) or head.label != self.label:
@@ -260,12 +260,12 @@ class Follower:
             found = await self._bad_growth(head)
             if found and now:
                 return found
-            if found:  # the hub has no such entry, which says more than its root
+            if found:  # the hub has no such entry, which is worse than a wrong root
                 return Contradiction(error.lie, error.reason, found.statements, peaks=found.peaks)
         return None
 
     async def _bad_growth(self, receipt: Receipt) -> Contradiction | None:
-        """The receipt against the tree of the entries before it, where the hub signs for that."""
+        """Check the receipt against the tree of the entries before it, if the hub signs that."""
         tree = LabelTree(self.label)
         try:
             if receipt.stream_seq > 1:
@@ -285,20 +285,20 @@ class Follower:
         except VeenError:
             return None
 
-    # What the hub is asked.
+    # Requests to the hub.
 
     async def ask(self, path: str, request: Wire, answer: type[W]) -> W:
         return await self._contact.link.ask(path, request, answer)
 
     async def receipt(self, stream_seq: int) -> Receipt:
-        """The receipt at a place, by the hub's own key and for that place."""
+        """The receipt at a place, with its signature and place verified."""
         request = ReceiptRequest(self.label, stream_seq)
         receipt = (await self._contact.link.ask("/v1/receipt", request, ReceiptResponse)).receipt
         await self._contact.verify([receipt])
         if (receipt.label, receipt.stream_seq) != (self.label, stream_seq):
             raise Contradiction(
                 Lie.REPLAYED_RECEIPT,
-                f"asked for the receipt of entry {stream_seq}, it gave that of entry {receipt.stream_seq}"
+                f"the hub returned the receipt of entry {receipt.stream_seq} instead of entry {stream_seq}"
                 + ("" if receipt.label == self.label else " of another label"),
                 (receipt,),
             )
@@ -309,26 +309,26 @@ class Follower:
         return (await self._contact.link.ask("/v1/proof", request, ProofResponse)).mmr_proof
 
     async def consistency(self, old: Head, new: Head) -> MmrProof:
-        """The proof that one signed tree is a prefix of another. A hub that has none to show has forked."""
+        """The proof that one signed tree is a prefix of another. A hub that has none has forked."""
         request = ConsistencyRequest(self.label, size_of(old), size_of(new))
         try:
             return (await self._contact.link.ask("/tooling/consistency", request, ProofAtResponse)).mmr_proof
         except Refused as refused:
             raise Contradiction(
                 Lie.FORKED_HISTORY,
-                f"it does not show how the log of {size_of(new)} entries continues that of {size_of(old)}: {refused}",
+                f"no proof that the log of {size_of(new)} entries extends that of {size_of(old)}: {refused}",
                 (old, new),
             ) from None
 
     async def page(self, first: int, last: int | None) -> StreamResponse:
-        """Entries with their receipts, as the hub gives them."""
-        request = StreamRequest(self.label, first, to_seq=last, max_items=_PAGE, with_receipts=True)
+        """Entries with their receipts, not verified."""
+        request = StreamRequest(self.label, first, to_seq=last, max_items=_PAGE_ENTRIES, with_receipts=True)
         return StreamResponse.decode(await self._contact.link.page(request))
 
     async def find(self, leaf_hash: bytes, after: int) -> Receipt | None:
-        """The receipt of a message that may have been accepted, somewhere after a place; None where it was not.
+        """The receipt of a message that may have been accepted after a place; None if it was not.
 
-        For an answer that was lost and cannot be had again: reads what was written since.
+        For a response that was lost and cannot be requested again: reads the entries since then.
         """
         first: int | None = after + 1
         while first is not None:
@@ -345,7 +345,7 @@ class Follower:
         return None
 
     async def end(self) -> int:
-        """How many entries the hub says there are: found by asking for ever later ones, then by halves."""
+        """The number of entries that the hub claims to have, found by doubling steps and bisection."""
         low, step = self.tree.size, 1
         while low + step < U64_MAX and await self._has(low + step):
             low, step = low + step, step * 2
@@ -366,7 +366,7 @@ class Follower:
 
 
 class Followers:
-    """The labels of one hub that this run has touched."""
+    """The followers of one hub's labels in this run."""
 
     def __init__(self, contact: Contact) -> None:
         self._contact = contact

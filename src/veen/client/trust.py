@@ -1,7 +1,7 @@
-"""Whom to believe: a hub's keys, from one thing the user was told of it. Spec §8.4.
+"""Trust in a hub's keys, starting from a pin. Spec §8.4.
 
-A pin is where trust begins: the hub's id, the fingerprint of one of its keys, a copy of its identity record, or its
-TLS certificate. From there on, keys are learned only by following the chain in which each endorses the next.
+A pin is the hub's id, the fingerprint of one of its keys, a copy of its identity record, or its TLS certificate. Later
+keys are accepted only if the chain of endorsements leads to them.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ CERTIFICATE_PREFIX = "cert:"
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What the user was told of a hub. One of these is set; `on_first_use` trusts whoever answers first, once."""
+    """What the user knows about a hub. Exactly one field is set; `on_first_use` trusts the first hub that answers."""
 
     key: bytes | None = None  # hub_id, or H(hub_pk) of any of its keys
     record: HubIdentity | None = None
@@ -45,11 +45,11 @@ class Pin:
     def __post_init__(self) -> None:
         given = (self.key is not None, self.record is not None, self.certificate is not None, self.on_first_use)
         if sum(given) != 1:
-            raise ValueError("a pin is one of key, record, certificate and on_first_use")
+            raise ValueError("a pin needs exactly one of key, record, certificate and on_first_use")
 
     @classmethod
     def parse(cls, text: str) -> "Pin":
-        """64 hex digits, `cert:` and 64 hex digits, or a path: of a data directory, an identity file or a PEM file."""
+        """Parse 64 hex digits, `cert:` and 64 hex digits, or a path to a data directory, identity or PEM file."""
         prefix, found = text.startswith(CERTIFICATE_PREFIX), text.removeprefix(CERTIFICATE_PREFIX)
         try:
             digest = bytes.fromhex(found)
@@ -59,12 +59,12 @@ class Pin:
             return cls(certificate=digest) if prefix else cls(key=digest)
         path = Path(text)
         if prefix or not path.exists():
-            raise Malformed("pin", f"{text!r} is neither 64 hex digits nor a file or directory that is there")
+            raise Malformed("pin", f"{text!r} is neither 64 hex digits nor an existing file or directory")
         return cls.of_file(path)
 
     @classmethod
     def of_file(cls, path: Path) -> "Pin":
-        """A data directory, its identity record (with the signature beside it), or a certificate in PEM form."""
+        """Read a data directory, an identity record with its signature beside it, or a certificate in PEM form."""
         path = path / IDENTITY_FILE if path.is_dir() else path
         try:
             content = path.read_bytes()
@@ -83,13 +83,13 @@ FIRST_USE = Pin(on_first_use=True)
 
 @dataclass(frozen=True, slots=True)
 class HubRecord(Wire):
-    """What is known of a hub, as it is kept."""
+    """The stored record of a hub."""
 
     identity: HubIdentity
     signature: IdentitySignature
     profile: Profile
     limits: Limits
-    origin: ForkOrigin | None = None  # where the hub is a fork
+    origin: ForkOrigin | None = None  # only if the hub is a fork
 
     LAYOUT: ClassVar = Map(
         "hub record",
@@ -105,26 +105,26 @@ class HubRecord(Wire):
 
 
 class HubTrust:
-    """The keys of one hub that count, and every check that needs them."""
+    """The trusted keys of one hub, and every check that needs them."""
 
     def __init__(self, known: HubRecord) -> None:
         self._set(known)
 
     def _set(self, known: HubRecord) -> None:
         self.known = known
-        # Of a fork, what it kept is its origin's word. Its own signature fixes which part that is.
+        # The prefix that a fork kept was signed by its origin. The fork's own signature fixes the end of that prefix.
         self._lineage = lineage(known.identity, known.origin)
 
     @classmethod
     def begin(
         cls, status: HubStatus, pin: Pin | None, kept: HubRecord | None, origin: ForkOrigin | None = None
     ) -> "HubTrust":
-        """Trust in the hub that said `status`, from what is kept of it or else from the pin.
+        """Establish trust in the hub with this `status`, from the stored record or else from the pin.
 
-        A certificate was compared when the connection was made, so it vouches for whatever came over it.
+        A pinned certificate was checked when the connection was made, so it authenticates the status.
         """
         if pin is None and kept is None:
-            raise Unverified("hub", "nothing is known of it: pin its id, a key's fingerprint, or its certificate")
+            raise Unverified("hub", "the hub is unknown: pin its id, the fingerprint of a key, or its certificate")
         record = HubRecord(status.identity, status.signature, status.profile, status.limits, origin)
         anchors = [pin.key] if pin and pin.key else []
         try:
@@ -133,9 +133,9 @@ class HubTrust:
             if pin and pin.record:
                 record.identity.check_follows(pin.record)
         except Unverified as error:
-            answered = f"hub {status.identity.hub_id.hex()} answered"
+            hub_id = status.identity.hub_id.hex()
             raise Contradiction(
-                Lie.WRONG_KEY, f"{answered}, and it is not the one that is pinned: {error.reason}"
+                Lie.WRONG_KEY, f"hub {hub_id} answered, but another hub is pinned: {error.reason}"
             ) from None
         trust = cls(kept or record)
         trust.learn(status)
@@ -154,7 +154,7 @@ class HubTrust:
         return self.known.limits
 
     def learn(self, status: HubStatus) -> bool:
-        """Take what a status says of the hub's keys and limits, if it continues what is known. True where it is new."""
+        """Accept keys and limits of a status that continues the known record. Returns whether anything is new."""
         shown, known = status.identity, self.known.identity
         try:
             shown.check_pinned(known.hub_id)
@@ -162,12 +162,12 @@ class HubTrust:
                 shown.check_follows(known)
                 shown.verify(status.signature, known.hub_id)
             else:
-                known.check_follows(shown)  # an older record is no lie, and teaches nothing
+                known.check_follows(shown)  # an older record is valid but has nothing new
         except Unverified as error:
-            reason = f"its identity record does not continue the one known: {error.reason}"
+            reason = f"its identity record does not continue the known one: {error.reason}"
             raise Contradiction(Lie.WRONG_KEY, reason, rival=_signed_record(status, known.hub_id)) from None
         if status.profile != self.known.profile:
-            raise Unverified("hub", "its profile is not the one it had: a hub has one for ever")
+            raise Unverified("hub", "its profile has changed, but a hub never changes its profile")
         if len(shown.hub_keys) < len(known.hub_keys):
             return False
         before = self.known
@@ -175,7 +175,7 @@ class HubTrust:
         return self.known != before
 
     def verify_receipt(self, receipt: Receipt) -> None:
-        """Raise unless a key of the hub that was active at its `hub_ts` signed it."""
+        """Raise `Contradiction` unless a key of the hub that was active at its `hub_ts` signed it."""
         try:
             self._lineage.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
         except Unverified:
@@ -183,7 +183,7 @@ class HubTrust:
             raise self._unsigned("the receipt", receipt, digest, receipt.hub_sig) from None
 
     def verify_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Raise unless a key of the hub that was active in its epoch signed it."""
+        """Raise `Contradiction` unless a key of the hub that was active in its epoch signed it."""
         try:
             signer = self._lineage.identity_at(checkpoint.label_curr, checkpoint.upto_seq)
             signer.verify_checkpoint(checkpoint, self.profile)
@@ -192,7 +192,7 @@ class HubTrust:
             raise self._unsigned("the checkpoint", checkpoint, digest, checkpoint.hub_sig) from None
 
     def blame_key(self, error: Contradiction, status: HubStatus) -> Contradiction:
-        """The same failed signature, named for the key that made it where the hub now says which it uses."""
+        """The same error, but with the key that made the signature if the hub's status reveals it."""
         head = error.statements[0]
         known = {key.hub_pk for key in self.known.identity.hub_keys}
         claimed = [key.hub_pk for key in status.identity.hub_keys] + [status.hub_pk]
@@ -205,13 +205,13 @@ class HubTrust:
     def _unsigned(self, what: str, head: Receipt | Checkpoint, digest: bytes, sig: bytes) -> Contradiction:
         for key in self.known.identity.hub_keys:
             if signing.is_valid(key.hub_pk, digest, sig):
-                reason = f"{what} is signed by {key.hub_pk.hex()[:16]}…, which was not active then"
+                reason = f"{what} is signed by {key.hub_pk.hex()[:16]}…, which was not active at that time"
                 return Contradiction(Lie.WRONG_KEY, reason, (head,))
         return Contradiction(Lie.SIGNATURE, f"no key of the hub signed {what}", (head,))
 
 
 def _signed_record(status: HubStatus, hub_id: bytes) -> tuple[HubIdentity, IdentitySignature] | None:
-    """The record that a status shows, where the keys of the hub with that id signed it."""
+    """The record in a status, if the keys of the hub with that id signed it."""
     try:
         status.identity.verify(status.signature, hub_id)
     except Unverified:

@@ -1,7 +1,7 @@
-"""Which key writes next: client_ids rotate by age, by count and by epoch. KEX0.2, KEX1+ §4.1.
+"""The keys that write: client_ids rotate by age, by count and by epoch. KEX0.2, KEX1+ §4.1.
 
-The link from one client_id to the next is kept here and nowhere else. A hub takes a capability only from the key it
-names, so a rotation under capabilities needs a token for the next client_id before it can happen.
+Only this state links one client_id to the next. A hub accepts a capability only from its subject key, so a rotation
+under capabilities needs a token for the next client_id first.
 """
 
 from dataclasses import dataclass, replace
@@ -19,17 +19,17 @@ from veen.core.hashing import u64be
 
 @dataclass(frozen=True, slots=True)
 class KeyBounds:
-    """How long and how often one client_id may be used. KEX1+ recommends at most these."""
+    """How long and how often one client_id may be used. The defaults are the maximum that KEX1+ recommends."""
 
     max_client_id_lifetime_sec: int = 86_400
     max_msgs_per_client_id_per_label: int = 65_536
 
     def __post_init__(self) -> None:
         if self.max_client_id_lifetime_sec < 1 or self.max_msgs_per_client_id_per_label < 1:
-            raise ValueError("a client_id lives for at least a second and a message")
+            raise ValueError("a client_id must be valid for at least one second and one message")
 
     def within(self, limits: Limits | None) -> "KeyBounds":
-        """These, or those of a hub where they are closer."""
+        """The stricter of these bounds and the hub's."""
         if limits is None:
             return self
         age, count = limits.max_client_id_lifetime_sec, limits.max_msgs_per_client_id_per_label
@@ -44,12 +44,12 @@ DEFAULT_BOUNDS = KeyBounds()
 
 @dataclass(frozen=True, slots=True)
 class ClientKeyUse(Wire):
-    """One client_id in the line of them. How much it wrote under a label is that label's last client_seq."""
+    """One generation of the client_id. Its use under a label is the label's last client_seq."""
 
     generation: int
     client_id: bytes
     created_at: int
-    retired: bool  # the next writer gets the next generation, whatever the age
+    retired: bool  # the next writer uses the next generation, regardless of age
 
     LAYOUT: ClassVar = Array(
         "client key use", VersionField(), Uint("generation"), Bstr("client_id"), Uint("created_at"), Bool("retired")
@@ -58,11 +58,11 @@ class ClientKeyUse(Wire):
 
 @dataclass(frozen=True, slots=True)
 class WriterState(Wire):
-    """What one client_id has used up under one label, whether or not it was ever accepted."""
+    """The sequence numbers that one client_id has used under one label, whether accepted or not."""
 
     last_client_seq: int = 0
     last_prev_ack: int = 0
-    closed: bool = False  # a place was given up, so the hub takes nothing more from this key here
+    closed: bool = False  # a place was abandoned, so the hub accepts nothing more from this key here
 
     LAYOUT: ClassVar = Array(
         "writer state", VersionField(), Uint("last_client_seq"), Uint("last_prev_ack"), Bool("closed")
@@ -71,7 +71,7 @@ class WriterState(Wire):
 
 @dataclass(frozen=True, slots=True)
 class WriterKey:
-    """A key, and the places it may write to next under one label."""
+    """A key, and the places that it may write to next under one label."""
 
     hub_id: bytes
     label: bytes
@@ -79,7 +79,7 @@ class WriterKey:
     key: SigningKey
     used: WriterState
     room: int  # how many more messages before the next rotation
-    cap: CapToken | None  # what to name as auth_ref, where the hub asks for one
+    cap: CapToken | None  # the capability for auth_ref, if the hub requires one
 
     @property
     def client_id(self) -> bytes:
@@ -91,7 +91,7 @@ class WriterKey:
 
 
 class WriterKeys:
-    """The line of client_ids of one identity."""
+    """The client_ids of one identity."""
 
     def __init__(self, state: ClientState, identity: ClientIdentity, caps: CapBox, bounds: KeyBounds) -> None:
         self.bounds = bounds
@@ -111,10 +111,10 @@ class WriterKeys:
         capability: bool = False,
         limits: Limits | None = None,
     ) -> WriterKey:
-        """Who writes next to the label. Rotates where that is due, by our bounds or the hub's, and keeps that it did.
+        """The key that writes next to the label. Rotates and records the rotation when due, by our or the hub's bounds.
 
-        `epoch` is the label's. With `capability`, raises `Refused` where the key that is due has no token for the
-        stream: the error says which key needs one.
+        `epoch` is the label's. With `capability`, raises `Refused` if the due key has no token for the stream; the
+        error names the key.
         """
         bounds = self.bounds.within(limits)
         with self._tables.read() as rows:
@@ -123,7 +123,7 @@ class WriterKeys:
                 return self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
         with self._tables.write() as rows:
             use, _ = self._choose(rows, hub_id, label, now, epoch, bounds)
-            # Raises where a capability is missing, and then nothing of this is kept: there was no rotation.
+            # Raises if a capability is missing. Then nothing is stored and the rotation has not happened.
             writer = self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
             rows.put("generations", u64be(use.generation), use.encode())
             rows.put("eras", u64be(use.generation) + hub_id, u64be(epoch))
@@ -135,7 +135,7 @@ class WriterKeys:
             return current(rows)
 
     def refresh(self, now: int) -> ClientKeyUse:
-        """The generation in use, after a rotation where age alone makes one due."""
+        """The generation in use, after a rotation if it is too old."""
         with self._tables.write() as rows:
             use = current(rows)
             if _is_old(use, now, self.bounds):
@@ -143,24 +143,24 @@ class WriterKeys:
             return use
 
     def history(self) -> tuple[ClientKeyUse, ...]:
-        """Every generation, oldest first: the continuity that no message shows."""
+        """Every generation, oldest first. Messages do not reveal this sequence."""
         with self._tables.read() as rows:
             return tuple(ClientKeyUse.decode(row) for _, row in rows.scan("generations"))
 
     def state(self, hub_id: bytes, label: bytes, client_id: bytes) -> WriterState:
-        """What a client_id has used up under a label."""
+        """The sequence numbers that a client_id has used under a label."""
         with self._tables.read() as rows:
             return writer_state(rows, client_id + hub_id + label)
 
     def retire(self, generation: int) -> None:
-        """Use this generation for nothing new."""
+        """Stop using this generation for new messages."""
         with self._tables.write() as rows:
             retire(rows, generation)
 
     def _choose(
         self, rows: TableRows, hub_id: bytes, label: bytes, now: int, epoch: int, bounds: KeyBounds
     ) -> tuple[ClientKeyUse, bool]:
-        """The generation to write with, and whether that has to be recorded first."""
+        """The generation to write with, and whether it must be recorded first."""
         use = current(rows)
         if _is_due(rows, use, hub_id, label, now, epoch, bounds):
             generation = use.generation + 1
@@ -208,18 +208,18 @@ def _is_due(
 
 
 def _is_old(use: ClientKeyUse, now: int, bounds: KeyBounds) -> bool:
-    # Either way: a clock that was far ahead when the key was made must not keep it alive for years.
+    # Both directions: a clock that was far ahead when the key was created must not keep it in use for years.
     return abs(now - use.created_at) >= bounds.max_client_id_lifetime_sec
 
 
 def writer_state(rows: TableRows, key: bytes) -> WriterState:
-    """Of a client_id, hub_id and label, joined; nothing used up where there is no row."""
+    """`key` is client_id, hub_id and label. Without a row, nothing was used."""
     row = rows.get("writers", key)
     return WriterState() if row is None else WriterState.decode(row)
 
 
 def retire(rows: TableRows, generation: int) -> None:
-    """Use this generation for nothing new; one that was never used is left alone."""
+    """Stop using this generation for new messages. Does nothing for a generation that was never used."""
     row = rows.get("generations", u64be(generation))
     if row is not None:
         rows.put("generations", u64be(generation), replace(ClientKeyUse.decode(row), retired=True).encode())
@@ -233,10 +233,10 @@ def begin(rows: TableRows, identity: ClientIdentity, generation: int, now: int) 
 
 
 def current(rows: TableRows) -> ClientKeyUse:
-    """The generation in use: a client has one from the moment it is made."""
+    """The generation in use. A client has one from its creation on."""
     last = rows.last("generations")
     if last is None:
-        raise Malformed("state", "it knows no client_id")
+        raise Malformed("state", "it contains no client_id")
     return ClientKeyUse.decode(last[1])
 
 

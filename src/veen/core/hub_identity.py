@@ -168,7 +168,7 @@ class HubIdentity(Wire):
         for key in reversed(self.hub_keys):
             if key.active_between(start, end) and signing.is_valid(key.hub_pk, digest, sig):
                 return key
-        raise Unverified(what, "it is not signed by a key of the hub that was active at that time")
+        raise Unverified(what, "no key of the hub that was active at that time signed it")
 
     def key_map(self) -> bytes:
         """`hub-key-map.json`: each key_id with its key."""

@@ -204,7 +204,7 @@ def test_what_is_known_beside_the_log_decides_what_is_open(town: People, tmp_pat
     known.write_text('{"effects": 7}')
     ran = town.tries("op", "check", "--known", known, stream=OPS)
     assert ran.status == 3
-    assert f"{known}: effects is of another type" in ran.error
+    assert f"{known}: effects has the wrong type" in ran.error
     assert "bootstrapped, capabilities" in ran.err
 
 

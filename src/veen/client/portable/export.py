@@ -1,4 +1,4 @@
-"""Making a portable set."""
+"""Export of a portable set."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,16 +27,16 @@ def export_identity(
     passphrase: bytes | None = None,
     cost: Cost = DEFAULT_COST,
 ) -> PortableManifest:
-    """Write the portable set of a client into a new folder, all of it or nothing.
+    """Write the portable set of a client into a new folder, atomically.
 
-    The keystore goes along as it is; with `passphrase`, encrypted under that one.
+    The keystore is copied unchanged, or encrypted with `passphrase` if given.
     """
     disk = client.disk
     with scaffold(out, disk) as folder:
         _copy_keystore(client, folder, passphrase, cost)
         disk.write_file(folder / CARD, client.card.encode())
         disk.write_file(folder / "cap_tokens.cborseq", (token.encode() for token in client.caps))
-        with client.state.tables.read() as rows:  # one view, so that the parts fit together
+        with client.state.tables.read() as rows:  # one snapshot, so that the files are consistent
             for name, parts in _sequences(rows):
                 disk.write_file(folder / name, parts)
             files = [client.path / CaughtRow.decode(row).file for _, row in rows.scan("caught")]
@@ -63,7 +63,7 @@ def _routing(rows: TableRows) -> Iterator[bytes]:
 
 
 def _sync_states(rows: TableRows) -> Iterator[bytes]:
-    """Every label that anything in the set belongs to."""
+    """The state of every label that occurs in the set."""
     places: set[bytes] = set()
     for table in ("labels", "receipts", "checkpoints", "outbox"):
         places.update(key[:_PLACE] for key, _ in rows.scan(table))

@@ -1,4 +1,4 @@
-"""The list of a portable set's files, signed by the identity: nothing is missing, added or changed."""
+"""The manifest of a portable set, signed by the identity. It detects missing, added and changed files."""
 
 import hashlib
 import re
@@ -18,14 +18,14 @@ from veen.core.signing import SIGNATURE_BYTES
 MANIFEST = "manifest.cbor"
 MAX_FILES = 64
 MAX_MANIFEST_BYTES = 65_536
-# Plain names: nothing that could lead out of the set.
+# Plain names only, so that no name can point outside the set.
 _NAME = re.compile(r"[a-z_]+\.(cbor|cborseq|enc|key)")
 _BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry(Wire):
-    """One file."""
+    """One file of the set."""
 
     name: str
     size: int
@@ -44,7 +44,7 @@ class FileEntry(Wire):
 
 @dataclass(frozen=True, slots=True)
 class PortableManifest(Wire):
-    """All of them."""
+    """All files of the set."""
 
     id_sign: bytes
     exported_at: int
@@ -66,19 +66,19 @@ class PortableManifest(Wire):
     def flaw(self) -> str | None:
         names = [file.name for file in self.files]
         if names != sorted(set(names)):
-            return "its files are not in ascending order, each once"
+            return "its files are not in strictly ascending order"
         strange = next((name for name in names if not _NAME.fullmatch(name)), None)
-        return None if strange is None else f"{strange!r} is no name of a portable set"
+        return None if strange is None else f"{strange!r} is not a file name of a portable set"
 
     def check_files(self, folder: Path) -> None:
-        """Raise unless the files are exactly these, and the identity signed the list."""
+        """Raise `Unverified` unless the folder has exactly these files and the identity signed the list."""
         signing.verify(self.id_sign, self._digest(), self.sig, MANIFEST)
         there, listed = set(names_in(folder)), {file.name for file in self.files}
         for name in sorted(there ^ listed):
-            raise Unverified("portable set", f"{name} is missing" if name in listed else f"{name} was added to it")
+            raise Unverified("portable set", f"{name} is missing" if name in listed else f"{name} was added")
         for file in self.files:
             if FileEntry.of(folder, file.name) != file:
-                raise Unverified("portable set", f"{file.name} is not the file that was exported")
+                raise Unverified("portable set", f"{file.name} was changed")
 
     def _digest(self) -> bytes:
         return ht("veen/portable", _UNSIGNED.write([self.id_sign, self.exported_at, self.files]))
@@ -88,14 +88,14 @@ _UNSIGNED = Map("manifest without sig", dict(zip(range(1, 6), PortableManifest.L
 
 
 def make(identity: ClientIdentity, folder: Path, now: int) -> PortableManifest:
-    """The manifest of all that is in the folder."""
+    """The signed manifest of all files in the folder."""
     files = tuple(FileEntry.of(folder, name) for name in names_in(folder))
     manifest = PortableManifest(identity.id_sign.public_key, now, files, bytes(SIGNATURE_BYTES))
     return replace(manifest, sig=identity.id_sign.sign(manifest._digest()))
 
 
 def read(folder: Path) -> PortableManifest:
-    """The manifest of a set, which holds for the files as they are."""
+    """Read the manifest of a set and verify its files."""
     try:
         manifest = PortableManifest.decode(durable.read_file(folder / MANIFEST, MAX_MANIFEST_BYTES))
     except Malformed as error:
@@ -105,7 +105,7 @@ def read(folder: Path) -> PortableManifest:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Every file below the folder but the manifest, sorted."""
+    """All files below the folder except the manifest, sorted."""
     found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     return sorted(name for name in found if name != MANIFEST)
 

@@ -1,4 +1,4 @@
-"""Taking a portable set up again, after checking all of it."""
+"""Import of a portable set. Everything in it is verified first."""
 
 import os
 from dataclasses import replace
@@ -35,12 +35,11 @@ def import_identity(
     bounds: KeyBounds = DEFAULT_BOUNDS,
     disk: Disk = DISK,
 ) -> ClientDir:
-    """A client directory from a portable set, all of it or nothing. Raises where anything in the set does not hold.
+    """Create a client directory from a portable set, atomically. Raises if anything in the set does not verify.
 
-    The directory the set came from may still send, or may have sent since: two that write with the same client_ids
-    would use the same places for different messages. So this one draws client_ids of its own, and capabilities have
-    to be issued for them. With `moved` it goes on with the old ones and their capabilities: for when the other has
-    not sent since the export and never will.
+    The exporting directory may still send. Two directories with the same client_ids would use the same places for
+    different messages. So the import draws its own client_ids, which need new capabilities. `moved` keeps the old
+    client_ids and their capabilities: only for when the exporting directory has not sent since and never will.
     """
     manifest = manifests.read(source)
     opened = Keystore.open(source, passphrase, disk)
@@ -75,26 +74,26 @@ def _check_one_identity(source: Path, id_sign: bytes, secrets: Secrets) -> None:
     card.verify()
     own = secrets.identity()
     if not id_sign == card.id_sign == own.id_sign.public_key or card.id_dh != own.id_dh.public_key:
-        raise Unverified("portable set", "its manifest, card and keystore are not of one identity")
+        raise Unverified("portable set", "manifest, card and keystore belong to different identities")
 
 
 class _Restored:
-    """The state of a set on its way into a new environment, in the one transaction that makes it."""
+    """Writes the state of a set into a new environment, in one transaction."""
 
     def __init__(self, source: Path, state: ClientState, rows: TableRows) -> None:
         self._source = source
         self._state = state
         self._rows = rows
         self._hubs: dict[bytes, HubTrust] = {}
-        self._hubs_of: dict[bytes, list[bytes]] = {}  # by label: a fork has those of its origin
+        self._hubs_of: dict[bytes, list[bytes]] = {}  # by label; a fork shares labels with its origin
 
     def fill(self, moved: bool, now: int) -> None:
         self._put_rows()
-        # Each key is in its hub's record too, so none is stored.
+        # The hub records contain the same keys, so they are compared and not stored.
         routing = cbor_sequence.read_file(Routing, self._source / "routing_secret.cborseq")
         known = {hub_id: hub.known.identity.routing_key for hub_id, hub in self._hubs.items()}
         if {each.hub_id: each.routing_key for each in routing} != known:
-            raise Unverified("portable set", "its routing secrets are not those of its hubs")
+            raise Unverified("portable set", "routing_secret.cborseq does not match the hubs in state.cborseq")
         self._put_labels()
         for receipt in cbor_sequence.read_file(Receipt, self._source / "receipts.cborseq"):
             self._put_signed("receipts", receipt)
@@ -105,7 +104,7 @@ class _Restored:
         if not moved:
             begin(self._rows, identity, use.generation + 1, now)
         elif use.client_id != identity.client_key(use.generation).public_key:
-            raise Unverified("portable set", "the client_id in use is not the identity's")
+            raise Unverified("portable set", "the client_id in use does not belong to the identity")
 
     def _put_rows(self) -> None:
         for row in cbor_sequence.read_file(StateRow, self._source / "state.cborseq"):
@@ -124,7 +123,7 @@ class _Restored:
                 head = trees.decode_head(sync.state.head)
                 signed = self._checked(sync.hub_id, head), head.mmr_root
                 if signed != (key + u64be(sync.state.size), sync.state.root):
-                    raise Unverified("sync state", f"label {sync.label.hex()[:8]} is not where its head says")
+                    raise Unverified("sync state", f"label {sync.label.hex()[:8]} does not match its signed head")
                 self._rows.put("labels", key, sync.state.encode())
 
     def _put_outbox(self) -> None:
@@ -134,12 +133,12 @@ class _Restored:
             hubs = self._hubs_with(msg.label)
             if len(hubs) > 1:
                 raise Unavailable(
-                    "messages are on their way under a label of a hub and its fork: for which, is not said"
+                    "cannot import the outbox: its messages have a label that both a hub and its fork use"
                 )
             append(self._rows, hubs[0] + msg.label, [Pending.of(msg)])
 
     def _put_signed(self, table: str, head: Receipt | Checkpoint) -> None:
-        """Keep it for every hub whose word it is: a fork also stands by what it kept of its origin's."""
+        """Store it for every hub that it verifies for: a fork also signs for the prefix of its origin."""
         refusal: Unverified | None = None
         kept = 0
         for hub_id in self._hubs_with(trees.label_of(head)):
@@ -152,10 +151,10 @@ class _Restored:
             raise refusal
 
     def _checked(self, hub_id: bytes, head: Head) -> bytes:
-        """The key of a receipt or checkpoint that the hub signed."""
+        """Verify a receipt or checkpoint of the hub. Returns its key in the table."""
         known = self._hubs.get(hub_id)
         if known is None:
-            raise Unverified("portable set", f"nothing in it says who hub {hub_id.hex()[:8]} is")
+            raise Unverified("portable set", f"it has no record of hub {hub_id.hex()[:8]}")
         if isinstance(head, Receipt):
             known.verify_receipt(head)
         else:
@@ -165,5 +164,5 @@ class _Restored:
     def _hubs_with(self, label: bytes) -> list[bytes]:
         hubs = self._hubs_of.get(label)
         if not hubs:
-            raise Unverified("portable set", f"nothing in it says whose label {label.hex()[:8]} is")
+            raise Unverified("portable set", f"it does not say which hub label {label.hex()[:8]} belongs to")
         return hubs

@@ -1,4 +1,4 @@
-"""What a portable set holds beside wire objects that have a name of their own."""
+"""The rows of a portable set that are not wire objects of the protocol."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,7 @@ CARRIED_EVIDENCE = "evidence.cborseq"
 
 @dataclass(frozen=True, slots=True)
 class Routing(Wire):
-    """A hub's routing_key: with it and a stream_id come the stream's labels."""
+    """A hub's routing_key, from which the labels of its streams are derived."""
 
     hub_id: bytes
     routing_key: bytes
@@ -26,7 +26,7 @@ class Routing(Wire):
 
 @dataclass(frozen=True, slots=True)
 class SyncState(Wire):
-    """Whose label it is, and how far it was verified; no state where it only has messages on their way."""
+    """The hub of a label, and how far it was verified; no state if it only has pending messages."""
 
     hub_id: bytes
     label: bytes
@@ -40,7 +40,7 @@ class SyncState(Wire):
 
 @dataclass(frozen=True, slots=True)
 class StateRow(Wire):
-    """One row of one table, as it is."""
+    """One row of a table, unchanged."""
 
     table: str
     key: bytes
@@ -53,7 +53,7 @@ class StateRow(Wire):
 
     def flaw(self) -> str | None:
         if self.table not in CARRIED:
-            return f"rows of {self.table!r} are not carried"
+            return f"table {self.table!r} is not part of a portable set"
         size, wire = CARRIED[self.table]
         if size is not None and len(self.key) != size:
             return f"a key of {self.table} has {size} bytes, not {len(self.key)}"
@@ -66,7 +66,7 @@ class StateRow(Wire):
         return None
 
 
-# What goes along row by row: the length of a table's keys, and of its rows or what those are.
+# The tables that are copied row by row: length of the keys, and length or type of the rows.
 CARRIED: dict[str, tuple[int | None, int | type[Wire]]] = {
     "generations": (8, ClientKeyUse),
     "eras": (8 + 32, 8),

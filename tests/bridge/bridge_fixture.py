@@ -53,7 +53,7 @@ class Zones:
     async def client(self, person: str, hub: Hub) -> AsyncIterator[Client]:
         pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
         url = f"http://127.0.0.1:{hub.port}"
-        async with Client(url, self.folders[person], pin=pin, patience=QUICK) as client:
+        async with Client(url, self.folders[person], pin=pin, retry_policy=QUICK) as client:
             yield client
 
     async def produce(self, *bodies: bytes, stream: str = EXPORT, schema: bytes | None = None) -> list[Sent]:

@@ -47,11 +47,11 @@ class ForkedHub:
         return ShownCheckpoint(self.hub.identity, identities.sign(self.hub.identity, self.hub.key), checkpoint).encode()
 
     def verified(self, log: Log) -> VerifiedCheckpoint:
-        return item_verify.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.contact.trust.known)
+        return item_verify.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.session.trust.known)
 
     async def compare(self, log: Log, *others: Log, ask: bool = True) -> ComparedCheckpoint:
         comparer = CheckpointComparer(
-            self.people.reader_dir, self.reader.contact.trust.known, self.reader if ask else None
+            self.people.reader_dir, self.reader.session.trust.known, self.reader if ask else None
         )
         return await comparer.compare(self.verified(log), [self.hub.checkpoint_of(one) for one in others])
 

@@ -60,7 +60,7 @@ class Side:
     async def publish_checkpoint(self, stream: str = STREAM, group: str | None = None) -> Checkpoint:
         async with self.client() as client, self.group(group) as joined:
             found = await client.checkpoint(stream)
-            await Publisher(joined, client.contact.trust.known).checkpoint(client, found)
+            await Publisher(joined, client.session.trust.known).checkpoint(client, found)
             return found
 
     async def put(self, *payloads: bytes | GossipItem) -> None:
@@ -77,7 +77,7 @@ class Side:
     async def receive(self, limits: InboxLimits | None = None, *, ask: bool = True) -> list[ReceivedReport]:
         """Receive everything that waits, and return the reports."""
         async with self.client(allow_caught=True) as client, self.group() as group:
-            known = client.contact.trust.known
+            known = client.session.trust.known
             with Inbox(self.inbox, self.hub_id, limits) as inbox:
                 receiver = Receiver(group, inbox, CheckpointComparer(self.folder, known, client if ask else None))
                 return [report async for report in receiver.receive()]

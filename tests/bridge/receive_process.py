@@ -25,7 +25,7 @@ async def receive(node: str, token: str, hub: str, folder: ClientDir, path: Path
     async with Client(hub, folder, allow_caught=True) as client, VeilNode(node, token) as veil:
         group = await GossipGroup.join(veil, client.hub_id)
         with Inbox(path, client.hub_id) as inbox:
-            receiver = Receiver(group, inbox, CheckpointComparer(folder, client.contact.trust.known, client))
+            receiver = Receiver(group, inbox, CheckpointComparer(folder, client.session.trust.known, client))
             with killer.armed():
                 async for _ in receiver.receive():
                     pass

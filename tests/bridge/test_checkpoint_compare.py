@@ -135,9 +135,9 @@ def test_a_failed_proof_is_doubt_and_not_an_accusation(place: Path) -> None:
 def test_a_silent_hub_is_waited_for_once_and_asked_again_later(place: Path) -> None:
     async def then(at: ForkedHub) -> None:
         clock = Clock(0)
-        at.reader.contact.link.patience = QUICK
+        at.reader.session.link.retry_policy = QUICK
         at.hub.mute = lambda path: path == "/v1/receipt"
-        comparer = CheckpointComparer(at.people.reader_dir, at.reader.contact.trust.known, at.reader, clock=clock)
+        comparer = CheckpointComparer(at.people.reader_dir, at.reader.session.trust.known, at.reader, clock=clock)
         compared = await comparer.compare(at.verified(at.other(4, 5)))
         assert compared.standing is ComparisonResult.UNASKED
         assert "did not answer" in compared.reason
@@ -165,7 +165,7 @@ def test_without_old_receipts_a_hub_proves_by_its_tree_or_is_doubted(place: Path
         assert (await at.compare(at.other(1, 3))).standing is ComparisonResult.DOUBTED
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with Client(at.hub.url, folder, pin=at.people.pin) as client:
-                comparer = CheckpointComparer(folder, client.contact.trust.known, client, [at.log.label])
+                comparer = CheckpointComparer(folder, client.session.trust.known, client, [at.log.label])
                 assert (await comparer.compare(at.verified(at.log.cut(3)))).standing is ComparisonResult.UNSHOWN
 
     with_forked_hub(place, then)
@@ -176,7 +176,7 @@ def test_without_old_receipts_a_hub_proves_by_its_tree_or_is_doubted(place: Path
 
 def _reject_reason(at: ForkedHub, body: bytes) -> RejectReason:
     with pytest.raises(ItemRejected) as caught:
-        item_verify.checkpoint(body, at.reader.contact.trust.known)
+        item_verify.checkpoint(body, at.reader.session.trust.known)
     return caught.value.reason
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_that_the_hub_did_not_sign_is_rejected(place: Path) -> None
             at.hub.checkpoint_of(at.log, SigningKey.generate()),
         ]
         assert {_reject_reason(at, at.shown(one)) for one in wrong} == {RejectReason.SIGNATURE}
-        assert item_verify.checkpoint(at.shown(true), at.reader.contact.trust.known).checkpoint == true
+        assert item_verify.checkpoint(at.shown(true), at.reader.session.trust.known).checkpoint == true
 
     with_forked_hub(place, then)
 
@@ -209,7 +209,7 @@ def test_a_foreign_identity_record_is_rejected(place: Path) -> None:
             ShownCheckpoint(forked, identities.sign(forked, hub.key), true),
         ]
         assert {_reject_reason(at, one.encode()) for one in wrong} == {RejectReason.IDENTITY}
-        known = replace(at.reader.contact.trust.known, identity=moved)
+        known = replace(at.reader.session.trust.known, identity=moved)
         longer = identities.rotate(forked, thief, thief2 := SigningKey.generate(), START + 2)
         for hub_metadata, key in ((forked, thief), (longer, thief2)):
             with pytest.raises(ItemRejected, match="identity"):
@@ -229,9 +229,9 @@ def test_a_new_key_is_accepted_if_a_known_hub_key_endorses_it(place: Path) -> No
         body = ShownCheckpoint(
             rotated, identities.sign(rotated, key), hub.checkpoint_of(at.other(4, KNOWN), key)
         ).encode()
-        judged = item_verify.checkpoint(body, at.reader.contact.trust.known)
+        judged = item_verify.checkpoint(body, at.reader.session.trust.known)
         assert judged.record.identity == rotated
-        compared = await CheckpointComparer(at.people.reader_dir, at.reader.contact.trust.known).compare(judged)
+        compared = await CheckpointComparer(at.people.reader_dir, at.reader.session.trust.known).compare(judged)
         assert at.proves(compared)
 
     with_forked_hub(place, then)
@@ -239,7 +239,7 @@ def test_a_new_key_is_accepted_if_a_known_hub_key_endorses_it(place: Path) -> No
 
 def test_evidence_that_is_foreign_or_does_not_verify_is_rejected(place: Path) -> None:
     async def then(at: ForkedHub) -> None:
-        known = at.reader.contact.trust.known
+        known = at.reader.session.trust.known
         compared = await at.compare(at.other(4, KNOWN))
         assert compared.evidence
         data = compared.evidence.read_bytes()
@@ -265,7 +265,7 @@ def test_an_unknown_label_is_compared_if_the_caller_lists_it(place: Path) -> Non
     async def then(at: ForkedHub) -> None:
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with Client(at.hub.url, folder, pin=at.people.pin) as client:
-                judged, known = at.verified(at.other(4, KNOWN)), client.contact.trust.known
+                judged, known = at.verified(at.other(4, KNOWN)), client.session.trust.known
                 assert (
                     await CheckpointComparer(folder, known, client).compare(judged)
                 ).standing is ComparisonResult.UNFOLLOWED

@@ -183,7 +183,7 @@ def test_only_members_of_a_group_receive_its_items(place: Path) -> None:
 def test_invalid_items_are_not_published(place: Path) -> None:
     async def work(alice: Side, bob: Side) -> None:
         async with alice.client() as client, alice.group() as group:
-            publisher = Publisher(group, client.contact.trust.known)
+            publisher = Publisher(group, client.session.trust.known)
             with pytest.raises(Unverified, match="evidence"):
                 await publisher.evidence(b"nothing")
             with pytest.raises(Unverified, match="bundle"):
@@ -207,7 +207,7 @@ def test_a_bundle_larger_than_an_object_arrives_verifies_and_is_imported(place: 
                 pass
             async with VeilNode(sender.url, sender.token) as node:
                 group = await GossipGroup.join(node, at.source_id)
-                said = await Publisher(group, source.contact.trust.known).bundle(data)
+                said = await Publisher(group, source.session.trust.known).bundle(data)
             assert len(said.message_ids) == 2 + len(data) // PART_BYTES
             await bob.wait_received(len(said.message_ids))
             found = await bob.receive()

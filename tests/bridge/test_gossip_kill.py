@@ -36,7 +36,7 @@ def _stored(side: Side) -> Stored:
 async def _publish_all(alice: Side, bob: Side) -> None:
     await bob.read()
     async with alice.client() as client, alice.group() as group:
-        publisher = Publisher(group, client.contact.trust.known)
+        publisher = Publisher(group, client.session.trust.known)
         await publisher.checkpoint(client, await client.checkpoint(STREAM))
         for number in range(3):
             await client.send(STREAM, bytes((number,)) * 40_000)

@@ -72,7 +72,7 @@ class Listener:
     async def receive(self) -> list[ReceivedReport]:
         hub_id = self.at.hub.identity.hub_id
         with self.inbox() as inbox:
-            comparer = CheckpointComparer(self.at.people.reader_dir, self.at.reader.contact.trust.known, self.at.reader)
+            comparer = CheckpointComparer(self.at.people.reader_dir, self.at.reader.session.trust.known, self.at.reader)
             receiver = Receiver(GossipGroup(self.node, hub_id, "here"), inbox, comparer)
             return [report async for report in receiver.receive()]
 

@@ -187,10 +187,10 @@ def test_import_takes_an_export_and_a_folder_that_is_not_there(veen: Veen, alice
 
 
 def test_a_folder_that_is_no_client_or_open_to_others_is_said_to_be_so(veen: Veen, alice: Path) -> None:
-    assert "there is no client directory" in veen("stream-key", "show", "--client", alice / "x").error
+    assert "no client directory at" in veen("stream-key", "show", "--client", alice / "x").error
     assert "--client DIR is needed" in veen("stream-key", "show").error
     alice.chmod(0o755)
-    assert "is open to others" in veen("stream-key", "show", "--client", alice).error
+    assert "is accessible to others" in veen("stream-key", "show", "--client", alice).error
     alice.chmod(0o700)
     shutil.rmtree(alice / "state")
     assert "is not a client directory" in veen("stream-key", "show", "--client", alice).error

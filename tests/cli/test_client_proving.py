@@ -289,7 +289,7 @@ def test_two_receipts_that_contradict_each_other_become_one_file(place: Town) ->
     assert made["contradictions"]
     shown = place.veen("evidence", "verify", file, "--pin", place.hub_id)
     assert shown.status == 11
-    assert "two different messages are signed for" in shown.out
+    assert "two different messages are signed as" in shown.out
     unnamed = place.veen("evidence", "verify", file, "--json")
     assert (unnamed.status, unnamed.json()["verdict"]) == (4, "unverified: no hub was named")
     assert place.veen("evidence", "verify", file, "--trust-embedded").status == 11

@@ -139,7 +139,7 @@ def test_what_cannot_be_done_is_said_with_a_hint(left: Town, tmp_path: Path) -> 
         "neither a client directory nor a reader key" in run(place, place.root / "hub", "--key", tmp_path / "key").error
     )
     (tmp_path / "key").chmod(0o644)
-    assert "open to others" in run(place, place.root / "hub", "--key", tmp_path / "key").error
+    assert "accessible to others" in run(place, place.root / "hub", "--key", tmp_path / "key").error
 
 
 def test_epochs_are_found_in_a_directory_and_at_a_hub(veen: Veen, tmp_path: Path) -> None:
@@ -212,6 +212,6 @@ def test_a_url_as_an_output_is_refused_before_anything_is_made(
     done = veen(*arguments, env=NO_SPARK)
     assert done.status != 0
     assert "s3://bucket/" in done.err
-    assert "it is a URL" in done.err
+    assert "URLs are not supported" in done.err
     assert "Traceback" not in done.err
     assert sorted(tmp_path.iterdir()) == before

@@ -1,4 +1,4 @@
-"""Where the client tests keep their directories: in memory where the machine has such a place."""
+"""Directories of the client tests: in memory if the machine has a memory file system."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ SCRATCH = Path("/dev/shm")
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that is quick to write to."""
+    """A folder that is fast to write to."""
     with tempfile.TemporaryDirectory(dir=SCRATCH if SCRATCH.is_dir() else None) as folder:
         yield Path(folder)
 

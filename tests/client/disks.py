@@ -1,4 +1,4 @@
-"""Disks that fail: dying at a given call, or full from a given call on."""
+"""Disks that fail: the process dies at a given call, or the disk is full from a given call on."""
 
 import errno
 import os
@@ -13,18 +13,18 @@ T = TypeVar("T")
 
 
 class Died(BaseException):
-    """The process ended here. Nothing of ours catches it."""
+    """The process ends here. No code under test may catch it."""
 
 
 class Last(Enum):
-    """What became of the call in which the process died."""
+    """Whether the call in which the process died took effect."""
 
     LOST = "lost"
     DONE = "done"
 
 
 class FailingDisk(Disk):
-    """Every call is counted, and goes through `_call`."""
+    """Counts every call and passes it to `_call`."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -53,7 +53,7 @@ class FailingDisk(Disk):
 
 
 class DyingDisk(FailingDisk):
-    """Dies at call number `n`; every later call dies as well, as there is no process to make it."""
+    """Dies at call number `n` and at every later call."""
 
     def __init__(self, n: int, last: Last) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class DyingDisk(FailingDisk):
 
 
 class FullDisk(FailingDisk):
-    """Has no room from call number `n` on; removing still works."""
+    """Is full from call number `n` on; removing still works."""
 
     def __init__(self, n: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A hub in memory that speaks real HTTP and is honest but for one lie, which it tells from `lying = True` on.
+"""A hub in memory that speaks real HTTP and is honest except for one lie, which starts with `lying = True`.
 
-Its logs, trees, proofs and signatures are made with the same core objects a real hub uses, so that whatever a lie does
-not touch holds.
+Its logs, trees, proofs and signatures are made with the core objects of a real hub, so that everything except the lie
+verifies.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, Proof
 from veen.core.wire_json import to_json
 
 START = 1_750_000_000
-DRIP_S = 0.1  # between two bytes of an answer that drips
+DRIP_S = 0.1  # between two bytes of a slow answer
 PAGE = 100
 
 
 @dataclass
 class Log:
-    """One label."""
+    """The log of one label."""
 
     label: bytes
     entries: list[tuple[Msg, Receipt]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Log:
         return signed
 
     def cut(self, size: int) -> "Log":
-        """The log as it was with `size` entries."""
+        """A copy of the log with its first `size` entries."""
         made = Log(self.label, self.entries[:size])
         for message, _ in made.entries:
             made.nodes += made.tree.append(message.leaf_hash())
@@ -93,7 +93,7 @@ class Log:
 
 
 class HostileHub:
-    """The hub. A test changes what it says by setting one of the hooks, which see what an honest hub would say."""
+    """The hub. A test sets a hook to change an answer; the hook receives the honest answer."""
 
     def __init__(self, profile: Profile | None = None, limits: Limits | None = None) -> None:
         self.key = SigningKey.generate()
@@ -103,9 +103,9 @@ class HostileHub:
         self.hub_ts = START
         self.logs: dict[bytes, Log] = {}
         self.lying = False
-        self.submitted: list[bytes] = []  # every MSG that ever arrived, as it came
+        self.submitted: list[bytes] = []  # every MSG received, as encoded bytes
         self.asked: list[str] = []
-        # Hooks: what is told instead.
+        # Hooks that replace the honest answers.
         self.on_receipts: Callable[[list[Msg], list[Receipt]], list[Receipt]] | None = None
         self.on_items: Callable[[list[StreamItem]], list[StreamItem]] | None = None
         self.on_page: Callable[[StreamResponse], StreamResponse] | None = None
@@ -114,12 +114,12 @@ class HostileHub:
         self.on_proof: Callable[[MmrProof], MmrProof] | None = None
         self.on_status: Callable[[dict[str, Any]], None] | None = None
         self.on_submit: Callable[[Msg], Refused | None] | None = None
-        self.mute: Callable[[str], bool] = lambda path: False  # closes without a word, after having done what was asked
-        self.drips: Callable[[str], bool] = lambda path: False  # answers byte by byte, after having done what was asked
+        self.mute: Callable[[str], bool] = lambda path: False  # process the request, then close without an answer
+        self.drips: Callable[[str], bool] = lambda path: False  # process the request, then answer byte by byte
         self.has_batches = True
         self._stranger = SigningKey.generate()
 
-    # What a hub does.
+    # Hub functions.
 
     def log(self, label: bytes) -> Log:
         return self.logs.setdefault(label, Log(label))
@@ -141,7 +141,7 @@ class HostileHub:
         return log.append(self.key, message, self.hub_ts)
 
     def forged(self, label: bytes, body: bytes = b"forged") -> Msg:
-        """A message by a stranger, which is properly signed and sealed for nobody in particular."""
+        """A message by an unknown client: properly signed, sealed to an unknown reader."""
         log = self.log(label)
         mine = [one for one, _ in log.entries if one.client_id == self._stranger.public_key]
         place = Place(self.profile.profile_id(), label, self._stranger.public_key, len(mine) + 1, 0)
@@ -159,18 +159,18 @@ class HostileHub:
         )
 
     def fork(self, label: bytes, at: int) -> None:
-        """Go on from `at` with another history of the same length and one entry more."""
+        """Replace the history after `at` by another one, which is one entry longer."""
         size = self.log(label).tree.size
         self.logs[label] = self.log(label).cut(at)
         while self.log(label).tree.size <= size:
             self.log(label).append(self.key, self.forged(label), self.hub_ts)
 
     def signed(self, wrong: Receipt, key: SigningKey | None = None, **changes: Any) -> Receipt:
-        """A receipt that says something else, properly signed."""
+        """A receipt with changed fields, properly signed."""
         unsigned = replace(wrong, **changes)
         return replace(unsigned, hub_sig=(key or self.key).sign(unsigned.signing_digest()))
 
-    # What it answers.
+    # Answers.
 
     def status(self) -> dict[str, Any]:
         shown = {
@@ -288,7 +288,7 @@ class HostileHub:
             raise Refused("E.NOT_FOUND", f"there is no {path}")
         return made.encode()
 
-    # HTTP, as little of it as a client needs.
+    # HTTP, only as much as the client needs.
 
     async def __aenter__(self) -> "HostileHub":
         self._writers: set[asyncio.StreamWriter] = set()

@@ -1,4 +1,4 @@
-"""A client that sends and sends, to be killed: what leaves goes to standard output, what is answered comes back.
+"""A client that sends until it is killed. It writes messages to standard output and reads receipts from standard input.
 
 out   length (u32be), encoded MSG
 in    length (u32be), encoded RECEIPT
@@ -25,7 +25,7 @@ def frame(data: bytes) -> bytes:
 
 
 def read_frame(fd: int) -> bytes | None:
-    """The next frame; None where the other side ended."""
+    """The next frame; None at the end of the input."""
     head = _exactly(fd, _LENGTH.size)
     return None if head is None else _exactly(fd, _LENGTH.unpack(head)[0])
 

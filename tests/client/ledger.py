@@ -1,4 +1,4 @@
-"""A hub's side of a log, in memory: it takes what a client puts, and signs where it is."""
+"""The hub's side of a log, in memory: it accepts messages and signs receipts."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ STREAM = naming.stream_id("news")
 
 
 def message(writer: WriterKey, place: int = 0, *, prev_ack: int = 0, body: bytes = b"") -> Pending:
-    """The message for the writer's next place, or for one so many places after it."""
+    """The message for the writer's next place, or for the place `place` after it."""
     return Pending.of(
         msg.sign(
             writer.key,
@@ -35,7 +35,7 @@ def messages(writer: WriterKey, count: int) -> list[Pending]:
 
 @dataclass
 class Ledger:
-    """One label of one hub."""
+    """The log of one label of one hub."""
 
     stream_id: bytes = STREAM
     key: SigningKey = field(default_factory=SigningKey.generate)
@@ -52,7 +52,7 @@ class Ledger:
         return HubRecord(self.record, identities.sign(self.record, self.key), PROFILE, Limits())
 
     def take(self, accepted: Msg) -> Receipt:
-        """Give a message its place. What is not the client's next is a mistake of the test."""
+        """Accept a message. A message that is not the client's next one is an error in the test."""
         assert accepted.client_seq == self.taken.get(accepted.client_id, 0) + 1
         self.taken[accepted.client_id] = accepted.client_seq
         self.tree.append(accepted.leaf_hash())
@@ -79,12 +79,12 @@ class Ledger:
         )
 
     def state(self) -> LabelState:
-        """Where a client is that has verified all of it."""
+        """The state of a client that has verified the whole log."""
         peaks = tuple(self.tree.peaks)
         return LabelState(PROFILE.profile_id(), self.tree.size, self.tree.root(), peaks, self.receipts[-1].encode())
 
     def answer(self, state: ClientState, pending: Sequence[Pending]) -> list[Receipt]:
-        """Take these messages, and have the client note that it was answered."""
+        """Accept these messages, and store their receipts in the client's state."""
         before = self.state() if self.receipts else None
         given = self.take_all(pending)
         done = [each.leaf_hash for each in pending]

@@ -1,4 +1,4 @@
-"""A writer and a reader of one stream, each with a client directory of its own."""
+"""A writer and a reader of one stream, each with its own client directory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -12,12 +12,12 @@ from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
 from veen.client.entry import Entry
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 
 STREAM = "news"
-# Soon gives up on a hub that refuses or hangs up, not on one that is slow.
-QUICK = Patience(
+# Gives up soon on a hub that rejects or disconnects, but not on a slow one.
+QUICK = RetryPolicy(
     attempts=3, first_wait_s=0.001, longest_wait_s=0.01, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
 )
 NOW = 1_750_000_000
@@ -25,7 +25,7 @@ NOW = 1_750_000_000
 
 @dataclass
 class Pair:
-    """The two, and what it takes to meet a hub."""
+    """The two clients, and what they need to connect to a hub."""
 
     writer_dir: ClientDir
     reader_dir: ClientDir
@@ -34,12 +34,12 @@ class Pair:
 
     @asynccontextmanager
     async def writer(self, **options: Any) -> AsyncIterator[Client]:
-        async with Client(self.url, self.writer_dir, **({"pin": self.pin, "patience": QUICK} | options)) as client:
+        async with Client(self.url, self.writer_dir, **({"pin": self.pin, "retry_policy": QUICK} | options)) as client:
             yield client
 
     @asynccontextmanager
     async def reader(self, **options: Any) -> AsyncIterator[Client]:
-        async with Client(self.url, self.reader_dir, **({"pin": self.pin, "patience": QUICK} | options)) as client:
+        async with Client(self.url, self.reader_dir, **({"pin": self.pin, "retry_policy": QUICK} | options)) as client:
             yield client
 
 
@@ -54,7 +54,7 @@ def pair(place: Path, stream: str = STREAM, now: int = NOW) -> Iterator[Pair]:
 
 
 async def send_all(client: Client, *bodies: bytes, stream: str = STREAM) -> list[Sent]:
-    """In one go, so that they go in one batch."""
+    """Send them at once, so that they form one batch."""
     sender = client.sender(stream)
     return await asyncio.gather(*(sender.put(Draft(body)) for body in bodies))
 

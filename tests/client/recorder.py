@@ -1,4 +1,4 @@
-"""A proxy that keeps every MSG that was on its way to a hub, also of requests that were cut short."""
+"""A proxy that records every MSG on its way to a hub, also of interrupted requests."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ _SUBMITS = {b"/v1/submit": len(b"\xa2\x01\x01\x02"), b"/tooling/submit-batch": 0
 
 
 class Recorder:
-    """Listens on a port of its own and passes everything on."""
+    """Listens on its own port and forwards everything."""
 
     def __init__(self, port: int) -> None:
         self.messages: list[bytes] = []
@@ -67,7 +67,7 @@ class Recorder:
 
 
 def _messages(said: bytes) -> list[bytes]:
-    """Every MSG in a stream of requests, the last of which may be cut short."""
+    """Every MSG in a stream of requests. The last request may be incomplete."""
     found: list[bytes] = []
     while b"\r\n\r\n" in said:
         head, _, rest = said.partition(b"\r\n\r\n")

@@ -1,6 +1,6 @@
 """A client that sends until it is killed: `python -m tests.client.sending_process URL DIR PIN NUMBER`.
 
-It says `ready` when it knows the hub, and the body of every message once its send has succeeded.
+It prints `ready` when it is connected, and the body of every message once its send has succeeded.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from tests.client.pair import STREAM
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 
 
@@ -24,7 +24,7 @@ def say(text: str) -> None:
 
 async def send_for_ever(url: str, folder: ClientDir, pin: Pin, number: int) -> None:
     chance = random.Random(number)
-    async with Client(url, folder, pin=pin, patience=Patience(attempts=20, first_wait_s=0.01)) as client:
+    async with Client(url, folder, pin=pin, retry_policy=RetryPolicy(attempts=20, first_wait_s=0.01)) as client:
         say("ready")
         sender = client.sender(STREAM)
         count = 0

@@ -1,4 +1,4 @@
-"""Attachments from disk to disk: sealed with their message, verified when they come back."""
+"""Attachments are sealed with their message, and verified when they are downloaded."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def files(place: Path, *sizes: int) -> list[Path]:
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1,), (1 << 20,), (5, 0, 700_000), tuple(range(20))])
-def test_what_is_attached_comes_back(place: Path, sizes: tuple[int, ...]) -> None:
+def test_an_attachment_is_downloaded_unchanged(place: Path, sizes: tuple[int, ...]) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         attached = files(place, *sizes)
         async with people.writer() as writer, people.reader() as reader:
@@ -57,7 +57,7 @@ def test_messages_around_one_with_attachments_keep_their_order(place: Path) -> N
     at_a_hub(place, work)
 
 
-def test_a_capability_is_leave_to_attach(place: Path) -> None:
+def test_a_capability_permits_attachments(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         (file,) = files(place, 5000)
         async with people.writer(caps=[token(people)]) as writer, people.reader() as reader:
@@ -93,7 +93,7 @@ def test_the_same_file_twice_is_sealed_twice(place: Path) -> None:
     at_a_hub(place, work)
 
 
-# What the hub may do to them.
+# Attachments changed by the hub.
 
 
 def _stored(hub: Hub) -> list[Path]:
@@ -106,7 +106,7 @@ def test_an_attachment_that_was_changed_is_refused(place: Path, damage: str) -> 
         async with people.writer() as writer, people.reader() as reader:
             await writer.send(STREAM, b"1", attachments=files(place, 500))
             (entry,) = await read_all(reader)
-            # What the message commits to, as a hub that keeps something else would have it.
+            # A hub that stores something else would list this coid.
             part = entry.attachments[0]
             assert entry.opened
             other = await _sealed_at(reader, part, damage)
@@ -115,21 +115,21 @@ def test_an_attachment_that_was_changed_is_refused(place: Path, damage: str) -> 
                 await reader.attachment(changed, 0)
 
     async def _sealed_at(reader: object, part: Attachment, damage: str) -> bytes:
-        """Put something else at the hub, under its own name."""
+        """Upload other bytes under their own coid."""
         from veen.client.client import Client
         from veen.client.message_attachments import upload
         from veen.core.attachment import SealedAttachment
         from veen.core.hashing import h
 
         assert isinstance(reader, Client)
-        sealed = await reader.contact.link.get(f"/tooling/attachments/{part.coid.hex()}", 1 << 20)
+        sealed = await reader.session.link.get(f"/tooling/attachments/{part.coid.hex()}", 1 << 20)
         made = {
             "bit": bytes((sealed[0] ^ 1,)) + sealed[1:],
             "shorter": sealed[:-1],
             "longer": sealed + b"\0",
             "another": os.urandom(len(sealed)),
         }[damage]
-        await upload(reader.contact.link, SealedAttachment(h(made), made), {})
+        await upload(reader.session.link, SealedAttachment(h(made), made), {})
         return h(made)
 
     at_a_hub(place, work)
@@ -149,7 +149,7 @@ def test_an_attachment_the_hub_does_not_have_is_unavailable(place: Path) -> None
 
 
 @pytest.mark.parametrize("index", [-1, 1])
-def test_an_attachment_that_is_none_is_a_mistake(place: Path, index: int) -> None:
+def test_an_attachment_index_out_of_range_is_an_error(place: Path, index: int) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await writer.send(STREAM, b"1", attachments=files(place, 5))
@@ -160,7 +160,7 @@ def test_an_attachment_that_is_none_is_a_mistake(place: Path, index: int) -> Non
     at_a_hub(place, work)
 
 
-# What a writer may do wrong.
+# Errors of a writer.
 
 
 def test_a_file_that_is_not_there_takes_no_place(place: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_file_that_grew_takes_no_place(place: Path) -> None:
         asyncio.run(work())
 
 
-# The body that names them.
+# The body that lists the attachments.
 
 
 def test_any_attached_body_decodes_to_itself_or_not_at_all() -> None:
@@ -210,7 +210,7 @@ def test_any_attached_body_decodes_to_itself_or_not_at_all() -> None:
 
 
 def test_a_body_that_names_other_attachments_than_its_header_does_not_open(place: Path) -> None:
-    """A writer that lies about its attachments is found out before any is fetched."""
+    """A writer that lists wrong attachments is detected before any download."""
 
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:

@@ -1,4 +1,4 @@
-"""The capabilities a client holds: verified when they come in, and the right one when it writes."""
+"""The capabilities of a client: verified when added, and selected when writing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.ledger import NOW
-from veen.client import CapBox, ClientDir
+from veen.client import CapabilityStore, ClientDir
 from veen.client.capabilities import MAX_FILE_BYTES, issue, read_tokens
 from veen.core import CapToken, Malformed, Rate, SigningKey, Unavailable, Unverified, cap_token, naming
 
@@ -24,7 +24,7 @@ def forged() -> CapToken:
     return replace(token(), subject_pk=OTHER)
 
 
-def test_a_box_without_tokens_has_none_for_anyone(client: ClientDir) -> None:
+def test_an_empty_store_has_no_token(client: ClientDir) -> None:
     assert list(client.caps) == []
     assert client.caps.for_writer(ME, NEWS, NOW, HUB) is None
 
@@ -59,7 +59,7 @@ def test_adding_a_token_again_changes_nothing(client: ClientDir) -> None:
     assert len(list((client.path / "caps").iterdir())) == 1
 
 
-def test_of_a_file_with_one_bad_token_none_is_taken(client: ClientDir) -> None:
+def test_a_file_with_one_bad_token_is_rejected_whole(client: ClientDir) -> None:
     with pytest.raises(Unverified, match="capabilities"):
         client.caps.add_all(token().encode() + forged().encode())
     assert list(client.caps) == []
@@ -67,7 +67,7 @@ def test_of_a_file_with_one_bad_token_none_is_taken(client: ClientDir) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", token().encode()[:-1], token().encode() + b"\xa5", b"not cbor at all"])
-def test_what_is_no_sequence_of_tokens_is_refused(client: ClientDir, data: bytes) -> None:
+def test_bytes_that_are_not_tokens_are_rejected(client: ClientDir, data: bytes) -> None:
     with pytest.raises(Malformed):
         client.caps.add_all(data)
     assert list(client.caps) == []
@@ -83,7 +83,7 @@ def test_a_bad_file_in_the_folder_is_named_when_the_client_is_opened(client: Cli
     ClientDir.open(client.path).close()
 
 
-def test_a_file_that_someone_put_there_counts(client: ClientDir) -> None:
+def test_a_file_copied_into_the_folder_is_used(client: ClientDir) -> None:
     client.close()
     (client.path / "caps" / "given.cbor").write_bytes(token().encode())
     (client.path / "caps" / "notes.txt").write_text("not a token")
@@ -115,13 +115,13 @@ def test_a_file_too_long_for_tokens_is_not_read(place: Path) -> None:
         read_tokens(path)
 
 
-def chosen(caps: CapBox, now: int = NOW, hub: bytes = HUB) -> int | None:
-    """The ttl of the token that is chosen, to tell them apart."""
+def chosen(caps: CapabilityStore, now: int = NOW, hub: bytes = HUB) -> int | None:
+    """The ttl of the selected token, which identifies it."""
     found = caps.for_writer(ME, NEWS, now, hub)
     return found.allow.ttl if found else None
 
 
-def test_of_tokens_a_hub_was_not_shown_the_longest_is_chosen(client: ClientDir) -> None:
+def test_the_longest_of_the_tokens_unknown_to_a_hub_is_chosen(client: ClientDir) -> None:
     for ttl in (600, 900, 300):
         client.caps.add(token(ttl=ttl))
     assert chosen(client.caps) == 900
@@ -138,7 +138,7 @@ def test_a_token_the_hub_knows_is_chosen_before_one_it_does_not(client: ClientDi
     assert chosen(client.caps, hub=HUB2) == 900
 
 
-def test_an_expired_token_gives_way_to_one_whose_time_has_not_begun(client: ClientDir) -> None:
+def test_an_unused_token_is_preferred_to_an_expired_one(client: ClientDir) -> None:
     for ttl in (600, 500):
         client.caps.add(token(ttl=ttl))
     client.caps.put_granted(HUB, token(ttl=600).auth_ref(), NOW + 600)

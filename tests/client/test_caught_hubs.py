@@ -1,4 +1,4 @@
-"""A hub that was proven to contradict itself stays caught, in every process of the client, until it starts over."""
+"""A hub that was proven to contradict itself is rejected by every process of the client until the user starts over."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ def _with_history(place: Path, then: Then) -> None:
 
 
 async def _catch(hub: HostileHub, people: Pair, arrange: Arrange) -> Contradiction:
-    """Let the hub lie once to the writer, and be honest from then on."""
+    """Let the hub lie once to the writer, and be honest afterwards."""
     hub.lying = True
     arrange(hub)
     async with people.writer() as writer:
@@ -85,7 +85,7 @@ def test_a_lie_told_once_stays_with_the_hub_until_the_client_starts_over(
     _with_history(place, then)
 
 
-def test_the_client_that_caught_the_hub_relies_on_nothing_more_either(place: Path) -> None:
+def test_the_client_that_caught_the_hub_accepts_nothing_more(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             hub.lying = True
@@ -104,7 +104,7 @@ def test_the_client_that_caught_the_hub_relies_on_nothing_more_either(place: Pat
     _with_history(place, then)
 
 
-def test_a_client_that_runs_beside_the_one_that_caught_the_hub_follows_it_no_further(place: Path) -> None:
+def test_another_process_of_the_client_stops_following_a_caught_hub(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as running:
             known = running.follower(STREAM).tree.size
@@ -116,7 +116,7 @@ def test_a_client_that_runs_beside_the_one_that_caught_the_hub_follows_it_no_fur
     _with_history(place, then)
 
 
-def test_what_is_not_proven_to_others_ends_when_the_hub_is_honest_again(place: Path) -> None:
+def test_an_unproven_contradiction_does_not_outlast_the_lie(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair) -> None:
         log = hub.log(hub.label(STREAM))
         hub.logs[log.label] = log.cut(2)
@@ -165,10 +165,8 @@ async def _look(reader: Client) -> None:
 
 
 @pytest.mark.parametrize("work", [_read_on, _skip, _look])
-def test_times_are_held_against_the_state_that_was_stored(
-    place: Path, work: Callable[[Client], Awaitable[None]]
-) -> None:
-    """The reader knows entry 5, and skips 6 and 7 or reads them."""
+def test_times_are_compared_with_the_stored_state(place: Path, work: Callable[[Client], Awaitable[None]]) -> None:
+    """The reader knows entry 5, and skips entries 6 and 7 or reads them."""
 
     async def then(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader:
@@ -185,7 +183,7 @@ def test_times_are_held_against_the_state_that_was_stored(
     _with_history(place, then)
 
 
-def test_an_entry_behind_that_is_signed_with_a_later_time_is_caught(place: Path) -> None:
+def test_an_earlier_entry_with_a_later_time_is_caught(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader:
             await read_all(reader)
@@ -200,12 +198,12 @@ def test_an_entry_behind_that_is_signed_with_a_later_time_is_caught(place: Path)
     _with_history(place, then)
 
 
-# A client that is behind.
+# A client that has not read the latest entries.
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["told once", "told again"])
 def test_a_wrong_root_is_proven_to_a_client_that_is_behind(place: Path, again: bool) -> None:
-    """The receipt is not the next one, so the tree before it is not known here: the hub's own word on it is asked."""
+    """The receipt is not the next one, so the client requests the signed tree before it from the hub."""
 
     async def then(hub: HostileHub, people: Pair) -> None:
         log = hub.log(hub.label(STREAM))
@@ -263,10 +261,10 @@ def test_two_histories_of_the_hubs_keys_are_proven_and_stay_with_the_hub(place: 
     _with_history(place, then)
 
 
-# A client that moves.
+# A client that moves to another directory.
 
 
-def test_a_client_that_moves_takes_along_what_hubs_were_caught_at(place: Path) -> None:
+def test_proven_contradictions_are_exported_with_the_client(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair) -> None:
         first = await _catch(hub, people, _on_receipts(_root))
         export_identity(people.writer_dir, place / "set", NOW)
@@ -283,12 +281,12 @@ def test_a_client_that_moves_takes_along_what_hubs_were_caught_at(place: Path) -
     _with_history(place, then)
 
 
-def test_a_hub_that_was_never_caught_is_relied_on(place: Path) -> None:
+def test_a_hub_that_was_never_caught_is_accepted(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair) -> None:
         hub.hub_ts += 7
         async with people.writer() as writer, people.reader() as reader:
             await send_all(writer, b"a", b"b")
             assert bodies(await read_all(reader))[-2:] == [b"a", b"b"]
-            assert writer.contact.standing() == reader.contact.standing() == ()
+            assert writer.session.contradictions() == reader.session.contradictions() == ()
 
     _with_history(place, then)

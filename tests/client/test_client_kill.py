@@ -1,4 +1,4 @@
-"""A client that is killed at any moment never uses a place for two messages, and forgets nothing that left it."""
+"""A client that is killed at any moment never uses a place for two messages, and keeps every message that it sent."""
 
 import os
 import random
@@ -19,16 +19,16 @@ LONGEST_LIFE_SEC = 0.12
 
 
 class Hub:
-    """The other end of the pipes: takes what leaves a client, remembers all of it, and answers."""
+    """The other end of the pipes: records all messages of the client, and answers them."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self.left: dict[tuple[bytes, int], bytes] = {}  # every message that ever left, by its place
+        self.left: dict[tuple[bytes, int], bytes] = {}  # every message that was sent, by its place
         self.leaves: dict[bytes, int] = {}  # stream_seq by leaf_hash
         self.roots: list[bytes] = [Mmr().root()]
 
     def serve(self, out: int, into: int, sending: threading.Event) -> None:
-        """Until the client ends. What it wrote just before it was killed counts as having left."""
+        """Serve until the client ends. Everything that it wrote before it was killed counts as sent."""
         while (data := read_frame(out)) is not None:
             sending.set()
             answer = self._take(data)
@@ -48,7 +48,7 @@ class Hub:
         return self.ledger.receipts[self.leaves[leaf] - 1].encode()
 
     def check(self, client: ClientDir) -> None:
-        """What the client kept fits what has left it, and what it was told."""
+        """Check that the client's state matches what it sent and received."""
         place = (self.ledger.hub_id, self.ledger.label)
         waiting = client.outbox.pending(*place)
         places = [(each.msg.client_id, each.msg.client_seq) for each in waiting]
@@ -70,7 +70,7 @@ class Hub:
 
 
 def live(hub: Hub, path: Path, rng: random.Random, least: int) -> None:
-    """Run a client and kill it at some moment: while it starts, or while it sends, once so many messages have left."""
+    """Run a client and kill it while it starts, or after it has sent at least `least` messages."""
     ledger = hub.ledger
     command = [sys.executable, "-m", "tests.client.killable", str(path), ledger.hub_id.hex(), ledger.label.hex()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -106,12 +106,12 @@ def kill_again_and_again(path: Path, kills: int, seed: int) -> None:
     hub = Hub()
     enough = 1 + max(kills, BOUNDS.max_msgs_per_client_id_per_label)
     ClientDir.create(path, None, 0, bounds=BOUNDS).close()
-    # A slow machine sends little in a short life: the last is as long as it takes to need a second key.
+    # The last run lasts until the client needs a second key, because a slow machine sends few messages in a short run.
     for life in range(1, kills + 1):
         live(hub, path, rng, enough if life == kills else 0)
         with ClientDir.open(path, bounds=BOUNDS) as client:
             hub.check(client)
-    # Nothing is lost either: what waits is what the hub has not seen, or has not told.
+    # Nothing is lost: the outbox has the messages that the hub has not received or not answered.
     assert len(hub.left) > kills
     assert len({client_id for client_id, _ in hub.left}) > 1
     with ClientDir.open(path, bounds=BOUNDS) as client:
@@ -128,5 +128,5 @@ def test_no_place_is_used_twice_when_the_client_is_killed(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_no_place_is_used_twice_however_often_the_client_is_killed(tmp_path: Path) -> None:
     seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")  # pytest shows it where the test fails
+    print(f"seed {seed}")  # shown if the test fails
     kill_again_and_again(tmp_path / "client", kills=100, seed=seed)

@@ -1,4 +1,4 @@
-"""Every object a client keeps has one encoding: other bytes do not decode, or encode to themselves."""
+"""Every stored object has one encoding: other bytes do not decode, or encode to themselves."""
 
 import sys
 from random import Random
@@ -20,14 +20,14 @@ from veen.core.hashing import u64be
 
 MUTATIONS = 500
 MODULES = (
-    "card",
+    "identity_card",
     "keystore",
     "portable.manifest",
     "portable.rows",
     "prekeys",
-    "state",
-    "streamkeys",
-    "writers",
+    "client_state",
+    "stream_keys",
+    "writer_keys",
 )
 
 
@@ -97,9 +97,9 @@ def test_damaged_bytes_are_refused_or_are_the_encoding_of_what_they_give(sample:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (StateRow("labels", bytes(64), b""), "not carried"),
-        (StateRow("ladders", bytes(64), b""), "not carried"),
-        (StateRow("outbox", bytes(72), b""), "not carried"),
+        (StateRow("labels", bytes(64), b""), "not part of a portable set"),
+        (StateRow("ladders", bytes(64), b""), "not part of a portable set"),
+        (StateRow("outbox", bytes(72), b""), "not part of a portable set"),
         (StateRow("generations", bytes(7), b""), "8 bytes"),
         (StateRow("generations", bytes(8), b"\x80"), "client key use"),
         (StateRow("eras", bytes(40), bytes(7)), "8 bytes"),

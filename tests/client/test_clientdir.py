@@ -1,4 +1,4 @@
-"""A client directory: made whole or not at all, private, and sent from by one process at a time."""
+"""A client directory is created atomically, is private, and allows one sending process at a time."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def test_a_wrong_passphrase_opens_nothing(place: Path) -> None:
     made(place / "a", b"secret").close()
     with pytest.raises(WrongPassphrase):
         ClientDir.open(place / "a", b"Secret")
-    with pytest.raises(Unavailable, match="no passphrase was given"):
+    with pytest.raises(Unavailable, match="a passphrase is required"):
         ClientDir.open(place / "a")
 
 
@@ -87,7 +87,9 @@ def test_a_keystore_that_others_can_read_is_refused(place: Path, mode: int) -> N
     path.chmod(mode)
     with pytest.raises(Unavailable) as caught:
         ClientDir.open(place / "a")
-    assert str(caught.value) == f"{path} is open to others (mode {mode:o}) and holds secrets: run chmod 600 on it"
+    assert (
+        str(caught.value) == f"{path} contains secrets but is accessible to others (mode {mode:o}): run chmod 600 on it"
+    )
 
 
 @pytest.mark.parametrize("name", [".", "state"])
@@ -99,15 +101,15 @@ def test_a_folder_that_others_can_look_into_is_refused(place: Path, name: str) -
         ClientDir.open(place / "a")
 
 
-def test_nothing_is_made_where_something_is(place: Path) -> None:
+def test_a_client_is_not_created_over_existing_files(place: Path) -> None:
     (place / "a").mkdir()
     (place / "a" / "thesis.txt").write_text("years of work")
     (place / "b").write_text("a file")
     for path in (place / "a", place / "b"):
-        with pytest.raises(Unavailable, match="is there already, and not an empty folder"):
+        with pytest.raises(Unavailable, match="exists and is not an empty folder"):
             made(path)
     made(place / "c").close()
-    with pytest.raises(Unavailable, match="is there already"):
+    with pytest.raises(Unavailable, match="exists and is not an empty folder"):
         made(place / "c")
     assert (place / "a" / "thesis.txt").read_text() == "years of work"
     assert names(place) == ["a", "b", "c"]
@@ -119,19 +121,19 @@ def test_an_empty_folder_becomes_a_client(place: Path) -> None:
     assert stat.S_IMODE((place / "a").stat().st_mode) == 0o700
 
 
-def test_a_client_needs_a_folder_to_be_in(place: Path) -> None:
+def test_a_client_needs_an_existing_parent_folder(place: Path) -> None:
     with pytest.raises(Unavailable, match="there is no folder"):
         made(place / "missing" / "a")
 
 
 def test_an_empty_passphrase_makes_nothing(place: Path) -> None:
-    with pytest.raises(Unavailable, match="empty passphrase"):
+    with pytest.raises(Unavailable, match="passphrase is empty"):
         made(place / "a", b"")
     assert names(place) == []
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty", "file", "half", "hub"])
-def test_what_is_no_client_directory_is_said_to_be_none(place: Path, name: str) -> None:
+def test_a_folder_that_is_not_a_client_directory_is_rejected(place: Path, name: str) -> None:
     (place / "empty").mkdir()
     (place / "file").write_text("x")
     (place / "half").mkdir()
@@ -164,7 +166,7 @@ def test_the_card_of_another_identity_is_noticed(place: Path) -> None:
     made(place / "a").close()
     made(place / "b").close()
     (place / "a" / "card.cbor").write_bytes((place / "b" / "card.cbor").read_bytes())
-    with pytest.raises(Unverified, match="not the card of this keystore's identity"):
+    with pytest.raises(Unverified, match="its keys differ from those of the keystore"):
         ClientDir.open(place / "a")
 
 
@@ -188,7 +190,7 @@ def test_a_create_that_dies_at_any_call_leaves_nothing_or_all_of_it(place: Path,
             whole += 1
         else:
             made(path, b"secret").close()
-        # Whatever was left behind is gone once somebody makes a client there, or was the client.
+        # The next create removes the leftovers, unless the directory is complete.
         assert names(path.parent) == ["client"]
         with ClientDir.open(path, b"secret") as client:
             assert client.writers.current().generation == 0
@@ -299,7 +301,7 @@ def test_a_lock_whose_holder_wrote_nothing_is_still_a_lock(client: ClientDir) ->
     assert caught.value.pid is None
 
 
-def test_what_is_kept_in_a_card_that_cannot_be_written_is_said(client: ClientDir) -> None:
+def test_a_card_that_cannot_be_written_is_an_error(client: ClientDir) -> None:
     (client.path / "card.cbor").unlink()
     (client.path / "card.cbor").mkdir()
     with pytest.raises(Unavailable, match=r"card\.cbor"):

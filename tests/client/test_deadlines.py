@@ -1,7 +1,8 @@
-"""One deadline over a whole exchange: a peer that sends a byte now and then is given up in time, by every client."""
+"""Every client bounds a whole exchange with one deadline, also for a peer that sends one byte at a time."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -13,10 +14,10 @@ from veen.bridge.anchors import AnchorStatement
 from veen.bridge.anchors.backends import TimeStampingAuthority
 from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.cli.kit.hub_api import HubApi
-from veen.client.exchange import SMALL_BYTES, TimedOut, exchange
+from veen.client.exchange import MIN_BYTES_PER_S, SMALL_BYTES, TimedOut, exchange
 from veen.client.pinned_tls import pinned
 from veen.client.subscription import EntrySubscription
-from veen.client.transport import HubLink, Patience
+from veen.client.transport import HubLink, RetryPolicy
 from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.query.query_client import QueryClient, ServiceAccess
@@ -24,13 +25,12 @@ from veen.selftest.probe import Listener, Probe
 from veen.selftest.verdict import Failed
 
 LIMIT_S = 0.5
-PATIENCE = Patience(attempts=1, connect_s=60, answer_s=LIMIT_S)
+POLICY = RetryPolicy(attempts=1, connect_s=60, answer_s=LIMIT_S)
 PAGE = 2 * SMALL_BYTES
-CHUNK = 1 << 16
 
 
 async def over_hub_link(address: str, folder: Path) -> None:
-    link = HubLink(f"http://{address}", patience=PATIENCE)
+    link = HubLink(f"http://{address}", retry_policy=POLICY)
     try:
         await link.get("/tooling/status", PAGE)
     finally:
@@ -83,7 +83,7 @@ def test_a_dripping_answer_ends_at_the_deadline(
 
 def test_a_tls_handshake_that_never_ends_is_given_up() -> None:
     async def run(address: str) -> None:
-        link = HubLink(f"https://{address}", patience=PATIENCE)
+        link = HubLink(f"https://{address}", retry_policy=POLICY)
         try:
             with pytest.raises(TimedOut, match="the TLS handshake did not finish"):
                 await link.get("/tooling/status", PAGE)
@@ -99,7 +99,7 @@ def test_a_tls_handshake_that_never_ends_is_given_up() -> None:
 @pytest.mark.parametrize("kind", ["nothing", "head"])
 def test_a_subscription_that_never_opens_is_given_up(kind: str) -> None:
     async def run(address: str) -> None:
-        link = HubLink(f"http://{address}", patience=PATIENCE)
+        link = HubLink(f"http://{address}", retry_policy=POLICY)
         try:
             with pytest.raises(Unavailable, match=r"did not open the subscription within 0\.5 s"):
                 await EntrySubscription.open(link, bytes(32), 1)
@@ -118,40 +118,86 @@ def test_a_check_of_a_subscription_that_never_opens_ends() -> None:
         probe.close()
 
 
-async def moving(limit_s: float, most: int, seconds: float) -> bytes:
-    """An answer that takes `seconds`, at far more than the least rate."""
-    pieces = 16
+class ManualClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock moves only when a test moves it, so that load cannot make a deadline pass."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class TimedStream(httpx.AsyncByteStream):
+    """A response body. Each part moves the clock by a time proportional to its length."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, loop: ManualClockLoop, s_per_byte: float) -> None:
+        self._stream = stream
+        self._loop = loop
+        self._s_per_byte = s_per_byte
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            self._loop.now += len(part) * self._s_per_byte
+            await asyncio.sleep(0)  # a deadline that has passed fires here
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class TimedTransport(httpx.AsyncHTTPTransport):
+    """Real connections whose response bodies take `s_per_byte` on the manual clock."""
+
+    def __init__(self, s_per_byte: float) -> None:
+        super().__init__()
+        self._s_per_byte = s_per_byte
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        answer = await super().handle_async_request(request)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, ManualClockLoop)
+        assert isinstance(answer.stream, httpx.AsyncByteStream)
+        answer.stream = TimedStream(answer.stream, loop, self._s_per_byte)
+        return answer
+
+
+async def fetch(limit_s: float, most: int, seconds: float) -> bytes:
+    """The body of a response of `SMALL_BYTES` that takes `seconds`, at a steady rate."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {pieces * CHUNK}\r\n\r\n".encode())
-        try:
-            for _ in range(pieces):
-                writer.write(bytes(CHUNK))
-                await writer.drain()
-                await asyncio.sleep(seconds / pieces)
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {SMALL_BYTES}\r\n\r\n".encode() + bytes(SMALL_BYTES))
+        with suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(transport=TimedTransport(seconds / SMALL_BYTES)) as client:
             _, body = await exchange(client, "GET", url, limit_s=limit_s, most=most)
             return body
     finally:
         server.close()
 
 
+def on_manual_clock(work: Coroutine[None, None, bytes]) -> bytes:
+    with asyncio.Runner(loop_factory=ManualClockLoop) as runner:
+        return runner.run(work)
+
+
 def test_a_large_answer_may_take_longer_than_the_limit_while_it_moves() -> None:
-    assert len(asyncio.run(moving(3.0, PAGE, 4.0))) == SMALL_BYTES
+    assert len(on_manual_clock(fetch(3.0, PAGE, 4.0))) == SMALL_BYTES
+
+
+def test_a_large_answer_below_the_minimum_rate_ends_at_the_deadline() -> None:
+    with pytest.raises(TimedOut, match="bytes of the body arrived"):
+        on_manual_clock(fetch(3.0, PAGE, 2.0 * SMALL_BYTES / MIN_BYTES_PER_S))
 
 
 def test_a_small_answer_may_not_take_longer_than_the_limit_even_while_it_moves() -> None:
     with pytest.raises(TimedOut, match="bytes of the body arrived"):
-        asyncio.run(moving(0.5, SMALL_BYTES, 60.0))
+        on_manual_clock(fetch(0.5, SMALL_BYTES, 60.0))
 
 
 def test_a_large_request_that_is_not_read_is_given_up() -> None:

@@ -1,4 +1,4 @@
-"""Disclosure: that a message has one content, whoever wrote it and whoever discloses it."""
+"""Disclosure: a message has one content, even if its writer and the discloser collude."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ HUB_ID = KNOWN.identity.hub_id
 
 
 def said(message: Msg, opening: Opening | None, *more: Opening) -> bytes:
-    """A file in which the hub signs for a message, and this is said to open it."""
+    """Evidence with a receipt for the message, and the given openings."""
     tree = Mmr()
     tree.append(message.leaf_hash())
     signed = Receipt.decode(receipt.sign_encoded(HUB, LABEL, 1, message.leaf_hash(), tree.root(), NOW))
@@ -79,7 +79,7 @@ def body_of(report: evidence_verify.EvidenceReport) -> bytes:
     return entry.opened.body
 
 
-# An honest message.
+# Honest messages.
 
 
 def test_what_is_disclosed_is_proved_for_the_readers_key() -> None:
@@ -105,12 +105,12 @@ def test_another_reader_than_the_pinned_one_is_refused() -> None:
         evidence_verify.verify(data, HUB_ID, READERS[0].public_key)
 
 
-def test_a_file_from_before_there_were_proofs_holds_as_its_makers_word() -> None:
+def test_a_file_without_proofs_verifies_but_is_not_proved() -> None:
     message = sent(b"one")
     data = said(message, Opening(READER.public_key, READER.exchange(message.ciphertext[:32])))
     report = evidence_verify.verify(data, HUB_ID)
     assert (body_of(report), report.proved) == (b"one", False)
-    with pytest.raises(Unverified, match="nothing proves that entry 1"):
+    with pytest.raises(Unverified, match="entry 1 has no proof that the pinned reader key opens it"):
         evidence_verify.verify(data, HUB_ID, READER.public_key)
 
 
@@ -121,7 +121,7 @@ def test_the_bytes_of_an_opening_without_a_proof_are_what_they_always_were() -> 
     assert Opening.decode(data) == old
 
 
-def test_a_sealed_message_asks_no_reader() -> None:
+def test_a_message_that_is_not_disclosed_needs_no_reader() -> None:
     report = evidence_verify.verify(said(sent(b"one"), None), HUB_ID, READER.public_key)
     assert (report.entries[0].opened, report.entries[0].reader_pk) == (None, None)
 
@@ -152,7 +152,7 @@ def test_a_disclosure_with_anything_changed_is_refused(change: Callable[[Opening
 
 
 def test_the_proof_of_another_message_is_refused() -> None:
-    """Even of one with the same enc, where the secret is the same."""
+    """Even of a message with the same enc and the same secret."""
     one, other = sent(b"one"), sent(b"two")
     same_enc = signed(one.ciphertext + bytes(PROFILE.pad_block))
     with pytest.raises(Unverified, match="shared proof"):
@@ -162,12 +162,12 @@ def test_the_proof_of_another_message_is_refused() -> None:
     assert body_of(evidence_verify.verify(said(same_enc, Opening.of(READER, same_enc)), HUB_ID)) == b"one"
 
 
-# A writer and a discloser who conspire.
+# A writer and a discloser who collude.
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A message with two contents, and what opens it to each."""
+    """A message with two contents, and the opening for each."""
 
     message: Msg
     openings: tuple[Opening, Opening]
@@ -197,7 +197,7 @@ def test_without_a_proof_one_message_has_two_contents_and_the_report_says_that_n
 def test_neither_of_two_contents_passes_for_what_the_reader_opens() -> None:
     plot = made_up()
     for one in plot.openings:
-        with pytest.raises(Unverified, match="nothing proves"):
+        with pytest.raises(Unverified, match="has no proof that the pinned reader key opens it"):
             evidence_verify.verify(said(plot.message, one), HUB_ID, READER.public_key)
         proved = replace(one, proof=dleq.prove(READER, ENC, plot.message.leaf_hash()))
         with pytest.raises(Unverified, match="shared"):
@@ -212,7 +212,7 @@ def test_one_file_does_not_show_one_message_with_two_contents() -> None:
             evidence_verify.verify(said(plot.message, *plot.openings), HUB_ID)
 
 
-def test_keys_that_were_made_up_for_it_are_told_apart_by_the_pin_alone() -> None:
+def test_invented_reader_keys_are_detected_only_by_the_reader_pin() -> None:
     plot = of_two_readers()
     for key, own, other in zip(READERS, plot.openings, reversed(plot.openings), strict=True):
         assert evidence_verify.verify(said(plot.message, own), HUB_ID).entries[0].reader_pk == key.public_key
@@ -224,14 +224,14 @@ def test_keys_that_were_made_up_for_it_are_told_apart_by_the_pin_alone() -> None
             evidence_verify.verify(said(plot.message, renamed), HUB_ID, key.public_key)
 
 
-# What cannot be disclosed.
+# Messages that cannot be disclosed.
 
 
 def test_a_message_sealed_to_a_point_of_the_twist_is_read_and_not_disclosed() -> None:
     enc = (2).to_bytes(32, "little")
 
     class Twisted(DhKey):
-        """A sender whose public key is no key of the curve, and who has learnt the secret all the same."""
+        """A sender whose public key is not on the curve, but who knows the shared secret."""
 
         __slots__ = ()
 
@@ -248,8 +248,8 @@ def test_a_message_sealed_to_a_point_of_the_twist_is_read_and_not_disclosed() ->
         Opening.of(READER, message)
 
 
-def test_a_message_with_the_enc_of_another_gives_that_ones_secret_to_nobody() -> None:
-    """It does not open; its disclosure would have opened the other."""
+def test_a_message_with_a_copied_enc_is_not_disclosed() -> None:
+    """It does not open, and its disclosure would open the other message."""
     victim = sent(b"between us")
     copied = signed(victim.ciphertext[:40] + _flipped(victim.ciphertext[40:]))
     with pytest.raises(Unverified, match="decryption failed"):

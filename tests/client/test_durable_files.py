@@ -1,4 +1,4 @@
-"""Files, folders and locks of a client: whole or not there, and faults that name the file."""
+"""Files, folders and locks of a client: changes are atomic, and errors name the file."""
 
 import os
 import stat
@@ -99,7 +99,7 @@ def test_a_scaffold_that_is_being_built_in_is_left_alone(place: Path) -> None:
 
 
 def _build_and_lose(path: Path) -> None:
-    """Build where someone else puts something meanwhile."""
+    """Build a folder whose target is created meanwhile by someone else."""
     with scaffold(path, DISK):
         path.mkdir()
         (path / "someone").write_text("was quicker")
@@ -128,7 +128,7 @@ def test_an_empty_sequence_holds_nothing(place: Path) -> None:
     assert tuple(cbor_sequence.read_file(Receipt, place / "none")) == ()
 
 
-def test_the_object_of_a_sequence_that_is_none_is_named(place: Path, client: ClientDir) -> None:
+def test_a_bad_object_of_a_sequence_is_named_by_its_number(place: Path, client: ClientDir) -> None:
     ledger = Ledger()
     writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=0)
     data = cbor_sequence.encode(ledger.take_all(messages(writer, 3)))

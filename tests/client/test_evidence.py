@@ -1,4 +1,4 @@
-"""Evidence: what it shows to someone who never met the hub, and that nothing else passes for it."""
+"""Evidence convinces a verifier without access to the hub, and forged evidence does not."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ COUNT = 11
 
 
 class Shown:
-    """Evidence of two entries of eleven, one hub, and the key that reads its stream."""
+    """Evidence of two of eleven entries, the hub, and the stream's reader key."""
 
     def __init__(self, place: Path, disclose: bool = True) -> None:
         async def run() -> None:
@@ -107,7 +107,7 @@ def test_an_opening_opens_one_message_and_no_other(shown: Shown) -> None:
         shown.verify(exhibits=(first, replace(second, opening=first.opening)))
 
 
-def test_who_has_no_key_can_disclose_nothing(place: Path) -> None:
+def test_without_a_reader_key_nothing_is_disclosed(place: Path) -> None:
     async def run() -> None:
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with HostileHub() as hub:
@@ -115,7 +115,7 @@ def test_who_has_no_key_can_disclose_nothing(place: Path) -> None:
                 async with people.writer() as writer:
                     await writer.send(STREAM, b"1")
                     async with Client(hub.url, folder, pin=people.pin) as auditor:
-                        with pytest.raises(Unavailable, match="nothing can be disclosed"):
+                        with pytest.raises(Unavailable, match="cannot disclose entries"):
                             await auditor.evidence(STREAM, [1], disclose=True)
                         with pytest.raises(Refused, match="no entry 5"):
                             await auditor.evidence(STREAM, [5])
@@ -125,7 +125,7 @@ def test_who_has_no_key_can_disclose_nothing(place: Path) -> None:
         asyncio.run(run())
 
 
-# What does not pass.
+# Invalid evidence.
 
 
 def _other_hub(shown: Shown) -> dict[str, Any]:
@@ -224,10 +224,10 @@ def test_another_pin_refuses_it(shown: Shown) -> None:
 
 
 def test_any_bytes_either_fail_or_are_what_they_were(shown: Shown) -> None:
-    """Every bit of the file counts: none can be changed without notice, but for the maker's own words."""
+    """No bit of the file can be changed unnoticed, except in the author's remarks."""
     data = shown.made.encode()
     claim = data.index(b"as seen")
-    free = set(range(claim - 1, claim + len(b"as seen") + 6))  # the claim, and when it was made
+    free = set(range(claim - 1, claim + len(b"as seen") + 6))  # the claim and its time
     for at in range(0, len(data), 7):
         altered = data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :]
         if at not in free:
@@ -242,7 +242,7 @@ def test_any_bytes_either_fail_or_are_what_they_were(shown: Shown) -> None:
         evidence_verify.verify(bytes(MAX_EVIDENCE_BYTES + 1), shown.pin)
 
 
-# What contradicts itself.
+# Contradictions.
 
 
 def made(shown: Shown, *statements: Receipt | Checkpoint, **more: Any) -> evidence_verify.EvidenceReport:
@@ -321,7 +321,7 @@ def test_a_clients_messages_out_of_order_are_a_contradiction(shown: Shown) -> No
     assert not made(shown, shown.receipt(1), shown.receipt(2), exhibits=honest).contradictions
 
 
-# Keeping it.
+# Storing evidence.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Keeping up with a label: several at one directory, a stalled sender, clients' order, a subscription that lies."""
+"""Following a label: several clients of one directory, a stalled sender, message order, a lying subscription."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +19,7 @@ from veen.client.hub_session import HubClock, Labels
 from veen.client.reader import ClientOrder, LabelReader, ReadRange
 from veen.client.submit_queue import STALLED
 from veen.client.subscription import EntrySubscription
-from veen.client.transport import HubLink, Patience
+from veen.client.transport import HubLink, RetryPolicy
 from veen.client.trust import Pin
 from veen.core import Malformed, Msg, Profile, Receipt, Refused, SigningKey, Unavailable, msg, receipt
 from veen.core.envelopes import StreamItem
@@ -35,7 +35,7 @@ def at_a_hub(place: Path, work: Callable[[HostileHub, Pair], Awaitable[None]]) -
         asyncio.run(run())
 
 
-# Several at one directory.
+# Several clients of one directory.
 
 
 def test_two_clients_of_one_directory_see_each_others_progress(place: Path) -> None:
@@ -44,7 +44,7 @@ def test_two_clients_of_one_directory_see_each_others_progress(place: Path) -> N
             await send_all(writer, b"1", b"2")
             assert len(await read_all(other)) == 2
             await send_all(writer, b"3", b"4", b"5")
-            # It is behind what the disk has by now, and takes that up instead of going back.
+            # It is behind the stored state, and loads that state instead of going back.
             assert len(await read_all(other, to_seq=3)) == 3
             await send_all(writer, b"6")
             await other.resync(STREAM)
@@ -59,10 +59,10 @@ def test_two_clients_of_one_directory_see_each_others_progress(place: Path) -> N
 # A stalled sender.
 
 
-def test_a_sender_that_gets_nowhere_looks_at_the_hub_afresh(place: Path) -> None:
+def test_a_stalled_sender_reconnects(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        patient = Patience(attempts=STALLED + 2, first_wait_s=0.001, longest_wait_s=0.002)
-        async with people.writer(patience=patient) as writer:
+        patient = RetryPolicy(attempts=STALLED + 2, first_wait_s=0.001, longest_wait_s=0.002)
+        async with people.writer(retry_policy=patient) as writer:
             await writer.send(STREAM, b"1")
             left = [STALLED]
 
@@ -137,7 +137,7 @@ def test_the_hubs_clock_runs_on_from_what_it_said() -> None:
     clock.set(START)
     now[0] += 7.5
     assert clock.now() == START + 7
-    clock.note(START + 3)  # an older word teaches nothing
+    clock.note(START + 3)  # an older time changes nothing
     assert clock.now() == START + 7
     clock.note(START + 20)
     assert clock.now() == START + 20
@@ -155,7 +155,7 @@ def test_an_epoch_has_an_end_where_there_are_epochs(epoch_sec: int, epoch: int, 
 
 @asynccontextmanager
 async def feeding(*events: Event | bytes) -> AsyncIterator[HubLink]:
-    """A server that accepts a subscription and sends these in one go."""
+    """A server that accepts a subscription and sends these events at once."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = WSConnection(ConnectionType.SERVER)
@@ -174,7 +174,7 @@ async def feeding(*events: Event | bytes) -> AsyncIterator[HubLink]:
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    link = HubLink(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", patience=QUICK)
+    link = HubLink(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", retry_policy=QUICK)
     try:
         yield link
     finally:
@@ -203,7 +203,7 @@ def items(count: int) -> list[StreamItem]:
     return [StreamItem(seq, *found) for seq, found in enumerate(log.entries, 1)]
 
 
-def test_entries_that_come_with_the_handshake_are_heard() -> None:
+def test_entries_that_arrive_with_the_handshake_are_received() -> None:
     first, second = items(2)
     assert heard(BytesMessage(first.encode()), Ping(b"?"), BytesMessage(second.encode())) == [first, second]
 
@@ -224,7 +224,7 @@ def test_an_entry_in_pieces_is_put_together() -> None:
     ],
     ids=["text", "not an entry", "nothing", "too long"],
 )
-def test_what_is_no_entry_is_refused(event: Event | bytes) -> None:
+def test_a_message_that_is_not_an_entry_is_rejected(event: Event | bytes) -> None:
     with pytest.raises(Malformed):
         heard(event)
 
@@ -235,8 +235,8 @@ def test_a_subscription_that_ends_is_unavailable(event: Event | bytes, code: str
         heard(event)
 
 
-def test_what_a_subscription_says_is_verified_like_a_page(place: Path) -> None:
-    """Entries of another history, over a real subscription of a real reader."""
+def test_entries_of_a_subscription_are_verified_like_a_page(place: Path) -> None:
+    """A reader with a real subscription receives entries of another history."""
 
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
@@ -250,7 +250,7 @@ def test_what_a_subscription_says_is_verified_like_a_page(place: Path) -> None:
             assert caught.value.evidence is not None
 
     async def _taken(reader: Client, some: list[StreamItem]) -> None:
-        label = LabelReader(reader.contact, reader.follower(STREAM), 0, Opener(None), ReadRange(3))
+        label = LabelReader(reader.session, reader.follower(STREAM), 0, Opener(None), ReadRange(3))
         await label.begin()
         await label.take(some)
 
@@ -259,7 +259,7 @@ def test_what_a_subscription_says_is_verified_like_a_page(place: Path) -> None:
 
 def test_a_hub_that_offers_no_subscriptions_says_so(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
-        link = HubLink(hub.url, patience=QUICK)
+        link = HubLink(hub.url, retry_policy=QUICK)
         with pytest.raises(Refused):
             await EntrySubscription.open(link, bytes(32), 1)
         await link.close()

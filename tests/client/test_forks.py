@@ -1,4 +1,4 @@
-"""A hub that is a fork of another: its log is verified with the keys of both, each for its part."""
+"""A forked hub: its log is verified with the keys of both hubs, each for its part."""
 
 import asyncio
 from pathlib import Path
@@ -39,19 +39,19 @@ def meet(people: Pair, hub: Hub) -> None:
     people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.hub_metadata.identity.hub_id)
 
 
-def test_what_a_fork_kept_and_what_it_added_both_hold(place: Path) -> None:
+def test_kept_and_added_entries_of_a_fork_verify(place: Path) -> None:
     async def work(hub: Hub) -> None:
         async with people.reader() as reader:
             assert bodies(await read_all(reader)) == [b"1", b"2", b"3", b"4", b"a", b"b"]
             assert (await reader.proof(STREAM, 2, 6)).receipt.stream_seq == 2
             assert (await reader.checkpoint(STREAM, KEPT)).upto_seq == KEPT
-            with pytest.raises(Refused):  # its origin left none there, which is no lie
+            with pytest.raises(Refused):  # the origin has no checkpoint there, which is allowed
                 await reader.checkpoint(STREAM, 3)
             assert (await reader.resync(STREAM, replay_from=1)).replayed == 6
             shown = await reader.evidence(STREAM, [2, 6], disclose=True)
             report = evidence_verify.verify(shown.encode(), reader.hub_id)
             assert [entry.opened.body for entry in report.entries if entry.opened] == [b"2", b"b"]
-        async with people.reader(pin=None) as again:  # known by now, origin and all
+        async with people.reader(pin=None) as again:  # known now, including its origin
             assert len(await read_all(again)) == 6
 
     with pair(place) as people, running(forked(place, people), clock=Clock(START + 200)) as hub:
@@ -68,8 +68,8 @@ async def _send_from(folder: ClientDir, people: Pair, *sent: bytes) -> None:
         await send_all(client, *sent)
 
 
-def test_a_client_of_a_hub_and_its_fork_moves_with_what_it_knows_of_both(place: Path) -> None:
-    """Both have the same label, and each stands for its own part of the log."""
+def test_a_client_of_a_hub_and_its_fork_can_be_exported(place: Path) -> None:
+    """Both have the same label, and each signs its own part of the log."""
 
     async def read() -> None:
         async with people.reader() as reader:
@@ -93,7 +93,7 @@ def test_a_client_of_a_hub_and_its_fork_moves_with_what_it_knows_of_both(place: 
 
 
 def test_a_fork_is_another_hub(place: Path) -> None:
-    """Whoever pinned the first does not take the second for it."""
+    """A client that pinned the first hub rejects the second."""
     with pair(place) as people:
         data_dir = forked(place, people)
         pinned = people.pin

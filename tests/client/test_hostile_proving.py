@@ -1,4 +1,4 @@
-"""A hub that lies in its checkpoints, receipts, proofs or about itself is caught every time."""
+"""A hub that lies in its checkpoints, receipts, proofs or status is always caught."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ Arrange = Callable[[HostileHub], None]
 
 
 async def _with_history(place: Path, then: Callable[[HostileHub, Pair, Client], Awaitable[None]]) -> None:
-    """Six entries, and a reader that knows them all."""
+    """Six entries, and a reader that knows all of them."""
     with pair(place) as people:
         async with HostileHub() as hub:
             people.url, people.pin = hub.url, Pin(key=hub.identity.hub_id)
@@ -96,7 +96,7 @@ def test_two_checkpoints_of_one_size_are_evidence(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with Client(hub.url, folder, pin=people.pin) as auditor:
-                first = await auditor.checkpoint(STREAM, KNOWN)  # all it knows
+                first = await auditor.checkpoint(STREAM, KNOWN)  # all that the auditor knows
                 hub.fork(hub.label(STREAM), 2)
                 with pytest.raises(Contradiction) as caught:
                     await auditor.checkpoint(STREAM, KNOWN)
@@ -220,7 +220,7 @@ def test_a_resync_goes_to_the_end_by_proofs_alone(place: Path) -> None:
     asyncio.run(_with_history(place, then))
 
 
-def test_who_decides_to_start_over_gets_the_new_history(place: Path) -> None:
+def test_starting_over_accepts_the_new_history(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
         hub.fork(hub.label(STREAM), 2)
         with pytest.raises(Contradiction):
@@ -267,7 +267,7 @@ def _another_hub(hub: HostileHub) -> None:
 
 
 def _key_without_endorsement(hub: HostileHub) -> None:
-    """A new key that the old one never endorsed."""
+    """A new key that the old one did not endorse."""
     new = SigningKey.generate()
     rotated = identities.rotate(hub.identity, hub.key, new, START + 1)
     last = replace(rotated.newest, endorsement=bytes(64))
@@ -286,7 +286,7 @@ def _unsigned_record(hub: HostileHub) -> None:
 
 
 @pytest.mark.parametrize("arrange", [_another_hub, _key_without_endorsement, _unsigned_record])
-def test_a_hub_that_is_not_the_pinned_one_is_not_spoken_to(place: Path, arrange: Arrange) -> None:
+def test_a_hub_that_is_not_the_pinned_one_is_rejected(place: Path, arrange: Arrange) -> None:
     async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
         arrange(hub)
         with pytest.raises(Contradiction) as caught:
@@ -301,7 +301,7 @@ def test_a_hub_that_is_not_the_pinned_one_is_not_spoken_to(place: Path, arrange:
 
 
 def test_a_key_history_that_forks_is_refused(place: Path) -> None:
-    """Two keys, each endorsed by the first: whoever stole it can make the second."""
+    """Two keys, each endorsed by the first: a thief of the first key can make the second."""
 
     async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
         first, key = hub.identity, hub.key
@@ -317,7 +317,7 @@ def test_a_key_history_that_forks_is_refused(place: Path) -> None:
     asyncio.run(_with_history(place, then))
 
 
-def test_an_older_record_of_the_same_hub_is_no_lie_and_teaches_nothing(place: Path) -> None:
+def test_an_older_record_of_the_same_hub_is_accepted_and_ignored(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
         first, key = hub.identity, hub.key
         hub.key = SigningKey.generate()
@@ -326,7 +326,7 @@ def test_an_older_record_of_the_same_hub_is_no_lie_and_teaches_nothing(place: Pa
         rotated = hub.identity
         hub.identity, hub.key = first, key
         await reader.status()
-        assert reader.contact.trust.known.identity == rotated
+        assert reader.session.trust.known.identity == rotated
 
     asyncio.run(_with_history(place, then))
 
@@ -360,7 +360,7 @@ def _as(**said: Any) -> Arrange:
     + [_as(hub_ts=-1), _as(hub_ts="now"), _as(epoch=True), _as(hub_pk="AB"), _as(profile_id="00" * 32)]
     + [_as(hub_id="00" * 32), _as(admission=1), _as(limits={}), _as(identity=[])],
 )
-def test_a_status_that_is_none_is_refused(place: Path, arrange: Arrange) -> None:
+def test_a_malformed_status_is_rejected(place: Path, arrange: Arrange) -> None:
     async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
         arrange(hub)
         with pytest.raises(Malformed, match="hub status"):
@@ -369,21 +369,21 @@ def test_a_status_that_is_none_is_refused(place: Path, arrange: Arrange) -> None
     asyncio.run(_with_history(place, then))
 
 
-def test_a_hub_nobody_pinned_is_not_spoken_to(place: Path) -> None:
+def test_a_hub_without_a_pin_is_rejected(place: Path) -> None:
     async def run() -> None:
         async with HostileHub() as hub:
             people.url = hub.url
-            with pytest.raises(Unverified, match="nothing is known of it"):
+            with pytest.raises(Unverified, match="the hub is unknown"):
                 async with people.reader(pin=None):
                     pass
             async with people.reader(pin=FIRST_USE):
                 pass
-            async with people.reader(pin=None) as reader:  # it is known now
+            async with people.reader(pin=None) as reader:  # the hub is known now
                 assert reader.hub_id == hub.identity.hub_id
         async with HostileHub() as other:
             people.reader_dir.state.put_hub_of(other.url, hub.identity.hub_id)
             people.url = other.url
-            for pin in (None, FIRST_USE):  # the first use was the other one
+            for pin in (None, FIRST_USE):  # the first use was another hub
                 with pytest.raises(Contradiction) as caught:
                     async with people.reader(pin=pin):
                         pass

@@ -1,4 +1,4 @@
-"""A hub that lies to a reader is caught every time, before anything is opened, and the error names what it did."""
+"""A hub that lies to a reader is always caught before anything is opened, and the error names the kind of lie."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ from veen.core.envelopes import StreamItem, StreamResponse
 Items = list[StreamItem]
 Arrange = Callable[[HostileHub], None]
 
-# The reader has read KNOWN entries when the hub begins to lie about what comes after.
+# The reader has read KNOWN entries when the hub starts to lie about the entries after them.
 KNOWN, ALL = 5, 9
 
 
@@ -44,7 +44,7 @@ def _signature(hub: HostileHub, items: Items) -> Items:
 
 
 def _client_signature(hub: HostileHub, items: Items) -> Items:
-    """A message that its client never signed, with a receipt of its own."""
+    """A message that its client never signed, with a valid receipt."""
     forged = replace(items[1].msg, sig=bytes(64))
     return _with(items, 1, msg=forged)
 
@@ -63,7 +63,7 @@ def _seq_gap(hub: HostileHub, items: Items) -> Items:
 
 
 def _numbers_shifted(hub: HostileHub, items: Items) -> Items:
-    """An entry is left out and the rest is numbered as if it had never been."""
+    """One entry is omitted, and the rest is renumbered."""
     kept = [items[0], *items[2:]]
     first = items[0].stream_seq
     return [
@@ -86,7 +86,7 @@ def _swapped(hub: HostileHub, items: Items) -> Items:
 
 
 def _altered(hub: HostileHub, items: Items) -> Items:
-    """One byte of a ciphertext, and nothing else."""
+    """One byte of a ciphertext is changed."""
     message = items[1].msg
     altered = replace(message, ciphertext=message.ciphertext[:-1] + bytes((message.ciphertext[-1] ^ 1,)))
     return _with(items, 1, msg=altered)
@@ -114,7 +114,7 @@ def _stranger(hub: HostileHub) -> None:
 
 
 def _repeated(hub: HostileHub) -> None:
-    """The tree is in order, and holds one message twice."""
+    """The tree is correct, but contains one message twice."""
     log = hub.log(hub.label(STREAM))
     log.append(hub.key, log.entries[-1][0], hub.hub_ts)
 
@@ -131,7 +131,7 @@ def _forked(at: int) -> Arrange:
     return lambda hub: hub.fork(hub.label(STREAM), at)
 
 
-# (what it is, how the hub does it, its name, whether two signed statements show it)
+# (the lie, how the hub tells it, its kind, whether two signed statements prove it)
 LIES: list[tuple[str, Arrange, Lie, bool]] = [
     ("a signature that is none", _on_items(_signature), Lie.SIGNATURE, False),
     ("a message its client never signed", _on_items(_client_signature), Lie.SIGNATURE, False),
@@ -175,7 +175,7 @@ async def _read_into(seen: list[bytes | None], reader: Client, from_seq: int) ->
 
 
 async def _caught_at(hub: HostileHub, reader: Client, lie: Lie, shown: bool, from_seq: int) -> list[bytes | None]:
-    """What was let through before the lie was noticed."""
+    """The bodies that were returned before the lie was detected."""
     seen: list[bytes | None] = []
     with pytest.raises(Contradiction) as caught:
         await _read_into(seen, reader, from_seq)
@@ -224,7 +224,7 @@ def test_a_lie_about_what_is_known_is_caught_and_named(place: Path, arrange: Arr
         (_on_items(_swapped), Lie.SWAPPED_MESSAGE),
     ],
 )
-def test_who_knows_nothing_yet_is_not_fooled_either(place: Path, arrange: Arrange, lie: Lie) -> None:
+def test_a_new_reader_catches_the_lie_too(place: Path, arrange: Arrange, lie: Lie) -> None:
     async def then(hub: HostileHub, reader: Client) -> None:
         await reader.forget(STREAM)
         arrange(hub)
@@ -243,14 +243,14 @@ def test_a_log_that_ends_early_is_noticed_where_more_was_signed_for(place: Path)
         with pytest.raises(Contradiction) as caught:
             await _read_into(seen, reader, 1)
         assert caught.value.lie is Lie.TRUNCATED_STREAM
-        assert seen == [b"1", b"2", b"3"]  # these are what they were
+        assert seen == [b"1", b"2", b"3"]  # these are correct
 
     asyncio.run(_with_history(place, then))
 
 
 @pytest.mark.parametrize("from_seq", [1, 2])
-def test_what_is_behind_us_is_tied_to_what_is_known(place: Path, from_seq: int) -> None:
-    """Consistent entries of another history, all behind the place we know."""
+def test_earlier_entries_are_checked_against_the_known_tree(place: Path, from_seq: int) -> None:
+    """Consistent entries of another history, all before the known place."""
 
     async def then(hub: HostileHub, reader: Client) -> None:
         _forked(0)(hub)
@@ -271,7 +271,7 @@ def _more_of_nothing(page: StreamResponse) -> StreamResponse:
 
 
 @pytest.mark.parametrize("change", [_without_receipts, _more_of_nothing])
-def test_an_answer_that_is_none_is_refused(place: Path, change: Callable[[StreamResponse], StreamResponse]) -> None:
+def test_a_malformed_answer_is_rejected(place: Path, change: Callable[[StreamResponse], StreamResponse]) -> None:
     async def then(hub: HostileHub, reader: Client) -> None:
         hub.on_page = change
         with pytest.raises(Malformed):
@@ -280,7 +280,7 @@ def test_an_answer_that_is_none_is_refused(place: Path, change: Callable[[Stream
     asyncio.run(_with_history(place, then))
 
 
-def test_an_honest_hub_is_believed(place: Path) -> None:
+def test_an_honest_hub_is_accepted(place: Path) -> None:
     async def then(hub: HostileHub, reader: Client) -> None:
         assert bodies(await read_all(reader)) == [b"%d" % number for number in range(1, ALL + 1)]
         assert reader.follower(STREAM).tree.root() == hub.log(hub.label(STREAM)).tree.root()
@@ -289,8 +289,8 @@ def test_an_honest_hub_is_believed(place: Path) -> None:
 
 
 @pytest.mark.parametrize("from_seq", [1, KNOWN + 1, ALL + 1])
-def test_what_is_verified_while_an_answer_is_on_its_way_need_not_be_in_it(place: Path, from_seq: int) -> None:
-    """Another task of this client moves the tree: the page is older than what we know by now, and that is no lie."""
+def test_an_entry_verified_after_the_request_may_be_missing_in_the_answer(place: Path, from_seq: int) -> None:
+    """Another task of this client advances the tree, so the page is older than the known tree. That is not a lie."""
 
     async def then(hub: HostileHub, reader: Client) -> None:
         log = hub.log(hub.label(STREAM))
@@ -306,8 +306,8 @@ def test_what_is_verified_while_an_answer_is_on_its_way_need_not_be_in_it(place:
     asyncio.run(_with_history(place, then))
 
 
-def test_what_is_caught_stays_caught_after_a_restart(place: Path) -> None:
-    """A reader that comes back with its directory meets another history."""
+def test_a_lie_is_caught_after_a_restart(place: Path) -> None:
+    """A reader with a stored state receives another history."""
 
     async def before() -> HostileHub:
         async with HostileHub() as hub:

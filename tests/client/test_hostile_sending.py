@@ -1,4 +1,4 @@
-"""A hub that lies to a writer is caught every time, and the error names what it did."""
+"""A hub that lies to a writer is always caught, and the error names the kind of lie."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -72,14 +72,14 @@ def _another_label(hub: HostileHub, messages: list[Msg], said: Said) -> Said:
 
 
 def _stranger(hub: HostileHub) -> None:
-    """Another key signs, and the hub says that it is its own."""
+    """Another key signs, and the hub's status claims that key."""
     key = SigningKey.generate()
     hub.on_receipts = lambda messages, said: [hub.signed(one, key) for one in said]
     hub.on_status = lambda shown: shown.update(hub_pk=key.public_key.hex())
 
 
 def _retired(hub: HostileHub) -> None:
-    """The hub's key signs outside its time."""
+    """The hub's key signs outside its validity."""
     hub.on_receipts = lambda messages, said: [
         hub.signed(one, hub_ts=hub.identity.newest.valid_from - 1) for one in said
     ]
@@ -90,12 +90,12 @@ def _forked(hub: HostileHub) -> None:
 
 
 def _rewritten_beyond(hub: HostileHub) -> None:
-    """Another history, of which the place we know is the same size."""
+    """Another history that is longer than the known one."""
     hub.fork(hub.label(STREAM), at=0)
 
 
 def _reordered(hub: HostileHub, messages: list[Msg], said: Said) -> Said:
-    """The tree is in order, and holds a client's messages the other way round."""
+    """The tree is correct, but contains a client's messages in reverse order."""
     log = hub.logs[hub.label(STREAM)] = hub.log(hub.label(STREAM)).cut(5)
     placed = {message.leaf_hash(): log.append(hub.key, message, hub.hub_ts) for message in reversed(messages)}
     return [placed[message.leaf_hash()] for message in messages]
@@ -105,7 +105,7 @@ def _truncated(hub: HostileHub) -> None:
     hub.logs[hub.label(STREAM)] = hub.log(hub.label(STREAM)).cut(2)
 
 
-# (what it is, how the hub does it, its name, whether two signed statements show it)
+# (the lie, how the hub tells it, its kind, whether two signed statements prove it)
 LIES: list[tuple[str, Arrange, Lie, bool]] = [
     ("a signature that is none", _on_receipts(_signature), Lie.SIGNATURE, False),
     ("a stranger's key", _stranger, Lie.WRONG_KEY, False),
@@ -127,7 +127,7 @@ LIES: list[tuple[str, Arrange, Lie, bool]] = [
 
 
 async def _with_history(place: Path, then: Callable[[HostileHub, Pair, Client], Awaitable[None]]) -> None:
-    """Five entries that are as they should be, and a writer that knows them."""
+    """Five correct entries, and a writer that knows them."""
     with pair(place) as people:
         async with HostileHub() as hub:
             people.url, people.pin = hub.url, Pin(key=hub.identity.hub_id)
@@ -187,7 +187,7 @@ def test_the_same_lie_leaves_one_piece_of_evidence(place: Path) -> None:
     asyncio.run(_with_history(place, then))
 
 
-def test_an_honest_hub_is_believed(place: Path) -> None:
+def test_an_honest_hub_is_accepted(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair, client: Client) -> None:
         sent = await send_all(client, b"a", b"b", b"c")
         assert [one.stream_seq for one in sent] == [6, 7, 8]

@@ -1,4 +1,4 @@
-"""A hub that is killed again and again under clients that stay: nothing is lost, and nobody is accused of a lie."""
+"""A hub that is killed repeatedly while clients keep running: nothing is lost, and the hub is not accused of a lie."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ import pytest
 from tests.client.pair import STREAM, Pair, pair, read_all
 from tests.hub.client import own_port
 from veen.client.client import Client
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 
 HUB = [sys.executable, "-m", "veen.cli", "hub"]
-PATIENT = Patience(attempts=2_000, first_wait_s=0.01, longest_wait_s=0.1)
+PATIENT = RetryPolicy(attempts=2_000, first_wait_s=0.01, longest_wait_s=0.1)
 
 
 class KilledHub:
@@ -32,7 +32,7 @@ class KilledHub:
     def start(self) -> None:
         options = ["--foreground", "--data-dir", str(self._data_dir), "--admission", "open", "--workers", "0"]
         command = [*HUB, "start", *options, "--listen", f"127.0.0.1:{self._port}"]
-        env = {**os.environ, "XDG_RUNTIME_DIR": str(self._data_dir.parent)}  # what it leaves when killed is ours
+        env = {**os.environ, "XDG_RUNTIME_DIR": str(self._data_dir.parent)}  # keep its leftovers in the test folder
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
         assert self._process.stderr is not None
         assert json.loads(self._process.stderr.readline())["event"] == "started"
@@ -59,7 +59,7 @@ async def _follow(client: Client, heard: list[bytes]) -> None:
 async def _under_fire(people: Pair, hub: KilledHub, kills: int, moments: random.Random) -> None:
     heard: list[bytes] = []
     done = asyncio.Event()
-    async with people.writer(patience=PATIENT) as one, people.reader(patience=PATIENT) as other:
+    async with people.writer(retry_policy=PATIENT) as one, people.reader(retry_policy=PATIENT) as other:
         writing = [asyncio.create_task(_write(client, name, done)) for client, name in ((one, "a"), (other, "b"))]
         following = asyncio.create_task(_follow(other, heard))
         for _ in range(kills):
@@ -68,7 +68,7 @@ async def _under_fire(people: Pair, hub: KilledHub, kills: int, moments: random.
             await asyncio.to_thread(hub.start)
         done.set()
         sent = [body for bodies in await asyncio.gather(*writing) for body in bodies]
-        # What is told of a last message is heard by whoever follows.
+        # The follower must receive the last message as well.
         while set(sent) - set(heard) and not following.done():
             await asyncio.wait([following], timeout=0.05)
         following.cancel()
@@ -100,5 +100,5 @@ def test_a_killed_hub_is_waited_for_and_not_accused(place: Path) -> None:
 @pytest.mark.slow
 def test_a_hub_that_is_killed_thirty_times_is_waited_for_and_not_accused(place: Path) -> None:
     seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")  # pytest shows it where the test fails
+    print(f"seed {seed}")  # shown if the test fails
     kill_again_and_again(place, kills=30, seed=seed)

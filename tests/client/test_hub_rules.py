@@ -1,4 +1,4 @@
-"""A hub that asks for work, bounds client keys or goes by a realm: what the client does of itself, and what it says."""
+"""Hubs that require proof of work, limit client keys or belong to a realm: what the client does automatically."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -36,18 +36,18 @@ def at_a_hub(place: Path, work: Work, limits: Limits | None = None, realm: bytes
 
 
 def turned_away(hub: Hub) -> int:
-    """How many submits were refused for want of work."""
+    """The number of submits that were rejected for missing work."""
     sign = b'veen_submit_err_total{code="E.AUTH",detail_enum="PREFILTER_REJECT"} '
     found = hub.get("/metrics").body.partition(sign)[2]
     return int(float(found.split(b"\n")[0])) if found else 0
 
 
-# Work.
+# Proof of work.
 
 
-def test_work_is_done_when_a_hub_asks_and_unasked_from_then_on(place: Path) -> None:
+def test_work_is_done_on_demand_and_in_advance_from_then_on(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
-        async with people.writer(patience=EASY) as writer, people.reader() as reader:
+        async with people.writer(retry_policy=EASY) as writer, people.reader() as reader:
             for number in range(4):
                 await writer.send(STREAM, b"%d" % number)
             assert turned_away(hub) == 1
@@ -58,26 +58,26 @@ def test_work_is_done_when_a_hub_asks_and_unasked_from_then_on(place: Path) -> N
 
 def test_a_batch_that_would_be_too_much_work_at_once_goes_one_by_one(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
-        async with people.writer(patience=EASY) as writer:
+        async with people.writer(retry_policy=EASY) as writer:
             sent = await send_all(writer, *(b"%d" % number for number in range(40)))
         assert [one.stream_seq for one in sent] == list(range(1, 41))
 
     at_a_hub(place, work, pow_difficulty=BITS)
 
 
-def test_a_batch_is_worked_for_where_that_is_not_too_much(place: Path) -> None:
+def test_work_is_done_for_a_batch_within_the_limit(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
-        async with people.writer(patience=replace(QUICK, most_pow_bits=BITS + 8)) as writer:
+        async with people.writer(retry_policy=replace(QUICK, most_pow_bits=BITS + 8)) as writer:
             sent = await send_all(writer, *(b"%d" % number for number in range(40)))
         assert [one.stream_seq for one in sent] == list(range(1, 41))
-        assert turned_away(hub) <= 3  # a batch is asked about, not each of its messages
+        assert turned_away(hub) <= 3  # once per batch, not once per message
 
     at_a_hub(place, work, pow_difficulty=BITS)
 
 
-def test_a_hub_that_asks_for_too_much_work_is_not_worked_for(place: Path) -> None:
+def test_work_above_the_limit_is_not_done(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
-        async with people.writer(patience=replace(QUICK, most_pow_bits=BITS - 1)) as writer:
+        async with people.writer(retry_policy=replace(QUICK, most_pow_bits=BITS - 1)) as writer:
             with pytest.raises(Refused) as caught:
                 await writer.send(STREAM, b"1")
         assert caught.value.detail_enum == "PREFILTER_REJECT"
@@ -124,8 +124,8 @@ def test_the_cookie_that_is_sent_answers_the_challenge() -> None:
     asyncio.run(work())
 
 
-def test_a_hub_that_asks_again_for_what_it_got_is_refused_in_turn() -> None:
-    """Once more is enough: nobody is led on from bit to bit."""
+def test_a_hub_that_raises_the_difficulty_after_a_solution_gets_none() -> None:
+    """The client solves one challenge per request, so a hub cannot raise the difficulty step by step."""
 
     async def work() -> None:
         async with answering(refused(demand(), 403)) as (link, asked):
@@ -147,7 +147,7 @@ def test_a_hub_that_asks_again_for_what_it_got_is_refused_in_turn() -> None:
         {"hub_id": "here"},
     ],
 )
-def test_nobody_is_made_to_work_on_what_is_not_this_request(changes: dict[str, int | str]) -> None:
+def test_no_work_is_done_for_the_challenge_of_another_request(changes: dict[str, int | str]) -> None:
     async def work() -> None:
         async with answering(refused(demand(**changes), 403), TAKEN) as (link, asked):
             with pytest.raises(Malformed, match="challenge"):
@@ -158,7 +158,7 @@ def test_nobody_is_made_to_work_on_what_is_not_this_request(changes: dict[str, i
 
 
 @pytest.mark.parametrize("refusal", [demand(difficulty="six"), BY_DETAIL["PREFILTER_REJECT"].refused("not you")])
-def test_a_refusal_that_asks_for_no_work_is_a_refusal(refusal: Refused) -> None:
+def test_a_rejection_without_a_challenge_is_returned(refusal: Refused) -> None:
     async def work() -> None:
         async with answering(refused(refusal, 403), TAKEN) as (link, asked):
             outcome = await link.submit(MESSAGE)
@@ -168,7 +168,7 @@ def test_a_refusal_that_asks_for_no_work_is_a_refusal(refusal: Refused) -> None:
     asyncio.run(work())
 
 
-# Bounds of a hub.
+# Limits of a hub.
 
 
 def test_keys_are_changed_as_often_as_the_hub_wants(place: Path) -> None:
@@ -189,7 +189,7 @@ def test_keys_are_changed_when_they_are_as_old_as_the_hub_allows(place: Path) ->
         async with people.writer() as writer, people.reader() as reader:
             await writer.send(STREAM, b"1")
             clock.now += 101
-            await writer.contact.refresh()
+            await writer.session.refresh()
             await writer.send(STREAM, b"2")
             entries = await read_all(reader)
         assert [entry.msg.client_seq for entry in entries] == [1, 1]
@@ -208,14 +208,14 @@ def test_keys_are_changed_when_they_are_as_old_as_the_hub_allows(place: Path) ->
         (Limits(max_msgs_per_client_id_per_label=11), (60, 10)),
     ],
 )
-def test_of_two_bounds_the_closer_counts(limits: Limits | None, bounds: tuple[int, int]) -> None:
+def test_the_stricter_of_two_bounds_applies(limits: Limits | None, bounds: tuple[int, int]) -> None:
     assert KeyBounds(60, 10).within(limits) == KeyBounds(*bounds)
 
 
 # A realm.
 
 
-def test_what_an_open_hub_goes_by_is_written_by_capability(place: Path) -> None:
+def test_admin_streams_of_an_open_hub_need_a_capability(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         victim = SigningKey.generate()
         event = admin.Revocation("client-id", victim.public_key, None, START)
@@ -236,7 +236,7 @@ def test_what_an_open_hub_goes_by_is_written_by_capability(place: Path) -> None:
     at_a_hub(place, work, realm=REALM)
 
 
-def test_who_is_revoked_is_told_so_and_what_was_sent_stays(place: Path) -> None:
+def test_a_revoked_client_is_rejected_and_its_entries_stay(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await writer.send(STREAM, b"1")

@@ -1,4 +1,4 @@
-"""The keystore: secrets come out with the passphrase and in no other way."""
+"""The keystore: only the passphrase opens it."""
 
 import os
 import subprocess
@@ -53,19 +53,19 @@ def test_any_other_passphrase_opens_nothing(place: Path, wrong: bytes) -> None:
     assert str(place / ENCRYPTED) in str(caught.value)
 
 
-def test_without_a_passphrase_an_encrypted_keystore_says_what_it_needs(place: Path) -> None:
+def test_an_encrypted_keystore_requires_a_passphrase(place: Path) -> None:
     made(place)
-    with pytest.raises(Unavailable, match="is encrypted, and no passphrase was given"):
+    with pytest.raises(Unavailable, match="is encrypted: a passphrase is required"):
         opened(place, None)
 
 
 def test_an_empty_passphrase_is_refused_when_it_would_guard_something(place: Path) -> None:
-    with pytest.raises(Unavailable, match="empty passphrase"):
+    with pytest.raises(Unavailable, match="passphrase is empty"):
         made(place, b"")
     assert list(place.iterdir()) == []
 
 
-def test_no_secret_stands_in_the_encrypted_file(place: Path) -> None:
+def test_the_encrypted_file_contains_no_secret(place: Path) -> None:
     made(place)
     data = (place / ENCRYPTED).read_bytes()
     held = (SECRETS.id_sign, SECRETS.id_dh, SECRETS.client_seed, SECRETS.streams[0].secret, PASSPHRASE, b"zeros")
@@ -157,7 +157,7 @@ except Unavailable as error:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory a process has")
 def test_a_machine_without_the_memory_says_so() -> None:
     ended = subprocess.run([sys.executable, "-c", SHORT_OF_MEMORY], capture_output=True, text=True, check=True)
-    assert ended.stdout == "the keystore's passphrase takes 65536 KiB of memory to check\n"
+    assert ended.stdout == "not enough memory: the keystore's key derivation needs 65536 KiB\n"
 
 
 def test_two_writes_never_share_salt_or_nonce(place: Path) -> None:
@@ -172,7 +172,7 @@ def test_two_writes_never_share_salt_or_nonce(place: Path) -> None:
     assert opened(place / "a") == SECRETS
 
 
-def test_a_folder_with_two_keystores_is_not_guessed_about(place: Path) -> None:
+def test_a_folder_with_two_keystores_is_rejected(place: Path) -> None:
     made(place)
     made(place, None)
     with pytest.raises(Unavailable, match=r"has both keystore\.enc and keystore\.key"):
@@ -185,7 +185,7 @@ def test_a_folder_without_a_keystore_says_so(place: Path) -> None:
 
 
 @pytest.mark.parametrize("passphrase", [None, PASSPHRASE])
-def test_two_who_add_at_once_both_find_theirs(place: Path, passphrase: bytes | None) -> None:
+def test_concurrent_updates_of_a_keystore_are_both_kept(place: Path, passphrase: bytes | None) -> None:
     made(place, passphrase, replace(SECRETS, streams=()))
     names = [f"stream {number}" for number in range(8)]
     start = threading.Barrier(len(names))

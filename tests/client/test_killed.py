@@ -1,4 +1,4 @@
-"""A client that is killed at any moment: no place is used for two messages, and what it was told succeeded is there."""
+"""A client that is killed at any moment uses no place for two messages, and every successful send is in the log."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
     with pair(place) as people, running(make_dir(place)) as hub:
         with Recorder(hub.port) as recorder:
             for number in range(kills):
-                # At first by the clock, so that it may die before anything succeeded; then amid success.
+                # First after a fixed time, so that it may die before any success; later after some successes.
                 after = 0 if number % 3 == 0 else moments.randrange(1, 60)
                 succeeded += _one_life(people, hub, recorder, number, after, moments.uniform(0.0, 0.05))
         entries = asyncio.run(_afterwards(people, hub))
@@ -36,7 +36,7 @@ def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
 
 
 def _one_life(people: Pair, hub: Hub, recorder: Recorder, number: int, after: int, seconds: float) -> list[bytes]:
-    """What one process was told had succeeded; it is killed so many successes and so much time after it began."""
+    """The successes that one process reported. It is killed after `after` successes and `seconds`."""
     hub_id = hub.service.hub_metadata.identity.hub_id.hex()
     url = f"http://127.0.0.1:{recorder.port}"
     command = [sys.executable, "-m", "tests.client.sending_process", url, str(people.writer_dir.path), hub_id]
@@ -50,12 +50,12 @@ def _one_life(people: Pair, hub: Hub, recorder: Recorder, number: int, after: in
         said += process.stdout.read()
         timer.join()
     assert process.returncode == -signal.SIGKILL
-    # A last line without its end was cut short: nobody was told.
+    # An incomplete last line was cut off by the kill and does not count as reported.
     return [line.encode() for line in said.split("\n")[:-1]]
 
 
 async def _afterwards(people: Pair, hub: Hub) -> list[bytes]:
-    """The log, once the last life's outbox has been emptied."""
+    """The log after the outbox of the last process was sent."""
     people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(key=hub.service.hub_metadata.identity.hub_id)
     async with people.writer() as writer, people.reader() as reader:
         await writer.recover()
@@ -69,7 +69,7 @@ async def _size(client: Client) -> int:
 
 
 def _check_places(sent: list[bytes]) -> None:
-    """No pair of client_seq and nonce, by any key, was ever used for two messages."""
+    """No key used a pair of client_seq and nonce for two messages."""
     places: dict[tuple[bytes, int, bytes], set[bytes]] = {}
     seqs: dict[tuple[bytes, bytes, int], set[bytes]] = {}
     for encoded in set(sent):
@@ -108,5 +108,5 @@ def test_a_killed_client_never_uses_a_place_twice(place: Path) -> None:
 @pytest.mark.slow
 def test_a_client_that_is_killed_a_hundred_times_never_uses_a_place_twice(place: Path) -> None:
     seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")  # pytest shows it where the test fails
+    print(f"seed {seed}")  # shown if the test fails
     kill_again_and_again(place, kills=100, seed=seed)

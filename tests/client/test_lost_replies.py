@@ -1,4 +1,4 @@
-"""Answers that never arrive: a message is in the log once, whatever is lost, and its sender learns where."""
+"""Lost answers: a message is in the log once, whatever is lost, and its sender learns its place."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ SUBMITS = ("/v1/submit", "/tooling/submit-batch")
 
 
 def losing(count: int, paths: tuple[str, ...] = SUBMITS) -> Callable[[str], bool]:
-    """Loses the answers to the first so many of these."""
+    """Loses the answers to the first `count` requests to these paths."""
     left = [count]
 
     def mute(path: str) -> bool:
@@ -35,7 +35,7 @@ def meet(people: Pair, hub: HostileHub) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_a_lost_reply_is_asked_for_where_the_message_is(place: Path, count: int) -> None:
+def test_after_a_lost_reply_the_receipt_is_fetched(place: Path, count: int) -> None:
     async def run() -> None:
         async with HostileHub() as hub:
             meet(people, hub)
@@ -85,7 +85,7 @@ def test_a_duplicate_that_points_at_another_message_is_caught(place: Path) -> No
         asyncio.run(run())
 
 
-def test_a_message_nobody_answers_stays_in_the_outbox_and_goes_out_first(place: Path) -> None:
+def test_a_message_without_an_answer_stays_in_the_outbox_and_is_sent_first(place: Path) -> None:
     async def run() -> None:
         async with HostileHub() as hub:
             meet(people, hub)
@@ -105,8 +105,8 @@ def test_a_message_nobody_answers_stays_in_the_outbox_and_goes_out_first(place: 
         asyncio.run(run())
 
 
-def test_a_message_whose_epoch_ends_while_nobody_answers_is_placed_in_the_next(place: Path) -> None:
-    """It was promised to go out first next time, and by then its place is gone."""
+def test_a_message_whose_epoch_ends_without_an_answer_is_placed_in_the_next(place: Path) -> None:
+    """It stays first in the outbox, but its place is gone by then."""
 
     async def run() -> None:
         async with HostileHub(Profile(epoch_sec=60)) as hub:
@@ -167,8 +167,8 @@ def test_what_a_run_left_behind_the_next_one_sends_byte_for_byte(place: Path, ar
         asyncio.run(run())
 
 
-def test_a_refusal_after_a_lost_reply_is_not_believed_before_the_log_was_looked_at(place: Path) -> None:
-    """The capability expired between the two attempts, of which the first was accepted."""
+def test_a_rejection_after_a_lost_reply_is_checked_against_the_log(place: Path) -> None:
+    """The capability expired between two attempts, the first of which was accepted."""
 
     async def run() -> None:
         async with HostileHub() as hub:
@@ -190,8 +190,8 @@ def test_a_refusal_after_a_lost_reply_is_not_believed_before_the_log_was_looked_
         asyncio.run(run())
 
 
-def test_a_refusal_for_good_takes_nobody_else_along(place: Path) -> None:
-    """The hub refuses one message of a batch, and with it all that the same key sent after it."""
+def test_a_permanent_rejection_affects_no_other_message(place: Path) -> None:
+    """The hub rejects one message of a batch, and with it all later messages of the same key."""
 
     async def run() -> None:
         async with HostileHub() as hub:
@@ -212,7 +212,7 @@ def test_a_refusal_for_good_takes_nobody_else_along(place: Path) -> None:
                 assert [future.result().stream_seq for future in done] == [1, 2, 3, 4]
                 entries = await read_all(reader)
                 assert bodies(entries) == [b"1", b"2", b"4", b"5"]
-                # No place is used for two messages: what follows the refused one has a key of its own.
+                # No place is used for two messages: the messages after the rejected one get another key.
                 assert len({entry.client_id for entry in entries}) == 2
         places: dict[tuple[bytes, int], set[bytes]] = {}
         for encoded in hub.submitted:
@@ -239,7 +239,7 @@ def test_a_hub_without_batches_is_sent_one_by_one(place: Path) -> None:
 
 
 def test_a_state_that_was_put_back_gets_a_new_key(place: Path) -> None:
-    """Another copy of the directory went on: the hub has seen these client_seqs, from someone with our key."""
+    """Another copy of the directory has sent meanwhile: the hub has seen these client_seqs from our key."""
 
     async def run() -> None:
         async with HostileHub() as hub:
@@ -261,7 +261,7 @@ def test_a_state_that_was_put_back_gets_a_new_key(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_a_hub_that_is_not_there_is_unavailable(place: Path) -> None:
+def test_a_hub_that_does_not_run_is_unavailable(place: Path) -> None:
     async def run() -> None:
         async with HostileHub() as hub:
             meet(people, hub)
@@ -274,7 +274,7 @@ def test_a_hub_that_is_not_there_is_unavailable(place: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/tooling/status", "/v1/stream", "/v1/receipt"])
-def test_reads_are_asked_again(place: Path, path: str) -> None:
+def test_reads_are_retried(place: Path, path: str) -> None:
     async def run() -> None:
         async with HostileHub() as hub:
             meet(people, hub)

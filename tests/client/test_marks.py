@@ -1,4 +1,4 @@
-"""Marks: what a program knows its messages by, kept in the transaction that gives them their places."""
+"""Marks: ids that a program gives its messages, stored in the transaction that assigns their places."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.client.hostile import HostileHub
 from tests.client.ledger import NOW, STREAM, messages
 from tests.client.pair import STREAM as NEWS
 from tests.client.pair import pair
-from veen.client import ClientDir, Moved
+from veen.client import ClientDir, StateConflict
 from veen.client.draft import Draft
 from veen.client.portable import export_identity, import_identity
 from veen.client.trust import Pin
@@ -39,16 +39,16 @@ def test_marks_outlive_the_process(place: Path) -> None:
         assert client.outbox.marks(b"a") == {b"a1": leaf}
 
 
-def test_where_no_place_is_given_no_mark_is_kept(client: ClientDir) -> None:
+def test_without_a_place_no_mark_is_stored(client: ClientDir) -> None:
     writer = client.writer(HUB_ID, LABEL, STREAM, now=NOW)
     put(client, b"a1")
     sealed = messages(writer, 1)
-    with pytest.raises(Moved):
+    with pytest.raises(StateConflict):
         client.outbox.put(writer, sealed, {b"late": sealed[0].leaf_hash})
     assert b"late" not in client.outbox.marks(b"")
 
 
-def test_a_message_that_is_given_up_loses_its_mark_with_those_after_it(client: ClientDir) -> None:
+def test_abandoned_messages_lose_their_marks(client: ClientDir) -> None:
     first, _, _ = put(client, b"a1", b"a2", b"a3")
     pending = client.outbox.pending(HUB_ID, LABEL)
     client.outbox.abandon(HUB_ID, LABEL, pending[1].msg.client_id, pending[1].msg.client_seq)

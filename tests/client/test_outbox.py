@@ -1,4 +1,4 @@
-"""The outbox: a place is taken before a byte leaves, for ever, and for one message."""
+"""The outbox: a place is used for one message, permanently, before any byte is sent."""
 
 import threading
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.client.ledger import NOW, Ledger, message, messages
-from veen.client import ClientDir, Moved, Pending, WriterKey
+from veen.client import ClientDir, Pending, StateConflict, WriterKey
 from veen.core import Malformed, Refused
 
 
@@ -58,7 +58,7 @@ def test_labels_and_hubs_wait_apart(client: ClientDir) -> None:
     assert client.outbox.places() == tuple(sorted((ledger.hub_id, ledger.label) for ledger in ledgers[1:]))
 
 
-def test_the_empty_outbox_waits_nowhere(client: ClientDir, ledger: Ledger) -> None:
+def test_an_empty_outbox_has_no_places(client: ClientDir, ledger: Ledger) -> None:
     assert client.outbox.places() == ()
     assert waiting(client, ledger) == ()
 
@@ -71,16 +71,16 @@ def test_a_place_is_taken_even_if_nothing_ever_comes_back(client: ClientDir, led
         assert writer_of(again, ledger).next_client_seq == 3
 
 
-def test_two_that_were_given_the_same_places_cannot_both_have_them(client: ClientDir, ledger: Ledger) -> None:
+def test_only_one_of_two_writers_gets_the_same_places(client: ClientDir, ledger: Ledger) -> None:
     one, two = writer_of(client, ledger), writer_of(client, ledger)
     mine, theirs = messages(one, 2), messages(two, 2)
     client.outbox.put(one, mine)
-    with pytest.raises(Moved, match="ask for a writer again"):
+    with pytest.raises(StateConflict, match="get a new writer"):
         client.outbox.put(two, theirs)
     assert waiting(client, ledger) == tuple(mine)
 
 
-def test_of_many_who_take_places_at_once_each_gets_their_own(client: ClientDir, ledger: Ledger) -> None:
+def test_concurrent_writers_get_different_places(client: ClientDir, ledger: Ledger) -> None:
     start = threading.Barrier(4)
 
     def send(count: int) -> None:
@@ -89,7 +89,7 @@ def test_of_many_who_take_places_at_once_each_gets_their_own(client: ClientDir, 
             writer = writer_of(client, ledger)
             try:
                 client.outbox.put(writer, [message(writer)])
-            except Moved:
+            except StateConflict:
                 continue
             count -= 1
 
@@ -102,34 +102,34 @@ def test_of_many_who_take_places_at_once_each_gets_their_own(client: ClientDir, 
 
 
 @pytest.mark.parametrize("places", [[1], [0, 2], [0, 0], [1, 0], [0, 1, 3]])
-def test_places_that_are_not_the_next_ones_are_a_mistake(client: ClientDir, ledger: Ledger, places: list[int]) -> None:
+def test_places_other_than_the_next_ones_are_an_error(client: ClientDir, ledger: Ledger, places: list[int]) -> None:
     writer = writer_of(client, ledger)
-    with pytest.raises(ValueError, match="not the writer's message"):
+    with pytest.raises(ValueError, match="expected the writer's message with client_seq"):
         client.outbox.put(writer, [message(writer, place) for place in places])
     assert client.outbox.places() == ()
 
 
-def test_a_message_of_another_label_or_key_is_a_mistake(client: ClientDir, ledger: Ledger) -> None:
+def test_a_message_of_another_label_or_key_is_an_error(client: ClientDir, ledger: Ledger) -> None:
     writer = writer_of(client, ledger)
     other = replace(writer, label=bytes(32)), replace(writer, key=client.identity.client_key(9))
     for wrong in other:
-        with pytest.raises(ValueError, match="not the writer's message"):
+        with pytest.raises(ValueError, match="expected the writer's message with client_seq"):
             client.outbox.put(writer, [message(wrong)])
 
 
-def test_nothing_to_put_is_a_mistake(client: ClientDir, ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="0 messages"):
+def test_an_empty_put_is_an_error(client: ClientDir, ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="got 0"):
         client.outbox.put(writer_of(client, ledger), [])
 
 
 def test_prev_ack_never_goes_back(client: ClientDir, ledger: Ledger) -> None:
     writer = writer_of(client, ledger)
-    with pytest.raises(ValueError, match="prev_ack goes back from 5 to 4"):
+    with pytest.raises(ValueError, match="prev_ack decreases from 5 to 4"):
         client.outbox.put(writer, [message(writer, prev_ack=5), message(writer, 1, prev_ack=4)])
     after = client.outbox.put(writer, [message(writer, prev_ack=5)])
     assert after.used.last_prev_ack == 5
     lower = message(replace(after, used=replace(after.used, last_prev_ack=0)), prev_ack=4)
-    with pytest.raises(ValueError, match="prev_ack goes back from 5 to 4"):
+    with pytest.raises(ValueError, match="prev_ack decreases from 5 to 4"):
         client.outbox.put(after, [lower])
 
 
@@ -143,7 +143,7 @@ def test_an_answer_takes_out_what_it_answers_and_nothing_else(client: ClientDir,
     assert client.outbox.places() == ()
 
 
-def test_what_was_given_up_is_never_sent_in_another_form(client: ClientDir, ledger: Ledger) -> None:
+def test_the_place_of_an_abandoned_message_is_never_used_again(client: ClientDir, ledger: Ledger) -> None:
     writer = writer_of(client, ledger)
     put = messages(writer, 5)
     client.outbox.put(writer, put)
@@ -154,7 +154,7 @@ def test_what_was_given_up_is_never_sent_in_another_form(client: ClientDir, ledg
     again = writer_of(client, ledger)
     assert again.client_id != writer.client_id
     assert again.next_client_seq == 1
-    with pytest.raises(Moved):
+    with pytest.raises(StateConflict):
         client.outbox.put(replace(writer, used=replace(writer.used, last_client_seq=2)), [message(writer, 2)])
 
 

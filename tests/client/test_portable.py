@@ -1,4 +1,4 @@
-"""The portable set: taken up elsewhere it is the same client, and nothing that was changed is taken up."""
+"""The portable set: an import is the same client, and a changed set is rejected."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ ISSUER = SigningKey.generate()
 
 
 class Travelled:
-    """A client that has been about: two hubs, capabilities, stream keys, rotations and something on its way."""
+    """A client with two hubs, capabilities, stream keys, rotations and a pending message."""
 
     def __init__(self, path: Path, passphrase: bytes | None = b"secret") -> None:
         self.dir = ClientDir.create(path, passphrase, NOW, cost=CHEAP)
@@ -131,7 +131,7 @@ def test_a_copy_never_writes_with_the_keys_of_the_other(place: Path, travelled: 
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_the_ladder_does_not_travel(place: Path, travelled: Travelled, moved: bool) -> None:
+def test_the_rekey_ladder_is_not_exported(place: Path, travelled: Travelled, moved: bool) -> None:
     first = travelled.ledgers[0]
     old = travelled.dir
     with taken_up(place, moved=moved) as new:
@@ -177,9 +177,9 @@ def test_a_set_of_a_client_that_never_did_anything_is_taken_up(place: Path) -> N
 
 
 def test_nothing_is_written_over(place: Path, travelled: Travelled) -> None:
-    with pytest.raises(Unavailable, match="is there already"):
+    with pytest.raises(Unavailable, match="exists and is not an empty folder"):
         export_identity(travelled.dir, place / "set", NOW)
-    with pytest.raises(Unavailable, match="is there already"):
+    with pytest.raises(Unavailable, match="exists and is not an empty folder"):
         import_identity(place / "set", place / "client", b"secret", NOW)
 
 
@@ -233,7 +233,7 @@ def test_a_file_that_is_missing_or_was_added_is_named(place: Path, travelled: Tr
     refused(place, Unverified, match="more/x was added")
 
 
-def test_what_is_no_set_is_said_to_be_none(place: Path) -> None:
+def test_a_folder_that_is_not_a_portable_set_is_rejected(place: Path) -> None:
     (place / "set").mkdir()
     refused(place, Unavailable, match=r"manifest\.cbor: No such file")
     (place / "set" / "manifest.cbor").write_bytes(b"rubbish")
@@ -243,7 +243,7 @@ def test_what_is_no_set_is_said_to_be_none(place: Path) -> None:
 @pytest.mark.parametrize("name", ["../escape.cbor", "/etc/passwd", "a/../x.cbor", "a/b.cbor", "x.py", "", "a.cbor\n"])
 def test_a_manifest_cannot_name_a_file_elsewhere(travelled: Travelled, place: Path, name: str) -> None:
     manifest = manifests.read(place / "set")
-    with pytest.raises(ValueError, match="is no name of a portable set"):
+    with pytest.raises(ValueError, match="is not a file name of a portable set"):
         replace(manifest, files=(replace(manifest.files[0], name=name),)).encode()
 
 
@@ -251,12 +251,12 @@ def test_a_manifest_by_another_identity_is_refused(place: Path, travelled: Trave
     with ClientDir.create(place / "other", None, NOW) as other:
         path = place / "set" / "manifest.cbor"
         path.write_bytes(manifests.make(other.identity, place / "set", NOW).encode())
-    with pytest.raises(Unverified, match="not of one identity"):
+    with pytest.raises(Unverified, match="belong to different identities"):
         taken_up(place)
 
 
 def resigned(place: Path, travelled: Travelled) -> None:
-    """Make the manifest hold again: what an owner who was fooled before the export would have signed."""
+    """Sign the manifest again, as an owner would who exported a manipulated state."""
     path = place / "set" / "manifest.cbor"
     path.write_bytes(manifests.make(travelled.dir.identity, place / "set", NOW).encode())
     assert PortableManifest.decode(path.read_bytes()).id_sign == travelled.dir.identity.id_sign.public_key
@@ -288,7 +288,7 @@ SPOILED: dict[str, tuple[str, Callable[[bytes, Travelled], bytes], str]] = {
     "a receipt of a label nobody knows": (
         "receipts.cborseq",
         lambda data, made: data + _stray_receipt(made.ledgers[0]),
-        "whose label",
+        "which hub label",
     ),
     "a checkpoint with another root": (
         "checkpoints.cborseq",
@@ -305,16 +305,20 @@ SPOILED: dict[str, tuple[str, Callable[[bytes, Travelled], bytes], str]] = {
         lambda data, made: _swapped(data, made.ledgers[0].hub_id, made.ledgers[1].hub_id),
         "receipt",
     ),
-    "a routing key too few": ("routing_secret.cborseq", lambda data, made: data[: len(data) // 2], "routing secrets"),
+    "a routing key too few": (
+        "routing_secret.cborseq",
+        lambda data, made: data[: len(data) // 2],
+        "routing_secret.cborseq does not match",
+    ),
     "another's routing key": (
         "routing_secret.cborseq",
         lambda data, made: data.replace(naming.routing_key(made.ledgers[0].hub_id), bytes(32)),
-        "its routing secrets are not those of its hubs",
+        "routing_secret.cborseq does not match the hubs",
     ),
     "a state row of a table that does not travel": (
         "state.cborseq",
         lambda data, made: data.replace(b"fgrants", b"flabels"),
-        "not carried",
+        "not part of a portable set",
     ),
     "a token that was altered": (
         "cap_tokens.cborseq",
@@ -324,24 +328,24 @@ SPOILED: dict[str, tuple[str, Callable[[bytes, Travelled], bytes], str]] = {
 }
 
 
-def test_a_label_that_is_elsewhere_than_its_head_says_is_refused(place: Path, travelled: Travelled) -> None:
+def test_a_label_that_does_not_match_its_signed_head_is_rejected(place: Path, travelled: Travelled) -> None:
     first = travelled.ledgers[0]
     earlier = replace(first.state(), head=first.receipts[0].encode())
     path = place / "set" / "sync_state.cborseq"
     path.write_bytes(path.read_bytes().replace(first.state().encode(), earlier.encode()))
     resigned(place, travelled)
-    refused(place, Unverified, match="is not where its head says")
+    refused(place, Unverified, match="does not match its signed head")
 
 
-def test_a_receipt_of_a_hub_that_nothing_is_known_of_is_refused(place: Path) -> None:
+def test_a_receipt_of_an_unknown_hub_is_rejected(place: Path) -> None:
     made = Travelled(place / "client")
     with made.dir.state.tables.write() as rows:
         rows.delete("hubs", made.ledgers[1].hub_id)
     export_identity(made.dir, place / "set", NOW + DAY)
-    refused(place, Unverified, match="nothing in it says who hub")
+    refused(place, Unverified, match="it has no record of hub")
 
 
-def test_a_label_with_nothing_but_messages_on_their_way_travels(place: Path) -> None:
+def test_a_label_with_only_pending_messages_is_exported(place: Path) -> None:
     ledger = Ledger()
     with ClientDir.create(place / "client", b"secret", NOW, cost=CHEAP) as client:
         writer = client.writer(ledger.hub_id, ledger.label, STREAM, now=NOW)
@@ -358,9 +362,7 @@ def _swapped(data: bytes, one: bytes, two: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("what", SPOILED)
-def test_what_does_not_hold_is_refused_even_where_the_manifest_does(
-    place: Path, travelled: Travelled, what: str
-) -> None:
+def test_invalid_content_is_rejected_even_with_a_valid_manifest(place: Path, travelled: Travelled, what: str) -> None:
     name, spoil, match = SPOILED[what]
     path = place / "set" / name
     whole = path.read_bytes()
@@ -375,7 +377,7 @@ def test_a_move_with_another_keystore_than_the_state_is_of_is_refused(place: Pat
     travelled.dir.keystore.update(lambda _: secrets)
     (place / "set" / "keystore.enc").write_bytes((place / "client" / "keystore.enc").read_bytes())
     resigned(place, travelled)
-    with pytest.raises(Unverified, match="the client_id in use is not the identity's"):
+    with pytest.raises(Unverified, match="the client_id in use does not belong to the identity"):
         taken_up(place, moved=True)
     assert "elsewhere" not in names(place)
 

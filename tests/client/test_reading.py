@@ -1,4 +1,4 @@
-"""Reading from a real hub: ranges, proofs, following, entries that do not open."""
+"""Reading from a real hub: ranges, proofs, following, and entries that do not open."""
 
 import asyncio
 import threading
@@ -27,13 +27,13 @@ from veen.storage.paths import Folders
 
 
 async def take(entries: AsyncGenerator[Entry, None], count: int) -> list[bytes | None]:
-    """The next so many."""
+    """The bodies of the next `count` entries."""
     return [(await anext(entries)).body for _ in range(count)]
 
 
 @asynccontextmanager
 async def following(people: Pair, **options: Any) -> AsyncIterator[tuple[Client, Client, AsyncGenerator[Entry, None]]]:
-    """The writer, the reader, and what the reader hears as it follows the stream."""
+    """The writer, the reader, and the entries that the reader follows."""
     async with (
         people.writer(**options) as writer,
         people.reader(**options) as reader,
@@ -71,7 +71,7 @@ def test_a_range_is_read(place: Path, from_seq: int, to_seq: int | None, found: 
     at_a_hub(place, work)
 
 
-def test_what_is_behind_us_is_read_without_going_back(place: Path) -> None:
+def test_earlier_entries_are_read_without_moving_the_tree_back(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer:
             await send_all(writer, *(b"%d" % number for number in range(1, 9)))
@@ -80,7 +80,7 @@ def test_what_is_behind_us_is_read_without_going_back(place: Path) -> None:
             size, root = reader.follower(STREAM).tree.size, reader.follower(STREAM).tree.root()
             await read_all(reader, from_seq=3, to_seq=5)
             assert (reader.follower(STREAM).tree.size, reader.follower(STREAM).tree.root()) == (size, root)
-        async with people.reader() as reader:  # nothing is remembered: proofs tie it
+        async with people.reader() as reader:  # a new process verifies by proofs
             assert bodies(await read_all(reader, from_seq=3, to_seq=5)) == [b"3", b"4", b"5"]
             assert reader.follower(STREAM).tree.size == size
 
@@ -88,12 +88,12 @@ def test_what_is_behind_us_is_read_without_going_back(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("from_seq", "to_seq"), [(0, None), (-1, None), (3, 2)])
-def test_a_range_that_is_none_is_a_mistake(place: Path, from_seq: int, to_seq: int | None) -> None:
+def test_an_invalid_range_is_an_error(place: Path, from_seq: int, to_seq: int | None) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         async with people.reader() as reader:
             with pytest.raises(ValueError, match="range"):
                 await read_all(reader, from_seq=from_seq, to_seq=to_seq)
-            with pytest.raises(ValueError, match="end"):
+            with pytest.raises(ValueError, match="exclude each other"):
                 await read_all(reader, to_seq=5, follow=True)
 
     at_a_hub(place, work)
@@ -138,22 +138,22 @@ def test_a_proof_is_given_at_its_own_size_and_later(place: Path) -> None:
     at_a_hub(place, work)
 
 
-# What does not open.
+# Entries that do not open.
 
 
-def test_who_has_no_reader_key_sees_that_there_are_entries(place: Path) -> None:
+def test_without_a_reader_key_entries_are_returned_unopened(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         with ClientDir.create(place / "auditor", None, START) as folder:
             async with people.writer() as writer, Client(people.url, folder, pin=people.pin) as auditor:
                 await writer.send(STREAM, b"1")
                 (entry,) = await read_all(auditor)
         assert (entry.body, entry.header, entry.schema) == (None, None, None)
-        assert entry.fault == "there is no reader key for this stream here"
+        assert entry.fault == "no reader key for this stream"
 
     at_a_hub(place, work)
 
 
-def test_a_message_that_does_not_open_stops_nobody(place: Path) -> None:
+def test_a_message_that_does_not_open_does_not_stop_readers(place: Path) -> None:
     async def run() -> None:
         async with HostileHub() as hub:
             people.url, people.pin = hub.url, Pin(key=hub.identity.hub_id)
@@ -171,8 +171,8 @@ def test_a_message_that_does_not_open_stops_nobody(place: Path) -> None:
         asyncio.run(run())
 
 
-def test_what_a_hub_took_stays_readable_when_it_takes_less(place: Path) -> None:
-    """Its limits are what it takes from now on."""
+def test_entries_stay_readable_after_limits_are_lowered(place: Path) -> None:
+    """Lower limits apply to new messages only."""
 
     async def run() -> None:
         async with HostileHub() as hub:
@@ -216,7 +216,7 @@ def test_a_follower_may_start_before_the_first_entry(place: Path) -> None:
 
 
 def test_a_writer_may_follow_what_it_writes(place: Path) -> None:
-    """Both move the same tree: the receipt of a send may come after the entry was read."""
+    """Both advance the same tree: the receipt of a send may arrive after the entry was read."""
 
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer, aclosing(writer.read(STREAM, follow=True)) as entries:
@@ -229,13 +229,13 @@ def test_a_writer_may_follow_what_it_writes(place: Path) -> None:
 
 
 def test_a_follower_outlives_the_hub(place: Path) -> None:
-    """The hub restarts, with a new key, under a reader that stays."""
+    """The hub restarts with a new key while a reader follows."""
     clock, data_dir = Clock(), make_dir(place)
 
     async def work() -> None:
         hub = await asyncio.to_thread(_start, data_dir, clock, port)
         meet(people, hub)
-        async with following(people, patience=PATIENT) as (writer, _, entries):
+        async with following(people, retry_policy=PATIENT) as (writer, _, entries):
             await writer.send(STREAM, b"1")
             assert await take(entries, 1) == [b"1"]
             await asyncio.to_thread(hub.stop)
@@ -300,7 +300,7 @@ def test_a_follower_goes_on_into_the_next_epoch(place: Path) -> None:
             assert sent.epoch == profile.epoch(START) + 1
             reading = asyncio.create_task(take(entries, 1))
             await asyncio.sleep(0)
-            await reader.status()  # time passes, and this is how the reader learns
+            await reader.status()  # the reader learns the new time from the status
             assert await reading == [b"2"]
 
     with pair(place) as people, running(make_dir(place, profile), clock=clock) as hub:
@@ -309,15 +309,15 @@ def test_a_follower_goes_on_into_the_next_epoch(place: Path) -> None:
         asyncio.run(work())
 
 
-# Without a loop.
+# The blocking client.
 
 
 def test_the_blocking_client_does_the_same(place: Path) -> None:
     with pair(place) as people, running(make_dir(place)) as hub:
         meet(people, hub)
         with (
-            BlockingClient(people.url, people.writer_dir, pin=people.pin, patience=QUICK) as writer,
-            BlockingClient(people.url, people.reader_dir, pin=people.pin, patience=QUICK) as reader,
+            BlockingClient(people.url, people.writer_dir, pin=people.pin, retry_policy=QUICK) as writer,
+            BlockingClient(people.url, people.reader_dir, pin=people.pin, retry_policy=QUICK) as reader,
         ):
             assert writer.status().admission == "open"
             first = writer.send(STREAM, b"0")
@@ -342,9 +342,9 @@ def test_the_blocking_client_does_the_same(place: Path) -> None:
 
 
 def test_a_blocking_client_that_cannot_start_leaves_no_thread(place: Path) -> None:
-    before = set(threading.enumerate())  # some of which may be ending
+    before = set(threading.enumerate())  # some of them may be ending
     with pair(place) as people:
-        client = BlockingClient("http://127.0.0.1:1", people.writer_dir, pin=Pin(key=bytes(32)), patience=QUICK)
+        client = BlockingClient("http://127.0.0.1:1", people.writer_dir, pin=Pin(key=bytes(32)), retry_policy=QUICK)
         with pytest.raises(Unavailable), client:
             pass
     assert set(threading.enumerate()) <= before

@@ -1,4 +1,4 @@
-"""Sending to a real hub: order, batches, several writers, limits, capabilities, keys that rotate, epochs that end."""
+"""Sending to a real hub: order, batches, several writers, limits, capabilities, key rotation and epochs."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from veen.client import Busy, ClientDir, KeyBounds
 from veen.client.client import Client
 from veen.client.draft import Draft
 from veen.client.submit_queue import Undecided
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 from veen.core import Limits, Profile, Rate, Refused, Unavailable, cap_token, naming
 from veen.hub.admission_rules import Admission
@@ -23,18 +23,18 @@ from veen.storage import key_rotation
 from veen.storage.durable import Disk
 from veen.storage.paths import Folders
 
-PATIENT = Patience(attempts=1_000, first_wait_s=0.01, longest_wait_s=0.2)
+PATIENT = RetryPolicy(attempts=1_000, first_wait_s=0.01, longest_wait_s=0.2)
 
 
 def meet(people: Pair, hub: Hub) -> Pair:
-    """Tell both of the hub."""
+    """Configure both clients for the hub."""
     people.url = f"http://127.0.0.1:{hub.port}"
     people.pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
     return people
 
 
 def at_a_hub(place: Path, work: Callable[[Hub, Pair], Coroutine[Any, Any, None]], **settings: Any) -> None:
-    """Do something with a hub that admits anyone, unless told otherwise."""
+    """Run `work` with a hub, which by default admits anyone."""
     now = int(settings["clock"]()) if "clock" in settings else NOW
     with pair(place, now=now) as people, running(make_dir(place, now=now), **settings) as hub:
         asyncio.run(work(hub, meet(people, hub)))
@@ -131,7 +131,7 @@ def test_one_directory_sends_from_one_place_at_a_time(place: Path) -> None:
 def test_a_stream_without_a_reader_key_is_not_written(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer:
-            with pytest.raises(Unavailable, match="nobody could read it"):
+            with pytest.raises(Unavailable, match="create or import it first"):
                 await writer.send("unknown", b"1")
             assert (await writer.status()).entries == 0
 
@@ -147,7 +147,7 @@ def test_client_ids_rotate_by_count_in_the_middle_of_a_batch(place: Path) -> Non
                 key = people.writer_dir.stream_keys.public(naming.stream_id(STREAM))
                 assert key
                 folder.stream_keys.add_public(STREAM, key)
-                async with Client(people.url, folder, pin=people.pin, patience=QUICK) as writer:
+                async with Client(people.url, folder, pin=people.pin, retry_policy=QUICK) as writer:
                     await send_all(writer, *(b"%d" % number for number in range(25)))
             entries = await read_all(reader)
         assert bodies(entries) == [b"%d" % number for number in range(25)]
@@ -173,7 +173,7 @@ def test_what_the_hub_would_refuse_for_its_size_is_refused_here(place: Path, wha
     file = place / "file"
     file.write_bytes(bytes(101 if what == "attachment" else 10))
     files = {"attachment": [file], "attachments": [file] * 3}.get(what, [])
-    # With room for the body, the message around it is what is too long.
+    # The body fits, but the whole message is too long.
     limit = 4096 if what == "message" else limits.max_body_bytes
     limits = Limits(**{**_fields(limits), "max_body_bytes": limit})
     body = {"body": bytes(2048 - 15), "message": bytes(4096 - 400)}.get(what, b"")
@@ -196,7 +196,7 @@ def _fields(limits: Limits) -> dict[str, Any]:
 
 
 def test_the_largest_body_that_fits_is_taken(place: Path) -> None:
-    """What is refused here is refused for a reason: the one just below the limit goes through."""
+    """The largest allowed body is accepted by the hub, so the check is not too strict."""
 
     async def work() -> None:
         async with people.writer() as writer:
@@ -267,12 +267,12 @@ def test_a_capability_that_expires_on_the_way_is_refused_and_its_place_is_never_
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer(caps=[token(people, ttl=10)]) as writer:
             await writer.send(STREAM, b"1")
-            clock.now = START + 11  # and nobody told the client
+            clock.now = START + 11  # the client does not know
             with pytest.raises(Refused) as caught:
                 await writer.send(STREAM, b"2")
             assert (caught.value.code, caught.value.detail_enum) == ("E.TIME", "CAP_TTL")
             assert people.writer_dir.outbox.places() == ()
-            # The key is closed here: what comes next has another, which needs a token of its own.
+            # The key is closed here. The next message uses another key, which needs its own token.
             await writer.authorize(token(people, ttl=10_000, generation=1))
             sent = await writer.send(STREAM, b"3")
         async with people.reader() as reader:
@@ -297,11 +297,11 @@ def test_a_rate_limit_is_waited_for(place: Path) -> None:
     at_a_hub(place, work, admission=Admission.CAPABILITY, clock=time.time)
 
 
-def test_a_hub_that_asks_for_too_much_patience_is_not_waited_for(place: Path) -> None:
+def test_a_retry_after_above_the_limit_fails_at_once(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         cap = token(people, rate=Rate(1, 1))
-        impatient = Patience(attempts=3, first_wait_s=0.001, longest_retry_after_s=0.5)
-        async with people.writer(caps=[cap], patience=impatient) as writer:
+        impatient = RetryPolicy(attempts=3, first_wait_s=0.001, longest_retry_after_s=0.5)
+        async with people.writer(caps=[cap], retry_policy=impatient) as writer:
             await writer.send(STREAM, b"1")
             with pytest.raises(Undecided) as caught:
                 await writer.send(STREAM, b"2")
@@ -334,7 +334,7 @@ def test_a_hub_key_that_is_rotated_amid_sending_is_followed(place: Path) -> None
                 async with people.reader() as reader:
                     entries = await read_all(reader)
                     assert bodies(entries) == [b"1", b"2", b"3", b"4"]
-                    assert len(reader.contact.trust.known.identity.hub_keys) == 2
+                    assert len(reader.session.trust.known.identity.hub_keys) == 2
                 async with people.reader(pin=None) as reader:
                     assert bodies(await read_all(reader, from_seq=3)) == [b"3", b"4"]
 
@@ -347,14 +347,14 @@ async def _send_some(people: Pair, *sent: bytes) -> None:
 
 
 def test_a_key_that_a_hub_adds_while_the_client_is_connected_is_learned(place: Path) -> None:
-    """The hub restarts with a new key under a client that stays."""
+    """The hub restarts with a new key while a client is connected."""
     clock = Clock()
     data_dir = make_dir(place)
 
     async def work() -> None:
         hub = await asyncio.to_thread(_start, data_dir, clock, port)
         meet(people, hub)
-        async with people.writer(patience=PATIENT) as writer:
+        async with people.writer(retry_policy=PATIENT) as writer:
             await writer.send(STREAM, b"1")
             await asyncio.to_thread(hub.stop)
             key_rotation.rotate(Disk(), Folders(data_dir), START + 5, 0)
@@ -362,7 +362,7 @@ def test_a_key_that_a_hub_adds_while_the_client_is_connected_is_learned(place: P
             again = await asyncio.to_thread(_start, data_dir, clock, port)
             try:
                 assert (await writer.send(STREAM, b"2")).stream_seq == 2
-                assert len(writer.contact.trust.known.identity.hub_keys) == 2
+                assert len(writer.session.trust.known.identity.hub_keys) == 2
             finally:
                 await asyncio.to_thread(again.stop)
 
@@ -380,7 +380,7 @@ def test_a_hub_that_restarts_amid_sending_is_waited_for(place: Path) -> None:
     async def work() -> None:
         hub = await asyncio.to_thread(_start, data_dir, clock, port)
         meet(people, hub)
-        async with people.writer(patience=PATIENT) as writer:
+        async with people.writer(retry_policy=PATIENT) as writer:
             sender = writer.sender(STREAM)
             futures = [sender.put(Draft(b"%d" % number)) for number in range(1500)]
             await futures[100]
@@ -406,7 +406,7 @@ def test_a_message_that_meets_the_end_of_its_epoch_is_placed_in_the_next(place: 
     async def work() -> None:
         async with people.writer() as writer, people.reader() as reader:
             first = await writer.send(STREAM, b"1")
-            clock.now = START + 300  # several epochs on, and nobody told the client
+            clock.now = START + 300  # several epochs later; the client does not know
             sent = await send_all(writer, b"2", b"3")
             later = profile.epoch(START + 300)
             assert (first.epoch, [one.epoch for one in sent]) == (epoch, [later, later])
@@ -427,8 +427,8 @@ def test_a_message_that_meets_the_end_of_its_epoch_is_placed_in_the_next(place: 
         asyncio.run(work())
 
 
-def test_a_stream_the_hub_does_not_know_is_refused_once_and_for_all(place: Path) -> None:
-    """With epochs, no place is right for it: it must not go round for ever."""
+def test_a_stream_unknown_to_the_hub_is_rejected_permanently(place: Path) -> None:
+    """No epoch has a valid place for it, so it must not be retried forever."""
 
     async def work() -> None:
         async with people.writer() as writer:

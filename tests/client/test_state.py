@@ -1,4 +1,4 @@
-"""What a client knows of labels and hubs: it moves forward, all of it at once, or not at all."""
+"""The state of labels and hubs: it moves forward, atomically."""
 
 import resource
 import subprocess
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.ledger import NOW, Ledger, message, messages
-from veen.client import ClientDir, ClientState, LabelState, Moved, client_state
+from veen.client import ClientDir, ClientState, LabelState, StateConflict, client_state
 from veen.core import Malformed, SigningKey, Unavailable, Unverified
 from veen.core import receipt as receipts
 
@@ -23,14 +23,14 @@ def ledger() -> Ledger:
 
 
 def sent(client: ClientDir, ledger: Ledger, count: int) -> None:
-    """So many messages, put, taken and answered."""
+    """Put, accept and answer `count` messages."""
     writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)
     pending = messages(writer, count)
     client.outbox.put(writer, pending)
     ledger.answer(client.state, pending)
 
 
-def test_a_label_nobody_looked_at_has_no_state(client: ClientDir, ledger: Ledger) -> None:
+def test_an_unknown_label_has_no_state(client: ClientDir, ledger: Ledger) -> None:
     assert client.state.label(ledger.hub_id, ledger.label) is None
     assert client.state.labels() == ()
     assert client.state.receipt(ledger.hub_id, ledger.label, 1) is None
@@ -62,29 +62,29 @@ def test_a_label_does_not_go_back(client: ClientDir, ledger: Ledger) -> None:
     sent(client, ledger, 2)
     earlier = ledger.state()
     sent(client, ledger, 2)
-    with pytest.raises(ValueError, match="does not go back from 4 to 2"):
+    with pytest.raises(ValueError, match="cannot go back from 4 to 2"):
         client.state.advance(ledger.hub_id, ledger.label, earlier, after=ledger.state())
 
 
 def test_a_label_does_not_change_its_root_where_it_is(client: ClientDir, ledger: Ledger) -> None:
     sent(client, ledger, 1)
     other = LabelState(ledger.state().profile_id, 1, b"\5" * 32, (b"\5" * 32,), b"")
-    with pytest.raises(ValueError, match="does not go back"):
+    with pytest.raises(ValueError, match="cannot go back"):
         client.state.advance(ledger.hub_id, ledger.label, other, after=ledger.state())
 
 
-def test_whoever_built_on_an_older_state_is_told(client: ClientDir, ledger: Ledger) -> None:
+def test_an_update_of_an_older_state_is_a_conflict(client: ClientDir, ledger: Ledger) -> None:
     sent(client, ledger, 2)
     first = ledger.state()
     sent(client, ledger, 1)
     second = ledger.state()
     for after in (None, first, replace(second, head=b"x")):
-        with pytest.raises(Moved, match="is at 3 by now"):
+        with pytest.raises(StateConflict, match="has 3 entries now"):
             client.state.advance(ledger.hub_id, ledger.label, second, after=after)
     assert client.state.label(ledger.hub_id, ledger.label) == second
 
 
-def test_of_many_who_move_a_label_at_once_one_does(client: ClientDir, ledger: Ledger) -> None:
+def test_only_one_of_concurrent_updates_of_a_label_succeeds(client: ClientDir, ledger: Ledger) -> None:
     sent(client, ledger, 1)
     before = ledger.state()
     outcomes: list[str] = []
@@ -96,7 +96,7 @@ def test_of_many_who_move_a_label_at_once_one_does(client: ClientDir, ledger: Le
         try:
             client.state.advance(ledger.hub_id, ledger.label, new, after=before)
             outcomes.append("moved it")
-        except Moved:
+        except StateConflict:
             outcomes.append("was told")
 
     threads = [threading.Thread(target=move, args=(number,)) for number in range(6)]
@@ -139,7 +139,7 @@ def test_a_second_receipt_for_a_place_is_refused_and_nothing_moves(client: Clien
         ledger.key, label=ledger.label, stream_seq=1, leaf_hash=b"\6" * 32, mmr_root=b"\6" * 32, hub_ts=NOW
     )
     ledger.take(message(client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)).msg)
-    with pytest.raises(Unverified, match="another is kept for place 1: the hub signed both"):
+    with pytest.raises(Unverified, match="contradicts the stored one at 1"):
         client.state.advance(ledger.hub_id, ledger.label, ledger.state(), after=before, receipts=[lie])
     assert client.state.label(ledger.hub_id, ledger.label) == before
     assert client.state.receipt(ledger.hub_id, ledger.label, 1) == ledger.receipts[0].encode()
@@ -155,12 +155,12 @@ def test_the_ladder_takes_one_step_per_receipt_in_their_order(client: ClientDir,
     for stream_seq in (1, 2, 3):
         rk = client_state.step(rk, stream_seq)
     assert client.state.rk(ledger.hub_id, ledger.label) == rk
-    # A receipt that came before is no new step.
+    # A receipt that is already stored does not advance the ladder.
     client.state.advance(ledger.hub_id, ledger.label, ledger.state(), after=ledger.state(), receipts=given)
     assert client.state.rk(ledger.hub_id, ledger.label) == rk
 
 
-def test_no_rung_of_the_ladder_stands_in_the_files(client: ClientDir, ledger: Ledger) -> None:
+def test_the_files_contain_no_key_of_the_rekey_ladder(client: ClientDir, ledger: Ledger) -> None:
     sent(client, ledger, 1)
     rk = client.state.rk(ledger.hub_id, ledger.label)
     client.close()
@@ -183,7 +183,7 @@ def test_a_rung_that_was_altered_or_moved_to_another_label_does_not_open(client:
             client.state.rk(ledger.hub_id, label)
 
 
-def test_starting_over_drops_what_the_hub_said_and_nothing_of_ours(client: ClientDir, ledger: Ledger) -> None:
+def test_starting_over_deletes_only_what_the_hub_signed(client: ClientDir, ledger: Ledger) -> None:
     sent(client, ledger, 2)
     client.state.put_checkpoint(ledger.hub_id, ledger.checkpoint())
     other = Ledger()
@@ -218,12 +218,12 @@ def test_a_checkpoint_may_gain_witnesses_and_nothing_else(client: ClientDir, led
     client.state.put_checkpoint(ledger.hub_id, witnessed)
     assert client.state.checkpoint(ledger.hub_id, ledger.label) == witnessed.encode()
     for lie in (replace(plain, mmr_root=bytes(32)), replace(plain, epoch=9), replace(plain, label_prev=bytes(32))):
-        with pytest.raises(Unverified, match="another is kept up to 1"):
+        with pytest.raises(Unverified, match="contradicts the stored one at 1"):
             client.state.put_checkpoint(ledger.hub_id, lie)
     assert client.state.checkpoint(ledger.hub_id, ledger.label) == witnessed.encode()
 
 
-def test_what_is_known_of_a_hub_and_its_url_is_kept(client: ClientDir, ledger: Ledger) -> None:
+def test_the_record_and_url_of_a_hub_are_stored(client: ClientDir, ledger: Ledger) -> None:
     client.state.put_hub(ledger.hub_id, b"known")
     client.state.put_hub_of("https://hub.example:37411", ledger.hub_id)
     client.close()
@@ -237,12 +237,12 @@ def test_what_is_known_of_a_hub_and_its_url_is_kept(client: ClientDir, ledger: L
     ("size", "peaks"), [(1, ()), (1, (b"\1" * 32, b"\2" * 32)), (2, (b"\1" * 32, b"\2" * 32)), (3, (b"\1" * 32,))]
 )
 def test_peaks_that_are_not_those_of_the_size_are_no_state(size: int, peaks: tuple[bytes, ...]) -> None:
-    with pytest.raises(ValueError, match="cannot be those of"):
+    with pytest.raises(ValueError, match="cannot have"):
         LabelState(bytes(32), size, b"\1" * 32, peaks, b"").encode()
 
 
 def test_peaks_that_do_not_give_the_root_are_no_state(ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="do not give its root"):
+    with pytest.raises(ValueError, match="do not match its root"):
         LabelState(bytes(32), 1, bytes(32), (b"\1" * 32,), b"").encode()
 
 
@@ -263,7 +263,7 @@ def test_a_state_of_another_format_is_not_opened(client: ClientDir) -> None:
     with client.state.tables.write() as rows:
         rows.put_number("format", 2)
     client.close()
-    with pytest.raises(Malformed, match="its format is 2, and this program knows 1"):
+    with pytest.raises(Malformed, match="unsupported format 2; this program supports 1"):
         ClientDir.open(client.path)
 
 
@@ -280,7 +280,7 @@ def test_a_state_file_cut_short_is_said_to_be_so(client: ClientDir, ledger: Ledg
 def test_a_state_file_without_its_last_pages_that_were_never_written_is_whole(
     client: ClientDir, ledger: Ledger
 ) -> None:
-    """LMDB takes a page, gives it back in the same transaction, and never writes it: the file ends before it."""
+    """LMDB never writes a page that is allocated and freed in one transaction, so the file may end before it."""
     file = client.path / "state" / "data.mdb"
     blank = bytes(4096)
     with client.state.tables.write() as rows:
@@ -304,7 +304,7 @@ def test_a_state_that_was_deleted_does_not_hand_out_its_places_again(client: Cli
     client.close()
     for path in (client.path / "state").iterdir():
         path.unlink()
-    with pytest.raises(Malformed, match="it knows no client_id"):
+    with pytest.raises(Malformed, match="it contains no client_id"):
         ClientDir.open(client.path)
 
 
@@ -313,7 +313,7 @@ def test_a_state_opened_twice_in_one_process_is_said_to_be_so(client: ClientDir)
         ClientDir.open(client.path)
 
 
-def test_a_full_map_changes_nothing_and_is_said(place: Path, client: ClientDir, ledger: Ledger) -> None:
+def test_a_full_map_is_an_error_and_changes_nothing(place: Path, client: ClientDir, ledger: Ledger) -> None:
     folder = place / "small"
     folder.mkdir()
     state = ClientState(folder, client.identity, map_bytes=1 << 19)
@@ -334,7 +334,7 @@ def _fill(state: ClientState) -> None:
 
 @contextmanager
 def full_disk(most_bytes: int) -> Iterator[None]:
-    """No file may grow beyond this, as on a disk that has no more room."""
+    """Limit the size of every file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
     try:
@@ -353,7 +353,7 @@ def test_a_full_disk_loses_nothing_that_was_there(client: ClientDir, ledger: Led
         client.outbox.put(writer, pending)
     assert client.state.label(ledger.hub_id, ledger.label) == before
     assert client.outbox.pending(ledger.hub_id, ledger.label) == ()
-    # With room again, the same places are still free: nothing of the attempt has left.
+    # With space again, the same places are still free: nothing of the attempt was sent.
     client.outbox.put(writer, pending)
     ledger.answer(client.state, pending)
     client.close()

@@ -1,4 +1,4 @@
-"""Any order of sending, answering, giving up, rotating, crashing and reopening keeps what must never break."""
+"""Invariants hold for any order of sending, answering, abandoning, rotating, crashing and reopening."""
 
 import shutil
 import tempfile
@@ -10,14 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.client.conftest import SCRATCH
 from tests.client.ledger import NOW, Ledger, messages
-from veen.client import ClientDir, KeyBounds, Moved, Pending, WriterKey, client_state
+from veen.client import ClientDir, KeyBounds, Pending, StateConflict, WriterKey, client_state
 
 BOUNDS = KeyBounds(max_client_id_lifetime_sec=50, max_msgs_per_client_id_per_label=6)
 LABELS = 2
 
 
 class Client(RuleBasedStateMachine):
-    """One client with two logs, beside a model that remembers all that ever left it."""
+    """One client with two logs, and a model that records every message that was sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,11 +26,11 @@ class Client(RuleBasedStateMachine):
         self.ledgers = [Ledger() for _ in range(LABELS)]
         self.now = NOW
         self.epochs = [0] * LABELS
-        self.left: dict[tuple[bytes, bytes, int], bytes] = {}  # what has ever left, by its place
+        self.left: dict[tuple[bytes, bytes, int], bytes] = {}  # every message that was sent, by its place
         self.waiting: list[list[Pending]] = [[] for _ in range(LABELS)]
         self.rungs = [self.client.identity.first_rk(ledger.label) for ledger in self.ledgers]
         self.stale: list[WriterKey] = []
-        self.dead: set[tuple[bytes, bytes]] = set()  # (client_id, label) that gave a place up
+        self.dead: set[tuple[bytes, bytes]] = set()  # (client_id, label) with an abandoned place
 
     def teardown(self) -> None:
         self.client.close()
@@ -64,7 +64,7 @@ class Client(RuleBasedStateMachine):
         writer = data.draw(st.sampled_from(self.stale))
         try:
             self.client.outbox.put(writer, messages(writer, 1))
-        except Moved:
+        except StateConflict:
             return
         raise AssertionError("a place was given twice")
 

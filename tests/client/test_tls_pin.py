@@ -1,4 +1,4 @@
-"""TLS to a hub by its certificate: exactly the pinned one, compared before anything is said."""
+"""TLS with a pinned certificate: only that certificate is accepted, and it is compared before any data is sent."""
 
 import asyncio
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ async def _look(people: Pair) -> None:
         await reader.status()
 
 
-def test_another_certificate_is_refused_before_anything_is_said(place: Path) -> None:
+def test_another_certificate_is_rejected_before_data_is_sent(place: Path) -> None:
     with over_tls(place) as (_, people, _):
         people.pin = Pin(certificate=bytes(32))
         with pytest.raises(Unverified, match="not the pinned"):
@@ -59,7 +59,7 @@ def test_another_certificate_is_refused_before_anything_is_said(place: Path) -> 
         assert people.reader_dir.state.hub_of(people.url) is None
 
 
-def test_a_certificate_nobody_vouches_for_is_refused_without_a_pin_on_it(place: Path) -> None:
+def test_an_untrusted_certificate_is_rejected_without_a_certificate_pin(place: Path) -> None:
     with over_tls(place) as (hub, people, _):
         people.pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
         with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
@@ -69,7 +69,7 @@ def test_a_certificate_nobody_vouches_for_is_refused_without_a_pin_on_it(place: 
 def test_a_certificate_pin_needs_https(place: Path) -> None:
     with pair(place) as people, running(make_dir(place)) as hub:
         people.url, people.pin = f"http://127.0.0.1:{hub.port}", Pin(certificate=bytes(32))
-        with pytest.raises(Unverified, match="not https"):
+        with pytest.raises(Unverified, match="not an https address"):
             asyncio.run(_look(people))
 
 
@@ -94,12 +94,12 @@ def test_the_fingerprint_is_that_of_the_first_certificate(place: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "00", "zz" * 32, "cert:00", "cert:", "nothing-there", "00" * 31, "00" * 33])
-def test_a_pin_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_pin_is_rejected(text: str) -> None:
     with pytest.raises(Malformed):
         Pin.parse(text or "\0")
 
 
-def test_a_pin_is_one_thing() -> None:
+def test_a_pin_has_exactly_one_field() -> None:
     with pytest.raises(ValueError, match="one of"):
         Pin()
     with pytest.raises(ValueError, match="one of"):

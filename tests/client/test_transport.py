@@ -1,4 +1,4 @@
-"""The way to a hub: answers that are none, too long, late, cut short or refusals, and what is asked again."""
+"""Requests to a hub: malformed, oversized, late and interrupted answers, rejections, and retries."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.client.hostile import START, HostileHub
-from veen.client.transport import HubLink, Patience, TryLater
+from veen.client.transport import HubLink, RetryPolicy, TryLater
 from veen.core import Malformed, Receipt, Refused, Unavailable, wire_json
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
 
-QUICK = Patience(attempts=3, first_wait_s=0.001, longest_wait_s=0.002, longest_retry_after_s=0.05, answer_s=120)
+QUICK = RetryPolicy(attempts=3, first_wait_s=0.001, longest_wait_s=0.002, longest_retry_after_s=0.05, answer_s=120)
 ASK = ReceiptRequest(bytes(32), 1)
 LONG = 1 << 21
 
@@ -39,7 +39,7 @@ GOOD = http(200, ReceiptResponse(RECEIPT).encode())
 
 @asynccontextmanager
 async def answering(*answers: bytes) -> AsyncIterator[tuple[HubLink, list[bytes]]]:
-    """A server that gives these answers in turn, the last of them for ever; an empty one closes the connection."""
+    """A server that gives these answers in turn and repeats the last; an empty one closes the connection."""
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,7 +62,7 @@ async def answering(*answers: bytes) -> AsyncIterator[tuple[HubLink, list[bytes]
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    link = HubLink(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", patience=QUICK)
+    link = HubLink(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", retry_policy=QUICK)
     try:
         yield link, asked
     finally:
@@ -71,7 +71,7 @@ async def answering(*answers: bytes) -> AsyncIterator[tuple[HubLink, list[bytes]
 
 
 def ask(*answers: bytes) -> tuple[Receipt, int]:
-    """The receipt that came in the end, and how often it was asked for."""
+    """The receipt that arrived, and the number of requests."""
 
     async def run() -> tuple[Receipt, int]:
         async with answering(*answers) as (link, asked):
@@ -96,7 +96,7 @@ BUSY = refused(Refused("E.UNAVAILABLE", "not now"), 503)
     ],
     ids=["closed", "busy", "500", "503", "429", "cut short", "not HTTP"],
 )
-def test_what_may_pass_is_asked_again(failure: bytes) -> None:
+def test_temporary_failures_are_retried(failure: bytes) -> None:
     assert ask(failure, failure, GOOD) == (RECEIPT, 3)
     with pytest.raises(Unavailable):
         ask(failure, failure, failure)
@@ -114,7 +114,7 @@ def test_what_may_pass_is_asked_again(failure: bytes) -> None:
     ],
     ids=["nothing", "another object", "trailing bytes", "a page", "a redirect", "no envelope"],
 )
-def test_what_is_no_answer_is_refused_at_once(answer: bytes) -> None:
+def test_malformed_answers_are_not_retried(answer: bytes) -> None:
     async def run() -> None:
         async with answering(answer) as (link, asked):
             with pytest.raises(Malformed):
@@ -126,13 +126,13 @@ def test_what_is_no_answer_is_refused_at_once(answer: bytes) -> None:
 
 @pytest.mark.parametrize("status", [200, 400])
 def test_an_answer_is_read_only_as_far_as_there_is_room(status: int) -> None:
-    """It says that it is a thousand times longer, and never ends."""
+    """Its content-length is a thousand times larger, and it never ends."""
     with pytest.raises(Malformed, match="more than"):
         ask(http(status, bytes(LONG), length=1000 * LONG))
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_refusal_keeps_its_words(as_json: bool) -> None:
+def test_a_rejection_keeps_its_message_and_details(as_json: bool) -> None:
     error = BY_DETAIL["CAP_RATE"].refused("slow down", retry_after=7, stream_seq=3)
     envelope = ErrorEnvelope.of(error)
     answer = http(429, wire_json.encode(envelope), "application/json") if as_json else refused(error, 429)
@@ -143,7 +143,7 @@ def test_a_refusal_keeps_its_words(as_json: bool) -> None:
     assert (found.retry_after, found.detail) == (7, {"stream_seq": 3})
 
 
-def test_the_hub_says_how_long_to_wait_and_is_heard_within_reason() -> None:
+def test_retry_after_is_respected_up_to_a_limit() -> None:
     soon = refused(Refused("E.UNAVAILABLE", "starting", retry_after=0), 503)
     assert ask(soon, GOOD) == (RECEIPT, 2)
     never = refused(Refused("E.UNAVAILABLE", "come back tomorrow", retry_after=86_400), 503)
@@ -153,16 +153,16 @@ def test_the_hub_says_how_long_to_wait_and_is_heard_within_reason() -> None:
 
 
 def test_waits_grow_and_are_bounded() -> None:
-    patience = Patience(first_wait_s=0.1, longest_wait_s=1.0)
+    policy = RetryPolicy(first_wait_s=0.1, longest_wait_s=1.0)
     for attempt in range(40):
         full = min(0.1 * 2**attempt, 1.0)
-        assert all(full / 2 <= patience.wait_s(attempt) <= full for _ in range(20))
+        assert all(full / 2 <= policy.wait_s(attempt) <= full for _ in range(20))
 
 
 def test_an_answer_that_never_comes_is_given_up() -> None:
     async def run() -> None:
         async with answering(b"HTTP/1.1 200 X\r\ncontent-length: 5\r\n\r\n") as (link, _):
-            link.patience = Patience(attempts=1, answer_s=0.05)
+            link.retry_policy = RetryPolicy(attempts=1, answer_s=0.05)
             await link.renew()
             with pytest.raises(Unavailable, match="did not answer"):
                 await link.ask("/v1/receipt", ASK, ReceiptResponse)
@@ -174,7 +174,7 @@ def test_an_answer_that_never_comes_is_given_up() -> None:
     "url",
     ["", "hub", "hub:80", "ftp://hub", "http://", "http://hub:port", "http://hub:99999", "http://h/?a=b", "https:///x"],
 )
-def test_an_address_that_is_none_is_refused(url: str) -> None:
+def test_an_invalid_address_is_rejected(url: str) -> None:
     with pytest.raises(Malformed, match="hub address"):
         HubLink(url)
 
@@ -225,7 +225,7 @@ def test_a_batch_answer_that_does_not_fit_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("failure", [b"", BUSY])
-def test_a_batch_is_not_sent_again_behind_the_senders_back(failure: bytes) -> None:
+def test_a_batch_is_not_retried_by_the_transport(failure: bytes) -> None:
     with pytest.raises(Unavailable):
         batch(failure)
 

@@ -1,4 +1,4 @@
-"""The local tree: what it takes, what it refuses, and that it is unchanged where it refuses."""
+"""The local tree: what it accepts, what it rejects, and that a rejection leaves it unchanged."""
 
 import os
 from dataclasses import replace
@@ -82,7 +82,7 @@ def test_a_jump_needs_proofs_that_hold() -> None:
     with pytest.raises(Contradiction) as caught:
         tree.jump(receipt(log, 12), own, log.prove(6, 12))
     assert caught.value.lie is Lie.FORKED_HISTORY
-    with pytest.raises(ValueError, match="needs proof"):
+    with pytest.raises(ValueError, match="needs a consistency proof"):
         tree.jump(receipt(log, 12), own, None)
     hub.fork(LABEL, 3)
     other = hub.log(LABEL)
@@ -92,7 +92,7 @@ def test_a_jump_needs_proofs_that_hold() -> None:
     assert tree.size == 5
 
 
-def test_what_is_behind_is_tied_by_a_proof() -> None:
+def test_an_earlier_entry_is_checked_by_a_proof() -> None:
     hub, log = a_log(12)
     tree = grown(log, 9)
     tree.check_behind(receipt(log, 4), log.prove(4, 9))
@@ -114,7 +114,7 @@ def test_two_roots_of_one_size_are_a_fork() -> None:
             tree.check_here(other)
         assert caught.value.lie is Lie.FORKED_HISTORY
         assert caught.value.statements == (receipt(log, 4), other)
-    with pytest.raises(ValueError, match="not of 4"):
+    with pytest.raises(ValueError, match="not 4"):
         tree.check_here(receipt(log, 3))
     assert forked(None, receipt(log, 4)).statements == (receipt(log, 4),)
 

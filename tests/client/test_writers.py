@@ -1,4 +1,4 @@
-"""Which key writes: client_ids rotate when they must, and under a capability only into a key that has one."""
+"""The writer keys: client_ids rotate when due, and under a capability only to a key that has one."""
 
 from pathlib import Path
 
@@ -35,8 +35,8 @@ def test_the_defaults_are_the_recommended_bounds() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(0, 1), (1, 0), (-1, 1)])
-def test_bounds_that_allow_nothing_are_a_mistake(bounds: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="at least a second and a message"):
+def test_bounds_that_allow_nothing_are_an_error(bounds: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="at least one second and one message"):
         KeyBounds(*bounds)
 
 
@@ -73,7 +73,7 @@ def test_a_key_is_replaced_when_it_has_written_enough_under_a_label(place: Path,
         assert writer_of(client, ledger).generation == 0
         writer = client.outbox.put(writer, messages(writer, 1))
         assert writer.room == 0
-        # A label that has room left does not keep the key alive.
+        # A label with room left does not keep the key in use.
         assert writer_of(client, Ledger()).generation == 1
         assert writer_of(client, ledger).generation == 1
 
@@ -82,11 +82,11 @@ def test_a_key_is_replaced_when_it_has_written_enough_under_a_label(place: Path,
 def test_no_more_is_put_than_the_key_has_room_for(place: Path, ledger: Ledger, count: int) -> None:
     with bounded(place) as client:
         writer = writer_of(client, ledger)
-        with pytest.raises(ValueError, match="room for 1 to 5"):
+        with pytest.raises(ValueError, match="expected 1 to 5 messages"):
             client.outbox.put(writer, messages(writer, count))
 
 
-def test_bounds_that_were_lowered_count_at_once(place: Path, ledger: Ledger) -> None:
+def test_lowered_bounds_apply_at_once(place: Path, ledger: Ledger) -> None:
     with ClientDir.create(place / "client", None, NOW) as client:
         writer = writer_of(client, ledger)
         client.outbox.put(writer, messages(writer, 6))
@@ -99,7 +99,7 @@ def test_a_key_is_replaced_once_per_epoch_of_a_hub(client: ClientDir, ledger: Le
     assert writer_of(client, ledger, epoch=7).generation == 0
     assert writer_of(client, ledger, epoch=8).generation == 1
     assert writer_of(client, ledger, epoch=8).generation == 1
-    # A retry with the label of the epoch before is no reason to rotate again.
+    # A retry with the label of the previous epoch does not cause a rotation.
     assert writer_of(client, ledger, epoch=7).generation == 1
     assert writer_of(client, ledger, epoch=10).generation == 2
 
@@ -180,13 +180,13 @@ def test_a_rotation_without_a_capability_for_the_next_key_is_refused_and_names_t
     with pytest.raises(Refused) as caught:
         writer_of(client, ledger, NOW + DAY, capability=True)
     assert caught.value.detail["client_id"] == client.card.client_ids[1].hex()
-    # It is listed on the card, so an issuer can be asked for it; and nothing has rotated.
+    # The card lists the next key, so an issuer can issue a token for it, and nothing has rotated.
     assert client.writers.current().generation == 0
     client.caps.add(token(client.card.client_ids[1]))
     assert writer_of(client, ledger, NOW + DAY, capability=True).generation == 1
 
 
-def test_tokens_for_a_whole_card_carry_a_client_through_its_rotations(client: ClientDir, ledger: Ledger) -> None:
+def test_tokens_for_a_whole_card_cover_all_its_rotations(client: ClientDir, ledger: Ledger) -> None:
     card = client.card
     client.caps.add_all(b"".join(token(client_id).encode() for client_id in card.client_ids))
     for number, client_id in enumerate(card.client_ids):

@@ -16,7 +16,7 @@ from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.draft import Draft
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 from veen.core import Profile, canonical_json, naming
 from veen.overlays.record import RecordEvent
@@ -30,7 +30,7 @@ from veen.state import HubSource
 WEB, LOGIN, SECRET = "record/app/web", "record/security/login", "record/security/secret"
 STREAMS = (WEB, LOGIN, SECRET, REQUESTS, RESULTS)
 PATIENCE_S = 300.0  # for a hang, not for a slow machine
-QUICK = Patience(
+QUICK = RetryPolicy(
     attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
 )
 COUNT = 12
@@ -90,7 +90,7 @@ class Office:
     @asynccontextmanager
     async def client(self, who: str = "service") -> AsyncIterator[Client]:
         with ClientDir.open(self.root / who) as folder:
-            async with Client(self.hub_url, folder, pin=Pin(key=self.hub_id), patience=QUICK) as client:
+            async with Client(self.hub_url, folder, pin=Pin(key=self.hub_id), retry_policy=QUICK) as client:
                 yield client
 
     def does(self, work: Any, who: str = "service") -> Any:

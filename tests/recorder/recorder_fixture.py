@@ -12,7 +12,7 @@ from tests.hub.client import PATIENCE_S, Hub, running
 from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
 from veen.client.client import Client
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 from veen.core import Limits, Profile
 from veen.hub.admission_rules import Admission
@@ -29,7 +29,7 @@ T = TypeVar("T")
 WEB, LOGIN = "record/app/web", "record/security/login"
 TYPES = {"http.request": WEB, "login": LOGIN}
 ORIGIN = "shop"
-QUICK = Patience(
+QUICK = RetryPolicy(
     attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
 )
 PLAN = SetupPlan(TYPES, every_sec=300, every_events=10)
@@ -61,7 +61,7 @@ class Yard:
     @asynccontextmanager
     async def client(self, who: str) -> AsyncIterator[Client]:
         with ClientDir.open(self.root / who) as folder:
-            async with Client(self.url, folder, pin=Pin(key=self.hub_id), patience=QUICK) as client:
+            async with Client(self.url, folder, pin=Pin(key=self.hub_id), retry_policy=QUICK) as client:
                 yield client
 
     def does(self, who: str, work: Callable[[Client], Awaitable[T]]) -> T:

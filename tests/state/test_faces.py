@@ -276,7 +276,7 @@ def test_a_wallet_book_sends_what_the_rules_allow_and_nothing_else(place: Path) 
 def test_the_same_works_without_a_loop(place: Path) -> None:
     with liar() as hub, pair(place) as people:
         pin = Pin(key=hub.identity.hub_id)
-        with BlockingClient(hub.url, people.writer_dir, pin=pin, patience=QUICK) as client:
+        with BlockingClient(hub.url, people.writer_dir, pin=pin, retry_policy=QUICK) as client:
             with BlockingKvStore(client, STREAM) as store:
                 store.put(b"k", b"v")
                 store.put(b"l", b"v")

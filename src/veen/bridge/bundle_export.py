@@ -89,7 +89,7 @@ async def build(
 async def _build_bundle(
     client: Client, stream: str, epoch: int, events: Sequence[BundleEvent], profile_id: str, upto_seq: int | None
 ) -> Bundle:
-    known, stream_id = client.contact.trust.known, naming.stream_id(stream)
+    known, stream_id = client.session.trust.known, naming.stream_id(stream)
     first, last = events[0].receipt, events[-1].receipt
     upto = last.stream_seq if upto_seq is None else upto_seq
     if upto < last.stream_seq:

@@ -65,7 +65,7 @@ class TargetPlaces:
             )
 
     def _epoch(self, receipt: Receipt) -> int:
-        known = self._client.contact.trust.known
+        known = self._client.session.trust.known
         around = known.profile.epochs_around(receipt.hub_ts, known.limits.max_epoch_skew_sec)
         return next(epoch for epoch in around if self._client.label(self._stream_id, epoch) == receipt.label)
 
@@ -177,7 +177,7 @@ class Importer:
 
     def _check_fits(self, draft: Draft, position: int) -> None:
         """This hub's limits may be lower than those of the source hub."""
-        trust = self.client.contact.trust
+        trust = self.client.session.trust
         try:
             draft.check(trust.limits, trust.profile.pad_block)
         except Refused as refused:
@@ -263,7 +263,7 @@ class Importer:
 
     def _per_intake(self) -> int:
         """The number of origins that fit into one message of this hub, with room for the stream names."""
-        room = self.client.contact.trust.limits.max_msg_bytes // 2 - 2 * MAX_TEXT_BYTES
+        room = self.client.session.trust.limits.max_msg_bytes // 2 - 2 * MAX_TEXT_BYTES
         return max(1, min(room // ORIGIN_BYTES, MAX_ORIGINS))
 
     async def _end(self, plan: "ImportPlan", outcome: ImportOutcome) -> None:

@@ -138,7 +138,7 @@ class Mirrorer:
 
     def _checked(self, entry: Entry) -> Validated:
         """The checks a mirror must make before it sends anything: F1. Raises `Unverified`."""
-        known = self.source.contact.trust.known
+        known = self.source.session.trust.known
         if entry.proof is None:
             raise Unverified("mirror", f"entry {entry.stream_seq} has no inclusion proof")
         line = lineage(known.identity, known.origin)
@@ -146,7 +146,7 @@ class Mirrorer:
         return validate(self.hub_identifier, entry.msg, entry.receipt, entry.proof, signer.hub_pk)
 
     def _record(self, checked: Validated) -> Draft:
-        event: Mirror = record(checked, self.target.label(self.route.target), self.target.contact.clock.now())
+        event: Mirror = record(checked, self.target.label(self.route.target), self.target.session.clock.now())
         return Draft(event.encode(), event.SCHEMA, event.source_leaf_hash)
 
     async def _copies(self, entries: Sequence[Entry]) -> list[tuple[Sent | None, str | None]]:

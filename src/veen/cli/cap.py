@@ -232,7 +232,7 @@ async def _authorize(
     due = [token for token in tokens if token.subject_pk == own]
     chosen = tokens if every else due or tokens[:1]
     answers = [(token, await client.authorize(token)) for token in chosen]
-    now = client.contact.clock.now()
+    now = client.session.clock.now()
     for token, answer in answers:
         if answer.expires_at < now:
             name = f"capability {token.auth_ref().hex()[:12]}…"

@@ -313,7 +313,7 @@ class _Work:
         from veen.client import cbor_sequence
 
         held = client.dir.caps
-        if self._tokens and client.contact.status.admission != "open":
+        if self._tokens and client.session.status.admission != "open":
             own = client.dir.writers.current().client_id
             for token in self._tokens:
                 if token.subject_pk == own and held.granted(client.hub_id, token.auth_ref()) is None:

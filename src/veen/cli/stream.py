@@ -232,7 +232,7 @@ def stream(
 
         async def show(met: "Client") -> None:
             if follow:
-                met.contact.link.on_pause = Patient()
+                met.session.link.on_pause = Patient()
             entries_of = met.read(name, first, last, follow=follow, with_proof=with_proof, epoch=epoch)
             with counted(follow) as report:
                 async for entry in entries_of:

@@ -81,7 +81,7 @@ async def _verify_stream(
     client: "Client", stream: str, epoch: int | None, start_over: bool
 ) -> "tuple[Resynced, int, int]":
     if start_over:
-        caught = client.contact.standing()
+        caught = client.session.contradictions()
         await client.forget(stream, epoch=epoch)
         if caught:
             output.remark(f"this client relies on the hub again; the evidence stays in {client.dir.evidence}")

@@ -356,7 +356,7 @@ def _send(
     overlay, stream = _of(asked.stream, wallet_id)
 
     async def work(client: "Client", name: str) -> "SentEvent":
-        event = sendable(make(client.contact.clock.now()))
+        event = sendable(make(client.session.clock.now()))
         if asked.blind:
             said = SentEvent(await client.send(name, event.encode(), schema=event.SCHEMA))
         else:

@@ -6,10 +6,10 @@ Modules that connect to a hub are imported on first use, so that programs which 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from veen.client.capabilities import CapBox
+from veen.client.capabilities import CapabilityStore
 from veen.client.client_dir import ClientDir
 from veen.client.client_identity import ClientIdentity
-from veen.client.client_state import ClientState, LabelState, Moved
+from veen.client.client_state import ClientState, LabelState, StateConflict
 from veen.client.durable import Busy
 from veen.client.identity_card import Card
 from veen.client.keystore import Cost, WrongPassphrase
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from veen.client.resync import Resynced
     from veen.client.sender import Sender
     from veen.client.submit_queue import Settled, Undecided
-    from veen.client.transport import Patience
+    from veen.client.transport import RetryPolicy
     from veen.client.trust import Pin
 
 __all__ = [
     "BlockingClient",
     "Busy",
-    "CapBox",
+    "CapabilityStore",
     "Card",
     "Client",
     "ClientDir",
@@ -54,18 +54,18 @@ __all__ = [
     "KeyBounds",
     "LabelState",
     "Lie",
-    "Moved",
     "Outbox",
-    "Patience",
     "Pending",
     "Pin",
     "Prekey",
     "Proved",
     "ReaderKey",
     "Resynced",
+    "RetryPolicy",
     "Sender",
     "Sent",
     "Settled",
+    "StateConflict",
     "StreamKey",
     "StreamKeys",
     "Undecided",
@@ -75,28 +75,29 @@ __all__ = [
     "import_identity",
 ]
 
-_LATER = {
-    "BlockingClient": "blocking",
+# The module of each name that is imported on first use.
+_LAZY_MODULES = {
+    "BlockingClient": "blocking_client",
     "Client": "client",
     "Contradiction": "contradiction",
     "Draft": "draft",
     "Entry": "entry",
     "Evidence": "evidence",
-    "HubStatus": "status",
+    "EvidenceReport": "evidence_verify",
+    "HubStatus": "hub_status",
     "Lie": "contradiction",
-    "Patience": "transport",
     "Pin": "trust",
     "Proved": "proofs",
-    "EvidenceReport": "verdict",
     "Resynced": "resync",
+    "RetryPolicy": "transport",
     "Sender": "sender",
     "Sent": "draft",
-    "Settled": "lane",
-    "Undecided": "lane",
+    "Settled": "submit_queue",
+    "Undecided": "submit_queue",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module 'veen.client' has no attribute {name!r}")
-    return getattr(import_module(f"veen.client.{_LATER[name]}"), name)
+    return getattr(import_module(f"veen.client.{_LAZY_MODULES[name]}"), name)

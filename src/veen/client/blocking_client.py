@@ -22,7 +22,7 @@ from veen.client.loop_thread import LoopThread
 from veen.client.proofs import Proved
 from veen.client.resync import Resynced
 from veen.client.submit_queue import Settled
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 from veen.core import CapToken, Checkpoint, Receipt
 from veen.core.tooling_messages import AuthorizeResponse
@@ -40,11 +40,13 @@ class BlockingClient:
         *,
         pin: Pin | None = None,
         caps: Iterable[CapToken] = (),
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         http2: bool = False,
         allow_caught: bool = False,
     ) -> None:
-        self.client = Client(url, folder, pin=pin, caps=caps, patience=patience, http2=http2, allow_caught=allow_caught)
+        self.client = Client(
+            url, folder, pin=pin, caps=caps, retry_policy=retry_policy, http2=http2, allow_caught=allow_caught
+        )
         self._loop = LoopThread("veen-client")
 
     def __enter__(self) -> Self:

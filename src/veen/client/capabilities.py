@@ -14,7 +14,7 @@ MAX_FILE_BYTES = 1 << 24
 _PATTERN = "*.cbor"
 
 
-class CapBox:
+class CapabilityStore:
     """Tokens by auth_ref. A file that is copied into the folder is used after the next opening."""
 
     def __init__(self, folder: Path, state: ClientState, disk: Disk) -> None:

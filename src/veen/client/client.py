@@ -18,15 +18,15 @@ from veen.client.client_dir import ClientDir
 from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
 from veen.client.entry import Entry
 from veen.client.evidence import Evidence
-from veen.client.hub_session import Contact
+from veen.client.hub_session import HubSession
 from veen.client.hub_status import HubStatus
-from veen.client.message_builder import Sealing
+from veen.client.message_builder import MessageBuilder
 from veen.client.proofs import Proved, exhibit, prove
 from veen.client.reader import ReadRange, StreamReader
 from veen.client.resync import Resynced
 from veen.client.sender import OutboxRecovery, Sender
 from veen.client.submit_queue import Settled
-from veen.client.transport import HubLink, Patience
+from veen.client.transport import HubLink, RetryPolicy
 from veen.client.tree_follower import Follower, Followers
 from veen.client.trust import Pin
 from veen.core import CapToken, Checkpoint, Receipt, Unavailable, naming
@@ -43,7 +43,7 @@ class Client:
         *,
         pin: Pin | None = None,
         caps: Iterable[CapToken] = (),
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         http2: bool = False,
         allow_caught: bool = False,
     ) -> None:
@@ -56,7 +56,7 @@ class Client:
         self.dir = folder
         self._pin = pin
         self._caps = tuple(caps)
-        self._patience = patience or Patience()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._http2 = http2
         self._allow_caught = allow_caught
         self._stack = AsyncExitStack()
@@ -82,29 +82,29 @@ class Client:
         fingerprint = self._pin.certificate if self._pin else None
         certified: Callable[[], ssl.SSLContext] = ssl.create_default_context
         if fingerprint:
-            certified = await pinned_tls.pinned(self.url, fingerprint, self._patience.connect_s)
-        link = HubLink(self.url, tls=certified, patience=self._patience, http2=self._http2)
+            certified = await pinned_tls.pinned(self.url, fingerprint, self._retry_policy.connect_s)
+        link = HubLink(self.url, tls=certified, retry_policy=self._retry_policy, http2=self._http2)
         self._stack.push_async_callback(link.close)
-        self.contact = await Contact.make(link, self.dir, self._pin, allow_caught=self._allow_caught)
-        self._followers = Followers(self.contact)
+        self.session = await HubSession.make(link, self.dir, self._pin, allow_caught=self._allow_caught)
+        self._followers = Followers(self.session)
 
     # Hub state.
 
     async def status(self) -> HubStatus:
         """Fetch the hub's status, and follow its keys and time."""
-        return await self.contact.refresh()
+        return await self.session.refresh()
 
     @property
     def hub_id(self) -> bytes:
-        return self.contact.hub_id
+        return self.session.hub_id
 
     def epoch(self) -> int:
         """The hub's current epoch; 0 if it has no epochs."""
-        return self.contact.labels.epoch(self.contact.clock.now())
+        return self.session.labels.epoch(self.session.clock.now())
 
     def label(self, stream: str | bytes, epoch: int | None = None) -> bytes:
         """The label of a stream, in the current or the given epoch."""
-        return self.contact.labels.label(_stream_id(stream), self.epoch() if epoch is None else epoch)
+        return self.session.labels.label(_stream_id(stream), self.epoch() if epoch is None else epoch)
 
     def follower(self, stream: str | bytes, epoch: int | None = None) -> Follower:
         """The verified state of a stream's log."""
@@ -115,7 +115,7 @@ class Client:
     async def authorize(self, token: CapToken) -> AuthorizeResponse:
         """Store a capability and register it at the hub. Sending does this when needed."""
         self.dir.caps.add(token)
-        return await message_builder.authorize(self.contact, token)
+        return await message_builder.authorize(self.session, token)
 
     def sender(self, stream: str | bytes) -> Sender:
         """The sender of a stream. The first call locks the client directory for sending until the client closes."""
@@ -125,7 +125,7 @@ class Client:
             if reader_pk is None:
                 raise Unavailable(f"the public key of stream {_shown(stream)} is unknown; create or import it first")
             recovery = self._sending()
-            sender = Sender(self.contact, self._followers, Sealing(self.contact, stream_id, reader_pk), recovery)
+            sender = Sender(self.session, self._followers, MessageBuilder(self.session, stream_id, reader_pk), recovery)
             self._stack.push_async_callback(sender.close)
             self._senders[stream_id] = sender
         return self._senders[stream_id]
@@ -133,7 +133,7 @@ class Client:
     def _sending(self) -> OutboxRecovery:
         if self._recovery is None:
             self._stack.enter_context(self.dir.sending())
-            self._recovery = OutboxRecovery(self.contact, self._followers)
+            self._recovery = OutboxRecovery(self.session, self._followers)
         return self._recovery
 
     async def recover(self) -> Sequence[Settled]:
@@ -174,7 +174,7 @@ class Client:
             raise ValueError("follow and to_seq exclude each other")
         stream_id = _stream_id(stream)
         wanted = ReadRange(from_seq, to_seq, with_proof)
-        reader = StreamReader(self.contact, self._followers, stream_id, self.dir.stream_keys.secret(stream_id), wanted)
+        reader = StreamReader(self.session, self._followers, stream_id, self.dir.stream_keys.secret(stream_id), wanted)
         start = self.epoch() if epoch is None else epoch
         async with aclosing(reader.follow(start) if follow else reader.read(start)) as entries:
             async for entry in entries:
@@ -184,7 +184,7 @@ class Client:
         """Download and open an attachment of an entry. Raises unless it is what the writer sealed."""
         if entry.opened is None or not 0 <= index < len(entry.attachments):
             raise ValueError(f"entry {entry.stream_seq} has no attachment {index}, or was not opened")
-        return await message_attachments.download(self.contact.link, entry.opened, index, entry.attachments[index])
+        return await message_attachments.download(self.session.link, entry.opened, index, entry.attachments[index])
 
     # Proving.
 
@@ -209,7 +209,7 @@ class Client:
         upto = await follower.end() if upto_seq is None else upto_seq
         if upto == 0:
             raise Unavailable(f"stream {_shown(stream)} is empty and has no checkpoint")
-        return await resync.checkpoint(self.contact, follower, _stream_id(stream), upto)
+        return await resync.checkpoint(self.session, follower, _stream_id(stream), upto)
 
     async def evidence(
         self,
@@ -225,7 +225,7 @@ class Client:
         if disclose and key is None:
             raise Unavailable(f"cannot disclose entries: no reader key for stream {_shown(stream)}")
         upto = await self.checkpoint(stream, epoch=epoch)
-        return await exhibit(self.contact, self.follower(stream, epoch), upto, seqs, claim, key)
+        return await exhibit(self.session, self.follower(stream, epoch), upto, seqs, claim, key)
 
     # Recovery.
 
@@ -233,14 +233,14 @@ class Client:
         self, stream: str | bytes, *, replay_from: int | None = None, epoch: int | None = None
     ) -> Resynced:
         """Advance a stream's tree to the end of the hub's log, verified against the known history."""
-        return await resync.resync(self.contact, self.follower(stream, epoch), _stream_id(stream), replay_from)
+        return await resync.resync(self.session, self.follower(stream, epoch), _stream_id(stream), replay_from)
 
     async def forget(self, stream: str | bytes, *, epoch: int | None = None) -> None:
         """Start a stream over after the hub contradicted itself. Only the user may decide this.
 
         The hub is accepted again for every stream. The evidence files stay.
         """
-        await resync.forget(self.contact, self.follower(stream, epoch))
+        await resync.forget(self.session, self.follower(stream, epoch))
 
 
 def _stream_id(stream: str | bytes) -> bytes:

@@ -18,7 +18,7 @@ from typing import Self
 
 from veen.client import durable
 from veen.client import identity_card as cards
-from veen.client.capabilities import CapBox
+from veen.client.capabilities import CapabilityStore
 from veen.client.client_identity import ClientIdentity
 from veen.client.client_state import ClientState
 from veen.client.durable import DISK, Disk, scaffold
@@ -48,7 +48,7 @@ class ClientDir:
         self.card = _read_card(path, self.identity)
         self.state = ClientState(path / _STATE, self.identity)
         try:
-            self.caps = CapBox(path / CAPS, self.state, disk)
+            self.caps = CapabilityStore(path / CAPS, self.state, disk)
             self.stream_keys = StreamKeys(opened, self.state)
             self.writers = WriterKeys(self.state, self.identity, self.caps, bounds)
             self.outbox = Outbox(self.state)

@@ -37,7 +37,7 @@ def _hkdf(rk: bytes, info: bytes) -> bytes:
 _MAX_HEAD_BYTES = 256 + MAX_WITNESS_SIGS * (SIGNATURE_BYTES + 2)
 
 
-class Moved(Unavailable):
+class StateConflict(Unavailable):
     """Another task or process changed the state that the caller read: read it again and retry."""
 
 
@@ -149,7 +149,7 @@ class ClientState:
                 raise caught
             stored = _label(rows, key)
             if stored != after:
-                raise Moved(f"label {label.hex()[:8]} has {stored.size if stored else 0} entries now")
+                raise StateConflict(f"label {label.hex()[:8]} has {stored.size if stored else 0} entries now")
             rows.put("labels", key, new.encode())
             self._keep_receipts(rows, key, kept)
             for leaf in done:

@@ -237,7 +237,7 @@ def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = N
     return make(known, claim, statements, peaks=shown, exhibits=exhibits, now=now)
 
 
-class EvidenceBox:
+class EvidenceStore:
     """The folder in which a client stores evidence."""
 
     def __init__(self, folder: Path, disk: Disk) -> None:

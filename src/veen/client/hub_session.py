@@ -9,7 +9,7 @@ from typing import TypeVar
 from veen.client import evidence_verify
 from veen.client.client_dir import ClientDir
 from veen.client.contradiction import Caught, Contradiction
-from veen.client.evidence import EvidenceBox
+from veen.client.evidence import EvidenceStore
 from veen.client.hub_status import HubStatus
 from veen.client.transport import HubLink
 from veen.client.trust import HubRecord, HubTrust, Pin
@@ -68,7 +68,7 @@ T = TypeVar("T")
 _MOST_ORIGIN = 1 << 26
 
 
-class Contact:
+class HubSession:
     """The state that reading and sending share."""
 
     def __init__(
@@ -78,16 +78,18 @@ class Contact:
         self.dir = folder
         self.trust = trust
         self.status = status
-        self.box = EvidenceBox(folder.evidence, folder.disk)
+        self.box = EvidenceStore(folder.evidence, folder.disk)
         self.clock = HubClock()
         self.clock.set(status.hub_ts)
         self.labels = Labels(trust.known.identity.routing_key, trust.profile)
         self.profile_id = trust.profile.profile_id()
         self._allow_caught = allow_caught
-        self._is_caught = bool(self.standing())
+        self._is_caught = bool(self.contradictions())
 
     @classmethod
-    async def make(cls, link: HubLink, folder: ClientDir, pin: Pin | None, *, allow_caught: bool = False) -> "Contact":
+    async def make(
+        cls, link: HubLink, folder: ClientDir, pin: Pin | None, *, allow_caught: bool = False
+    ) -> "HubSession":
         """Connect to the hub and verify its identity. The pin is stored, so the next time needs none.
 
         Raises `Caught` if the hub contradicted itself before, unless `allow_caught` is set, which callers use to start
@@ -111,21 +113,21 @@ class Contact:
         if folder.state.hub_of(link.url) != trust.hub_id:
             folder.state.put_hub_of(link.url, trust.hub_id)
         made = cls(link, folder, trust, status, allow_caught=allow_caught)
-        made.check_standing()
+        made.check_not_caught()
         return made
 
     @property
     def hub_id(self) -> bytes:
         return self.trust.hub_id
 
-    def standing(self) -> tuple[Caught, ...]:
+    def contradictions(self) -> tuple[Caught, ...]:
         """The proven contradictions of the hub, oldest first, unless the user started over with it."""
         return self.dir.state.caught(self.hub_id)
 
-    def check_standing(self) -> None:
+    def check_not_caught(self) -> None:
         """Raise `Caught` if the hub contradicted itself and the user has not started over with it."""
         if self._is_caught and not self._allow_caught:
-            for caught in self.standing():
+            for caught in self.contradictions():
                 raise caught
             self._is_caught = False
 
@@ -146,7 +148,7 @@ class Contact:
 
         Nothing that a caught hub signed is accepted.
         """
-        self.check_standing()
+        self.check_not_caught()
         for head in heads:
             try:
                 self._verify(head)
@@ -189,7 +191,7 @@ def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction
     if made is None:
         return
     error.hub_id = known.identity.hub_id
-    error.evidence = EvidenceBox(folder.evidence, folder.disk).save(made)
+    error.evidence = EvidenceStore(folder.evidence, folder.disk).save(made)
     if contradictions:
         error.proven = True
         folder.state.put_caught(error.hub_id, error, int(time.time()))

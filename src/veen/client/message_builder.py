@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from veen.client import message_attachments
-from veen.client.client_state import Moved
+from veen.client.client_state import StateConflict
 from veen.client.draft import Draft
-from veen.client.hub_session import Contact
+from veen.client.hub_session import HubSession
 from veen.client.message_attachments import Attachment
 from veen.client.outbox import Pending
 from veen.client.tree_follower import Follower
@@ -20,37 +20,37 @@ _NO_SIG = bytes(SIGNATURE_BYTES)
 _SLICE = 32  # messages sealed before other tasks may run
 
 
-class Sealing:
+class MessageBuilder:
     """Builds the messages of one stream."""
 
-    def __init__(self, contact: Contact, stream_id: bytes, reader_pk: bytes) -> None:
+    def __init__(self, session: HubSession, stream_id: bytes, reader_pk: bytes) -> None:
         self.stream_id = stream_id
-        self._contact = contact
+        self._session = session
         self._reader_pk = reader_pk
-        self._pad_block = contact.trust.profile.pad_block
+        self._pad_block = session.trust.profile.pad_block
 
     def check(self, draft: Draft) -> None:
-        draft.check(self._contact.trust.limits, self._pad_block)
+        draft.check(self._session.trust.limits, self._pad_block)
 
     async def writer(self, label: bytes, epoch: int) -> WriterKey:
         """The key that writes next to a label, with an authorized capability if the hub requires one."""
-        contact = self._contact
+        session = self._session
         # Streams that bind the hub itself always need a capability.
-        binding = admin.binding_streams(contact.trust.known.identity.realm_id)
-        capability = contact.status.admission != "open" or self.stream_id in binding
-        writer = await contact.on_disk(
-            lambda: contact.dir.writer(
-                contact.hub_id,
+        binding = admin.binding_streams(session.trust.known.identity.realm_id)
+        capability = session.status.admission != "open" or self.stream_id in binding
+        writer = await session.on_disk(
+            lambda: session.dir.writer(
+                session.hub_id,
                 label,
                 self.stream_id,
-                now=contact.clock.now(),
+                now=session.clock.now(),
                 epoch=epoch,
                 capability=capability,
-                limits=contact.trust.limits,
+                limits=session.trust.limits,
             )
         )
-        if writer.cap and contact.dir.caps.granted(contact.hub_id, writer.cap.auth_ref()) is None:
-            await authorize(contact, writer.cap)
+        if writer.cap and session.dir.caps.granted(session.hub_id, writer.cap.auth_ref()) is None:
+            await authorize(session, writer.cap)
         return writer
 
     async def place(self, follower: Follower, epoch: int, drafts: Sequence[Draft]) -> list[Pending]:
@@ -60,7 +60,7 @@ class Sealing:
             sealed = await self._sealed(writer, follower, drafts[: writer.room])
             try:
                 await self._put(writer, sealed, _marks(drafts, sealed))
-            except Moved:
+            except StateConflict:
                 continue  # another process took the places; discard the sealed messages
             return sealed
 
@@ -69,7 +69,7 @@ class Sealing:
 
         A message that was stored must not count as never placed, so the cancellation is deferred to the next await.
         """
-        storing = asyncio.create_task(asyncio.to_thread(self._contact.dir.outbox.put, writer, sealed, marks))
+        storing = asyncio.create_task(asyncio.to_thread(self._session.dir.outbox.put, writer, sealed, marks))
         try:
             await asyncio.shield(storing)
         except asyncio.CancelledError:
@@ -85,7 +85,7 @@ class Sealing:
         sealed: list[Pending] = []
         for number, draft in enumerate(drafts):
             place = Place(
-                self._contact.profile_id,
+                self._session.profile_id,
                 follower.label,
                 writer.client_id,
                 writer.next_client_seq + number,
@@ -118,15 +118,15 @@ class Sealing:
 
     async def _attached(self, sealer: Sealer, key: SigningKey, draft: Draft) -> tuple[Attachment, ...]:
         """Seal and upload the attachments first, so that the hub has them when the message is in the log."""
-        contact, parts = self._contact, []
+        session, parts = self._session, []
         for path in draft.files:
-            part, sealed = await contact.on_disk(
-                lambda path=path: message_attachments.seal_file(sealer, path, contact.trust.limits)  # type: ignore[misc]
+            part, sealed = await session.on_disk(
+                lambda path=path: message_attachments.seal_file(sealer, path, session.trust.limits)  # type: ignore[misc]
             )
             headers = message_attachments.upload_headers(
-                key, contact.hub_id, sealer.place.auth_ref, sealed, contact.clock.now()
+                key, session.hub_id, sealer.place.auth_ref, sealed, session.clock.now()
             )
-            await message_attachments.upload(contact.link, sealed, headers)
+            await message_attachments.upload(session.link, sealed, headers)
             parts.append(part)
         return tuple(parts)
 
@@ -135,13 +135,13 @@ def _marks(drafts: Sequence[Draft], sealed: Sequence[Pending]) -> dict[bytes, by
     return {draft.mark: one.leaf_hash for draft, one in zip(drafts, sealed, strict=False) if draft.mark is not None}
 
 
-async def authorize(contact: Contact, token: CapToken) -> AuthorizeResponse:
+async def authorize(session: HubSession, token: CapToken) -> AuthorizeResponse:
     """Register a capability at the hub, which logs it and returns the receipt. Repeating it is harmless."""
-    answer = await contact.link.ask("/tooling/authorize", token, AuthorizeResponse)
-    await contact.verify([answer.receipt])
+    answer = await session.link.ask("/tooling/authorize", token, AuthorizeResponse)
+    await session.verify([answer.receipt])
     if answer.auth_ref != token.auth_ref():
         raise Unverified("authorize response", "its auth_ref is not that of the sent capability")
     if answer.expires_at != token.expires_at(answer.receipt.hub_ts):
         raise Unverified("authorize response", "expires_at does not match its receipt")
-    await contact.on_disk(lambda: contact.dir.caps.put_granted(contact.hub_id, token.auth_ref(), answer.expires_at))
+    await session.on_disk(lambda: session.dir.caps.put_granted(session.hub_id, token.auth_ref(), answer.expires_at))
     return answer

@@ -11,7 +11,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Self
 
-from veen.client.client_state import ClientState, Moved
+from veen.client.client_state import ClientState, StateConflict
 from veen.client.lmdb_tables import TableRows
 from veen.client.writer_keys import WriterKey, WriterState, retire, writer_state
 from veen.core import Msg
@@ -61,7 +61,7 @@ class Outbox:
         client = writer.client_id + writer.hub_id + writer.label
         with self._tables.write() as rows:
             if writer_state(rows, client) != writer.used:
-                raise Moved("another sender used these places: get a new writer")
+                raise StateConflict("another sender used these places: get a new writer")
             rows.put("writers", client, used.encode())
             append(rows, writer.hub_id + writer.label, messages)
             for mark, leaf_hash in marks.items():

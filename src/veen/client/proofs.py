@@ -7,7 +7,7 @@ from veen.client import evidence
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.entry import Opener
 from veen.client.evidence import Evidence, Exhibit, Opening, Tie
-from veen.client.hub_session import Contact
+from veen.client.hub_session import HubSession
 from veen.client.reader import LabelReader, ReadRange
 from veen.client.tree_follower import Follower
 from veen.core import Checkpoint, DhKey, MmrProof, Receipt, Refused, Unverified, proof
@@ -51,17 +51,17 @@ def _checked(shown: MmrProof, receipt: Receipt, head: Head) -> MmrProof:
 
 
 async def exhibit(
-    contact: Contact, follower: Follower, upto: Checkpoint, seqs: Sequence[int], claim: str, key: DhKey | None
+    session: HubSession, follower: Follower, upto: Checkpoint, seqs: Sequence[int], claim: str, key: DhKey | None
 ) -> Evidence:
     """Evidence of entries: receipt, message, and the proof that connects each with a checkpoint."""
     receipts, ties, exhibits = [], [], []
     for seq in sorted(set(seqs)):
         if not 1 <= seq <= upto.upto_seq:
             raise Refused("E.NOT_FOUND", f"no entry {seq} under this label")
-        reader = LabelReader(contact, follower, 0, Opener(None), ReadRange(seq, seq))
+        reader = LabelReader(session, follower, 0, Opener(None), ReadRange(seq, seq))
         (entry,) = [entry async for page in reader.pages() for entry in page]
         shown = await _included(follower, entry.receipt, upto, upto.upto_seq)
         receipts.append(entry.receipt)
         ties.append(Tie(follower.label, seq, upto.upto_seq, shown))
         exhibits.append(Exhibit(seq, entry.msg, Opening.of(key, entry.msg) if key else None))
-    return evidence.make(contact.trust.known, claim, [*receipts, upto], ties=ties, exhibits=exhibits)
+    return evidence.make(session.trust.known, claim, [*receipts, upto], ties=ties, exhibits=exhibits)

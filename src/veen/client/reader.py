@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from veen.client import local_tree as trees
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.entry import Entry, Opener
-from veen.client.hub_session import Contact
+from veen.client.hub_session import HubSession
 from veen.client.local_tree import LabelTree
 from veen.client.subscription import EntrySubscription
 from veen.client.tree_follower import Follower, Followers
@@ -78,8 +78,8 @@ class _Answer:
 class LabelReader:
     """Reads one label."""
 
-    def __init__(self, contact: Contact, follower: Follower, epoch: int, opener: Opener, wanted: ReadRange) -> None:
-        self._contact = contact
+    def __init__(self, session: HubSession, follower: Follower, epoch: int, opener: Opener, wanted: ReadRange) -> None:
+        self._session = session
         self._follower = follower
         self._epoch = epoch
         self._opener = opener
@@ -106,7 +106,7 @@ class LabelReader:
             if refused.code != "E.NOT_FOUND":
                 raise
             if self._follower.tree.size >= self._wanted.from_seq - 1:
-                raise await self._contact.caught(self._follower.truncated(refused.message)) from None
+                raise await self._session.caught(self._follower.truncated(refused.message)) from None
             raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq}") from None
         self._begun = True
 
@@ -149,7 +149,7 @@ class LabelReader:
         if answer.page is None:
             if answer.known:
                 reason = "nothing is logged under this label"
-                raise await self._contact.caught(self._follower.truncated(reason))
+                raise await self._session.caught(self._follower.truncated(reason))
             return
         if answer.page.next_cursor is not None:
             raise Malformed("stream response", "a page without entries has a next_cursor")
@@ -160,7 +160,7 @@ class LabelReader:
         """Check the end of the log: the hub must not have signed more entries."""
         expected = known if self._wanted.to_seq is None else min(known, self._wanted.to_seq)
         if self.next_seq <= expected:
-            raise await self._contact.caught(self._follower.truncated(answer))
+            raise await self._session.caught(self._follower.truncated(answer))
 
     async def take(self, items: Sequence[StreamItem], page: StreamResponse | None = None) -> list[Entry]:
         """Verify the next entries, check them against the known history, then open them."""
@@ -202,7 +202,7 @@ class LabelReader:
         receipt, expected = item.receipt, tree.size + 1
         if receipt is None:
             raise Malformed("stream response", "an entry has no receipt, but receipts were requested")
-        await self._contact.verify((receipt,))
+        await self._session.verify((receipt,))
         if item.stream_seq != expected:
             raise self._misnumbered(item.stream_seq, expected, receipt, before)
         if receipt.label != self._follower.label or receipt.stream_seq != expected:
@@ -269,9 +269,9 @@ class StreamReader:
     """Reads one stream across its epochs."""
 
     def __init__(
-        self, contact: Contact, followers: Followers, stream_id: bytes, key: DhKey | None, wanted: ReadRange
+        self, session: HubSession, followers: Followers, stream_id: bytes, key: DhKey | None, wanted: ReadRange
     ) -> None:
-        self._contact = contact
+        self._session = session
         self._followers = followers
         self._stream_id = stream_id
         self._opener = Opener(key)
@@ -300,8 +300,8 @@ class StreamReader:
             await asyncio.wait([guide])
 
     def _label(self, epoch: int, wanted: ReadRange) -> LabelReader:
-        label = self._contact.labels.label(self._stream_id, epoch)
-        return LabelReader(self._contact, self._followers.of(label), epoch, self._opener, wanted)
+        label = self._session.labels.label(self._stream_id, epoch)
+        return LabelReader(self._session, self._followers.of(label), epoch, self._opener, wanted)
 
     async def _guide(self, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
         """Run one task per epoch. The next starts at its begin; the last ends after the allowed skew."""
@@ -310,14 +310,14 @@ class StreamReader:
                 wanted = self._wanted
                 while True:
                     group.create_task(self._live(self._label(epoch, wanted), epoch, pages))
-                    await self._until(self._contact.labels.ends_at(epoch))
+                    await self._until(self._session.labels.ends_at(epoch))
                     epoch, wanted = epoch + 1, ReadRange(with_proof=wanted.with_proof)
         except BaseExceptionGroup as group_error:
             await pages.put(group_error.exceptions[0])
 
     async def _live(self, reader: LabelReader, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
-        ends = self._contact.labels.ends_at(epoch)
-        closing = None if ends is None else ends + self._contact.trust.limits.max_epoch_skew_sec
+        ends = self._session.labels.ends_at(epoch)
+        closing = None if ends is None else ends + self._session.trust.limits.max_epoch_skew_sec
         async with aclosing(self._batches(reader, closing)) as batches:
             async for batch in batches:
                 await pages.put(batch)
@@ -340,15 +340,15 @@ class StreamReader:
                         yield batch
             except Unavailable as error:
                 failures += 1
-                if failures >= self._contact.link.patience.attempts:
+                if failures >= self._session.link.retry_policy.attempts:
                     raise
-                await asyncio.sleep(self._contact.link.pause_s(error, failures))
+                await asyncio.sleep(self._session.link.pause_s(error, failures))
 
     async def _listen(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
         try:
-            subscription = await EntrySubscription.open(self._contact.link, reader.label, reader.next_seq)
+            subscription = await EntrySubscription.open(self._session.link, reader.label, reader.next_seq)
         except Refused:
-            await asyncio.sleep(self._contact.link.patience.poll_s)
+            await asyncio.sleep(self._session.link.retry_policy.poll_s)
             return
         if closing is not None:
             asyncio.get_running_loop().call_later(max(closing + 1 - self._now(), 0), subscription.close)
@@ -359,11 +359,11 @@ class StreamReader:
             subscription.close()
 
     def _now(self) -> int:
-        return self._contact.clock.now()
+        return self._session.clock.now()
 
     async def _until(self, hub_ts: int | None) -> None:
         """Sleep until that hub time; forever if there are no epochs."""
         if hub_ts is None:
             await asyncio.Event().wait()
         else:
-            await self._contact.clock.until(hub_ts)
+            await self._session.clock.until(hub_ts)

@@ -11,7 +11,7 @@ from functools import partial
 from veen.client import evidence
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.entry import Opener
-from veen.client.hub_session import Contact
+from veen.client.hub_session import HubSession
 from veen.client.local_tree import decode_head
 from veen.client.reader import LabelReader, ReadRange
 from veen.client.tree_follower import Follower
@@ -32,27 +32,27 @@ class Resynced:
     replayed: int
 
 
-async def checkpoint(contact: Contact, follower: Follower, stream_id: bytes | None, upto_seq: int) -> Checkpoint:
+async def checkpoint(session: HubSession, follower: Follower, stream_id: bytes | None, upto_seq: int) -> Checkpoint:
     """The hub's checkpoint of a prefix, with signature, stream, size and history verified."""
     request = CheckpointRequest(follower.label, upto_seq)
     try:
-        shown = (await contact.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
+        shown = (await session.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
     except Refused as refused:
         if refused.code == "E.NOT_FOUND" and upto_seq <= follower.tree.size:
             await follower.check_has(upto_seq)  # a missing checkpoint is allowed, a missing entry is not
         raise
     try:
-        await contact.verify([shown])
+        await session.verify([shown])
         _check_asked(shown, follower.label, upto_seq)
-        kept = contact.dir.state.checkpoint(contact.hub_id, follower.label)
+        kept = session.dir.state.checkpoint(session.hub_id, follower.label)
         if kept is not None:
             _check_kept(Checkpoint.decode(kept), shown)
     except Contradiction as error:
-        raise await contact.caught(error) from None
+        raise await session.caught(error) from None
     if stream_id is not None:
-        shown.check_labels(contact.trust.profile, contact.labels.routing_key, stream_id)
+        shown.check_labels(session.trust.profile, session.labels.routing_key, stream_id)
     await follower.check(shown)
-    await contact.on_disk(lambda: contact.dir.state.put_checkpoint(contact.hub_id, shown))
+    await session.on_disk(lambda: session.dir.state.put_checkpoint(session.hub_id, shown))
     return shown
 
 
@@ -71,32 +71,32 @@ def _check_kept(kept: Checkpoint, shown: Checkpoint) -> None:
 
 
 async def resync(
-    contact: Contact, follower: Follower, stream_id: bytes | None = None, replay_from: int | None = None
+    session: HubSession, follower: Follower, stream_id: bytes | None = None, replay_from: int | None = None
 ) -> Resynced:
     """Advance a label to the end of the hub's log, verified against the known history.
 
     With `replay_from`, all entries from there on are verified again. Raises `Contradiction` if the hub has forked, lost
     signed entries, or cannot prove what it returns.
     """
-    await contact.refresh()
+    await session.refresh()
     before = follower.tree.size
     await follower.check_end()
     size = await follower.end()
     if size == 0:
         return Resynced(follower.label, before, 0, None, 0)
-    shown = await checkpoint(contact, follower, stream_id, size)
+    shown = await checkpoint(session, follower, stream_id, size)
     receipt = await follower.receipt(size)
     if receipt.mmr_root != shown.mmr_root:
         reason = f"checkpoint and receipt sign two roots for the log of {size} entries"
-        raise await contact.caught(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
+        raise await session.caught(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
     await follower.follow([receipt])
-    replayed = 0 if replay_from is None else await _replay(contact, follower, ReadRange(replay_from, size))
+    replayed = 0 if replay_from is None else await _replay(session, follower, ReadRange(replay_from, size))
     return Resynced(follower.label, before, follower.tree.size, shown, replayed)
 
 
-async def _replay(contact: Contact, follower: Follower, wanted: ReadRange) -> int:
+async def _replay(session: HubSession, follower: Follower, wanted: ReadRange) -> int:
     """Verify entries again, one by one, without opening them."""
-    reader = LabelReader(contact, follower, 0, Opener(None), wanted)
+    reader = LabelReader(session, follower, 0, Opener(None), wanted)
     count = 0
     async with aclosing(reader.pages()) as pages:
         async for page in pages:
@@ -104,22 +104,22 @@ async def _replay(contact: Contact, follower: Follower, wanted: ReadRange) -> in
     return count
 
 
-async def forget(contact: Contact, follower: Follower) -> None:
+async def forget(session: HubSession, follower: Follower) -> None:
     """Start a label over, because the user decided so. The signed statements are saved as evidence first."""
     claim = f"signed statements of label {follower.label.hex()} before it was started over"
-    signed = await contact.on_disk(partial(_signed, contact, follower))
+    signed = await session.on_disk(partial(_signed, session, follower))
     # Saved before they are deleted, so that a crash between the two loses nothing.
     for start in range(0, len(signed), MAX_PAGE_ITEMS):
-        some = evidence.make(contact.trust.known, claim, signed[start : start + MAX_PAGE_ITEMS])
-        await contact.on_disk(partial(contact.box.save, some))
-    await contact.on_disk(lambda: contact.dir.state.forget(contact.hub_id, follower.label))
+        some = evidence.make(session.trust.known, claim, signed[start : start + MAX_PAGE_ITEMS])
+        await session.on_disk(partial(session.box.save, some))
+    await session.on_disk(lambda: session.dir.state.forget(session.hub_id, follower.label))
     follower.start_over()
 
 
-def _signed(contact: Contact, follower: Follower) -> list[Head]:
+def _signed(session: HubSession, follower: Follower) -> list[Head]:
     """All stored signed statements of a label."""
     found = [follower.tree.head] if follower.tree.head else []
-    with contact.dir.state.tables.read() as rows:
+    with session.dir.state.tables.read() as rows:
         for table in ("receipts", "checkpoints"):
-            found += [decode_head(row) for _, row in rows.scan(table, contact.hub_id + follower.label)]
+            found += [decode_head(row) for _, row in rows.scan(table, session.hub_id + follower.label)]
     return found

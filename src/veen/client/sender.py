@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from veen.client.contradiction import Contradiction
 from veen.client.draft import Draft, Sent
-from veen.client.hub_session import Contact
-from veen.client.message_builder import Sealing
+from veen.client.hub_session import HubSession
+from veen.client.message_builder import MessageBuilder
 from veen.client.submit_queue import BATCH_MESSAGES, Settled, SubmitQueue, Undecided
 from veen.client.tree_follower import Followers
 from veen.core import Receipt, Unavailable, VeenError
@@ -21,8 +21,8 @@ from veen.core import Receipt, Unavailable, VeenError
 class OutboxRecovery:
     """Sends the outbox of earlier runs, once per run, before the first message."""
 
-    def __init__(self, contact: Contact, followers: Followers) -> None:
-        self._contact = contact
+    def __init__(self, session: HubSession, followers: Followers) -> None:
+        self._session = session
         self._followers = followers
         self._lock = asyncio.Lock()
         self._done = False
@@ -32,14 +32,14 @@ class OutboxRecovery:
         """Send this hub's messages in the outbox. Raises `Unavailable` if the hub does not answer."""
         async with self._lock:
             if not self._done:
-                for hub_id, label in self._contact.dir.outbox.places():
-                    if hub_id == self._contact.hub_id:
+                for hub_id, label in self._session.dir.outbox.places():
+                    if hub_id == self._session.hub_id:
                         await self._empty(label)
                 self._done = True
         return self.settled
 
     async def _empty(self, label: bytes) -> None:
-        queue = SubmitQueue(self._contact, self._followers.of(label), 0, asyncio.Lock())
+        queue = SubmitQueue(self._session, self._followers.of(label), 0, asyncio.Lock())
         while queue.waiting:
             self.settled += await queue.push()
 
@@ -58,10 +58,12 @@ class _Item:
 class Sender:
     """The outgoing messages of one stream, in the order of `put`."""
 
-    def __init__(self, contact: Contact, followers: Followers, sealing: Sealing, recovery: OutboxRecovery) -> None:
-        self._contact = contact
+    def __init__(
+        self, session: HubSession, followers: Followers, builder: MessageBuilder, recovery: OutboxRecovery
+    ) -> None:
+        self._session = session
         self._followers = followers
-        self._sealing = sealing
+        self._builder = builder
         self._recovery = recovery
         self._placing = asyncio.Lock()
         self._queue: deque[_Item] = deque()
@@ -82,7 +84,7 @@ class Sender:
         """
         if self._broken:
             raise self._broken.with_traceback(None)
-        self._sealing.check(draft)
+        self._builder.check(draft)
         future: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
         self._queue.append(_Item(draft, future))
         self._idle.clear()
@@ -153,7 +155,7 @@ class Sender:
                 queue = self._current_queue()
                 if queue is None:
                     return
-                sealed = await self._sealing.place(queue.follower, queue.epoch, [item.draft for item in group])
+                sealed = await self._builder.place(queue.follower, queue.epoch, [item.draft for item in group])
             except VeenError as error:
                 for item in group:
                     self._queue.popleft()
@@ -177,12 +179,12 @@ class Sender:
 
     def _current_queue(self) -> SubmitQueue | None:
         """The submit queue of the hub's current epoch; None while the previous one still has messages to send."""
-        epoch = self._contact.labels.epoch(self._contact.clock.now())
+        epoch = self._session.labels.epoch(self._session.clock.now())
         if self._submit_queue is None or self._submit_queue.epoch != epoch:
             if self._submit_queue and self._submit_queue.waiting:
                 return None
-            label = self._contact.labels.label(self._sealing.stream_id, epoch)
-            self._submit_queue = SubmitQueue(self._contact, self._followers.of(label), epoch, self._placing)
+            label = self._session.labels.label(self._builder.stream_id, epoch)
+            self._submit_queue = SubmitQueue(self._session, self._followers.of(label), epoch, self._placing)
         return self._submit_queue
 
     async def _answer(self, settled: Sequence[Settled], queue: SubmitQueue) -> None:
@@ -202,7 +204,7 @@ class Sender:
                 _refuse(item, one.outcome)
         if again:
             self._queue.extendleft(reversed(again))
-            await self._contact.refresh()
+            await self._session.refresh()
 
     def _fail(self, error: VeenError) -> None:
         """Fail all waiting futures. Messages with a place keep it, and are sent with whatever is put next."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.hub_session import Contact
+from veen.client.hub_session import HubSession
 from veen.client.outbox import Pending
 from veen.client.transport import Outcome, as_try_later
 from veen.client.tree_follower import Follower
@@ -60,13 +60,13 @@ def _next_step(refused: Refused) -> _Next:
 class SubmitQueue:
     """The messages that wait to be sent to one label."""
 
-    def __init__(self, contact: Contact, follower: Follower, epoch: int, placing: asyncio.Lock) -> None:
+    def __init__(self, session: HubSession, follower: Follower, epoch: int, placing: asyncio.Lock) -> None:
         """`placing` is the lock of the tasks that take places or give them up, so that these never overlap."""
         self.epoch = epoch
         self._placing = placing
         self.follower = follower
-        self.waiting: deque[Pending] = deque(contact.dir.outbox.pending(contact.hub_id, follower.label))
-        self._contact = contact
+        self.waiting: deque[Pending] = deque(session.dir.outbox.pending(session.hub_id, follower.label))
+        self._session = session
         self._tried: set[bytes] = {pending.leaf_hash for pending in self.waiting}  # may be at the hub already
         self._failures = 0
         self._batches = True
@@ -85,7 +85,7 @@ class SubmitQueue:
         Raises `Contradiction` if the hub's answer does not verify, `Unavailable` if it did not answer after all
         retries, and `Refused` if its retry_after is too long. Then no message has left the outbox.
         """
-        self._contact.check_standing()
+        self._session.check_not_caught()
         batch = self._next_batch()
         try:
             outcomes = await self._submit(batch)
@@ -117,7 +117,7 @@ class SubmitQueue:
         """As a batch if the hub accepts batches, else one by one."""
         if self._batches and len(batch) > 1:
             try:
-                return await self._contact.link.submit_batch([pending.encoded for pending in batch])
+                return await self._session.link.submit_batch([pending.encoded for pending in batch])
             except Refused as refused:
                 # A batch may need more proof of work than its messages do separately.
                 if refused.code != "E.NOT_FOUND" and refused.detail_enum != "PREFILTER_REJECT":
@@ -125,7 +125,7 @@ class SubmitQueue:
                 self._batches = False
         outcomes: list[Outcome] = []
         for pending in batch:
-            outcomes.append(await self._contact.link.submit(pending.encoded))
+            outcomes.append(await self._session.link.submit(pending.encoded))
             if isinstance(outcomes[-1], Refused):
                 break
         return outcomes
@@ -134,18 +134,18 @@ class SubmitQueue:
         """Wait before the next round, or raise after the last retry."""
         self._tried.update(pending.leaf_hash for pending in batch)
         self._failures = 0 if progress else self._failures + 1
-        if self._failures >= self._contact.link.patience.attempts:
+        if self._failures >= self._session.link.retry_policy.attempts:
             self._failures = 0
             raise error if isinstance(error, Unavailable) else Unavailable(str(error))
         if self._failures and self._failures % STALLED == 0:
             await self._reconnect()
-        await asyncio.sleep(self._contact.link.pause_s(error, self._failures))
+        await asyncio.sleep(self._session.link.pause_s(error, self._failures))
 
     async def _reconnect(self) -> None:
         """Open new connections and fetch the hub's keys and time. Every message has a fresh HPKE context anyway."""
-        await self._contact.link.renew()
+        await self._session.link.renew()
         with suppress(Unavailable):
-            await self._contact.refresh(once=True)
+            await self._session.refresh(once=True)
 
     async def _settle(
         self, batch: Sequence[Pending], outcomes: Sequence[Outcome]
@@ -192,13 +192,13 @@ class SubmitQueue:
             return
         receipts = [one.outcome for one in accepted if isinstance(one.outcome, Receipt)]
         try:
-            await self._contact.verify(receipts)
+            await self._session.verify(receipts)
             self._check_bound([one.pending for one in accepted], receipts)
         except Contradiction as error:
-            raise await self._contact.caught(error) from None
+            raise await self._session.caught(error) from None
         ordered = sorted(receipts, key=lambda receipt: receipt.stream_seq)
         await self.follower.follow(ordered, keep=receipts, done=[one.pending.leaf_hash for one in accepted])
-        self._contact.clock.note(ordered[-1].hub_ts)
+        self._session.clock.note(ordered[-1].hub_ts)
 
     def _check_bound(self, sent: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
         """Check that each receipt is for its message, and that the messages of a key have ascending places."""
@@ -263,9 +263,9 @@ class SubmitQueue:
         return found
 
     async def _abandon(self, first: Msg) -> tuple[Pending, ...]:
-        contact = self._contact
-        return await contact.on_disk(
-            lambda: contact.dir.outbox.abandon(contact.hub_id, self.label, first.client_id, first.client_seq)
+        session = self._session
+        return await session.on_disk(
+            lambda: session.dir.outbox.abandon(session.hub_id, self.label, first.client_id, first.client_seq)
         )
 
     def _forget(self, gone: set[bytes]) -> None:

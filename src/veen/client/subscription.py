@@ -48,20 +48,24 @@ class EntrySubscription:
         port = where.port or _PORTS[where.scheme]
         tls = link.tls() if link.is_https else None
         try:
-            async with asyncio.timeout(link.patience.connect_s):
+            async with asyncio.timeout(link.retry_policy.connect_s):
                 reader, writer = await asyncio.open_connection(where.hostname, port, ssl=tls)
         except TimeoutError:
-            raise Unavailable(f"{link.url} did not accept a connection within {link.patience.connect_s:g} s") from None
+            raise Unavailable(
+                f"{link.url} did not accept a connection within {link.retry_policy.connect_s:g} s"
+            ) from None
         except OSError as error:
             raise Unavailable(f"{link.url} did not answer: {str(error) or type(error).__name__}") from None
         subscription = cls(reader, writer)
         try:
-            async with asyncio.timeout(link.patience.answer_s):
+            async with asyncio.timeout(link.retry_policy.answer_s):
                 target = f"{where.path.rstrip('/')}/tooling/subscribe?label={label.hex()}&from={from_seq}"
                 await subscription._shake_hands(where.netloc, target)
         except TimeoutError:
             subscription.close()
-            raise Unavailable(f"{link.url} did not open the subscription within {link.patience.answer_s:g} s") from None
+            raise Unavailable(
+                f"{link.url} did not open the subscription within {link.retry_policy.answer_s:g} s"
+            ) from None
         except BaseException:
             subscription.close()
             raise

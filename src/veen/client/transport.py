@@ -46,7 +46,7 @@ class WorkRequired:
         return required
 
 
-class Workbench:
+class PowSolver:
     """Solves the proof of work that one hub requires."""
 
     def __init__(self, most_bits: int) -> None:
@@ -99,7 +99,7 @@ _ARRAY_MAJOR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """Timeouts, and how often and when to retry."""
 
     attempts: int = 8
@@ -125,20 +125,20 @@ class HubLink:
         url: str,
         *,
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         http2: bool = False,
         connections: int = 16,
     ) -> None:
         """`tls` makes a context. HTTP and WebSocket connections need different ones, because they negotiate ALPN."""
         self.url = _checked(url)
         self.tls = tls
-        self.patience = patience or Patience()
+        self.retry_policy = retry_policy or RetryPolicy()
         self.on_pause: Callable[[Exception], None] = lambda error: None  # called with the error before each retry
         self._http2 = http2
         self._connections = connections
         self._client = self._connect()
         self._before: httpx.AsyncClient | None = None  # the client before the last `renew`
-        self._bench = Workbench(self.patience.most_pow_bits)
+        self._pow_solver = PowSolver(self.retry_policy.most_pow_bits)
 
     def _connect(self) -> httpx.AsyncClient:
         # Shorter than a hub's idle timeout, so that few pooled connections are already closed.
@@ -221,14 +221,14 @@ class HubLink:
         def send(headers: dict[str, str]) -> Awaitable[bytes]:
             return self._request("POST", path, body, most=most, headers={"content-type": CBOR, **headers})
 
-        return await self._bench.send(body, send, ahead=ahead)
+        return await self._pow_solver.send(body, send, ahead=ahead)
 
     async def _post(self, path: str, body: bytes, most: int) -> bytes:
         return await self._again(lambda: self._request("POST", path, body, most=most))
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry while the hub is unavailable."""
-        for number in range(self.patience.attempts - 1):
+        for number in range(self.retry_policy.attempts - 1):
             try:
                 return await attempt()
             except Unavailable as error:
@@ -238,10 +238,10 @@ class HubLink:
     def pause_s(self, error: Exception, attempt: int) -> float:
         """The delay before the next attempt: the hub's `retry_after`, if it is not too long, or our own."""
         retry_after = getattr(error, "retry_after", None)
-        if retry_after is not None and retry_after > self.patience.longest_retry_after_s:
+        if retry_after is not None and retry_after > self.retry_policy.longest_retry_after_s:
             raise error
         self.on_pause(error)
-        return self.patience.wait_s(attempt) if retry_after is None else float(retry_after)
+        return self.retry_policy.wait_s(attempt) if retry_after is None else float(retry_after)
 
     async def _request(
         self,
@@ -258,8 +258,8 @@ class HubLink:
                 self._client,
                 method,
                 path,
-                limit_s=self.patience.answer_s,
-                connect_s=self.patience.connect_s,
+                limit_s=self.retry_policy.answer_s,
+                connect_s=self.retry_policy.connect_s,
                 most=most,
                 content=body,
                 headers=sent,

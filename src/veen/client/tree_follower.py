@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from veen.client import evidence_verify
 from veen.client import local_tree as trees
-from veen.client.client_state import LabelState, Moved
+from veen.client.client_state import LabelState, StateConflict
 from veen.client.contradiction import Caught, Contradiction, Lie
-from veen.client.hub_session import Contact
+from veen.client.hub_session import HubSession
 from veen.client.local_tree import LabelTree, size_of
 from veen.core import MmrProof, Receipt, Refused, VeenError
 from veen.core.cbor import Wire
@@ -43,12 +43,12 @@ class _Jump:
 class Follower:
     """The verified tree of one label. All readers and senders of the label share it."""
 
-    def __init__(self, contact: Contact, label: bytes) -> None:
+    def __init__(self, session: HubSession, label: bytes) -> None:
         self.label = label
-        self._contact = contact
+        self._session = session
         self._lock = asyncio.Lock()
         self._recent: OrderedDict[int, Receipt] = OrderedDict()  # receipts of this run, which need no proof again
-        self._load(contact.dir.state.label(contact.hub_id, label))
+        self._load(session.dir.state.label(session.hub_id, label))
 
     def _load(self, stored: LabelState | None) -> None:
         """Continue from the stored state."""
@@ -59,7 +59,7 @@ class Follower:
     def start_over(self) -> None:
         """Continue from the stored state, and forget the receipts of this run."""
         self._recent.clear()
-        self._load(self._contact.dir.state.label(self._contact.hub_id, self.label))
+        self._load(self._session.dir.state.label(self._session.hub_id, self.label))
 
     async def follow(
         self, receipts: Sequence[Receipt], *, keep: Iterable[Receipt] = (), done: Iterable[bytes] = ()
@@ -99,18 +99,18 @@ class Follower:
     async def _persist(self, tree: LabelTree, kept: tuple[Receipt, ...], gone: tuple[bytes, ...]) -> bool:
         """False if another process advanced the label meanwhile; then its state is loaded."""
         assert tree.head is not None
-        contact, before = self._contact, self._stored
-        new = LabelState(contact.profile_id, tree.size, tree.root(), tree.peaks, tree.head.encode())
+        session, before = self._session, self._stored
+        new = LabelState(session.profile_id, tree.size, tree.root(), tree.peaks, tree.head.encode())
         if new == before and not kept and not gone:
             return True
         try:
-            await contact.on_disk(
-                lambda: contact.dir.state.advance(
-                    contact.hub_id, self.label, new, after=before, receipts=kept, done=gone
+            await session.on_disk(
+                lambda: session.dir.state.advance(
+                    session.hub_id, self.label, new, after=before, receipts=kept, done=gone
                 )
             )
-        except Moved:
-            self._load(contact.dir.state.label(contact.hub_id, self.label))
+        except StateConflict:
+            self._load(session.dir.state.label(session.hub_id, self.label))
             return False
         self._stored, self.tree = new, tree
         return True
@@ -163,7 +163,7 @@ class Follower:
             trees.check_times(known, receipt)
 
     def _kept(self, stream_seq: int) -> Receipt | None:
-        data = self._contact.dir.state.receipt(self._contact.hub_id, self.label, stream_seq)
+        data = self._session.dir.state.receipt(self._session.hub_id, self.label, stream_seq)
         return Receipt.decode(data) if data else None
 
     def known(self, stream_seq: int) -> Receipt | None:
@@ -203,7 +203,7 @@ class Follower:
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
-            raise await self._contact.caught(self.truncated(refused.message)) from None
+            raise await self._session.caught(self.truncated(refused.message)) from None
 
     def truncated(self, answer: str) -> Contradiction:
         """The contradiction of a hub that reports fewer entries than it signed."""
@@ -234,9 +234,9 @@ class Follower:
         """
         if error.lie in (Lie.ROOT, Lie.SEQ_GAP, Lie.FORKED_HISTORY) and not isinstance(error, Caught):
             error = await self._fork_at(known, self.tree.head) or error
-            if not evidence_verify.shows(self._contact.trust.known, error)[1]:
+            if not evidence_verify.shows(self._session.trust.known, error)[1]:
                 error = await self._proof_of(error) or error
-        return await self._contact.caught(error)
+        return await self._session.caught(error)
 
     async def _fork_at(self, *heads: Head | None) -> Contradiction | None:
         """Two roots for one size: that of a signed statement, and another that the hub signs now."""
@@ -288,13 +288,13 @@ class Follower:
     # Requests to the hub.
 
     async def ask(self, path: str, request: Wire, answer: type[W]) -> W:
-        return await self._contact.link.ask(path, request, answer)
+        return await self._session.link.ask(path, request, answer)
 
     async def receipt(self, stream_seq: int) -> Receipt:
         """The receipt at a place, with its signature and place verified."""
         request = ReceiptRequest(self.label, stream_seq)
-        receipt = (await self._contact.link.ask("/v1/receipt", request, ReceiptResponse)).receipt
-        await self._contact.verify([receipt])
+        receipt = (await self._session.link.ask("/v1/receipt", request, ReceiptResponse)).receipt
+        await self._session.verify([receipt])
         if (receipt.label, receipt.stream_seq) != (self.label, stream_seq):
             raise Contradiction(
                 Lie.REPLAYED_RECEIPT,
@@ -306,13 +306,13 @@ class Follower:
 
     async def proof(self, stream_seq: int) -> MmrProof:
         request = ProofRequest(self.label, stream_seq)
-        return (await self._contact.link.ask("/v1/proof", request, ProofResponse)).mmr_proof
+        return (await self._session.link.ask("/v1/proof", request, ProofResponse)).mmr_proof
 
     async def consistency(self, old: Head, new: Head) -> MmrProof:
         """The proof that one signed tree is a prefix of another. A hub that has none has forked."""
         request = ConsistencyRequest(self.label, size_of(old), size_of(new))
         try:
-            return (await self._contact.link.ask("/tooling/consistency", request, ProofAtResponse)).mmr_proof
+            return (await self._session.link.ask("/tooling/consistency", request, ProofAtResponse)).mmr_proof
         except Refused as refused:
             raise Contradiction(
                 Lie.FORKED_HISTORY,
@@ -323,7 +323,7 @@ class Follower:
     async def page(self, first: int, last: int | None) -> StreamResponse:
         """Entries with their receipts, not verified."""
         request = StreamRequest(self.label, first, to_seq=last, max_items=_PAGE_ENTRIES, with_receipts=True)
-        return StreamResponse.decode(await self._contact.link.page(request))
+        return StreamResponse.decode(await self._session.link.page(request))
 
     async def find(self, leaf_hash: bytes, after: int) -> Receipt | None:
         """The receipt of a message that may have been accepted after a place; None if it was not.
@@ -368,11 +368,11 @@ class Follower:
 class Followers:
     """The followers of one hub's labels in this run."""
 
-    def __init__(self, contact: Contact) -> None:
-        self._contact = contact
+    def __init__(self, session: HubSession) -> None:
+        self._session = session
         self._by_label: dict[bytes, Follower] = {}
 
     def of(self, label: bytes) -> Follower:
         if label not in self._by_label:
-            self._by_label[label] = Follower(self._contact, label)
+            self._by_label[label] = Follower(self._session, label)
         return self._by_label[label]

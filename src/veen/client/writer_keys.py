@@ -7,7 +7,7 @@ under capabilities needs a token for the next client_id first.
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from veen.client.capabilities import CapBox
+from veen.client.capabilities import CapabilityStore
 from veen.client.client_identity import ClientIdentity
 from veen.client.client_state import ClientState
 from veen.client.lmdb_tables import TableRows
@@ -93,7 +93,7 @@ class WriterKey:
 class WriterKeys:
     """The client_ids of one identity."""
 
-    def __init__(self, state: ClientState, identity: ClientIdentity, caps: CapBox, bounds: KeyBounds) -> None:
+    def __init__(self, state: ClientState, identity: ClientIdentity, caps: CapabilityStore, bounds: KeyBounds) -> None:
         self.bounds = bounds
         self._tables = state.tables
         self._identity = identity

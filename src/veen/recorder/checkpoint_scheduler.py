@@ -60,7 +60,7 @@ async def make(client: Client, previous: RecorderCheckpoint | None) -> RecorderC
     return sign(
         client.dir.identity.id_sign,
         hub_id=client.hub_id,
-        hub_pk=client.contact.status.hub_pk,
+        hub_pk=client.session.status.hub_pk,
         profile_id=profile.profile_id(),
         created_at=max(now, previous.created_at if previous else 0),
         positions=positions,

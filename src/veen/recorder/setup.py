@@ -134,9 +134,9 @@ async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Do
 
 
 def _check_admission(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> None:
-    if client.contact.status.admission == "open" and not plan.open_admission:
+    if client.session.status.admission == "open" and not plan.open_admission:
         raise Refused(CODE, "this hub lets anyone write to any stream: nothing would keep producers to theirs")
-    if client.contact.status.admission != "open" and issuer is None:
+    if client.session.status.admission != "open" and issuer is None:
         raise Refused(CODE, "this hub goes by capabilities, and nobody was named who issues them")
 
 
@@ -154,7 +154,7 @@ def _check_admin(client: Client, producer: Producer | None, profile: RecorderPro
 
 def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> RecorderProfile:
     """Streams are added and never taken away: what was written to them stays under checkpoints."""
-    most = client.contact.trust.limits.max_body_bytes
+    most = client.session.trust.limits.max_body_bytes
     wanted = min(DEFAULT_PAYLOAD_BYTES, most) if plan.max_payload_bytes is None else plan.max_payload_bytes
     if wanted > most:
         raise Refused(CODE, f"payloads of {wanted} bytes, where the hub takes bodies of {most}")
@@ -172,7 +172,7 @@ def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> 
 
 def _label_classes(client: Client) -> bytes:
     """The stream on which labels are classified, with its key: the key is no secret."""
-    realm_id = client.contact.trust.known.identity.realm_id or admin.GLOBAL_REALM
+    realm_id = client.session.trust.known.identity.realm_id or admin.GLOBAL_REALM
     stream_id = admin.label_class_stream(realm_id)
     client.dir.stream_keys.import_secret(stream_id.hex(), admin.reader_key(stream_id))
     return stream_id
@@ -180,10 +180,10 @@ def _label_classes(client: Client) -> bytes:
 
 async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[bytes]) -> None:
     """Leave for the administrator's own keys to say things; for none of the streams that producers write to."""
-    now, client_id = client.contact.clock.now(), client.dir.writers.current().client_id
+    now, client_id = client.session.clock.now(), client.dir.writers.current().client_id
     wanted = tuple(streams)
     held = [client.dir.caps.for_writer(client_id, stream, now, client.hub_id) for stream in wanted]
-    if client.contact.status.admission == "open" or all(held):
+    if client.session.status.admission == "open" or all(held):
         return
     for one in client.dir.card.client_ids:
         await client.authorize(cap_token.mint(issuer, one, wanted, ADMIN_TTL_SEC))

@@ -38,10 +38,10 @@ class HubSource:
 
     @property
     def known(self) -> HubRecord:
-        return self.client.contact.trust.known
+        return self.client.session.trust.known
 
     def now(self) -> int:
-        return self.client.contact.clock.now()
+        return self.client.session.clock.now()
 
     def label(self, stream_id: bytes, epoch: int) -> bytes:
         return self.client.label(stream_id, epoch)
@@ -58,7 +58,7 @@ class HubSource:
 
     async def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:
         follower, wanted = self.client.follower(stream_id, epoch), ReadRange(after.size + 1)
-        reader = LabelReader(self.client.contact, follower, epoch, Opener(self.key(stream_id)), wanted)
+        reader = LabelReader(self.client.session, follower, epoch, Opener(self.key(stream_id)), wanted)
         async with aclosing(reader.pages()) as pages:
             async for page in pages:
                 yield page
@@ -73,7 +73,7 @@ class HubSource:
             if refused.code != "E.NOT_FOUND":
                 raise
             if follower.tree.size >= bound.upto_seq:
-                raise await self.client.contact.caught(follower.truncated(refused.message)) from None
+                raise await self.client.session.caught(follower.truncated(refused.message)) from None
             return None
 
     async def receipt(self, stream_id: bytes, at: At) -> Receipt:
@@ -87,7 +87,7 @@ class HubSource:
     async def evidence(
         self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey
     ) -> Evidence:
-        contact, upto = self.client.contact, {end.epoch: end.stream_seq for end in ends}
+        contact, upto = self.client.session, {end.epoch: end.stream_seq for end in ends}
         made: list[Evidence] = []
         heads: list[Head] = []
         for epoch, group in groupby(places, lambda place: place.epoch):

@@ -46,7 +46,7 @@ def test_an_encrypted_one_opens_with_the_passphrase_of_the_worker(
     assert found(named) == SECRET.secret
     named.forget()
     silent = Keys((str(tmp_path / "reader"),))
-    with pytest.raises(Unavailable, match="no passphrase was given"):
+    with pytest.raises(Unavailable, match="a passphrase is required"):
         found(silent)
     monkeypatch.setitem(os.environb, b"VEEN_PASSPHRASE", b"open sesame")
     assert found(silent) == SECRET.secret
@@ -69,10 +69,10 @@ def test_without_a_reference_there_is_no_key() -> None:
 def test_what_others_could_read_is_refused(tmp_path: Path, client: Path) -> None:
     path = SealedLog(tmp_path / "hub", [DOORS]).key_file(DOORS, tmp_path)
     path.chmod(0o640)
-    with pytest.raises(Unavailable, match="is open to others"):
+    with pytest.raises(Unavailable, match="is accessible to others"):
         found(Keys((str(path),)))
     client.chmod(0o755)
-    with pytest.raises(Unavailable, match="is open to others"):
+    with pytest.raises(Unavailable, match="is accessible to others"):
         found(Keys((str(client),)))
 
 

@@ -248,7 +248,7 @@ def test_tables_at_a_url_are_refused_and_nothing_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for given in (Path(url), Path(".") / url):
-        with pytest.raises(Malformed, match="it is a URL") as raised:
+        with pytest.raises(Malformed, match="URLs are not supported") as raised:
             Tables(given)
         assert str(raised.value).startswith(f"{url}: ")
         assert raised.value.__notes__

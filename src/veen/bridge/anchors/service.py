@@ -94,9 +94,9 @@ async def publish(
     """Anchor the checkpoint of a stream and store the `anchor_ref` with it."""
     stream_id, epoch = naming.stream_id(stream), client.epoch()
     checkpoint = await client.checkpoint(stream_id, upto_seq, epoch=epoch)
-    statement = AnchorStatement.of(checkpoint, max(client.contact.clock.now(), 0))
+    statement = AnchorStatement.of(checkpoint, max(client.session.clock.now(), 0))
     ref = await anchor_publish(backend, statement.root, statement.epoch, statement.ts, statement.nonce)
-    anchored = Anchored(BundleSource.of(client.contact.trust.known), stream_id, checkpoint, ref)
+    anchored = Anchored(BundleSource.of(client.session.trust.known), stream_id, checkpoint, ref)
     return PublishedAnchor(store.put(anchored), anchored)
 
 
@@ -117,7 +117,7 @@ async def once(
     """Anchor a stream if it is due."""
     await client.status()
     follower = client.follower(stream)
-    size, now = await follower.end(), client.contact.clock.now()
+    size, now = await follower.end(), client.session.clock.now()
     before = store.last(follower.label, backend.kind)
     last = None if before is None else (before.checkpoint.upto_seq, before.ref.statement.ts)
     if not cadence.due(last, size, now):

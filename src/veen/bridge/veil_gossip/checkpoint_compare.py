@@ -78,7 +78,7 @@ class CheckpointComparer:
     @property
     def known(self) -> HubRecord:
         """The current hub record; requests to the hub may have added new keys."""
-        return self._client.contact.trust.known if self._client else self._known
+        return self._client.session.trust.known if self._client else self._known
 
     async def compare(self, received: VerifiedCheckpoint, others: Iterable[Checkpoint] = ()) -> ComparedCheckpoint:
         """Compare with stored data, then with the hub's receipt. `others` are checkpoints received earlier."""
@@ -102,7 +102,7 @@ class CheckpointComparer:
             return ComparedCheckpoint(
                 ComparisonResult.UNASKED, f"the hub was not asked: it did not answer in the last {_HUB_SILENCE_S:g} s"
             )
-        follower = Follower(self._client.contact, shown.label_curr)
+        follower = Follower(self._client.session, shown.label_curr)
         try:
             return await self._compare_with_hub(follower, received)
         except Contradiction as error:

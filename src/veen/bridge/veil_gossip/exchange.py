@@ -60,7 +60,7 @@ class Publisher:
 
     async def checkpoint(self, client: Client, found: Checkpoint) -> PublishedItem:
         """Publish a checkpoint that the client verified, with the hub metadata needed to verify it."""
-        known = client.contact.trust.known
+        known = client.session.trust.known
         return await self._publish(
             ItemKind.CHECKPOINT, ShownCheckpoint(known.identity, known.signature, found).encode()
         )

@@ -132,7 +132,7 @@ def publish(
                     output.table(_COLUMNS, rows, asked.as_json)
 
     if streams:
-        call.run(lambda client: work(client.contact.trust.known, client))
+        call.run(lambda client: work(client.session.trust.known, client))
         return
     # What a hub was caught at can be shown without it.
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
@@ -225,7 +225,7 @@ def _with_hub(call: "HubCall", folder: "ClientDir", url: str, heard: "_Hearing")
     async def met(client: "Client") -> int:
         nonlocal there
         there = True
-        return await heard.work(folder, client.contact.trust.known, client)
+        return await heard.work(folder, client.session.trust.known, client)
 
     try:
         return call.run_with(folder, url, met)

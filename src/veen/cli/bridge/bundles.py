@@ -92,7 +92,7 @@ def _check_strict(client: "Client", strict: bool) -> None:
     from veen.cli.kit.exit_status import hinted
     from veen.core import Refused
 
-    if zone_roles.enforces_capabilities(client.contact.status.admission):
+    if zone_roles.enforces_capabilities(client.session.status.admission):
         return
     if strict:
         refused = Refused(zone_roles.CODE, "the hub lets anyone write, so that one way is not enforced there")
@@ -288,7 +288,7 @@ def _importing(
     call = asked.call()
 
     async def met(client: "Client") -> "list[ProcessedFile]":
-        if not zone_roles.enforces_capabilities(client.contact.status.admission):
+        if not zone_roles.enforces_capabilities(client.session.status.admission):
             output.remark("the hub lets anyone write: that events go one way only is not enforced there")
         return await work(Importer(client, sources, mapping=rules, operator=operator, exclude=policies))
 

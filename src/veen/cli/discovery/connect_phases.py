@@ -152,7 +152,7 @@ def choose_hub(
 
     async def work(client: Client, home: Home) -> HubChosen:
         states, now = await _states(client, directory, overlay_of(publishers))
-        own = replace(wish, profiles=wish.profiles | {client.contact.trust.profile.profile_id()})
+        own = replace(wish, profiles=wish.profiles | {client.session.trust.profile.profile_id()})
         took = await _latencies(states, now) if wish.max_latency_ms is not None else None
         found = _pick(hubs_in(states, own, now, pin, took), id_, "hub")
         hub = found.descriptor
@@ -277,7 +277,7 @@ async def _latency(hub: HubAdvertise) -> int | None:
 
 def need_hub_key(client: Client, chosen: HubChosen) -> None:
     """Raise unless the hub that answers has the key that the directory said it has."""
-    keys = {key.hub_pk for key in client.contact.trust.known.identity.hub_keys}
+    keys = {key.hub_pk for key in client.session.trust.known.identity.hub_keys}
     if client.hub_id != chosen.hub_id or chosen.hub_pk not in keys:
         raise hinted(
             Unverified("hub", "it does not have the key that the directory says it has"),

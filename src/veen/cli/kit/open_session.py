@@ -14,14 +14,14 @@ from veen.client import ClientDir, WrongPassphrase
 from veen.client.client import Client
 from veen.client.contradiction import Caught, Contradiction, Lie
 from veen.client.exchange import TimedOut
-from veen.client.transport import Patience
+from veen.client.transport import RetryPolicy
 from veen.client.trust import FIRST_USE, HubRecord, Pin
 from veen.core import Unavailable
 
 T = TypeVar("T")
 
 # Who mistyped an address should hear so at once; a hub that answered a moment ago is worth waiting for.
-FIRST_CONTACT_PATIENCE, PATIENCE = Patience(attempts=3), Patience()
+FIRST_CONTACT_PATIENCE, PATIENCE = RetryPolicy(attempts=3), RetryPolicy()
 ANNOUNCE_WAIT_AFTER_S = 5.0  # after which it is said whom the command waits for
 _ANOTHER_HUB = (
     "another hub answers at this address now; if you know that it should, --pin HEX|PATH names that one, and it is the "
@@ -78,7 +78,11 @@ class HubCall:
         pin = self._pin(folder, url)
         try:
             client = Client(
-                url, folder, pin=pin, patience=self._patience(FIRST_CONTACT_PATIENCE), allow_caught=self.allow_caught
+                url,
+                folder,
+                pin=pin,
+                retry_policy=self._retry_policy(FIRST_CONTACT_PATIENCE),
+                allow_caught=self.allow_caught,
             )
             return asyncio.run(self._work(client, pin, work))
         except Contradiction as error:
@@ -88,10 +92,10 @@ class HubCall:
                 hinted(error, _ANOTHER_HUB)
             raise
 
-    def _patience(self, usual: Patience) -> Patience:
+    def _retry_policy(self, usual: RetryPolicy) -> RetryPolicy:
         if self.timeout_s is None:
             return usual
-        return Patience(attempts=1, connect_s=self.timeout_s, answer_s=self.timeout_s)
+        return RetryPolicy(attempts=1, connect_s=self.timeout_s, answer_s=self.timeout_s)
 
     def _advised(self, error: Unavailable) -> Unavailable:
         if self.timeout_s is not None and isinstance(error, TimedOut):
@@ -106,10 +110,10 @@ class HubCall:
             except Unavailable as error:
                 hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
                 raise hinted(self._advised(error), hint) from None
-            client.contact.link.patience = self._patience(PATIENCE)
+            client.session.link.retry_policy = self._retry_policy(PATIENCE)
             if pin is FIRST_USE:
                 output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")
-            warn_of_contradictions(client.contact.standing())
+            warn_of_contradictions(client.session.contradictions())
             return await work(client)
 
     def _pin(self, folder: ClientDir, url: str) -> Pin | None:

@@ -44,7 +44,7 @@ def send_checked(
     """
 
     async def speak(client: Client, name: str) -> SentEvent:
-        expires_at = None if expires_in is None else client.contact.clock.now() + expires_in
+        expires_at = None if expires_in is None else client.session.clock.now() + expires_in
         if asked.blind:
             return await _blindly(client, name, blind, parent_id, expires_at)
         async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:

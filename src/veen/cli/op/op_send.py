@@ -112,7 +112,7 @@ def _ends(said: "Operation", client: "Client") -> int | None:
     from veen.overlays.operations import Paid
 
     ttl = said.ttl_seconds if isinstance(said, Paid) else None
-    return None if ttl is None else client.contact.clock.now() + ttl
+    return None if ttl is None else client.session.clock.now() + ttl
 
 
 def overlay_of(kind: "type[Operation]") -> "AnyOverlay":

@@ -11,7 +11,7 @@ from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.client_identity import SEED_BYTES
 from veen.client.client_state import ClientState
 from veen.client.durable import DISK, Disk, scaffold
-from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceBox
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceStore
 from veen.client.identity_card import MAX_CARD_BYTES, Card
 from veen.client.keystore import Keystore, Secrets
 from veen.client.lmdb_tables import TableRows
@@ -56,7 +56,7 @@ def import_identity(
             lambda state, rows: _Restored(source, state, rows).fill(moved, now),
         )
         if (source / CARRIED_EVIDENCE).exists():
-            box = EvidenceBox(folder / EVIDENCE, disk)
+            box = EvidenceStore(folder / EVIDENCE, disk)
             for one in cbor_sequence.read_file(Evidence, source / CARRIED_EVIDENCE, MAX_EVIDENCE_BYTES):
                 box.save(one)
         tokens = durable.read_file(source / "cap_tokens.cborseq", MAX_FILE_BYTES)

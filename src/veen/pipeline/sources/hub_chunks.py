@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from veen.client.hub_status import HubStatus
 from veen.client.local_tree import peaks_from
-from veen.client.transport import HubLink, Patience
+from veen.client.transport import HubLink, RetryPolicy
 from veen.core import Malformed, Receipt, Refused
 from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse
 from veen.core.envelopes import StreamRequest as PageRequest
@@ -26,9 +26,9 @@ _MAX_ORIGIN_BYTES = 1 << 26
 class HubChunks:
     """One hub. A stream is cut into runs that tasks can share; the hub's proofs yield their peaks."""
 
-    def __init__(self, url: str, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, retry_policy: RetryPolicy | None = None) -> None:
         self.url = url
-        self._patience = patience or Patience()
+        self._retry_policy = retry_policy or RetryPolicy()
         self._sizes: dict[bytes, int] = {}
 
     def metadata(self) -> HubMetadata:
@@ -117,7 +117,7 @@ class HubChunks:
 
     def _ask(self, work: Callable[[HubLink], Awaitable[T]]) -> T:
         async def run() -> T:
-            link = HubLink(self.url, patience=self._patience)
+            link = HubLink(self.url, retry_policy=self._retry_policy)
             try:
                 return await work(link)
             finally:

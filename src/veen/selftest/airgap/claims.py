@@ -118,10 +118,10 @@ def _is_role_conflict(check: Callable[[], None]) -> bool:
 async def _expect_refused(bridge: BridgeRun, person: str, zone: Zone, stream: str) -> None:
     """Submit a message with the key of that role; the hub must reject it."""
     async with bridge.client(person, zone) as client:
-        if client.contact.status.admission == "open":
+        if client.session.status.admission == "open":
             raise Skipped("a hub has open admission, so it does not enforce one direction")
         key = SigningKey(client.dir.identity.id_sign.seed)
-        place = Place(client.contact.profile_id, client.label(stream), key.public_key, 1, 0, None)
+        place = Place(client.session.profile_id, client.label(stream), key.public_key, 1, 0, None)
         sealed = ciphertext.seal(DhKey.generate().public_key, place, PayloadHdr(h(b"back")), b"back", 256)
         made: Msg = msg.sign(
             key,
@@ -132,7 +132,7 @@ async def _expect_refused(bridge: BridgeRun, person: str, zone: Zone, stream: st
             auth_ref=None,
             ciphertext=sealed,
         )
-        answer = await client.contact.link.submit(made.encode())
+        answer = await client.session.link.submit(made.encode())
     expect(not isinstance(answer, Receipt), f"the {person} can write to {stream}")
     expect(
         isinstance(answer, Refused) and answer.code == "E.CAP",

@@ -113,7 +113,7 @@ class BridgeRun:
     async def client(self, person: str, zone: Zone) -> AsyncIterator[Client]:
         pin = FIRST_USE if zone.pin is None else Pin(key=zone.pin)
         async with Client(zone.url, self.folders[person], pin=pin) as client:
-            if client.contact.status.admission != "open" and zone.issuer is None:
+            if client.session.status.admission != "open" and zone.issuer is None:
                 raise Skipped("a hub requires capabilities, and no issuer key was given")
             yield client
 
